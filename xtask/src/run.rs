@@ -181,7 +181,7 @@ struct Counts {
     failed: u64,
     ignored: u64,
     names: Vec<String>,
-    /// Binaries that failed, in cargo's words, such as `-p rackpool --test proxied`.
+    /// Binaries that failed, in cargo's words, such as `-p rackpool --test suite`.
     targets: Vec<String>,
     /// Of tests that failed, and passed when they were run again.
     unsteady: Vec<String>,
@@ -291,10 +291,10 @@ mod tests {
         };
         let (begin, end) =
             ("running 2 tests", "test result: FAILED. 1 passed; 1 failed; 0 ignored");
-        let (failed, target) = ("test a::b ... FAILED", "    `-p rackpool --test proxied`");
+        let (failed, target) = ("test a::b ... FAILED", "    `-p rackpool --test suite`");
         let one = after(&[begin, failed, end, target]);
         let (names, targets) = one.take_failed().expect("one test");
-        assert_eq!((&names[..], &targets[..]), (&["a::b".into()][..], &[target[5..31].into()][..]));
+        assert_eq!((&names[..], &targets[..]), (&["a::b".into()][..], &[target[5..29].into()][..]));
         one.unsteady(names);
         let said = one.tests();
         assert!(said.contains(" 0 failed") && said.contains("UNSTEADY") && said.contains("a::b"));

@@ -4,6 +4,7 @@
 //! mount is left behind. 20 kills a kind; `RACKPOOL_KILLS=200` (`cargo xtask soak kills`) for ten
 //! such series, each looked at a minute after its end instead of when it has settled.
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use common::{Dir, Server, WITHIN, rackpool, told, unique};

@@ -1,6 +1,7 @@
 //! One-sided operations allocate nothing once a connection is up, on either side. The only test
 //! in this binary, because it counts the allocations of the whole process.
 
+#[path = "suite/fabric_rig/mod.rs"]
 mod fabric_rig;
 
 use fabric_rig::{Rig, ShmRig, TcpRig, at, sge};

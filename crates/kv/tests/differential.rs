@@ -6,6 +6,7 @@
 //! `cargo test -p rackpool-kv --test differential -- --streams N` for a run of another length,
 //! `--seed N` for others or to repeat them, `--door N` for one protocol (text, meta, binary, RESP).
 
+#[path = "suite/peers/mod.rs"]
 mod peers;
 mod streams;
 

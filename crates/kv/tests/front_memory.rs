@@ -1,6 +1,7 @@
 //! What clients that are hostile, slow or gone cost the server: measured in pages of this process,
 //! so that these tests have one of their own and take turns.
 
+#[path = "suite/peers/mod.rs"]
 mod peers;
 
 use peers::{WITHIN, ask, connect, ours, ours_of, read_until};

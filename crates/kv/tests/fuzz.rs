@@ -6,6 +6,7 @@
 //! protocol; `--seed N` to repeat one, `--door N` for one protocol (text, meta, binary, RESP, slots
 //! of HERD's fast path).
 
+#[path = "suite/peers/mod.rs"]
 mod peers;
 mod streams;
 

@@ -1,6 +1,7 @@
 //! The bounds of the master's connections. Alone in its process, and one after another, since they
 //! change the limit of open descriptors.
 
+#[path = "suite/master_tools/mod.rs"]
 mod master_tools;
 
 use master_tools::*;

@@ -189,48 +189,41 @@ impl Rig<'_> {
 struct Built(String);
 
 impl Built {
-    /// The path of a test or of the program.
-    fn path(&self, name: &str) -> Option<PathBuf> {
-        let package = match name {
-            "rackpool" => "cli",
-            "hosts" => "pool",
-            "herd_rdma" => "kv",
-            "bench_verbs" => "bench",
-            _ => "hw",
-        };
-        executable(&self.0, package, name)
+    fn suite(&self, package: &str) -> Option<PathBuf> {
+        executable(&self.0, package, SUITE)
+    }
+
+    fn program(&self) -> Option<PathBuf> {
+        executable(&self.0, "cli", "rackpool")
     }
 
     /// What a guest's script is told: the paths of binaries.
     fn exports(&self, scenario: &Scenario) -> String {
-        let path = |name: &str| self.path(name).expect("the build looked for it");
+        let built = |path: Option<PathBuf>| path.expect("the build looked for it");
         let mut text = String::new();
-        for test in scenario.tests {
-            text += &format!("export TEST_{test}={:?}\n", path(test).display());
+        for package in scenario.suites {
+            text += &format!("export TEST_{package}={:?}\n", built(self.suite(package)).display());
         }
         if scenario.uses_program {
-            text += &format!("export RACKPOOL={:?}\n", path("rackpool").display());
+            text += &format!("export RACKPOOL={:?}\n", built(self.program()).display());
         }
         text
     }
 }
 
-/// A test of the program's package: with it cargo builds the program as well.
-const WITH_PROGRAM: &str = "usage";
+/// The tests' program of each crate. With that of crate cli cargo builds the program as well.
+const SUITE: &str = "suite";
 
 /// Builds what the scenarios run, all at once, just as the step `test` does, which has built most
 /// of it already in CI.
 fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
-    let mut tests: BTreeSet<&str> = BTreeSet::new();
-    for scenario in scenarios {
-        tests.extend(scenario.tests);
-        tests.extend(scenario.uses_program.then_some(WITH_PROGRAM));
-    }
-    if tests.is_empty() {
+    let suites: BTreeSet<&str> = scenarios.iter().flat_map(|one| one.suites).copied().collect();
+    let uses_program = scenarios.iter().any(|scenario| scenario.uses_program);
+    if suites.is_empty() && !uses_program {
         return Ok(Built(String::new()));
     }
-    let mut words = vec!["test", "--no-run", "--workspace", "--features", crate::ci::FEATURES];
-    words.extend(tests.iter().flat_map(|test| ["--test", test]));
+    let what = ["test", "--no-run", "--workspace", "--features", crate::ci::FEATURES];
+    let words = [&what[..], &["--test", SUITE]].concat();
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(words)
@@ -244,11 +237,13 @@ fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
         return Err("what the scenarios run cannot be built".into());
     }
     let built = Built(String::from_utf8_lossy(&output.stdout).into_owned());
-    let wanted = tests.iter().map(|test| if *test == WITH_PROGRAM { "rackpool" } else { test });
-    match wanted.into_iter().find(|name| built.path(name).is_none()) {
-        Some(name) => Err(format!("cargo does not say where {name} is")),
-        None => Ok(built),
+    if let Some(package) = suites.into_iter().find(|package| built.suite(package).is_none()) {
+        return Err(format!("cargo does not say where the suite of {package} is"));
     }
+    if uses_program && built.program().is_none() {
+        return Err("cargo does not say where rackpool is".into());
+    }
+    Ok(built)
 }
 
 /// The path of a binary of a package, of which the directory's name is given, in what cargo says.

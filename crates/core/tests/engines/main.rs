@@ -17,6 +17,7 @@ mod daemon_replicas;
 mod daemon_rrpc;
 mod daemon_words;
 mod daemon_world;
+mod layout;
 mod master_engine;
 mod master_members;
 mod master_model;

@@ -3,7 +3,7 @@
 set -eu
 rig-dax 0
 . rig-pool 0
-run() { "$TEST_hosts" --ignored --exact --nocapture --test-threads=1 "$@"; }
+run() { "$TEST_pool" --ignored --exact --nocapture --test-threads=1 "hosts::$1"; }
 pool() { "$RACKPOOL" shell "$@"; }
 [ "$(pool stats | grep -c "coherence=${POOL_COHERENCE:-hardware}")" = 1 ]
 # The other host sees what one stores, objects as well.
@@ -16,7 +16,7 @@ run a_freed_page_is_nobodys_any_more_on_any_host
 
 # A client of the other host is killed while it writes under a lock; the agent there says so.
 if [ "$RIG_ID" = 1 ]; then
-  "$TEST_hosts" --ignored --exact --nocapture write_under_a_lock_until_the_host_dies &
+  "$TEST_pool" --ignored --exact --nocapture hosts::write_under_a_lock_until_the_host_dies &
   while ! [ -e /rig/writing ]; do sleep 0.1; done
   kill -9 $!; wait $! || rm /rig/writing
 fi

@@ -7,7 +7,7 @@ rig-dax $first
 "$RACKPOOL" doctor | grep -E ' (rdma|verbs|locked memory|dax|namespaces)  ' | tee /rig/doctor.$RIG_ID
 # Pages move when they are told to, so that what is counted is the same in every run.
 . rig-pool $first --fabric verbs --migrate off
-run() { timeout 200 "$TEST_hosts" --ignored --exact --nocapture --test-threads=1 "$@"; }
+run() { timeout 200 "$TEST_pool" --ignored --exact --nocapture --test-threads=1 "hosts::$1"; }
 pool() { "$RACKPOOL" shell "$@"; }
 counter() { cat "/sys/class/infiniband/rxe0/ports/1/hw_counters/$1"; }
 # A real file, stored by each host, read back by one of the other rack.

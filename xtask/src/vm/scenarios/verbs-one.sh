@@ -9,12 +9,13 @@ rig-rxe rxe_a va; rig-rxe rxe_b vb
 export RACKPOOL_VERBS_DEVICE=rxe_a/0 RACKPOOL_VERBS_TARGET_DEVICE=rxe_b/0
 ibv_devinfo -d rxe_a | grep -E 'active_mtu|state'
 sent=$(< /sys/class/net/va/statistics/tx_packets)
-run() { timeout 150 "$@" --include-ignored --test-threads=1 --skip fabric_verbs::; }
-run "$TEST_verbs_queues"
-run "$TEST_fabric_conformance" verbs::
-timeout 60 "$TEST_fabric_conformance" --ignored --exact \
+run() { timeout 150 "$TEST_hw" --include-ignored --test-threads=1 "$@"; }
+run verbs_queues::
+run fabric_conformance::verbs::
+timeout 60 "$TEST_hw" --ignored --exact \
   fabric_verbs::an_answer_that_came_before_the_sleep_is_told_of
-RACKPOOL_VERBS_ATOMICS=device run "$TEST_fabric_conformance" verbs::atomics verbs::what verbs::ten verbs::a_full
+there=fabric_conformance::verbs::
+RACKPOOL_VERBS_ATOMICS=device run ${there}atomics ${there}what ${there}ten ${there}a_full
 now=$(< /sys/class/net/va/statistics/tx_packets)
 [ $((now - sent)) -gt 10000 ] || { echo "only $((now - sent)) packets left rxe_a"; exit 1; }
 echo "result: $((now - sent)) packets left the initiator's device"

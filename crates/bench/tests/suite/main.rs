@@ -1,0 +1,7 @@
+//! Bench runners, their reports, and what they compare with, through the public interface.
+
+mod baselines;
+mod bench_verbs;
+mod html;
+mod runners;
+mod sim_table;

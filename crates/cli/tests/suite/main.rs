@@ -1,0 +1,21 @@
+//! The program `rackpool`, as processes: what users type, see and send signals to.
+
+mod attack;
+mod cluster;
+mod common;
+mod demo;
+mod examples;
+mod kv;
+mod kv_files;
+mod members;
+mod migrate;
+mod observe;
+mod outputs;
+mod plan_live;
+mod region;
+mod secret;
+mod servers;
+mod signals;
+mod start;
+mod trace;
+mod usage;

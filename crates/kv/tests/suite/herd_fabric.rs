@@ -1,0 +1,659 @@
+//! HERD's fast path over a fabric: counts of WRITEs and SENDs, lost WRITEs, a server that sleeps,
+//! revoked keys, strangers, and kills of either end. Children are this program again.
+
+use crate::herd::{Lossy, Process, endpoint};
+use crate::peers::{Rng, WITHIN};
+use rackpool_core::addr::Generation;
+use rackpool_core::seam::{
+    Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+};
+use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::{FabricError, monotonic_ns};
+use rackpool_hw::secret::Secret;
+use rackpool_kv::cache::{Cache, Options};
+use rackpool_kv::herd::fabric::Wire;
+use rackpool_kv::herd::{
+    Answer, Client, Error, FabricDoor, Far, Geometry, Server, StartError, Ticket, What,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
+
+const KEYS: usize = 500;
+
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn server(clients: u32, threads: u32) -> Server {
+    let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
+    let door = FabricDoor { clients, ..FabricDoor::new(any_port(), threads) };
+    Server::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
+}
+
+fn key_of(key: usize) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}
+
+/// Version and key, a checksum over them, and bytes that follow from it.
+fn value_of(key: usize, version: u64) -> Vec<u8> {
+    let mixed = xxh3_64(&[key as u64, version].map(u64::to_le_bytes).concat());
+    let mut value = [version, mixed].map(u64::to_le_bytes).concat();
+    value.extend((0..mixed % 980).map(|index| (mixed >> (index % 56)) as u8 ^ index as u8));
+    value
+}
+
+fn check(key: usize, value: &[u8]) {
+    let version = u64::from_le_bytes(value[..8].try_into().unwrap());
+    assert!(value == value_of(key, version), "key {key}: a value that was never stored");
+}
+
+/// Random operations in full windows, every value checked, until an error.
+fn work<W: Wire>(
+    client: &mut Client<Far<W>>,
+    seed: u64,
+    mut go_on: impl FnMut() -> bool,
+) -> Result<u64, Error> {
+    let mut rng = Rng(seed | 1);
+    let mut asked: BTreeMap<Ticket, usize> = BTreeMap::new();
+    let mut done = 0;
+    let mut take = |ticket: Ticket, answer: Answer<'_>, asked: &mut BTreeMap<Ticket, usize>| {
+        let key = asked.remove(&ticket).expect("each is answered once");
+        match answer {
+            Answer::Found { value, .. } => check(key, value),
+            Answer::Refused(error) => panic!("{error}"),
+            _ => {}
+        }
+        done += 1;
+    };
+    while go_on() {
+        loop {
+            let key = rng.below(KEYS);
+            let name = key_of(key);
+            let submitted = match rng.below(8) {
+                0..3 => client.submit_put(&name, &value_of(key, rng.next()), 0, 0),
+                3 => client.submit_delete(&name),
+                _ => client.submit_get(&name),
+            };
+            match submitted {
+                Ok(ticket) => assert!(asked.insert(ticket, key).is_none()),
+                Err(Error::Busy { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        client.wait()?;
+        client.poll(|ticket, answer| take(ticket, answer, &mut asked))?;
+    }
+    while client.under_way() > 0 {
+        client.wait()?;
+        client.poll(|ticket, answer| take(ticket, answer, &mut asked))?;
+    }
+    assert!(asked.is_empty());
+    Ok(done)
+}
+
+fn for_rounds(rounds: u64) -> impl FnMut() -> bool {
+    let mut left = rounds;
+    move || {
+        left = left.saturating_sub(1);
+        left > 0
+    }
+}
+
+/// What the server has done, once it has counted so much: it counts behind its replies.
+fn check_done(server: &Server, operations: u64) {
+    let kinds = [What::Gets, What::Puts, What::Deletes];
+    let done = || kinds.map(|what| server.tallies().get(what)).iter().sum::<u64>();
+    let start = Instant::now();
+    while done() < operations && start.elapsed() < WITHIN {
+        std::thread::yield_now();
+    }
+    assert_eq!(done(), operations, "each is done once");
+}
+
+/// What the endpoint and the server counted agree to the last WRITE and SEND.
+fn check_counts(client: &mut Client<Far<Lossy>>, server: &Server, operations: u64) {
+    check_done(server, operations);
+    let reminders = client.reminders();
+    let lossy = client.link().wire();
+    // The hello, and doorbells of those who asked just when nobody watched any more.
+    assert!(lossy.sends >= 1 && lossy.sends - 1 <= lossy.notices);
+    if reminders > 0 && !lossy.loses_repeats {
+        return println!("{reminders} reminders on a machine that stood still: no counts");
+    }
+    assert_eq!(lossy.writes + lossy.rings, operations, "one WRITE an operation");
+    // The welcome, and what was said beside the replies.
+    assert_eq!(lossy.received, operations + 1 + lossy.notices, "one SEND an operation");
+    assert_eq!(server.tallies().get(What::Repeated), 0);
+}
+
+#[test]
+fn an_operation_is_one_write_and_one_send_and_a_batch_one_doorbell() {
+    let server = server(4, 1);
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    let windows = client.windows();
+    let before = client.link().wire().posts;
+    let rounds = 200;
+    for round in 0..rounds {
+        for number in 0..windows {
+            client.submit_put(&key_of(number as usize), &value_of(1, round), 0, 0).unwrap();
+        }
+        client.ring();
+        while client.under_way() > 0 {
+            client.wait().unwrap();
+            client.poll(|_, answer| assert!(matches!(answer, Answer::Stored))).unwrap();
+        }
+    }
+    if client.reminders() == 0 {
+        let lossy = client.link().wire();
+        assert_eq!(lossy.posts - before, rounds + (lossy.sends - 1), "one doorbell a batch");
+    }
+    check_counts(&mut client, &server, rounds * u64::from(windows));
+}
+
+/// A server that looks at windows one after the other while requests come in must not take one
+/// before another that was made earlier.
+#[test]
+fn requests_take_effect_in_the_order_in_which_they_were_made() {
+    let server = server(4, 1);
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    let mut rng = Rng(31);
+    // The answers that are due: what is stored, or what a look-up finds.
+    let mut due: VecDeque<Option<u64>> = VecDeque::new();
+    let mut version = 0u64;
+    client.put(b"k", &version.to_le_bytes(), 0, 0).unwrap();
+    while version < 30_000 {
+        for _ in 0..=rng.below(5) {
+            let submitted = if rng.below(2) == 0 {
+                client.submit_get(b"k").map(|_| due.push_back(Some(version)))
+            } else {
+                let next = (version + 1).to_le_bytes();
+                client.submit_put(b"k", &next, 0, 0).map(|_| {
+                    version += 1;
+                    due.push_back(None);
+                })
+            };
+            match submitted {
+                Ok(()) => {}
+                Err(Error::Busy { .. }) => client.wait().unwrap(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        client.ring();
+        let take = |_, answer: Answer<'_>| match (due.pop_front().expect("one a request"), answer) {
+            (None, Answer::Stored) => {}
+            (Some(version), Answer::Found { value, .. }) => {
+                assert_eq!(value, version.to_le_bytes())
+            }
+            other => panic!("{other:?}"),
+        };
+        client.poll(take).unwrap();
+    }
+}
+
+#[test]
+fn every_operation_answers_over_several_threads() {
+    let server = server(4, 3);
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    let mut value = Vec::new();
+    assert_eq!(client.get(b"k", &mut value).unwrap(), None);
+    for key in 0..100 {
+        client.put(&key_of(key), &value_of(key, 7), key as u32, 0).unwrap();
+    }
+    for key in 0..100 {
+        value.clear();
+        assert_eq!(client.get(&key_of(key), &mut value).unwrap(), Some(key as u32));
+        check(key, &value);
+        assert!(client.delete(&key_of(key)).unwrap());
+        assert!(!client.delete(&key_of(key)).unwrap());
+    }
+    client.put(b"k", &[7; 1000], 0, 0).unwrap();
+    let long = client.submit_put(b"k", &[7; 1001], 0, 0).unwrap_err();
+    assert!(matches!(long, Error::ValueSize { bytes: 1001, max_bytes: 1000 }));
+    check_counts(&mut client, &server, 402);
+}
+
+/// Pauses of every length around the time after which the server sleeps: a WRITE that comes just
+/// then is seen without a reminder.
+#[test]
+fn a_server_that_falls_asleep_misses_no_write() {
+    let server = server(4, 2);
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    // A reminder must not bring what was missed.
+    client.link().wire().loses_repeats = true;
+    let mut rng = Rng(3);
+    let rounds = 600;
+    for round in 0..rounds {
+        let pause = Duration::from_micros(rng.below(2500) as u64);
+        match round % 3 {
+            // Asleep itself, as an idle process is, or looking at the clock.
+            0 => std::thread::sleep(pause),
+            1 => {
+                let start = Instant::now();
+                while start.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+            }
+            _ => {}
+        }
+        client.submit_put(&key_of(round), &value_of(round, 1), 0, 0).unwrap();
+        client.ring();
+        let start = Instant::now();
+        while client.poll(|_, answer| assert!(matches!(answer, Answer::Stored))).unwrap() == 0 {
+            assert!(start.elapsed() < WITHIN, "a WRITE was missed");
+            std::thread::yield_now();
+        }
+    }
+    let notices = client.link().wire().notices;
+    println!("{notices} times nobody watched, {} sleeps", server.tallies().get(What::Sleeps));
+    assert!(notices > 0, "it never slept");
+    check_counts(&mut client, &server, rounds as u64);
+}
+
+#[test]
+fn a_lost_write_is_written_again_and_applied_once() {
+    let server = server(4, 2);
+    let mut client = Lossy::client(server.addr().unwrap(), 200);
+    let done = work(&mut client, 9, for_rounds(60)).unwrap();
+    let reminders = client.reminders();
+    let lost = client.link().wire().lost;
+    println!("{done} operations, {lost} WRITEs lost, {reminders} reminders");
+    assert!(lost > 0 && reminders > 0);
+    check_done(&server, done);
+    assert_eq!(server.tallies().get(What::Malformed), 0);
+}
+
+#[test]
+fn a_request_that_never_arrives_is_a_typed_error_within_the_bound() {
+    let server = server(4, 1);
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    client.put(b"k", b"first", 0, 0).unwrap();
+    client.link().wire().lose_one_in = 1;
+    let error = client.put(b"k", b"second", 0, 0).unwrap_err();
+    let Error::Silent { waited_ms, reminders: 6 } = error else { panic!("{error}") };
+    assert!(waited_ms >= 6350 && error.may_retry());
+    client.link().wire().lose_one_in = 0;
+    // It is still under way: the next reminder brings it, and answers come in order.
+    assert_eq!(client.get(b"other", &mut Vec::new()).unwrap(), None);
+    let mut value = Vec::new();
+    assert!(client.get(b"k", &mut value).unwrap().is_some());
+    assert_eq!(value, b"second");
+    assert_eq!(server.tallies().get(What::Puts), 2);
+}
+
+/// Whether a place is one of thread 0, of a server with two threads: its frames begin at multiples
+/// of so many bytes.
+fn is_of_first_thread(at: RemoteAddr) -> bool {
+    let geometry = Geometry { servers: 2, clients: 1, windows: 16, value_bytes: 1000 };
+    at.offset % geometry.bytes().next_power_of_two() < geometry.offset(1, 0, 0)
+}
+
+/// A key of each of two threads that have two partitions each, of the cache as `server` makes it.
+fn key_of_each_thread() -> [Vec<u8>; 2] {
+    let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
+    let cache = Cache::new(options).unwrap();
+    [0, 1]
+        .map(|thread| (0..).map(key_of).find(|key| cache.partition_of(key) / 2 == thread).unwrap())
+}
+
+/// One thread's requests are lost while the other answers all the time.
+fn silence_beside_answers(is_waiting: bool) {
+    let (server, [lost, answered]) = (server(4, 2), key_of_each_thread());
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    client.link().wire().loses = is_of_first_thread;
+    client.submit_put(&lost, b"late", 0, 0).unwrap();
+    let (start, mut answers, mut repeated) = (Instant::now(), 0, 0);
+    let error = loop {
+        client.submit_get(&answered).unwrap();
+        client.ring();
+        let before = answers;
+        let waited = if is_waiting { client.wait() } else { Ok(()) };
+        let count = |_, answer: Answer<'_>| {
+            assert!(matches!(answer, Answer::Missing));
+            answers += 1;
+        };
+        if let Err(error) = waited.and_then(|()| client.poll(count)) {
+            break error;
+        }
+        if answers == before {
+            // Not so fast that it fills its windows.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        repeated = client.reminders();
+        assert!(start.elapsed() < WITHIN, "no error after {answers} answers");
+        while client.under_way() == 16 {
+            client.poll(|_, _| answers += 1).unwrap();
+        }
+    };
+    println!("{answers} answers, {repeated} reminders, then {error}");
+    let Error::Silent { waited_ms, reminders: 6 } = error else { panic!("{error}") };
+    assert!(waited_ms >= 6350 && answers > 100 && repeated >= 6);
+    // It is repeated on, and applied once when it arrives.
+    client.link().wire().loses = |_| false;
+    let mut is_stored = false;
+    while client.under_way() > 0 {
+        let taken = client.poll(|_, answer| is_stored |= matches!(answer, Answer::Stored));
+        taken.unwrap();
+        assert!(start.elapsed() < 2 * WITHIN, "it was not repeated");
+    }
+    let found = client.get(&lost, &mut Vec::new()).unwrap();
+    assert!(is_stored);
+    assert_eq!((found, server.tallies().get(What::Puts)), (Some(0), 1));
+}
+
+#[test]
+fn a_request_that_is_lost_while_another_thread_answers_is_repeated_and_silent_in_time() {
+    silence_beside_answers(true);
+}
+
+#[test]
+fn who_only_polls_repeats_as_well_and_is_told_of_silence() {
+    silence_beside_answers(false);
+}
+
+/// Windows of requests that were given up are free again when these arrive, whoever asks by calls
+/// only.
+#[test]
+fn a_window_that_was_given_up_is_free_when_its_request_arrives() {
+    let server = server(4, 1);
+    let (wire, peer) = Lossy::connect(server.addr().unwrap(), 1);
+    let mut client = Client::connect_over(wire, peer, 1).unwrap();
+    assert!(matches!(client.put(b"k", b"late", 0, 0), Err(Error::Silent { reminders: 6, .. })));
+    assert!(matches!(client.get(b"k", &mut Vec::new()), Err(Error::Busy { windows: 1 })));
+    client.link().wire().lose_one_in = 0;
+    let (start, mut value) = (Instant::now(), Vec::new());
+    let flags = loop {
+        match client.get(b"k", &mut value) {
+            Err(Error::Busy { windows: 1 }) => std::thread::yield_now(),
+            other => break other.unwrap(),
+        }
+        assert!(start.elapsed() < WITHIN, "its key is busy for ever");
+    };
+    assert_eq!((flags, &value[..]), (Some(0), &b"late"[..]));
+}
+
+/// Waits for the outcome of one WRITE under a key.
+fn write_under(wire: &mut Endpoint, peer: PeerId, at: RemoteAddr) -> WorkStatus {
+    let buf = Wire::register(wire, vec![0x55; 64]).unwrap();
+    let local = [Sge { buf, offset: 0, bytes: 64 }];
+    let work = WorkRequest { id: 9, verb: Verb::Write(at), local: &local, signalled: true };
+    wire.post(peer, &[work]).unwrap();
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while start.elapsed() < WITHIN {
+        Wire::wait(wire, monotonic_ns() + 1_000_000, &mut events);
+        for event in events.drain(..) {
+            if let FabricEvent::Completed { status, .. } = event {
+                return status;
+            }
+        }
+    }
+    panic!("no completion");
+}
+
+/// A hello, and the welcome with the place and the key behind it.
+fn hello(wire: &mut Endpoint, peer: PeerId, hello: Vec<u8>) -> Option<Vec<u8>> {
+    let bytes = hello.len() as u64;
+    let buf = Wire::register(wire, hello).unwrap();
+    let local = [Sge { buf, offset: 0, bytes }];
+    let work = WorkRequest { id: 1, verb: Verb::Send, local: &local, signalled: false };
+    wire.post(peer, &[work]).unwrap();
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while start.elapsed() < WITHIN {
+        Wire::wait(wire, monotonic_ns() + 1_000_000, &mut events);
+        for event in events.drain(..) {
+            match event {
+                FabricEvent::Received { message, .. } => return Some(message),
+                FabricEvent::Closed { .. } => return None,
+                _ => {}
+            }
+        }
+    }
+    panic!("no answer");
+}
+
+fn good_hello() -> Vec<u8> {
+    [&b"rpherd\0\0"[..], &7u32.to_le_bytes(), &0u32.to_le_bytes()].concat()
+}
+
+fn grant_of(welcome: &[u8]) -> RemoteAddr {
+    let word = |at: usize| u64::from_le_bytes(welcome[at..at + 8].try_into().unwrap());
+    RemoteAddr { offset: word(48), key: Generation(word(56)) }
+}
+
+/// A client, as soon as there is room for one.
+fn client_when_free(addr: SocketAddr) -> Client<Far<Endpoint>> {
+    let start = Instant::now();
+    loop {
+        match Client::connect_to(addr, 0) {
+            Err(Error::Full { .. }) => std::thread::yield_now(),
+            other => return other.unwrap(),
+        }
+        assert!(start.elapsed() < WITHIN, "no place became free");
+    }
+}
+
+#[test]
+fn a_key_is_refused_after_its_connection_ended() {
+    let server = server(1, 2);
+    let addr = server.addr().unwrap();
+    let mut wire = endpoint();
+    let peer = wire.connect(addr, monotonic_ns()).unwrap();
+    let at = grant_of(&hello(&mut wire, peer, good_hello()).unwrap());
+    assert_eq!(write_under(&mut wire, peer, at), WorkStatus::Done(0));
+    // Its neighbour's key is none here.
+    let other = RemoteAddr { key: Generation(at.key.0 + 1), ..at };
+    assert_eq!(write_under(&mut wire, peer, other), WorkStatus::BadKey);
+    wire.close(peer);
+    wire.poll(monotonic_ns(), &mut Vec::new());
+    let mut client = client_when_free(addr);
+    client.put(b"k", b"value", 0, 0).unwrap();
+    let late = wire.connect(addr, monotonic_ns()).unwrap();
+    assert_eq!(write_under(&mut wire, late, at), WorkStatus::BadKey);
+    let mut value = Vec::new();
+    assert!(client.get(b"k", &mut value).unwrap().is_some());
+    assert_eq!(server.tallies().get(What::Malformed), 0, "the frame was cleared");
+}
+
+/// A request that was written and not taken when its client went is nobody's afterwards.
+#[test]
+fn a_frame_is_given_out_clean() {
+    let server = server(1, 1);
+    let addr = server.addr().unwrap();
+    for round in 0..30 {
+        let mut client = client_when_free(addr);
+        for key in 0..client.windows() as usize {
+            client.submit_put(&key_of(key), &value_of(key, round), 0, 0).unwrap();
+        }
+        client.ring();
+        // Of some nothing comes; others go in the midst of it.
+        if round % 2 == 1 {
+            client.wait().unwrap();
+        }
+        drop(client);
+    }
+    let mut client = client_when_free(addr);
+    // Nothing that the one before has left is done for this one.
+    let puts = server.tallies().get(What::Puts);
+    assert!(!client.delete(b"nothing").unwrap());
+    let [puts_after, repeated] = [What::Puts, What::Repeated].map(|of| server.tallies().get(of));
+    println!("{puts} PUTs of 480 were done before their clients went");
+    assert!((15..=480).contains(&puts), "15 clients had an answer");
+    assert_eq!((puts_after, repeated), (puts, 0));
+}
+
+#[test]
+fn strangers_and_other_versions_are_refused() {
+    let server = server(1, 1);
+    let addr = server.addr().unwrap();
+    let mut wire = endpoint();
+    let peer = wire.connect(addr, monotonic_ns()).unwrap();
+    let refused = hello(&mut wire, peer, b"GET / HTTP/1.1".to_vec()).unwrap();
+    assert_eq!(refused.len(), 48, "no place behind it");
+    assert!(matches!(Client::connect_to(addr, 17), Err(Error::BadOption { max: 16, .. })));
+    let client = Client::connect_to(addr, 3).unwrap();
+    assert_eq!(client.windows(), 3);
+    assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { clients: 1 })));
+    let elsewhere = Client::connect_to("192.0.2.1:1".parse().unwrap(), 0);
+    assert!(matches!(elsewhere, Err(Error::Fabric(FabricError::NotLoopback { .. }))));
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let door = FabricDoor::new("0.0.0.0:0".parse().unwrap(), 1);
+    let open = Server::start_fabric(cache.clone(), &door, 1);
+    assert!(matches!(open, Err(StartError::Fabric(FabricError::NotLoopback { .. }))));
+    let many = FabricDoor { windows: 25, ..FabricDoor::new(any_port(), 2) };
+    let many = Server::start_fabric(cache, &many, 2);
+    assert!(matches!(many, Err(StartError::BadOption { value: 50, max: 48, .. })));
+    assert_eq!(server.tallies().get(What::Rejected), 3);
+}
+
+#[test]
+fn many_clients_at_once_get_whole_values() {
+    let server = server(32, 2);
+    let addr = server.addr().unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..16 {
+            scope.spawn(move || {
+                let mut client = Client::connect_to(addr, 0).unwrap();
+                work(&mut client, seed, for_rounds(40)).unwrap()
+            });
+        }
+    });
+    assert_eq!(server.tallies().get(What::Malformed), 0);
+}
+
+/// More than two thousand clients, all of which ask at the same time. The next one is told that
+/// there is no room.
+#[test]
+fn thousands_of_clients_are_served_at_once() {
+    const CLIENTS: u32 = 2200;
+    let limit = rackpool_hw::process::raise_descriptor_limit();
+    assert!(limit >= 10_000, "{limit} descriptors are too few: four a client are needed");
+    let server = server(CLIENTS, 2);
+    let addr = server.addr().unwrap();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect_to(addr, 0).unwrap()).collect();
+    for (key, client) in clients.iter_mut().enumerate() {
+        client.put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
+    }
+    // Each asks for what its neighbour has stored.
+    for (key, client) in (1..).zip(&mut clients) {
+        client.submit_get(&key_of(key % CLIENTS as usize)).unwrap();
+        client.ring();
+    }
+    for (key, client) in (1..).zip(&mut clients) {
+        client.wait().unwrap();
+        let mut found = 0;
+        let answers = client.poll(|_, answer| {
+            if let Answer::Found { value, .. } = answer {
+                check(key % CLIENTS as usize, value);
+                found += 1;
+            }
+        });
+        assert_eq!((answers.unwrap(), found), (1, 1), "client {key}");
+    }
+    assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { .. })));
+    assert_eq!(server.tallies().get(What::Malformed), 0);
+}
+
+#[test]
+fn child_client() {
+    let Ok(addr) = std::env::var(crate::herd::CHILD) else { return };
+    let mut client = client_when_free(addr.parse().unwrap());
+    let mut rounds = 0;
+    let go_on = || {
+        rounds += 1;
+        if rounds == 20 {
+            println!("\nup client");
+        }
+        true
+    };
+    work(&mut client, 1, go_on).unwrap();
+}
+
+#[test]
+fn child_server() {
+    let Ok(_) = std::env::var(crate::herd::CHILD) else { return };
+    let server = server(16, 2);
+    println!("\nup {}", server.addr().unwrap());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_killed_client_frees_its_frame_and_leaves_only_whole_values() {
+    let server = server(1, 2);
+    let addr = server.addr().unwrap();
+    for round in 1..=5 {
+        let mut child = Process::start("herd_fabric::child_client", &addr.to_string());
+        assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { clients: 1 })));
+        std::thread::sleep(Duration::from_millis(20 * round));
+        child.kill();
+        let mut client = client_when_free(addr);
+        let mut found = 0;
+        for key in 0..KEYS {
+            let mut value = Vec::new();
+            if client.get(&key_of(key), &mut value).unwrap().is_some() {
+                found += 1;
+                check(key, &value);
+            }
+        }
+        println!("round {round}: {found} of {KEYS} keys are there, every value whole");
+        assert!(found > 0);
+    }
+    assert_eq!(server.tallies().get(What::Malformed), 0);
+}
+
+#[test]
+fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
+    let mut child = Process::start("herd_fabric::child_server", "server");
+    let addr: SocketAddr = child.said.parse().unwrap();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..3)
+            .map(|seed| {
+                let mut client = Client::connect_to(addr, 0).unwrap();
+                scope.spawn(move || {
+                    let error = work(&mut client, seed, || true).unwrap_err();
+                    (error, client.reminders())
+                })
+            })
+            .collect();
+        let mut idle = Client::connect_to(addr, 0).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        child.kill();
+        for worker in workers {
+            let (error, _) = worker.join().unwrap();
+            assert!(matches!(error, Error::Gone), "{error}");
+        }
+        assert!(matches!(idle.get(b"k", &mut Vec::new()), Err(Error::Gone)));
+        assert!(matches!(Client::connect_to(addr, 0), Err(Error::Gone)));
+    });
+}
+
+#[test]
+fn who_has_the_secret_comes_in_and_nobody_else() {
+    let secret = |byte| Some(Secret::new(&[byte; 32]).unwrap());
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let door = FabricDoor { secret: secret(7), ..FabricDoor::new(any_port(), 1) };
+    let server = Server::start_fabric(cache, &door, 1).unwrap();
+    let addr = server.addr().unwrap();
+    let mut client = Client::connect_at(addr, 0, secret(7)).unwrap();
+    client.put(b"k", &[7; 5000], 0, 0).unwrap();
+    let mut value = Vec::new();
+    assert!(client.get(b"k", &mut value).unwrap().is_some() && value == [7; 5000]);
+    for other in [secret(8), None] {
+        assert!(matches!(Client::connect_at(addr, 0, other), Err(Error::Gone)));
+    }
+    assert_eq!(server.tallies().get(What::Joined), 1);
+}
+
+/// A server without a device refuses who would come by one; a program without verbs has none.
+#[test]
+fn a_door_without_its_device_does_not_open() {
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let device = Some("no-such-device".to_owned());
+    let door = FabricDoor { device, ..FabricDoor::new(any_port(), 1) };
+    match Server::start_fabric(cache, &door, 1) {
+        Err(StartError::Fabric(error)) => assert!(error.is_absence(), "{error}"),
+        _ => panic!("it opened"),
+    }
+}

@@ -1,0 +1,25 @@
+//! Pools whose servers are threads of this process.
+
+mod agent;
+mod costs;
+mod coupled;
+mod coupled_model;
+mod hosts;
+mod locks;
+mod master_crash;
+mod master_link;
+mod master_server;
+mod master_tools;
+mod members;
+mod migrate;
+mod mover;
+mod pool;
+mod proxied;
+mod rcmp_defects;
+mod rebalance;
+mod rrpc;
+mod runs;
+mod secret;
+mod shards;
+mod shared;
+mod verbs;
