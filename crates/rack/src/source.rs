@@ -81,7 +81,7 @@ pub struct FileSpec {
     /// Its format, by the names of `rackpool trace`; guessed if it is not said.
     #[serde(default)]
     pub format: Option<String>,
-    /// The node whose records are replayed; all if it is not said.
+    /// Replays the records of this node alone; of all nodes if it is not given.
     #[serde(default)]
     pub node: Option<u16>,
 }

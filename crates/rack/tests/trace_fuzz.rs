@@ -1,4 +1,4 @@
-//! Every reader of traces with what files say and worse: traces whose bytes are changed, cut,
+//! Every reader of traces with what files say and worse: traces with bytes changed, cut,
 //! repeated and mixed. Nothing panics, records come in the order of their times, and what is wrong
 //! is said with file and record.
 //!

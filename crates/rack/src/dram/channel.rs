@@ -6,8 +6,8 @@
 //! alone.
 //!
 //! A read completes with the last beat of its data, or in the next cycle if a queued write has its
-//! line. A write completes in the cycle after it was accepted: it is *posted*. One whose line is
-//! queued already is merged with that.
+//! line. A write completes in the cycle after it was accepted: it is *posted*. A second write to a
+//! queued line is merged with the first.
 
 use super::Cycle;
 use super::command::{Command, CommandKind};

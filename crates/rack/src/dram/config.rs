@@ -76,7 +76,7 @@ impl Config {
     /// Geometry and timing under the usual controller: queues of 32, writes drained from 0.8 to
     /// 0.2 of their queue (ramulator2's defaults), rows kept open, up to 16 accesses to a row past
     /// an older request (gem5's `max_accesses_per_row`, the cap of ramulator's FR-FCFS-Cap), and
-    /// nobody waits longer than a refresh interval without going first.
+    /// a request that has waited for a refresh interval goes first.
     #[must_use]
     pub fn new((geometry, timing): (Geometry, Timing)) -> Self {
         Self {

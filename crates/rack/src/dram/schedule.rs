@@ -63,11 +63,11 @@ pub(super) struct Modes {
     reads_owed: u32,
     high: u32,
     low: u32,
-    /// Banks whose row was opened for a read, or a write, and not used yet.
+    /// Banks with a row that was opened for a read, or a write, and not used yet.
     fresh: [u64; 2],
-    /// Banks whose last row was closed for a request.
+    /// Banks with a last row that was closed for a request.
     pub(super) conflicts: u64,
-    /// Banks whose open row has been preferred often enough.
+    /// Banks with an open row that has been preferred often enough.
     capped: u64,
     #[serde(with = "super::array")]
     overtakes: [u32; BANKS_MAX as usize],
@@ -342,7 +342,7 @@ impl Channel {
         Choice { at: start + (best.key >> Best::TIME_SHIFT), bank: best.bank, what: best.what }
     }
 
-    /// Ranks whose refresh is due: rows just opened are used first.
+    /// Ranks with a due refresh: rows just opened are used first.
     #[cold]
     fn offer_refresh(&self, start: Cycle, best: &mut Best) {
         let (device, modes) = (&self.device, &self.modes);

@@ -67,7 +67,7 @@ impl Outcome {
 }
 
 impl Stream {
-    /// Runs the stream on a channel whose time has not passed `start`, to the last completion.
+    /// Runs the stream to the last completion, on a channel that has not passed `start`.
     /// `each` is called after each step with the channel, for example to take its commands.
     pub fn run(
         &self,

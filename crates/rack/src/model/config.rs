@@ -41,7 +41,7 @@ impl Preset {
         }
     }
 
-    /// Who says what its interconnect takes.
+    /// The source of its interconnect's latencies.
     pub fn source(self) -> &'static str {
         match self {
             Preset::DracksimFaithful => "published code of DRackSim with its defects of units",

@@ -115,7 +115,7 @@ impl Media {
         LINE_BYTES as f64 * 1e3 / line_ps as f64
     }
 
-    /// Who says what a medium of this name takes.
+    /// The source of the latencies of a medium of this name.
     pub fn source(name: &str) -> &'static str {
         match name {
             "ddr4-2400" => "memory by JESD79-4, speed bin 2400R",

@@ -48,7 +48,7 @@ impl Frames {
         self.owners[frame as usize] = page;
     }
 
-    /// Of the next few frames the one whose page was used least in this window, and how often.
+    /// Of the next few frames the one with the page used least in this window, and how often.
     pub(super) fn victim(&mut self, pages: &Pages, window: u32) -> Option<(u32, u32, u32)> {
         let used = self.owners.len() as u32;
         let mut best: Option<(u32, u32, u32)> = None;

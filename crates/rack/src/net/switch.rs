@@ -1,6 +1,6 @@
 //! A top-of-rack switch: virtual output queues for each pair of an input and an output, and a
 //! round-robin arbiter that in each slot takes at most one packet from an input and gives at most
-//! one to an output. A packet that meets nobody takes the slot in which it comes, without the
+//! one to an output. A packet that meets no other takes the slot in which it comes, without the
 //! arbiter; of two that come in one slot for one output the first wins.
 //!
 //! Source: Rack-scale disaggregation, §V (arbiter, virtual queues, back-pressure).
@@ -92,7 +92,7 @@ impl Switch {
     }
 
     /// A packet can be switched from `now` on: granted at once, or it waits; then the time at
-    /// which the arbiter wants to be called, if nobody has asked for it.
+    /// which the arbiter wants to be called, if no call is scheduled yet.
     #[inline]
     pub(super) fn come(
         &mut self,
@@ -133,7 +133,7 @@ impl Switch {
         })
     }
 
-    /// An output's queue got shorter: whoever waits for it is looked at again.
+    /// An output's queue got shorter: the arbiter looks at its inputs again.
     pub(super) fn output_moved(&mut self, now: Ps, output: usize) -> Option<Ps> {
         (self.outputs[output].waiting > 0)
             .then(|| now.0.div_ceil(self.slot.0))

@@ -194,7 +194,7 @@ fn an_output_gives_out_its_slots_as_a_slotted_queue_would_and_every_input_waits_
 
 #[test]
 fn an_overloaded_output_is_shared_by_turns() {
-    // Max-min shares of a slot: who wants less than a turn gets all of it, the others the rest.
+    // Max-min shares of a slot: an input that wants less than a turn gets it, the others the rest.
     let fabric = Fabric { slot: Ps::ns(10), ..fast() };
     let net = Network::new(fabric, &Topology::one_rack(5));
     let mut load = to_one(4, Ps::ns(10));

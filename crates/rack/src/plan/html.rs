@@ -213,7 +213,7 @@ fn capacity(page: &mut Page, plan: &Plan, answer: &Answer) {
         &tables::blasts(answer, &shown(answer, ROWS_MAX)),
         "a virtual machine's pooled memory is in one pool, chosen by the policy (smart-idle \
          looks at accesses, which this trace has not; it becomes least-loaded). \
-         Whoever has memory in a pool that fails loses it.",
+         A virtual machine loses its memory in a pool that fails.",
     );
 }
 
@@ -314,7 +314,7 @@ fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
         &tables::tiers(plan),
         "one line of 64 bytes and nothing else under way; several links are one of as many times \
          the rate; without a switch a machine's links to all pools are one. Look here first: a \
-         tier whose single access is too slow cannot be saved by anything below.",
+         tier with too slow a single access cannot be saved by anything below.",
     );
     let performance = &plan.performance;
     let jobs: Vec<&str> = performance.workloads.iter().map(|job| job.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Virtual machines on machines, as they are today: who runs where, and how much memory is
+//! Virtual machines on machines, as they are today: where each runs, and how much memory is
 //! stranded. What follows, follows from this: a pool moves memory, no virtual machine.
 
 use super::PlanError;
@@ -75,7 +75,7 @@ impl Requests {
                 let mut rows = Vec::new();
                 while let Some(vm) = tables.next_vm()? {
                     let types = tables.of_type(vm.vm_type);
-                    // Types that do not run on this kind of machine are somebody else's.
+                    // Types that do not run on this kind of machine belong to other kinds.
                     if let Some(row) = types.iter().find(|row| row.machine == *machine_kind) {
                         rows.push((vm, *row));
                     }

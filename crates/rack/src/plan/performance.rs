@@ -106,7 +106,7 @@ pub(super) fn simulate(
     let over = std::sync::Mutex::new(vec![0u64; points.len()]);
     let all = points.len() as u64 * plan.performance.accesses;
     let told = |point: usize, done: u64, _: u64| {
-        let mut over = over.lock().expect("nobody panics with it");
+        let mut over = over.lock().expect("no thread panics with it");
         over[point] = done / u64::from(points[point].nodes());
         (progress.told)("simulating racks", over.iter().sum(), all);
     };

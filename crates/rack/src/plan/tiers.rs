@@ -1,4 +1,4 @@
-//! What each kind of memory in a plan takes and carries when nothing else uses it, and who says so.
+//! What each kind of memory in a plan takes and carries when nothing else uses it, and the source.
 
 use super::input::Plan;
 use crate::model::config::{ConfigError, Preset};

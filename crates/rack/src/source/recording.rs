@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// A trace in memory, shared by all nodes that replay it.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// Time, ps, and address, whose lowest bit says that it is a store.
+    /// Time, ps, and address; the lowest bit of the address is set for a store.
     records: Vec<(u64, u64)>,
 }
 

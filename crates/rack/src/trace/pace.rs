@@ -15,7 +15,7 @@ pub enum Injection {
     /// The same time for each instruction, for formats that count instructions: a processor's
     /// cycles for an instruction, at its clock.
     Instruction { ps: u64 },
-    /// No times: who replays keeps this many accesses under way, and begins the next one when one
+    /// No times: the replay keeps this many accesses under way, and begins the next one when one
     /// of them ends.
     Closed {
         /// Accesses under way, at least 1.

@@ -27,7 +27,7 @@ pub const SMALL: &[(&str, &str)] = &[
     ("local_percent = [40, 60]", "local_percent = [40]"),
 ];
 
-/// A small plan whose virtual machines leave `stranding` memory stranded.
+/// A small plan with virtual machines that leave `stranding` memory stranded.
 pub fn small(stranding: &str) -> String {
     let word = format!("stranding = \"{stranding}\"");
     let change = [("stranding = \"much\"", word.as_str())];

@@ -196,7 +196,7 @@ impl World {
         }
         for Done { id, at } in done {
             match *id {
-                NOBODY => {}
+                POSTED_WRITE => {}
                 id if id & LINE_OF_MOVE != 0 => self.line_of_move(now, id as u32),
                 id => {
                     let flight = &mut self.state.flights.all[id as usize];

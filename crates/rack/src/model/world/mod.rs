@@ -127,9 +127,9 @@ impl<T: Copy> Slab<T> {
     }
 }
 
-/// Ids that memories hand back: a flight, a line of a page that moves, or nobody's.
+/// Ids that memories hand back: a flight, a line of a page that moves, or a write without waiters.
 const LINE_OF_MOVE: u64 = 1 << 32;
-const NOBODY: u64 = 1 << 33;
+const POSTED_WRITE: u64 = 1 << 33;
 
 /// What everything hangs on. Times that a configuration gives in other units.
 #[derive(Clone, Copy, Debug)]
@@ -398,7 +398,7 @@ impl World {
     fn node_moved(&mut self, now: Ps, done: &[Done]) {
         for Done { id, at } in done {
             match *id {
-                NOBODY => {}
+                POSTED_WRITE => {}
                 id if id & LINE_OF_MOVE != 0 => self.line_of_move(now, id as u32),
                 id => self.finish(*at, id as u32),
             }

@@ -105,7 +105,7 @@ impl World {
             }
             Kind::PageData if one.is_out => {
                 for line in first..first + PACKET_LINES {
-                    self.submit(now, pool, NOBODY, remote + u64::from(line) * 64, true);
+                    self.submit(now, pool, POSTED_WRITE, remote + u64::from(line) * 64, true);
                 }
                 if self.packet_counts(number) {
                     self.state.pools.pages[usize::from(one.pool)] += 1;
@@ -117,7 +117,7 @@ impl World {
             Kind::PageData => {
                 for line in first..first + PACKET_LINES {
                     let addr = World::frame_addr(one.frame, line as u8);
-                    self.submit(now, index, NOBODY, addr, true);
+                    self.submit(now, index, POSTED_WRITE, addr, true);
                 }
                 if self.packet_counts(number) {
                     self.page_came(now, number);

@@ -57,7 +57,7 @@ pub struct Config {
     /// Cycles of the TLB if it knows the page, and if not. It works beside the caches: the longer
     /// of both counts.
     pub tlb_cycles: [u64; 2],
-    /// Cycles that a core waits for memory at each miss. 0: whoever replays the misses adds it.
+    /// Cycles that a core waits for memory at each miss. 0: the replay of the misses adds it.
     pub memory_cycles: u64,
 }
 

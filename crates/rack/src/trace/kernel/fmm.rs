@@ -100,7 +100,7 @@ fn center(square: usize, level: usize) -> Complex {
     [square % side, square / side].map(|along| (along as f64 + 0.5) / side as f64)
 }
 
-/// Squares of the level whose distance is at most `reach`, without order but always the same.
+/// Squares of the level at a distance of at most `reach`, without order but always the same.
 fn around(square: usize, level: usize, reach: usize) -> impl Iterator<Item = usize> {
     let side = 1usize << level;
     let (x, y) = (square % side, square / side);
@@ -108,7 +108,7 @@ fn around(square: usize, level: usize, reach: usize) -> impl Iterator<Item = usi
     span(y).flat_map(move |y| span(x).map(move |x| y * side + x))
 }
 
-/// Squares that are far from this one and whose parents are not far from its own.
+/// Squares that are far from this one, of parents that are not far from its own.
 fn interacting(square: usize, level: usize) -> impl Iterator<Item = usize> {
     let side = 1usize << level;
     let (x, y) = (square % side, square / side);

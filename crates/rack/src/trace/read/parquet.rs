@@ -285,7 +285,7 @@ fn decoding(error: ParquetError) -> Cause {
     }
 }
 
-/// Pages whose heads say what their bytes can hold.
+/// Pages with heads that were checked against their bytes.
 struct Checked {
     pages: Box<dyn PageReader>,
     /// The least that a value takes.
