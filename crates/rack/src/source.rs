@@ -11,7 +11,7 @@ use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-pub use recording::{Recording, Replay, TraceSet, TraceSetError};
+pub use recording::{RecordedAccesses, Replay, TraceSet, TraceSetError};
 
 /// One access of a line by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,25 +149,25 @@ impl KernelSpec {
 }
 
 /// A synthetic stream at work.
-pub struct Stream {
+pub struct SyntheticStream {
     spec: Synthetic,
     rng: Rng,
     at: Ps,
     count: u64,
 }
 
-impl Stream {
+impl SyntheticStream {
     /// The stream of node `index`.
-    pub fn new(spec: &Synthetic, seed: u64, index: u64) -> Stream {
+    pub fn new(spec: &Synthetic, seed: u64, index: u64) -> SyntheticStream {
         let rng = Rng::new(seed, Purpose::Workload, index);
-        Stream { spec: spec.clone(), rng, at: Ps::ZERO, count: 0 }
+        SyntheticStream { spec: spec.clone(), rng, at: Ps::ZERO, count: 0 }
     }
 }
 
 const LINE_BYTES: u64 = 64;
 const PAGE_LINES: u64 = 64;
 
-impl Source for Stream {
+impl Source for SyntheticStream {
     fn next(&mut self) -> Option<Access> {
         let lines = self.spec.footprint_kib * 1024 / LINE_BYTES;
         let pages = lines / PAGE_LINES;

@@ -11,10 +11,10 @@
 
 use super::Cycle;
 use super::command::{Command, CommandKind};
-use super::config::{Config, ConfigError, Page};
+use super::config::{Config, DramConfigError, RowPolicy};
 use super::device::Device;
 use super::map::Map;
-use super::queue::{Queue, Slot};
+use super::queue::{RequestQueue, Slot};
 use super::schedule::{Choice, Modes, What};
 use super::timing::LINE_BYTES;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub struct Full;
 
 /// What a channel has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ChannelCounts {
     pub reads: u64,
     pub writes: u64,
     /// Reads answered by a queued write.
@@ -77,8 +77,8 @@ pub struct Channel {
     pub(super) config: Config,
     pub(super) map: Map,
     pub(super) device: Device,
-    pub(super) reads: Queue,
-    pub(super) writes: Queue,
+    pub(super) reads: RequestQueue,
+    pub(super) writes: RequestQueue,
     pub(super) modes: Modes,
     /// What happens next if nothing is submitted before.
     pub(super) choice: Choice,
@@ -89,7 +89,7 @@ pub struct Channel {
     sequence: u64,
     flying: VecDeque<Completion>,
     posted: VecDeque<Completion>,
-    pub(super) counts: Counts,
+    pub(super) counts: ChannelCounts,
     #[serde(skip)]
     log: Option<Vec<Command>>,
 }
@@ -98,14 +98,14 @@ impl Channel {
     /// A channel at cycle 0 with all rows closed.
     ///
     /// # Errors
-    /// [`ConfigError`].
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+    /// [`DramConfigError`].
+    pub fn new(config: &Config) -> Result<Self, DramConfigError> {
         config.check()?;
         let mut channel = Self {
             map: Map::new(&config.map, &config.geometry)?,
             device: Device::new(&config.geometry, &config.timing),
-            reads: Queue::new(config.read_queue),
-            writes: Queue::new(config.write_queue),
+            reads: RequestQueue::new(config.read_queue),
+            writes: RequestQueue::new(config.write_queue),
             modes: Modes::new(config),
             choice: Choice::NONE,
             clock: 0,
@@ -113,7 +113,7 @@ impl Channel {
             sequence: 0,
             flying: VecDeque::with_capacity(2 * config.read_queue as usize),
             posted: VecDeque::with_capacity(2 * config.write_queue as usize),
-            counts: Counts::default(),
+            counts: ChannelCounts::default(),
             log: None,
             config: config.clone(),
         };
@@ -228,7 +228,7 @@ impl Channel {
 
     /// What has been done so far.
     #[must_use]
-    pub const fn counts(&self) -> &Counts {
+    pub const fn counts(&self) -> &ChannelCounts {
         &self.counts
     }
 
@@ -345,7 +345,7 @@ impl Channel {
         }
         let bit = 1 << bank;
         let last = (self.reads.hits | self.writes.hits) & bit == 0;
-        let closes = self.config.page == Page::Closed && last;
+        let closes = self.config.page == RowPolicy::Closed && last;
         if closes {
             self.close(bit);
             self.device.precharge_after_access(bank);

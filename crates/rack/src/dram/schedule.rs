@@ -17,10 +17,10 @@
 //!   closed, and it is refreshed. The ranks' due cycles are spread over the interval.
 
 use super::Cycle;
-use super::channel::{Channel, Counts, NEVER};
+use super::channel::{Channel, ChannelCounts, NEVER};
 use super::config::{BANKS_MAX, Config, RANKS_MAX};
 use super::device::Device;
-use super::queue::{Bits, Queue};
+use super::queue::{Bits, RequestQueue};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -138,7 +138,7 @@ impl Modes {
         bank: usize,
         write: bool,
         overtakes: bool,
-        counts: &mut Counts,
+        counts: &mut ChannelCounts,
     ) {
         let bit = 1 << bank;
         if (self.fresh[0] | self.fresh[1]) & bit == 0 {
@@ -199,7 +199,7 @@ impl Modes {
 
     /// Reading or writing? Whether that has changed.
     #[inline]
-    pub(super) fn update(&mut self, reads: &Queue, writes: &Queue) -> bool {
+    pub(super) fn update(&mut self, reads: &RequestQueue, writes: &RequestQueue) -> bool {
         let waiting_reads = reads.len() - self.fresh[0].count_ones();
         let waiting_writes = writes.len() - self.fresh[1].count_ones();
         let many = waiting_writes > self.high && self.reads_owed == 0;

@@ -70,7 +70,7 @@ impl Frames {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Held {
+struct HeldChunk {
     chunk: Chunk,
     fresh: u32,
     back: Vec<u32>,
@@ -81,7 +81,7 @@ struct Held {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Controller {
     chunk_pages: u32,
-    held: Vec<Option<Held>>,
+    held: Vec<Option<HeldChunk>>,
     /// Numbers of the map that are free again.
     gaps: Vec<u32>,
     /// Chunks with free pages, the newest last.
@@ -110,7 +110,7 @@ impl Controller {
     }
 
     pub(super) fn hold(&mut self, chunk: Chunk) {
-        let held = Held { chunk, fresh: 0, back: Vec::new(), live: 0 };
+        let held = HeldChunk { chunk, fresh: 0, back: Vec::new(), live: 0 };
         let number = self.gaps.pop().unwrap_or_else(|| {
             self.held.push(None);
             self.held.len() as u32 - 1
@@ -205,7 +205,7 @@ pub(super) struct Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pages::Place;
+    use crate::model::pages::PageLocation;
 
     #[test]
     fn pages_of_chunks_are_given_out_once_and_empty_chunks_go_back() {
@@ -234,7 +234,7 @@ mod tests {
         let (mut frames, mut pages) = (Frames::new(16 * PAGE_BYTES), Pages::default());
         for heat in [9, 5, 7, 8] {
             let frame = frames.take().unwrap();
-            let page = pages.add(heat.into(), Place::Local(frame));
+            let page = pages.add(heat.into(), PageLocation::Local(frame));
             frames.own(frame, page);
             (pages.page_mut(page).window, pages.page_mut(page).heat) = (1, heat);
         }

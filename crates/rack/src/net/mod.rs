@@ -21,7 +21,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-use config::{Fabric, Kind};
+use config::{Fabric, PacketKind};
 use link::{Link, Next};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct Packet {
     pub to: Endpoint,
     /// Its size with all headers.
     pub bytes: u32,
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Whatever the sender wants to find in it.
     pub tag: u32,
 }
@@ -183,7 +183,7 @@ impl Network {
     }
 
     /// A packet of `kind`; its size follows.
-    pub fn packet(&self, from: Endpoint, to: Endpoint, kind: Kind, tag: u32) -> Packet {
+    pub fn packet(&self, from: Endpoint, to: Endpoint, kind: PacketKind, tag: u32) -> Packet {
         Packet { from, to, bytes: self.fabric.bytes(kind), kind, tag }
     }
 

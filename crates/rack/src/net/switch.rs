@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Input {
+struct SwitchInput {
     /// Outputs for which something waits, a bit each.
     waiting: u128,
     /// The output that is looked at first.
@@ -23,7 +23,7 @@ struct Input {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Output {
+struct SwitchOutput {
     link: Link,
     /// Inputs at which something waits for it.
     waiting: u32,
@@ -32,8 +32,8 @@ struct Output {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Switch {
-    inputs: Vec<Input>,
-    outputs: Vec<Output>,
+    inputs: Vec<SwitchInput>,
+    outputs: Vec<SwitchOutput>,
     queues: Vec<VecDeque<Packet>>,
     /// Inputs at which something waits.
     waiting: u128,
@@ -61,9 +61,9 @@ impl Switch {
     pub(super) fn new(fabric: &Fabric, links: Vec<Link>) -> Switch {
         let ports = links.len();
         assert!(ports <= PORTS_MAX, "a switch has {PORTS_MAX} ports");
-        let output = |link| Output { link, waiting: 0, free_from: 0 };
+        let output = |link| SwitchOutput { link, waiting: 0, free_from: 0 };
         Switch {
-            inputs: vec![Input { waiting: 0, turn: 0, free_from: 0 }; ports],
+            inputs: vec![SwitchInput { waiting: 0, turn: 0, free_from: 0 }; ports],
             outputs: links.into_iter().map(output).collect(),
             queues: vec![VecDeque::new(); ports * ports],
             waiting: 0,

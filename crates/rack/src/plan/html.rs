@@ -65,11 +65,11 @@ all('figure.table',function(f){if(f.querySelectorAll('tr').length<2||\
 if(e.scrollWidth>e.clientWidth)w.push('wider than the screen');\
 e.dataset.width=e.clientWidth;e.dataset.selfCheck=w.length?w.join('; '):'ok'}</script>";
 
-struct Page {
+struct HtmlPage {
     out: String,
 }
 
-impl Page {
+impl HtmlPage {
     fn section(&mut self, id: &str, heading: &str) {
         let close = if self.out.contains("<section") { "</section>" } else { "" };
         let _ = write!(self.out, "{close}<section id=\"{id}\"><h2>{heading}</h2>");
@@ -134,7 +134,7 @@ impl Page {
 pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     let title = format!("rackpool plan: {}", plan.name);
     let title = Escaped(&title);
-    let mut page = Page {
+    let mut page = HtmlPage {
         out: format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -152,7 +152,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     page.out
 }
 
-fn head(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn head(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("recommendation", "Recommendation");
     let class = if answer.verdict.pool { "verdict" } else { "verdict not" };
     let text = Escaped(&answer.verdict.text);
@@ -190,7 +190,7 @@ fn of_trace(plan: &Plan) -> String {
     }
 }
 
-fn capacity(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn capacity(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("stranding", "Memory today");
     let trace = of_trace(plan);
     page.table(
@@ -217,7 +217,7 @@ fn capacity(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn designs(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("designs", "Designs");
     let order = shown(answer, SHOWN_MAX);
     page.table(
@@ -258,7 +258,7 @@ fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn front(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn front(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("pareto", "Cost against p99");
     let baseline = &answer.baseline;
     let mut dots: Vec<Dot> = Vec::new();
@@ -294,7 +294,7 @@ fn front(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn performance(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("latency", "Latency");
     let rows = shown(answer, ROWS_MAX);
     let row = |name: String, all: &[Estimate; 8]| Range {
@@ -336,7 +336,7 @@ fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn certainty(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn certainty(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("sensitivity", "What it depends on");
     let of = match answer.verdict.best {
         Some(best) => format!("design {}", number(best)),
@@ -377,7 +377,7 @@ fn certainty(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn running(page: &mut Page, answer: &Answer) {
+fn running(page: &mut HtmlPage, answer: &Answer) {
     let Some(live) = &answer.live else { return };
     page.section("live", "Beside the running pool");
     page.text(&format!(
@@ -395,7 +395,7 @@ fn running(page: &mut Page, answer: &Answer) {
     page.table(&tables::live_policies(live), "the same requests; accesses stay where they were.");
 }
 
-fn sources(page: &mut Page, plan: &Plan, answer: &Answer, origin: &Origin) {
+fn sources(page: &mut HtmlPage, plan: &Plan, answer: &Answer, origin: &Origin) {
     page.section("prices", "Prices");
     page.table(&tables::prices(plan), "what the plan's file says; there is no built-in price.");
     page.section("origin", "How to get this again");

@@ -7,7 +7,7 @@
 mod claims;
 mod figures;
 
-pub use claims::{Claim, judge};
+pub use claims::{PaperClaim, judge};
 pub use figures::{Drawing, draw};
 
 use crate::model::config::Preset;

@@ -23,7 +23,7 @@ use super::memory::{Done, Memory};
 use super::node::{Buffered, Controller, Frames, LineState, Node};
 use super::pages::{PAGE_BYTES, Pages};
 use super::stats::{PoolStats, Tails, WINDOWS_MAX, WorkloadStats};
-use crate::net::config::Kind;
+use crate::net::config::PacketKind;
 use crate::net::{Endpoint, NetCounts, NetEvent, Network, Packet, Schedule, Topology};
 use crate::source::Source;
 pub use checkpoint::CheckpointError;
@@ -353,12 +353,12 @@ impl World {
     /// A packet is at its end.
     fn deliver(&mut self, now: Ps, packet: Packet) {
         match packet.kind {
-            Kind::ReadLine | Kind::WriteLine => self.line_at_pool(now, packet),
-            Kind::LineData | Kind::LineWritten => {
+            PacketKind::ReadLine | PacketKind::WriteLine => self.line_at_pool(now, packet),
+            PacketKind::LineData | PacketKind::LineWritten => {
                 self.state.net.taken(now, &packet, &mut self.queue);
                 self.finish(now, packet.tag);
             }
-            Kind::ReadPage | Kind::PageData | Kind::PageWritten => {
+            PacketKind::ReadPage | PacketKind::PageData | PacketKind::PageWritten => {
                 self.state.net.taken(now, &packet, &mut self.queue);
                 self.page_packet(now, packet);
             }

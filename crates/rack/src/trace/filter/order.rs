@@ -12,14 +12,14 @@ type Packed = (u64, u16, u32, u32, u16, bool);
 
 /// Records that wait until nothing can come before them.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct ReorderBuffer {
     /// By time, then in the order in which they came.
     waiting: BinaryHeap<Reverse<(u64, u64, Packed)>>,
     number: u64,
     last: u64,
 }
 
-impl Order {
+impl ReorderBuffer {
     pub(crate) fn put(&mut self, record: Record) {
         self.number += 1;
         let Record { at, node, pid, tid, addr, size, write } = record;

@@ -4,7 +4,7 @@
 //! The potential of a charge q at distance r is q ln r. All squares of a level are of one size.
 
 use super::Sink;
-use super::drive::{Drive, Lane};
+use super::drive::{Drive, KernelThread};
 use super::space::{Array, Space};
 use rackpool_sim::rng::{Purpose, Rng};
 use std::ops::ControlFlow;
@@ -299,7 +299,7 @@ fn near(
     first: &Array<u32>,
     (index, leaf): (usize, usize),
     depth: usize,
-    sink: &mut Lane,
+    sink: &mut KernelThread,
 ) -> f64 {
     let [x, y, _] = particles.data[index];
     let mut sum = 0.0;
