@@ -4,7 +4,6 @@
 
 mod recording;
 
-use crate::model::config::TIME_MAX;
 use crate::trace::{filter, kernel};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
@@ -111,6 +110,10 @@ pub struct Synthetic {
     /// Of a hundred accesses so many are stores.
     pub write_percent: u32,
 }
+
+/// Longest virtual time that a configuration or a trace may say: an eighth of what 64 bits hold, so
+/// that sums do.
+pub const TIME_MAX: Ps = Ps(1 << 61);
 
 /// Longest mean time between two accesses.
 const GAP_NS_MAX: u64 = 3_600_000_000_000;

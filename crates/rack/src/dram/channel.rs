@@ -9,14 +9,16 @@
 //! line. A write completes in the cycle after it was accepted: it is *posted*. A second write to a
 //! queued line is merged with the first.
 
+mod schedule;
+
 use super::Cycle;
 use super::command::{Command, CommandKind};
 use super::config::{Config, DramConfigError, RowPolicy};
 use super::device::Device;
 use super::map::Map;
 use super::queue::{RequestQueue, Slot};
-use super::schedule::{Choice, Modes, What};
 use super::timing::LINE_BYTES;
+use schedule::{Choice, Modes, What};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -74,22 +76,22 @@ pub struct ChannelCounts {
 /// One channel and its controller. A checkpoint has all of it but the commands that were kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Channel {
-    pub(super) config: Config,
-    pub(super) map: Map,
-    pub(super) device: Device,
-    pub(super) reads: RequestQueue,
-    pub(super) writes: RequestQueue,
-    pub(super) modes: Modes,
+    config: Config,
+    map: Map,
+    device: Device,
+    reads: RequestQueue,
+    writes: RequestQueue,
+    modes: Modes,
     /// What happens next if nothing is submitted before.
-    pub(super) choice: Choice,
+    choice: Choice,
     /// Nothing more happens before this cycle.
-    pub(super) clock: Cycle,
+    clock: Cycle,
     /// First cycle in which the command bus is free.
-    pub(super) bus_free: Cycle,
+    bus_free: Cycle,
     sequence: u64,
     flying: VecDeque<Completion>,
     posted: VecDeque<Completion>,
-    pub(super) counts: ChannelCounts,
+    counts: ChannelCounts,
     #[serde(skip)]
     log: Option<Vec<Command>>,
 }

@@ -2,7 +2,7 @@
 
 use super::Cycle;
 use super::map::{MapError, MapName};
-use super::timing::{DDR4_2400, DDR5_4800, DRACKSIM, Geometry, Timing};
+use super::timing::{ChannelSpec, DDR4_2400, DDR5_4800, DRACKSIM, Geometry, Timing};
 use serde::{Deserialize, Serialize};
 
 /// Most banks of a channel, all ranks together: a bit each in a word.
@@ -78,7 +78,8 @@ impl Config {
     /// an older request (gem5's `max_accesses_per_row`, the cap of ramulator's FR-FCFS-Cap), and
     /// a request that has waited for a refresh interval goes first.
     #[must_use]
-    pub fn new((geometry, timing): (Geometry, Timing)) -> Self {
+    pub fn new(spec: ChannelSpec) -> Self {
+        let ChannelSpec { geometry, timing } = spec;
         Self {
             geometry,
             timing,

@@ -187,25 +187,25 @@ mod tests {
 
     #[test]
     fn neighbours_share_a_row_or_change_the_group_as_the_name_says() {
-        let geometry = &DDR4_2400.0;
+        let geometry = &DDR4_2400.geometry;
         let rows = map(&MapName::row_first().0, geometry);
         assert_eq!(rows.place(64), LineAddress { bank: 0, row: 0, column: 1 });
         assert_eq!(rows.place(128 * 64), LineAddress { bank: 4, row: 0, column: 0 });
         let groups = map(&MapName::interleaved().0, geometry);
         assert_eq!(groups.place(64), LineAddress { bank: 4, row: 0, column: 0 });
         assert_eq!(groups.place(4 * 64), LineAddress { bank: 1, row: 0, column: 0 });
-        let four = map("ro-co-ra-ba-bg-lo", &DDR5_4800.0);
+        let four = map("ro-co-ra-ba-bg-lo", &DDR5_4800.geometry);
         assert_eq!(four.place(3 * 64), LineAddress { bank: 0, row: 0, column: 3 });
         assert_eq!(four.place(4 * 64), LineAddress { bank: 4, row: 0, column: 0 });
     }
 
     #[test]
     fn a_map_that_misses_or_repeats_a_field_is_refused() {
-        let error = |name: &str| Map::new(&MapName(name.into()), &DDR4_2400.0).unwrap_err();
+        let error = |name: &str| Map::new(&MapName(name.into()), &DDR4_2400.geometry).unwrap_err();
         assert_eq!(error("ro-ba-bg-ra"), MapError::Count("co", 0));
         assert_eq!(error("ro-ba-bg-ra-co-ba"), MapError::Count("ba", 2));
         assert_eq!(error("ro-xx-bg-ra-co"), MapError::Unknown("xx".into()));
-        let tiny = Geometry { columns: 2, ..DDR4_2400.0 };
+        let tiny = Geometry { columns: 2, ..DDR4_2400.geometry };
         assert_eq!(
             Map::new(&MapName("ro-co-ba-bg-ra-lo".into()), &tiny).unwrap_err(),
             MapError::Low(2)

@@ -27,7 +27,6 @@ mod device;
 pub mod map;
 pub mod medium;
 mod queue;
-mod schedule;
 pub mod stream;
 pub mod timing;
 

@@ -2,43 +2,19 @@
 //! finds under each figure what it assumes.
 
 use super::answer::Answer;
-use super::charts::{self, Dot, Range};
+use super::charts::{self, Axes, Dot, Range};
 use super::cost::PARTS;
 use super::decide::P99;
 use super::input::{Plan, VmTrace};
 use super::stats::Estimate;
-use super::summary::SCHEMA;
+use super::summary::Origin;
 use super::tables::{self, SHOWN_MAX, number, shown};
 use crate::plot::Stacks;
 use rackpool_sim::report::{Cell, Escaped, Table};
 use std::fmt::Write;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Most designs in a chart of rows.
 const ROWS_MAX: usize = 24;
-
-/// Where an answer comes from.
-#[derive(Clone, Debug)]
-pub struct Origin {
-    pub git_revision: String,
-    pub plan_hash: u64,
-}
-
-impl Origin {
-    pub fn new(git_revision: String, text: &str) -> Origin {
-        Origin { git_revision, plan_hash: xxh3_64(text.as_bytes()) }
-    }
-
-    /// As the pairs that a file of samples keeps.
-    pub fn pairs(&self, answer: &Answer) -> [(&'static str, String); 4] {
-        [
-            ("schema", SCHEMA.to_owned()),
-            ("git_revision", self.git_revision.clone()),
-            ("plan_hash", format!("{:016x}", self.plan_hash)),
-            ("trace_hash", format!("{:016x}", answer.trace_hash)),
-        ]
-    }
-}
 
 const STYLE: &str = "\
 body{font:15px/1.5 sans-serif;margin:0 auto;max-width:60rem;padding:0 1rem 3rem;color:#1c2430}\
@@ -285,8 +261,8 @@ fn front(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     let tiers = plan.tiers.iter().map(|tier| tier.name.clone());
     let groups: Vec<String> = tiers.chain(["everything local".to_owned()]).collect();
     let across = format!("cost of a machine's memory and share of pools, {}", plan.currency);
-    let svg =
-        charts::scatter("Cost against p99", (&across, "p99 of all accesses, ns"), &groups, &dots);
+    let axes = Axes { across: &across, up: "p99 of all accesses, ns" };
+    let svg = charts::scatter("Cost against p99", axes, &groups, &dots);
     page.chart(
         "chart-pareto",
         &svg,
@@ -342,7 +318,7 @@ fn certainty(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
         Some(best) => format!("design {}", number(best)),
         None => "no design".to_owned(),
     };
-    let range = |one: &super::cost::Swing| Range {
+    let range = |one: &super::sensitivity::Swing| Range {
         name: one.what.clone(),
         ends: one.saving_percent,
         marks: Vec::new(),

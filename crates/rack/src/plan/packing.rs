@@ -1,8 +1,8 @@
 //! Virtual machines on machines, as they are today: where each runs, and how much memory is
 //! stranded. What follows, follows from this: a pool moves memory, no virtual machine.
 
-use super::PlanError;
 use super::input::{Plan, VmTrace};
+use super::{PlanError, Progress, side_by_side};
 use crate::trace::packing::{Packing as Tables, Vm, VmType, fixture};
 use rackpool_sim::rng::{Purpose, Rng};
 use std::cmp::Reverse;
@@ -41,6 +41,14 @@ pub(super) struct VmEvent {
     pub machine: u32,
     pub mib: u64,
     pub comes: bool,
+}
+
+/// The trace of a seed, placed on machines.
+#[derive(Clone, Debug)]
+pub(super) struct SeedPacking {
+    pub seed: u64,
+    pub packed: Packed,
+    pub trace_hash: u64,
 }
 
 /// What became of a trace.
@@ -154,6 +162,18 @@ struct Yard {
     rank: Vec<u32>,
     alive: BinaryHeap<Reverse<Alive>>,
     packed: Packed,
+}
+
+pub(super) fn packings(
+    plan: &Plan,
+    seeds: &[u64],
+    progress: &Progress<'_>,
+) -> Result<Vec<SeedPacking>, PlanError> {
+    side_by_side(seeds.len(), "placing virtual machines", progress, |index| {
+        let requests = Requests::of(plan, seeds[index])?;
+        let (seed, trace_hash) = (seeds[index], requests.hash);
+        Ok(SeedPacking { seed, packed: pack(&requests, plan, seed), trace_hash })
+    })
 }
 
 /// Places the virtual machines of a trace.

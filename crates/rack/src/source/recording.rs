@@ -1,8 +1,7 @@
 //! Traces in memory: recorded once, replayed by many nodes.
 
-use super::{Access, FileSpec, KernelSpec, Pattern, Source, SyntheticStream};
+use super::{Access, FileSpec, KernelSpec, Pattern, Source, SyntheticStream, TIME_MAX};
 use crate::model::Config;
-use crate::model::config::TIME_MAX;
 use crate::trace::{self, Reader, Record, Unit, kernel};
 use rackpool_sim::time::Ps;
 use std::collections::BTreeMap;

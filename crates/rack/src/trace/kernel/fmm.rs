@@ -284,7 +284,8 @@ impl Fmm {
                     let at = sub([x, y], center(leaf, *depth));
                     let far = inner.data[leaf].iter().rev();
                     let far = far.fold([0.0; 2], |sum, term| add(mul(sum, at), *term));
-                    let near = near(particles, first, (index, leaf), *depth, sink);
+                    let near =
+                        near(particles, first, Particle { index, leaf, depth: *depth }, sink);
                     some[index - begin] = far[0] + near;
                     sink.store(base + index as u64 * 8, 8);
                 }
@@ -293,14 +294,22 @@ impl Fmm {
     }
 }
 
+/// A particle by its index, in a leaf of the tree's last level.
+#[derive(Clone, Copy)]
+struct Particle {
+    index: usize,
+    leaf: usize,
+    depth: usize,
+}
+
 /// What charges of this leaf and those around it do at one of its particles.
 fn near(
     particles: &Array<[f64; 3]>,
     first: &Array<u32>,
-    (index, leaf): (usize, usize),
-    depth: usize,
+    particle: Particle,
     sink: &mut KernelThread,
 ) -> f64 {
+    let Particle { index, leaf, depth } = particle;
     let [x, y, _] = particles.data[index];
     let mut sum = 0.0;
     for other in around(leaf, depth, 1) {

@@ -16,11 +16,11 @@
 //! - *Refresh.* From its due cycle a rank opens no rows; those just opened are used, all are
 //!   closed, and it is refreshed. The ranks' due cycles are spread over the interval.
 
-use super::Cycle;
-use super::channel::{Channel, ChannelCounts, NEVER};
-use super::config::{BANKS_MAX, Config, RANKS_MAX};
-use super::device::Device;
-use super::queue::{Bits, RequestQueue};
+use super::{Channel, ChannelCounts, NEVER};
+use crate::dram::Cycle;
+use crate::dram::config::{BANKS_MAX, Config, RANKS_MAX};
+use crate::dram::device::Device;
+use crate::dram::queue::{Bits, RequestQueue};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub(super) struct Modes {
     pub(super) conflicts: u64,
     /// Banks with an open row that has been preferred often enough.
     capped: u64,
-    #[serde(with = "super::array")]
+    #[serde(with = "crate::dram::array")]
     overtakes: [u32; BANKS_MAX as usize],
     overtakes_max: u32,
     age_max: Cycle,
