@@ -60,7 +60,6 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RackCounters {
     pub rack: RackId,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// Pages of memory.
     pub frames: u64,
@@ -72,7 +71,6 @@ pub struct RackCounters {
 }
 
 impl RackCounters {
-    /// Bytes in use.
     pub fn used_bytes(&self) -> u64 {
         self.frames.saturating_sub(self.frames_free).saturating_mul(self.page_bytes)
     }
@@ -130,7 +128,6 @@ pub enum RecordingError {
 /// What a file says, after everything in it was decided again.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Its first line.
     pub header: RecordHeader,
     pub hash: u64,
     /// What placement was told, or chose, since the last gap.

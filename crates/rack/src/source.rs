@@ -91,7 +91,6 @@ pub struct FileSpec {
 pub enum Walk {
     /// Line after line, round and round.
     Sequential,
-    /// Any line.
     Random,
     /// A page further each time, then the next line of all pages.
     Strided,

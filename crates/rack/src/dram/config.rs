@@ -69,7 +69,6 @@ pub enum DramConfigError {
     Map(#[from] MapError),
 }
 
-/// Names for [`Config::preset`].
 pub const PRESETS: [&str; 3] = ["ddr4-2400", "ddr5-4800", "dracksim"];
 
 impl Config {

@@ -32,7 +32,6 @@ impl MapName {
     }
 }
 
-/// Where a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineAddress {
     /// Rank, group and bank in one: `(rank * groups + group) * banks + bank`.
@@ -45,7 +44,6 @@ pub struct LineAddress {
 /// Why a map is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Not a field.
     #[error("address map: \"{0}\" is none of ro, ra, bg, ba, co, lo")]
     Unknown(String),
     /// Each field is needed once (`lo` once or not at all).

@@ -38,9 +38,7 @@ pub enum MediumConfig {
     },
     /// Every access takes as long.
     Fixed {
-        /// A cycle, in picoseconds.
         t_ck_ps: u32,
-        /// An access, in cycles.
         latency: Cycle,
     },
 }
@@ -67,7 +65,6 @@ impl DramMedium {
         })
     }
 
-    /// A cycle, in picoseconds.
     #[must_use]
     pub fn t_ck_ps(&self) -> u32 {
         match self {

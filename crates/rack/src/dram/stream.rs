@@ -9,7 +9,6 @@ use rackpool_sim::rng::{Purpose, Rng};
 pub enum AddressOrder {
     /// Lines drawn from the whole channel.
     Random,
-    /// One line after another.
     Sequential,
 }
 

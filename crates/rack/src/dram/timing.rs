@@ -30,7 +30,6 @@ impl Geometry {
         self.ranks * self.groups * self.banks
     }
 
-    /// Bytes of the channel.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.banks_all() as u64 * self.rows as u64 * self.columns as u64 * LINE_BYTES
@@ -41,7 +40,6 @@ impl Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// A cycle, in picoseconds.
     pub t_ck_ps: u32,
     /// A burst on the data bus: half the burst length.
     pub burst: u32,

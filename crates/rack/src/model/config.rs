@@ -320,7 +320,6 @@ impl Config {
         [self.local_memory.as_deref().unwrap_or(local), self.pool_memory.as_deref().unwrap_or(pool)]
     }
 
-    /// Pages of a chunk.
     pub fn chunk_pages(&self) -> u32 {
         (self.chunk_kib / 4) as u32
     }

@@ -193,7 +193,6 @@ pub(super) struct Node {
     pub(super) taken: u64,
     /// Accesses that began and are not over.
     pub(super) flying: u32,
-    /// Pages that are moving.
     pub(super) moves: u32,
     /// How much later it is than its trace.
     pub(super) shift: Ps,

@@ -5,12 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a page. Source: the published code.
 pub const PAGE_BYTES: u64 = 4096;
-/// Lines of a page.
 pub const PAGE_LINES: u32 = 64;
 
 const EMPTY: u32 = u32::MAX;
 
-/// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PageLocation {
     /// In this frame of the node's own memory.
@@ -19,7 +17,6 @@ pub enum PageLocation {
     Remote(u32),
 }
 
-/// One page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Process and virtual page number.
@@ -107,7 +104,6 @@ impl Pages {
         self.pages.len()
     }
 
-    /// Whether none was touched.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }

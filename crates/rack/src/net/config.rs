@@ -21,19 +21,15 @@ pub const PAGE_PACKET_BYTES: u32 = 1024;
 /// What a packet is for; decides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PacketKind {
-    /// Asks for a line.
     ReadLine,
     /// Brings a line to its pool.
     WriteLine,
     /// A line on its way to the node.
     LineData,
-    /// A line was written.
     LineWritten,
-    /// Asks for a page.
     ReadPage,
     /// A part of a page, either way.
     PageData,
-    /// A page was written.
     PageWritten,
 }
 

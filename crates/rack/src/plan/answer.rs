@@ -21,7 +21,6 @@ pub struct Answer {
     pub seeds: Vec<u64>,
     /// Of all traces: virtual machines of each seed, and what programs access.
     pub trace_hash: u64,
-    /// Without pools.
     pub baseline: Baseline,
     /// With them, in the order of the sweep.
     pub points: Vec<Point>,

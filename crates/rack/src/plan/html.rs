@@ -106,7 +106,6 @@ impl HtmlPage {
     }
 }
 
-/// The page.
 pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     let title = format!("rackpool plan: {}", plan.name);
     let title = Escaped(&title);

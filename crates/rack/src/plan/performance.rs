@@ -19,7 +19,6 @@ pub struct Latency {
     pub p50_ns: f64,
     /// Of 100 accesses 99 are faster.
     pub p99_ns: f64,
-    /// Of 1000 accesses 999.
     pub p999_ns: f64,
     pub max_ns: f64,
     /// The mean access to a pool; 0 without any.

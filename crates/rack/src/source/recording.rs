@@ -41,7 +41,6 @@ impl RecordedAccesses {
         self.records.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -46,9 +46,7 @@ pub struct Record {
 /// What [`Record::at`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds.
     Ns,
-    /// Cycles of a clock.
     Cycles {
         /// The clock's frequency, not 0.
         hz: u64,

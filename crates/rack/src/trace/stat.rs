@@ -32,7 +32,6 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// The footprint in bytes.
     pub fn footprint_bytes(&self) -> u64 {
         self.pages.saturating_mul(PAGE_BYTES)
     }

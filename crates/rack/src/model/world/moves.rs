@@ -11,9 +11,7 @@ use crate::model::pages::{PAGE_LINES, PageLocation};
 use crate::net::config::PAGE_PACKET_BYTES;
 use rackpool_core::placement::{HotDecision, OwnRoom};
 
-/// Lines of a packet.
 const PACKET_LINES: u32 = PAGE_PACKET_BYTES / 64;
-/// Packets of a page.
 const PAGE_PACKETS: u32 = PAGE_LINES / PACKET_LINES;
 
 /// A page on its way.

@@ -19,7 +19,6 @@ pub use stream::Filter;
 
 use std::str::FromStr;
 
-/// Bytes of a line.
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of a page of the TLB.
 pub const PAGE_BYTES: u64 = 4096;

@@ -35,7 +35,6 @@ pub(super) const SIZE_DEFAULT: u16 = 64;
 /// Before the names, a line with `# injection=` says how times were made.
 pub(crate) const INJECTION_MARK: &str = "# injection=";
 
-/// A reader of lines.
 pub(super) struct Csv {
     columns: Vec<Column>,
     base: Record,
