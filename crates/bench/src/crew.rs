@@ -109,9 +109,9 @@ impl<A: Answers> Crew<A> {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
                     let silent = waiting.iter().position(|&waits| waits).unwrap_or(0);
-                    let who = format!("client process {silent}");
+                    let end = format!("client process {silent}");
                     let waited_s = (takes + SILENCE_MAX).as_secs();
-                    return Err(BenchError::Silent { who, waited_s });
+                    return Err(BenchError::Silent { end, waited_s });
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended(0)),
             };
@@ -145,8 +145,8 @@ impl<A: Answers> Crew<A> {
         let words = process.last_words.take().and_then(|words| words.join().ok());
         let words = words.unwrap_or_default();
         // An answer may be on its way that says what went wrong.
-        while let Ok((who, Some(line))) = self.lines.try_recv() {
-            let answer = serde_json::from_str::<A>(&line).ok().filter(|_| who == client);
+        while let Ok((from, Some(line))) = self.lines.try_recv() {
+            let answer = serde_json::from_str::<A>(&line).ok().filter(|_| from == client);
             if let Some((code, reason)) = answer.as_ref().and_then(A::failure) {
                 return BenchError::Worker { client, reason: format!("{code}: {reason}") };
             }
@@ -169,7 +169,7 @@ impl Process {
                     return;
                 }
             }
-            // Nobody listens any more when the run is over.
+            // The receiver is gone when the run is over.
             let _ = lines.send((client, None));
         });
         let last_words = std::thread::spawn(move || {
@@ -184,7 +184,7 @@ impl Process {
         Ok(Self { child, orders, last_words: Some(last_words) })
     }
 
-    /// Waits for the end of a client whose input has ended; whether it was a good one.
+    /// Waits for the end of a client after that of its input; whether it was a good one.
     fn ends_well(&mut self) -> bool {
         let deadline = Instant::now() + END_WITHIN;
         while Instant::now() < deadline {

@@ -14,8 +14,8 @@
 
 use crate::report::{Better, Kind, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
-use rackpool_rack::dram::stream::{Outcome, Pace, Pattern, Stream};
-use rackpool_rack::dram::{Channel, Config, ConfigError, Counts};
+use rackpool_rack::dram::stream::{AddressOrder, ArrivalRate, RequestStream, StreamResult};
+use rackpool_rack::dram::{Channel, ChannelCounts, Config, DramConfigError};
 use rackpool_rack::model::{Config as RackConfig, builtin};
 use rackpool_rack::run::{Sweep, hash_of, sweep};
 use rackpool_rack::source::TraceSet;
@@ -31,13 +31,13 @@ const WLMIX_DIVISOR: u64 = 64;
 
 struct Case {
     name: &'static str,
-    pace: Pace,
+    pace: ArrivalRate,
     ramulator2: f64,
 }
 
 const CASES: [Case; 2] = [
-    Case { name: "random_saturated", pace: Pace::Saturated, ramulator2: 228_000.0 },
-    Case { name: "random_light", pace: Pace::Every(LIGHT_GAP), ramulator2: 645_000.0 },
+    Case { name: "random_saturated", pace: ArrivalRate::Saturated, ramulator2: 228_000.0 },
+    Case { name: "random_light", pace: ArrivalRate::Every(LIGHT_GAP), ramulator2: 645_000.0 },
 ];
 
 /// Simulates the streams in turn, so that a disturbance meets both.
@@ -57,10 +57,10 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
     for round in 0..rounds {
         steps.begin(&format!("round {}", round + 1));
         for (index, case) in CASES.iter().enumerate() {
-            let pattern = Pattern::Random;
+            let pattern = AddressOrder::Random;
             let (pace, seed) = (case.pace, round as u64 + 1);
             let writes_permille = WRITES_PERMILLE;
-            let stream = Stream { pattern, pace, writes_permille, requests, seed };
+            let stream = RequestStream { pattern, pace, writes_permille, requests, seed };
             let mut channel = Channel::new(&config).map_err(wrong)?;
             let start = cpu_ns();
             let outcome = stream.run(0, &mut channel, |_| ());
@@ -148,7 +148,13 @@ fn wlmix(size: Size) -> Result<Row, BenchError> {
         .with("result_hash", format!("{:016x}", hash_of(&outcomes))))
 }
 
-fn row(case: &Case, mut rates: Vec<f64>, requests: u64, outcome: &Outcome, counts: &Counts) -> Row {
+fn row(
+    case: &Case,
+    mut rates: Vec<f64>,
+    requests: u64,
+    outcome: &StreamResult,
+    counts: &ChannelCounts,
+) -> Row {
     rates.sort_by(f64::total_cmp);
     let median = rates[rates.len() / 2];
     Row::new(case.name, "ops/s", Better::Higher, median)
@@ -164,7 +170,7 @@ fn row(case: &Case, mut rates: Vec<f64>, requests: u64, outcome: &Outcome, count
         .with("read_cycles_p99", outcome.percentile(0.99))
 }
 
-fn wrong(error: ConfigError) -> BenchError {
+fn wrong(error: DramConfigError) -> BenchError {
     BenchError::Option { option: "preset", reason: error.to_string() }
 }
 

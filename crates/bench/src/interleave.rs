@@ -19,7 +19,7 @@ pub const PAIRS_MIN: usize = 15;
 pub struct Sample {
     /// Time since some origin.
     pub wall_ns: u64,
-    /// CPU time of everybody on all cores, without interrupts.
+    /// CPU time of all processes on all cores, without interrupts.
     pub busy_ns: u64,
     /// CPU time of this measurement's own processes.
     pub own_ns: u64,
@@ -62,7 +62,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Few pairs and no retries: for tests and `--quick`, whose results say how few.
+    /// Few pairs and no retries: for tests and `--quick`; the results say how few.
     #[must_use]
     pub fn quick() -> Self {
         Self { pairs: 5, retries_max: 2, ..Self::default() }
@@ -140,8 +140,8 @@ impl Comparison {
 }
 
 /// Runs `ours` and `reference` in turn by `rules`; each call is one slice and gives one number in
-/// the same unit (ns an operation, or a rate). `seed` chooses who goes first in each pair: half
-/// of the pairs each way.
+/// the same unit (ns an operation, or a rate). `seed` chooses which one goes first in each pair:
+/// half of the pairs each way.
 ///
 /// # Errors
 /// The first error of either side, at once.
@@ -354,7 +354,7 @@ mod tests {
     fn the_order_in_the_result_is_the_order_of_the_calls() {
         let calls = RefCell::new(Vec::new());
         let rules = Rules { warmup_pairs: 2, ..Rules::default() };
-        let note = |who: char| calls.borrow_mut().push(who);
+        let note = |side: char| calls.borrow_mut().push(side);
         let ours = || {
             note('o');
             Ok::<_, Infallible>(1.0)
@@ -389,7 +389,7 @@ mod tests {
             involuntary_switches,
         };
         let judge = |sample| rules.disturbance(before, sample);
-        // Two ticks of 10 ms are noise of the clock, three in 100 ms are somebody else.
+        // Two ticks of 10 ms are noise of the clock, three in 100 ms are another process.
         assert_eq!(judge(after(100_000_000, 120_000_000, 100_000_000, 0)), None);
         let third = judge(after(100_000_000, 130_000_000, 100_000_000, 0));
         assert_eq!(third, Some(Disturbance::ForeignCpu));

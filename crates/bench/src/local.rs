@@ -26,7 +26,7 @@ pub struct Options {
     pub rack: u16,
 }
 
-/// Bytes beside the arena that a rack needs: slab pages of whoever joins.
+/// Bytes beside the arena that a rack needs: slab pages of processes that join.
 const SPARE_BYTES: u64 = 8 << 20;
 /// Sizes of the bare copies, with their names.
 const COPIES: [(&str, usize); 3] =

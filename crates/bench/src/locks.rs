@@ -43,7 +43,7 @@ const SIZES: [usize; 5] = [64, 128, 256, 512, 1024];
 const RANGE_BYTES: u64 = ACCESSES * SIZES[SIZES.len() - 1] as u64;
 /// Bytes of a rack.
 const RACK_BYTES: u64 = 64 << 20;
-/// Processes that want the same lock, and where they are. Who is near asks again sooner, so only
+/// Processes that want the same lock, and where they are. A near one asks again sooner, so only
 /// those of one rack show whether the order of asking is kept.
 const CONTENDERS: [(&str, u32, &[u16]); 4] = [
     ("lock_contended_2_own_rack", 2, &[1]),
@@ -366,7 +366,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
     }
     ran.elapsed_ns = start.elapsed().as_nanos() as u64;
     say(output, &Answer::Ran(Box::new(ran)))?;
-    // Whoever ends before the others are asked looks like one that died.
+    // A process that ends before the others are asked looks like one that died.
     std::io::copy(input, &mut std::io::sink()).map(drop).map_err(io_error("reading orders"))
 }
 

@@ -30,7 +30,7 @@ impl SystemProbe {
         Self::of_processes(vec![root_pid])
     }
 
-    /// Own time is that of several processes and their descendants; who is named twice or is a
+    /// Own time is that of several processes and their descendants; one that is named twice or is a
     /// descendant of another counts once.
     #[must_use]
     pub fn of_processes(root_pids: Vec<u32>) -> Self {

@@ -426,8 +426,8 @@ fn transfer(
     }?)
 }
 
-/// Both directions over one connection; the shortest of a few tries counts, so that a try that
-/// somebody disturbed does not rule its settings out.
+/// Both directions over one connection; the shortest of a few tries counts, so that a disturbed
+/// try does not rule its settings out.
 fn try_streams(
     client: &mut Client,
     tuning: Tuning,

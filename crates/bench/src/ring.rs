@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     pub size: Size,
-    /// The pool whose daemon answers first touches.
+    /// The pool with the daemon that answers first touches.
     pub source: PoolSource,
     /// The rack of a running pool; in a pool of its own the run takes rack 0.
     pub rack: u16,
@@ -104,7 +104,7 @@ fn round_trips(
 }
 
 /// Nanoseconds for a message and its answer through a pair of rings between two cores, the mean
-/// over `round_trips`. Blocks the caller, whose own thread is not moved.
+/// over `round_trips`. Blocks the caller, and does not move its thread.
 ///
 /// # Errors
 /// [`BenchError::Pin`], [`BenchError::Ring`], [`BenchError::Silent`].
@@ -133,7 +133,7 @@ pub fn ring_ns(core_first: usize, core_second: usize, round_trips: u64) -> Resul
         }
         outcome
     };
-    let gone = |_| BenchError::Silent { who: "the other end".into(), waited_s: 0 };
+    let gone = |_| BenchError::Silent { end: "the other end".into(), waited_s: 0 };
     thread::scope(|scope| {
         let counts = [warmup, round_trips];
         let (end, requests, replies) = (&end, &requests, &replies);
@@ -221,11 +221,11 @@ impl<'s> End<'s> {
             self.look = now + LOOK_EVERY;
             // Relaxed: the flag of `ring_ns` carries no data.
             if self.stop.load(Ordering::Relaxed) {
-                return Err(BenchError::Silent { who: "the other end".into(), waited_s: 0 });
+                return Err(BenchError::Silent { end: "the other end".into(), waited_s: 0 });
             }
             if now > self.deadline {
                 let waited_s = RUN_MAX.as_secs();
-                return Err(BenchError::Silent { who: "the other end".into(), waited_s });
+                return Err(BenchError::Silent { end: "the other end".into(), waited_s });
             }
         }
         Ok(())

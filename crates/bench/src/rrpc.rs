@@ -219,7 +219,7 @@ impl Run {
         Ok(row.with("bytes", bytes).with("beside", "a call for the place and a one-sided read"))
     }
 
-    /// The first read of an object whose rack is probably known, by a call, beside the same by way
+    /// The first read of an object in a probably known rack, by a call, beside the same by way
     /// of the own daemon and the master.
     fn first_read(&mut self, bytes: usize) -> Result<Row, BenchError> {
         let (size, bed) = (self.size, &self.bed);
@@ -317,7 +317,7 @@ fn window(
     let mut is_over = false;
     while under_way > 0 {
         let Some(completed) = handle.wait_completion(RAW_NS_MAX / 1_000_000)? else {
-            return Err(BenchError::Silent { who: "the other rack".into(), waited_s: 10 });
+            return Err(BenchError::Silent { end: "the other rack".into(), waited_s: 10 });
         };
         completed.result?;
         (done, under_way) = (done + 1, under_way - 1);
@@ -381,7 +381,7 @@ impl Raw {
 }
 
 fn silent() -> BenchError {
-    BenchError::Silent { who: "the raw endpoint's target".into(), waited_s: 10 }
+    BenchError::Silent { end: "the raw endpoint's target".into(), waited_s: 10 }
 }
 
 fn fabric(error: FabricError) -> BenchError {

@@ -197,8 +197,8 @@ pub enum BenchError {
         reason: &'static str,
     },
     /// The other end of an exchange fell silent. Retry when the machine is less busy.
-    #[error("no answer from {who} within {waited_s} s")]
-    Silent { who: String, waited_s: u64 },
+    #[error("no answer from {end} within {waited_s} s")]
+    Silent { end: String, waited_s: u64 },
     /// A client process failed. Its words say whether to retry.
     #[error("client process {client}: {reason}")]
     Worker {

@@ -194,7 +194,7 @@ fn key_of(seed: u64, key: u64) -> Vec<u8> {
         .expect("one key in 64 is counted")
 }
 
-/// A value that shows who wrote it, and whether it is torn: its number again and again.
+/// A value that shows which operation wrote it, and whether it is torn: its number again and again.
 fn value_of(number: u64) -> Vec<u8> {
     let mut rng = Rng::new(number, Purpose::Workload, STREAM);
     let long_words = INLINE_VALUE_BYTES_MAX as u64 / 8;

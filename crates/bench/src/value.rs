@@ -1,9 +1,9 @@
-//! Values that prove themselves: whose they are, how new, and that no byte is torn.
+//! Values that prove themselves: of which key, how new, and that no byte is torn.
 //!
 //! A value is `checksum ‖ key ‖ version ‖ body`, little-endian words of eight bytes, then a body
 //! that key and version determine. The checksum (XXH3, 64 bits) covers all that follows it and
 //! the length. Benchmarks call [`fill`] before each write and [`verify`] after each read: a run
-//! that ends without [`Corrupt`] has read only what somebody wrote, whole.
+//! that ends without [`Corrupt`] has read only what was written, whole.
 
 use crate::rng::{SplitMix64, mix64};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -34,7 +34,7 @@ pub enum Corrupt {
         /// The checksum of the bytes.
         computed: u64,
     },
-    /// A whole value, of another key: the store answered with somebody else's data.
+    /// A whole value, of another key: the store answered with another key's data.
     #[error("asked for key {expected}, got the value of key {found} (version {version})")]
     Foreign {
         /// The key that was asked for.

@@ -15,7 +15,7 @@ pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// `zeta(SCRAMBLED_ITEMS, THETA)`, as published with YCSB.
 pub const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
-/// Terms that are added one by one; the rest of a longer sum is Euler-Maclaurin's formula, whose
+/// Terms that are added one by one; the rest of a longer sum is Euler-Maclaurin's formula; its
 /// error beyond a million terms is below 1e-20, far less than the rounding of the sum itself.
 const ZETA_TERMS_EXACT: u64 = 1 << 20;
 

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use rackpool_rack::trace::filter::Config;
 use rackpool_rack::trace::kernel::Name;
 use rackpool_rack::trace::packing::Stranding;
-use rackpool_rack::trace::{Format, Injection};
+use rackpool_rack::trace::{Format, TraceInjection};
 use std::path::PathBuf;
 
 pub const TRACE_EXAMPLES: &str = "\
@@ -107,7 +107,7 @@ pub struct TraceReadArgs {
     pub from: Option<Format>,
     /// How records without times are injected
     #[arg(long, value_name = "MODEL")]
-    pub inject: Option<Injection>,
+    pub inject: Option<TraceInjection>,
     /// Clock of formats that count cycles [default: 3.6GHz for dracksim, else 1.2GHz]
     #[arg(long, value_name = "CLOCK", value_parser = rackpool_rack::trace::parse_hz)]
     pub clock: Option<u64>,
@@ -127,7 +127,7 @@ pub struct TraceRunArgs {
     pub limit: Option<u64>,
     /// Times: cpi:N@CLOCK, gap:TIME or closed:WINDOW
     #[arg(long, value_name = "MODEL", default_value = "cpi:1@3.6GHz")]
-    pub inject: Injection,
+    pub inject: TraceInjection,
     /// Caches before the memory: dracksim, or what differs from it
     #[arg(long, value_name = "CACHES")]
     pub filter: Option<Config>,

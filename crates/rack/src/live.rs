@@ -27,8 +27,8 @@ pub const SCHEMA: &str = "rackpool-recording/1";
 /// A line of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Line {
-    Header(Header),
+pub enum RecordLine {
+    Header(RecordHeader),
     /// The racks at the begin, and at the end.
     Counters(Counters),
     /// What placement was told, or chose.
@@ -40,7 +40,7 @@ pub enum Line {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
+pub struct RecordHeader {
     /// [`SCHEMA`].
     pub schema: String,
     pub master: String,
@@ -60,7 +60,6 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RackCounters {
     pub rack: RackId,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// Pages of memory.
     pub frames: u64,
@@ -72,7 +71,6 @@ pub struct RackCounters {
 }
 
 impl RackCounters {
-    /// Bytes in use.
     pub fn used_bytes(&self) -> u64 {
         self.frames.saturating_sub(self.frames_free).saturating_mul(self.page_bytes)
     }
@@ -130,8 +128,7 @@ pub enum RecordingError {
 /// What a file says, after everything in it was decided again.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Its first line.
-    pub header: Header,
+    pub header: RecordHeader,
     pub hash: u64,
     /// What placement was told, or chose, since the last gap.
     pub entries: Vec<Entry>,
@@ -168,7 +165,7 @@ impl Recording {
         let mut lines = text.lines().enumerate();
         let first = lines.next().map_or("", |(_, line)| line);
         let header = match serde_json::from_str(first) {
-            Ok(Line::Header(header)) if header.schema == SCHEMA => header,
+            Ok(RecordLine::Header(header)) if header.schema == SCHEMA => header,
             Ok(_) => return Err(broken(0, format!("the header of {SCHEMA} was expected"))),
             Err(error) => return Err(broken(0, error.to_string())),
         };
@@ -176,13 +173,13 @@ impl Recording {
         for (number, line) in lines {
             let line = serde_json::from_str(line);
             match line.map_err(|error| broken(number, error.to_string()))? {
-                Line::Header(_) => return Err(broken(number, "a second header".into())),
-                Line::Counters(counters) => all.end = counters,
-                Line::Gap => {
+                RecordLine::Header(_) => return Err(broken(number, "a second header".into())),
+                RecordLine::Counters(counters) => all.end = counters,
+                RecordLine::Gap => {
                     replay.gap();
                     all.entries.clear();
                 }
-                Line::Entry(entry) => {
+                RecordLine::Entry(entry) => {
                     let (path, line) = (path.to_owned(), number + 1);
                     replay.step(&entry).map_err(|error| RecordingError::Placement {
                         path,
@@ -191,7 +188,7 @@ impl Recording {
                     })?;
                     all.entries.push(entry);
                 }
-                Line::Heat(Heat { rack, number: count, record }) => {
+                RecordLine::Heat(Heat { rack, number: count, record }) => {
                     if policy::replay(&record) != record.decision {
                         let (path, line) = (path.to_owned(), number + 1);
                         return Err(RecordingError::Heat { path, line, rack, number: count });
@@ -207,13 +204,13 @@ impl Recording {
         }
     }
 
-    fn empty(header: Header, text: &str) -> Recording {
+    fn empty(header: RecordHeader, text: &str) -> Recording {
         let (hash, end) = (xxh3_64(text.as_bytes()), Counters::default());
         Recording { header, hash, entries: Vec::new(), picks: 0, pages_decided: 0, end }
     }
 }
 
-impl Line {
+impl RecordLine {
     /// As it is in a file, with its end.
     pub fn to_text(&self) -> String {
         let line = serde_json::to_string(self).expect("numbers and lists can be written");

@@ -14,7 +14,6 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 54.0;
 const BOTTOM: f64 = 42.0;
 
-/// One line.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
     /// Its name in the legend.
@@ -33,7 +32,6 @@ pub struct Lines {
     pub across: String,
     /// What goes up, with unit.
     pub up: String,
-    /// The lines.
     pub lines: Vec<Line>,
 }
 

@@ -4,14 +4,13 @@
 
 mod recording;
 
-use crate::model::config::TIME_MAX;
 use crate::trace::{filter, kernel};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-pub use recording::{Recording, Replay, TraceSet, TraceSetError};
+pub use recording::{RecordedAccesses, Replay, TraceSet, TraceSetError};
 
 /// One access of a line by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +80,7 @@ pub struct FileSpec {
     /// Its format, by the names of `rackpool trace`; guessed if it is not said.
     #[serde(default)]
     pub format: Option<String>,
-    /// The node whose records are replayed; all if it is not said.
+    /// Replays the records of this node alone; of all nodes if it is not given.
     #[serde(default)]
     pub node: Option<u16>,
 }
@@ -92,7 +91,6 @@ pub struct FileSpec {
 pub enum Walk {
     /// Line after line, round and round.
     Sequential,
-    /// Any line.
     Random,
     /// A page further each time, then the next line of all pages.
     Strided,
@@ -111,6 +109,10 @@ pub struct Synthetic {
     /// Of a hundred accesses so many are stores.
     pub write_percent: u32,
 }
+
+/// Longest virtual time that a configuration or a trace may say: an eighth of what 64 bits hold, so
+/// that sums do.
+pub const TIME_MAX: Ps = Ps(1 << 61);
 
 /// Longest mean time between two accesses.
 const GAP_NS_MAX: u64 = 3_600_000_000_000;
@@ -149,25 +151,25 @@ impl KernelSpec {
 }
 
 /// A synthetic stream at work.
-pub struct Stream {
+pub struct SyntheticStream {
     spec: Synthetic,
     rng: Rng,
     at: Ps,
     count: u64,
 }
 
-impl Stream {
+impl SyntheticStream {
     /// The stream of node `index`.
-    pub fn new(spec: &Synthetic, seed: u64, index: u64) -> Stream {
+    pub fn new(spec: &Synthetic, seed: u64, index: u64) -> SyntheticStream {
         let rng = Rng::new(seed, Purpose::Workload, index);
-        Stream { spec: spec.clone(), rng, at: Ps::ZERO, count: 0 }
+        SyntheticStream { spec: spec.clone(), rng, at: Ps::ZERO, count: 0 }
     }
 }
 
 const LINE_BYTES: u64 = 64;
 const PAGE_LINES: u64 = 64;
 
-impl Source for Stream {
+impl Source for SyntheticStream {
     fn next(&mut self) -> Option<Access> {
         let lines = self.spec.footprint_kib * 1024 / LINE_BYTES;
         let pages = lines / PAGE_LINES;

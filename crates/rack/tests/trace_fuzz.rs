@@ -1,4 +1,4 @@
-//! Every reader of traces with what files say and worse: traces whose bytes are changed, cut,
+//! Every reader of traces with what files say and worse: traces with bytes changed, cut,
 //! repeated and mixed. Nothing panics, records come in the order of their times, and what is wrong
 //! is said with file and record.
 //!
@@ -6,7 +6,9 @@
 //! each reader; `--seed N` to repeat one, `--reader N` for one of them.
 
 use rackpool_rack::trace::packing::{Packing, Stranding, fixture};
-use rackpool_rack::trace::{Format, Injection, Options, ParquetWriter, Record, Writer, read_bytes};
+use rackpool_rack::trace::{
+    Format, Options, ParquetWriter, Record, TraceInjection, Writer, read_bytes,
+};
 use rackpool_rack::trace::{Header, Unit};
 use std::io::Write;
 
@@ -123,9 +125,9 @@ fn fuzz(subject: Subject, inputs: u64, seed: u64) -> (u64, u64) {
 fn read(subject: Subject, bytes: &[u8], options: u64) -> (u64, u64) {
     let injection = match (options % 8, subject) {
         (7, _) => None,
-        (6, _) => Some(Injection::Closed { window: 4 }),
-        (5, _) => Some(Injection::Instruction { ps: options }),
-        _ => Some(Injection::Gap { ps: options % 5000 }),
+        (6, _) => Some(TraceInjection::Closed { window: 4 }),
+        (5, _) => Some(TraceInjection::Instruction { ps: options }),
+        _ => Some(TraceInjection::Gap { ps: options % 5000 }),
     };
     let format = match subject {
         Subject::Trace(_) if options % 16 == 8 => None,

@@ -104,7 +104,7 @@ impl Client {
     /// Connects. Blocks for 10 s at most.
     ///
     /// # Errors
-    /// [`Error::Gone`] if nobody serves there, or something else; [`Error::Silent`],
+    /// [`Error::Gone`] if no such server serves there; [`Error::Silent`],
     /// [`Error::Control`], [`Error::Fabric`], [`Error::Io`], [`Error::Spec`].
     pub fn connect(spec: Spec, door: &Door) -> Result<Client> {
         match door {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// How long a connection and its welcome may take.
 const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 /// How long a fabric's thread looks without sleeping after something moved, nanoseconds: shortly,
-/// since whoever waits for it shares its core.
+/// since the process that waits for it shares its core.
 const SPIN_NS: u32 = 20_000;
 /// How long the serving thread leaves the core to the target's thread when it found nothing in its
 /// slots; and if it has none, so that only what wakes it counts.
@@ -36,7 +36,7 @@ const SENDS_MAX: u32 = 1_000_000;
 
 fn options(carrier: Carrier) -> FabricOptions {
     let over = if carrier == Carrier::Verbs { Over::Verbs } else { Over::Tcp };
-    // Why a connection ends is in the error of whoever needs it.
+    // Why a connection ends is in the error of its next operation.
     FabricOptions { over, log: Arc::new(|_, _| ()), ..FabricOptions::default() }
 }
 
@@ -211,7 +211,7 @@ impl Floor for Hall {
         };
         let from = (self.buf, u64::from(client) * ANSWER_PAGE_BYTES + at);
         let to = (Some(RemoteAddr { offset: at, key }), 0);
-        // Who is gone is told by the target.
+        // The target reports a client that is gone.
         let _ = post_bytes(&mut self.end, peer, from, to, bytes, &mut self.events);
     }
 }

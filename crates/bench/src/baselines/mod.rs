@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! client process                            server process
-//! Client --- READ: bucket, value ---------> its page: the table        (nobody there looks)
+//! Client --- READ: bucket, value ---------> its page: the table        (read one-sided)
 //!        --- WRITE: request --------------> its page: a slot ---poll--> serving thread
 //!        --- SEND: request ------------------------------------------->   |
 //!        <-- WRITE: acknowledgement or echo, into the client's page ------+

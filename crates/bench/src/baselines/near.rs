@@ -1,5 +1,5 @@
 //! Both ends over `shm`: the server's page and a memory for each client, without names in a file
-//! system, whose descriptors a client gets over a control socket. The socket's end is the end.
+//! system; a client gets their descriptors over a control socket, and is gone when that ends.
 //!
 //! *A client's memory*: its page, into which the server writes answers; the page's generations; two
 //! cells, 128 bytes apart (the server's for this page, the client's for the server's); the ring of
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// The key of a client's page: nobody else maps it.
+/// The key of a client's page: no other process maps it.
 const ANSWER_KEY: Generation = Generation(1);
 /// Bytes of the two cells.
 const CELLS_BYTES: u64 = 4096;
@@ -192,7 +192,7 @@ impl Hall {
         let lane = at.unwrap_or(0);
         let from = (self.buf, u64::from(client) * ANSWER_PAGE_BYTES + lane);
         let to = (at.map(|offset| RemoteAddr { offset, key: ANSWER_KEY }), 0);
-        // Who is gone is found by a thorough look.
+        // A client that is gone is found by a thorough look.
         let _ = post_bytes(&mut self.end, peer, from, to, bytes, &mut self.events);
     }
 }
@@ -246,7 +246,7 @@ impl ClientOver<ShmEndpoint<Rings>> {
     /// Connects to a server of this host by the name of its door. Blocks for 5 s at most.
     ///
     /// # Errors
-    /// [`Error::Gone`] if nobody serves there, or something else; [`Error::Silent`],
+    /// [`Error::Gone`] if no such server serves there; [`Error::Silent`],
     /// [`Error::Control`], [`Error::Fabric`], [`Error::Io`], [`Error::Spec`].
     pub fn connect_near(spec: Spec, name: &str) -> Result<Self> {
         let spec = spec.checked()?;

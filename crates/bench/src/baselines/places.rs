@@ -3,7 +3,7 @@
 //! | bytes | content |
 //! |---|---|
 //! | 0 | request slots: `client * window + lane` |
-//! | behind, at a multiple of 4 KiB | the table, or as many bytes that nobody looks at |
+//! | behind, at a multiple of 4 KiB | the table, or as many unused bytes |
 //!
 //! A client's page, into which the server writes answers, has [`SLOT_BYTES`] for each lane: an
 //! acknowledgement is the first byte, an echo ends with the slot. Also here: the greetings, four

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Rounds without a request before the thread gives way between rounds.
 const EAGER_ROUNDS: u32 = 64;
-/// Rounds until it looks who comes and goes, under load.
+/// Rounds between two looks for clients that come and go, under load.
 const ROUNDS_PER_LOOK: u64 = 1024;
 /// Rounds without a request before it naps between rounds, where a thread beside it is the card.
 const IDLE_ROUNDS: u32 = 16;
@@ -37,7 +37,7 @@ pub(super) enum Came {
 
 /// The server's end of its connections.
 pub(super) trait Floor: Send {
-    /// Appends what came. Only a thorough look finds who comes and goes.
+    /// Appends what came. Only a thorough look finds clients that come and go.
     fn poll(&mut self, is_thorough: bool, came: &mut Vec<Came>) -> Result<()>;
     /// The serving thread begins; what comes by SEND wakes it.
     fn begin(&mut self, thread: Thread);
@@ -46,7 +46,7 @@ pub(super) trait Floor: Send {
     fn nap(&self) -> Option<Duration>;
     /// Gives the number of a client that has left to the next.
     fn vacate(&mut self, client: u32);
-    /// SENDs to a client. What one that is gone would have got is nobody's.
+    /// SENDs to a client. A message to one that is gone is dropped.
     fn send(&mut self, client: u32, message: &[u8]);
     /// WRITEs into a client's page.
     fn write(&mut self, client: u32, at: u64, bytes: &[u8]);
@@ -105,7 +105,7 @@ impl Server {
         &self.door
     }
 
-    /// Whether it polls rarely: every 10 ms, as long as nobody measures it.
+    /// Whether it polls rarely: every 10 ms, as long as it is not measured.
     pub fn rest(&self, rests: bool) {
         // Relaxed: nothing else goes with it.
         self.wishes.rest.store(rests, Ordering::Relaxed);
@@ -211,7 +211,7 @@ impl<F: Floor> Serving<F> {
             } else if let (true, Some(nap)) = (idle > IDLE_ROUNDS, self.floor.nap()) {
                 std::thread::park_timeout(nap);
             } else if idle > EAGER_ROUNDS {
-                // Whoever shares the core may be who is waited for: a client, a fabric's thread.
+                // The thread that it waits for may share the core: a client's, a fabric's.
                 std::thread::yield_now();
             }
         }
@@ -269,7 +269,7 @@ impl<F: Floor> Serving<F> {
             self.pages.copy_out(end - bytes as u64, slot);
             Request::in_slot(slot).and_then(|request| Request::decode(request, 0))
         });
-        // The rest of it comes, or whoever writes there does not keep to the protocol.
+        // The rest of it comes, or the client does not keep to the protocol.
         let Some(request) = found else { return };
         self.pages.store(end - 8, 0);
         if request.client == client && request.lane == lane {

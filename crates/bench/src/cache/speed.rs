@@ -1,6 +1,6 @@
 //! Look-ups of small items among millions, one by one and in batches, beside the bound: the same
-//! number of keys, two dependent random accesses a key (a line that names an item, an item whose
-//! key is compared and whose value is copied; items are packed as in a log, so most lie on two
+//! number of keys, two dependent random accesses a key (a line that names an item, the item, to
+//! compare its key and copy its value; items are packed as in a log, so most lie on two
 //! lines), in memory of the same kind, with the same number of keys under way. Both sides are
 //! handed the same keys, bytes in memory, which are made within what is measured. The items of a
 //! batch are taken as they come, and in a row of its own in order.

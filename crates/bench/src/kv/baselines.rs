@@ -3,7 +3,7 @@
 //! turns. Each row has what its requests took: READs, requests and answers, counted exactly.
 //!
 //! Emulated as in the paper (`_em_`: READs have the sizes of a GET's and nothing is looked up), and
-//! with tables, whose values are all checked. HERD has its cache behind it in any case.
+//! with tables, and then all values are checked. HERD has its cache behind it in any case.
 //!
 //! Source: HERD, throughput comparison (figures 5 and 9), on fabrics of this machine.
 

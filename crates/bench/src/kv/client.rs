@@ -232,8 +232,8 @@ impl Client {
         while under_way > 0 {
             let ready = self.poller.wait(Some(PATIENCE), &mut events);
             if ready.map_err(io_error("waiting for answers"))? == 0 {
-                let (who, waited_s) = ("a server".into(), PATIENCE.as_secs());
-                return Err(BenchError::Silent { who, waited_s });
+                let (end, waited_s) = ("a server".into(), PATIENCE.as_secs());
+                return Err(BenchError::Silent { end, waited_s });
             }
             for event in &events {
                 let index = event.token as usize;

@@ -5,7 +5,7 @@
 //! be what is slow, the CPU time that the server spent for a request, from its threads'
 //! `schedstat`. Nothing is measured before the servers are done with their own beginnings. Without
 //! peers only ours is measured. Then HERD's fast path to the same server
-//! (`herd.rs`), whose reference is the machine; and, if that is wanted, the systems that HERD is
+//! (`herd.rs`), with the machine as its reference; and, if that is wanted, the systems that HERD is
 //! compared with (`baselines.rs`).
 
 mod baselines;
@@ -180,7 +180,7 @@ fn measure(
 }
 
 /// Waits until no server works on by itself, as ours does while it makes its memory ready: that is
-/// no figure's, and who comes first would pay for it. For [`SETTLED_WITHIN`] at most.
+/// no figure's work, and the first figure would pay for it. For [`SETTLED_WITHIN`] at most.
 fn settle(all: &All) -> Result<(), BenchError> {
     let cpu_ns = || all.servers().map(Running::cpu_ns).sum::<Result<u64, BenchError>>();
     let start = Instant::now();

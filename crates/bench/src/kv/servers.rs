@@ -73,8 +73,8 @@ impl Running {
     }
 }
 
-/// Servers that stand still as long as this lives. All share a core, so what one does although
-/// nobody asks it would else be taken for a slowness of the one that is measured: memcached's own
+/// Servers that stand still as long as this lives. All share a core, so what one does without
+/// requests would else be taken for a slowness of the one that is measured: memcached's own
 /// threads use up to 98 ms in the second after many values came.
 pub struct Still<'s>(Vec<&'s Running>);
 
@@ -156,7 +156,7 @@ fn free_port() -> Result<(SocketAddr, String), BenchError> {
     Ok((addr, addr.port().to_string()))
 }
 
-fn ready(who: &str, running: Running, addr: SocketAddr) -> Result<Running, BenchError> {
+fn ready(end: &str, running: Running, addr: SocketAddr) -> Result<Running, BenchError> {
     let start = Instant::now();
     while start.elapsed() < WITHIN {
         if TcpStream::connect(addr).is_ok() {
@@ -164,5 +164,5 @@ fn ready(who: &str, running: Running, addr: SocketAddr) -> Result<Running, Bench
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Err(BenchError::Silent { who: who.into(), waited_s: WITHIN.as_secs() })
+    Err(BenchError::Silent { end: end.into(), waited_s: WITHIN.as_secs() })
 }

@@ -31,7 +31,7 @@ pub enum LineError {
 
 /// Nanoseconds for a round trip of one cache line between `core_first` and `core_second`, the
 /// mean over `round_trips`. On one core both ends yield instead of spinning. Blocks the caller,
-/// whose own thread is not moved.
+/// and does not move its thread.
 ///
 /// # Errors
 /// [`LineError`].

@@ -266,7 +266,7 @@ impl End {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         if let Some(bytes) = tuning.socket_buffer_bytes {
-            // What the kernel gives less shows in the speed; whoever tunes tries several.
+            // What the kernel gives less shows in the speed; tuning tries several.
             let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, bytes);
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, bytes);
         }

@@ -19,8 +19,8 @@ pub(super) const LINE: usize = 64;
 const DRAWN: usize = 1 << 16;
 /// Accesses between two looks at the clock.
 const PER_LOOK: usize = 16;
-/// By how much clients come behind servers. With fewer processors than threads a client whose
-/// accesses are all near would else keep its rack's server from serving the other one's: what was
+/// By how much clients come behind servers. With fewer processors than threads a client with
+/// only near accesses would else keep its rack's server from serving the other one's: what was
 /// measured then was the scheduler, whatever the policy.
 const NICE: i32 = 10;
 
@@ -35,7 +35,7 @@ pub(super) fn line_of(page: u64, line: u64) -> [u8; LINE] {
     bytes
 }
 
-/// Pages by popularity for a client: its own order, or everybody's.
+/// Pages by popularity for a client: its own order, or one for all.
 pub(super) fn order(likes: Likes, pages: usize, seed: u64, client: u64) -> Vec<u32> {
     let party = if likes == Likes::OwnHotSet { client } else { 0 };
     let mut rng = Rng::for_party(seed, party);

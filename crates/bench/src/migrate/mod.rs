@@ -4,12 +4,12 @@
 //!
 //! Each measurement is a new pool. The policies take turns, round by round: `off`, `paper`, `cost`,
 //! and an oracle that places pages right from the start and moves none. The oracle's clients count
-//! as those under `cost` do, so that the two differ in nothing but who places the pages; what
+//! as those under `cost` do, so that the two differ in nothing but the placement of pages; what
 //! counting alone changes is measured under uniform load (`counting_over_off_uniform`).
 //!
 //! A rate is that at which both clients do the same work: twice the harmonic mean of the two. The
 //! sum would praise a policy that gives one rack everything and starves the other, since a client
-//! that waits for nobody is a hundred times as fast; it stands beside it (`sum`). Rates are those
+//! that never waits is a hundred times as fast; it stands beside it (`sum`). Rates are those
 //! of the second half of a run, when pages have found their place; that of the whole run stands
 //! beside it, too (`whole_run`). Ratios are medians over rounds; beside them that of the times in
 //! which all rounds' work is done, each as much (`all_rounds`): bad luck in some is not forgotten.
@@ -80,7 +80,7 @@ const DATA_BYTES_MAX: u64 = 256 << 20;
 const PAGES_MAX: u64 = 1024;
 /// Handles that allocate at once: each waits for the master's disk.
 const ALLOCATORS: usize = 16;
-/// Pages of a rack beside those that are used: slabs of whoever joins, moves under way.
+/// Pages of a rack beside those that are used: slabs of processes that join, moves under way.
 const SPARE_PAGES: u64 = 64;
 /// Threads that execute one-sided operations.
 const FABRIC_THREAD: &str = "fabric-target";

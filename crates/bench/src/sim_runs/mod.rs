@@ -1,5 +1,5 @@
-//! Simulated runs by seed, many of them: sweeps whose failures are shrunk and stored, the proof
-//! that each safeguard is missed when it is left out, and what is reported of both. Who calls says
+//! Simulated runs by seed, many of them: sweeps that shrink and store their failures, the proof
+//! that each safeguard is missed when it is left out, and what is reported of both. The caller says
 //! which function runs a seed, so that tests put a toy in the cluster's place.
 //!
 //! Callers: `rackpool sim`, and the example `sim`, which does the same for `cargo xtask` and builds

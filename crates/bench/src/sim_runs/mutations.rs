@@ -12,7 +12,7 @@ pub struct Fate {
     pub mutation: Mutation,
     /// Seeds that were run, up to the failing one.
     pub seeds: u64,
-    /// Who noticed; `None` if it survived.
+    /// The seed that failed; `None` if it survived.
     pub caught: Option<SeedFailure>,
 }
 
@@ -35,7 +35,7 @@ impl Seeds<'_> {
     }
 }
 
-/// The names of those that nobody noticed.
+/// The names of those that no seed noticed.
 pub fn survivors(fates: &[Fate]) -> Vec<&'static str> {
     fates.iter().filter(|fate| fate.caught.is_none()).map(|fate| fate.mutation.name()).collect()
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn fates_say_what_was_needed_and_who_survived() {
+    fn fates_say_what_was_needed_and_what_survived() {
         let config = Config::default();
         let seeds = Seeds { config: &config, first: 2, count: 20, threads: 3, run: &toy };
         let fate = |mutation| seeds.fate(mutation, &mut |_| ());

@@ -66,7 +66,7 @@ fn serve(node: &Node, target: &Target, bytes: usize, windows: u64, is_over: &Ato
         let mut moved = target.poll(&mut events) > 0;
         for event in events.drain(..) {
             match event {
-                // Whoever misses an answer waits, and says so.
+                // A client that misses an answer waits, and says so.
                 FabricEvent::Received { peer, message } => drop(target.send(peer, &message)),
                 FabricEvent::ReceivedImm { peer, imm } => {
                     pages.copy_out(u64::from(imm) * SLOT_BYTES, &mut answer);
@@ -218,10 +218,10 @@ impl Echo {
                 }
             }
             if last.elapsed() > SILENCE_MAX {
-                let (who, waited_s) = ("an echo's target".into(), SILENCE_MAX.as_secs());
-                return Err(BenchError::Silent { who, waited_s });
+                let (end, waited_s) = ("an echo's target".into(), SILENCE_MAX.as_secs());
+                return Err(BenchError::Silent { end, waited_s });
             }
-            // Who shares the processor with the other end gives way to it.
+            // An end that shares the processor with the other gives way to it.
             if looks.is_multiple_of(LOOKS_PER_YIELD) {
                 std::thread::yield_now();
             }

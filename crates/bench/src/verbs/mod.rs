@@ -220,8 +220,8 @@ fn refused(error: rackpool_core::seam::PostError) -> BenchError {
 
 fn check_silence(since: Instant) -> Result<(), BenchError> {
     if since.elapsed() > SILENCE_MAX {
-        let (who, waited_s) = ("the fabric".into(), SILENCE_MAX.as_secs());
-        return Err(BenchError::Silent { who, waited_s });
+        let (end, waited_s) = ("the fabric".into(), SILENCE_MAX.as_secs());
+        return Err(BenchError::Silent { end, waited_s });
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Both ends of a fabric in this process: targets, whose threads are the fabric's own, and
+//! Both ends of a fabric in this process: targets, served by the fabric's own threads, and
 //! endpoints that are connected to each of them.
 
 use crate::run::BenchError;
@@ -28,7 +28,7 @@ pub fn at(offset: u64) -> RemoteAddr {
 pub struct Node {
     pub pages: Window,
     pub target: Option<Target>,
-    /// Whoever is connected to the target, in no order.
+    /// The peers that are connected to the target, in no order.
     pub clients: Vec<PeerId>,
     memory: (Window, Window, RegionLayout),
 }
@@ -135,8 +135,8 @@ fn mesh<E: LocalBuffers>(
             Fabric::poll(&mut end, monotonic_ns(), &mut events);
             up += events.drain(..).filter(|e| matches!(e, FabricEvent::Connected { .. })).count();
             if start.elapsed() > WITHIN {
-                let (who, waited_s) = ("a fabric's target".into(), WITHIN.as_secs());
-                return Err(BenchError::Silent { who, waited_s });
+                let (end, waited_s) = ("a fabric's target".into(), WITHIN.as_secs());
+                return Err(BenchError::Silent { end, waited_s });
             }
             std::thread::yield_now();
         }

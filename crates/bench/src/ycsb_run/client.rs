@@ -170,7 +170,7 @@ impl<S: KeyValue> Client<S> {
         Ok(())
     }
 
-    /// A value that nobody has written yet.
+    /// A value that was not written yet.
     fn next_record(&mut self, key: u64) {
         self.version += 1;
         value::fill(&mut self.record, key, self.version);

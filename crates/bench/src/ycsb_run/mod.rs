@@ -196,7 +196,7 @@ impl Answers for Answer {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Ran {
     pub(crate) operations: u64,
-    /// Values whose checksum and key held; one that does not hold ends the client.
+    /// Values of the right checksum and key; a wrong one ends the client.
     values_verified: u64,
     pub(crate) elapsed_ns: u64,
     reads: Histogram,

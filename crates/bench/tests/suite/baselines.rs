@@ -345,11 +345,11 @@ fn has_name(door: &Door) -> bool {
 }
 
 #[test]
-fn a_client_whose_server_is_killed_hears_of_it_soon_and_nothing_is_left() {
+fn a_client_of_a_killed_server_hears_of_it_soon_and_nothing_is_left() {
     if let Some(role) = role() {
         return be(role);
     }
-    let test = "a_client_whose_server_is_killed_hears_of_it_soon_and_nothing_is_left";
+    let test = "a_client_of_a_killed_server_hears_of_it_soon_and_nothing_is_left";
     for carrier in CARRIERS {
         for (kind, is_put) in
             [(Kind::Pilaf, true), (Kind::Farm, true), (Kind::Farm, false), (Kind::Pilaf, false)]

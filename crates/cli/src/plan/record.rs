@@ -7,7 +7,7 @@ use crate::interrupt;
 use crate::output;
 use rackpool_core::placement::{Entry, entries_of};
 use rackpool_rack::live::{
-    Counters, Header, Heat, Line, RackCounters, Recording, RecordingError, SCHEMA,
+    Counters, Heat, RackCounters, RecordHeader, RecordLine, Recording, RecordingError, SCHEMA,
 };
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -32,9 +32,10 @@ pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
     let sample = watch.sample()?;
     let placement = sample.master.placement.parse::<Policy>();
     let placement = placement.map_err(|_| Failure::new("protocol", "an unknown placement"))?;
-    let header = Header { schema: SCHEMA.into(), master: watch.masters().to_owned(), placement };
-    let mut text = Line::Header(header).to_text();
-    text += &Line::Counters(counters(&sample, start)).to_text();
+    let header =
+        RecordHeader { schema: SCHEMA.into(), master: watch.masters().to_owned(), placement };
+    let mut text = RecordLine::Header(header).to_text();
+    text += &RecordLine::Counters(counters(&sample, start)).to_text();
     let mut log = Log::default();
     loop {
         let is_over = start.elapsed() >= args.span || shutdown.is_requested();
@@ -46,9 +47,9 @@ pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
     }
     let sample = watch.sample()?;
     for (rack, number, record) in watch.page_decisions(&sample)? {
-        text += &Line::Heat(Heat { rack, number, record: Box::new(record) }).to_text();
+        text += &RecordLine::Heat(Heat { rack, number, record: Box::new(record) }).to_text();
     }
-    text += &Line::Counters(counters(&sample, start)).to_text();
+    text += &RecordLine::Counters(counters(&sample, start)).to_text();
     let recording = Recording::read(&path, &text);
     let recording = recording.map_err(|error| {
         let code = match error {
@@ -88,7 +89,7 @@ impl Log {
             }
             if self.seed != Some(piece.seed) || piece.at != self.at {
                 if self.seed.is_some() || piece.at > 0 {
-                    *text += &Line::Gap.to_text();
+                    *text += &RecordLine::Gap.to_text();
                 }
                 self.rest.clear();
             }
@@ -102,7 +103,7 @@ impl Log {
             let broken = || Failure::new("protocol", "the master's log of choices makes no sense");
             let (entries, used) = entries_of(&self.rest).ok_or_else(broken)?;
             self.rest.drain(..used);
-            let line = |entry: Entry| Line::Entry(entry).to_text();
+            let line = |entry: Entry| RecordLine::Entry(entry).to_text();
             text.extend(entries.into_iter().map(line));
         }
     }

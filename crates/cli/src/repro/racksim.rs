@@ -8,7 +8,7 @@ use rackpool_bench::report::{Kind, Report};
 use rackpool_rack::model::config::Preset;
 use rackpool_rack::model::{Config, Outcome};
 use rackpool_rack::report;
-use rackpool_rack::repro::{self, Claim, Drawing, PRESETS, Run, Runs};
+use rackpool_rack::repro::{self, Drawing, PRESETS, PaperClaim, Run, Runs};
 use rackpool_rack::run::{Sweep, hash_of, sweep};
 use rackpool_rack::source::TraceSet;
 use rackpool_sim::report::{Escaped, Table};
@@ -25,7 +25,7 @@ const QUICK: u64 = 8;
 /// What came out under one preset.
 struct Made {
     preset: Preset,
-    claims: Vec<Claim>,
+    claims: Vec<PaperClaim>,
     drawings: Vec<Drawing>,
     tables: Vec<Table>,
 }
@@ -108,7 +108,7 @@ fn claims_table(made: &Made) -> Table {
 }
 
 /// As the totals of the other evaluations: all claims are predicted, and are words.
-fn totals_json(claims: &[Claim]) -> Value {
+fn totals_json(claims: &[PaperClaim]) -> Value {
     let met = claims.iter().filter(|claim| claim.holds).count();
     json!({ "predicted_words": { "as_stated": met, "stated": claims.len() } })
 }

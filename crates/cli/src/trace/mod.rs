@@ -12,7 +12,7 @@ use crate::output::{self, Output};
 use indicatif::ProgressBar;
 use rackpool_rack::trace::filter::{Config, Counts, Filter};
 use rackpool_rack::trace::packing::fixture;
-use rackpool_rack::trace::{Cause, FileType, Header, Injection, Options, Reader, Record};
+use rackpool_rack::trace::{Cause, FileType, Header, Options, Reader, Record, TraceInjection};
 use rackpool_rack::trace::{TraceError, Writer};
 use rackpool_rack::trace::{kernel, open, stat, writer};
 use std::fmt;
@@ -151,10 +151,10 @@ fn count(args: &TraceStatArgs) -> Result<()> {
     let mut options = options(&args.read);
     // What is counted does not depend on times.
     let untimed = options.injection.is_none();
-    options.injection = options.injection.or(Some(Injection::Closed { window: 1 }));
+    options.injection = options.injection.or(Some(TraceInjection::Closed { window: 1 }));
     let mut reader = open(&args.file, &options).map_err(failed)?;
     let injection = reader.header().injection;
-    let closed = matches!(injection, Some(Injection::Closed { .. }));
+    let closed = matches!(injection, Some(TraceInjection::Closed { .. }));
     let bar = output::spinner("records");
     let progress = |records| bar.set_message(format!("{} million", records / 1_000_000));
     let stat = stat(&mut *reader, progress);

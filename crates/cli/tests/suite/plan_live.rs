@@ -4,7 +4,7 @@ use crate::common::{Dir, Server, WITHIN, run, told};
 use rackpool_core::addr::{PageId, RackId};
 use rackpool_core::placement::{Entry, ReplayError};
 use rackpool_core::policy::{Decision, Reason};
-use rackpool_rack::live::{Line, Recording, RecordingError, Report};
+use rackpool_rack::live::{RecordLine, Recording, RecordingError, Report};
 use std::path::Path;
 use std::time::Instant;
 
@@ -46,10 +46,10 @@ impl Live {
 fn with_another_choice(text: &str) -> String {
     let mut is_changed = false;
     let lines = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
-        Line::Entry(Entry::Pick(mut pick)) if !is_changed && pick.chosen.is_some() => {
+        RecordLine::Entry(Entry::Pick(mut pick)) if !is_changed && pick.chosen.is_some() => {
             is_changed = true;
             pick.chosen = pick.chosen.map(|rack| RackId((rack.0 + 1) % 3));
-            Line::Entry(Entry::Pick(pick)).to_text()
+            RecordLine::Entry(Entry::Pick(pick)).to_text()
         }
         line => line.to_text(),
     });
@@ -107,12 +107,12 @@ fn decisions_about_pages_are_recorded_with_the_heat_that_led_to_them() {
     // Another decision than what the heat led to is found.
     let text = std::fs::read_to_string(&path).unwrap();
     let changed = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
-        Line::Heat(mut heat) => {
+        RecordLine::Heat(mut heat) => {
             heat.record.decision = match heat.record.decision {
                 Decision::Leave(_) => Decision::Swap { victim: PageId(1 << 40) },
                 _ => Decision::Leave(Reason::Off),
             };
-            Line::Heat(heat).to_text()
+            RecordLine::Heat(heat).to_text()
         }
         line => line.to_text(),
     });

@@ -6,17 +6,19 @@
 //! alone.
 //!
 //! A read completes with the last beat of its data, or in the next cycle if a queued write has its
-//! line. A write completes in the cycle after it was accepted: it is *posted*. One whose line is
-//! queued already is merged with that.
+//! line. A write completes in the cycle after it was accepted: it is *posted*. A second write to a
+//! queued line is merged with the first.
+
+mod schedule;
 
 use super::Cycle;
 use super::command::{Command, CommandKind};
-use super::config::{Config, ConfigError, Page};
+use super::config::{Config, DramConfigError, RowPolicy};
 use super::device::Device;
 use super::map::Map;
-use super::queue::{Queue, Slot};
-use super::schedule::{Choice, Modes, What};
+use super::queue::{RequestQueue, Slot};
 use super::timing::LINE_BYTES;
+use schedule::{Choice, Modes, What};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -49,7 +51,7 @@ pub struct Full;
 
 /// What a channel has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ChannelCounts {
     pub reads: u64,
     pub writes: u64,
     /// Reads answered by a queued write.
@@ -74,22 +76,22 @@ pub struct Counts {
 /// One channel and its controller. A checkpoint has all of it but the commands that were kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Channel {
-    pub(super) config: Config,
-    pub(super) map: Map,
-    pub(super) device: Device,
-    pub(super) reads: Queue,
-    pub(super) writes: Queue,
-    pub(super) modes: Modes,
+    config: Config,
+    map: Map,
+    device: Device,
+    reads: RequestQueue,
+    writes: RequestQueue,
+    modes: Modes,
     /// What happens next if nothing is submitted before.
-    pub(super) choice: Choice,
+    choice: Choice,
     /// Nothing more happens before this cycle.
-    pub(super) clock: Cycle,
+    clock: Cycle,
     /// First cycle in which the command bus is free.
-    pub(super) bus_free: Cycle,
+    bus_free: Cycle,
     sequence: u64,
     flying: VecDeque<Completion>,
     posted: VecDeque<Completion>,
-    pub(super) counts: Counts,
+    counts: ChannelCounts,
     #[serde(skip)]
     log: Option<Vec<Command>>,
 }
@@ -98,14 +100,14 @@ impl Channel {
     /// A channel at cycle 0 with all rows closed.
     ///
     /// # Errors
-    /// [`ConfigError`].
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+    /// [`DramConfigError`].
+    pub fn new(config: &Config) -> Result<Self, DramConfigError> {
         config.check()?;
         let mut channel = Self {
             map: Map::new(&config.map, &config.geometry)?,
             device: Device::new(&config.geometry, &config.timing),
-            reads: Queue::new(config.read_queue),
-            writes: Queue::new(config.write_queue),
+            reads: RequestQueue::new(config.read_queue),
+            writes: RequestQueue::new(config.write_queue),
             modes: Modes::new(config),
             choice: Choice::NONE,
             clock: 0,
@@ -113,7 +115,7 @@ impl Channel {
             sequence: 0,
             flying: VecDeque::with_capacity(2 * config.read_queue as usize),
             posted: VecDeque::with_capacity(2 * config.write_queue as usize),
-            counts: Counts::default(),
+            counts: ChannelCounts::default(),
             log: None,
             config: config.clone(),
         };
@@ -228,7 +230,7 @@ impl Channel {
 
     /// What has been done so far.
     #[must_use]
-    pub const fn counts(&self) -> &Counts {
+    pub const fn counts(&self) -> &ChannelCounts {
         &self.counts
     }
 
@@ -345,7 +347,7 @@ impl Channel {
         }
         let bit = 1 << bank;
         let last = (self.reads.hits | self.writes.hits) & bit == 0;
-        let closes = self.config.page == Page::Closed && last;
+        let closes = self.config.page == RowPolicy::Closed && last;
         if closes {
             self.close(bit);
             self.device.precharge_after_access(bank);

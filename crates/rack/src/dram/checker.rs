@@ -89,7 +89,7 @@ struct Rank {
     refreshes: u64,
 }
 
-/// Data on the bus: when it began, who drove, in which direction.
+/// Data on the bus: its first cycle, the rank that drives it, and its direction.
 #[derive(Clone, Copy)]
 struct Burst {
     start: Cycle,

@@ -2,7 +2,7 @@
 
 use super::Cycle;
 use super::map::{MapError, MapName};
-use super::timing::{DDR4_2400, DDR5_4800, DRACKSIM, Geometry, Timing};
+use super::timing::{ChannelSpec, DDR4_2400, DDR5_4800, DRACKSIM, Geometry, Timing};
 use serde::{Deserialize, Serialize};
 
 /// Most banks of a channel, all ranks together: a bit each in a word.
@@ -17,7 +17,7 @@ const CYCLES_MAX: u32 = 1 << 20;
 /// What happens to a row after an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Page {
+pub enum RowPolicy {
     /// It stays open until another row of the bank is asked for.
     Open,
     /// It closes with the last access that waits for it.
@@ -30,7 +30,7 @@ pub struct Config {
     pub geometry: Geometry,
     pub timing: Timing,
     pub map: MapName,
-    pub page: Page,
+    pub page: RowPolicy,
     /// Reads that wait at most, 1 to 64.
     pub read_queue: u32,
     /// Writes that wait at most, 1 to 64.
@@ -47,7 +47,7 @@ pub struct Config {
 
 /// What is wrong with a configuration. Do not retry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
+pub enum DramConfigError {
     /// Numbers of parts must be powers of two.
     #[error("geometry: {field} is {value}, which is no power of two")]
     PowerOfTwo { field: &'static str, value: u32 },
@@ -69,21 +69,21 @@ pub enum ConfigError {
     Map(#[from] MapError),
 }
 
-/// Names for [`Config::preset`].
 pub const PRESETS: [&str; 3] = ["ddr4-2400", "ddr5-4800", "dracksim"];
 
 impl Config {
     /// Geometry and timing under the usual controller: queues of 32, writes drained from 0.8 to
     /// 0.2 of their queue (ramulator2's defaults), rows kept open, up to 16 accesses to a row past
     /// an older request (gem5's `max_accesses_per_row`, the cap of ramulator's FR-FCFS-Cap), and
-    /// nobody waits longer than a refresh interval without going first.
+    /// a request that has waited for a refresh interval goes first.
     #[must_use]
-    pub fn new((geometry, timing): (Geometry, Timing)) -> Self {
+    pub fn new(spec: ChannelSpec) -> Self {
+        let ChannelSpec { geometry, timing } = spec;
         Self {
             geometry,
             timing,
             map: MapName::row_first(),
-            page: Page::Open,
+            page: RowPolicy::Open,
             read_queue: 32,
             write_queue: 32,
             write_low_percent: 20,
@@ -96,21 +96,21 @@ impl Config {
     /// One of [`PRESETS`].
     ///
     /// # Errors
-    /// [`ConfigError::Preset`].
-    pub fn preset(name: &str) -> Result<Self, ConfigError> {
+    /// [`DramConfigError::Preset`].
+    pub fn preset(name: &str) -> Result<Self, DramConfigError> {
         match name {
             "ddr4-2400" => Ok(Self::new(DDR4_2400)),
             "ddr5-4800" => Ok(Self::new(DDR5_4800)),
             "dracksim" => Ok(Self::new(DRACKSIM)),
-            _ => Err(ConfigError::Preset { name: name.to_owned() }),
+            _ => Err(DramConfigError::Preset { name: name.to_owned() }),
         }
     }
 
     /// Checks all but the map.
     ///
     /// # Errors
-    /// [`ConfigError`], the first that is found.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// [`DramConfigError`], the first that is found.
+    pub fn check(&self) -> Result<(), DramConfigError> {
         let g = &self.geometry;
         let parts = [
             ("ranks", g.ranks),
@@ -121,7 +121,7 @@ impl Config {
         ];
         for (field, value) in parts {
             if !value.is_power_of_two() {
-                return Err(ConfigError::PowerOfTwo { field, value });
+                return Err(DramConfigError::PowerOfTwo { field, value });
             }
         }
         let banks = u64::from(g.ranks) * u64::from(g.groups) * u64::from(g.banks);
@@ -143,7 +143,7 @@ impl Config {
         self.check_timing()
     }
 
-    fn check_timing(&self) -> Result<(), ConfigError> {
+    fn check_timing(&self) -> Result<(), DramConfigError> {
         let t = &self.timing;
         range("t_ck_ps", t.t_ck_ps.into(), 1, CYCLES_MAX.into())?;
         range("t_cmd", t.t_cmd.into(), 1, 4)?;
@@ -182,13 +182,13 @@ impl Config {
         ];
         for (larger, large, smaller, small) in ordered {
             if large < small {
-                return Err(ConfigError::Order { larger, smaller });
+                return Err(DramConfigError::Order { larger, smaller });
             }
         }
         // A rank must have time for its requests between two refreshes.
         let busy = t.t_rfc + 2 * (t.t_rc + t.t_rp) + t.t_cwl + t.burst + t.t_wr;
         if t.t_refi != 0 && t.t_refi <= busy {
-            return Err(ConfigError::Order {
+            return Err(DramConfigError::Order {
                 larger: "t_refi",
                 smaller: "a refresh with what goes before it",
             });
@@ -197,9 +197,9 @@ impl Config {
     }
 }
 
-fn range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+fn range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), DramConfigError> {
     if value < min || value > max {
-        return Err(ConfigError::Range { field, value, min, max });
+        return Err(DramConfigError::Range { field, value, min, max });
     }
     Ok(())
 }

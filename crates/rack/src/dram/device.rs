@@ -12,7 +12,7 @@ const RANKS: usize = RANKS_MAX as usize;
 
 /// What a rank as a whole waits for.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Rank {
+struct RankReady {
     activate: Cycle,
     precharge: Cycle,
     read: Cycle,
@@ -95,7 +95,7 @@ pub(super) struct Device {
     group_read: [Cycle; BANKS],
     #[serde(with = "super::array")]
     group_write: [Cycle; BANKS],
-    ranks: [Rank; RANKS],
+    ranks: [RankReady; RANKS],
     rank_count: usize,
     group_shift: u32,
     rank_shift: u32,
@@ -116,7 +116,7 @@ impl Device {
             group_activate: [0; BANKS],
             group_read: [0; BANKS],
             group_write: [0; BANKS],
-            ranks: [Rank::default(); RANKS],
+            ranks: [RankReady::default(); RANKS],
             rank_count: geometry.ranks as usize,
             group_shift: geometry.banks.trailing_zeros(),
             rank_shift: banks_a_rank.trailing_zeros(),

@@ -32,9 +32,8 @@ impl MapName {
     }
 }
 
-/// Where a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LineAddress {
     /// Rank, group and bank in one: `(rank * groups + group) * banks + bank`.
     pub bank: u32,
     pub row: u32,
@@ -45,7 +44,6 @@ pub struct Place {
 /// Why a map is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Not a field.
     #[error("address map: \"{0}\" is none of ro, ra, bg, ba, co, lo")]
     Unknown(String),
     /// Each field is needed once (`lo` once or not at all).
@@ -58,12 +56,12 @@ pub enum MapError {
 
 /// Some bits of a line's number.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Bits {
+struct BitField {
     shift: u32,
     mask: u32,
 }
 
-impl Bits {
+impl BitField {
     #[inline]
     const fn of(self, line: u64) -> u32 {
         (line >> self.shift) as u32 & self.mask
@@ -73,12 +71,12 @@ impl Bits {
 /// A map for one geometry. Addresses beyond the channel's bytes begin at its start again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Map {
-    row: Bits,
-    rank: Bits,
-    group: Bits,
-    bank: Bits,
-    column: Bits,
-    low: Bits,
+    row: BitField,
+    rank: BitField,
+    group: BitField,
+    bank: BitField,
+    column: BitField,
+    low: BitField,
     low_bits: u32,
     group_bits: u32,
     bank_bits: u32,
@@ -114,12 +112,12 @@ impl Map {
             return Err(MapError::Low(geometry.columns));
         };
         let mut map = Self {
-            row: Bits::default(),
-            rank: Bits::default(),
-            group: Bits::default(),
-            bank: Bits::default(),
-            column: Bits::default(),
-            low: Bits::default(),
+            row: BitField::default(),
+            rank: BitField::default(),
+            group: BitField::default(),
+            bank: BitField::default(),
+            column: BitField::default(),
+            low: BitField::default(),
             low_bits,
             group_bits: geometry.groups.trailing_zeros(),
             bank_bits: geometry.banks.trailing_zeros(),
@@ -135,7 +133,7 @@ impl Map {
                 "lo" => (low_bits, &mut map.low),
                 _ => (high_bits, &mut map.column),
             };
-            *at = Bits { shift, mask: (1 << bits) - 1 };
+            *at = BitField { shift, mask: (1 << bits) - 1 };
             shift += bits;
         }
         Ok(map)
@@ -144,7 +142,7 @@ impl Map {
     /// Where the line of the byte at `address` is.
     #[inline]
     #[must_use]
-    pub const fn place(&self, address: u64) -> Place {
+    pub const fn place(&self, address: u64) -> LineAddress {
         let line = address / LINE_BYTES;
         let row = self.row.of(line);
         let mixed = row & self.permute;
@@ -153,7 +151,7 @@ impl Map {
         let rank = self.rank.of(line);
         let column = (self.column.of(line) << self.low_bits) | self.low.of(line);
         let bank = (((rank << self.group_bits) | group) << self.bank_bits) | bank;
-        Place { bank, row, column }
+        LineAddress { bank, row, column }
     }
 }
 
@@ -187,25 +185,25 @@ mod tests {
 
     #[test]
     fn neighbours_share_a_row_or_change_the_group_as_the_name_says() {
-        let geometry = &DDR4_2400.0;
+        let geometry = &DDR4_2400.geometry;
         let rows = map(&MapName::row_first().0, geometry);
-        assert_eq!(rows.place(64), Place { bank: 0, row: 0, column: 1 });
-        assert_eq!(rows.place(128 * 64), Place { bank: 4, row: 0, column: 0 });
+        assert_eq!(rows.place(64), LineAddress { bank: 0, row: 0, column: 1 });
+        assert_eq!(rows.place(128 * 64), LineAddress { bank: 4, row: 0, column: 0 });
         let groups = map(&MapName::interleaved().0, geometry);
-        assert_eq!(groups.place(64), Place { bank: 4, row: 0, column: 0 });
-        assert_eq!(groups.place(4 * 64), Place { bank: 1, row: 0, column: 0 });
-        let four = map("ro-co-ra-ba-bg-lo", &DDR5_4800.0);
-        assert_eq!(four.place(3 * 64), Place { bank: 0, row: 0, column: 3 });
-        assert_eq!(four.place(4 * 64), Place { bank: 4, row: 0, column: 0 });
+        assert_eq!(groups.place(64), LineAddress { bank: 4, row: 0, column: 0 });
+        assert_eq!(groups.place(4 * 64), LineAddress { bank: 1, row: 0, column: 0 });
+        let four = map("ro-co-ra-ba-bg-lo", &DDR5_4800.geometry);
+        assert_eq!(four.place(3 * 64), LineAddress { bank: 0, row: 0, column: 3 });
+        assert_eq!(four.place(4 * 64), LineAddress { bank: 4, row: 0, column: 0 });
     }
 
     #[test]
     fn a_map_that_misses_or_repeats_a_field_is_refused() {
-        let error = |name: &str| Map::new(&MapName(name.into()), &DDR4_2400.0).unwrap_err();
+        let error = |name: &str| Map::new(&MapName(name.into()), &DDR4_2400.geometry).unwrap_err();
         assert_eq!(error("ro-ba-bg-ra"), MapError::Count("co", 0));
         assert_eq!(error("ro-ba-bg-ra-co-ba"), MapError::Count("ba", 2));
         assert_eq!(error("ro-xx-bg-ra-co"), MapError::Unknown("xx".into()));
-        let tiny = Geometry { columns: 2, ..DDR4_2400.0 };
+        let tiny = Geometry { columns: 2, ..DDR4_2400.geometry };
         assert_eq!(
             Map::new(&MapName("ro-co-ba-bg-ra-lo".into()), &tiny).unwrap_err(),
             MapError::Low(2)

@@ -1,12 +1,12 @@
 //! What a node's or a pool's accesses may end in, behind one interface: a channel, a channel behind
 //! a link (CXL memory), or a fixed time (an idle memory, for references).
 //!
-//! All speak in cycles of their own clock ([`Medium::t_ck_ps`]). Refused requests, completions and
+//! All speak in cycles of their own clock ([`DramMedium::t_ck_ps`]). Refused requests, completions and
 //! waiting are as of [`Channel`].
 
 use super::Cycle;
-use super::channel::{Channel, Completion, Counts, Full, NEVER, Request};
-use super::config::{Config, ConfigError};
+use super::channel::{Channel, ChannelCounts, Completion, Full, NEVER, Request};
+use super::config::{Config, DramConfigError};
 use super::timing::LINE_BYTES;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ const UNDER_WAY_MAX: usize = 256;
 /// A link between requester and memory, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct CxlLink {
     /// From one end to the other, ports and controllers included, one way, in picoseconds.
     pub latency_ps: u64,
     /// What a direction carries, in bytes a microsecond (MB/s).
@@ -33,20 +33,18 @@ pub enum MediumConfig {
     Dram(Config),
     /// A channel behind a link.
     Cxl {
-        link: Link,
+        link: CxlLink,
         dram: Config,
     },
     /// Every access takes as long.
     Fixed {
-        /// A cycle, in picoseconds.
         t_ck_ps: u32,
-        /// An access, in cycles.
         latency: Cycle,
     },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Medium {
+pub enum DramMedium {
     Dram(Box<Channel>),
     /// A channel behind a link.
     Cxl(Box<Linked>),
@@ -54,12 +52,12 @@ pub enum Medium {
     Fixed(Fixed),
 }
 
-impl Medium {
+impl DramMedium {
     /// An idle medium at cycle 0.
     ///
     /// # Errors
-    /// [`ConfigError`].
-    pub fn new(config: &MediumConfig) -> Result<Self, ConfigError> {
+    /// [`DramConfigError`].
+    pub fn new(config: &MediumConfig) -> Result<Self, DramConfigError> {
         Ok(match config {
             MediumConfig::Dram(config) => Self::Dram(Box::new(Channel::new(config)?)),
             MediumConfig::Cxl { link, dram } => Self::Cxl(Box::new(Linked::new(link, dram)?)),
@@ -67,7 +65,6 @@ impl Medium {
         })
     }
 
-    /// A cycle, in picoseconds.
     #[must_use]
     pub fn t_ck_ps(&self) -> u32 {
         match self {
@@ -141,7 +138,7 @@ impl Medium {
 
     /// What its channel has done; of a fixed time only reads and writes.
     #[must_use]
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ChannelCounts {
         match self {
             Self::Dram(channel) => channel.counts(),
             Self::Cxl(linked) => linked.channel.counts(),
@@ -164,7 +161,7 @@ struct Direction {
 const FRACTION: u32 = 16;
 
 impl Direction {
-    fn new(link: &Link, t_ck_ps: u32) -> Self {
+    fn new(link: &CxlLink, t_ck_ps: u32) -> Self {
         let cycle = u128::from(t_ck_ps);
         // Bytes a microsecond: a byte takes 10^6 / rate picoseconds.
         let transfer = |bytes: u64| {
@@ -207,11 +204,11 @@ pub struct Linked {
 }
 
 impl Linked {
-    fn new(link: &Link, dram: &Config) -> Result<Self, ConfigError> {
+    fn new(link: &CxlLink, dram: &Config) -> Result<Self, DramConfigError> {
         let rate = link.bytes_per_us;
         if rate == 0 {
             let (field, max) = ("link.bytes_per_us", u64::MAX);
-            return Err(ConfigError::Range { field, value: 0, min: 1, max });
+            return Err(DramConfigError::Range { field, value: 0, min: 1, max });
         }
         let t_ck_ps = dram.timing.t_ck_ps;
         Ok(Self {
@@ -299,13 +296,13 @@ pub struct Fixed {
     latency: Cycle,
     flying: VecDeque<Completion>,
     clock: Cycle,
-    counts: Counts,
+    counts: ChannelCounts,
 }
 
 impl Fixed {
     fn new(t_ck_ps: u32, latency: Cycle) -> Self {
         let flying = VecDeque::with_capacity(UNDER_WAY_MAX);
-        Self { t_ck_ps, latency, flying, clock: 0, counts: Counts::default() }
+        Self { t_ck_ps, latency, flying, clock: 0, counts: ChannelCounts::default() }
     }
 
     fn submit(&mut self, now: Cycle, request: Request) -> Result<(), Full> {

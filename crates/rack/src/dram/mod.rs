@@ -27,13 +27,12 @@ mod device;
 pub mod map;
 pub mod medium;
 mod queue;
-mod schedule;
 pub mod stream;
 pub mod timing;
 
-pub use channel::{Channel, Completion, Counts, Full, Request};
+pub use channel::{Channel, ChannelCounts, Completion, Full, Request};
 pub use command::{Command, CommandKind};
-pub use config::{Config, ConfigError, Page};
+pub use config::{Config, DramConfigError, RowPolicy};
 
 /// Cycles of a memory's clock since the start of the run.
 pub type Cycle = u64;

@@ -4,7 +4,7 @@
 
 use super::Cycle;
 use super::config::{BANKS_MAX, QUEUE_MAX};
-use super::map::Place;
+use super::map::LineAddress;
 use serde::{Deserialize, Serialize};
 
 pub(super) const NONE: u8 = u8::MAX;
@@ -25,7 +25,7 @@ pub(super) struct Slot {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Queue {
+pub(super) struct RequestQueue {
     #[serde(with = "super::array")]
     slots: [Slot; QUEUE_MAX as usize],
     used: u64,
@@ -42,7 +42,7 @@ pub(super) struct Queue {
     pub(super) hits: u64,
 }
 
-impl Queue {
+impl RequestQueue {
     pub(super) fn new(capacity: u32) -> Self {
         Self {
             slots: [Slot::default(); QUEUE_MAX as usize],
@@ -110,7 +110,7 @@ impl Queue {
 
     /// Adds a request to a queue that is not full; `hits` if the bank's open row is its row.
     #[inline]
-    pub(super) fn push(&mut self, place: Place, hits: bool, mut slot: Slot) {
+    pub(super) fn push(&mut self, place: LineAddress, hits: bool, mut slot: Slot) {
         let at = self.used.trailing_ones() as u8;
         let bank = place.bank as usize;
         self.used |= 1 << at;

@@ -6,15 +6,14 @@ use super::{Cycle, timing::LINE_BYTES};
 use rackpool_sim::rng::{Purpose, Rng};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum AddressOrder {
     /// Lines drawn from the whole channel.
     Random,
-    /// One line after another.
     Sequential,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum ArrivalRate {
     /// As soon as there is room for the next one.
     Saturated,
     /// One after so many cycles; it waits for room.
@@ -22,9 +21,9 @@ pub enum Pace {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Stream {
-    pub pattern: Pattern,
-    pub pace: Pace,
+pub struct RequestStream {
+    pub pattern: AddressOrder,
+    pub pace: ArrivalRate,
     /// Writes in a thousand requests, drawn.
     pub writes_permille: u64,
     pub requests: u64,
@@ -33,7 +32,7 @@ pub struct Stream {
 
 /// What became of a stream.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct StreamResult {
     /// Cycle of the last completion.
     pub cycles: Cycle,
     pub reads: u64,
@@ -46,7 +45,7 @@ pub struct Outcome {
 /// Latencies that are told apart, in cycles.
 const LATENCIES: usize = 1 << 14;
 
-impl Outcome {
+impl StreamResult {
     /// Average latency of reads, in cycles.
     #[must_use]
     pub fn average(&self) -> f64 {
@@ -66,28 +65,28 @@ impl Outcome {
     }
 }
 
-impl Stream {
-    /// Runs the stream on a channel whose time has not passed `start`, to the last completion.
+impl RequestStream {
+    /// Runs the stream to the last completion, on a channel that has not passed `start`.
     /// `each` is called after each step with the channel, for example to take its commands.
     pub fn run(
         &self,
         start: Cycle,
         channel: &mut Channel,
         mut each: impl FnMut(&mut Channel),
-    ) -> Outcome {
+    ) -> StreamResult {
         let mut rng = Rng::new(self.seed, Purpose::Workload, 0);
         let lines = channel.config().geometry.bytes() / LINE_BYTES;
-        let mut outcome = Outcome { histogram: vec![0; LATENCIES], ..Outcome::default() };
+        let mut outcome = StreamResult { histogram: vec![0; LATENCIES], ..StreamResult::default() };
         let mut done = Vec::with_capacity(1024);
         let mut now = start;
         for number in 0..self.requests {
             let draw = rng.next_u64();
             let write = ((draw >> 32) * 1000) >> 32 < self.writes_permille;
             let line = match self.pattern {
-                Pattern::Random => rng.next_u64() % lines,
-                Pattern::Sequential => number % lines,
+                AddressOrder::Random => rng.next_u64() % lines,
+                AddressOrder::Sequential => number % lines,
             };
-            if let Pace::Every(gap) = self.pace {
+            if let ArrivalRate::Every(gap) = self.pace {
                 now = now.max(start + number * gap);
                 channel.advance(now, &mut done);
             }
@@ -112,7 +111,7 @@ impl Stream {
     }
 }
 
-impl Outcome {
+impl StreamResult {
     fn take(&mut self, done: &mut Vec<Completion>) {
         for completion in done.drain(..) {
             self.cycles = self.cycles.max(completion.at);

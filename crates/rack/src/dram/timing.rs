@@ -30,7 +30,6 @@ impl Geometry {
         self.ranks * self.groups * self.banks
     }
 
-    /// Bytes of the channel.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.banks_all() as u64 * self.rows as u64 * self.columns as u64 * LINE_BYTES
@@ -41,7 +40,6 @@ impl Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// A cycle, in picoseconds.
     pub t_ck_ps: u32,
     /// A burst on the data bus: half the burst length.
     pub burst: u32,
@@ -110,13 +108,20 @@ impl Timing {
     }
 }
 
+/// Shape and constants of a channel.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelSpec {
+    pub geometry: Geometry,
+    pub timing: Timing,
+}
+
 /// DDR4-2400R, 8 Gb chips of 8 bits, one rank of 8 GiB: 16 banks in 4 groups.
 ///
 /// Source: JESD79-4 speed bin 2400R and tables for a page of 1 KB, as in ramulator2's
 /// `DDR4_2400R` with `DDR4_8Gb_x8` (tRFC 360 ns, tREFI 7.8 µs, rounded up).
-pub const DDR4_2400: (Geometry, Timing) = (
-    Geometry { ranks: 1, groups: 4, banks: 4, rows: 1 << 16, columns: 128 },
-    Timing {
+pub const DDR4_2400: ChannelSpec = ChannelSpec {
+    geometry: Geometry { ranks: 1, groups: 4, banks: 4, rows: 1 << 16, columns: 128 },
+    timing: Timing {
         t_ck_ps: 833,
         burst: 4,
         t_cmd: 1,
@@ -142,16 +147,16 @@ pub const DDR4_2400: (Geometry, Timing) = (
         t_refi: 9364,
         t_rfc: 433,
     },
-);
+};
 
 /// What DRackSim simulates: "DDR4-2400 x16" with 4 banks and no groups.
 ///
 /// Source: DRackSim, `DRAMSIM2_ini/DDR4_x16_2400.ini`. What DRAMSim2 computes from it is computed:
 /// write latency CL − 1, read to precharge BL/2 + max(tRTP, 2) − 2, tRTRS between read and write,
 /// tREFI 7800 ns.
-pub const DRACKSIM: (Geometry, Timing) = (
-    Geometry { ranks: 1, groups: 1, banks: 4, rows: 1 << 16, columns: 128 },
-    Timing {
+pub const DRACKSIM: ChannelSpec = ChannelSpec {
+    geometry: Geometry { ranks: 1, groups: 1, banks: 4, rows: 1 << 16, columns: 128 },
+    timing: Timing {
         t_ck_ps: 833,
         burst: 4,
         t_cmd: 1,
@@ -177,7 +182,7 @@ pub const DRACKSIM: (Geometry, Timing) = (
         t_refi: 9364,
         t_rfc: 312,
     },
-);
+};
 
 /// DDR5-4800B, 16 Gb chips of 8 bits, one rank of a 32-bit subchannel, 8 GiB: 32 banks in 8
 /// groups.
@@ -185,9 +190,9 @@ pub const DRACKSIM: (Geometry, Timing) = (
 /// Source: JESD79-5 speed bin 4800B, as in ramulator2's `DDR5_4800BN` with `DDR5_16Gb_x8`
 /// (tRFC1 295 ns, tREFI 3.9 µs, rounded up; read to write with tWPRE 2); tFAW is the 32 cycles of
 /// a 1 KB page, as in gem5's `DDR5_4400_4x8`. RD, WR and ACT take two cycles of the command bus.
-pub const DDR5_4800: (Geometry, Timing) = (
-    Geometry { ranks: 1, groups: 8, banks: 4, rows: 1 << 16, columns: 64 },
-    Timing {
+pub const DDR5_4800: ChannelSpec = ChannelSpec {
+    geometry: Geometry { ranks: 1, groups: 8, banks: 4, rows: 1 << 16, columns: 64 },
+    timing: Timing {
         t_ck_ps: 416,
         burst: 8,
         t_cmd: 2,
@@ -213,4 +218,4 @@ pub const DDR5_4800: (Geometry, Timing) = (
         t_refi: 9375,
         t_rfc: 710,
     },
-);
+};

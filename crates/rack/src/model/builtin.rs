@@ -3,7 +3,6 @@
 use super::config::{Config, Preset, Workload};
 use crate::source::{KernelSpec, Pattern};
 
-/// Names that [`named`] knows.
 pub const NAMES: [&str; 2] = ["wl-mix", "wl-mix-64th"];
 
 /// A configuration by its name.

@@ -1,9 +1,8 @@
 //! What a simulated rack is made of and what runs in it, as a file says it.
 
 use crate::net::config::{Fabric, PORTS_MAX};
-use crate::source::Pattern;
+use crate::source::{Pattern, TIME_MAX};
 use rackpool_core::placement::{HotPages, Policy};
-use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -41,7 +40,7 @@ impl Preset {
         }
     }
 
-    /// Who says what its interconnect takes.
+    /// The source of its interconnect's latencies.
     pub fn source(self) -> &'static str {
         match self {
             Preset::DracksimFaithful => "published code of DRackSim with its defects of units",
@@ -234,9 +233,6 @@ pub struct Config {
     pub workloads: Vec<Workload>,
 }
 
-/// Longest virtual time that a configuration or a trace may say: an eighth of what 64 bits hold, so
-/// that sums do.
-pub const TIME_MAX: Ps = Ps(1 << 61);
 /// Most channels of a node's or a pool's memory.
 pub const CHANNELS_MAX: u16 = 64;
 
@@ -324,7 +320,6 @@ impl Config {
         [self.local_memory.as_deref().unwrap_or(local), self.pool_memory.as_deref().unwrap_or(pool)]
     }
 
-    /// Pages of a chunk.
     pub fn chunk_pages(&self) -> u32 {
         (self.chunk_kib / 4) as u32
     }

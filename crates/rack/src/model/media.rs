@@ -2,7 +2,7 @@
 
 use super::config::ConfigError;
 use super::memory::{Constant, Done, Medium};
-use crate::dram::medium::{self, Link, MediumConfig};
+use crate::dram::medium::{self, CxlLink, MediumConfig};
 use crate::dram::timing::LINE_BYTES;
 use crate::dram::{self, Completion, Request};
 use rackpool_sim::time::Ps;
@@ -20,7 +20,7 @@ pub enum Media {
 /// cycle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Dram {
-    channel: medium::Medium,
+    channel: medium::DramMedium,
     cycle_ps: u64,
     /// Empty between calls.
     #[serde(skip)]
@@ -33,23 +33,23 @@ const CXL_HEADER_BYTES: u64 = 4;
 impl Dram {
     /// A preset of [`dram::config::PRESETS`], or one behind a link: `cxl:NS:GBPS:PRESET`, the time
     /// of one way and gigabytes per second of each direction.
-    pub fn named(name: &str) -> Result<Dram, dram::ConfigError> {
+    pub fn named(name: &str) -> Result<Dram, dram::DramConfigError> {
         let config = match linked(name) {
             None => MediumConfig::Dram(dram::Config::preset(name)?),
             Some((link, preset)) => MediumConfig::Cxl { link, dram: dram::Config::preset(preset)? },
         };
-        let channel = medium::Medium::new(&config)?;
+        let channel = medium::DramMedium::new(&config)?;
         Ok(Dram { cycle_ps: u64::from(channel.t_ck_ps()), channel, done: Vec::new() })
     }
 }
 
-fn linked(name: &str) -> Option<(Link, &str)> {
+fn linked(name: &str) -> Option<(CxlLink, &str)> {
     let (latency, rest) = name.strip_prefix("cxl:")?.split_once(':')?;
     let (rate, preset) = rest.split_once(':')?;
     let (ns, gbps): (u64, u64) = (latency.parse().ok()?, rate.parse().ok()?);
     let is_meant = ns < 1_000_000 && gbps > 0 && gbps < 1_000_000;
     let (latency_ps, bytes_per_us) = (ns * 1_000, gbps * 1_000);
-    let link = Link { latency_ps, bytes_per_us, header_bytes: CXL_HEADER_BYTES };
+    let link = CxlLink { latency_ps, bytes_per_us, header_bytes: CXL_HEADER_BYTES };
     is_meant.then_some((link, preset))
 }
 
@@ -115,7 +115,7 @@ impl Media {
         LINE_BYTES as f64 * 1e3 / line_ps as f64
     }
 
-    /// Who says what a medium of this name takes.
+    /// The source of the latencies of a medium of this name.
     pub fn source(name: &str) -> &'static str {
         match name {
             "ddr4-2400" => "memory by JESD79-4, speed bin 2400R",

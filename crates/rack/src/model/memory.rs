@@ -88,14 +88,14 @@ struct Waiting {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Lane<M> {
+struct MemoryChannel<M> {
     medium: M,
     waiting: VecDeque<Waiting>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Memory<M> {
-    lanes: Vec<Lane<M>>,
+    lanes: Vec<MemoryChannel<M>>,
     /// When it wants to be called; what was asked for before is void.
     wake: Ps,
     /// Most accesses that ever waited for room in one channel.
@@ -107,7 +107,7 @@ const NEVER: Ps = Ps(u64::MAX);
 
 impl<M: Medium> Memory<M> {
     pub fn new(channels: Vec<M>) -> Memory<M> {
-        let lane = |medium| Lane { medium, waiting: VecDeque::new() };
+        let lane = |medium| MemoryChannel { medium, waiting: VecDeque::new() };
         Memory { lanes: channels.into_iter().map(lane).collect(), wake: NEVER, waiting_max: 0 }
     }
 
@@ -136,7 +136,7 @@ impl<M: Medium> Memory<M> {
     /// before `now`.
     #[inline]
     pub fn wants(&mut self, now: Ps) -> Option<Ps> {
-        let next = |lane: &Lane<M>| {
+        let next = |lane: &MemoryChannel<M>| {
             let over = lane.medium.next_event().unwrap_or(NEVER);
             if lane.waiting.is_empty() { over } else { over.min(lane.medium.next_room()) }
         };
@@ -155,7 +155,7 @@ impl<M: Medium> Memory<M> {
             return false;
         }
         self.wake = NEVER;
-        for Lane { medium, waiting } in &mut self.lanes {
+        for MemoryChannel { medium, waiting } in &mut self.lanes {
             medium.advance(now, done);
             while let Some(Waiting { id, addr, write }) = waiting.front().copied() {
                 if !medium.submit(now, id, addr, write) {

@@ -48,7 +48,7 @@ impl Frames {
         self.owners[frame as usize] = page;
     }
 
-    /// Of the next few frames the one whose page was used least in this window, and how often.
+    /// Of the next few frames the one with the page used least in this window, and how often.
     pub(super) fn victim(&mut self, pages: &Pages, window: u32) -> Option<(u32, u32, u32)> {
         let used = self.owners.len() as u32;
         let mut best: Option<(u32, u32, u32)> = None;
@@ -70,7 +70,7 @@ impl Frames {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Held {
+struct HeldChunk {
     chunk: Chunk,
     fresh: u32,
     back: Vec<u32>,
@@ -81,7 +81,7 @@ struct Held {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Controller {
     chunk_pages: u32,
-    held: Vec<Option<Held>>,
+    held: Vec<Option<HeldChunk>>,
     /// Numbers of the map that are free again.
     gaps: Vec<u32>,
     /// Chunks with free pages, the newest last.
@@ -110,7 +110,7 @@ impl Controller {
     }
 
     pub(super) fn hold(&mut self, chunk: Chunk) {
-        let held = Held { chunk, fresh: 0, back: Vec::new(), live: 0 };
+        let held = HeldChunk { chunk, fresh: 0, back: Vec::new(), live: 0 };
         let number = self.gaps.pop().unwrap_or_else(|| {
             self.held.push(None);
             self.held.len() as u32 - 1
@@ -193,7 +193,6 @@ pub(super) struct Node {
     pub(super) taken: u64,
     /// Accesses that began and are not over.
     pub(super) flying: u32,
-    /// Pages that are moving.
     pub(super) moves: u32,
     /// How much later it is than its trace.
     pub(super) shift: Ps,
@@ -205,7 +204,7 @@ pub(super) struct Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pages::Place;
+    use crate::model::pages::PageLocation;
 
     #[test]
     fn pages_of_chunks_are_given_out_once_and_empty_chunks_go_back() {
@@ -234,7 +233,7 @@ mod tests {
         let (mut frames, mut pages) = (Frames::new(16 * PAGE_BYTES), Pages::default());
         for heat in [9, 5, 7, 8] {
             let frame = frames.take().unwrap();
-            let page = pages.add(heat.into(), Place::Local(frame));
+            let page = pages.add(heat.into(), PageLocation::Local(frame));
             frames.own(frame, page);
             (pages.page_mut(page).window, pages.page_mut(page).heat) = (1, heat);
         }

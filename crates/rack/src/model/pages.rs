@@ -5,26 +5,23 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a page. Source: the published code.
 pub const PAGE_BYTES: u64 = 4096;
-/// Lines of a page.
 pub const PAGE_LINES: u32 = 64;
 
 const EMPTY: u32 = u32::MAX;
 
-/// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum PageLocation {
     /// In this frame of the node's own memory.
     Local(u32),
     /// In this page of the chunks that the node holds: chunk times pages of a chunk, plus page.
     Remote(u32),
 }
 
-/// One page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Process and virtual page number.
     pub key: u64,
-    pub place: Place,
+    pub place: PageLocation,
     /// The window that `heat` counts.
     pub window: u32,
     pub heat: u32,
@@ -77,7 +74,7 @@ impl Pages {
     }
 
     /// Adds a page that is not there; its index.
-    pub fn add(&mut self, key: u64, place: Place) -> u32 {
+    pub fn add(&mut self, key: u64, place: PageLocation) -> u32 {
         if (self.pages.len() + 1) * 2 > self.cells.len() {
             self.grow();
         }
@@ -107,7 +104,6 @@ impl Pages {
         self.pages.len()
     }
 
-    /// Whether none was touched.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
@@ -138,7 +134,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = key_of((state >> 60) as u32, (state >> 33) % 9_000 * PAGE_BYTES + turn % 64);
             assert_eq!(pages.find(key), model.get(&key).copied());
-            model.entry(key).or_insert_with(|| pages.add(key, Place::Local(turn as u32)));
+            model.entry(key).or_insert_with(|| pages.add(key, PageLocation::Local(turn as u32)));
         }
         assert_eq!(pages.len(), model.len());
         assert!(model.iter().all(|(key, index)| pages.page(*index).key == *key));

@@ -74,7 +74,6 @@ pub struct WorkloadStats {
     pub exhausted: Option<(u64, u64)>,
     /// Nodes of it that have none.
     pub exhausted_nodes: u32,
-    /// Page faults.
     pub faults: u64,
     /// Waiting for faults to be over, which no access's time contains.
     pub fault_time: Sum,

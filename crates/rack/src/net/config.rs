@@ -20,20 +20,16 @@ pub const PAGE_PACKET_BYTES: u32 = 1024;
 
 /// What a packet is for; decides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// Asks for a line.
+pub enum PacketKind {
     ReadLine,
     /// Brings a line to its pool.
     WriteLine,
     /// A line on its way to the node.
     LineData,
-    /// A line was written.
     LineWritten,
-    /// Asks for a page.
     ReadPage,
     /// A part of a page, either way.
     PageData,
-    /// A page was written.
     PageWritten,
 }
 
@@ -203,20 +199,24 @@ impl Fabric {
 
     /// A line's request and the line within a rack without any queue, its memory left out.
     pub const fn round_trip(&self) -> Ps {
-        let there = self.one_way(self.bytes(Kind::ReadLine));
-        Ps(there.0 + self.one_way(self.bytes(Kind::LineData)).0)
+        let there = self.one_way(self.bytes(PacketKind::ReadLine));
+        Ps(there.0 + self.one_way(self.bytes(PacketKind::LineData)).0)
     }
 
     /// The size of a packet.
-    pub const fn bytes(&self, kind: Kind) -> u32 {
+    pub const fn bytes(&self, kind: PacketKind) -> u32 {
         match (kind, self.size_by_direction) {
-            (Kind::PageData, _) => PAGE_PACKET_BYTES,
-            (Kind::WriteLine, true) => self.header_bytes,
-            (Kind::LineWritten, true) => self.line_bytes,
-            (Kind::WriteLine | Kind::LineData, _) => self.line_bytes,
-            (Kind::ReadLine | Kind::LineWritten | Kind::ReadPage | Kind::PageWritten, _) => {
-                self.header_bytes
-            }
+            (PacketKind::PageData, _) => PAGE_PACKET_BYTES,
+            (PacketKind::WriteLine, true) => self.header_bytes,
+            (PacketKind::LineWritten, true) => self.line_bytes,
+            (PacketKind::WriteLine | PacketKind::LineData, _) => self.line_bytes,
+            (
+                PacketKind::ReadLine
+                | PacketKind::LineWritten
+                | PacketKind::ReadPage
+                | PacketKind::PageWritten,
+                _,
+            ) => self.header_bytes,
         }
     }
 
@@ -282,8 +282,13 @@ mod tests {
     #[test]
     fn defect_e_gives_writes_the_size_of_requests_only_where_it_is_asked_for() {
         let sizes = |fabric: Fabric| {
-            [Kind::ReadLine, Kind::LineData, Kind::WriteLine, Kind::LineWritten]
-                .map(|kind| fabric.bytes(kind))
+            [
+                PacketKind::ReadLine,
+                PacketKind::LineData,
+                PacketKind::WriteLine,
+                PacketKind::LineWritten,
+            ]
+            .map(|kind| fabric.bytes(kind))
         };
         assert_eq!(sizes(Fabric::dracksim_faithful(70)), [64, 128, 64, 128]);
         assert_eq!(sizes(Fabric::corrected(70)), [64, 128, 128, 64]);

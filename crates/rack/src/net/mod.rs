@@ -1,5 +1,5 @@
 //! The interconnect of a rack: endpoints with network cards, and a top-of-rack switch; of several
-//! racks, whose switches are joined by uplinks.
+//! racks, with uplinks between their switches.
 //!
 //! ```text
 //!  endpoint                                 switch                              endpoint
@@ -10,7 +10,7 @@
 //! Owns all packets between [`Network::send`] and the event [`NetEvent::Deliver`]. Every stage is
 //! a FIFO server with a time until which it is busy, so that a packet that meets no queue costs
 //! two events. A link sends only what the far end has room for: nothing is ever dropped, and what
-//! has no room stops all behind it in its queue, back to the source, whose queue has no bound.
+//! has no room stops all behind it in its queue, back to the source's unbounded queue.
 //! Room is known at once at the near end.
 //!
 //! Source: Rack-scale disaggregation, §V; constants in [`config`].
@@ -21,7 +21,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-use config::{Fabric, Kind};
+use config::{Fabric, PacketKind};
 use link::{Link, Next};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct Packet {
     pub to: Endpoint,
     /// Its size with all headers.
     pub bytes: u32,
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Whatever the sender wants to find in it.
     pub tag: u32,
 }
@@ -183,7 +183,7 @@ impl Network {
     }
 
     /// A packet of `kind`; its size follows.
-    pub fn packet(&self, from: Endpoint, to: Endpoint, kind: Kind, tag: u32) -> Packet {
+    pub fn packet(&self, from: Endpoint, to: Endpoint, kind: PacketKind, tag: u32) -> Packet {
         Packet { from, to, bytes: self.fabric.bytes(kind), kind, tag }
     }
 

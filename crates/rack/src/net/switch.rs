@@ -1,6 +1,6 @@
 //! A top-of-rack switch: virtual output queues for each pair of an input and an output, and a
 //! round-robin arbiter that in each slot takes at most one packet from an input and gives at most
-//! one to an output. A packet that meets nobody takes the slot in which it comes, without the
+//! one to an output. A packet that meets no other takes the slot in which it comes, without the
 //! arbiter; of two that come in one slot for one output the first wins.
 //!
 //! Source: Rack-scale disaggregation, §V (arbiter, virtual queues, back-pressure).
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Input {
+struct SwitchInput {
     /// Outputs for which something waits, a bit each.
     waiting: u128,
     /// The output that is looked at first.
@@ -23,7 +23,7 @@ struct Input {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Output {
+struct SwitchOutput {
     link: Link,
     /// Inputs at which something waits for it.
     waiting: u32,
@@ -32,8 +32,8 @@ struct Output {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Switch {
-    inputs: Vec<Input>,
-    outputs: Vec<Output>,
+    inputs: Vec<SwitchInput>,
+    outputs: Vec<SwitchOutput>,
     queues: Vec<VecDeque<Packet>>,
     /// Inputs at which something waits.
     waiting: u128,
@@ -61,9 +61,9 @@ impl Switch {
     pub(super) fn new(fabric: &Fabric, links: Vec<Link>) -> Switch {
         let ports = links.len();
         assert!(ports <= PORTS_MAX, "a switch has {PORTS_MAX} ports");
-        let output = |link| Output { link, waiting: 0, free_from: 0 };
+        let output = |link| SwitchOutput { link, waiting: 0, free_from: 0 };
         Switch {
-            inputs: vec![Input { waiting: 0, turn: 0, free_from: 0 }; ports],
+            inputs: vec![SwitchInput { waiting: 0, turn: 0, free_from: 0 }; ports],
             outputs: links.into_iter().map(output).collect(),
             queues: vec![VecDeque::new(); ports * ports],
             waiting: 0,
@@ -92,7 +92,7 @@ impl Switch {
     }
 
     /// A packet can be switched from `now` on: granted at once, or it waits; then the time at
-    /// which the arbiter wants to be called, if nobody has asked for it.
+    /// which the arbiter wants to be called, if no call is scheduled yet.
     #[inline]
     pub(super) fn come(
         &mut self,
@@ -133,7 +133,7 @@ impl Switch {
         })
     }
 
-    /// An output's queue got shorter: whoever waits for it is looked at again.
+    /// An output's queue got shorter: the arbiter looks at its inputs again.
     pub(super) fn output_moved(&mut self, now: Ps, output: usize) -> Option<Ps> {
         (self.outputs[output].waiting > 0)
             .then(|| now.0.div_ceil(self.slot.0))

@@ -26,7 +26,7 @@ impl Schedule for Queue {
 struct Load {
     /// Mean time between packets of each sender.
     gap: Vec<Ps>,
-    kind: Kind,
+    kind: PacketKind,
     /// How long a receiver needs for a packet.
     take: Ps,
     packets: u64,
@@ -130,7 +130,13 @@ fn within(got: f64, expected: f64, part: f64) {
 const PACKETS: u64 = 1_500_000;
 
 fn to_one(count: usize, gap: Ps) -> Load {
-    Load { gap: vec![gap; count], kind: Kind::LineData, take: Ps::ZERO, packets: PACKETS, seed: 5 }
+    Load {
+        gap: vec![gap; count],
+        kind: PacketKind::LineData,
+        take: Ps::ZERO,
+        packets: PACKETS,
+        seed: 5,
+    }
 }
 
 #[test]
@@ -194,7 +200,7 @@ fn an_output_gives_out_its_slots_as_a_slotted_queue_would_and_every_input_waits_
 
 #[test]
 fn an_overloaded_output_is_shared_by_turns() {
-    // Max-min shares of a slot: who wants less than a turn gets all of it, the others the rest.
+    // Max-min shares of a slot: an input that wants less than a turn gets it, the others the rest.
     let fabric = Fabric { slot: Ps::ns(10), ..fast() };
     let net = Network::new(fabric, &Topology::one_rack(5));
     let mut load = to_one(4, Ps::ns(10));
@@ -256,7 +262,7 @@ fn back_pressure_reaches_the_sources_and_loses_nothing() {
 #[test]
 fn an_unloaded_packet_takes_the_closed_form_and_two_events() {
     for fabric in [Fabric::dracksim_faithful(70), Fabric::corrected(70), Fabric::cxl(70)] {
-        for kind in [Kind::ReadLine, Kind::LineData, Kind::PageData] {
+        for kind in [PacketKind::ReadLine, PacketKind::LineData, PacketKind::PageData] {
             let mut net = Network::new(fabric, &Topology::one_rack(70));
             let mut queue = Queue(Wheel::new());
             let packet = net.packet(Endpoint(3), Endpoint(66), kind, 1);
@@ -285,11 +291,11 @@ fn between_racks_a_packet_crosses_two_switches_and_the_uplink() {
     let fabric = Fabric::corrected(8);
     let topology = Topology { rack_of: vec![0, 0, 1, 1, 2], racks: 3 };
     assert_eq!(topology.ports_max(), 4);
-    let line = fabric.bytes(Kind::LineData);
+    let line = fabric.bytes(PacketKind::LineData);
     for (from, to) in [(0, 2), (3, 1), (4, 0)] {
         let mut net = Network::new(fabric, &topology);
         let mut queue = Queue(Wheel::new());
-        let packet = net.packet(Endpoint(from), Endpoint(to), Kind::LineData, 0);
+        let packet = net.packet(Endpoint(from), Endpoint(to), PacketKind::LineData, 0);
         net.send(Ps::ZERO, packet, &mut queue);
         let mut at = Ps::ZERO;
         while let Some((now, _, Event::Net(event))) = queue.0.pop() {

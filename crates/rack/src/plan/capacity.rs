@@ -36,7 +36,7 @@ pub struct Blast {
 /// More than any pool has. A quarter of all numbers: sums of it stay numbers.
 const ENDLESS: u64 = u64::MAX / 4;
 
-struct Pool {
+struct PodPool {
     used_mib: u64,
     /// Virtual machines of each machine of the pod.
     vms: Vec<u32>,
@@ -45,13 +45,13 @@ struct Pool {
 }
 
 struct Pod {
-    pools: Vec<Pool>,
+    pools: Vec<PodPool>,
     chooser: Chooser,
 }
 
 /// Where a virtual machine's memory is.
 #[derive(Clone, Default)]
-struct Held {
+struct VmMemory {
     local_mib: u64,
     /// Pool and MiB.
     pooled: Option<(u16, u64)>,
@@ -66,7 +66,7 @@ struct Engine<'a> {
     local_free: Vec<u64>,
     own_turn: Vec<bool>,
     pods: Vec<Pod>,
-    held: Vec<Held>,
+    held: Vec<VmMemory>,
 }
 
 /// Smart-idle looks at accesses first, and a trace of virtual machines has none: it becomes the
@@ -124,7 +124,7 @@ impl<'a> Engine<'a> {
         for (index, machine) in shuffled(plan.machines.count, seed, 1).into_iter().enumerate() {
             place[machine as usize] = (index / size, index % size);
         }
-        let pool = || Pool { used_mib: 0, vms: vec![0; size], machines: 0, all_vms: 0 };
+        let pool = || PodPool { used_mib: 0, vms: vec![0; size], machines: 0, all_vms: 0 };
         let pod = |index: usize| Pod {
             pools: (0..split.pools).map(|_| pool()).collect(),
             chooser: Chooser::new(seed ^ (index as u64) << 32),
@@ -137,7 +137,7 @@ impl<'a> Engine<'a> {
             local_free: vec![local_mib(plan, split.local_percent); count],
             own_turn: vec![true; count],
             pods: (0..count / size).map(pod).collect(),
-            held: vec![Held::default(); packed.vms as usize],
+            held: vec![VmMemory::default(); packed.vms as usize],
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Engine<'a> {
                 pooled += slice;
             }
         }
-        let mut held = Held { local_mib: local, pooled: None };
+        let mut held = VmMemory { local_mib: local, pooled: None };
         if pooled > 0 {
             let (pod, place) = self.place[index];
             let number = self.pods[pod].choose(self.choice, place, pooled, days);
@@ -189,7 +189,7 @@ impl<'a> Engine<'a> {
 
 impl Pod {
     fn choose(&mut self, choice: Choice, asker: usize, mib: u64, days: f64) -> u16 {
-        let view = |(index, pool): (usize, &Pool)| Candidate {
+        let view = |(index, pool): (usize, &PodPool)| Candidate {
             rack: RackId(index as u16),
             alive: true,
             free_bytes: ENDLESS - (pool.used_mib << 20),

@@ -15,6 +15,13 @@ pub(super) struct Dot {
     pub marked: bool,
 }
 
+/// What a scatter's axes show, with units.
+#[derive(Clone, Copy)]
+pub(super) struct Axes<'a> {
+    pub across: &'a str,
+    pub up: &'a str,
+}
+
 /// A range with marks within it.
 pub(super) struct Range {
     /// Its name, to the left.
@@ -34,12 +41,7 @@ const TEXTS: f64 = 150.0;
 const ROW: f64 = 22.0;
 
 /// Dots over two axes that begin where the values do; groups are coloured and named.
-pub(super) fn scatter(
-    title: &str,
-    (across, up): (&str, &str),
-    groups: &[String],
-    dots: &[Dot],
-) -> String {
+pub(super) fn scatter(title: &str, axes: Axes<'_>, groups: &[String], dots: &[Dot]) -> String {
     let mut out = open(title, HEIGHT);
     names_of_groups(&mut out, groups);
     let xs = bounds(dots.iter().map(|dot| dot.x));
@@ -66,7 +68,7 @@ pub(super) fn scatter(
             number(value)
         );
     }
-    names_of_axes(&mut out, (across, up), (right, bottom));
+    names_of_axes(&mut out, axes);
     let mut front: Vec<(f64, f64)> =
         dots.iter().filter(|dot| dot.marked).map(|dot| (x_of(dot.x), y_of(dot.y[1]))).collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -93,7 +95,8 @@ pub(super) fn scatter(
     out
 }
 
-fn names_of_axes(out: &mut String, (across, up): (&str, &str), (right, bottom): (f64, f64)) {
+fn names_of_axes(out: &mut String, axes: Axes<'_>) {
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let _ = write!(
         out,
         "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>\
@@ -101,10 +104,10 @@ fn names_of_axes(out: &mut String, (across, up): (&str, &str), (right, bottom): 
          </text>",
         (LEFT + right) / 2.0,
         HEIGHT - 8.0,
-        Escaped(across),
+        Escaped(axes.across),
         (TOP + bottom) / 2.0,
         (TOP + bottom) / 2.0,
-        Escaped(up)
+        Escaped(axes.up)
     );
 }
 
@@ -213,9 +216,10 @@ mod tests {
             |x: f64, marked| Dot { name: "<1>".into(), x, y: [5.0, 5.0, 5.0], group: 9, marked };
         let row = Range { name: "a".into(), ends: [2.0, 1.0], marks: vec![1.5], text: "&".into() };
         let groups = ["one".to_owned()];
+        let axes = Axes { across: "x", up: "y" };
         for svg in [
-            scatter("t", ("x", "y"), &groups, &[]),
-            scatter("t", ("x", "y"), &groups, &[dot(1.0, true), dot(1.0, false)]),
+            scatter("t", axes, &groups, &[]),
+            scatter("t", axes, &groups, &[dot(1.0, true), dot(1.0, false)]),
             ranges("t", "ns", &[], None),
             ranges("t", "ns", &[row], Some(1.2)),
         ] {

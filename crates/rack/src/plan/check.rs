@@ -264,7 +264,7 @@ fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Chec
         Some(_) => {}
     }
     if price.source.trim().is_empty() {
-        return wrong("source", "who says so?".to_owned());
+        return wrong("source", "name where the price comes from".to_owned());
     }
     if !is_shown(&price.source) {
         return wrong("source", NO_WORDS.to_owned());

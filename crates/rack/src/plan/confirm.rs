@@ -1,11 +1,13 @@
 //! What an answer claims, tried with seeds that had no part in it.
 
-use super::answer::{Answer, Point, estimates, over_percent, packings, right_mib};
 use super::capacity::demand;
-use super::cost::{Cost, gib};
+use super::cost::{Cost, Sizes, gib};
 use super::decide::P99;
 use super::input::Plan;
+use super::packing::packings;
 use super::performance::simulate;
+use super::point::{Point, estimates, over_percent, pool_mib, right_mib};
+use super::stats::percentile;
 use super::{PlanError, Progress, side_by_side};
 use serde::Serialize;
 
@@ -50,32 +52,39 @@ pub struct Check {
     pub holds: bool,
 }
 
+/// A claim to try with the seeds from `first_seed` on.
+#[derive(Clone, Copy)]
+pub(super) struct Trial<'a> {
+    pub claim: &'a Claim,
+    pub point: &'a Point,
+    pub first_seed: u64,
+}
+
 pub(super) fn confirm(
     plan: &Plan,
-    answer: &Answer,
-    first_seed: u64,
+    trial: Trial<'_>,
     progress: &Progress<'_>,
 ) -> Result<Vec<Check>, PlanError> {
-    let Some(claim) = &answer.claim else { return Ok(Vec::new()) };
-    let point = &answer.points[claim.point];
+    let Trial { claim, point, first_seed } = trial;
     let seeds: Vec<u64> =
         (0..u64::from(plan.run.seeds)).map(|n| first_seed.wrapping_add(n)).collect();
-    let packed = packings(plan, &seeds, progress)?;
+    let packings = packings(plan, &seeds, progress)?;
     let split = point.design.split();
     let spare = u16::from(plan.capacity.n_plus_1);
     let room = u64::from(point.pools_bought - spare) * point.pool_mib;
     let demands = side_by_side(seeds.len(), "confirming", progress, |index| {
-        Ok(demand(&packed[index].0, plan, &split, seeds[index]))
+        Ok(demand(&packings[index].packed, plan, &split, seeds[index]))
     })?;
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / seeds.len() as f64;
     let over = mean(&mut demands.iter().map(|one| over_percent(&one.pod_mib, room)));
     // What the same seeds would have asked for, as the saving of the claim is computed.
-    let saving = mean(&mut packed.iter().zip(&demands).map(|((packed, _), demand)| {
+    let saving = mean(&mut packings.iter().zip(&demands).map(|(one, demand)| {
         let percent = plan.capacity.percentile;
-        let right = right_mib(plan, &mut packed.used_mib.clone(), percent);
-        let wanted = super::stats::percentile(&mut demand.pod_mib.clone(), percent);
-        let (own, bought) = super::answer::pool_mib(plan, &split, wanted, spare == 1);
-        let cost = Cost::of(plan, &point.design, (point.local_mib, own, bought)).sum();
+        let right = right_mib(plan, &mut one.packed.used_mib.clone(), percent);
+        let wanted = percentile(&mut demand.pod_mib.clone(), percent);
+        let (pool_mib, pools_bought) = pool_mib(plan, &split, wanted, spare == 1);
+        let sizes = Sizes { pool_mib, pools_bought, ..point.sizes() };
+        let cost = Cost::of(plan, &point.design, sizes).sum();
         let none = gib(right) * plan.prices.machine_dram.amount;
         100.0 * (none - cost) / none.max(f64::MIN_POSITIVE)
     }));

@@ -1,8 +1,8 @@
 //! What to do: the front of cost against p99, which designs meet the goals, and the paragraph.
 
-use super::answer::{Baseline, Point};
 use super::cost::gib;
 use super::input::Plan;
+use super::point::{Baseline, Point};
 
 /// Where p99 and the mean are in [`Point::latency`].
 pub(super) const MEAN: usize = 0;

@@ -15,7 +15,6 @@ pub struct Design {
     /// Links of each machine and pool.
     pub links: u16,
     pub local_percent: u32,
-    /// Page and pool policy.
     pub placement: Policy,
     /// Which of the plan's tiers.
     pub tier: usize,
@@ -27,7 +26,6 @@ pub struct Split {
     pub pod_machines: u16,
     pub pools: u16,
     pub local_percent: u32,
-    /// Page and pool policy.
     pub placement: Policy,
 }
 

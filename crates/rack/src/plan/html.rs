@@ -2,43 +2,19 @@
 //! finds under each figure what it assumes.
 
 use super::answer::Answer;
-use super::charts::{self, Dot, Range};
+use super::charts::{self, Axes, Dot, Range};
 use super::cost::PARTS;
 use super::decide::P99;
 use super::input::{Plan, VmTrace};
 use super::stats::Estimate;
-use super::summary::SCHEMA;
+use super::summary::Origin;
 use super::tables::{self, SHOWN_MAX, number, shown};
 use crate::plot::Stacks;
 use rackpool_sim::report::{Cell, Escaped, Table};
 use std::fmt::Write;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Most designs in a chart of rows.
 const ROWS_MAX: usize = 24;
-
-/// Where an answer comes from.
-#[derive(Clone, Debug)]
-pub struct Origin {
-    pub git_revision: String,
-    pub plan_hash: u64,
-}
-
-impl Origin {
-    pub fn new(git_revision: String, text: &str) -> Origin {
-        Origin { git_revision, plan_hash: xxh3_64(text.as_bytes()) }
-    }
-
-    /// As the pairs that a file of samples keeps.
-    pub fn pairs(&self, answer: &Answer) -> [(&'static str, String); 4] {
-        [
-            ("schema", SCHEMA.to_owned()),
-            ("git_revision", self.git_revision.clone()),
-            ("plan_hash", format!("{:016x}", self.plan_hash)),
-            ("trace_hash", format!("{:016x}", answer.trace_hash)),
-        ]
-    }
-}
 
 const STYLE: &str = "\
 body{font:15px/1.5 sans-serif;margin:0 auto;max-width:60rem;padding:0 1rem 3rem;color:#1c2430}\
@@ -65,11 +41,11 @@ all('figure.table',function(f){if(f.querySelectorAll('tr').length<2||\
 if(e.scrollWidth>e.clientWidth)w.push('wider than the screen');\
 e.dataset.width=e.clientWidth;e.dataset.selfCheck=w.length?w.join('; '):'ok'}</script>";
 
-struct Page {
+struct HtmlPage {
     out: String,
 }
 
-impl Page {
+impl HtmlPage {
     fn section(&mut self, id: &str, heading: &str) {
         let close = if self.out.contains("<section") { "</section>" } else { "" };
         let _ = write!(self.out, "{close}<section id=\"{id}\"><h2>{heading}</h2>");
@@ -130,11 +106,10 @@ impl Page {
     }
 }
 
-/// The page.
 pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     let title = format!("rackpool plan: {}", plan.name);
     let title = Escaped(&title);
-    let mut page = Page {
+    let mut page = HtmlPage {
         out: format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -152,7 +127,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     page.out
 }
 
-fn head(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn head(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("recommendation", "Recommendation");
     let class = if answer.verdict.pool { "verdict" } else { "verdict not" };
     let text = Escaped(&answer.verdict.text);
@@ -190,7 +165,7 @@ fn of_trace(plan: &Plan) -> String {
     }
 }
 
-fn capacity(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn capacity(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("stranding", "Memory today");
     let trace = of_trace(plan);
     page.table(
@@ -213,11 +188,11 @@ fn capacity(page: &mut Page, plan: &Plan, answer: &Answer) {
         &tables::blasts(answer, &shown(answer, ROWS_MAX)),
         "a virtual machine's pooled memory is in one pool, chosen by the policy (smart-idle \
          looks at accesses, which this trace has not; it becomes least-loaded). \
-         Whoever has memory in a pool that fails loses it.",
+         A virtual machine loses its memory in a pool that fails.",
     );
 }
 
-fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn designs(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("designs", "Designs");
     let order = shown(answer, SHOWN_MAX);
     page.table(
@@ -258,7 +233,7 @@ fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn front(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn front(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("pareto", "Cost against p99");
     let baseline = &answer.baseline;
     let mut dots: Vec<Dot> = Vec::new();
@@ -285,8 +260,8 @@ fn front(page: &mut Page, plan: &Plan, answer: &Answer) {
     let tiers = plan.tiers.iter().map(|tier| tier.name.clone());
     let groups: Vec<String> = tiers.chain(["everything local".to_owned()]).collect();
     let across = format!("cost of a machine's memory and share of pools, {}", plan.currency);
-    let svg =
-        charts::scatter("Cost against p99", (&across, "p99 of all accesses, ns"), &groups, &dots);
+    let axes = Axes { across: &across, up: "p99 of all accesses, ns" };
+    let svg = charts::scatter("Cost against p99", axes, &groups, &dots);
     page.chart(
         "chart-pareto",
         &svg,
@@ -294,7 +269,7 @@ fn front(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn performance(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("latency", "Latency");
     let rows = shown(answer, ROWS_MAX);
     let row = |name: String, all: &[Estimate; 8]| Range {
@@ -314,7 +289,7 @@ fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
         &tables::tiers(plan),
         "one line of 64 bytes and nothing else under way; several links are one of as many times \
          the rate; without a switch a machine's links to all pools are one. Look here first: a \
-         tier whose single access is too slow cannot be saved by anything below.",
+         tier with too slow a single access cannot be saved by anything below.",
     );
     let performance = &plan.performance;
     let jobs: Vec<&str> = performance.workloads.iter().map(|job| job.name.as_str()).collect();
@@ -336,13 +311,13 @@ fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn certainty(page: &mut Page, plan: &Plan, answer: &Answer) {
+fn certainty(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     page.section("sensitivity", "What it depends on");
     let of = match answer.verdict.best {
         Some(best) => format!("design {}", number(best)),
         None => "no design".to_owned(),
     };
-    let range = |one: &super::cost::Swing| Range {
+    let range = |one: &super::sensitivity::Swing| Range {
         name: one.what.clone(),
         ends: one.saving_percent,
         marks: Vec::new(),
@@ -377,7 +352,7 @@ fn certainty(page: &mut Page, plan: &Plan, answer: &Answer) {
     );
 }
 
-fn running(page: &mut Page, answer: &Answer) {
+fn running(page: &mut HtmlPage, answer: &Answer) {
     let Some(live) = &answer.live else { return };
     page.section("live", "Beside the running pool");
     page.text(&format!(
@@ -395,7 +370,7 @@ fn running(page: &mut Page, answer: &Answer) {
     page.table(&tables::live_policies(live), "the same requests; accesses stay where they were.");
 }
 
-fn sources(page: &mut Page, plan: &Plan, answer: &Answer, origin: &Origin) {
+fn sources(page: &mut HtmlPage, plan: &Plan, answer: &Answer, origin: &Origin) {
     page.section("prices", "Prices");
     page.table(&tables::prices(plan), "what the plan's file says; there is no built-in price.");
     page.section("origin", "How to get this again");

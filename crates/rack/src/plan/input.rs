@@ -24,7 +24,7 @@ pub struct Plan {
     /// What prices are in: a word for reports.
     pub currency: String,
     #[serde(default)]
-    pub run: Run,
+    pub run: SeedRange,
     /// What must hold of what is bought.
     pub goals: Goals,
     pub machines: Machines,
@@ -33,7 +33,7 @@ pub struct Plan {
     /// What the performance engine is asked.
     pub performance: Performance,
     /// What is tried, each list against each other one and against the tiers.
-    pub sweep: Sweep,
+    pub sweep: DesignSweep,
     /// Prices of what is bought also without pools.
     pub prices: Prices,
     pub tiers: Vec<Tier>,
@@ -51,16 +51,16 @@ pub struct Live {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Run {
+pub struct SeedRange {
     pub seeds: u32,
     /// The first one; the others follow it, and after them those that confirm the plan.
     pub first_seed: u64,
     pub confidence_percent: f64,
 }
 
-impl Default for Run {
-    fn default() -> Run {
-        Run { seeds: SEEDS_MIN, first_seed: 1, confidence_percent: 95.0 }
+impl Default for SeedRange {
+    fn default() -> SeedRange {
+        SeedRange { seeds: SEEDS_MIN, first_seed: 1, confidence_percent: 95.0 }
     }
 }
 
@@ -152,7 +152,7 @@ pub struct Job {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sweep {
+pub struct DesignSweep {
     pub pod_machines: Vec<u16>,
     pub pools: Vec<u16>,
     /// Links of each machine and each pool to the switch, used as one of so many times the rate.

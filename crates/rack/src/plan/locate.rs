@@ -68,7 +68,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// What is missing from a table is placed at its heading, whose names end before its `]`.
+    /// What is missing from a table is placed at its heading, behind the names, before the `]`.
     fn past_heading(&self, offset: usize) -> usize {
         let (before, after) = self.text.split_at(offset.min(self.text.len()));
         let begins = before.rsplit('\n').next().is_none_or(|line| line.trim().is_empty());

@@ -24,31 +24,36 @@ mod input;
 mod locate;
 mod packing;
 mod performance;
+mod point;
 mod samples;
+mod sensitivity;
 mod stats;
 mod summary;
 mod tables;
 mod tiers;
 mod units;
 
-pub use answer::{Answer, Baseline, Point};
+pub use answer::Answer;
 pub use capacity::Blast;
 pub use confirm::{Check, Claim};
-pub use cost::{BreakEven, Cost, Swing};
+pub use cost::Cost;
 pub use decide::Verdict;
 pub use design::Design;
-pub use html::{Origin, page};
+pub use html::page;
 pub use input::*;
 pub use performance::{LATENCY_NAMES, Latency};
+pub use point::{Baseline, Point};
 pub use samples::write as write_samples;
+pub use sensitivity::{BreakEven, Swing};
 pub use stats::Estimate;
-pub use summary::{SCHEMA, json};
+pub use summary::{Origin, SCHEMA, json};
 pub use tiers::TierFacts;
 pub use units::{Size, Span};
 
 use crate::live::RecordingError;
 use crate::run::SimError;
 use crate::trace::TraceError;
+use confirm::Trial;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -115,7 +120,12 @@ pub fn confirm(
     first_seed: u64,
     progress: &Progress<'_>,
 ) -> Result<Vec<Check>, PlanError> {
-    confirm::confirm(plan, answer, first_seed, progress)
+    let Some(claim) = &answer.claim else { return Ok(Vec::new()) };
+    confirm::confirm(
+        plan,
+        Trial { claim, point: &answer.points[claim.point], first_seed },
+        progress,
+    )
 }
 
 /// Does `count` pieces of work on the threads; results in the order of their numbers.

@@ -1,8 +1,8 @@
-//! Virtual machines on machines, as they are today: who runs where, and how much memory is
+//! Virtual machines on machines, as they are today: where each runs, and how much memory is
 //! stranded. What follows, follows from this: a pool moves memory, no virtual machine.
 
-use super::PlanError;
 use super::input::{Plan, VmTrace};
+use super::{PlanError, Progress, side_by_side};
 use crate::trace::packing::{Packing as Tables, Vm, VmType, fixture};
 use rackpool_sim::rng::{Purpose, Rng};
 use std::cmp::Reverse;
@@ -16,7 +16,7 @@ const CORE_UNITS: f64 = 1e6;
 
 /// A virtual machine that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Request {
+pub(super) struct VmRequest {
     start_days: f64,
     end_days: f64,
     core: u32,
@@ -26,7 +26,7 @@ pub(super) struct Request {
 /// A trace, read or made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Requests {
-    all: Vec<Request>,
+    all: Vec<VmRequest>,
     days: f64,
     smallest_core: u32,
     pub hash: u64,
@@ -34,7 +34,7 @@ pub(super) struct Requests {
 
 /// A virtual machine comes to a machine, or leaves it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
+pub(super) struct VmEvent {
     pub days: f64,
     /// Its number among those that were placed.
     pub vm: u32,
@@ -43,10 +43,18 @@ pub(super) struct Event {
     pub comes: bool,
 }
 
+/// The trace of a seed, placed on machines.
+#[derive(Clone, Debug)]
+pub(super) struct SeedPacking {
+    pub seed: u64,
+    pub packed: Packed,
+    pub trace_hash: u64,
+}
+
 /// What became of a trace.
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
-    pub events: Vec<Event>,
+    pub events: Vec<VmEvent>,
     pub days: f64,
     /// Virtual machines that were placed.
     pub vms: u32,
@@ -75,7 +83,7 @@ impl Requests {
                 let mut rows = Vec::new();
                 while let Some(vm) = tables.next_vm()? {
                     let types = tables.of_type(vm.vm_type);
-                    // Types that do not run on this kind of machine are somebody else's.
+                    // Types that do not run on this kind of machine belong to other kinds.
                     if let Some(row) = types.iter().find(|row| row.machine == *machine_kind) {
                         rows.push((vm, *row));
                     }
@@ -96,13 +104,13 @@ impl Requests {
         days: Option<f64>,
         memory_mib: u64,
     ) -> Result<Requests, PlanError> {
-        let request = |(vm, row): (Vm, VmType)| Request {
+        let request = |(vm, row): (Vm, VmType)| VmRequest {
             start_days: vm.start_days.unwrap_or(0.0).max(0.0),
             end_days: vm.end_days.unwrap_or(f64::INFINITY),
             core: ((row.core * CORE_UNITS).ceil() as u32).max(1),
             mib: ((row.memory * memory_mib as f64).ceil() as u64).max(1),
         };
-        let mut all: Vec<Request> = rows.map(request).filter(|it| it.end_days > 0.0).collect();
+        let mut all: Vec<VmRequest> = rows.map(request).filter(|it| it.end_days > 0.0).collect();
         all.sort_by(|a, b| a.start_days.total_cmp(&b.start_days));
         let Some(last) = all.last() else {
             return Err(PlanError::Trace("no virtual machine is in it".into()));
@@ -124,7 +132,7 @@ struct Alive {
     ends: f64,
     vm: u32,
     machine: u32,
-    request: Request,
+    request: VmRequest,
 }
 
 impl PartialEq for Alive {
@@ -154,6 +162,18 @@ struct Yard {
     rank: Vec<u32>,
     alive: BinaryHeap<Reverse<Alive>>,
     packed: Packed,
+}
+
+pub(super) fn packings(
+    plan: &Plan,
+    seeds: &[u64],
+    progress: &Progress<'_>,
+) -> Result<Vec<SeedPacking>, PlanError> {
+    side_by_side(seeds.len(), "placing virtual machines", progress, |index| {
+        let requests = Requests::of(plan, seeds[index])?;
+        let (seed, trace_hash) = (seeds[index], requests.hash);
+        Ok(SeedPacking { seed, packed: pack(&requests, plan, seed), trace_hash })
+    })
 }
 
 /// Places the virtual machines of a trace.
@@ -202,7 +222,7 @@ impl Yard {
             let Reverse(Alive { ends, vm, machine, request }) =
                 self.alive.pop().expect("it was there");
             self.change(machine, |core, mib| (core + request.core, mib + request.mib));
-            self.packed.events.push(Event {
+            self.packed.events.push(VmEvent {
                 days: ends,
                 vm,
                 machine,
@@ -212,7 +232,7 @@ impl Yard {
         }
     }
 
-    fn come(&mut self, request: Request) {
+    fn come(&mut self, request: VmRequest) {
         let fits =
             |(_, _, machine): &&(u32, u32, u32)| self.free_mib[*machine as usize] >= request.mib;
         let Some(&(_, _, machine)) = self.by_core.range((request.core, 0, 0)..).find(fits) else {
@@ -223,7 +243,7 @@ impl Yard {
         let vm = self.packed.vms;
         self.packed.vms += 1;
         let (days, mib) = (request.start_days, request.mib);
-        self.packed.events.push(Event { days, vm, machine, mib, comes: true });
+        self.packed.events.push(VmEvent { days, vm, machine, mib, comes: true });
         self.alive.push(Reverse(Alive { ends: request.end_days, vm, machine, request }));
     }
 

@@ -19,7 +19,6 @@ pub struct Latency {
     pub p50_ns: f64,
     /// Of 100 accesses 99 are faster.
     pub p99_ns: f64,
-    /// Of 1000 accesses 999.
     pub p999_ns: f64,
     pub max_ns: f64,
     /// The mean access to a pool; 0 without any.
@@ -106,7 +105,7 @@ pub(super) fn simulate(
     let over = std::sync::Mutex::new(vec![0u64; points.len()]);
     let all = points.len() as u64 * plan.performance.accesses;
     let told = |point: usize, done: u64, _: u64| {
-        let mut over = over.lock().expect("nobody panics with it");
+        let mut over = over.lock().expect("no thread panics with it");
         over[point] = done / u64::from(points[point].nodes());
         (progress.told)("simulating racks", over.iter().sum(), all);
     };

@@ -24,7 +24,7 @@ const SCHEMA: &str = "message samples {
     required double value;
 }";
 
-struct Row {
+struct SampleRow {
     engine: &'static str,
     point: i32,
     pod_machines: u16,
@@ -33,11 +33,11 @@ struct Row {
     value: f64,
 }
 
-fn rows(answer: &Answer) -> Vec<Row> {
+fn rows(answer: &Answer) -> Vec<SampleRow> {
     let mut rows = Vec::new();
     let mut add = |engine, (point, pod_machines), index: usize, quantity, value| {
         let seed = answer.seeds[index];
-        rows.push(Row { engine, point, pod_machines, seed, quantity, value });
+        rows.push(SampleRow { engine, point, pod_machines, seed, quantity, value });
     };
     let baseline = &answer.baseline;
     for (index, stranded) in baseline.stranded_by_seed.iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn write(
 }
 
 fn write_rows(
-    rows: &[Row],
+    rows: &[SampleRow],
     pairs: &[(&str, String)],
     to: impl Write + Send,
 ) -> Result<(), ParquetError> {
@@ -109,8 +109,8 @@ fn write_rows(
 
 fn column<T: DataType, W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    rows: &[Row],
-    value: impl Fn(&Row) -> T::T,
+    rows: &[SampleRow],
+    value: impl Fn(&SampleRow) -> T::T,
 ) -> Result<(), ParquetError> {
     let mut writer = group.next_column()?.expect("the schema has these columns");
     let values: Vec<T::T> = rows.iter().map(value).collect();

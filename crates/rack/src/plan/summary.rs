@@ -1,14 +1,38 @@
 //! An answer as JSON, for programs.
 
-use super::answer::{Answer, Baseline, Point};
-use super::html::Origin;
+use super::answer::Answer;
 use super::input::Plan;
 use super::performance::LATENCY_NAMES;
+use super::point::{Baseline, Point};
 use super::stats::Estimate;
 use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Of `summary.json`: changes when a field changes its meaning or goes.
 pub const SCHEMA: &str = "rackpool-plan/1";
+
+/// Where an answer comes from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    pub git_revision: String,
+    pub plan_hash: u64,
+}
+
+impl Origin {
+    pub fn new(git_revision: String, text: &str) -> Origin {
+        Origin { git_revision, plan_hash: xxh3_64(text.as_bytes()) }
+    }
+
+    /// As the pairs that a file of samples keeps.
+    pub fn pairs(&self, answer: &Answer) -> [(&'static str, String); 4] {
+        [
+            ("schema", SCHEMA.to_owned()),
+            ("git_revision", self.git_revision.clone()),
+            ("plan_hash", format!("{:016x}", self.plan_hash)),
+            ("trace_hash", format!("{:016x}", answer.trace_hash)),
+        ]
+    }
+}
 
 /// The whole answer. Hashes are text: a number of 64 bits is not safe in every reader of JSON.
 pub fn json(plan: &Plan, answer: &Answer, origin: &Origin) -> Value {

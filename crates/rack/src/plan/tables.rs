@@ -1,9 +1,10 @@
 //! The report's tables.
 
-use super::answer::{Answer, Point};
+use super::answer::Answer;
 use super::cost::{PARTS, gib};
 use super::decide::{LINK_PERCENT, P99, REMOTE_PERCENT};
 use super::input::{Plan, Price};
+use super::point::Point;
 use super::stats::Estimate;
 use crate::live::Report;
 use crate::model::config::Preset;

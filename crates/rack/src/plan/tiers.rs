@@ -1,4 +1,4 @@
-//! What each kind of memory in a plan takes and carries when nothing else uses it, and who says so.
+//! What each kind of memory in a plan takes and carries when nothing else uses it, and the source.
 
 use super::input::Plan;
 use crate::model::config::{ConfigError, Preset};
@@ -29,14 +29,21 @@ impl TierFacts {
     }
 }
 
+/// The memory of a pool or machine.
+#[derive(Clone, Copy)]
+struct MemorySpec<'a> {
+    name: &'a str,
+    channels: u16,
+}
+
 fn facts(
     tier: &str,
     preset: Option<Preset>,
-    (memory, channels): (&str, u16),
+    memory: MemorySpec<'_>,
     ports: u64,
 ) -> Result<TierFacts, ConfigError> {
     let fabric = preset.map(|preset| preset.fabric(ports));
-    let media = Media::new(memory, "pool_memory")?;
+    let media = Media::new(memory.name, "pool_memory")?;
     let source = preset.map_or(String::new(), |preset| format!("{}; ", preset.source()));
     Ok(TierFacts {
         tier: tier.to_owned(),
@@ -44,8 +51,8 @@ fn facts(
         round_trip_ns: fabric.map_or(0.0, |fabric| fabric.round_trip().as_ns_f64()),
         memory_ns: media.idle_read().as_ns_f64(),
         link_gbytes_per_s: fabric.map(|fabric| fabric.nic_rate.gbps as f64 / 8.0),
-        memory_gbytes_per_s: f64::from(channels) * media.gbytes_per_s(),
-        source: source + Media::source(memory),
+        memory_gbytes_per_s: f64::from(memory.channels) * media.gbytes_per_s(),
+        source: source + Media::source(memory.name),
     })
 }
 
@@ -56,12 +63,12 @@ impl Plan {
     /// If a memory has no meaning, which reading the plan has refused.
     pub fn tier_facts(&self) -> Vec<TierFacts> {
         let machines = &self.machines;
-        let own = (machines.local_memory.as_str(), machines.local_channels);
+        let own = MemorySpec { name: &machines.local_memory, channels: machines.local_channels };
         let sweep = &self.sweep;
         let most = |list: &[u16]| u64::from(list.iter().copied().max().unwrap_or(1));
         let ports = most(&sweep.pod_machines) + most(&sweep.pools);
         let tiers = self.tiers.iter().map(|tier| {
-            let pool = (tier.pool_memory.as_str(), tier.pool_channels);
+            let pool = MemorySpec { name: &tier.pool_memory, channels: tier.pool_channels };
             facts(&tier.name, Some(tier.preset), pool, ports)
         });
         let all: Result<Vec<TierFacts>, ConfigError> =

@@ -24,7 +24,7 @@ const PREDICTED: &str = "predicted";
 
 /// A claim with what came out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Claim {
+pub struct PaperClaim {
     /// R1 to R7, with a letter for each part.
     pub name: &'static str,
     /// What is said, as it is judged.
@@ -64,7 +64,7 @@ fn each(point: &(Config, Outcome), of: impl Fn(&WorkloadStats) -> String) -> Str
 }
 
 /// Judges all claims by the runs of one preset.
-pub fn judge(runs: &Runs<'_>) -> Vec<Claim> {
+pub fn judge(runs: &Runs<'_>) -> Vec<PaperClaim> {
     let mut claims = Vec::new();
     random(runs, &mut claims);
     local_first(runs, &mut claims);
@@ -73,9 +73,9 @@ pub fn judge(runs: &Runs<'_>) -> Vec<Claim> {
     claims
 }
 
-fn random(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
+fn random(runs: &Runs<'_>, claims: &mut Vec<PaperClaim>) {
     let point = runs.get(Run::AlternateRandom);
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R1a",
         says: "random pools, alternate pages: every program's mean is above 1 us",
         origin: PREDICTED,
@@ -83,7 +83,7 @@ fn random(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
         because: each(point, |one| format!("{:.0} ns", one.all.mean_ns())),
     });
     let (pool, remote) = (total(&point.1, |one| one.pool), total(&point.1, |one| one.remote));
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R1b",
         says: "the time at the pool alone explains it: more than half of a remote access",
         origin: PREDICTED,
@@ -91,7 +91,7 @@ fn random(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
         because: format!("{:.0} ns of {:.0} ns", pool.mean_ns(), remote.mean_ns()),
     });
     let slow = bin_shares(&point.1)[5];
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R1c",
         says: "some 2 % (1 to 4) of remote accesses take 1000 ns or more at the pool",
         origin: PREDICTED,
@@ -99,7 +99,7 @@ fn random(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
         because: format!("{:.1} %", 100.0 * slow),
     });
     let spread = spread_share(&point.1);
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R2",
         says: "pools differ much in a window: by more than half of a pool's mean",
         origin: PREDICTED,
@@ -108,10 +108,10 @@ fn random(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
     });
 }
 
-fn local_first(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
+fn local_first(runs: &Runs<'_>, claims: &mut Vec<PaperClaim>) {
     let turns = runs.get(Run::LocalTurns);
     let jumps = turns.1.workloads.iter().any(|one| steepest(one) > JUMP);
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R3a",
         says: "own memory first, pools in turn: the mean jumps (1.5 times in an epoch)",
         origin: PREDICTED,
@@ -119,7 +119,7 @@ fn local_first(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
         because: each(turns, |one| format!("at most {:.2} times", steepest(one))),
     });
     let by_random = mean(runs.get(Run::LocalRandom));
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R3b",
         says: "pools in turn are much better than random ones: at most half the mean",
         origin: PREDICTED,
@@ -129,7 +129,7 @@ fn local_first(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
     let mut worst: Vec<&WorkloadStats> = turns.1.workloads.iter().collect();
     worst.sort_by(|a, b| b.all.mean_ns().total_cmp(&a.all.mean_ns()));
     let first: Vec<&str> = worst.iter().take(2).map(|one| one.name.as_str()).collect();
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R3c",
         says: "lbm and the FDTD code are the two worst",
         origin: PREDICTED,
@@ -137,7 +137,7 @@ fn local_first(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
         because: each(turns, |one| format!("{:.0} ns", one.all.mean_ns())),
     });
     let idle = runs.get(Run::LocalIdle);
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R4a",
         says: "smart-idle is much better than turns: at most half the mean",
         origin: PREDICTED,
@@ -147,8 +147,8 @@ fn local_first(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
     claims.push(gradual("R4b", "with smart-idle the mean rises without a jump", idle));
 }
 
-fn gradual(name: &'static str, says: &'static str, point: &(Config, Outcome)) -> Claim {
-    Claim {
+fn gradual(name: &'static str, says: &'static str, point: &(Config, Outcome)) -> PaperClaim {
+    PaperClaim {
         name,
         says,
         origin: PREDICTED,
@@ -157,7 +157,7 @@ fn gradual(name: &'static str, says: &'static str, point: &(Config, Outcome)) ->
     }
 }
 
-fn alternate(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
+fn alternate(runs: &Runs<'_>, claims: &mut Vec<PaperClaim>) {
     let [local_turns, local_idle] = [Run::LocalTurns, Run::LocalIdle].map(|run| runs.get(run));
     let [turns, idle] = [Run::AlternateTurns, Run::AlternateIdle].map(|run| runs.get(run));
     claims.push(gradual("R5a", "alternate pages, turns: no jump", turns));
@@ -167,21 +167,21 @@ fn alternate(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
         "own first: turns {:.0}, smart-idle {:.0} ns; alternate: turns {:.0}, smart-idle {:.0} ns",
         means[0], means[1], means[2], means[3]
     );
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R5c",
         says: "alternate pages with smart-idle are the best of the four",
         origin: PREDICTED,
         holds: means.iter().all(|mean| means[3] <= *mean),
         because: all.clone(),
     });
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R5d",
         says: "smart-idle is better than turns, by a smaller factor than with own memory first",
         origin: PREDICTED,
         holds: means[3] < means[2] && means[2] / means[3] < means[0] / means[1],
         because: format!("{:.2} times, {:.2} times", means[2] / means[3], means[0] / means[1]),
     });
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R5e",
         says: "turns and smart-idle each do better with alternate pages",
         origin: PREDICTED,
@@ -190,10 +190,10 @@ fn alternate(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
     });
 }
 
-fn details(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
+fn details(runs: &Runs<'_>, claims: &mut Vec<PaperClaim>) {
     let above = |run| bin_shares(&runs.get(run).1)[3..].iter().sum::<f64>();
     let (idle, turns) = (above(Run::AlternateIdle), above(Run::AlternateTurns));
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R6",
         says: "with smart-idle very few (5 %) remote accesses take over 500 ns at the pool",
         origin: PREDICTED,
@@ -202,7 +202,7 @@ fn details(runs: &Runs<'_>, claims: &mut Vec<Claim>) {
     });
     let pairs = [(Run::LocalIdle, Run::LocalTurns), (Run::AlternateIdle, Run::AlternateTurns)];
     let times = pairs.map(|(idle, turns)| [network(runs.get(idle)), network(runs.get(turns))]);
-    claims.push(Claim {
+    claims.push(PaperClaim {
         name: "R7",
         says: "with smart-idle a remote access spends less time in the network",
         origin: PREDICTED,

@@ -7,7 +7,7 @@
 mod claims;
 mod figures;
 
-pub use claims::{Claim, judge};
+pub use claims::{PaperClaim, judge};
 pub use figures::{Drawing, draw};
 
 use crate::model::config::Preset;
@@ -16,7 +16,6 @@ use crate::model::{Config, Outcome, builtin};
 /// A run of one preset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Run {
-    /// Alternate pages, random pools.
     AlternateRandom,
     /// Own memory first, random pools.
     LocalRandom,
@@ -25,7 +24,6 @@ pub enum Run {
     LocalIdle,
     /// Alternate pages, pools in turn.
     AlternateTurns,
-    /// Alternate pages, smart-idle.
     AlternateIdle,
     /// Own memory first, even: ours.
     LocalEven,

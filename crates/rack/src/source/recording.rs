@@ -1,8 +1,7 @@
 //! Traces in memory: recorded once, replayed by many nodes.
 
-use super::{Access, FileSpec, KernelSpec, Pattern, Source, Stream};
+use super::{Access, FileSpec, KernelSpec, Pattern, Source, SyntheticStream, TIME_MAX};
 use crate::model::Config;
-use crate::model::config::TIME_MAX;
 use crate::trace::{self, Reader, Record, Unit, kernel};
 use rackpool_sim::time::Ps;
 use std::collections::BTreeMap;
@@ -12,15 +11,15 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// A trace in memory, shared by all nodes that replay it.
 #[derive(Debug, Default)]
-pub struct Recording {
-    /// Time, ps, and address, whose lowest bit says that it is a store.
+pub struct RecordedAccesses {
+    /// Time, ps, and address; the lowest bit of the address is set for a store.
     records: Vec<(u64, u64)>,
 }
 
-/// The bits of an address that hold its process in a [`Recording`].
+/// The bits of an address that hold its process in a [`RecordedAccesses`].
 const PID_SHIFT: u32 = 56;
 
-impl Recording {
+impl RecordedAccesses {
     /// Takes a record; its time if that is beyond [`TIME_MAX`].
     fn push(&mut self, unit: Unit, record: &Record) -> Result<(), Ps> {
         let at = match unit {
@@ -42,7 +41,6 @@ impl Recording {
         self.records.len()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -57,7 +55,7 @@ impl Recording {
 
 /// A recording from its begin to its end.
 pub struct Replay {
-    recording: Arc<Recording>,
+    recording: Arc<RecordedAccesses>,
     next: usize,
     /// Times are multiplied by this over [`STRETCH_ONE`].
     stretch: u64,
@@ -88,7 +86,7 @@ impl Source for Replay {
 /// Recordings of all patterns that several nodes replay.
 #[derive(Debug, Default)]
 pub struct TraceSet {
-    recordings: BTreeMap<Pattern, Arc<Recording>>,
+    recordings: BTreeMap<Pattern, Arc<RecordedAccesses>>,
 }
 
 /// A trace that cannot be used.
@@ -159,7 +157,7 @@ impl TraceSet {
     /// [`TraceSet::record`].
     pub fn source(&self, config: &Config, pattern: &Pattern, index: u64) -> Box<dyn Source> {
         if let Pattern::Synthetic(spec) = pattern {
-            return Box::new(Stream::new(spec, config.seed, index));
+            return Box::new(SyntheticStream::new(spec, config.seed, index));
         }
         let recording = Arc::clone(&self.recordings[pattern]);
         Box::new(Replay { recording, next: 0, stretch: self.stretch(config) })
@@ -183,10 +181,10 @@ impl TraceSet {
     }
 }
 
-fn of_kernel(spec: &KernelSpec, count: u64) -> Result<Recording, TraceSetError> {
+fn of_kernel(spec: &KernelSpec, count: u64) -> Result<RecordedAccesses, TraceSetError> {
     let config = spec.config().map_err(TraceSetError::Kernel)?;
     let unit = config.header().unit;
-    let mut recording = Recording::default();
+    let mut recording = RecordedAccesses::default();
     let mut emit = |record: Record| match recording.push(unit, &record) {
         Ok(()) if (recording.records.len() as u64) < count => ControlFlow::Continue(()),
         _ => ControlFlow::Break(()),
@@ -198,13 +196,13 @@ fn of_kernel(spec: &KernelSpec, count: u64) -> Result<Recording, TraceSetError> 
     Ok(recording)
 }
 
-fn of_file(spec: &FileSpec, count: u64) -> Result<Recording, TraceSetError> {
+fn of_file(spec: &FileSpec, count: u64) -> Result<RecordedAccesses, TraceSetError> {
     let format = spec.format.as_deref().map(str::parse).transpose();
     let format = format.map_err(TraceSetError::Kernel)?;
     let options = trace::Options { format, ..trace::Options::default() };
     let mut reader = trace::open(&spec.path, &options)?;
     let unit = reader.header().unit;
-    let mut recording = Recording::default();
+    let mut recording = RecordedAccesses::default();
     while (recording.records.len() as u64) < count
         && let Some(record) = reader.next()?
     {

@@ -8,7 +8,6 @@ use flate2::read::MultiGzDecoder;
 use lzma_rust2::XzReader;
 use std::io::{self, Read};
 
-/// Longest line, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 4096;
 /// The buffer: the longest line, and enough that system calls do not matter.
 const BUFFER_BYTES: usize = 64 << 10;

@@ -16,7 +16,7 @@ mod stat;
 mod write;
 
 pub use error::{Cause, TraceError};
-pub use pace::{Injection, parse_hz};
+pub use pace::{TraceInjection, parse_hz};
 pub use read::{open, read_bytes, read_stream};
 pub use stat::{Stat, stat};
 pub use write::{FileType, ParquetWriter, Writer, create, writer};
@@ -46,9 +46,7 @@ pub struct Record {
 /// What [`Record::at`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds.
     Ns,
-    /// Cycles of a clock.
     Cycles {
         /// The clock's frequency, not 0.
         hz: u64,
@@ -91,7 +89,7 @@ pub struct Header {
     pub name: String,
     pub unit: Unit,
     /// How the times were made, if the trace has none of its own.
-    pub injection: Option<Injection>,
+    pub injection: Option<TraceInjection>,
 }
 
 /// A stream of records in the order of their times.
@@ -216,7 +214,7 @@ pub struct Options {
     /// DRAMSys (DDR4-2400) if it is not said.
     pub hz: Option<u64>,
     /// How records without times are injected. Such a trace is refused without it.
-    pub injection: Option<Injection>,
+    pub injection: Option<TraceInjection>,
 }
 
 #[cfg(test)]

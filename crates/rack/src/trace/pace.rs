@@ -9,13 +9,13 @@ use std::str::FromStr;
 
 /// How records without times are injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Injection {
+pub enum TraceInjection {
     /// The same time from each record to the next.
     Gap { ps: u64 },
     /// The same time for each instruction, for formats that count instructions: a processor's
     /// cycles for an instruction, at its clock.
     Instruction { ps: u64 },
-    /// No times: who replays keeps this many accesses under way, and begins the next one when one
+    /// No times: the replay keeps this many accesses under way, and begins the next one when one
     /// of them ends.
     Closed {
         /// Accesses under way, at least 1.
@@ -23,22 +23,22 @@ pub enum Injection {
     },
 }
 
-impl fmt::Display for Injection {
+impl fmt::Display for TraceInjection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Injection::Gap { ps } => write!(f, "gap:{ps}ps"),
-            Injection::Instruction { ps } => write!(f, "instruction:{ps}ps"),
-            Injection::Closed { window } => write!(f, "closed:{window}"),
+            TraceInjection::Gap { ps } => write!(f, "gap:{ps}ps"),
+            TraceInjection::Instruction { ps } => write!(f, "instruction:{ps}ps"),
+            TraceInjection::Closed { window } => write!(f, "closed:{window}"),
         }
     }
 }
 
-impl FromStr for Injection {
+impl FromStr for TraceInjection {
     type Err = String;
 
     /// `gap:TIME`, `instruction:TIME`, `cpi:N@CLOCK` or `closed:WINDOW`, as in `gap:2.5ns`,
     /// `cpi:1.2@3.6GHz`, `closed:16`.
-    fn from_str(text: &str) -> Result<Injection, String> {
+    fn from_str(text: &str) -> Result<TraceInjection, String> {
         let wrong = || {
             format!(
                 "`{text}` is no injection: gap:TIME, cpi:N@CLOCK or closed:WINDOW, \
@@ -47,18 +47,18 @@ impl FromStr for Injection {
         };
         let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
         match kind {
-            "gap" => Ok(Injection::Gap { ps: ps(rest).ok_or_else(wrong)? }),
-            "instruction" => Ok(Injection::Instruction { ps: ps(rest).ok_or_else(wrong)? }),
+            "gap" => Ok(TraceInjection::Gap { ps: ps(rest).ok_or_else(wrong)? }),
+            "instruction" => Ok(TraceInjection::Instruction { ps: ps(rest).ok_or_else(wrong)? }),
             "cpi" => {
                 let (cpi, clock) = rest.split_once('@').ok_or_else(wrong)?;
                 let cpi: f64 = cpi.parse().map_err(|_| wrong())?;
                 let hz = parse_hz(clock).map_err(|_| wrong())?;
                 let ps = (cpi * 1e12 / hz as f64).round();
                 let sensible = cpi > 0.0 && (1.0..1e12).contains(&ps);
-                sensible.then_some(Injection::Instruction { ps: ps as u64 }).ok_or_else(wrong)
+                sensible.then_some(TraceInjection::Instruction { ps: ps as u64 }).ok_or_else(wrong)
             }
             "closed" => match rest.parse() {
-                Ok(window) if window > 0 => Ok(Injection::Closed { window }),
+                Ok(window) if window > 0 => Ok(TraceInjection::Closed { window }),
                 _ => Err(wrong()),
             },
             _ => Err(wrong()),
@@ -100,17 +100,20 @@ pub fn parse_hz(text: &str) -> Result<u64, String> {
 
 #[derive(Debug)]
 pub(crate) struct Pace {
-    injection: Injection,
+    injection: TraceInjection,
     /// Of the record that comes next, in picoseconds.
     ps: u64,
 }
 
 impl Pace {
     /// For a format without times.
-    pub(crate) fn new(injection: Option<Injection>, instructions: bool) -> Result<Pace, Cause> {
+    pub(crate) fn new(
+        injection: Option<TraceInjection>,
+        instructions: bool,
+    ) -> Result<Pace, Cause> {
         match injection {
             None => Err(Cause::Untimed { instructions }),
-            Some(Injection::Instruction { .. }) if !instructions => Err(Cause::NoInstructions),
+            Some(TraceInjection::Instruction { .. }) if !instructions => Err(Cause::NoInstructions),
             Some(injection) => Ok(Pace { injection, ps: 0 }),
         }
     }
@@ -121,13 +124,13 @@ impl Pace {
 
     /// Whether only instructions let time pass.
     pub(crate) fn needs_instructions(&self) -> bool {
-        matches!(self.injection, Injection::Instruction { .. })
+        matches!(self.injection, TraceInjection::Instruction { .. })
     }
 
     /// The next record's time, in nanoseconds.
     pub(crate) fn record(&mut self) -> Result<u64, Cause> {
         let at = self.ps / 1000;
-        if let Injection::Gap { ps } = self.injection {
+        if let TraceInjection::Gap { ps } = self.injection {
             self.pass(1, ps)?;
         }
         Ok(at)
@@ -135,7 +138,7 @@ impl Pace {
 
     pub(crate) fn instructions(&mut self, count: u64) -> Result<(), Cause> {
         match self.injection {
-            Injection::Instruction { ps } => self.pass(count, ps),
+            TraceInjection::Instruction { ps } => self.pass(count, ps),
             _ => Ok(()),
         }
     }
@@ -156,17 +159,17 @@ mod tests {
     #[test]
     fn injections_are_read_as_they_are_written() {
         for (text, injection) in [
-            ("gap:2.5ns", Injection::Gap { ps: 2500 }),
-            ("gap:0ns", Injection::Gap { ps: 0 }),
-            ("cpi:1.8@3.6GHz", Injection::Instruction { ps: 500 }),
-            ("closed:16", Injection::Closed { window: 16 }),
+            ("gap:2.5ns", TraceInjection::Gap { ps: 2500 }),
+            ("gap:0ns", TraceInjection::Gap { ps: 0 }),
+            ("cpi:1.8@3.6GHz", TraceInjection::Instruction { ps: 500 }),
+            ("closed:16", TraceInjection::Closed { window: 16 }),
         ] {
             assert_eq!(text.parse(), Ok(injection), "{text}");
             assert_eq!(injection.to_string().parse(), Ok(injection), "{text}");
         }
         for text in ["", "gap", "gap:5", "gap:-1ns", "closed:0", "cpi:1", "cpi:0@1GHz", "gap:NaNns"]
         {
-            assert!(text.parse::<Injection>().is_err(), "{text}");
+            assert!(text.parse::<TraceInjection>().is_err(), "{text}");
         }
     }
 
@@ -182,15 +185,15 @@ mod tests {
 
     #[test]
     fn time_passes_by_records_or_by_instructions_and_ends_with_an_error() {
-        let mut gap = Pace::new(Some(Injection::Gap { ps: 1500 }), false).unwrap();
+        let mut gap = Pace::new(Some(TraceInjection::Gap { ps: 1500 }), false).unwrap();
         let times: Vec<u64> = (0..4).map(|_| gap.record().unwrap()).collect();
         assert_eq!(times, [0, 1, 3, 4]);
-        let mut cpi = Pace::new(Some(Injection::Instruction { ps: 500 }), true).unwrap();
+        let mut cpi = Pace::new(Some(TraceInjection::Instruction { ps: 500 }), true).unwrap();
         cpi.instructions(5).unwrap();
         assert_eq!((cpi.record().unwrap(), cpi.record().unwrap()), (2, 2));
         assert!(matches!(cpi.instructions(u64::MAX), Err(Cause::Oversized { .. })));
         assert!(matches!(Pace::new(None, true), Err(Cause::Untimed { instructions: true })));
-        let cpi = Some(Injection::Instruction { ps: 1 });
+        let cpi = Some(TraceInjection::Instruction { ps: 1 });
         assert!(matches!(Pace::new(cpi, false), Err(Cause::NoInstructions)));
     }
 }

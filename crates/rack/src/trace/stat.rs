@@ -32,7 +32,6 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// The footprint in bytes.
     pub fn footprint_bytes(&self) -> u64 {
         self.pages.saturating_mul(PAGE_BYTES)
     }
@@ -41,6 +40,13 @@ impl Stat {
     pub fn span_ns(&self) -> u64 {
         self.end_ns - self.begin_ns
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ThreadId {
+    node: u16,
+    pid: u32,
+    tid: u32,
 }
 
 /// Counts until a stream ends. Memory grows with the footprint, up to a bound.
@@ -52,7 +58,8 @@ pub(crate) struct Counter {
     /// The group that was used last, with the bits that it has.
     last: Option<((u64, u64), u64)>,
     threads: BTreeMap<(u16, u32), BTreeMap<u32, ()>>,
-    thread: Option<(u16, u32, u32)>,
+    /// Of the last record.
+    thread: Option<ThreadId>,
 }
 
 const THREADS_MAX: u64 = 1 << 16;
@@ -72,10 +79,10 @@ impl Counter {
         for page in record.addr / PAGE_BYTES..=last / PAGE_BYTES {
             self.page(space, page);
         }
-        let who = (record.node, record.pid, record.tid);
-        if self.thread != Some(who) {
-            self.thread = Some(who);
-            self.thread(who);
+        let thread = ThreadId { node: record.node, pid: record.pid, tid: record.tid };
+        if self.thread != Some(thread) {
+            self.thread = Some(thread);
+            self.thread(thread);
         }
     }
 
@@ -94,7 +101,8 @@ impl Counter {
         self.last = Some((key, *bits));
     }
 
-    fn thread(&mut self, (node, pid, tid): (u16, u32, u32)) {
+    fn thread(&mut self, thread: ThreadId) {
+        let ThreadId { node, pid, tid } = thread;
         if self.stat.threads < THREADS_MAX {
             let threads = self.threads.entry((node, pid)).or_default();
             self.stat.threads += u64::from(threads.insert(tid, ()).is_none());

@@ -2,7 +2,7 @@
 
 use super::error::{Cause, TraceError};
 use super::read::{COLUMNS, Column};
-use super::{Header, Injection, Record, Unit};
+use super::{Header, Record, TraceInjection, Unit};
 use flate2::Compression as GzLevel;
 use flate2::write::GzEncoder;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -190,7 +190,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// # Errors
     /// The system's.
     pub fn new(name: String, to: W, header: &Header) -> Result<ParquetWriter<W>, TraceError> {
-        let pairs = header.injection.map(|injection: Injection| {
+        let pairs = header.injection.map(|injection: TraceInjection| {
             vec![KeyValue::new(INJECTION_KEY.to_owned(), injection.to_string())]
         });
         let path = |column: &str| ColumnPath::from(column);

@@ -1,12 +1,12 @@
 //! The judge of commands finds nothing in what channels do, and everything that is planted.
 
 use rackpool_rack::dram::checker::{Checker, Rule, Violation};
-use rackpool_rack::dram::stream::{Pace, Pattern, Stream};
+use rackpool_rack::dram::stream::{AddressOrder, ArrivalRate, RequestStream};
 use rackpool_rack::dram::timing::{DDR4_2400, DDR5_4800, Timing};
 use rackpool_rack::dram::{Channel, Command, CommandKind, Config};
 
 /// Runs a stream under the eyes of a checker of another configuration.
-fn judged(config: &Config, judge: &Config, stream: &Stream) -> (u64, Option<Violation>) {
+fn judged(config: &Config, judge: &Config, stream: &RequestStream) -> (u64, Option<Violation>) {
     let mut channel = Channel::new(config).unwrap();
     channel.keep_commands();
     let (mut checker, mut commands) = (Checker::new(judge), Vec::new());
@@ -23,21 +23,17 @@ fn judged(config: &Config, judge: &Config, stream: &Stream) -> (u64, Option<Viol
 }
 
 /// Streams that meet every rule: both patterns, both paces, writes between reads.
-fn streams(requests: u64) -> impl Iterator<Item = Stream> {
+fn streams(requests: u64) -> impl Iterator<Item = RequestStream> {
     let kinds = [
-        (Pattern::Random, Pace::Saturated, 333),
-        (Pattern::Sequential, Pace::Saturated, 333),
-        (Pattern::Random, Pace::Every(20), 333),
-        (Pattern::Sequential, Pace::Every(9), 100),
-        (Pattern::Random, Pace::Saturated, 0),
-        (Pattern::Random, Pace::Every(7), 900),
+        (AddressOrder::Random, ArrivalRate::Saturated, 333),
+        (AddressOrder::Sequential, ArrivalRate::Saturated, 333),
+        (AddressOrder::Random, ArrivalRate::Every(20), 333),
+        (AddressOrder::Sequential, ArrivalRate::Every(9), 100),
+        (AddressOrder::Random, ArrivalRate::Saturated, 0),
+        (AddressOrder::Random, ArrivalRate::Every(7), 900),
     ];
-    kinds.into_iter().enumerate().map(move |(number, (pattern, pace, writes_permille))| Stream {
-        pattern,
-        pace,
-        writes_permille,
-        requests,
-        seed: number as u64,
+    kinds.into_iter().enumerate().map(move |(number, (pattern, pace, writes_permille))| {
+        RequestStream { pattern, pace, writes_permille, requests, seed: number as u64 }
     })
 }
 
@@ -50,7 +46,7 @@ fn configs() -> Vec<Config> {
     configs.push(two);
     let mut closed = Config::new(DDR5_4800);
     closed.geometry.ranks = 2;
-    closed.page = rackpool_rack::dram::Page::Closed;
+    closed.page = rackpool_rack::dram::RowPolicy::Closed;
     configs.push(closed);
     configs
 }

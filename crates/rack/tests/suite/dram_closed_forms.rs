@@ -1,7 +1,7 @@
 //! What the constants alone say, and what other simulators measured of the same constants.
 
-use rackpool_rack::dram::stream::{Outcome, Pace, Pattern, Stream};
-use rackpool_rack::dram::{Channel, Completion, Config, Page, Request};
+use rackpool_rack::dram::stream::{AddressOrder, ArrivalRate, RequestStream, StreamResult};
+use rackpool_rack::dram::{Channel, Completion, Config, Request, RowPolicy};
 
 fn channel(config: &Config) -> Channel {
     Channel::new(config).unwrap()
@@ -36,8 +36,8 @@ fn alone(preset: &str) -> (u64, u64, u64) {
     latencies
 }
 
-fn stream(pattern: Pattern, pace: Pace, writes_permille: u64) -> Outcome {
-    let stream = Stream { pattern, pace, writes_permille, requests: 300_000, seed: 1 };
+fn stream(pattern: AddressOrder, pace: ArrivalRate, writes_permille: u64) -> StreamResult {
+    let stream = RequestStream { pattern, pace, writes_permille, requests: 300_000, seed: 1 };
     stream.run(0, &mut channel(&Config::preset("ddr4-2400").unwrap()), |_| ())
 }
 
@@ -57,7 +57,7 @@ fn an_idle_ddr4_2400_reads_in_36_cycles_a_conflict_in_52_and_a_hit_in_20() {
 #[test]
 fn a_closed_page_reads_every_time_as_if_idle() {
     let mut config = Config::preset("ddr4-2400").unwrap();
-    config.page = Page::Closed;
+    config.page = RowPolicy::Closed;
     let mut channel = channel(&config);
     for number in 0..10 {
         assert_eq!(read(&mut channel, 1000 * (number + 1), number << 22), 36);
@@ -91,7 +91,7 @@ fn a_posted_write_completes_in_the_next_cycle_and_answers_reads_of_its_line() {
 
 #[test]
 fn random_reads_at_saturation_are_bound_by_four_activates_a_window_and_by_refreshes() {
-    let outcome = stream(Pattern::Random, Pace::Saturated, 0);
+    let outcome = stream(AddressOrder::Random, ArrivalRate::Saturated, 0);
     let bound = 300_000.0 * 26.0 / 4.0 / (1.0 - 433.0 / 9364.0);
     assert_within("cycles", outcome.cycles as f64, bound, 2.0);
     assert!(outcome.cycles as f64 >= bound, "quicker than the constants allow");
@@ -101,14 +101,14 @@ fn random_reads_at_saturation_are_bound_by_four_activates_a_window_and_by_refres
 /// requests, one in 20 cycles.
 #[test]
 fn light_streams_have_the_latencies_that_ramulator2_measures() {
-    let random = stream(Pattern::Random, Pace::Every(20), 0);
+    let random = stream(AddressOrder::Random, ArrivalRate::Every(20), 0);
     assert_within("random reads", random.average(), 73.6, 5.0);
-    let sequential = stream(Pattern::Sequential, Pace::Every(20), 0);
+    let sequential = stream(AddressOrder::Sequential, ArrivalRate::Every(20), 0);
     assert_within("sequential reads", sequential.average(), 36.3, 5.0);
-    let random = stream(Pattern::Random, Pace::Every(20), 333);
+    let random = stream(AddressOrder::Random, ArrivalRate::Every(20), 333);
     assert_within("random, a third writes", random.average(), 72.2, 15.0);
     assert_within("p99", random.percentile(0.99) as f64, 467.0, 15.0);
-    let sequential = stream(Pattern::Sequential, Pace::Every(20), 333);
+    let sequential = stream(AddressOrder::Sequential, ArrivalRate::Every(20), 333);
     assert_within("sequential, a third writes", sequential.average(), 37.9, 15.0);
     assert_within("p99", sequential.percentile(0.99) as f64, 416.0, 15.0);
 }
@@ -116,9 +116,9 @@ fn light_streams_have_the_latencies_that_ramulator2_measures() {
 /// Cycles of 300,000 requests, a third of them writes.
 #[test]
 fn saturated_streams_take_the_cycles_that_ramulator2_measures() {
-    let random = stream(Pattern::Random, Pace::Saturated, 333);
+    let random = stream(AddressOrder::Random, ArrivalRate::Saturated, 333);
     assert_within("random", random.cycles as f64, 2_117_000.0, 2.0);
-    let sequential = stream(Pattern::Sequential, Pace::Saturated, 333);
+    let sequential = stream(AddressOrder::Sequential, ArrivalRate::Saturated, 333);
     assert_within("sequential", sequential.cycles as f64, 1_623_000.0, 2.0);
 }
 
@@ -170,7 +170,7 @@ fn with_gaps(
     config: &Config,
     gaps: &[u64],
     keep: bool,
-) -> (Vec<Completion>, rackpool_rack::dram::Counts) {
+) -> (Vec<Completion>, rackpool_rack::dram::ChannelCounts) {
     let mut channel = channel(config);
     if keep {
         channel.keep_commands();
@@ -194,7 +194,7 @@ fn with_gaps(
 #[test]
 fn idle_time_is_left_out_and_everything_else_is_as_if_it_were_not() {
     for preset in ["ddr4-2400", "ddr5-4800", "dracksim"] {
-        for page in [Page::Open, Page::Closed] {
+        for page in [RowPolicy::Open, RowPolicy::Closed] {
             let config = Config { page, ..Config::preset(preset).unwrap() };
             let interval = u64::from(config.timing.t_refi);
             let around = (0..40).map(|turn| interval * turn / 7 + turn * 13);

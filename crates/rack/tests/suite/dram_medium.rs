@@ -1,17 +1,17 @@
 //! Links and fixed times before and in place of a channel.
 
-use rackpool_rack::dram::medium::{Link, Medium, MediumConfig};
+use rackpool_rack::dram::medium::{CxlLink, DramMedium, MediumConfig};
 use rackpool_rack::dram::{Completion, Config, Request};
 
 /// 50 cycles of 833 ps a way, 64 + 8 bytes in 8 cycles of 833 ps.
-const LINK: Link = Link { latency_ps: 50 * 833, bytes_per_us: 10_805, header_bytes: 8 };
+const LINK: CxlLink = CxlLink { latency_ps: 50 * 833, bytes_per_us: 10_805, header_bytes: 8 };
 
-fn cxl(link: Link) -> Medium {
+fn cxl(link: CxlLink) -> DramMedium {
     let dram = Config::preset("ddr4-2400").unwrap();
-    Medium::new(&MediumConfig::Cxl { link, dram }).unwrap()
+    DramMedium::new(&MediumConfig::Cxl { link, dram }).unwrap()
 }
 
-fn finish(medium: &mut Medium) -> Vec<Completion> {
+fn finish(medium: &mut DramMedium) -> Vec<Completion> {
     let mut done = Vec::new();
     while let Some(at) = medium.next_event() {
         medium.advance(at, &mut done);
@@ -35,10 +35,10 @@ fn an_idle_link_adds_its_latency_twice_and_its_transfers() {
 
 #[test]
 fn a_link_bounds_the_rate_and_loses_nothing_when_the_channel_is_slower() {
-    let slow = Link { bytes_per_us: LINK.bytes_per_us / 4, ..LINK };
+    let slow = CxlLink { bytes_per_us: LINK.bytes_per_us / 4, ..LINK };
     // 32 cycles a line; random lines of the channel take 6.5.
     for (link, cycles_a_read) in
-        [(slow, 32.0), (LINK, 8.0), (Link { bytes_per_us: 1_000_000, ..LINK }, 6.8)]
+        [(slow, 32.0), (LINK, 8.0), (CxlLink { bytes_per_us: 1_000_000, ..LINK }, 6.8)]
     {
         let mut medium = cxl(link);
         let (mut now, mut done, count) = (0, Vec::new(), 20_000_u64);
@@ -61,8 +61,8 @@ fn a_link_bounds_the_rate_and_loses_nothing_when_the_channel_is_slower() {
 #[test]
 fn a_link_without_bandwidth_is_refused() {
     let dram = Config::preset("ddr4-2400").unwrap();
-    let link = Link { bytes_per_us: 0, ..LINK };
-    let error = Medium::new(&MediumConfig::Cxl { link, dram }).err().unwrap();
+    let link = CxlLink { bytes_per_us: 0, ..LINK };
+    let error = DramMedium::new(&MediumConfig::Cxl { link, dram }).err().unwrap();
     assert_eq!(
         error.to_string(),
         format!("link.bytes_per_us is 0; it must be from 1 to {}", u64::MAX)
@@ -71,7 +71,7 @@ fn a_link_without_bandwidth_is_refused() {
 
 #[test]
 fn a_fixed_time_is_the_same_for_all() {
-    let mut medium = Medium::new(&MediumConfig::Fixed { t_ck_ps: 1000, latency: 80 }).unwrap();
+    let mut medium = DramMedium::new(&MediumConfig::Fixed { t_ck_ps: 1000, latency: 80 }).unwrap();
     for id in 0..5 {
         medium.submit(id, Request { id, addr: 0, write: id == 2 }).unwrap();
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rackpool_rack::dram::checker::Checker;
 use rackpool_rack::dram::map::MapName;
 use rackpool_rack::dram::timing::{DDR4_2400, DDR5_4800, DRACKSIM};
-use rackpool_rack::dram::{Channel, Command, Completion, Config, Page, Request};
+use rackpool_rack::dram::{Channel, Command, Completion, Config, Request, RowPolicy};
 
 /// Presets with other shapes, other constants and other policies.
 fn config() -> impl Strategy<Value = Config> {
@@ -21,7 +21,7 @@ fn config() -> impl Strategy<Value = Config> {
         config.geometry.groups = 1 << shape.1;
         config.geometry.banks = 1 << shape.2;
         config.map = MapName(maps[shape.3].into());
-        config.page = if shape.4 { Page::Open } else { Page::Closed };
+        config.page = if shape.4 { RowPolicy::Open } else { RowPolicy::Closed };
         (config.read_queue, config.write_queue) = (queues.0, queues.1);
         config.write_low_percent = queues.2.min(queues.3);
         config.write_high_percent = queues.2.max(queues.3);

@@ -15,7 +15,7 @@ fn little_stranding_is_answered_with_do_not_pool_and_figures() {
 }
 
 #[test]
-fn much_stranding_is_answered_with_a_plan_whose_claim_other_seeds_confirm() {
+fn much_stranding_is_answered_with_a_plan_and_other_seeds_confirm_its_claim() {
     let (question, answer) = work_out(&small("much"), 2);
     let verdict = &answer.verdict;
     assert!(verdict.pool && verdict.text.starts_with("Pool: "), "{}", verdict.text);
@@ -114,7 +114,7 @@ fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
             "missing field",
         ),
         ("source = \"made up for this example\"\n", "", "prices.machine_dram.source", "missing"),
-        ("source = \"made up\" }", "source = \" \" }", "tiers.0.prices.pool.source", "who"),
+        ("source = \"made up\" }", "source = \" \" }", "tiers.0.prices.pool.source", "name where"),
         ("\"alternate+even", "\"alternate+nearest", "sweep.placement", "nearest"),
         ("local_percent = [40, 60]", "local_percent = [40, 100]", "sweep.local_percent.1", "99"),
         ("preset = \"cxl\" ", "preset = \"cxn\" ", "tiers.0.preset", "cxn"),
@@ -253,12 +253,12 @@ fn microseconds_and_nanoseconds_lead_to_different_plans() {
     assert!(pool && tier == "network" && (109.0..111.0).contains(&round_trip_ns), "{tier}");
     let (tier, pool, round_trip_ns) = of("rdma", "600 ns");
     assert!(pool && tier != "network" && (1809.0..1811.0).contains(&round_trip_ns), "{tier}");
-    // Who stands microseconds may have them.
+    // A bound of microseconds allows the network.
     assert_eq!(of("rdma", "20 us").0, "network");
 }
 
 #[test]
-fn every_tier_says_what_it_takes_and_carries_and_who_says_so() {
+fn every_tier_says_what_it_takes_and_carries_and_by_which_source() {
     let text = small("much");
     let (question, answer) = work_out(&text, 2);
     let page = plan::page(&question, &answer, &origin(&text));

@@ -2,12 +2,14 @@
 //! wrong-endian. Errors name file, record and cause.
 
 use proptest::prelude::*;
-use rackpool_rack::trace::{Cause, Format, Header, Injection, Options, Unit, open, read_bytes};
+use rackpool_rack::trace::{
+    Cause, Format, Header, Options, TraceInjection, Unit, open, read_bytes,
+};
 use rackpool_rack::trace::{FileType, ParquetWriter, Reader, Record, Writer, create, stat};
 use std::io::Write;
 
 fn options(format: Format) -> Options {
-    let injection = Some(Injection::Gap { ps: 10_000 });
+    let injection = Some(TraceInjection::Gap { ps: 10_000 });
     Options { format: Some(format), node: 3, pid: 7, injection, ..Options::default() }
 }
 
@@ -90,7 +92,7 @@ fn champsims_instructions_load_and_then_store() {
         champsim(0x40_0004, [0, 0], [0; 4], false),
         champsim(0x40_0008, [0, 0x6000], [0; 4], false),
     ];
-    let cpi = Some(Injection::Instruction { ps: 500 });
+    let cpi = Some(TraceInjection::Instruction { ps: 500 });
     let options = Options { injection: cpi, ..options(Format::ChampSim) };
     let records = all(read_bytes("a", bytes.concat(), &options).unwrap()).unwrap();
     let expected =
@@ -125,7 +127,7 @@ fn texts_are_read_line_by_line() {
     let expected = [(0, 0x1ffe, 8, false), (10, 0x2000, 4, false), (20, 0x2000, 4, true)];
     assert_eq!(short(&records)[..3], expected);
     assert_eq!(short(&records)[3], (30, 0x30, 2, true));
-    let cpi = Some(Injection::Instruction { ps: 2000 });
+    let cpi = Some(TraceInjection::Instruction { ps: 2000 });
     let timed = Options { injection: cpi, ..options(Format::Lackey) };
     let records = all(read_bytes("a", lackey.to_vec(), &timed).unwrap()).unwrap();
     assert_eq!(records.iter().map(|record| record.at).collect::<Vec<_>>(), [2, 4, 4, 4]);
@@ -199,7 +201,7 @@ fn lines_of_another_program_are_counted_and_nothing_else_is_no_trace() {
 
 #[test]
 fn no_time_is_made_of_instructions_that_are_not_there() {
-    let cpi = Some(Injection::Instruction { ps: 500 });
+    let cpi = Some(TraceInjection::Instruction { ps: 500 });
     let options = Options { injection: cpi, ..options(Format::Lackey) };
     let read = |text: &str| {
         let reader = read_bytes("a.trace", text.as_bytes().to_vec(), &options);
@@ -261,12 +263,12 @@ fn a_trace_without_times_is_refused_until_it_is_said_how_it_is_injected() {
         let silent = Options { format: Some(format), ..Options::default() };
         let error = read_bytes("a", bytes.clone(), &silent).err().unwrap();
         assert!(matches!(error.cause, Cause::Untimed { .. }), "{error}");
-        let closed = Some(Injection::Closed { window: 16 });
+        let closed = Some(TraceInjection::Closed { window: 16 });
         let mut reader = read_bytes("a", bytes, &Options { injection: closed, ..silent }).unwrap();
         assert_eq!(reader.header().injection, closed);
         assert_eq!(reader.next().unwrap().unwrap().at, 0);
     }
-    let cpi = Some(Injection::Instruction { ps: 1 });
+    let cpi = Some(TraceInjection::Instruction { ps: 1 });
     let options = Options { injection: cpi, ..options(Format::Ramulator2) };
     let error = read_bytes("a", b"LD 1\n".to_vec(), &options).err().unwrap();
     assert!(matches!(error.cause, Cause::NoInstructions), "{error}");
@@ -278,7 +280,7 @@ fn parquet(records: &[Record], header: &Header) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn nanoseconds(injection: Option<Injection>) -> Header {
+fn nanoseconds(injection: Option<TraceInjection>) -> Header {
     Header { name: "a".into(), unit: Unit::Ns, injection }
 }
 
@@ -370,7 +372,9 @@ fn a_file_becomes_what_its_name_says_or_none() {
 
 #[test]
 fn the_injection_stays_with_the_file_and_cycles_become_nanoseconds() {
-    for injection in [Some(Injection::Closed { window: 8 }), Some(Injection::Gap { ps: 5 }), None] {
+    for injection in
+        [Some(TraceInjection::Closed { window: 8 }), Some(TraceInjection::Gap { ps: 5 }), None]
+    {
         let bytes = parquet(&[Record::default()], &nanoseconds(injection));
         let reader = read_bytes("a", bytes, &Options::default()).unwrap();
         assert_eq!(reader.header().injection, injection);

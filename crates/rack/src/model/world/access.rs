@@ -1,7 +1,7 @@
 //! From a node's access to its end: page faults, own memory, remote lines.
 
 use super::*;
-use crate::model::pages::{PAGE_LINES, Place, key_of};
+use crate::model::pages::{PAGE_LINES, PageLocation, key_of};
 use crate::source::Access;
 
 impl World {
@@ -66,13 +66,13 @@ impl World {
         node.is_others_turn = is_own_turn;
         let mut wait = Ps::ns(self.times.costs.fault_ns);
         let own_first = order.own_first(is_own_turn);
-        let mut place = if own_first { node.frames.take().map(Place::Local) } else { None };
+        let mut place = if own_first { node.frames.take().map(PageLocation::Local) } else { None };
         if place.is_none() {
             let remote = self.remote_page(now, index, &mut wait);
             let node = &mut self.state.nodes[index];
             place = remote.or_else(|| node.frames.take()).map(|slot| match remote {
-                Some(_) => Place::Remote(slot),
-                None => Place::Local(slot),
+                Some(_) => PageLocation::Remote(slot),
+                None => PageLocation::Local(slot),
             });
         }
         let Some(place) = place else {
@@ -81,7 +81,7 @@ impl World {
         };
         let node = &mut self.state.nodes[index];
         let page = node.pages.add(key, place);
-        if let Place::Local(frame) = place {
+        if let PageLocation::Local(frame) = place {
             node.frames.own(frame, page);
         }
         let stats = &mut self.state.workloads[usize::from(node.workload)];
@@ -122,13 +122,13 @@ impl World {
         let flight = &mut self.state.flights.all[number as usize];
         flight.began = now;
         let slot = match node.pages.page(page).place {
-            Place::Local(frame) => {
+            PageLocation::Local(frame) => {
                 flight.pool = u16::MAX;
                 let addr = World::frame_addr(frame, line);
                 self.submit(now, index, u64::from(number), addr, write);
                 return;
             }
-            Place::Remote(slot) => slot,
+            PageLocation::Remote(slot) => slot,
         };
         if is_hot {
             self.consider_move(now, index, page);
@@ -164,7 +164,7 @@ impl World {
         let steps = node.controller.lookup_steps();
         let lookup = Ps(steps * self.times.costs.lookup_step_ps);
         let (from, write) = (Endpoint(flight.node), flight.write);
-        let kind = if write { Kind::WriteLine } else { Kind::ReadLine };
+        let kind = if write { PacketKind::WriteLine } else { PacketKind::ReadLine };
         self.state.manager.count_access(pool);
         self.state.pools.count(window, usize::from(pool), usize::from(self.config.pools));
         let packet = self.state.net.packet(from, self.pool_endpoint(pool), kind, number);
@@ -188,7 +188,7 @@ impl World {
         if self.config.pool_holds_back() {
             for id in taken.iter().filter(|id| **id < LINE_OF_MOVE) {
                 let flight = self.state.flights.all[*id as usize];
-                let kind = if flight.write { Kind::WriteLine } else { Kind::ReadLine };
+                let kind = if flight.write { PacketKind::WriteLine } else { PacketKind::ReadLine };
                 let (from, to) = (Endpoint(flight.node), self.pool_endpoint(flight.pool));
                 let packet = self.state.net.packet(from, to, kind, *id as u32);
                 self.state.net.taken(now, &packet, &mut self.queue);
@@ -196,13 +196,13 @@ impl World {
         }
         for Done { id, at } in done {
             match *id {
-                NOBODY => {}
+                POSTED_WRITE => {}
                 id if id & LINE_OF_MOVE != 0 => self.line_of_move(now, id as u32),
                 id => {
                     let flight = &mut self.state.flights.all[id as usize];
                     flight.at_pool = *at - flight.at_pool;
                     let (write, node, pool) = (flight.write, flight.node, flight.pool);
-                    let kind = if write { Kind::LineWritten } else { Kind::LineData };
+                    let kind = if write { PacketKind::LineWritten } else { PacketKind::LineData };
                     let from = self.pool_endpoint(pool);
                     let packet = self.state.net.packet(from, Endpoint(node), kind, id as u32);
                     self.state.net.send(now.max(*at), packet, &mut self.queue);

@@ -23,7 +23,7 @@ use super::memory::{Done, Memory};
 use super::node::{Buffered, Controller, Frames, LineState, Node};
 use super::pages::{PAGE_BYTES, Pages};
 use super::stats::{PoolStats, Tails, WINDOWS_MAX, WorkloadStats};
-use crate::net::config::Kind;
+use crate::net::config::PacketKind;
 use crate::net::{Endpoint, NetCounts, NetEvent, Network, Packet, Schedule, Topology};
 use crate::source::Source;
 pub use checkpoint::CheckpointError;
@@ -127,9 +127,9 @@ impl<T: Copy> Slab<T> {
     }
 }
 
-/// Ids that memories hand back: a flight, a line of a page that moves, or nobody's.
+/// Ids that memories hand back: a flight, a line of a page that moves, or a write without waiters.
 const LINE_OF_MOVE: u64 = 1 << 32;
-const NOBODY: u64 = 1 << 33;
+const POSTED_WRITE: u64 = 1 << 33;
 
 /// What everything hangs on. Times that a configuration gives in other units.
 #[derive(Clone, Copy, Debug)]
@@ -353,12 +353,12 @@ impl World {
     /// A packet is at its end.
     fn deliver(&mut self, now: Ps, packet: Packet) {
         match packet.kind {
-            Kind::ReadLine | Kind::WriteLine => self.line_at_pool(now, packet),
-            Kind::LineData | Kind::LineWritten => {
+            PacketKind::ReadLine | PacketKind::WriteLine => self.line_at_pool(now, packet),
+            PacketKind::LineData | PacketKind::LineWritten => {
                 self.state.net.taken(now, &packet, &mut self.queue);
                 self.finish(now, packet.tag);
             }
-            Kind::ReadPage | Kind::PageData | Kind::PageWritten => {
+            PacketKind::ReadPage | PacketKind::PageData | PacketKind::PageWritten => {
                 self.state.net.taken(now, &packet, &mut self.queue);
                 self.page_packet(now, packet);
             }
@@ -398,7 +398,7 @@ impl World {
     fn node_moved(&mut self, now: Ps, done: &[Done]) {
         for Done { id, at } in done {
             match *id {
-                NOBODY => {}
+                POSTED_WRITE => {}
                 id if id & LINE_OF_MOVE != 0 => self.line_of_move(now, id as u32),
                 id => self.finish(*at, id as u32),
             }

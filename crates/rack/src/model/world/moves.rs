@@ -7,13 +7,11 @@
 
 use super::*;
 use crate::model::node::NONE;
-use crate::model::pages::{PAGE_LINES, Place};
+use crate::model::pages::{PAGE_LINES, PageLocation};
 use crate::net::config::PAGE_PACKET_BYTES;
 use rackpool_core::placement::{HotDecision, OwnRoom};
 
-/// Lines of a packet.
 const PACKET_LINES: u32 = PAGE_PACKET_BYTES / 64;
-/// Packets of a page.
 const PAGE_PACKETS: u32 = PAGE_LINES / PACKET_LINES;
 
 /// A page on its way.
@@ -39,7 +37,7 @@ impl World {
         let Some(hot) = self.config.hot else { return };
         let node = &mut self.state.nodes[index];
         let view = *node.pages.page(page);
-        let Place::Remote(slot) = view.place else { return };
+        let PageLocation::Remote(slot) = view.place else { return };
         if view.is_moving || node.moves >= hot.moves_max {
             return;
         }
@@ -84,7 +82,7 @@ impl World {
     pub(super) fn page_asked(&mut self, now: Ps, number: u32) {
         let Move { node, pool, .. } = self.state.moves.all[number as usize];
         let to = self.pool_endpoint(pool);
-        let packet = self.state.net.packet(Endpoint(node), to, Kind::ReadPage, number);
+        let packet = self.state.net.packet(Endpoint(node), to, PacketKind::ReadPage, number);
         self.state.net.send(now, packet, &mut self.queue);
     }
 
@@ -96,38 +94,41 @@ impl World {
         let (_, remote) = self.state.nodes[index].controller.locate(one.slot);
         let first = one.packets * PACKET_LINES;
         match packet.kind {
-            Kind::ReadPage => {
+            PacketKind::ReadPage => {
                 self.state.pools.pages[usize::from(one.pool)] += 1;
                 let id = LINE_OF_MOVE | u64::from(number);
                 for line in 0..PAGE_LINES {
                     self.submit(now, pool, id, remote + u64::from(line) * 64, false);
                 }
             }
-            Kind::PageData if one.is_out => {
+            PacketKind::PageData if one.is_out => {
                 for line in first..first + PACKET_LINES {
-                    self.submit(now, pool, NOBODY, remote + u64::from(line) * 64, true);
+                    self.submit(now, pool, POSTED_WRITE, remote + u64::from(line) * 64, true);
                 }
                 if self.packet_counts(number) {
                     self.state.pools.pages[usize::from(one.pool)] += 1;
                     let (from, to) = (packet.to, packet.from);
-                    let written = self.state.net.packet(from, to, Kind::PageWritten, number);
+                    let written = self.state.net.packet(from, to, PacketKind::PageWritten, number);
                     self.state.net.send(now, written, &mut self.queue);
                 }
             }
-            Kind::PageData => {
+            PacketKind::PageData => {
                 for line in first..first + PACKET_LINES {
                     let addr = World::frame_addr(one.frame, line as u8);
-                    self.submit(now, index, NOBODY, addr, true);
+                    self.submit(now, index, POSTED_WRITE, addr, true);
                 }
                 if self.packet_counts(number) {
                     self.page_came(now, number);
                 }
             }
-            Kind::PageWritten => {
+            PacketKind::PageWritten => {
                 self.state.nodes[index].pages.page_mut(one.victim).is_moving = false;
                 self.end_move(number);
             }
-            Kind::ReadLine | Kind::WriteLine | Kind::LineData | Kind::LineWritten => {
+            PacketKind::ReadLine
+            | PacketKind::WriteLine
+            | PacketKind::LineData
+            | PacketKind::LineWritten => {
                 unreachable!("{packet:?} is no page's")
             }
         }
@@ -146,7 +147,7 @@ impl World {
         let index = usize::from(one.node);
         let node = &mut self.state.nodes[index];
         let page = node.pages.page_mut(one.page);
-        (page.place, page.is_moving) = (Place::Local(one.frame), false);
+        (page.place, page.is_moving) = (PageLocation::Local(one.frame), false);
         node.frames.own(one.frame, one.page);
         let is_swap = one.victim != NONE;
         self.state.workloads[usize::from(node.workload)].moved[usize::from(is_swap)] += 1;
@@ -156,7 +157,7 @@ impl World {
             }
             return self.end_move(number);
         }
-        node.pages.page_mut(one.victim).place = Place::Remote(one.slot);
+        node.pages.page_mut(one.victim).place = PageLocation::Remote(one.slot);
         let one = &mut self.state.moves.all[number as usize];
         (one.is_out, one.lines, one.packets) = (true, 0, 0);
         let (frame, id) = (one.frame, LINE_OF_MOVE | u64::from(number));
@@ -175,7 +176,7 @@ impl World {
         let one = *one;
         let (node, pool) = (Endpoint(one.node), self.pool_endpoint(one.pool));
         let (from, to) = if one.is_out { (node, pool) } else { (pool, node) };
-        let packet = self.state.net.packet(from, to, Kind::PageData, number);
+        let packet = self.state.net.packet(from, to, PacketKind::PageData, number);
         self.state.net.send(now, packet, &mut self.queue);
     }
 

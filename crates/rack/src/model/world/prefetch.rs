@@ -1,6 +1,6 @@
 //! Lines that the controller asks for before they are wanted: after an access to the line behind
 //! the last one of its page. The buffer is direct-mapped; a line that is on its way is never
-//! replaced, so that whoever waits for it gets it.
+//! replaced, so that the accesses that wait for it get it.
 
 use super::access::FROM_BUFFER;
 use super::*;
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// A line has come; who waited for it is served.
+    /// A line has come: the accesses that waited for it are served.
     pub(super) fn prefetched(&mut self, now: Ps, index: usize, cell: u32) {
         let buffered = &mut self.state.nodes[index].buffer[cell as usize];
         let waiter = match buffered.state {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::config::{Hot, Prefetch, Preset, Workload};
 use crate::net::config::Fabric;
-use crate::source::{Access, Pattern, Stream, Synthetic, Walk};
+use crate::source::{Access, Pattern, Synthetic, SyntheticStream, Walk};
 
 /// Accesses that are written down.
 struct Listed(std::vec::IntoIter<Access>);
@@ -68,7 +68,7 @@ fn streams(config: &Config) -> Vec<Box<dyn Source>> {
     for workload in &config.workloads {
         let Pattern::Synthetic(spec) = &workload.pattern else { unreachable!() };
         for _ in 0..workload.nodes {
-            sources.push(Box::new(Stream::new(spec, config.seed, sources.len() as u64)));
+            sources.push(Box::new(SyntheticStream::new(spec, config.seed, sources.len() as u64)));
         }
     }
     sources
@@ -103,8 +103,8 @@ fn one_local_and_one_remote_access_take_their_closed_forms() {
         assert_eq!(stats.local.ps, 50_000, "{preset:?}");
         let round =
             |there, back| fabric.one_way(fabric.bytes(there)) + fabric.one_way(fabric.bytes(back));
-        let read = round(Kind::ReadLine, Kind::LineData);
-        let write = round(Kind::WriteLine, Kind::LineWritten);
+        let read = round(PacketKind::ReadLine, PacketKind::LineData);
+        let write = round(PacketKind::WriteLine, PacketKind::LineWritten);
         let lookups = 2 * config.costs().lookup_step_ps;
         assert_eq!(stats.pool.ps, 160_000, "{preset:?}");
         assert_eq!(stats.network().ps, (read + write).0 + lookups, "{preset:?}");
@@ -301,7 +301,7 @@ fn other_racks_pools_are_used_when_the_own_ones_are_full_and_cost_the_uplink() {
     // Nodes 0 and 2 are in rack 0 and fill its pool.
     let outcome = run_streams(&config);
     let fabric = config.fabric();
-    let own = fabric.one_way(fabric.bytes(Kind::ReadLine)).as_ns_f64();
+    let own = fabric.one_way(fabric.bytes(PacketKind::ReadLine)).as_ns_f64();
     let tail = outcome.tails.remote.percentile(990_000).unwrap() as f64 / 1e3;
     assert!(outcome.chunks_returned > 0 && tail > 2.0 * own, "{tail} ns");
     config.pool_mib = 64;

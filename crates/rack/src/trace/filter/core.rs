@@ -1,11 +1,11 @@
 //! What belongs to one core: TLB and two levels. Also used without the third level, so that the
 //! cores of a kernel can run beside one another.
 
-use super::{Config, Counts, LINE_BYTES, Level, PAGE_BYTES, Size};
+use super::{CacheSize, Config, Counts, LINE_BYTES, Level, PAGE_BYTES};
 
 /// What a core asks the third level for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CoreEventKind {
     /// A line that it does not have.
     Fill,
     /// A line that was stored to leaves it.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 
 /// Something that leaves a core.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct CoreEvent {
     /// Address of the line, or of the access.
     pub addr: u64,
     /// Cycles from the core's last event to this one.
@@ -27,7 +27,7 @@ pub(crate) struct Event {
     pub tlb: u32,
     /// Bytes.
     pub size: u16,
-    pub kind: Kind,
+    pub kind: CoreEventKind,
 }
 
 /// A core's TLB, first and second level.
@@ -48,7 +48,7 @@ impl Core {
     pub fn new(config: &Config) -> Core {
         let entries = u64::from(config.tlb_entries);
         Core {
-            tlb: Level::new(Size { bytes: entries * LINE_BYTES, ways: config.tlb_ways }),
+            tlb: Level::new(CacheSize { bytes: entries * LINE_BYTES, ways: config.tlb_ways }),
             l1: Level::new(config.l1),
             l2: Level::new(config.l2),
             tlb_cycles: config.tlb_cycles,
@@ -60,7 +60,13 @@ impl Core {
 
     /// Loads or stores `size` bytes, line by line; what leaves the core is given to `out`.
     #[inline]
-    pub(crate) fn access(&mut self, addr: u64, size: u16, store: bool, mut out: impl FnMut(Event)) {
+    pub(crate) fn access(
+        &mut self,
+        addr: u64,
+        size: u16,
+        store: bool,
+        mut out: impl FnMut(CoreEvent),
+    ) {
         let last = addr.saturating_add(u64::from(size.max(1)) - 1) / LINE_BYTES;
         for line in addr / LINE_BYTES..=last {
             self.line(line, store, &mut out);
@@ -68,7 +74,7 @@ impl Core {
     }
 
     #[inline]
-    fn line(&mut self, line: u64, store: bool, out: &mut impl FnMut(Event)) {
+    fn line(&mut self, line: u64, store: bool, out: &mut impl FnMut(CoreEvent)) {
         self.counts.accesses += 1;
         let known = self.tlb.access(line / (PAGE_BYTES / LINE_BYTES), false).is_ok();
         self.counts.tlb_misses += u64::from(!known);
@@ -80,28 +86,34 @@ impl Core {
     }
 
     /// The first level did not have the line; `left` is what left it.
-    fn beyond_l1(&mut self, line: u64, left: Option<u64>, tlb: u64, out: &mut impl FnMut(Event)) {
+    fn beyond_l1(
+        &mut self,
+        line: u64,
+        left: Option<u64>,
+        tlb: u64,
+        out: &mut impl FnMut(CoreEvent),
+    ) {
         self.counts.l1_misses += 1;
         if let Some(left) = left
             && let Err(Some(left)) = self.l2.access(left, true)
         {
-            self.event(left, Kind::WriteBack, 0, out);
+            self.event(left, CoreEventKind::WriteBack, 0, out);
         }
         match self.l2.access(line, false) {
             Ok(()) => self.gap += tlb.max(self.level_cycles[1]),
             Err(left) => {
                 self.counts.l2_misses += 1;
-                self.event(line, Kind::Fill, tlb, out);
+                self.event(line, CoreEventKind::Fill, tlb, out);
                 if let Some(left) = left {
-                    self.event(left, Kind::WriteBack, 0, out);
+                    self.event(left, CoreEventKind::WriteBack, 0, out);
                 }
             }
         }
     }
 
-    fn event(&mut self, line: u64, kind: Kind, tlb: u64, out: &mut impl FnMut(Event)) {
+    fn event(&mut self, line: u64, kind: CoreEventKind, tlb: u64, out: &mut impl FnMut(CoreEvent)) {
         let (addr, gap) = (line * LINE_BYTES, std::mem::take(&mut self.gap));
-        out(Event { addr, gap, tlb: tlb as u32, size: LINE_BYTES as u16, kind });
+        out(CoreEvent { addr, gap, tlb: tlb as u32, size: LINE_BYTES as u16, kind });
     }
 }
 
@@ -130,8 +142,8 @@ impl Shared {
     }
 
     #[inline]
-    pub(crate) fn pass(&mut self, event: &Event) -> Passed {
-        let fill = event.kind == Kind::Fill;
+    pub(crate) fn pass(&mut self, event: &CoreEvent) -> Passed {
+        let fill = event.kind == CoreEventKind::Fill;
         let asked = if fill { self.cycles.max(u64::from(event.tlb)) } else { 0 };
         match self.l3.access(event.addr / LINE_BYTES, !fill) {
             Ok(()) => Passed { cycles: asked, read: None, written: None },

@@ -1,6 +1,6 @@
 //! One set-associative cache, or TLB.
 
-use super::Size;
+use super::CacheSize;
 
 /// No line: numbers of lines are below 2⁵⁸.
 const EMPTY: u64 = u64::MAX;
@@ -19,7 +19,7 @@ impl Level {
     ///
     /// # Panics
     /// If it is not, see [`super::Config::check`].
-    pub fn new(size: Size) -> Level {
+    pub fn new(size: CacheSize) -> Level {
         let lines = size.bytes / super::LINE_BYTES;
         let sets = lines / u64::from(size.ways);
         assert!(sets.is_power_of_two(), "{sets} sets");
@@ -57,12 +57,12 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    struct Model {
+    struct LruModel {
         sets: Vec<VecDeque<(u64, bool)>>,
         ways: usize,
     }
 
-    impl Model {
+    impl LruModel {
         fn access(&mut self, line: u64, store: bool) -> Result<(), Option<u64>> {
             let index = line as usize % self.sets.len();
             let set = &mut self.sets[index];
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn the_least_recently_used_line_leaves_as_in_a_model_of_lists() {
         for ways in [1, 2, 4, 16] {
-            let mut level = Level::new(Size { bytes: 8 * 64 * ways, ways: ways as u32 });
-            let mut model = Model { sets: vec![VecDeque::new(); 8], ways: ways as usize };
+            let mut level = Level::new(CacheSize { bytes: 8 * 64 * ways, ways: ways as u32 });
+            let mut model = LruModel { sets: vec![VecDeque::new(); 8], ways: ways as usize };
             let mut state = 1u64;
             for _ in 0..100_000 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -12,14 +12,13 @@ mod order;
 mod stream;
 
 pub use self::core::Core;
-pub(crate) use self::core::{Event, Kind, Passed, Shared};
+pub(crate) use self::core::{CoreEvent, CoreEventKind, Passed, Shared};
 pub use level::Level;
-pub(crate) use order::Order;
+pub(crate) use order::ReorderBuffer;
 pub use stream::Filter;
 
 use std::str::FromStr;
 
-/// Bytes of a line.
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of a page of the TLB.
 pub const PAGE_BYTES: u64 = 4096;
@@ -28,7 +27,7 @@ const CORES_MAX: u32 = 1024;
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct CacheSize {
     /// All lines together, in bytes.
     pub bytes: u64,
     /// Lines of a set.
@@ -41,11 +40,11 @@ pub struct Config {
     /// Cores; a thread's is its number modulo this.
     pub cores: u32,
     /// First level, of each core.
-    pub l1: Size,
+    pub l1: CacheSize,
     /// Second level, of each core.
-    pub l2: Size,
+    pub l2: CacheSize,
     /// Third level, of all cores.
-    pub l3: Size,
+    pub l3: CacheSize,
     /// Pages that a core's TLB knows.
     pub tlb_entries: u32,
     /// Pages of a set of the TLB.
@@ -57,7 +56,7 @@ pub struct Config {
     /// Cycles of the TLB if it knows the page, and if not. It works beside the caches: the longer
     /// of both counts.
     pub tlb_cycles: [u64; 2],
-    /// Cycles that a core waits for memory at each miss. 0: whoever replays the misses adds it.
+    /// Cycles that a core waits for memory at each miss. 0: the replay of the misses adds it.
     pub memory_cycles: u64,
 }
 
@@ -65,9 +64,9 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             cores: 8,
-            l1: Size { bytes: 32 << 10, ways: 8 },
-            l2: Size { bytes: 256 << 10, ways: 4 },
-            l3: Size { bytes: 16 << 20, ways: 16 },
+            l1: CacheSize { bytes: 32 << 10, ways: 8 },
+            l2: CacheSize { bytes: 256 << 10, ways: 4 },
+            l3: CacheSize { bytes: 16 << 20, ways: 16 },
             tlb_entries: 64,
             tlb_ways: 4,
             hz: 3_600_000_000,
@@ -87,7 +86,8 @@ impl Config {
         if !(1..=CORES_MAX).contains(&self.cores) {
             return Err(format!("{} cores; 1 to {CORES_MAX} can be", self.cores));
         }
-        let tlb = Size { bytes: u64::from(self.tlb_entries) * LINE_BYTES, ways: self.tlb_ways };
+        let tlb =
+            CacheSize { bytes: u64::from(self.tlb_entries) * LINE_BYTES, ways: self.tlb_ways };
         for (name, size) in [("l1", self.l1), ("l2", self.l2), ("l3", self.l3), ("tlb", tlb)] {
             let sets = size.bytes / (LINE_BYTES * u64::from(size.ways.max(1)));
             let whole = sets * LINE_BYTES * u64::from(size.ways) == size.bytes;

@@ -1,9 +1,9 @@
 //! A stream of loads and stores becomes the stream of what reaches memory.
 
-use super::core::{Core, Event, Passed, Shared};
-use super::order::Order;
+use super::core::{Core, CoreEvent, Passed, Shared};
+use super::order::ReorderBuffer;
 use super::{Config, Counts, LINE_BYTES};
-use crate::trace::{Header, Injection, Reader, Record, TraceError, Unit};
+use crate::trace::{Header, Reader, Record, TraceError, TraceInjection, Unit};
 
 /// A reader behind caches.
 ///
@@ -21,8 +21,8 @@ pub struct Filter<R> {
     shared: Shared,
     reads: u64,
     writes: u64,
-    events: Vec<Event>,
-    order: Order,
+    events: Vec<CoreEvent>,
+    order: ReorderBuffer,
     /// No record comes before this any more.
     sure: u64,
 }
@@ -35,7 +35,7 @@ impl<R: Reader> Filter<R> {
     pub fn new(inner: R, config: &Config) -> Result<Filter<R>, String> {
         config.check()?;
         let mut header = inner.header().clone();
-        let timed = !matches!(header.injection, Some(Injection::Closed { .. }));
+        let timed = !matches!(header.injection, Some(TraceInjection::Closed { .. }));
         if timed {
             header.unit = Unit::Cycles { hz: config.hz };
         }
@@ -50,7 +50,7 @@ impl<R: Reader> Filter<R> {
             reads: 0,
             writes: 0,
             events: Vec::new(),
-            order: Order::default(),
+            order: ReorderBuffer::default(),
             sure: 0,
         })
     }
@@ -119,7 +119,7 @@ impl<R: Reader> Reader for Filter<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Size;
+    use super::super::CacheSize;
     use super::*;
     use crate::trace::{Options, read_bytes};
 
@@ -138,7 +138,7 @@ mod tests {
     fn only_misses_and_lines_that_were_stored_to_reach_memory() {
         // One set of two lines in each level. Line 0 is stored to; while it is in the second level
         // it does not come from memory again, and when it has left the third, it is written.
-        let size = Size { bytes: 128, ways: 2 };
+        let size = CacheSize { bytes: 128, ways: 2 };
         let config = Config { l1: size, l2: size, l3: size, cores: 1, ..Config::default() };
         let lines = "0,0,0,W,8\n1,0,8,R,8\n2,0,64,R,8\n3,0,128,R,8\n4,0,0,R,4\n";
         let more = "5,0,192,R,8\n6,0,256,R,8\n7,0,320,R,8\n8,0,384,R,8\n";

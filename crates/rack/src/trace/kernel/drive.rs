@@ -7,7 +7,7 @@
 
 use super::{Config, Sink, Summary};
 use crate::trace::Record;
-use crate::trace::filter::{Core, Counts, Event, Kind, Order, Passed, Shared};
+use crate::trace::filter::{Core, CoreEvent, CoreEventKind, Counts, Passed, ReorderBuffer, Shared};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
@@ -15,29 +15,29 @@ use std::ops::ControlFlow;
 const AHEAD_EVENTS: usize = 1 << 14;
 
 /// A thread of the program.
-pub(super) struct Lane {
+pub(super) struct KernelThread {
     /// Without it, each access is an event.
     core: Option<Core>,
-    events: VecDeque<Event>,
+    events: VecDeque<CoreEvent>,
     /// The time of the last event that was merged.
     clock: u64,
 }
 
-impl Lane {
+impl KernelThread {
     #[inline]
     fn access(&mut self, addr: u64, size: u16, store: bool) {
         let events = &mut self.events;
         match &mut self.core {
             Some(core) => core.access(addr, size, store, |event| events.push_back(event)),
             None => {
-                let kind = if store { Kind::Store } else { Kind::Load };
-                events.push_back(Event { addr, gap: 1, tlb: 0, size, kind });
+                let kind = if store { CoreEventKind::Store } else { CoreEventKind::Load };
+                events.push_back(CoreEvent { addr, gap: 1, tlb: 0, size, kind });
             }
         }
     }
 }
 
-impl Sink for Lane {
+impl Sink for KernelThread {
     #[inline]
     fn load(&mut self, addr: u64, size: u16) {
         self.access(addr, size, false);
@@ -50,10 +50,10 @@ impl Sink for Lane {
 }
 
 pub(super) struct Drive<'a> {
-    lanes: Vec<Lane>,
+    lanes: Vec<KernelThread>,
     shared: Option<Shared>,
     workers: usize,
-    order: Order,
+    order: ReorderBuffer,
     emit: &'a mut dyn FnMut(Record) -> ControlFlow<()>,
     node: u16,
     pid: u32,
@@ -63,12 +63,12 @@ pub(super) struct Drive<'a> {
 impl<'a> Drive<'a> {
     pub fn new(config: &Config, emit: &'a mut dyn FnMut(Record) -> ControlFlow<()>) -> Drive<'a> {
         let core = config.caches.as_ref().map(Core::new);
-        let lane = || Lane { core: core.clone(), events: VecDeque::new(), clock: 0 };
+        let lane = || KernelThread { core: core.clone(), events: VecDeque::new(), clock: 0 };
         Drive {
             lanes: (0..config.threads).map(|_| lane()).collect(),
             shared: config.caches.as_ref().map(Shared::new),
             workers: config.workers.clamp(1, config.threads as usize),
-            order: Order::default(),
+            order: ReorderBuffer::default(),
             emit,
             node: config.node,
             pid: config.pid,
@@ -80,7 +80,7 @@ impl<'a> Drive<'a> {
     pub fn phase<U: Send>(
         &mut self,
         units: impl ExactSizeIterator<Item = U>,
-        work: impl Fn(U, &mut Lane) + Sync,
+        work: impl Fn(U, &mut KernelThread) + Sync,
     ) -> ControlFlow<()> {
         let (count, threads) = (units.len(), self.lanes.len());
         let mut units = units;
@@ -103,9 +103,9 @@ impl<'a> Drive<'a> {
     fn ahead<U: Send>(
         &mut self,
         queues: &mut [VecDeque<U>],
-        work: &(impl Fn(U, &mut Lane) + Sync),
+        work: &(impl Fn(U, &mut KernelThread) + Sync),
     ) {
-        let fill = |lane: &mut Lane, queue: &mut VecDeque<U>| {
+        let fill = |lane: &mut KernelThread, queue: &mut VecDeque<U>| {
             while lane.events.len() < AHEAD_EVENTS
                 && let Some(unit) = queue.pop_front()
             {
@@ -156,7 +156,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    fn pass(&mut self, index: usize, event: &Event) -> ControlFlow<()> {
+    fn pass(&mut self, index: usize, event: &CoreEvent) -> ControlFlow<()> {
         let lane = &mut self.lanes[index];
         lane.clock += event.gap;
         let record = Record {
@@ -166,7 +166,7 @@ impl<'a> Drive<'a> {
             tid: index as u32,
             addr: event.addr,
             size: event.size,
-            write: event.kind == Kind::Store,
+            write: event.kind == CoreEventKind::Store,
         };
         let Some(shared) = &mut self.shared else {
             self.summary.records += 1;

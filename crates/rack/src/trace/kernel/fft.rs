@@ -2,7 +2,7 @@
 //! and turned by roots of unity, transposed, transformed, transposed.
 
 use super::Sink;
-use super::drive::{Drive, Lane};
+use super::drive::{Drive, KernelThread};
 use super::space::{Array, Space};
 use std::f64::consts::TAU;
 use std::ops::ControlFlow;
@@ -148,7 +148,7 @@ fn transform_rows(
 struct Row<'a> {
     values: &'a mut [Complex],
     base: u64,
-    sink: &'a mut Lane,
+    sink: &'a mut KernelThread,
 }
 
 impl Row<'_> {

@@ -4,7 +4,7 @@
 //! The potential of a charge q at distance r is q ln r. All squares of a level are of one size.
 
 use super::Sink;
-use super::drive::{Drive, Lane};
+use super::drive::{Drive, KernelThread};
 use super::space::{Array, Space};
 use rackpool_sim::rng::{Purpose, Rng};
 use std::ops::ControlFlow;
@@ -100,7 +100,7 @@ fn center(square: usize, level: usize) -> Complex {
     [square % side, square / side].map(|along| (along as f64 + 0.5) / side as f64)
 }
 
-/// Squares of the level whose distance is at most `reach`, without order but always the same.
+/// Squares of the level at a distance of at most `reach`, without order but always the same.
 fn around(square: usize, level: usize, reach: usize) -> impl Iterator<Item = usize> {
     let side = 1usize << level;
     let (x, y) = (square % side, square / side);
@@ -108,7 +108,7 @@ fn around(square: usize, level: usize, reach: usize) -> impl Iterator<Item = usi
     span(y).flat_map(move |y| span(x).map(move |x| y * side + x))
 }
 
-/// Squares that are far from this one and whose parents are not far from its own.
+/// Squares that are far from this one, of parents that are not far from its own.
 fn interacting(square: usize, level: usize) -> impl Iterator<Item = usize> {
     let side = 1usize << level;
     let (x, y) = (square % side, square / side);
@@ -284,7 +284,8 @@ impl Fmm {
                     let at = sub([x, y], center(leaf, *depth));
                     let far = inner.data[leaf].iter().rev();
                     let far = far.fold([0.0; 2], |sum, term| add(mul(sum, at), *term));
-                    let near = near(particles, first, (index, leaf), *depth, sink);
+                    let near =
+                        near(particles, first, Particle { index, leaf, depth: *depth }, sink);
                     some[index - begin] = far[0] + near;
                     sink.store(base + index as u64 * 8, 8);
                 }
@@ -293,14 +294,22 @@ impl Fmm {
     }
 }
 
+/// A particle by its index, in a leaf of the tree's last level.
+#[derive(Clone, Copy)]
+struct Particle {
+    index: usize,
+    leaf: usize,
+    depth: usize,
+}
+
 /// What charges of this leaf and those around it do at one of its particles.
 fn near(
     particles: &Array<[f64; 3]>,
     first: &Array<u32>,
-    (index, leaf): (usize, usize),
-    depth: usize,
-    sink: &mut Lane,
+    particle: Particle,
+    sink: &mut KernelThread,
 ) -> f64 {
+    let Particle { index, leaf, depth } = particle;
     let [x, y, _] = particles.data[index];
     let mut sum = 0.0;
     for other in around(leaf, depth, 1) {

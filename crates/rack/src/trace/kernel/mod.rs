@@ -48,7 +48,6 @@ pub enum Name {
 impl Name {
     pub const ALL: [Name; 4] = [Name::Lbm, Name::Fdtd, Name::Fft, Name::Fmm];
 
-    /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             Name::Lbm => "lbm",
@@ -95,9 +94,7 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// Smallest footprint, in bytes.
 pub const FOOTPRINT_BYTES_MIN: u64 = 64 << 10;
-/// Largest footprint, in bytes.
 pub const FOOTPRINT_BYTES_MAX: u64 = 64 << 30;
 /// Most threads of a program.
 const THREADS_MAX: u32 = 1024;

@@ -70,7 +70,7 @@ fn feed(config: &Config, sender: SyncSender<Vec<Record>>) {
     };
     let ran = super::run(config, &mut emit);
     ran.expect("the configuration was checked");
-    // Nobody may be there to read it.
+    // The reader may be gone.
     let _ = sender.send(block);
 }
 

@@ -15,7 +15,7 @@ use std::str::FromStr;
 const LIFE_DAYS: f64 = 1.5;
 /// Part of all processors that is in use, on average.
 const LOAD: f64 = 0.9;
-/// What the table says where nobody knows the start.
+/// What the table says where the start is unknown.
 const UNKNOWN_START_DAYS: f64 = -7157.0;
 
 /// How much memory is stranded.
@@ -43,8 +43,8 @@ impl FromStr for Stranding {
 pub struct Fixture {
     /// The types, for one kind of machine.
     pub types: Vec<VmType>,
-    /// Virtual machines by their start. Some began before the trace, a few at a time that nobody
-    /// knows, and those that are alive in the end have no end.
+    /// Virtual machines by their start. Some began before the trace, a few at an unknown
+    /// time, and those that are alive in the end have no end.
     pub vms: Vec<Vm>,
 }
 

@@ -49,7 +49,7 @@ pub struct Vm {
     /// How important it is; 0 is high, as the data set has it.
     pub priority: u32,
     /// When it began, in days; less than 0 if that was before the trace. `None` if it was before
-    /// and nobody knows when (see [`START_DAYS_MIN`]).
+    /// at an unknown time (see [`START_DAYS_MIN`]).
     pub start_days: Option<f64>,
     /// When it ended, in days; `None` if that was after the trace.
     pub end_days: Option<f64>,

@@ -4,7 +4,7 @@
 use super::super::error::Cause;
 use super::super::input::Input;
 use super::super::pace::Pace;
-use super::super::{Header, Injection, Options, Record, Unit};
+use super::super::{Header, Options, Record, TraceInjection, Unit};
 use super::{Found, Parse, narrow, text};
 
 /// A column, of CSV and of Parquet.
@@ -35,7 +35,6 @@ pub(super) const SIZE_DEFAULT: u16 = 64;
 /// Before the names, a line with `# injection=` says how times were made.
 pub(crate) const INJECTION_MARK: &str = "# injection=";
 
-/// A reader of lines.
 pub(super) struct Csv {
     columns: Vec<Column>,
     base: Record,
@@ -56,7 +55,7 @@ impl Csv {
         let mut injection = None;
         if let Some(text) = line.strip_prefix(INJECTION_MARK.as_bytes()) {
             let text = String::from_utf8_lossy(text).into_owned();
-            injection = Some(text.parse::<Injection>().map_err(Cause::Malformed)?);
+            injection = Some(text.parse::<TraceInjection>().map_err(Cause::Malformed)?);
             line = input.line()?.ok_or_else(missing)?.to_vec();
         }
         let mut columns = Vec::new();

@@ -257,7 +257,7 @@ fn check_chunk(group: &RowGroupMetaData, place: usize) -> Result<(), Cause> {
 /// How the times were made, if the file says it.
 fn stored<R: ChunkReader + 'static>(
     file: &SerializedFileReader<R>,
-) -> Result<Option<super::super::Injection>, Cause> {
+) -> Result<Option<super::super::TraceInjection>, Cause> {
     let pairs = file.metadata().file_metadata().key_value_metadata();
     let found = pairs.into_iter().flatten().find(|pair| pair.key == INJECTION_KEY);
     let text = found.and_then(|pair| pair.value.as_deref());
@@ -285,7 +285,7 @@ fn decoding(error: ParquetError) -> Cause {
     }
 }
 
-/// Pages whose heads say what their bytes can hold.
+/// Pages with heads that were checked against their bytes.
 struct Checked {
     pages: Box<dyn PageReader>,
     /// The least that a value takes.

@@ -159,8 +159,8 @@ fn place(word: &[u8], line: &[u8]) -> Result<u64, Cause> {
     Ok(addr * u64::from(LINE_BYTES))
 }
 
-/// `BUBBLES LOAD [STORE]`: instructions without access to memory, then one with it, whose line
-/// pushes another one out of the caches.
+/// `BUBBLES LOAD [STORE]`: instructions without access to memory, then one with it; `STORE` is
+/// the line that it pushes out of the caches.
 pub(super) struct SimpleO3 {
     pub base: Record,
     pub pace: Pace,

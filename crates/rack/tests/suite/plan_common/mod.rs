@@ -4,7 +4,7 @@
 
 use rackpool_core::addr::RackId;
 use rackpool_core::placement::{Candidate, Choice, Order, Policy, Recorder, entries_of};
-use rackpool_rack::live::{Counters, Header, Line, RackCounters, SCHEMA};
+use rackpool_rack::live::{Counters, RackCounters, RecordHeader, RecordLine, SCHEMA};
 use rackpool_rack::plan::{self, Answer, Origin, Plan, Progress};
 use std::sync::atomic::AtomicBool;
 
@@ -27,7 +27,7 @@ pub const SMALL: &[(&str, &str)] = &[
     ("local_percent = [40, 60]", "local_percent = [40]"),
 ];
 
-/// A small plan whose virtual machines leave `stranding` memory stranded.
+/// A small plan with virtual machines that leave `stranding` memory stranded.
 pub fn small(stranding: &str) -> String {
     let word = format!("stranding = \"{stranding}\"");
     let change = [("stranding = \"much\"", word.as_str())];
@@ -48,7 +48,7 @@ pub fn with<T>(threads: usize, work: impl FnOnce(&Progress<'_>) -> T) -> T {
 /// A recording of a master that chooses among four racks.
 pub fn recording(choice: Choice, turns: u64) -> String {
     let policy = Policy { order: Order::Anywhere, choice };
-    let header = Header { schema: SCHEMA.into(), master: "a test".into(), placement: policy };
+    let header = RecordHeader { schema: SCHEMA.into(), master: "a test".into(), placement: policy };
     let (mut recorder, page) = (Recorder::new(choice, 5), 1u64 << 16);
     let mut used = [3u64, 1, 2, 2];
     for turn in 0..turns {
@@ -77,8 +77,9 @@ pub fn recording(choice: Choice, turns: u64) -> String {
         operations: 0,
     };
     let end = Counters { at_ns: turns * 1_000_000, racks: (0..4).map(counters).collect() };
-    let lines = [Line::Header(header)].into_iter().chain(entries.into_iter().map(Line::Entry));
-    lines.chain([Line::Counters(end)]).map(|line| line.to_text()).collect()
+    let lines =
+        [RecordLine::Header(header)].into_iter().chain(entries.into_iter().map(RecordLine::Entry));
+    lines.chain([RecordLine::Counters(end)]).map(|line| line.to_text()).collect()
 }
 
 pub fn origin(text: &str) -> Origin {

@@ -16,11 +16,11 @@
 //! - *Refresh.* From its due cycle a rank opens no rows; those just opened are used, all are
 //!   closed, and it is refreshed. The ranks' due cycles are spread over the interval.
 
-use super::Cycle;
-use super::channel::{Channel, Counts, NEVER};
-use super::config::{BANKS_MAX, Config, RANKS_MAX};
-use super::device::Device;
-use super::queue::{Bits, Queue};
+use super::{Channel, ChannelCounts, NEVER};
+use crate::dram::Cycle;
+use crate::dram::config::{BANKS_MAX, Config, RANKS_MAX};
+use crate::dram::device::Device;
+use crate::dram::queue::{Bits, RequestQueue};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -63,13 +63,13 @@ pub(super) struct Modes {
     reads_owed: u32,
     high: u32,
     low: u32,
-    /// Banks whose row was opened for a read, or a write, and not used yet.
+    /// Banks with a row that was opened for a read, or a write, and not used yet.
     fresh: [u64; 2],
-    /// Banks whose last row was closed for a request.
+    /// Banks with a last row that was closed for a request.
     pub(super) conflicts: u64,
-    /// Banks whose open row has been preferred often enough.
+    /// Banks with an open row that has been preferred often enough.
     capped: u64,
-    #[serde(with = "super::array")]
+    #[serde(with = "crate::dram::array")]
     overtakes: [u32; BANKS_MAX as usize],
     overtakes_max: u32,
     age_max: Cycle,
@@ -138,7 +138,7 @@ impl Modes {
         bank: usize,
         write: bool,
         overtakes: bool,
-        counts: &mut Counts,
+        counts: &mut ChannelCounts,
     ) {
         let bit = 1 << bank;
         if (self.fresh[0] | self.fresh[1]) & bit == 0 {
@@ -199,7 +199,7 @@ impl Modes {
 
     /// Reading or writing? Whether that has changed.
     #[inline]
-    pub(super) fn update(&mut self, reads: &Queue, writes: &Queue) -> bool {
+    pub(super) fn update(&mut self, reads: &RequestQueue, writes: &RequestQueue) -> bool {
         let waiting_reads = reads.len() - self.fresh[0].count_ones();
         let waiting_writes = writes.len() - self.fresh[1].count_ones();
         let many = waiting_writes > self.high && self.reads_owed == 0;
@@ -342,7 +342,7 @@ impl Channel {
         Choice { at: start + (best.key >> Best::TIME_SHIFT), bank: best.bank, what: best.what }
     }
 
-    /// Ranks whose refresh is due: rows just opened are used first.
+    /// Ranks with a due refresh: rows just opened are used first.
     #[cold]
     fn offer_refresh(&self, start: Cycle, best: &mut Best) {
         let (device, modes) = (&self.device, &self.modes);
