@@ -85,6 +85,9 @@ pub const BATCH_KEYS_MAX: usize = 64;
 pub const READ_BYTES: usize = 128 << 10;
 /// Reads of one connection before others have their turn.
 pub const READS_MAX: usize = 8;
+/// Busy-polls of a serving thread before it sleeps: some 20 µs, about what a sleep and its wake-up
+/// cost on a virtual machine, so that polling in vain at most doubles that cost.
+pub const BUSY_POLLS: u32 = 64;
 /// How long a connection is served before others have their turn, nanoseconds: some thousand
 /// look-ups. A command that takes longer goes on in its next turn.
 pub const TURN_NS: u64 = 1_000_000;

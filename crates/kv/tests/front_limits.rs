@@ -190,7 +190,7 @@ fn room_for_a_long_value_is_made_in_turns() {
         let mut session = Session::new(door, Client { known: true, ..Client::default() });
         let mut turns = 0;
         loop {
-            core.laps.begin_turn();
+            core.timer.begin_turn();
             turns += 1;
             let used = session.feed(&mut core, &head);
             assert!(turns < 5000 && core.out.is_empty());
@@ -201,7 +201,7 @@ fn room_for_a_long_value_is_made_in_turns() {
         }
         assert!(turns > 5, "{turns} turns for the {} bytes of a head", head.len());
         for _ in 0..250 {
-            core.laps.begin_turn();
+            core.timer.begin_turn();
             assert_eq!(session.feed(&mut core, &vec![b'v'; 100_000]), 100_000);
         }
         let end: &[u8] = if head[0] == 0x80 { b"" } else { b"\r\n" };

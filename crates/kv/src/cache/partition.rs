@@ -128,7 +128,7 @@ impl Partition {
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
         table.zero(0, table.bytes());
-        let segments = Segments::new(table, units_window.clone(), taking);
+        let segments = Segments::new(table, taking);
         Partition::with(segments, units_window, options, is_checked)
     }
 

@@ -245,7 +245,7 @@ impl Partition {
         recovered: &mut Recovered,
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
-        let (segments, found, damaged) = Segments::adopt(table, units_window.clone());
+        let (segments, found, damaged) = Segments::adopt(table);
         recovered.damaged += damaged;
         let mut partition = Partition::with(segments, units_window, options, true);
         partition.shelf = shelf;

@@ -8,10 +8,8 @@
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
-use super::bursts::{HEAD_BYTES, LONG_BYTES};
 use super::core::Core;
 use super::counters::Count;
-use super::lending::Way;
 use super::output::Output;
 use super::redis::Client;
 use super::session::Session;
@@ -23,7 +21,6 @@ use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
-use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -44,8 +41,6 @@ pub struct Connection {
     /// Answers that the socket did not take yet.
     output: Output,
     channel: Channel,
-    /// Whether its client is on this host.
-    is_neighbour: bool,
     /// Whether the socket may hold something that nobody will be told of again.
     has_left: bool,
     /// Once everything is said: bytes that its client may still send, which nobody hears.
@@ -73,7 +68,7 @@ impl Connection {
     pub fn new(
         fd: OwnedFd,
         session: Session,
-        (channel, is_neighbour): (Channel, bool),
+        channel: Channel,
         place: Option<Place>,
         now: Millis,
     ) -> Self {
@@ -83,7 +78,6 @@ impl Connection {
             rest: Vec::new(),
             output: Output::default(),
             channel,
-            is_neighbour,
             has_left: false,
             parting: None,
             active: now,
@@ -157,7 +151,7 @@ impl Connection {
             // It goes on to talk and takes nothing.
             return self.fate();
         }
-        core.laps.begin_turn();
+        core.timer.begin_turn();
         self.active = core.now;
         self.has_left = true;
         // Relaxed: a time for the eye.
@@ -178,7 +172,7 @@ impl Connection {
             match read {
                 Ok(0) => return Fate::End,
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
-                Ok(_) if core.laps.is_turn_over() => break,
+                Ok(_) if core.timer.is_turn_over() => break,
                 // The buffer was full, or nearly: there may be more.
                 Ok(count) if count >= READ_BYTES => {}
                 // All was read, but for the end, of which we are told once, too.
@@ -307,7 +301,7 @@ impl Connection {
     /// What waited only for answers to be sent goes on, for a while: others have their turn.
     fn go_on(&mut self, core: &mut Core) {
         for _ in 0..READS_MAX {
-            if self.is_stuck() || !self.has_more() || core.laps.is_turn_over() {
+            if self.is_stuck() || !self.has_more() || core.timer.is_turn_over() {
                 return;
             }
             self.feed_rest(core);
@@ -343,10 +337,7 @@ impl Connection {
     fn send(&mut self, core: &mut Core) {
         let before = core.out.len();
         let sent = match self.channel.is_plain() {
-            true => {
-                let client = self.session.client.id;
-                send_plain(&self.fd, self.is_neighbour.then_some(client), core)
-            }
+            true => send_plain(&self.fd, &mut core.out),
             false => self.channel.send(&self.fd, &mut core.out),
         };
         core.add(Count::BytesWritten, before - core.out.len());
@@ -363,25 +354,15 @@ impl Connection {
     }
 }
 
-/// Sends until all is sent or the socket takes no more. `neighbour`: the number of a client that is
-/// on this host.
-fn send_plain(fd: &OwnedFd, neighbour: Option<u64>, core: &mut Core) -> io::Result<()> {
-    let lendable = core.out.take_lendable();
-    if lendable > 0 && core.lender.way(lendable, cpu_ns) == Way::Copy {
-        core.out.lend_nothing();
-    }
-    let is_long = core.out.len() >= LONG_BYTES && !core.out.lends();
-    let mut in_burst = match neighbour {
-        Some(client) if is_long => core.bursts.suit(client, core.now),
-        _ => false,
-    };
-    while !core.out.is_empty() {
-        let sent = match core.out.own_bytes() {
+/// Sends until all is sent or the socket takes no more.
+fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
+    while !out.is_empty() {
+        let sent = match out.own_bytes() {
             Some(bytes) => send(fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
-            None => send_pieces(fd, core, std::mem::take(&mut in_burst)),
+            None => send_pieces(fd, out),
         };
         match sent {
-            Ok(sent) => core.out.advance(sent as u64),
+            Ok(sent) => out.advance(sent as u64),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -390,38 +371,17 @@ fn send_plain(fd: &OwnedFd, neighbour: Option<u64>, core: &mut Core) -> io::Resu
     Ok(())
 }
 
-/// Processor time of this thread.
-fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Sends what stands in front, by one system call or as a loan; `is_head`: no more than the head of
-/// a burst, which the next call lets go.
-fn send_pieces(fd: &OwnedFd, core: &mut Core, is_head: bool) -> io::Result<usize> {
-    core.out.load().map_err(io::Error::other)?;
-    let most = if is_head { HEAD_BYTES } else { u64::MAX };
+/// Sends what stands in front, by one system call.
+fn send_pieces(fd: &OwnedFd, out: &mut Output) -> io::Result<usize> {
+    out.load().map_err(io::Error::other)?;
     let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
     let (mut count, mut bytes) = (0, 0);
-    core.out.pieces(|mut piece| {
+    out.pieces(|piece| {
         bytes += piece.bytes();
-        piece.shorten(bytes.saturating_sub(most));
         pieces[count] = piece;
         count += 1;
-        count < SEND_PIECES_MAX && bytes < most
+        count < SEND_PIECES_MAX
     });
-    let pieces = &pieces[..count];
-    let next = match (is_head, bytes < core.out.len()) {
-        (true, _) => Next::Burst,
-        (false, true) => Next::More,
-        (false, false) => Next::Nothing,
-    };
-    if let Some(value) = core.out.loan() {
-        value.lend();
-        if let Some(sent) = core.loans.send(fd.as_fd(), pieces, next == Next::More)? {
-            core.shared.counters[core.thread].add(Count::BytesLent, sent as u64);
-            return Ok(sent);
-        }
-    }
-    send_gather(fd.as_fd(), pieces, next)
+    let next = if bytes < out.len() { Next::More } else { Next::Nothing };
+    send_gather(fd.as_fd(), &pieces[..count], next)
 }

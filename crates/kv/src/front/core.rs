@@ -3,16 +3,14 @@
 //! connection at a time.
 
 use super::batch::{Batch, Set};
-use super::bursts::Bursts;
 use super::clients::Clients;
 use super::clock::Clock;
 use super::counters::{Count, Counters};
-use super::laps::Laps;
-use super::lending::{Lender, Lending};
 use super::output::Output;
 use super::redis::{Client, GoOn, Part};
 use super::resp::Args;
 use super::slowlog::SlowLog;
+use super::timer::CommandTimer;
 use crate::cache::{Cache, Millis, Stats, at_wall, wall_of};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
@@ -21,7 +19,6 @@ use crate::constants::{
 use crate::herd::Tallies;
 use rackpool_hw::addresses::Addresses;
 use rackpool_hw::process::monotonic_ns;
-use rackpool_hw::window::Loans;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -75,8 +72,6 @@ pub struct Settings {
     /// The cache's memory is taken from the system at the start, by a thread of its own beside
     /// those that serve.
     pub populates: bool,
-    /// How long values that may be lent are sent.
-    pub lending: Lending,
     /// What the time is; that of a cache's file goes on.
     pub clock: Clock,
 }
@@ -100,7 +95,6 @@ impl Default for Settings {
             policy: "default".into(),
             slow_us: 10_000,
             populates: false,
-            lending: Lending::Measured,
             clock: Clock::system(),
         }
     }
@@ -289,22 +283,15 @@ pub struct Core {
     /// Where the command that ran goes on in a later turn of its connection, and how.
     pub unfinished: Option<(Part, GoOn)>,
     /// The clock of the read whose commands run.
-    pub laps: Laps,
+    pub timer: CommandTimer,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,
-    /// By what sockets are lent long values.
-    pub loans: Loans,
-    pub lender: Lender,
-    /// How long answers leave that are copied to clients on the same host.
-    pub bursts: Bursts,
 }
 
 impl Core {
     /// That of a thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
-            lender: Lender::new(shared.settings.lending),
-            bursts: Bursts::default(),
             shared,
             thread,
             now,
@@ -315,9 +302,8 @@ impl Core {
             has_to_tidy: false,
             tidies_all: false,
             unfinished: None,
-            laps: Laps::default(),
+            timer: CommandTimer::default(),
             scratch: Vec::new(),
-            loans: Loans::default(),
         }
     }
 

@@ -23,8 +23,6 @@ pub struct Output {
     pin_sent: u64,
     /// Bytes of all values.
     pinned_bytes: u64,
-    /// Bytes of values that may be lent since [`Output::take_lendable`] was last asked.
-    lendable_bytes: u64,
     /// Values that could not be read.
     failed: u64,
 }
@@ -37,8 +35,6 @@ struct Placed {
     len: u64,
     /// It lies in another tier of memory.
     is_far: bool,
-    /// The socket may be lent its memory.
-    is_loan: bool,
     value: Pinned,
 }
 
@@ -67,10 +63,9 @@ impl Output {
 
     /// Puts a value behind what there is, without a copy; `is_far`: it lies in another tier.
     pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
-        let (at, len, is_loan) = (self.bytes.len(), value.len(), value.may_be_lent());
+        let (at, len) = (self.bytes.len(), value.len());
         self.pinned_bytes += len;
-        self.lendable_bytes += if is_loan { len } else { 0 };
-        self.pins.push(Placed { at, len, is_far, is_loan, value });
+        self.pins.push(Placed { at, len, is_far, value });
     }
 
     /// All that is to be sent, if no value of the cache is among it.
@@ -91,42 +86,16 @@ impl Output {
         }
     }
 
-    /// Bytes of values that came since this was last asked and may be lent.
-    pub fn take_lendable(&mut self) -> u64 {
-        std::mem::take(&mut self.lendable_bytes)
-    }
-
-    /// No value is lent of those that there are.
-    pub fn lend_nothing(&mut self) {
-        self.pins.iter_mut().for_each(|pin| pin.is_loan = false);
-    }
-
-    /// Whether a value may be lent.
-    pub fn lends(&self) -> bool {
-        self.pins[self.pins_sent..].iter().any(|pin| pin.is_loan)
-    }
-
-    /// The value that [`Output::pieces`] names, alone, if the socket may be lent its memory.
-    pub fn loan(&self) -> Option<&Pinned> {
-        let first = self.pins.get(self.pins_sent)?;
-        (first.is_loan && first.at == self.sent).then_some(&first.value)
-    }
-
-    /// Calls `piece` with what is to be sent, in order, until it says that it has enough; up to a
-    /// value that may be lent, or that value.
+    /// Calls `piece` with what is to be sent, in order, until it says that it has enough.
     pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
         let mut from = self.sent;
         let mut skip = self.pin_sent;
-        for Placed { at, value, is_loan, .. } in &self.pins[self.pins_sent..] {
+        for Placed { at, value, .. } in &self.pins[self.pins_sent..] {
             if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
                 return;
             }
-            let is_first = *at == self.sent;
-            if *is_loan && !is_first {
-                return;
-            }
             from = *at;
-            if !value.pieces(std::mem::take(&mut skip), &mut piece) || *is_loan {
+            if !value.pieces(std::mem::take(&mut skip), &mut piece) {
                 return;
             }
         }

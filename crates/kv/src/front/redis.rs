@@ -234,7 +234,7 @@ impl Call<'_> {
     /// Whether the command is to go on later, by [`Call::go_on_later`]: so much waits to be sent
     /// that the client is to take it first, or others are to have their turn. Looks at the clock.
     pub fn is_to_pause(&self) -> bool {
-        self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.laps.is_turn_over()
+        self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.timer.is_turn_over()
     }
 
     /// Ends this part of a command.

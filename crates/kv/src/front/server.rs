@@ -15,7 +15,6 @@ use rackpool::Secret;
 use rackpool::metrics::Endpoint;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::names::peer_addr;
-use rackpool_hw::neighbours;
 use rackpool_hw::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io;
@@ -250,12 +249,10 @@ impl Server {
                 wait(listener, index as u64)?;
             }
         }
-        let listening = listeners.iter().filter_map(|(_, listener)| listener.as_ref());
-        let usual = listening.fold(None, |usual, one| neighbours::favour(one).or(usual));
         let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
         let assigned = vec![0; inboxes.len()];
         let stop = Arc::clone(&self.stop);
-        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, usual, poller, tls };
+        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, poller, tls };
         self.spawn("kv-accept".into(), move || {
             let _held_open = stop;
             acceptor.run();
@@ -319,8 +316,6 @@ struct Acceptor {
     /// Clients that each thread was given.
     assigned: Vec<u64>,
     listeners: [(Door, Option<TcpListener>); 2],
-    /// The congestion control of clients of other hosts, where neighbours have another one.
-    usual: Option<String>,
     poller: Poller,
     tls: Option<Tls>,
 }
@@ -364,11 +359,11 @@ impl Acceptor {
         let addr = peer_addr(&fd);
         let share = |addr: SocketAddr| settings.address_max(addr.ip());
         let place = addr.map(|addr| self.shared.addresses.take(addr.ip(), share(addr)));
-        let (channel, is_neighbour) = (Channel::Plain, false);
+        let channel = Channel::Plain;
         let (is_too_many, is_refused) = (all >= most, place.as_ref().is_some_and(Option::is_none));
         let (addr, place) =
             (addr.map_or_else(String::new, |addr| addr.to_string()), place.flatten());
-        let mut guest = Guest { fd, door, addr, is_neighbour, channel, place, is_too_many };
+        let mut guest = Guest { fd, door, addr, channel, place, is_too_many };
         // Those that wait for a silent one to go have descriptors, too.
         if is_refused || all >= most + ACCEPTS_MAX as u64 {
             let why = if is_refused { Count::AddressRejected } else { Count::Rejected };
@@ -383,7 +378,6 @@ impl Acceptor {
         }
         // A socket that refuses them is one whose client is gone already.
         let _ = tune(&guest.fd);
-        guest.is_neighbour = neighbours::admit(&guest.fd, self.usual.as_deref());
         // One that takes another's place comes where most are, of which some are silent.
         let by_count =
             |thread: &usize| if is_too_many { u64::MAX - open(*thread) } else { open(*thread) };

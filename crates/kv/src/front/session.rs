@@ -12,13 +12,13 @@ use super::binary::{self, MAGIC_REQUEST, Request};
 use super::binary_run::Opcode;
 use super::core::{Core, Door, PAST, expiry};
 use super::counters::Count;
-use super::laps::Run;
 use super::memcached::Next;
 use super::redis::{Call, Client, GoOn, Part};
 use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
 use super::store::Value;
 use super::text::{self, Command, Get, Store, Verb};
+use super::timer::TimedBatch;
 use crate::cache::{Error, Millis, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
@@ -171,13 +171,13 @@ impl Session {
         let mut args = std::mem::take(&mut core.args);
         let mut at = 0;
         self.need = 0;
-        core.laps.start();
+        core.timer.start();
         let mut steps = 0;
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
             match self.step(core, &mut args, input, at) {
                 Step::Used(used) => {
                     at += used;
-                    core.laps.pass(at);
+                    core.timer.pass(at);
                 }
                 Step::Need(need) => {
                     self.need = need;
@@ -188,17 +188,17 @@ impl Session {
                 core.flush_batch(input);
             }
             steps += 1;
-            if (steps % TURN_STEPS == 0 || core.laps.was_alone()) && core.laps.is_turn_over() {
+            if (steps % TURN_STEPS == 0 || core.timer.was_alone()) && core.timer.is_turn_over() {
                 break;
             }
         }
         core.flush_batch(input);
         core.args = args;
-        self.end_run(core, input, at);
+        self.end_batch(core, input, at);
         if let Pending::Value(incoming) | Pending::Rest(incoming) = &mut self.pending {
-            incoming.took_ns += core.laps.look_ns();
+            incoming.took_ns += core.timer.lap_ns();
         }
-        core.add(Count::Commands, core.laps.commands);
+        core.add(Count::Commands, core.timer.commands);
         if self.closing { input.len() } else { at }
     }
 
@@ -249,35 +249,35 @@ impl Session {
 
     /// Commands before `at` ended: if they took long, that is remembered with the words of the
     /// first.
-    fn end_run(&mut self, core: &mut Core, input: &[u8], at: usize) {
-        let Some(run) = core.laps.run(at) else { return };
-        core.took(run.commands, run.took_ns);
-        if run.took_ns / 1000 >= core.shared.settings.slow_us {
-            self.note_run(core, &input[run.from..], run);
+    fn end_batch(&mut self, core: &mut Core, input: &[u8], at: usize) {
+        let Some(batch) = core.timer.end_batch(at) else { return };
+        core.took(batch.commands, batch.took_ns);
+        if batch.took_ns / 1000 >= core.shared.settings.slow_us {
+            self.note_batch(core, &input[batch.from..], batch);
         }
     }
 
     #[cold]
-    fn note_run(&self, core: &Core, input: &[u8], run: Run) {
-        let more = format!("... ({} more commands)", run.commands - 1);
-        let more = (run.commands > 1).then_some(more.as_bytes());
+    fn note_batch(&self, core: &Core, input: &[u8], batch: TimedBatch) {
+        let more = format!("... ({} more commands)", batch.commands - 1);
+        let more = (batch.commands > 1).then_some(more.as_bytes());
         match self.protocol {
             Protocol::Resp => {
                 let (mut args, limits) = (Args::default(), Limits::new(self.client.known));
                 // It was a command when it ran.
                 let _ = resp::parse(input, limits, &mut args, &mut Scan::default());
                 let words = args.words(input).take(FIRST_WORDS).chain(more);
-                core.note_slow(&self.client, run.took_ns, words);
+                core.note_slow(&self.client, batch.took_ns, words);
             }
             Protocol::Binary => {
                 let binary::Parsed::Request { request, .. } = binary::parse(input) else { return };
                 let name = binary_name(&request);
                 let words = [name.as_bytes(), request.key].into_iter().chain(more);
-                core.note_slow(&self.client, run.took_ns, words);
+                core.note_slow(&self.client, batch.took_ns, words);
             }
             Protocol::Text | Protocol::Memcached => {
                 let words = text::line_words(input).take(FIRST_WORDS).chain(more);
-                core.note_slow(&self.client, run.took_ns, words);
+                core.note_slow(&self.client, batch.took_ns, words);
             }
         }
     }
@@ -289,13 +289,13 @@ impl Session {
         before_ns: u64,
         words: impl Iterator<Item = &'a [u8]>,
     ) {
-        core.laps.commands += 1;
+        core.timer.commands += 1;
         self.end_part(core, before_ns, words);
     }
 
     /// A part of a command ended, the last one if nothing is said to go on.
     fn end_part<'a>(&self, core: &mut Core, before_ns: u64, words: impl Iterator<Item = &'a [u8]>) {
-        let took_ns = before_ns + core.laps.alone();
+        let took_ns = before_ns + core.timer.alone();
         match &mut core.unfinished {
             Some((part, _)) => part.took_ns = took_ns,
             None => {
@@ -353,7 +353,7 @@ impl Session {
                 return self.look_up(core, input, at, get, used);
             }
             core.flush_batch(input);
-            self.end_run(core, input, at);
+            self.end_batch(core, input, at);
             let next = core.text(&command);
             self.end_alone(core, 0, text::line_words(rest));
             self.next(next);
@@ -364,12 +364,12 @@ impl Session {
         let len = u64::from(store.len);
         if len > core.shared.settings.value_bytes_max {
             core.flush_batch(input);
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             core.text_too_large(&store);
             self.next(Next::Skip(len + 2));
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
-            self.end_run(core, input, at);
+            self.end_batch(core, input, at);
             if !self.has_room(core, store_key(&store), len) {
                 return Step::Used(0);
             }
@@ -378,7 +378,7 @@ impl Session {
             let end = used + store.len as usize + 2;
             let Some(value) = rest.get(used..end) else { return Step::Need(end) };
             self.seen = 0;
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             let (value, line_end) = value.split_at(store.len as usize);
             let expires = expiry(i64::from(store.exptime), core.times());
             let plain = store.verb == Verb::Set && store.meta.is_none() && expires != PAST;
@@ -413,7 +413,7 @@ impl Session {
             core.flush_batch(input);
         }
         let Some(keys) = core.text_get(get, input) else {
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             return Step::Used(used);
         };
         let (start, left) = (keys.0.as_ptr() as usize - input.as_ptr() as usize, keys.0.len());
@@ -421,8 +421,8 @@ impl Session {
         self.pending = Pending::Keys(Keys { used, end, left, cas, touch });
         // Of what may be long each part is timed; it is counted at its end.
         core.flush_batch(input);
-        self.end_run(core, input, at);
-        let took_ns = core.laps.alone();
+        self.end_batch(core, input, at);
+        let took_ns = core.timer.alone();
         core.took(0, took_ns);
         core.note_slow(&self.client, took_ns, text::line_words(&input[at..]));
         Step::Used(0)
@@ -569,7 +569,7 @@ impl Session {
             }
             resp::Parsed::Large { used, len, rest: words } => {
                 core.flush_batch(input);
-                self.end_run(core, input, at);
+                self.end_batch(core, input, at);
                 let key = args.get(rest, 1);
                 if !self.has_room(core, key, len) {
                     return Step::Used(0);
@@ -601,7 +601,7 @@ impl Session {
                 core.flush_batch(input);
             }
             core.count(Count::RespCommands);
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             let form = Form::Resp(self.client.version);
             return core.batch.push(at + start as usize, len as usize, form);
         }
@@ -612,11 +612,11 @@ impl Session {
         {
             let place = |(start, len): (u32, u32)| (start + at as u32, len);
             let (key, value, answer) = (place(key), place(value), Answer::Resp);
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             return set_later(core, input, Set { key, value, flags: 0, expires: 0, answer });
         }
         core.flush_batch(input);
-        self.end_run(core, input, at);
+        self.end_batch(core, input, at);
         Call { core, client: &mut self.client, input: rest, args }.run();
         self.end_alone(core, 0, args.words(rest));
         self.closing = self.client.quits;
@@ -646,13 +646,13 @@ impl Session {
         let (opcode, quiet) = match core.binary_check(&request) {
             Ok(known) => known,
             Err(next) => {
-                core.laps.commands += 1;
+                core.timer.commands += 1;
                 self.next(next);
                 return Step::Used(used);
             }
         };
         let Opcode::Store(verb) = opcode else {
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             let next = core.binary(&request, opcode, quiet);
             self.next(next);
             return Step::Used(used);
@@ -660,11 +660,11 @@ impl Session {
         let len = u64::from(request.value_bytes);
         let expires = expiry(i64::from(request.extra32(4)), core.times());
         if len > core.shared.settings.value_bytes_max {
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             core.binary_too_large(&request, verb);
             self.next(Next::Skip(len));
         } else if len >= STREAM_BYTES_MIN && streams(verb) {
-            self.end_run(core, input, at);
+            self.end_batch(core, input, at);
             if !self.has_room(core, request.key, len) {
                 return Step::Used(0);
             }
@@ -673,7 +673,7 @@ impl Session {
         } else {
             let end = used + request.value_bytes as usize;
             let Some(value) = rest.get(used..end) else { return Step::Need(end) };
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             core.binary_store(&request, verb, quiet, (Value::Bytes(value), expires));
             return Step::Used(end);
         }

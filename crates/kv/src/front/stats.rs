@@ -145,7 +145,6 @@ const COUNTS: &[Counted] = &[
     ("auth_errors", Count::AuthErrors, "Wrong passwords"),
     ("bytes_read", Count::BytesRead, "Bytes received"),
     ("bytes_written", Count::BytesWritten, "Bytes sent"),
-    ("bytes_lent", Count::BytesLent, "Bytes sent whose memory was lent, not copied"),
 ];
 
 /// Why connections were refused or ended, by names of our own.

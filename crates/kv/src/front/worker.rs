@@ -4,14 +4,13 @@
 use super::connection::{Connection, Fate};
 use super::core::{Core, Door};
 use super::counters::Count;
-use super::looks::Looks;
 use super::redis::Client;
 use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{
-    EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES,
+    BUSY_POLLS, EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES,
 };
 use rackpool_hw::addresses::Place;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
@@ -28,8 +27,6 @@ pub struct Guest {
     pub fd: OwnedFd,
     pub door: Door,
     pub addr: String,
-    /// Whether it is on this host.
-    pub is_neighbour: bool,
     /// How its bytes travel.
     pub channel: Channel,
     /// The place of its address.
@@ -97,7 +94,6 @@ pub struct Worker<'i> {
     /// When they may be looked for again.
     next_search: Millis,
     buffer: Vec<u8>,
-    looks: Looks,
 }
 
 impl<'i> Worker<'i> {
@@ -110,9 +106,8 @@ impl<'i> Worker<'i> {
         poller.add(&inbox.wake, TOKEN_WAKE, Interest::Read)?;
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
-        let looks = Looks::default();
         let (silent, next_search) = (Vec::new(), 0);
-        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer, looks })
+        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer })
     }
 
     /// Serves until the server ends.
@@ -196,10 +191,8 @@ impl<'i> Worker<'i> {
 
     /// Waits until somebody comes, or a flush is due; not at all if there is something to tidy up.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
-        let commands = self.core.shared.counters[self.core.thread].get(Count::RespCommands);
-        for _ in 0..self.looks.after(commands, events.len() as u64) {
+        for _ in 0..BUSY_POLLS {
             if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
-                self.looks.found();
                 return Ok(());
             }
         }
@@ -240,8 +233,8 @@ impl<'i> Worker<'i> {
             shared.clients.came(&client, now);
         }
         let session = Session::new(guest.door, client);
-        let Guest { fd, channel, is_neighbour, place, .. } = guest;
-        let connection = Connection::new(fd, session, (channel, is_neighbour), place, now);
+        let Guest { fd, channel, place, .. } = guest;
+        let connection = Connection::new(fd, session, channel, place, now);
         let connection = Box::new(connection);
         let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
         if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
