@@ -126,7 +126,7 @@ pub const EVICTION_PAUSE_MS: u64 = 100;
 pub const ADDRESS_SHARE: usize = 2;
 /// How long a client that was told that its conversation ends is waited for, until it ends its side
 /// as well, milliseconds.
-pub const PARTING_MS_MAX: u64 = 5_000;
+pub const LINGER_MS_MAX: u64 = 5_000;
 /// One part in so many of the cache's memory, divided among the threads, may wait to be sent to
 /// clients, and cannot be used for anything else meanwhile. If it is more …
 pub const KEPT_SHARE_MAX: u64 = 2;

@@ -6,7 +6,7 @@ use peers::{Rng, WITHIN, connect, is_there};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
-use rackpool_kv::front::server::{Doors, Server};
+use rackpool_kv::front::server::{ListenConfig, Server};
 use rackpool_kv::front::tls::Tls;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -55,7 +55,7 @@ impl Rig {
         write_private(&key, &made.signing_key.serialize_pem());
         let any = Some("127.0.0.1:0".parse().unwrap());
         let tls = Some(Tls::read(&chain, &key).unwrap());
-        let doors = Doors { memcached: any, resp: any, tls, ..Doors::default() };
+        let doors = ListenConfig { memcached: any, resp: any, tls, ..ListenConfig::default() };
         let options = Options { memory: 256 << 20, max_value: 16 << 20, ..Options::default() };
         let value_bytes_max = options.max_value;
         let settings = Settings { value_bytes_max, ..settings };

@@ -3,8 +3,9 @@
 //! how far each was written.
 //!
 //! A segment is *active* (items are appended to it), sealed, or gone; gone while somebody still
-//! sends from it, its unit waits until the last pin is dropped. Within a queue segments are in the order in which they were opened, so that a further piece of an item never
-//! leaves before its head. `log.rs` and `evict.rs` work on it.
+//! sends from it, its unit waits until the last pin is dropped. Within a queue segments are in the
+//! order in which they were opened, so that a further piece of an item never leaves before its
+//! head. `log.rs` and `evict.rs` work on it.
 //!
 //! A segment's entry in the table, four words, each with check bits of its own:
 //!
@@ -24,13 +25,13 @@
 //! A flush marks nothing but this number: segments with a lower one are *flushed*. They stand in a
 //! queue of their own until each is given back, and count no more as memory in use.
 //!
-//! Units of a file come into use as the file gets their memory (`taking.rs`): until then they are
+//! Units of a file come into use as the file gets their memory (`populate.rs`): until then they are
 //! neither free nor anything else.
 
 mod queues;
 
 use super::layout::{Header, UNIT_BYTES, mix};
-use super::taking::Taking;
+use super::populate::Populator;
 use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
@@ -126,7 +127,7 @@ pub(crate) struct Adopted {
 
 /// What a unit is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum SegmentState {
     Free,
     Index,
     Active,
@@ -142,7 +143,7 @@ pub(crate) enum Kind {
 pub(crate) struct Segment {
     /// Number of its opening, ascending in the partition; 0 if it is no segment.
     pub seq: u64,
-    pub kind: Kind,
+    pub kind: SegmentState,
     pub queue: u8,
     pub class: u8,
     pub used: u32,
@@ -168,7 +169,7 @@ impl Segment {
 
 const UNUSED: Segment = Segment {
     seq: 0,
-    kind: Kind::Free,
+    kind: SegmentState::Free,
     queue: 0,
     class: 0,
     used: 0,
@@ -220,7 +221,7 @@ pub(crate) struct Segments {
     free: Vec<u32>,
     pinned: Vec<u32>,
     /// How the units from `untaken` on get their memory.
-    pub taking: Option<Arc<Taking>>,
+    pub populator: Option<Arc<Populator>>,
     /// The first unit that was never free, for want of its memory.
     untaken: u32,
     pub pins: Arc<Pins>,
@@ -242,17 +243,17 @@ impl Segments {
     /// share of the set of expiring segments.
     pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 4 + 4 + 24;
 
-    /// All units free, those that `taking` is still to take excepted.
-    pub fn new(table: Window, taking: Option<Arc<Taking>>) -> Segments {
+    /// All units free, those that `populator` is still to take excepted.
+    pub fn new(table: Window, populator: Option<Arc<Populator>>) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
-        let untaken = taking.as_ref().map_or(count as u32, |taking| taking.taken());
+        let untaken = populator.as_ref().map_or(count as u32, |populator| populator.taken());
         let empty = Queue { first: NONE, last: NONE, count: 0 };
         Segments {
             table,
             of: vec![UNUSED; count as usize],
             free: (0..untaken).rev().collect(),
             pinned: Vec::new(),
-            taking,
+            populator,
             untaken,
             pins: Arc::new(Pins((0..count).map(|_| AtomicU32::new(0)).collect())),
             queues: [empty; QUEUES + 1],
@@ -333,7 +334,7 @@ impl Segments {
         let (used, queue, class) = state.unwrap_or((UNIT_BYTES, 0, 0));
         // Of one whose time is not known nobody is told that it was idle.
         let opened = opened.unwrap_or(Millis::MAX);
-        let kind = Kind::Leaving;
+        let kind = SegmentState::Leaving;
         let segment = Segment { seq, kind, queue, class, used, opened, ..UNUSED };
         (Some(segment), state.map(|(used, ..)| used), damaged)
     }
@@ -346,7 +347,7 @@ impl Segments {
         if segment.live == 0 {
             return self.release(unit);
         }
-        segment.kind = Kind::Sealed;
+        segment.kind = SegmentState::Sealed;
         if segment.expires_max != Millis::MAX {
             self.expiring[segment.clock()].insert((segment.expires_max, unit));
         }
@@ -444,11 +445,11 @@ impl Segments {
     /// Units of a file whose memory was taken meanwhile are free from now on; if there are none,
     /// some is taken. Whether there are more free ones now.
     pub fn take_more(&mut self) -> bool {
-        let Some(taking) = &self.taking else { return false };
-        if taking.taken() == self.untaken && !taking.take_next().unwrap_or(false) {
+        let Some(populator) = &self.populator else { return false };
+        if populator.taken() == self.untaken && !populator.take_next().unwrap_or(false) {
             return false;
         }
-        let taken = taking.taken();
+        let taken = populator.taken();
         self.free.extend((self.untaken..taken).rev());
         self.untaken = taken;
         true
@@ -461,7 +462,7 @@ impl Segments {
         self.pinned = still;
         let back: Vec<u32> = back;
         for unit in back {
-            self.of[unit as usize].kind = Kind::Free;
+            self.of[unit as usize].kind = SegmentState::Free;
             self.free.push(unit);
         }
         self.free.len()
@@ -470,7 +471,7 @@ impl Segments {
     /// Takes a free unit for the index.
     pub fn take_for_index(&mut self) -> Option<u32> {
         let unit = self.free.pop()?;
-        self.of[unit as usize].kind = Kind::Index;
+        self.of[unit as usize].kind = SegmentState::Index;
         Some(unit)
     }
 
@@ -512,7 +513,7 @@ impl Segments {
         let queue = stream.queue();
         let seq = self.take_seq();
         self.of[unit as usize] =
-            Segment { seq, kind: Kind::Active, queue, class, opened: now, ..UNUSED };
+            Segment { seq, kind: SegmentState::Active, queue, class, opened: now, ..UNUSED };
         self.link(unit, if stream == Stream::InPlace { self.hand } else { NONE });
         self.active[stream as usize][class as usize] = unit;
         self.write_entry(unit);
@@ -526,7 +527,7 @@ impl Segments {
             return;
         }
         let segment = &mut self.of[active as usize];
-        segment.kind = Kind::Sealed;
+        segment.kind = SegmentState::Sealed;
         if segment.live == 0 {
             self.release(active);
         } else if segment.expires_max != Millis::MAX {
@@ -566,7 +567,7 @@ impl Segments {
             self.live_bytes -= u64::from(bytes);
             self.payload_bytes -= u64::from(payload);
         }
-        if segment.live == 0 && segment.kind == Kind::Sealed {
+        if segment.live == 0 && segment.kind == SegmentState::Sealed {
             self.release(unit);
         }
     }
@@ -574,20 +575,26 @@ impl Segments {
     /// Takes a segment out of its queue, to be judged item by item and then [`Segments::release`]d.
     pub fn leave(&mut self, unit: u32) {
         let kind = self.of[unit as usize].kind;
-        assert!(matches!(kind, Kind::Active | Kind::Sealed), "a segment leaves once");
-        if kind == Kind::Active {
+        assert!(
+            matches!(kind, SegmentState::Active | SegmentState::Sealed),
+            "a segment leaves once"
+        );
+        if kind == SegmentState::Active {
             let mut active = self.active.iter_mut().flatten();
             *active.find(|active| **active == unit).expect("an active segment is in use") = NONE;
         }
         let segment = &self.of[unit as usize];
         self.expiring[segment.clock()].remove(&(segment.expires_max, unit));
-        self.of[unit as usize].kind = Kind::Leaving;
+        self.of[unit as usize].kind = SegmentState::Leaving;
     }
 
     /// Gives a segment's unit back.
     pub fn release(&mut self, unit: u32) {
         let segment = self.of[unit as usize].clone();
-        assert!(matches!(segment.kind, Kind::Sealed | Kind::Leaving), "{segment:?}");
+        assert!(
+            matches!(segment.kind, SegmentState::Sealed | SegmentState::Leaving),
+            "{segment:?}"
+        );
         if segment.seq >= self.flushed_before {
             self.live_bytes -= u64::from(segment.live);
             self.payload_bytes -= u64::from(segment.payload);
@@ -599,7 +606,7 @@ impl Segments {
         if self.pins.is_free(unit) {
             self.free.push(unit);
         } else {
-            self.of[unit as usize].kind = Kind::Pinned;
+            self.of[unit as usize].kind = SegmentState::Pinned;
             self.pinned.push(unit);
         }
     }
@@ -648,7 +655,7 @@ impl Segments {
     pub fn deadest(&self, dead_min: u32, count: usize) -> Vec<u32> {
         let segments = (0..).zip(&self.of);
         let mut dead: Vec<(u32, u32)> = segments
-            .filter(|(_, segment)| segment.kind == Kind::Sealed && !segment.is_fixed)
+            .filter(|(_, segment)| segment.kind == SegmentState::Sealed && !segment.is_fixed)
             .map(|(unit, segment)| (segment.used - segment.live, unit))
             .filter(|(dead, _)| *dead >= dead_min)
             .collect();

@@ -1,17 +1,17 @@
-//! One connection: its socket, its conversation, and what is not understood or not sent yet. Idle
+//! One connection: its socket, its session, and what is not understood or not sent yet. Idle
 //! ones hold no buffer; a worker lends its own.
 //!
 //! Ordering rule: while answers wait for the client nothing more is read from it, so that what it
 //! can make us hold is bounded by what one read brings and one command answers.
 //!
-//! A conversation that we end is ended on our side alone: what its client has still sent is passed
+//! A session that we end is ended on our side alone: what its client has still sent is passed
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
 use super::core::Core;
 use super::counters::Count;
 use super::output::Output;
-use super::redis::Client;
+use super::redis::ClientInfo;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 
 /// What becomes of a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum NextInterest {
     /// It goes on; wait for this.
     Wait(Interest),
     End,
@@ -44,7 +44,7 @@ pub struct Connection {
     /// Whether the socket may hold something that nobody will be told of again.
     has_left: bool,
     /// Once everything is said: bytes that its client may still send, which nobody hears.
-    parting: Option<usize>,
+    lingering: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
     came: Millis,
@@ -79,7 +79,7 @@ impl Connection {
             output: Output::default(),
             channel,
             has_left: false,
-            parting: None,
+            lingering: None,
             active: now,
             came: now,
             progress: now,
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &ClientInfo {
         &self.session.client
     }
 
@@ -138,18 +138,18 @@ impl Connection {
     }
 
     /// Whether only the client's own end is awaited.
-    pub fn is_parting(&self) -> bool {
-        self.parting.is_some()
+    pub fn is_lingering(&self) -> bool {
+        self.lingering.is_some()
     }
 
     /// Reads, understands and answers what there is; `buffer` is the worker's.
-    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], event: &Readiness) -> Fate {
-        if let Some(left) = self.parting {
-            return self.pass_over(left, buffer);
+    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], event: &Readiness) -> NextInterest {
+        if let Some(left) = self.lingering {
+            return self.discard_input(left, buffer);
         }
         if self.is_stuck() && !event.writable && !event.closed {
             // It goes on to talk and takes nothing.
-            return self.fate();
+            return self.next_interest();
         }
         core.timer.begin_turn();
         self.active = core.now;
@@ -157,11 +157,11 @@ impl Connection {
         // Relaxed: a time for the eye.
         self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
-            return self.fate();
+            return self.next_interest();
         }
         self.go_on(core);
         if self.is_stuck() || self.has_more() {
-            return self.fate();
+            return self.next_interest();
         }
         for _ in 0..READS_MAX {
             let read = if self.rest.is_empty() {
@@ -170,7 +170,7 @@ impl Connection {
                 self.read_behind(core)
             };
             match read {
-                Ok(0) => return Fate::End,
+                Ok(0) => return NextInterest::End,
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
                 Ok(_) if core.timer.is_turn_over() => break,
                 // The buffer was full, or nearly: there may be more.
@@ -181,10 +181,10 @@ impl Connection {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Fate::End,
+                Err(_) => return NextInterest::End,
             }
         }
-        self.fate()
+        self.next_interest()
     }
 
     /// Sends what was answered, and answers nothing more.
@@ -193,58 +193,58 @@ impl Connection {
         self.resume(core);
     }
 
-    fn fate(&mut self) -> Fate {
+    fn next_interest(&mut self) -> NextInterest {
         match (self.is_stuck(), self.session.is_closing()) {
             // The socket took no more, so it tells when it does.
-            (true, _) => Fate::Wait(Interest::Edges),
-            (false, true) => self.part(),
+            (true, _) => NextInterest::Wait(Interest::Edges),
+            (false, true) => self.half_close(),
             // Nobody says again that it has come: the socket, which takes answers, wakes us.
             (false, false) if self.channel.has_input() || self.has_more() => {
-                Fate::Wait(Interest::Write)
+                NextInterest::Wait(Interest::Write)
             }
-            (false, false) if self.has_left => Fate::Wait(Interest::Read),
-            (false, false) => Fate::Wait(Interest::Edges),
+            (false, false) if self.has_left => NextInterest::Wait(Interest::Read),
+            (false, false) => NextInterest::Wait(Interest::Edges),
         }
     }
 
     /// Says goodbye where the client expects it.
     pub fn end(&mut self) {
-        if !self.is_parting() {
+        if !self.is_lingering() {
             self.channel.end(&self.fd);
         }
     }
 
     /// Ends our side and forgets what has come, before the connection is closed.
     pub fn leave(&mut self, buffer: &mut [u8]) {
-        if self.part() != Fate::End {
-            self.pass_over(INPUT_BYTES_MAX, buffer);
+        if self.half_close() != NextInterest::End {
+            self.discard_input(INPUT_BYTES_MAX, buffer);
         }
     }
 
     /// Ends our side, behind the last answer.
-    fn part(&mut self) -> Fate {
+    fn half_close(&mut self) -> NextInterest {
         self.end();
         self.rest = Vec::new();
-        self.parting = Some(INPUT_BYTES_MAX);
+        self.lingering = Some(INPUT_BYTES_MAX);
         match shutdown(&self.fd, Shutdown::Write) {
             // Told at once of what is there already, and of each end.
-            Ok(()) => Fate::Wait(Interest::Read),
-            Err(_) => Fate::End,
+            Ok(()) => NextInterest::Wait(Interest::Read),
+            Err(_) => NextInterest::End,
         }
     }
 
     /// Reads what comes, of which `left` bytes may, and forgets it.
-    fn pass_over(&mut self, mut left: usize, buffer: &mut [u8]) -> Fate {
+    fn discard_input(&mut self, mut left: usize, buffer: &mut [u8]) -> NextInterest {
         for _ in 0..READS_MAX {
             match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(count) if 0 < count && count < left => left -= count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Ok(_) | Err(_) => return Fate::End,
+                Ok(_) | Err(_) => return NextInterest::End,
             }
         }
-        self.parting = Some(left);
-        Fate::Wait(Interest::Read)
+        self.lingering = Some(left);
+        NextInterest::Wait(Interest::Read)
     }
 
     /// Reads into the worker's buffer; only what is not understood yet is kept.

@@ -2,12 +2,12 @@
 //! counted. A [`Shared`] is one server's; a [`Core`] is one thread's and lends itself to one
 //! connection at a time.
 
-use super::batch::{Batch, Set};
+use super::batch::{LookupBatch, PendingSet};
 use super::clients::Clients;
 use super::clock::Clock;
 use super::counters::{Count, Counters};
 use super::output::Output;
-use super::redis::{Client, GoOn, Part};
+use super::redis::{ClientInfo, Resume, ResumePoint};
 use super::resp::Args;
 use super::slowlog::SlowLog;
 use super::timer::CommandTimer;
@@ -16,7 +16,7 @@ use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
     HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX, TURN_NS,
 };
-use crate::herd::Tallies;
+use crate::herd::HerdCounters;
 use rackpool_hw::addresses::Addresses;
 use rackpool_hw::process::monotonic_ns;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const WALL_STEP_MS_MIN: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// memcached: text, meta and binary, told apart by the first byte.
     Memcached,
     /// Redis: RESP2, and RESP3 after `HELLO 3`.
@@ -38,7 +38,7 @@ pub enum Door {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub threads: usize,
-    /// Connections at once, of both doors together.
+    /// Connections at once, of both protocols together.
     pub connections_max: usize,
     /// A client that is silent for so long is disconnected; 0 for never.
     pub idle_ms: u64,
@@ -141,8 +141,8 @@ pub struct Shared {
     pub stopping: AtomicBool,
     /// Why, if nobody wanted it to.
     pub failure: Mutex<Option<(&'static str, String)>>,
-    /// What HERD's door counts, if it is open.
-    pub herd: OnceLock<Vec<Arc<Tallies>>>,
+    /// What HERD's listener counts, if it is open.
+    pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
     /// What counters said at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
     /// What the cache had counted then.
@@ -273,15 +273,15 @@ pub struct Core {
     /// Words of its command.
     pub args: Args,
     /// Look-ups that wait for others to be done with them.
-    pub batch: Batch,
+    pub batch: LookupBatch,
     /// Values that wait for others; never while look-ups wait.
-    pub sets: Vec<Set>,
+    pub sets: Vec<PendingSet>,
     /// Whether something may be left to do for what was flushed or has expired.
     pub has_to_tidy: bool,
     /// Whether that is so for the shares of other threads, too.
     pub tidies_all: bool,
     /// Where the command that ran goes on in a later turn of its connection, and how.
-    pub unfinished: Option<(Part, GoOn)>,
+    pub unfinished: Option<(ResumePoint, Resume)>,
     /// The clock of the read whose commands run.
     pub timer: CommandTimer,
     /// Space for values that are worked with.
@@ -297,7 +297,7 @@ impl Core {
             now,
             out: Output::default(),
             args: Args::default(),
-            batch: Batch::default(),
+            batch: LookupBatch::default(),
             sets: Vec::new(),
             has_to_tidy: false,
             tidies_all: false,
@@ -323,7 +323,7 @@ impl Core {
     /// Remembers a command if it took long.
     pub fn note_slow<'a>(
         &self,
-        client: &Client,
+        client: &ClientInfo,
         took_ns: u64,
         words: impl Iterator<Item = &'a [u8]>,
     ) {

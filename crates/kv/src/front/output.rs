@@ -14,7 +14,7 @@ const FAR_BYTES_MAX: u64 = 128 << 10;
 pub struct Output {
     /// Bytes of our own.
     pub bytes: Vec<u8>,
-    pins: Vec<Placed>,
+    pins: Vec<PinnedValue>,
     /// Own bytes that were sent.
     sent: usize,
     /// Values that were sent whole.
@@ -29,7 +29,7 @@ pub struct Output {
 
 /// A value among own bytes.
 #[derive(Debug)]
-struct Placed {
+struct PinnedValue {
     /// It stands before the byte of this index.
     at: usize,
     len: u64,
@@ -53,7 +53,7 @@ impl Output {
     pub fn held_bytes(&self) -> u64 {
         let far = self.pins.iter().filter(|pin| pin.is_far);
         let far: u64 = far.map(|pin| pin.len.min(FAR_BYTES_MAX)).sum();
-        (self.bytes.capacity() + self.pins.capacity() * size_of::<Placed>()) as u64 + far
+        (self.bytes.capacity() + self.pins.capacity() * size_of::<PinnedValue>()) as u64 + far
     }
 
     /// Memory of the cache that it keeps from being used for anything else, bytes.
@@ -65,7 +65,7 @@ impl Output {
     pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
         let (at, len) = (self.bytes.len(), value.len());
         self.pinned_bytes += len;
-        self.pins.push(Placed { at, len, is_far, value });
+        self.pins.push(PinnedValue { at, len, is_far, value });
     }
 
     /// All that is to be sent, if no value of the cache is among it.
@@ -79,7 +79,7 @@ impl Output {
     /// The tier failed: what was begun cannot be sent whole.
     pub fn load(&mut self) -> Result<(), Error> {
         match self.pins.get_mut(self.pins_sent) {
-            Some(Placed { at, value, .. }) if *at == self.sent => {
+            Some(PinnedValue { at, value, .. }) if *at == self.sent => {
                 value.load(self.pin_sent).inspect_err(|_| self.failed += 1)
             }
             _ => Ok(()),
@@ -90,7 +90,7 @@ impl Output {
     pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
         let mut from = self.sent;
         let mut skip = self.pin_sent;
-        for Placed { at, value, .. } in &self.pins[self.pins_sent..] {
+        for PinnedValue { at, value, .. } in &self.pins[self.pins_sent..] {
             if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
                 return;
             }
@@ -123,7 +123,7 @@ impl Output {
             let own = count.min((end - self.sent) as u64);
             self.sent += own as usize;
             count -= own;
-            let Some(&Placed { len, .. }) = next else {
+            let Some(&PinnedValue { len, .. }) = next else {
                 assert!(count == 0, "{count} bytes more were sent than there are");
                 return;
             };
@@ -166,7 +166,7 @@ impl Output {
     /// Takes back what was put behind own byte `start`.
     pub fn truncate(&mut self, start: usize) {
         self.bytes.truncate(start);
-        while let Some(Placed { at, len, .. }) = self.pins.last()
+        while let Some(PinnedValue { at, len, .. }) = self.pins.last()
             && *at > start
         {
             self.pinned_bytes -= len;
