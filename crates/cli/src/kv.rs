@@ -14,11 +14,11 @@ use rackpool_hw::memory::HostMemory;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{
-    Cache, Error, Mode, Options, ReadCost, Recovered, Shelving, Tier, TierRule, partitions_for,
+    Cache, Error, Mode, Options, ReadCost, Recovered, Tier, TierConfig, TierRule, partitions_for,
 };
 use rackpool_kv::front::auth::{read_password, read_users};
 use rackpool_kv::front::core::Settings;
-use rackpool_kv::front::server::{Doors, Server, StartError};
+use rackpool_kv::front::server::{ListenConfig, Server, StartError};
 use rackpool_kv::front::tls::Tls;
 use rackpool_kv::herd::{self, Pipeline};
 use rackpool_kv::numa_tier::NumaTier;
@@ -29,7 +29,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Clients of HERD's fast path at once, of each door, if nothing else is said.
+/// Clients of HERD's fast path at once, of each listener, if nothing else is said.
 const HERD_CLIENTS: u32 = 1024;
 /// Memory on the nodes of a tier on which its speed is measured.
 const MEASURED_BYTES: u64 = 256 << 20;
@@ -38,10 +38,12 @@ impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         let code = match &error {
             StartError::Open { .. } => "denied",
-            StartError::Herd(herd::StartError::BadOption { .. }) => "config",
+            StartError::Herd(herd::HerdStartError::BadOption { .. }) => "config",
             StartError::Metrics(error) => error.code(),
-            StartError::Herd(herd::StartError::Fabric(FabricError::NotLoopback { .. })) => "denied",
-            StartError::Herd(herd::StartError::Fabric(error)) if error.is_absence() => "config",
+            StartError::Herd(herd::HerdStartError::Fabric(FabricError::NotLoopback { .. })) => {
+                "denied"
+            }
+            StartError::Herd(herd::HerdStartError::Fabric(error)) if error.is_absence() => "config",
             _ => "io",
         };
         Failure::new(code, error.to_string())
@@ -176,26 +178,26 @@ pub fn run(args: &KvArgs) -> Result<()> {
         populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()
     };
-    let doors = Doors {
+    let listen = ListenConfig {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
         metrics_token: crate::api::token(args.metrics_token_file.as_deref())?,
-        herd: args.herd.as_deref().map(|name| herd::Door {
+        herd: args.herd.as_deref().map(|name| herd::ServerOptions {
             clients: herd_clients(args),
             pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),
-            ..herd::Door::new(name)
+            ..herd::ServerOptions::new(name)
         }),
         herd_fabric: args.herd_listen.map(|listen| {
-            let door = herd::FabricDoor::new(listen, threads as u32);
+            let options = herd::FabricServerOptions::new(listen, threads as u32);
             let (clients, device) = (herd_clients(args), args.herd_device.clone());
             let pipeline = args.herd_pipeline.unwrap_or(Pipeline::Batched);
-            herd::FabricDoor { clients, pipeline, secret, device, ..door }
+            herd::FabricServerOptions { clients, pipeline, secret, device, ..options }
         }),
         open_to_all: args.insecure_open,
         tls,
     };
-    let mut server = Server::start(cache, settings, &doors)?;
+    let mut server = Server::start(cache, settings, &listen)?;
     few_descriptors.iter().for_each(|few| log(Level::Warn, "kv", few));
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();
@@ -217,7 +219,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
     Ok(())
 }
 
-/// Certificate and key, if the doors are to speak TLS.
+/// Certificate and key, if the listeners are to speak TLS.
 fn tls(args: &KvArgs) -> Result<Option<Tls>> {
     let files = args.tls_cert.as_ref().zip(args.tls_key.as_ref());
     let tls = files.map(|(chain, key)| Tls::read(chain, key)).transpose();
@@ -251,16 +253,16 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         takes_file_later: true,
         ..Options::default()
     };
-    let shelving = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;
+    let tier_config = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;
     let Some(path) = &args.warm else {
         let cache = Cache::new(options).map_err(failure)?;
-        return match (&args.pool, &shelving) {
+        return match (&args.pool, &tier_config) {
             (Some(master), _) => with_pool(cache, master, args),
-            (None, Some(shelving)) => cache.with_tier(shelving).map_err(failure),
+            (None, Some(tier_config)) => cache.with_tier(tier_config).map_err(failure),
             (None, None) => Ok(cache),
         };
     };
-    let opened = Cache::open_with_tier(options, path, shelving.as_ref());
+    let opened = Cache::open_with_tier(options, path, tier_config.as_ref());
     let (cache, found) = opened.map_err(|error| match error {
         error @ Error::Corrupt { .. } => {
             let way_out = "start with the --memory, --policy and --threads that it was made \
@@ -299,7 +301,7 @@ fn values_path(path: &Path) -> PathBuf {
 }
 
 /// Memory of these nodes for long values, in a file beside that of the cache if there is one.
-fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<Shelving> {
+fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     let memory = value_tier_bytes(args);
     let tier = match &args.warm {
         None => NumaTier::new(nodes, memory),
@@ -316,7 +318,7 @@ fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<Shelving> {
             measured_rule(&NumaTier::new(nodes, bytes).map_err(failure)?, bytes, args)?
         }
     };
-    Ok(Shelving { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0), rule })
+    Ok(TierConfig { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0), rule })
 }
 
 /// Copies of values whose reads pay for them, by what reads cost there and here.
@@ -350,8 +352,8 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
         ValueTierRule::Length => TierRule::Length,
         ValueTierRule::Bandwidth => measured_rule(&*tier, memory, args)?,
     };
-    let shelving = Shelving { tier, min_bytes: args.pool_values, memory, max_value, rule };
-    let cache = cache.with_tier(&shelving).map_err(failure)?;
+    let tier_config = TierConfig { tier, min_bytes: args.pool_values, memory, max_value, rule };
+    let cache = cache.with_tier(&tier_config).map_err(failure)?;
     let (from, longest) = (args.pool_values, cache.options().max_value);
     let what = format!("values of {from} to {longest} bytes lie in the pool at {master}, ");
     log(Level::Info, "kv", format!("{what}up to {memory} bytes"));

@@ -33,7 +33,6 @@ pub mod memory;
 #[cfg(not(any(loom, shuttle)))]
 pub mod names;
 #[cfg(not(any(loom, shuttle)))]
-pub mod neighbours;
 #[cfg(not(any(loom, shuttle)))]
 pub mod numa;
 #[cfg(not(any(loom, shuttle)))]

@@ -16,8 +16,6 @@
 //! Source: DESIGN §1 (the seam), §2 (sections with rights of their own).
 
 #[cfg(not(any(loom, shuttle)))]
-mod loan;
-#[cfg(not(any(loom, shuttle)))]
 mod mapped;
 #[cfg(any(loom, shuttle))]
 mod modelled;
@@ -26,8 +24,6 @@ mod nodes;
 #[cfg(not(any(loom, shuttle)))]
 mod process;
 
-#[cfg(not(any(loom, shuttle)))]
-pub use loan::Loans;
 #[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]

@@ -85,6 +85,9 @@ pub const BATCH_KEYS_MAX: usize = 64;
 pub const READ_BYTES: usize = 128 << 10;
 /// Reads of one connection before others have their turn.
 pub const READS_MAX: usize = 8;
+/// Busy-polls of a serving thread before it sleeps: some 20 µs, about what a sleep and its wake-up
+/// cost on a virtual machine, so that polling in vain at most doubles that cost.
+pub const BUSY_POLLS: u32 = 64;
 /// How long a connection is served before others have their turn, nanoseconds: some thousand
 /// look-ups. A command that takes longer goes on in its next turn.
 pub const TURN_NS: u64 = 1_000_000;
@@ -123,7 +126,7 @@ pub const EVICTION_PAUSE_MS: u64 = 100;
 pub const ADDRESS_SHARE: usize = 2;
 /// How long a client that was told that its conversation ends is waited for, until it ends its side
 /// as well, milliseconds.
-pub const PARTING_MS_MAX: u64 = 5_000;
+pub const LINGER_MS_MAX: u64 = 5_000;
 /// One part in so many of the cache's memory, divided among the threads, may wait to be sent to
 /// clients, and cannot be used for anything else meanwhile. If it is more …
 pub const KEPT_SHARE_MAX: u64 = 2;

@@ -27,11 +27,11 @@ const FREE_RETRIES_MAX: u32 = 1000;
 
 #[derive(Debug)]
 pub struct PoolTier {
-    shared: Arc<Shared>,
+    shared: Arc<PoolTierShared>,
     releaser: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct PoolTierShared {
     pool: Pool,
     owner: Mutex<Handle>,
     given_back: Mutex<GivenBack>,
@@ -40,9 +40,11 @@ struct Shared {
     leaked: AtomicU64,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for PoolTierShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("options", self.pool.options()).finish_non_exhaustive()
+        f.debug_struct("PoolTierShared")
+            .field("options", self.pool.options())
+            .finish_non_exhaustive()
     }
 }
 
@@ -61,7 +63,7 @@ impl PoolTier {
     pub fn new(pool: Pool) -> Result<PoolTier, Error> {
         let owner = Mutex::new(pool.handle()?);
         let (given_back, news, leaked) = Default::default();
-        let shared = Arc::new(Shared { pool, owner, given_back, news, leaked });
+        let shared = Arc::new(PoolTierShared { pool, owner, given_back, news, leaked });
         let releaser = Arc::clone(&shared);
         let releaser = rackpool_hw::log::spawn("kv-release", move || releaser.release());
         let what = "starting a thread".to_owned();
@@ -87,7 +89,7 @@ fn tier_error(error: &Error) -> TierError {
     }
 }
 
-impl Shared {
+impl PoolTierShared {
     /// Frees what was given back, and keeps the owner's sessions, until the end.
     fn release(&self) {
         let mut kept = Instant::now();

@@ -15,11 +15,11 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::constants::{INPUT_BYTES_MAX, OUTPUT_SOFT_BYTES};
-use rackpool_kv::front::core::{Core, Door, Settings, Shared};
-use rackpool_kv::front::redis::Client;
+use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
+use rackpool_kv::front::redis::ClientInfo;
 use rackpool_kv::front::session::Session;
-use rackpool_kv::herd::message::{Head, Kind};
-use rackpool_kv::herd::{ClientSlots, Engine, Form, Geometry, Tally, What};
+use rackpool_kv::herd::message::{Head, MessageKind};
+use rackpool_kv::herd::{ClientSlots, Engine, Geometry, HerdCounter, SlotFormat, ThreadCounters};
 use std::sync::Arc;
 use streams::{Part, Stream};
 
@@ -68,11 +68,11 @@ fn main() {
     };
     let (inputs, seed) = (inputs.unwrap_or(INPUTS), seed.unwrap_or(1));
     type Make = fn(&mut Rng, usize) -> Stream;
-    let doors: [(&str, Door, Make); 4] = [
-        ("text", Door::Memcached, streams::text),
-        ("meta", Door::Memcached, streams::meta),
-        ("binary", Door::Memcached, streams::binary),
-        ("RESP", Door::Resp, streams::resp),
+    let doors: [(&str, Protocol, Make); 4] = [
+        ("text", Protocol::Memcached, streams::text),
+        ("meta", Protocol::Memcached, streams::meta),
+        ("binary", Protocol::Memcached, streams::binary),
+        ("RESP", Protocol::Resp, streams::resp),
     ];
     for (place, (name, door, make)) in doors.into_iter().enumerate() {
         if only.is_some_and(|only| only != place as u64) {
@@ -95,11 +95,11 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
     let geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
     let requests = Window::heap(geometry.bytes());
     let (replies, apart) = (requests.clone(), Window::heap(geometry.apart_bytes()));
-    let tally = Tally::default();
-    let mut engine = Engine::new(cache.clone(), Form::Ordered, geometry, 1);
+    let tally = ThreadCounters::default();
+    let mut engine = Engine::new(cache.clone(), SlotFormat::Ordered, geometry, 1);
     for number in 0..inputs {
         if number % 500 == 0 {
-            let form = if rng.chance(2) { Form::Ordered } else { Form::Sealed };
+            let form = if rng.chance(2) { SlotFormat::Ordered } else { SlotFormat::Sealed };
             engine = Engine::new(cache.clone(), form, geometry, 1);
         }
         // Numbers begin anew: what was random may have been the last of all.
@@ -107,7 +107,7 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
             let slots = ClientSlots::new(requests.clone(), replies.clone());
             engine.enter(0, ClientSlots { apart: Some(apart.clone()), ..slots });
         }
-        let form = if rng.chance(2) { Form::Ordered } else { Form::Sealed };
+        let form = if rng.chance(2) { SlotFormat::Ordered } else { SlotFormat::Sealed };
         let at = geometry.offset(0, 0, rng.next());
         write_slot(&mut rng, form, &requests, at, &geometry);
         let found = engine.gather(0, &tally);
@@ -119,18 +119,28 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
         }
     }
     check_cache(&cache, inputs);
-    [What::Gets, What::Puts, What::Deletes].iter().map(|what| tally.get(*what)).sum()
+    [HerdCounter::Gets, HerdCounter::Puts, HerdCounter::Deletes]
+        .iter()
+        .map(|what| tally.get(*what))
+        .sum()
 }
 
 /// Writes a request into a slot, then changes some of its bytes; or writes anything.
-fn write_slot(rng: &mut Rng, form: Form, to: &Window, at: u64, geometry: &Geometry) {
+fn write_slot(rng: &mut Rng, form: SlotFormat, to: &Window, at: u64, geometry: &Geometry) {
     let (key_bytes, value_bytes) = (rng.below(256) as u8, rng.below(1001) as u16);
-    let kinds = [Kind::Get, Kind::Put, Kind::Delete, Kind::PutPart, Kind::GetPart, Kind::Found];
+    let kinds = [
+        MessageKind::Get,
+        MessageKind::Put,
+        MessageKind::Delete,
+        MessageKind::PutPart,
+        MessageKind::GetPart,
+        MessageKind::Found,
+    ];
     let kind = kinds[rng.below(kinds.len())];
-    let is_part = matches!(kind, Kind::PutPart | Kind::GetPart);
+    let is_part = matches!(kind, MessageKind::PutPart | MessageKind::GetPart);
     let value_bytes = match kind {
-        Kind::Put | Kind::PutPart => value_bytes,
-        Kind::GetPart => 24,
+        MessageKind::Put | MessageKind::PutPart => value_bytes,
+        MessageKind::GetPart => 24,
         _ if rng.chance(4) => value_bytes,
         _ => 0,
     };
@@ -184,7 +194,7 @@ fn seeds(rng: &mut Rng, make: fn(&mut Rng, usize) -> Stream) -> Vec<Vec<u8>> {
     (0..SEEDS).map(|index| bytes(make(rng, index))).filter(|seed| !seed.is_empty()).collect()
 }
 
-fn fuzz(inputs: u64, seed: u64, door: Door, make: fn(&mut Rng, usize) -> Stream) -> u64 {
+fn fuzz(inputs: u64, seed: u64, door: Protocol, make: fn(&mut Rng, usize) -> Stream) -> u64 {
     let mut rng = Rng(seed | 1);
     let seeds = seeds(&mut rng, make);
     let options = Options { memory: 16 << 20, max_value: VALUE_BYTES_MAX, ..Options::default() };
@@ -200,7 +210,7 @@ fn fuzz(inputs: u64, seed: u64, door: Door, make: fn(&mut Rng, usize) -> Stream)
     // The same cache, behind passwords.
     let guarded = Arc::new(Shared::new(cache, guarded, (0, 1)));
     let mut guarded = Core::new(guarded, 0, 1_000_000);
-    let said = if door == Door::Resp { SAID_BY_RESP } else { SAID_BY_TEXT };
+    let said = if door == Protocol::Resp { SAID_BY_RESP } else { SAID_BY_TEXT };
     let mut let_in = 0;
     let (mut input, mut bytes) = (Vec::new(), 0);
     for number in 0..inputs {
@@ -266,8 +276,8 @@ fn change(rng: &mut Rng, seeds: &[Vec<u8>], input: &mut Vec<u8>) {
 
 /// Gives the input to a conversation as a socket would, piece by piece; whether the client is one
 /// that is let in at its end.
-fn converse(rng: &mut Rng, core: &mut Core, door: Door, input: &[u8], known: bool) -> bool {
-    let client = Client { known, ..Client::default() };
+fn converse(rng: &mut Rng, core: &mut Core, door: Protocol, input: &[u8], known: bool) -> bool {
+    let client = ClientInfo { known, ..ClientInfo::default() };
     let mut session = Session::new(door, client);
     let (mut from, mut end) = (0, 0);
     while end < input.len() && !session.is_closing() {

@@ -18,7 +18,7 @@ use crate::micro::pin;
 use crate::report::{Better, Report, Row};
 use crate::rng::Rng;
 use crate::run::{BenchError, Size, Steps};
-use rackpool_kv::herd::{Client, Link};
+use rackpool_kv::herd::{Client, Transport};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -228,8 +228,8 @@ impl Party {
 
 /// HERD's clients, over the same fabric.
 enum Herd {
-    Near(Vec<Asker<rackpool_kv::herd::Near>>, u64),
-    Far(Vec<Asker<rackpool_kv::herd::Far<rackpool_hw::fabric::tcp::Endpoint>>>, u64),
+    Near(Vec<Asker<rackpool_kv::herd::ShmTransport>>, u64),
+    Far(Vec<Asker<rackpool_kv::herd::FabricTransport<rackpool_hw::fabric::tcp::Endpoint>>>, u64),
 }
 
 impl Herd {
@@ -264,7 +264,7 @@ const FIRST: u64 = 1024;
 /// Requests between two looks at the clock.
 const BLOCK: u64 = 256;
 
-fn slice<L: Link>(
+fn slice<L: Transport>(
     askers: &mut [Asker<L>],
     run: Duration,
     keys: u64,
@@ -303,7 +303,7 @@ fn slice<L: Link>(
 }
 
 /// What was asked, with what was asked again, and answered so far.
-fn noted<L: Link>(askers: &mut [Asker<L>]) -> Counts {
+fn noted<L: Transport>(askers: &mut [Asker<L>]) -> Counts {
     let mut sum = Counts::default();
     for asker in askers {
         sum.requests += asker.times().submitted + asker.reminders();

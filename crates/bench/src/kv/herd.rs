@@ -12,7 +12,7 @@ use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::rng::Rng;
 use crate::run::{BenchError, Size, Steps, slice_ns};
 use rackpool_hw::process::monotonic_ns;
-use rackpool_kv::herd::{Answer, Client, Link};
+use rackpool_kv::herd::{Answer, Client, Transport};
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 4;
@@ -123,7 +123,7 @@ pub(super) struct Asker<L> {
     times: Option<Box<Times>>,
 }
 
-impl<L: Link> Asker<L> {
+impl<L: Transport> Asker<L> {
     fn new(client: Client<L>) -> Self {
         Asker { client, asked: [None; WINDOWS as usize], next: 0, oldest: 0, times: None }
     }
@@ -211,7 +211,7 @@ impl<L: Link> Asker<L> {
     }
 }
 
-fn rate_row<L: Link>(
+fn rate_row<L: Transport>(
     row: &str,
     size: Size,
     server: &Running,

@@ -11,7 +11,6 @@
 
 use super::Wait;
 use super::pin::{PinError, pin_to};
-use rackpool_hw::neighbours;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -115,8 +114,6 @@ impl Server {
     /// [`TcpError::Io`] when there is no port.
     pub fn spawn_tuned(wait: Wait, core: Option<usize>, tuning: Tuning) -> Result<Self, TcpError> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        // Unpaced, as the fabric's connections that are measured beside it.
-        neighbours::favour(&listener);
         let address = listener.local_addr()?;
         let thread = thread::Builder::new().name("raw-tcp".into()).spawn(move || {
             core.map_or(Ok(()), pin_to)?;
@@ -164,7 +161,7 @@ impl Client {
         wait: Wait,
         tuning: Tuning,
     ) -> Result<Self, TcpError> {
-        let end = End::new(neighbours::call(address)?, wait, tuning)?;
+        let end = End::new(TcpStream::connect(address)?, wait, tuning)?;
         Ok(Self { end, buffer: Vec::new() })
     }
 

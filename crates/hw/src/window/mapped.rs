@@ -533,18 +533,6 @@ impl Piece<'_> {
             Piece::Shared(_, _, bytes) => *bytes,
         }
     }
-
-    /// Leaves the last `count` bytes away.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    pub fn shorten(&mut self, count: u64) {
-        let left = self.bytes().checked_sub(count).expect("no more than there is");
-        match self {
-            Piece::Private(bytes) => *bytes = &bytes[..left as usize],
-            Piece::Shared(_, _, bytes) => *bytes = left,
-        }
-    }
 }
 
 /// Pieces that one [`send_gather`] takes: a header before every scatter/gather entry of a few
@@ -558,10 +546,6 @@ pub enum Next {
     Nothing,
     /// More at once, which may be sent with its last bytes.
     More,
-    /// More at once, which shall leave in a burst. What is sent has to be shorter than a packet: it
-    /// waits, and behind it so do the packets of the next call until that has filled all of its.
-    /// TCP alone does so; to others it is [`Next::More`].
-    Burst,
 }
 
 /// Sends the pieces in order with one system call; how many bytes went out, perhaps in the midst
@@ -590,8 +574,6 @@ pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], next: Next) -> io::
     let flags = match next {
         Next::Nothing => libc::MSG_NOSIGNAL,
         Next::More => libc::MSG_NOSIGNAL | libc::MSG_MORE,
-        // What follows begins a packet of its own, which has this one before it.
-        Next::Burst => libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR,
     };
     // SAFETY: the vectors name private slices and checked parts of windows, alive during the
     // call, and the kernel only reads them.
@@ -744,49 +726,6 @@ mod tests {
         assert_eq!(window.recv(a.as_fd(), 2000, 4).unwrap(), 0);
         let error = send_gather(a.as_fd(), &pieces, Next::More).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "miri has no sockets that hold back")]
-    fn the_head_of_a_burst_waits_for_what_follows() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let near = std::net::TcpStream::connect(listener.local_addr().expect("bound"));
-        let near = near.expect("a connection");
-        let (mut far, _) = listener.accept().expect("the connection");
-        near.set_nodelay(true).expect("a socket");
-        let window = Window::heap(40_000);
-        window.copy_in(0, &[b'w'; 40_000]);
-        let mut answer = vec![0; 60_000];
-        // The system holds it back for 200 ms, and this thread may be stopped for as long.
-        let held_back = (0..10).any(|_| {
-            let start = Instant::now();
-            let head = [Piece::Private(&[b'h'; 20_000])];
-            let sent = send_gather(near.as_fd(), &head, Next::Burst).expect("a socket");
-            assert_eq!(sent, 20_000);
-            far.set_nonblocking(true).expect("a socket");
-            let early = std::io::Read::read(&mut far, &mut answer).map_err(|error| error.kind());
-            let in_time = start.elapsed() < Duration::from_millis(100);
-            let early = early.unwrap_or(0);
-            let rest = [Piece::Shared(&window, 0, 40_000)];
-            let sent = send_gather(near.as_fd(), &rest, Next::Nothing).expect("a socket");
-            assert_eq!(sent, 40_000);
-            far.set_nonblocking(false).expect("a socket");
-            std::io::Read::read_exact(&mut far, &mut answer[early..]).expect("all of it");
-            assert!(answer[..20_000].iter().all(|byte| *byte == b'h'));
-            assert!(answer[20_000..].iter().all(|byte| *byte == b'w'));
-            assert!(!in_time || early == 0, "{early} bytes left at once");
-            in_time
-        });
-        assert!(held_back, "ten times this thread was stopped for 100 ms");
-    }
-
-    #[test]
-    fn a_piece_is_shortened_at_its_end() {
-        let window = Window::heap(64);
-        let mut pieces = [Piece::Private(b"bytes"), Piece::Shared(&window, 8, 16)];
-        pieces.iter_mut().for_each(|piece| piece.shorten(2));
-        assert!(matches!(pieces, [Piece::Private(b"byt"), Piece::Shared(_, 8, 14)]));
-        assert!(panic_of(|| Piece::Private(b"x").shorten(2)).contains("no more than there is"));
     }
 
     #[test]

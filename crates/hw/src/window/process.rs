@@ -104,30 +104,6 @@ impl Window {
         Ok(())
     }
 
-    /// Gives pages of a [`Window::private`] back and takes others, zeroed, in their place: who has
-    /// a reference to the old ones, as [`Loans`](super::Loans) make, goes on to read what they
-    /// held.
-    ///
-    /// # Errors
-    /// What the system says, above all for locked memory, and invalid input for a window of
-    /// another kind or what is not whole pages: nothing changed.
-    ///
-    /// # Panics
-    /// Outside the window.
-    pub fn renew(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let at = self.writable(offset, bytes);
-        let page = rustix::param::page_size();
-        let size = usize::try_from(bytes).expect("inside a window");
-        if !self.is_private() || !at.addr().is_multiple_of(page) || !size.is_multiple_of(page) {
-            let what = format!("{bytes} bytes at {offset} cannot be renewed");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        // SAFETY: whole pages of an anonymous mapping of ours that read as zeros from then on; all
-        // access in this process is atomic or by `copy`, whose races are defined.
-        unsafe { madvise(at.cast(), size, Advice::LinuxDontNeed) }?;
-        Ok(())
-    }
-
     /// A window on all of a file that is made `bytes` bytes long and takes its memory at once, so
     /// that no later access finds the file system full. What the file holds stays.
     ///

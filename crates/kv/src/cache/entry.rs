@@ -4,7 +4,7 @@
 use super::error::{Error, Result};
 use super::item::Item;
 use super::layout::{Fields, Slot};
-use super::log::{Draft, Placed};
+use super::log::{ItemDraft, PlacedItem};
 use super::partition::{Abandoned, Found, Partition};
 use super::segments::Pins;
 use super::tier::FarValue;
@@ -86,7 +86,7 @@ impl<'a> Entry<'a> {
             return self.put_far(far, flags, expires, cas);
         }
         let fields = self.partition.fields_of(flags, expires, cas, self.now);
-        let draft = Draft { key: self.key, hash: self.hash, value_bytes, fields };
+        let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes, fields };
         let put = self.partition.put(&draft, parts, &mut self.found, self.now);
         self.entered(put)
     }
@@ -100,7 +100,7 @@ impl<'a> Entry<'a> {
         cas: u64,
     ) -> Result<u64> {
         let fields = self.partition.fields_of(flags, expires, cas, self.now);
-        let draft = Draft { key: self.key, hash: self.hash, value_bytes: 0, fields };
+        let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes: 0, fields };
         let put = self.partition.put_far(&draft, value, &mut self.found, self.now);
         self.entered(put)
     }
@@ -151,16 +151,16 @@ impl<'a> Entry<'a> {
             return Err(Error::Incomplete { written_bytes: writer.written, bytes: writer.len });
         }
         let (now, fields) = (self.now, writer.fields);
-        let placed = match std::mem::replace(&mut writer.place, Place::Gone) {
-            Place::Here(placed) => placed,
-            Place::Far(far) => {
+        let placed = match std::mem::replace(&mut writer.place, WriteTarget::Gone) {
+            WriteTarget::Here(placed) => placed,
+            WriteTarget::Far(far) => {
                 let (value, result) = *far;
                 return result
                     .and_then(|()| self.put_far(value, fields.flags, fields.expires, fields.cas));
             }
-            Place::Gone => unreachable!("a writer is committed once"),
+            WriteTarget::Gone => unreachable!("a writer is committed once"),
         };
-        let draft = Draft { key: self.key, hash: self.hash, value_bytes: writer.len, fields };
+        let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes: writer.len, fields };
         let value_hash = writer.state.digest();
         let cas = self.partition.cas_of(placed.head, placed.header);
         let committed = self.partition.commit(&draft, &placed, value_hash, self.found, now);
@@ -228,11 +228,11 @@ pub(crate) fn reserve(
     now: Millis,
 ) -> Result<Writer> {
     let fields = partition.fields_of(flags, expires, cas, now);
-    let draft = Draft { key, hash, value_bytes: len, fields };
+    let draft = ItemDraft { key, hash, value_bytes: len, fields };
     let place = if partition.is_for_tier(len) {
-        Place::Far(Box::new((partition.far_alloc(len, now)?, Ok(()))))
+        WriteTarget::Far(Box::new((partition.far_alloc(len, now)?, Ok(()))))
     } else {
-        Place::Here(partition.reserve(&draft, now)?)
+        WriteTarget::Here(partition.reserve(&draft, now)?)
     };
     Ok(Writer {
         key: key.to_vec(),
@@ -261,14 +261,14 @@ pub struct Writer {
     units: Window,
     pins: Arc<Pins>,
     abandoned: Arc<Abandoned>,
-    place: Place,
+    place: WriteTarget,
 }
 
 /// Where a value that comes piece by piece is written.
 #[derive(Debug)]
-enum Place {
+enum WriteTarget {
     /// In the log.
-    Here(Placed),
+    Here(PlacedItem),
     /// In the tier, and whether that took all so far.
     Far(Box<(FarValue, Result<()>)>),
     /// Nowhere any more.
@@ -309,12 +309,12 @@ impl Writer {
     pub fn write(&mut self, bytes: &[u8]) {
         assert!(bytes.len() as u64 <= self.missing(), "{} bytes are missing", self.missing());
         match &mut self.place {
-            Place::Here(placed) => {
+            WriteTarget::Here(placed) => {
                 placed.write(&self.units, self.written, bytes);
                 self.state.0.update(bytes);
             }
-            Place::Far(far) if far.1.is_ok() => far.1 = far.0.write(self.written, bytes),
-            Place::Far(_) | Place::Gone => {}
+            WriteTarget::Far(far) if far.1.is_ok() => far.1 = far.0.write(self.written, bytes),
+            WriteTarget::Far(_) | WriteTarget::Gone => {}
         }
         self.written += bytes.len() as u64;
     }
@@ -328,19 +328,19 @@ impl Writer {
         cache.entry(&key, now)?.commit(self)
     }
 
-    fn unpin(&self, placed: &Placed) {
+    fn unpin(&self, placed: &PlacedItem) {
         placed.pieces().for_each(|piece| self.pins.unpin(piece.unit));
     }
 
     /// The next change of the partition takes the memory back: the lock may be held here.
-    fn leave(&self, placed: &Placed) {
+    fn leave(&self, placed: &PlacedItem) {
         self.abandoned.add(placed.head, placed.first.seq);
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if let Place::Here(placed) = std::mem::replace(&mut self.place, Place::Gone) {
+        if let WriteTarget::Here(placed) = std::mem::replace(&mut self.place, WriteTarget::Gone) {
             self.leave(&placed);
             self.unpin(&placed);
         }

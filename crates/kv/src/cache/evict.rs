@@ -9,7 +9,7 @@
 mod round;
 
 use super::layout::{Header, Pos, Slot, UNIT_BYTES};
-use super::log::Draft;
+use super::log::ItemDraft;
 use super::partition::{Found, Partition};
 use super::policy::Policy;
 use super::segments::Stream;
@@ -27,7 +27,7 @@ const CANDIDATES: usize = 16;
 const SMALL_PERCENT: u64 = 10;
 impl Partition {
     /// The stream that a new item goes to.
-    pub(crate) fn stream_for(&mut self, draft: &Draft<'_>) -> Stream {
+    pub(crate) fn stream_for(&mut self, draft: &ItemDraft<'_>) -> Stream {
         match self.policy {
             Policy::S3Fifo if self.policy_state.exhume(draft.hash) => Stream::Main,
             _ => Stream::New,

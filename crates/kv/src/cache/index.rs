@@ -103,7 +103,7 @@ fn place_in(unit: u32, bucket: u64) -> u64 {
 }
 
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct ItemIndex {
     units: Window,
     /// What readers without the lock see.
     pub shape: Arc<Shape>,
@@ -202,9 +202,9 @@ fn next_at(bucket: &Bucket) -> Option<u64> {
     (link != 0).then_some(link * BUCKET_BYTES)
 }
 
-impl Index {
+impl ItemIndex {
     /// An index of these units, zeroed, which hold all the buckets of level 0.
-    pub fn new(units: Window, first: Vec<u32>, is_lossless: bool) -> Index {
+    pub fn new(units: Window, first: Vec<u32>, is_lossless: bool) -> ItemIndex {
         let base = first.len() as u64 * u64::from(UNIT_BUCKETS);
         let count = units.bytes() / u64::from(UNIT_BYTES);
         let directory: Box<[_]> = (0..count).map(|_| AtomicU32::new(0)).collect();
@@ -212,7 +212,7 @@ impl Index {
             // Relaxed: nobody else has it yet.
             to.store(*unit, Ordering::Relaxed);
         }
-        Index {
+        ItemIndex {
             is_row: (0..).zip(&first).all(|(unit, it)| unit == *it),
             units,
             shape: Arc::new(Shape { base, state: AtomicU64::new(0), directory }),
@@ -340,7 +340,7 @@ impl Index {
         self.free != 0
     }
 
-    /// Writes an entry where [`Index::room`] or [`Index::lengthen`] said.
+    /// Writes an entry where [`ItemIndex::room`] or [`ItemIndex::lengthen`] said.
     pub fn insert_at(&mut self, at: u64, slot: Slot) {
         self.items += 1;
         self.units.store(at, slot.0);
@@ -416,7 +416,7 @@ impl Index {
         }
     }
 
-    /// Whether it has become too full: [`Index::grow`] would help.
+    /// Whether it has become too full: [`ItemIndex::grow`] would help.
     #[inline]
     pub fn wants_growth(&self) -> bool {
         self.is_lossless
@@ -592,8 +592,8 @@ mod tests {
     use super::super::layout::Pos;
     use super::*;
 
-    fn lossy() -> Index {
-        Index::new(Window::heap(u64::from(UNIT_BYTES)), vec![0], false)
+    fn lossy() -> ItemIndex {
+        ItemIndex::new(Window::heap(u64::from(UNIT_BYTES)), vec![0], false)
     }
 
     /// A hash of the first bucket with this tag.
@@ -601,7 +601,7 @@ mod tests {
         tag << 16
     }
 
-    fn insert(index: &mut Index, tag: u64) -> Option<u64> {
+    fn insert(index: &mut ItemIndex, tag: u64) -> Option<u64> {
         let Room::At(at) = index.room(hash(tag)) else { return None };
         index.insert_at(at, Slot::new(hash(tag), Pos(tag)));
         Some(at)
@@ -632,7 +632,7 @@ mod tests {
     fn a_probe_that_finds_nothing_names_no_entry_but_the_bucket_behind() {
         let mut index = lossy();
         insert(&mut index, 1).unwrap();
-        let probe = |index: &Index, tag| {
+        let probe = |index: &ItemIndex, tag| {
             let probe = probe(index.units.bare(), None, 0, &tag_in_slot(hash(tag)));
             (probe.at, probe.target(), probe.is_entry)
         };

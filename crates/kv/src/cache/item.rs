@@ -6,7 +6,7 @@ use super::error::Result;
 use super::layout::{Fields, Header, Pos, Slot};
 use super::log::{Piece, fields_at};
 use super::partition::Partition;
-use super::segments::{LENT_BYTES_MIN, Pins};
+use super::segments::Pins;
 use super::tier::{CHUNK_BYTES, FarValue};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::{self, Bare, Window};
@@ -312,10 +312,7 @@ impl<'a> Item<'a> {
         let pieces: Vec<Piece> = partition.pieces(self.pos()).collect();
         let pins = Arc::clone(&partition.segments.pins);
         pieces.iter().for_each(|piece| pins.pin(piece.unit));
-        let may_be_lent = partition.segments.may_lend
-            && self.len() >= LENT_BYTES_MIN
-            && pins.count_read(self.pos().unit());
-        Ok(Pinned(Kept::Here(Pin { units: partition.units.clone(), pins, pieces, may_be_lent })))
+        Ok(Pinned(Kept::Here(Pin { units: partition.units.clone(), pins, pieces })))
     }
 }
 
@@ -405,7 +402,6 @@ struct Pin {
     units: Window,
     pins: Arc<Pins>,
     pieces: Vec<Piece>,
-    may_be_lent: bool,
 }
 
 /// A value in another tier, and what of it was read last.
@@ -435,19 +431,6 @@ impl FarPin {
 }
 
 impl Pinned {
-    /// Whether a socket may be lent its memory: it is long, was read before, and lies in memory of
-    /// this process alone.
-    pub fn may_be_lent(&self) -> bool {
-        matches!(&self.0, Kept::Here(pin) if pin.may_be_lent)
-    }
-
-    /// A socket is lent its memory from now on: nothing else is ever written there.
-    pub fn lend(&self) {
-        if let Kept::Here(pin) = &self.0 {
-            pin.pieces.iter().for_each(|piece| pin.pins.lend(piece.unit));
-        }
-    }
-
     /// Makes sure that [`Pinned::pieces`] from `offset` on names something: bytes of a value in
     /// another tier are read, up to 128 KiB.
     ///

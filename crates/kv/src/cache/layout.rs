@@ -284,15 +284,15 @@ pub(crate) fn expiry_in(meta: u64) -> Millis {
 
 /// Where a value goes on: a position that counts only while its segment is the one it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Link(pub u64);
+pub(crate) struct NextPiece(pub u64);
 
-impl Link {
+impl NextPiece {
     const SEQ_MASK: u64 = (1 << (64 - POS_BITS)) - 1;
 
-    pub const NONE: Link = Link(0);
+    pub const NONE: NextPiece = NextPiece(0);
 
-    pub fn new(pos: Pos, seq: u64) -> Link {
-        Link(pos.0 | ((seq & Self::SEQ_MASK) << POS_BITS))
+    pub fn new(pos: Pos, seq: u64) -> NextPiece {
+        NextPiece(pos.0 | ((seq & Self::SEQ_MASK) << POS_BITS))
     }
 
     pub fn pos(self) -> Pos {
@@ -343,7 +343,7 @@ mod tests {
         assert!([0, hash, u64::MAX].iter().all(|it| tag_in_slot(*it) == tag_of(*it) << TAG_SHIFT));
         assert_eq!(slot.with_freq(15).used(15).freq(), 15);
         assert_eq!(slot.used(15).freq(), 10);
-        let link = Link::new(pos, 0x1_2345_6789);
+        let link = NextPiece::new(pos, 0x1_2345_6789);
         assert!(link.pos() == pos && link.is_of(0x1_2345_6789) && !link.is_of(0x2345_6788));
         for expires in [0, 1, EXPIRES_MAX, WALL_TIME | 77, WALL_TIME | EXPIRES_MAX] {
             assert_eq!(expiry_in(meta_word(expires, 0xffff)), expires);

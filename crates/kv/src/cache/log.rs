@@ -11,7 +11,7 @@
 //! piece, being written) is over header, position and segment. So no changed bit makes an item of
 //! what is none, and nothing of an earlier use of the unit looks like one of this use.
 
-use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, expiry_in, meta_word, mix};
+use super::layout::{Fields, Header, NextPiece, Pos, Slot, UNIT_BYTES, expiry_in, meta_word, mix};
 use super::partition::Partition;
 use super::segments::Stream;
 use super::{Millis, Mode};
@@ -33,14 +33,14 @@ const MOVE_BYTES: usize = UNIT_BYTES as usize;
 
 /// A new item before it has a place.
 #[derive(Clone, Copy)]
-pub(crate) struct Draft<'a> {
+pub(crate) struct ItemDraft<'a> {
     pub key: &'a [u8],
     pub hash: u64,
     pub value_bytes: u64,
     pub fields: Fields,
 }
 
-impl Draft<'_> {
+impl ItemDraft<'_> {
     /// Bytes that it takes if it lies in one piece.
     pub fn whole_bytes(&self) -> u64 {
         let before = Header::new(0, 0, self.fields.options()).key_at();
@@ -68,14 +68,14 @@ pub(crate) struct Piece {
 
 /// An item that has its place but is not published.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedItem {
     pub head: Pos,
     pub header: Header,
     pub first: Piece,
     pub further: Vec<Piece>,
 }
 
-impl Placed {
+impl PlacedItem {
     pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
         std::iter::once(&self.first).chain(&self.further)
     }
@@ -198,13 +198,13 @@ impl Partition {
     }
 
     /// Finds a place for an item in a stream and writes all but its value. There have to be
-    /// [`Draft::units_needed`] free units.
+    /// [`ItemDraft::units_needed`] free units.
     pub(crate) fn place(
         &mut self,
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         (stream, class): (Stream, u8),
         now: Millis,
-    ) -> Placed {
+    ) -> PlacedItem {
         let options = draft.fields.options() | Header::RESERVED;
         let key_bytes = draft.key.len() as u32;
         let whole = draft.whole_bytes();
@@ -232,7 +232,7 @@ impl Partition {
         }
         self.write_head(head, header, draft);
         let first = self.piece(head, header);
-        let mut placed = Placed { head, header, first, further: Vec::new() };
+        let mut placed = PlacedItem { head, header, first, further: Vec::new() };
         if header.has(Header::CHAINED) {
             self.segments.fix(unit);
             self.place_further(&mut placed, draft, stream, class, now);
@@ -256,7 +256,7 @@ impl Partition {
         Piece { unit, seq, at, bytes: u64::from(header.value_bytes()) }
     }
 
-    fn write_head(&self, head: Pos, header: Header, draft: &Draft<'_>) {
+    fn write_head(&self, head: Pos, header: Header, draft: &ItemDraft<'_>) {
         let (at, fields) = (head.byte(), &draft.fields);
         if header.has(Header::META) {
             let flags = if header.has(Header::EXTRA) { 0 } else { fields.flags };
@@ -285,8 +285,8 @@ impl Partition {
 
     fn place_further(
         &mut self,
-        placed: &mut Placed,
-        draft: &Draft<'_>,
+        placed: &mut PlacedItem,
+        draft: &ItemDraft<'_>,
         stream: Stream,
         class: u8,
         now: Millis,
@@ -305,7 +305,7 @@ impl Partition {
             self.units.store(pos.byte(), self.sealed(pos, header).0);
             self.segments.publish(unit);
             let piece = self.piece(pos, header);
-            self.units.store(link_at, Link::new(pos, piece.seq).0);
+            self.units.store(link_at, NextPiece::new(pos, piece.seq).0);
             link_at = pos.byte() + 8;
             rest -= u64::from(bytes);
             placed.further.push(piece);
@@ -313,7 +313,7 @@ impl Partition {
     }
 
     /// Makes a written item with this body one that counts.
-    pub(crate) fn publish(&mut self, placed: &Placed, body: u32) {
+    pub(crate) fn publish(&mut self, placed: &PlacedItem, body: u32) {
         let mut header = placed.header.set(Header::RESERVED, false);
         if self.is_checked {
             header = header.with_check(body ^ self.frame_check(placed.head, header));
@@ -323,21 +323,21 @@ impl Partition {
     }
 
     /// The link behind a piece.
-    pub(crate) fn link_of(&self, pos: Pos, header: Header) -> Link {
+    pub(crate) fn link_of(&self, pos: Pos, header: Header) -> NextPiece {
         if header.has(Header::PIECE) {
-            Link(self.units.load(pos.byte() + 8))
+            NextPiece(self.units.load(pos.byte() + 8))
         } else if header.has(Header::CHAINED) {
-            Link(self.units.load(pos.byte() + header.total_at() + 8))
+            NextPiece(self.units.load(pos.byte() + header.total_at() + 8))
         } else {
-            Link::NONE
+            NextPiece::NONE
         }
     }
 
     /// The piece that a link leads to, if its segment is still the one that it was.
-    pub(crate) fn follow(&self, link: Link) -> Option<(Pos, Header)> {
+    pub(crate) fn follow(&self, link: NextPiece) -> Option<(Pos, Header)> {
         let pos = link.pos();
         let is_there = self.segments.find(pos.unit()).is_some_and(|found| link.is_of(found.seq));
-        (link != Link::NONE && is_there).then(|| (pos, self.header(pos)))
+        (link != NextPiece::NONE && is_there).then(|| (pos, self.header(pos)))
     }
 
     /// All pieces of the value of an item, in order; fewer if the later ones are gone.
@@ -424,7 +424,7 @@ impl Partition {
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(from, header, &mut key);
         let value_bytes = self.value_bytes(from, header);
-        let draft = Draft { key: &key, hash, value_bytes, fields };
+        let draft = ItemDraft { key: &key, hash, value_bytes, fields };
         // Of the same class, so that the items of one segment never need more than one new one.
         let stream = (stream, self.segments.get(from.unit()).class);
         let moved = self.copy_item((slot_at, slot), &draft, stream, now);
@@ -436,7 +436,7 @@ impl Partition {
     pub(crate) fn copy_item(
         &mut self,
         (slot_at, slot): (u64, Slot),
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         stream: (Stream, u8),
         now: Millis,
     ) -> Pos {

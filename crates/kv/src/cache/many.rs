@@ -20,8 +20,8 @@ use super::index::{self, flat_at};
 use super::item::{Item, Origin};
 use super::layout::{Header, PLAIN_KEY_AT, Slot, tag_in_slot};
 use super::partition::{Found, Partition};
-use super::view::{self, Answer, Scratch, View};
-use super::{Cache, Entry, Millis, Part, Result};
+use super::view::{self, PartitionView, Scratch, UnlockedLookup};
+use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_hw::window::{Bare, Wide, Window};
 use std::cell::Cell;
 use std::sync::MutexGuard;
@@ -137,18 +137,18 @@ impl Cache {
                             let hash = asked.hashes[index];
                             part = &self.partitions[self.index_of(hash)];
                             match part.view.settle((asked, index), key, now, copy) {
-                                Answer::Item(slot, header) => {
+                                UnlockedLookup::Item(slot, header) => {
                                     hits += 1;
                                     let told = Cell::new(None);
                                     origin = Origin { partition: &part.locked, hash, key, told };
                                     Some(Item::copied(units, (slot, header), &origin, now))
                                 }
-                                Answer::Missing => {
+                                UnlockedLookup::Missing => {
                                     misses += 1;
                                     part.view.sketch.missed(hash);
                                     None
                                 }
-                                Answer::Unsure => {
+                                UnlockedLookup::Unsure => {
                                     held = part.lock();
                                     let found = held.look_up(hash, key, now);
                                     found.map(|found| held.item(found, now))
@@ -160,7 +160,7 @@ impl Cache {
                 }
                 match &mut locked {
                     Some(locked) => locked.partition.stats.hits += keys.len() as u64 - locked.rest,
-                    None => self.tallies.add(hits, misses),
+                    None => self.counters.add(hits, misses),
                 }
             });
         }
@@ -238,7 +238,7 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn view_of(&self, hash: u64) -> &View {
+    fn view_of(&self, hash: u64) -> &PartitionView {
         &self.partitions[self.index_of(hash)].view
     }
 
@@ -262,7 +262,7 @@ impl Cache {
     }
 }
 
-impl View {
+impl PartitionView {
     /// The item of a key that was asked for.
     #[inline(always)]
     fn settle(
@@ -271,19 +271,25 @@ impl View {
         key: &[u8],
         now: Millis,
         copy: &Window,
-    ) -> Answer {
+    ) -> UnlockedLookup {
         let (at, item) = (asked.places[index], asked.items[index]);
         if item & 1 == 0
             && let Some((slot, header)) = self.copy_plain(asked.words[index], (at, item), key, copy)
         {
-            return Answer::Item(slot, header);
+            return UnlockedLookup::Item(slot, header);
         }
         self.look_up_after_all(asked.hashes[index], key, now, copy)
     }
 
     #[cold]
     #[inline(never)]
-    fn look_up_after_all(&self, hash: u64, key: &[u8], now: Millis, copy: &Window) -> Answer {
+    fn look_up_after_all(
+        &self,
+        hash: u64,
+        key: &[u8],
+        now: Millis,
+        copy: &Window,
+    ) -> UnlockedLookup {
         self.look_up(hash, key, now, copy)
     }
 }
@@ -376,7 +382,7 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Locks, asks for the buckets of these keys, and then for what they name.
     #[inline(never)]
-    fn new(part: &'a Part, keys: &[&[u8]], asked: &mut Asked) -> Locked<'a> {
+    fn new(part: &'a LockedPartition, keys: &[&[u8]], asked: &mut Asked) -> Locked<'a> {
         let (partition, units) = (part.lock(), part.view.bare());
         // Not out of the partition in a loop, which would read them for each key.
         let (index, seed) = (&partition.index, partition.seed);

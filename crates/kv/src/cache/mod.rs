@@ -12,8 +12,8 @@
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
 //!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
 //!   `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without the
-//!   lock; `recover.rs`: a file that outlives the process; `taking.rs`: its memory; `tier.rs`:
-//!   values that lie elsewhere; `near.rs`: copies of these.
+//!   lock; `recover.rs`: a file that outlives the process; `populate.rs`: its memory; `tier.rs`:
+//!   values that lie elsewhere; `promotion.rs`: copies of these.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -38,13 +38,13 @@ mod item;
 mod layout;
 mod log;
 mod many;
-mod near;
 mod partition;
 mod policy;
+mod populate;
+mod promotion;
 mod recover;
 mod segments;
 mod stats;
-mod taking;
 mod tier;
 mod timeline;
 mod view;
@@ -53,17 +53,18 @@ pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
 pub use many::Put;
-pub use near::{ReadCost, Speeds, TierRule};
 pub use policy::Policy;
+pub use promotion::{ReadCost, Speeds, TierRule};
 pub use recover::Recovered;
 pub use stats::Stats;
-pub use tier::{Shelving, Tier, TierError};
+pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
 pub use view::Copied;
 
 use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
+use populate::Populator;
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::window::{Bare, Window};
@@ -71,9 +72,8 @@ use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use taking::Taking;
-use tier::Shelf;
-use view::{Answer, Tallies, View};
+use tier::TierSlab;
+use view::{LookupCounters, PartitionView, UnlockedLookup};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Milliseconds of a clock that never jumps, below 2^47; always handed in. Of an expiry, those of
@@ -224,17 +224,21 @@ fn check(option: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
 /// A partition and its lock, on cache lines of its own, and what is read without it.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Part {
+struct LockedPartition {
     locked: Mutex<Partition>,
-    view: View,
+    view: PartitionView,
     /// Of a file whose memory is taken later.
-    taking: Option<Arc<Taking>>,
+    populator: Option<Arc<Populator>>,
 }
 
-impl Part {
-    fn new(partition: Partition) -> Part {
-        let taking = partition.segments.taking.clone();
-        Part { view: View::of(&partition), taking, locked: Mutex::new(partition) }
+impl LockedPartition {
+    fn new(partition: Partition) -> LockedPartition {
+        let populator = partition.segments.populator.clone();
+        LockedPartition {
+            view: PartitionView::of(&partition),
+            populator,
+            locked: Mutex::new(partition),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Partition> {
@@ -243,7 +247,7 @@ impl Part {
     }
 }
 
-impl Part {
+impl LockedPartition {
     /// A look-up without the lock if that can be, and the hits and misses that it has to count:
     /// none if the lock was needed.
     #[inline]
@@ -255,15 +259,15 @@ impl Part {
         f: impl FnOnce(&Item<'_>) -> R,
     ) -> (Option<R>, [u64; 2]) {
         match self.view.look_up(hash, key, now, copy) {
-            Answer::Item(slot, header) => {
+            UnlockedLookup::Item(slot, header) => {
                 let origin = Origin { partition: &self.locked, hash, key, told: Cell::new(None) };
                 (Some(f(&Item::copied(copy.bare(), (slot, header), &origin, now))), [1, 0])
             }
-            Answer::Missing => {
+            UnlockedLookup::Missing => {
                 self.view.sketch.missed(hash);
                 (None, [0, 1])
             }
-            Answer::Unsure => {
+            UnlockedLookup::Unsure => {
                 let mut partition = self.lock();
                 let found = partition.look_up(hash, key, now);
                 (found.map(|found| f(&partition.item(found, now))), [0, 0])
@@ -275,10 +279,10 @@ impl Part {
 /// A cache; clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    partitions: Arc<[Part]>,
+    partitions: Arc<[LockedPartition]>,
     options: Arc<Options>,
     /// Look-ups without a lock.
-    tallies: Arc<Tallies>,
+    counters: Arc<LookupCounters>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
@@ -286,7 +290,7 @@ pub struct Cache {
 }
 
 /// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
-/// them, so that a thread of HERD's door, to which clients bring the keys of its share, has its
+/// them, so that a thread of HERD's server, to which clients bring the keys of its share, has its
 /// partitions for itself.
 pub fn partitions_for(threads: u32) -> u32 {
     match threads {
@@ -320,11 +324,11 @@ impl Cache {
         let each = Partition::window_bytes(units);
         let partition = |index: u32| {
             let part = window.slice(u64::from(index) * each, each);
-            Part::new(Partition::new(&part, units, &options, false, None))
+            LockedPartition::new(Partition::new(&part, units, &options, false, None))
         };
         let partitions = (0..options.partitions).map(partition).collect();
-        let (options, tallies) = (Arc::new(options), Arc::default());
-        Cache { partitions, options, tallies, far_bytes_min: u64::MAX, file: None }
+        let (options, counters) = (Arc::new(options), Arc::default());
+        Cache { partitions, options, counters, far_bytes_min: u64::MAX, file: None }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -349,7 +353,7 @@ impl Cache {
     pub fn open_with_tier(
         options: Options,
         path: &Path,
-        shelving: Option<&Shelving>,
+        tier_config: Option<&TierConfig>,
     ) -> Result<(Cache, Recovered)> {
         let (mut options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
@@ -360,26 +364,27 @@ impl Cache {
             let at = recover::SUPERBLOCK_BYTES + index * each;
             let part = opened.window.slice(at, each);
             let partition = if opened.is_new {
-                Partition::new(&part, units, &options, true, opened.taking(at, units))
+                Partition::new(&part, units, &options, true, opened.populator(at, units))
             } else {
                 let partitions = u64::from(options.partitions);
-                let shelf = shelving.map(|shelving| Shelf::new(shelving, partitions));
-                Partition::recover(&part, units, &options, shelf, &mut recovered)
+                let tier_slab =
+                    tier_config.map(|tier_config| TierSlab::new(tier_config, partitions));
+                Partition::recover(&part, units, &options, tier_slab, &mut recovered)
             };
-            partitions.push(Part::new(partition));
+            partitions.push(LockedPartition::new(partition));
         }
         let cache = Cache {
             partitions: partitions.into(),
             options: Arc::new(options),
-            tallies: Arc::default(),
+            counters: Arc::default(),
             far_bytes_min: u64::MAX,
             file: Some(Arc::new((
                 opened.window.slice(0, recover::SUPERBLOCK_BYTES),
                 Arc::clone(&opened.file),
             ))),
         };
-        match shelving {
-            Some(shelving) => Ok((cache.with_tier(shelving)?, recovered)),
+        match tier_config {
+            Some(tier_config) => Ok((cache.with_tier(tier_config)?, recovered)),
             None => Ok((cache, recovered)),
         }
     }
@@ -391,20 +396,23 @@ impl Cache {
     ///
     /// # Panics
     /// If the cache is in use already: clones were made.
-    pub fn with_tier(mut self, shelving: &Shelving) -> Result<Cache> {
-        let least = 4 * u64::from(self.options.partitions) * shelving.min_bytes;
-        check("tier values", shelving.min_bytes, TIER_VALUE_BYTES_MIN, self.options.max_value)?;
-        check("tier memory", shelving.memory, least, u64::MAX)?;
+    pub fn with_tier(mut self, tier_config: &TierConfig) -> Result<Cache> {
+        let least = 4 * u64::from(self.options.partitions) * tier_config.min_bytes;
+        check("tier values", tier_config.min_bytes, TIER_VALUE_BYTES_MIN, self.options.max_value)?;
+        check("tier memory", tier_config.memory, least, u64::MAX)?;
         let partitions = u64::from(self.options.partitions);
-        shelving.rule.check(shelving.min_bytes, partitions)?;
-        let longest = shelving.memory / partitions / 4;
-        check("longest value", shelving.max_value, 0, longest)?;
+        tier_config.rule.check(tier_config.min_bytes, partitions)?;
+        let longest = tier_config.memory / partitions / 4;
+        check("longest value", tier_config.max_value, 0, longest)?;
         let options = Arc::get_mut(&mut self.options).expect("nobody has a clone");
-        options.max_value = if shelving.max_value == 0 { longest } else { shelving.max_value };
-        self.far_bytes_min = shelving.min_bytes;
+        options.max_value =
+            if tier_config.max_value == 0 { longest } else { tier_config.max_value };
+        self.far_bytes_min = tier_config.min_bytes;
         for index in 0..self.partitions.len() {
-            // Values that were found in the tier are on a shelf already.
-            self.lock(index).shelf.get_or_insert_with(|| Shelf::new(shelving, partitions));
+            // Values that were found in the tier are in a slab already.
+            self.lock(index)
+                .tier_slab
+                .get_or_insert_with(|| TierSlab::new(tier_config, partitions));
         }
         Ok(self)
     }
@@ -462,11 +470,11 @@ impl Cache {
         if self.file.is_some() {
             loop {
                 let mut has_more = false;
-                for taking in self.partitions.iter().filter_map(|part| part.taking.as_ref()) {
+                for populator in self.partitions.iter().filter_map(|part| part.populator.as_ref()) {
                     if !goes_on() {
                         return Ok(());
                     }
-                    has_more |= taking.take_next()?;
+                    has_more |= populator.take_next()?;
                 }
                 if !has_more {
                     return Ok(());
@@ -522,7 +530,7 @@ impl Cache {
             return view::with_scratch(|scratch| {
                 let copy = &scratch.copy;
                 let (found, [hits, misses]) = part.get_shared((hash, key), now, copy, f);
-                self.tallies.add(hits, misses);
+                self.counters.add(hits, misses);
                 found
             });
         }
@@ -550,7 +558,7 @@ impl Cache {
         let hash = self.hash(key);
         let view = &self.partitions[self.index_of(hash)].view;
         let result = f(view.copy_value((hash, key), now, to)?);
-        self.tallies.add(1, 0);
+        self.counters.add(1, 0);
         Some(result)
     }
 
@@ -647,7 +655,7 @@ impl Cache {
     /// called then, or where room is needed; until then look-ups take the lock.
     pub fn flush_all(&self) {
         // Nobody sees a part of it: who meets a partition that is flushed waits for its lock.
-        let mut all: Vec<_> = self.partitions.iter().map(Part::lock).collect();
+        let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
         all.iter_mut().for_each(|partition| partition.flush());
     }
 
@@ -733,7 +741,7 @@ impl Cache {
 
     /// Counters and gauges, summed over the partitions.
     pub fn stats(&self) -> Stats {
-        let (hits, misses) = self.tallies.sum();
+        let (hits, misses) = self.counters.sum();
         let memory_bytes = self.options.memory;
         let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
         (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));

@@ -8,17 +8,17 @@ mod sweep;
 
 use super::error::{Error, Result};
 use super::evict::Round;
-use super::index::{Index, Room, Shape, next_of, probe};
+use super::index::{ItemIndex, Room, Shape, next_of, probe};
 use super::item::Item;
 use super::layout::{
     Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, expiry_in, tag_in_slot, tag_of,
 };
-use super::log::{Draft, Placed, body_check, hash_of};
+use super::log::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::policy::{Policy, PolicyState};
-use super::segments::{Kind, Segment, Segments, Stream, TABLE_ENTRY_BYTES};
+use super::populate::Populator;
+use super::segments::{Segment, SegmentState, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
-use super::taking::Taking;
-use super::tier::{FarValue, REFERENCE_BYTES, Shelf};
+use super::tier::{FarValue, REFERENCE_BYTES, TierSlab};
 use super::timeline::Wall;
 use super::{EXPIRES_MAX, Millis, Mode, Options, WALL_TIME};
 use rackpool_core::seam::Mem;
@@ -67,7 +67,7 @@ impl Abandoned {
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub units: Window,
-    pub index: Index,
+    pub index: ItemIndex,
     pub segments: Segments,
     pub policy: Policy,
     pub freq_max: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Partition {
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,
     /// What it has in another tier.
-    pub shelf: Option<Shelf>,
+    pub tier_slab: Option<TierSlab>,
 }
 
 impl Partition {
@@ -124,11 +124,11 @@ impl Partition {
         units: u64,
         options: &Options,
         is_checked: bool,
-        taking: Option<Arc<Taking>>,
+        populator: Option<Arc<Populator>>,
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
         table.zero(0, table.bytes());
-        let segments = Segments::new(table, units_window.clone(), taking);
+        let segments = Segments::new(table, populator);
         Partition::with(segments, units_window, options, is_checked)
     }
 
@@ -160,7 +160,7 @@ impl Partition {
         Partition {
             ahead_units: Partition::units_ahead(options, units, reserve_units),
             round: Round::default(),
-            index: Index::new(units_window.clone(), first, !options.is_lossy),
+            index: ItemIndex::new(units_window.clone(), first, !options.is_lossy),
             units: units_window,
             segments,
             policy: options.policy,
@@ -181,7 +181,7 @@ impl Partition {
             expired_until: [0; 2],
             wall: Arc::default(),
             is_recovering: false,
-            shelf: None,
+            tier_slab: None,
         }
     }
 
@@ -365,7 +365,7 @@ impl Partition {
     }
 
     /// Kills the item of an entry that was taken out. The value that a flushed one had in the tier
-    /// is on no shelf any more.
+    /// is in no slab any more.
     fn kill_entry(&mut self, slot: Slot) {
         if self.segments.is_flushed(slot.pos().unit()) {
             self.index.forget_stale();
@@ -380,7 +380,7 @@ impl Partition {
     /// stores of the item before it have reached memory: 24 of a change's 300 ns.)
     pub fn put(
         &mut self,
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         parts: &[&[u8]],
         found: &mut Option<Found>,
         now: Millis,
@@ -402,20 +402,20 @@ impl Partition {
     /// As [`Partition::put`] with a value that was written to the tier.
     pub fn put_far(
         &mut self,
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         value: FarValue,
         found: &mut Option<Found>,
         now: Millis,
     ) -> Result<()> {
         let fields = Fields { is_far: true, ..draft.fields };
-        let draft = Draft { value_bytes: REFERENCE_BYTES, fields, ..*draft };
+        let draft = ItemDraft { value_bytes: REFERENCE_BYTES, fields, ..*draft };
         self.put(&draft, &[&value.reference()], found, now)?;
         self.shelve(draft.hash, Arc::new(value));
         Ok(())
     }
 
     /// Places an item whose value comes later.
-    pub fn reserve(&mut self, draft: &Draft<'_>, now: Millis) -> Result<Placed> {
+    pub fn reserve(&mut self, draft: &ItemDraft<'_>, now: Millis) -> Result<PlacedItem> {
         let (stream, _) = self.prepare(draft, None, now)?;
         let placed = self.place(draft, stream, now);
         for piece in placed.pieces() {
@@ -430,15 +430,16 @@ impl Partition {
     /// Enters an item whose value has come.
     pub fn commit(
         &mut self,
-        draft: &Draft<'_>,
-        placed: &Placed,
+        draft: &ItemDraft<'_>,
+        placed: &PlacedItem,
         value_hash: u64,
         found: Option<Found>,
         now: Millis,
     ) -> Result<Found> {
         let found = self.prepare_entry(draft, found, now);
         // What was written into a segment that leaves is killed or will be.
-        let is_gone = |segment: &Segment, seq| segment.seq != seq || segment.kind == Kind::Leaving;
+        let is_gone =
+            |segment: &Segment, seq| segment.seq != seq || segment.kind == SegmentState::Leaving;
         let is_gone =
             |unit, seq| is_gone(self.segments.get(unit), seq) || self.segments.is_flushed(unit);
         if placed.pieces().any(|piece| is_gone(piece.unit, piece.seq)) {
@@ -462,7 +463,7 @@ impl Partition {
     /// now.
     fn prepare_entry(
         &mut self,
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         found: Option<Found>,
         now: Millis,
     ) -> Option<Found> {
@@ -483,7 +484,7 @@ impl Partition {
     /// and the entry that was found, where it lies now.
     fn prepare(
         &mut self,
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         found: Option<Found>,
         now: Millis,
     ) -> Result<((Stream, u8), Option<Found>)> {
@@ -508,7 +509,7 @@ impl Partition {
     /// Room in the log for an item: in the active segment, or in units.
     fn make_place(
         &mut self,
-        draft: &Draft<'_>,
+        draft: &ItemDraft<'_>,
         (stream, class): (Stream, u8),
         now: Millis,
     ) -> Result<()> {
@@ -524,7 +525,7 @@ impl Partition {
     }
 
     /// Where a new entry goes; nothing if an entry is replaced.
-    fn entry_room(&mut self, draft: &Draft<'_>, found: Option<Found>) -> Result<Option<u64>> {
+    fn entry_room(&mut self, draft: &ItemDraft<'_>, found: Option<Found>) -> Result<Option<u64>> {
         if found.is_some() {
             return Ok(None);
         }
@@ -593,7 +594,7 @@ impl Partition {
     }
 
     /// Takes a unit for the index, if one is to be had beside the reserve.
-    fn take_index_unit(&mut self, now: Millis, use_it: impl Fn(&mut Index, u32)) -> bool {
+    fn take_index_unit(&mut self, now: Millis, use_it: impl Fn(&mut ItemIndex, u32)) -> bool {
         if self.make_room(1, 0, now).is_err() {
             return false;
         }
@@ -663,7 +664,7 @@ impl Partition {
         let cas = self.cas_of(pos, header);
         let fields = Fields { expires, cas, ..old };
         let value_bytes = self.value_bytes(pos, header);
-        let draft = Draft { key, hash, value_bytes, fields };
+        let draft = ItemDraft { key, hash, value_bytes, fields };
         let (stream, found) = self.prepare(&draft, Some(found), now)?;
         let Some((at, slot)) = found else {
             // Room for its copy was made of itself: as a cache may, it has lost it.
@@ -685,7 +686,7 @@ impl Partition {
 
     /// Counters and gauges.
     pub fn stats_now(&self) -> Stats {
-        let near = self.shelf.as_ref().map_or_else(Default::default, Shelf::near_stats);
+        let near = self.tier_slab.as_ref().map_or_else(Default::default, TierSlab::near_stats);
         Stats {
             items: self.index.items(),
             live_bytes: self.segments.live_bytes(),
@@ -693,8 +694,8 @@ impl Partition {
             units: self.segments.count() as u64,
             free_units: self.segments.unused_count() as u64,
             index_units: self.index.unit_count(),
-            tier_items: self.shelf.as_ref().map_or(0, Shelf::count),
-            tier_bytes: self.shelf.as_ref().map_or(0, Shelf::used_bytes),
+            tier_items: self.tier_slab.as_ref().map_or(0, TierSlab::count),
+            tier_bytes: self.tier_slab.as_ref().map_or(0, TierSlab::used_bytes),
             tier_bytes_read: near.far_bytes,
             tier_promotions: near.promotions,
             tier_near_hits: near.hits,

@@ -15,9 +15,9 @@ use super::layout::{Header, Pos, UNIT_BYTES, UNIT_SHIFT, mix};
 use super::log::{ACCESS_UNKNOWN, body_check};
 use super::partition::Partition;
 use super::policy::Policy;
+use super::populate::{PIECE_UNITS, Populator};
 use super::segments::{Adopted, Segments, TABLE_ENTRY_BYTES};
-use super::taking::{PIECE_UNITS, Taking};
-use super::tier::Shelf;
+use super::tier::TierSlab;
 use rackpool_core::seam::Mem;
 use rackpool_hw::files;
 use rackpool_hw::window::{Window, take_file};
@@ -201,10 +201,10 @@ fn has_all_memory(file: &File) -> std::io::Result<bool> {
 
 impl OpenedFile {
     /// How a partition of so many units, whose window begins at `at`, gets their memory.
-    pub fn taking(&self, at: u64, units: u64) -> Option<Arc<Taking>> {
+    pub fn populator(&self, at: u64, units: u64) -> Option<Arc<Populator>> {
         let at = at + Partition::window_bytes(units) - (units << UNIT_SHIFT);
         let file = Arc::clone(&self.file);
-        self.taken.map(|taken| Arc::new(Taking::new(file, at, units as u32, taken)))
+        self.taken.map(|taken| Arc::new(Populator::new(file, at, units as u32, taken)))
     }
 }
 
@@ -226,7 +226,7 @@ fn other_format(file: &File, found_bytes: u64) -> std::io::Result<Option<u64>> {
 }
 
 /// What lies at a place of a segment.
-enum Found {
+enum SegmentContent {
     /// An item that counts from now on, or what is walked over: dead, or a further piece.
     Whole,
     /// What was being written when the process ended, or has lost its value: it is dead now.
@@ -241,14 +241,14 @@ impl Partition {
         window: &Window,
         units: u64,
         options: &Options,
-        shelf: Option<Shelf>,
+        tier_slab: Option<TierSlab>,
         recovered: &mut Recovered,
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
-        let (segments, found, damaged) = Segments::adopt(table, units_window.clone());
+        let (segments, found, damaged) = Segments::adopt(table);
         recovered.damaged += damaged;
         let mut partition = Partition::with(segments, units_window, options, true);
-        partition.shelf = shelf;
+        partition.tier_slab = tier_slab;
         partition.is_recovering = true;
         let ends: Vec<u32> =
             found.iter().map(|adopted| partition.recover_segment(*adopted, recovered)).collect();
@@ -273,9 +273,9 @@ impl Partition {
             let header = self.header(pos);
             let found = match header.bytes() <= limit - offset {
                 true => self.recover_at(pos, header),
-                false => Found::Damaged,
+                false => SegmentContent::Damaged,
             };
-            if let Found::Damaged = found {
+            if let SegmentContent::Damaged = found {
                 let (_, next) = gap.get_or_insert((offset, offset));
                 if *next == offset {
                     // Where the one before ends, if that is true, another one is damaged.
@@ -286,7 +286,7 @@ impl Partition {
                 offset += 8;
                 continue;
             }
-            if let Found::Lost = found {
+            if let SegmentContent::Lost = found {
                 recovered.lost += 1;
             }
             if let Some((start, _)) = gap.take() {
@@ -311,19 +311,19 @@ impl Partition {
     }
 
     /// Enters the item that lies here, if one does.
-    fn recover_at(&mut self, pos: Pos, header: Header) -> Found {
+    fn recover_at(&mut self, pos: Pos, header: Header) -> SegmentContent {
         if header.has(Header::NO_ITEM) {
             if self.sealed(pos, header) != header {
-                return Found::Damaged;
+                return SegmentContent::Damaged;
             }
             if header.has(Header::PIECE) {
                 self.segments.fix(pos.unit());
             }
             if header.has(Header::DEAD | Header::PIECE) {
-                return Found::Whole;
+                return SegmentContent::Whole;
             }
             self.bury(pos, header);
-            return Found::Lost;
+            return SegmentContent::Lost;
         }
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(pos, header, &mut key);
@@ -332,20 +332,22 @@ impl Partition {
         found
     }
 
-    fn recover_item(&mut self, pos: Pos, header: Header, key: &[u8]) -> Found {
+    fn recover_item(&mut self, pos: Pos, header: Header, key: &[u8]) -> SegmentContent {
         if key.is_empty() {
-            return Found::Damaged;
+            return SegmentContent::Damaged;
         }
         let hash = xxh3_64_with_seed(key, self.seed);
-        let Some(value_hash) = self.whole_value(pos, header) else { return Found::Damaged };
+        let Some(value_hash) = self.whole_value(pos, header) else {
+            return SegmentContent::Damaged;
+        };
         if body_check(hash, value_hash) ^ self.frame_check(pos, header) != header.check() {
-            return Found::Damaged;
+            return SegmentContent::Damaged;
         }
         let far = if header.has(Header::FAR) {
             let Some(value) = self.adopt_far(pos, header) else {
                 // What lay in a tier that does not keep it went with its process.
                 self.bury(pos, header);
-                return Found::Lost;
+                return SegmentContent::Lost;
             };
             Some(value)
         } else {
@@ -364,12 +366,12 @@ impl Partition {
         }
         if !self.enter_recovered(hash, key, pos, 0) {
             self.kill(pos);
-            return Found::Lost;
+            return SegmentContent::Lost;
         }
         if let Some(value) = far {
             self.shelve(hash, Arc::new(value));
         }
-        Found::Whole
+        SegmentContent::Whole
     }
 
     /// No check covers when an item was last used, since it changes by itself: it counts from when

@@ -3,10 +3,9 @@
 //! how far each was written.
 //!
 //! A segment is *active* (items are appended to it), sealed, or gone; gone while somebody still
-//! sends from it, its unit waits until the last pin is dropped. If pages of it were lent to
-//! sockets, which nobody gives back, the unit gets others before it is free. Within a queue
-//! segments are in the order in which they were opened, so that a further piece of an item never
-//! leaves before its head. `log.rs` and `evict.rs` work on it.
+//! sends from it, its unit waits until the last pin is dropped. Within a queue segments are in the
+//! order in which they were opened, so that a further piece of an item never leaves before its
+//! head. `log.rs` and `evict.rs` work on it.
 //!
 //! A segment's entry in the table, four words, each with check bits of its own:
 //!
@@ -26,19 +25,19 @@
 //! A flush marks nothing but this number: segments with a lower one are *flushed*. They stand in a
 //! queue of their own until each is given back, and count no more as memory in use.
 //!
-//! Units of a file come into use as the file gets their memory (`taking.rs`): until then they are
+//! Units of a file come into use as the file gets their memory (`populate.rs`): until then they are
 //! neither free nor anything else.
 
 mod queues;
 
-use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT, mix};
-use super::taking::Taking;
+use super::layout::{Header, UNIT_BYTES, mix};
+use super::populate::Populator;
 use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a unit's entry in the table.
 pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
@@ -128,14 +127,14 @@ pub(crate) struct Adopted {
 
 /// What a unit is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum SegmentState {
     Free,
     Index,
     Active,
     Sealed,
     /// Being evicted: given back when all its items are judged.
     Leaving,
-    /// Given back while pinned, or before lent pages could be replaced.
+    /// Given back while pinned.
     Pinned,
 }
 
@@ -144,7 +143,7 @@ pub(crate) enum Kind {
 pub(crate) struct Segment {
     /// Number of its opening, ascending in the partition; 0 if it is no segment.
     pub seq: u64,
-    pub kind: Kind,
+    pub kind: SegmentState,
     pub queue: u8,
     pub class: u8,
     pub used: u32,
@@ -170,7 +169,7 @@ impl Segment {
 
 const UNUSED: Segment = Segment {
     seq: 0,
-    kind: Kind::Free,
+    kind: SegmentState::Free,
     queue: 0,
     class: 0,
     used: 0,
@@ -183,22 +182,9 @@ const UNUSED: Segment = Segment {
     next: NONE,
 };
 
-/// How many readers send from each unit; how many long values that begin in it were read, up to
-/// [`LENT_AFTER`]; and whether pages of it were lent.
+/// How many readers send from each unit.
 #[derive(Debug)]
-pub(crate) struct Pins(Box<[AtomicU64]>);
-
-/// Readers, in a word of [`Pins`].
-const PINS_MASK: u64 = READ - 1;
-/// A read of a long value.
-const READ: u64 = 1 << 40;
-/// Pages were lent.
-const LENT: u64 = 1 << 63;
-/// Shortest value whose memory is lent: below, a copy from a cache near by is as cheap.
-pub(crate) const LENT_BYTES_MIN: u64 = 256 << 10;
-/// Reads of a long value before its memory is lent: one that is read less often before it goes
-/// would gain less than its unit's new pages cost.
-const LENT_AFTER: u64 = 2;
+pub(crate) struct Pins(Box<[AtomicU32]>);
 
 impl Pins {
     pub fn pin(&self, unit: u32) {
@@ -207,49 +193,15 @@ impl Pins {
     }
 
     pub fn unpin(&self, unit: u32) {
-        // Release: pairs with the Acquire in segments.rs::has_back; our reads stay before it.
+        // Release: pairs with the Acquire in segments.rs::is_free; our reads stay before it.
         let before = self.0[unit as usize].fetch_sub(1, Ordering::Release);
-        assert!(before & PINS_MASK > 0, "a pin is dropped once");
+        assert!(before > 0, "a pin is dropped once");
     }
 
-    /// Counts a read of a long value that begins there; whether there were enough before to lend
-    /// it.
-    pub fn count_read(&self, unit: u32) -> bool {
-        let word = &self.0[unit as usize];
-        // Relaxed: for the holder of the partition's lock, the only one who counts.
-        let is_enough =
-            (word.load(Ordering::Relaxed) & !LENT) >> READ.trailing_zeros() >= LENT_AFTER;
-        if !is_enough {
-            // Relaxed: as above.
-            word.fetch_add(READ, Ordering::Relaxed);
-        }
-        is_enough
-    }
-
-    /// Pages of a unit that the caller has pinned are lent.
-    pub fn lend(&self, unit: u32) {
-        // Relaxed: the caller's unpin follows.
-        self.0[unit as usize].fetch_or(LENT, Ordering::Relaxed);
-    }
-
-    /// Whether nobody sends from a unit without a segment, nor reads what was lent of it: `units`
-    /// gets new pages for that.
-    fn has_back(&self, unit: u32, units: &Window) -> bool {
-        let word = &self.0[unit as usize];
+    /// Whether no reader sends from a unit without a segment.
+    fn is_free(&self, unit: u32) -> bool {
         // Acquire: pairs with the Release in segments.rs::unpin.
-        let now = word.load(Ordering::Acquire);
-        if now & PINS_MASK > 0 {
-            return false;
-        }
-        if now & LENT != 0 {
-            let at = u64::from(unit) << UNIT_SHIFT;
-            if units.renew(at, u64::from(UNIT_BYTES)).is_err() {
-                return false;
-            }
-        }
-        // Relaxed: without a segment, nobody else comes to it.
-        word.store(0, Ordering::Relaxed);
-        true
+        self.0[unit as usize].load(Ordering::Acquire) == 0
     }
 }
 
@@ -268,12 +220,8 @@ pub(crate) struct Segments {
     of: Vec<Segment>,
     free: Vec<u32>,
     pinned: Vec<u32>,
-    /// The memory of the units.
-    units: Window,
-    /// Whether pages of it may be lent.
-    pub may_lend: bool,
     /// How the units from `untaken` on get their memory.
-    pub taking: Option<Arc<Taking>>,
+    pub populator: Option<Arc<Populator>>,
     /// The first unit that was never free, for want of its memory.
     untaken: u32,
     pub pins: Arc<Pins>,
@@ -293,25 +241,21 @@ pub(crate) struct Segments {
 impl Segments {
     /// Private bytes that a unit costs here: its segment, pin, place in the free list, and its
     /// share of the set of expiring segments.
-    pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 8 + 4 + 24;
+    pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 4 + 4 + 24;
 
-    /// All units free, those that `taking` is still to take excepted.
-    pub fn new(table: Window, units: Window, taking: Option<Arc<Taking>>) -> Segments {
+    /// All units free, those that `populator` is still to take excepted.
+    pub fn new(table: Window, populator: Option<Arc<Populator>>) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
-        let untaken = taking.as_ref().map_or(count as u32, |taking| taking.taken());
-        // Nothing is there yet, if the memory is of the kind that can be lent.
-        let may_lend = units.renew(0, u64::from(UNIT_BYTES)).is_ok();
+        let untaken = populator.as_ref().map_or(count as u32, |populator| populator.taken());
         let empty = Queue { first: NONE, last: NONE, count: 0 };
         Segments {
             table,
             of: vec![UNUSED; count as usize],
             free: (0..untaken).rev().collect(),
             pinned: Vec::new(),
-            units,
-            may_lend,
-            taking,
+            populator,
             untaken,
-            pins: Arc::new(Pins((0..count).map(|_| AtomicU64::new(0)).collect())),
+            pins: Arc::new(Pins((0..count).map(|_| AtomicU32::new(0)).collect())),
             queues: [empty; QUEUES + 1],
             active: [[NONE; CLASSES]; STREAMS],
             hand: NONE,
@@ -326,8 +270,8 @@ impl Segments {
     /// The segments that an earlier process left in the table, oldest first, all leaving and
     /// without live items until they are [`Segments::settle`]d; units that are none are free. And
     /// how many words of the table were damaged.
-    pub fn adopt(table: Window, units: Window) -> (Segments, Vec<Adopted>, u64) {
-        let mut segments = Segments::new(table, units, None);
+    pub fn adopt(table: Window) -> (Segments, Vec<Adopted>, u64) {
+        let mut segments = Segments::new(table, None);
         let (flushed, mut damaged) = segments.read_twice(FLUSHED_SEQ_AT);
         // The lower one: if a damaged word passes for a right one, nothing is lost by it.
         segments.flushed_before = flushed.into_iter().flatten().min().unwrap_or(0);
@@ -390,7 +334,7 @@ impl Segments {
         let (used, queue, class) = state.unwrap_or((UNIT_BYTES, 0, 0));
         // Of one whose time is not known nobody is told that it was idle.
         let opened = opened.unwrap_or(Millis::MAX);
-        let kind = Kind::Leaving;
+        let kind = SegmentState::Leaving;
         let segment = Segment { seq, kind, queue, class, used, opened, ..UNUSED };
         (Some(segment), state.map(|(used, ..)| used), damaged)
     }
@@ -403,7 +347,7 @@ impl Segments {
         if segment.live == 0 {
             return self.release(unit);
         }
-        segment.kind = Kind::Sealed;
+        segment.kind = SegmentState::Sealed;
         if segment.expires_max != Millis::MAX {
             self.expiring[segment.clock()].insert((segment.expires_max, unit));
         }
@@ -501,11 +445,11 @@ impl Segments {
     /// Units of a file whose memory was taken meanwhile are free from now on; if there are none,
     /// some is taken. Whether there are more free ones now.
     pub fn take_more(&mut self) -> bool {
-        let Some(taking) = &self.taking else { return false };
-        if taking.taken() == self.untaken && !taking.take_next().unwrap_or(false) {
+        let Some(populator) = &self.populator else { return false };
+        if populator.taken() == self.untaken && !populator.take_next().unwrap_or(false) {
             return false;
         }
-        let taken = taking.taken();
+        let taken = populator.taken();
         self.free.extend((self.untaken..taken).rev());
         self.untaken = taken;
         true
@@ -513,12 +457,12 @@ impl Segments {
 
     /// Free units; those whose last pin was dropped are free again.
     pub fn reclaim(&mut self) -> usize {
-        let (pins, units) = (&self.pins, &self.units);
-        let (back, still) = self.pinned.drain(..).partition(|unit| pins.has_back(*unit, units));
+        let pins = &self.pins;
+        let (back, still) = self.pinned.drain(..).partition(|unit| pins.is_free(*unit));
         self.pinned = still;
         let back: Vec<u32> = back;
         for unit in back {
-            self.of[unit as usize].kind = Kind::Free;
+            self.of[unit as usize].kind = SegmentState::Free;
             self.free.push(unit);
         }
         self.free.len()
@@ -527,7 +471,7 @@ impl Segments {
     /// Takes a free unit for the index.
     pub fn take_for_index(&mut self) -> Option<u32> {
         let unit = self.free.pop()?;
-        self.of[unit as usize].kind = Kind::Index;
+        self.of[unit as usize].kind = SegmentState::Index;
         Some(unit)
     }
 
@@ -569,7 +513,7 @@ impl Segments {
         let queue = stream.queue();
         let seq = self.take_seq();
         self.of[unit as usize] =
-            Segment { seq, kind: Kind::Active, queue, class, opened: now, ..UNUSED };
+            Segment { seq, kind: SegmentState::Active, queue, class, opened: now, ..UNUSED };
         self.link(unit, if stream == Stream::InPlace { self.hand } else { NONE });
         self.active[stream as usize][class as usize] = unit;
         self.write_entry(unit);
@@ -583,7 +527,7 @@ impl Segments {
             return;
         }
         let segment = &mut self.of[active as usize];
-        segment.kind = Kind::Sealed;
+        segment.kind = SegmentState::Sealed;
         if segment.live == 0 {
             self.release(active);
         } else if segment.expires_max != Millis::MAX {
@@ -623,7 +567,7 @@ impl Segments {
             self.live_bytes -= u64::from(bytes);
             self.payload_bytes -= u64::from(payload);
         }
-        if segment.live == 0 && segment.kind == Kind::Sealed {
+        if segment.live == 0 && segment.kind == SegmentState::Sealed {
             self.release(unit);
         }
     }
@@ -631,20 +575,26 @@ impl Segments {
     /// Takes a segment out of its queue, to be judged item by item and then [`Segments::release`]d.
     pub fn leave(&mut self, unit: u32) {
         let kind = self.of[unit as usize].kind;
-        assert!(matches!(kind, Kind::Active | Kind::Sealed), "a segment leaves once");
-        if kind == Kind::Active {
+        assert!(
+            matches!(kind, SegmentState::Active | SegmentState::Sealed),
+            "a segment leaves once"
+        );
+        if kind == SegmentState::Active {
             let mut active = self.active.iter_mut().flatten();
             *active.find(|active| **active == unit).expect("an active segment is in use") = NONE;
         }
         let segment = &self.of[unit as usize];
         self.expiring[segment.clock()].remove(&(segment.expires_max, unit));
-        self.of[unit as usize].kind = Kind::Leaving;
+        self.of[unit as usize].kind = SegmentState::Leaving;
     }
 
     /// Gives a segment's unit back.
     pub fn release(&mut self, unit: u32) {
         let segment = self.of[unit as usize].clone();
-        assert!(matches!(segment.kind, Kind::Sealed | Kind::Leaving), "{segment:?}");
+        assert!(
+            matches!(segment.kind, SegmentState::Sealed | SegmentState::Leaving),
+            "{segment:?}"
+        );
         if segment.seq >= self.flushed_before {
             self.live_bytes -= u64::from(segment.live);
             self.payload_bytes -= u64::from(segment.payload);
@@ -653,10 +603,10 @@ impl Segments {
         self.unlink(unit);
         self.erase_entry(unit);
         self.of[unit as usize] = UNUSED;
-        if self.pins.has_back(unit, &self.units) {
+        if self.pins.is_free(unit) {
             self.free.push(unit);
         } else {
-            self.of[unit as usize].kind = Kind::Pinned;
+            self.of[unit as usize].kind = SegmentState::Pinned;
             self.pinned.push(unit);
         }
     }
@@ -705,7 +655,7 @@ impl Segments {
     pub fn deadest(&self, dead_min: u32, count: usize) -> Vec<u32> {
         let segments = (0..).zip(&self.of);
         let mut dead: Vec<(u32, u32)> = segments
-            .filter(|(_, segment)| segment.kind == Kind::Sealed && !segment.is_fixed)
+            .filter(|(_, segment)| segment.kind == SegmentState::Sealed && !segment.is_fixed)
             .map(|(unit, segment)| (segment.used - segment.live, unit))
             .filter(|(dead, _)| *dead >= dead_min)
             .collect();

@@ -1,20 +1,20 @@
 //! Values in another tier of memory: the index and an item's header and key stay in this process's
 //! memory, a long value lies where a [`Tier`] has put it, and the item holds a reference.
 //!
-//! A partition keeps what it has there on a shelf: a budget of bytes, and the order in which values
-//! came. Room is made as by CLOCK: the value that came first goes, unless it was used since. The
-//! memory of a value comes back when the item is gone and nobody sends from it any more. If the
+//! A partition keeps what it has there in a [`TierSlab`]: a budget of bytes, and the order in which
+//! values came. Room is made as by CLOCK: the value that came first goes, unless it was used since.
+//! The memory of a value comes back when the item is gone and nobody sends from it any more. If the
 //! tier keeps values beyond the process, a restarted cache has them again: the reference has their
 //! hash. Values that are read often have a copy in this process's memory as well, if that is wanted
-//! (`near.rs`).
+//! (`promotion.rs`).
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
 use super::entry::Hasher;
 use super::error::{Error, Result};
 use super::layout::{Header, Pos, Slot};
-use super::near::{Copied, Near, NearStats, TierRule};
 use super::partition::Partition;
+use super::promotion::{NearStats, PromotionCache, PromotionState, TierRule};
 use super::{Millis, Mode};
 use rackpool_core::seam::Mem;
 use std::collections::{HashMap, VecDeque, hash_map};
@@ -80,7 +80,7 @@ pub enum TierError {
 
 /// Which values go to a tier, and how much of it they may take.
 #[derive(Clone, Debug)]
-pub struct Shelving {
+pub struct TierConfig {
     /// Where they go.
     pub tier: Arc<dyn Tier>,
     /// Values from this length on go there, at least 1 KiB.
@@ -101,12 +101,12 @@ pub(crate) struct FarValue {
     bytes: u64,
     /// Of what was written, if the tier keeps values.
     state: Option<Box<Hasher>>,
-    /// Bytes of all values of its shelf.
+    /// Bytes of all values of its slab.
     used: Arc<AtomicU64>,
     /// Its reads, and its copy.
-    pub copied: Copied,
-    /// The copies of its shelf.
-    near: Arc<Near>,
+    pub copied: PromotionState,
+    /// The copies of its slab.
+    near: Arc<PromotionCache>,
 }
 
 impl FarValue {
@@ -178,13 +178,13 @@ fn failed(what: &'static str) -> impl Fn(TierError) -> Error {
 
 /// The values that a partition has in a tier.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct TierSlab {
     tier: Arc<dyn Tier>,
     pub min_bytes: u64,
     max_bytes: u64,
     limit: u64,
     used: Arc<AtomicU64>,
-    near: Arc<Near>,
+    near: Arc<PromotionCache>,
     values: HashMap<u64, Arc<FarValue>>,
     /// Hash of the key, and place, in the order in which they came; some are gone.
     order: VecDeque<(u64, u64)>,
@@ -192,18 +192,18 @@ pub(crate) struct Shelf {
     flushed: Vec<hash_map::IntoIter<u64, Arc<FarValue>>>,
 }
 
-impl Shelf {
+impl TierSlab {
     /// One of `partitions` equal shelves.
-    pub fn new(shelving: &Shelving, partitions: u64) -> Shelf {
-        let limit = shelving.memory / partitions;
+    pub fn new(tier_config: &TierConfig, partitions: u64) -> TierSlab {
+        let limit = tier_config.memory / partitions;
         let longest = limit / 4;
-        Shelf {
-            max_bytes: if shelving.max_value == 0 { longest } else { shelving.max_value },
-            tier: Arc::clone(&shelving.tier),
-            min_bytes: shelving.min_bytes,
+        TierSlab {
+            max_bytes: if tier_config.max_value == 0 { longest } else { tier_config.max_value },
+            tier: Arc::clone(&tier_config.tier),
+            min_bytes: tier_config.min_bytes,
             limit,
             used: Arc::default(),
-            near: Arc::new(Near::new(shelving.rule, partitions)),
+            near: Arc::new(PromotionCache::new(tier_config.rule, partitions)),
             values: HashMap::new(),
             order: VecDeque::new(),
             flushed: Vec::new(),
@@ -255,7 +255,7 @@ impl Shelf {
         // Relaxed: see `FarValue::drop`.
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let (tier, used) = (Arc::clone(&self.tier), Arc::clone(&self.used));
-        let (copied, near) = (Copied::default(), Arc::clone(&self.near));
+        let (copied, near) = (PromotionState::default(), Arc::clone(&self.near));
         FarValue { tier, place, bytes, state, used, copied, near }
     }
 
@@ -274,21 +274,21 @@ impl Partition {
     /// Whether a value of this length goes to the tier.
     #[inline]
     pub(crate) fn is_for_tier(&self, value_bytes: u64) -> bool {
-        self.shelf.as_ref().is_some_and(|shelf| value_bytes >= shelf.min_bytes)
+        self.tier_slab.as_ref().is_some_and(|slab| value_bytes >= slab.min_bytes)
     }
 
     /// Room for a value in the tier; others may have to go for it.
     pub(crate) fn far_alloc(&mut self, bytes: u64, now: Millis) -> Result<FarValue> {
-        let shelf = self.shelf.as_ref().expect("a value for the tier");
-        if bytes > shelf.max_bytes {
-            return Err(Error::TooLarge { bytes, max_bytes: shelf.max_bytes });
+        let slab = self.tier_slab.as_ref().expect("a value for the tier");
+        if bytes > slab.max_bytes {
+            return Err(Error::TooLarge { bytes, max_bytes: slab.max_bytes });
         }
         loop {
-            let shelf = self.shelf.as_mut().expect("as above");
-            let memory_bytes = shelf.limit;
-            match shelf.alloc(bytes) {
+            let slab = self.tier_slab.as_mut().expect("as above");
+            let memory_bytes = slab.limit;
+            match slab.alloc(bytes) {
                 Ok(value) => return Ok(value),
-                Err(TierError::Full) if shelf.drop_flushed(1) => {}
+                Err(TierError::Full) if slab.drop_flushed(1) => {}
                 Err(TierError::Full) if self.expire_one(now) || self.evict_far(now) => {}
                 Err(TierError::Full) => return Err(Error::TierFull { bytes, memory_bytes }),
                 Err(error) => return Err(failed("taking memory")(error)),
@@ -300,11 +300,11 @@ impl Partition {
     /// whether there was one.
     fn evict_far(&mut self, now: Millis) -> bool {
         let is_store = self.mode == Mode::Store;
-        let count = self.shelf.as_ref().map_or(0, |shelf| shelf.order.len());
+        let count = self.tier_slab.as_ref().map_or(0, |slab| slab.order.len());
         // Of a cache each is met twice at most: the first time takes what it was used.
         let looks = if is_store { count.min(EXPIRED_LOOKS_MAX) } else { 2 * count };
         for _ in 0..looks {
-            let next = self.shelf.as_mut().and_then(|shelf| shelf.order.pop_front());
+            let next = self.tier_slab.as_mut().and_then(|slab| slab.order.pop_front());
             let Some((hash, place)) = next else { return false };
             let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
             let Some((at, slot)) = self.index.find(hash, is_it) else { continue };
@@ -313,8 +313,8 @@ impl Partition {
                 if !is_store {
                     self.index.mark(at, slot.with_freq(0));
                 }
-                let shelf = self.shelf.as_mut().expect("it had an entry");
-                shelf.order.push_back((hash, place));
+                let slab = self.tier_slab.as_mut().expect("it had an entry");
+                slab.order.push_back((hash, place));
                 continue;
             }
             match is_expired {
@@ -346,7 +346,7 @@ impl Partition {
         if u64::from(header.value_bytes()) != REFERENCE_BYTES {
             return None;
         }
-        self.shelf.as_ref()?.adopt(self.reference(pos, header))
+        self.tier_slab.as_ref()?.adopt(self.reference(pos, header))
     }
 
     /// Length of the value of an item, wherever it lies.
@@ -360,30 +360,30 @@ impl Partition {
 
     /// The value of an item that lies in the tier.
     pub(crate) fn far_value(&self, pos: Pos) -> Result<&Arc<FarValue>> {
-        let values = self.shelf.as_ref().map(|shelf| &shelf.values);
+        let values = self.tier_slab.as_ref().map(|slab| &slab.values);
         let value = values.zip(self.far_place(pos)).and_then(|(values, place)| values.get(&place));
         value.ok_or_else(|| failed("finding a value")(TierError::Failed("it is gone".into())))
     }
 
-    /// Puts a value on the shelf, whose reference is in the log.
+    /// Puts a value into the slab, whose reference is in the log.
     pub(crate) fn shelve(&mut self, hash: u64, value: Arc<FarValue>) {
-        let shelf = self.shelf.as_mut().expect("a value of the tier");
-        shelf.order.push_back((hash, value.place));
-        shelf.values.insert(value.place, value);
-        if shelf.order.len() > 2 * shelf.values.len() + 1024 {
-            shelf.order.retain(|(_, place)| shelf.values.contains_key(place));
+        let slab = self.tier_slab.as_mut().expect("a value of the tier");
+        slab.order.push_back((hash, value.place));
+        slab.values.insert(value.place, value);
+        if slab.order.len() > 2 * slab.values.len() + 1024 {
+            slab.order.retain(|(_, place)| slab.values.contains_key(place));
         }
     }
 
-    /// Takes the value of an item that is killed off the shelf.
+    /// Takes the value of an item that is killed out of the slab.
     #[inline]
     pub(crate) fn unshelve(&mut self, pos: Pos) {
-        if self.shelf.is_none() {
+        if self.tier_slab.is_none() {
             return;
         }
         let place = self.far_place(pos);
-        if let (Some(place), Some(shelf)) = (place, &mut self.shelf) {
-            shelf.values.remove(&place);
+        if let (Some(place), Some(slab)) = (place, &mut self.tier_slab) {
+            slab.values.remove(&place);
         }
     }
 }

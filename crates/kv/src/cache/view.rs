@@ -44,11 +44,11 @@ const TRIES_MAX: u32 = 8;
 /// Buckets of a chain that are looked at without the lock.
 const CHAIN_BUCKETS_MAX: u32 = 8;
 /// Threads that count apart from each other.
-const TALLIES: usize = 32;
+const LOOKUP_COUNTERS: usize = 32;
 
 /// What readers without the lock have of a partition.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct PartitionView {
     units: Window,
     shape: Arc<Shape>,
     pub sketch: Arc<Sketch>,
@@ -59,7 +59,7 @@ pub(crate) struct View {
 
 /// What a look-up without the lock has found.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum UnlockedLookup {
     /// The item was copied; its entry, as it was.
     Item(Slot, Header),
     /// There was no such key.
@@ -80,7 +80,7 @@ pub struct Copied {
 }
 
 /// What was found in a chain, if its version still stands.
-enum Found {
+enum ChainMatch {
     Item(u64, Slot, Header),
     Nothing,
     Unsure,
@@ -88,7 +88,7 @@ enum Found {
 
 /// How far a look-up has come: where tests change the partition under a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum LookupStage {
     /// The bucket is known.
     Placed,
     /// The version was noted.
@@ -104,7 +104,7 @@ pub(crate) enum Step {
 }
 
 #[inline(always)]
-fn reached(_step: Step) {
+fn reached(_step: LookupStage) {
     #[cfg(test)]
     tests::reached(_step);
 }
@@ -127,9 +127,9 @@ fn entry_in(units: Bare<'_>, first: u64, hash: u64) -> Option<Probe> {
     None
 }
 
-impl View {
-    pub fn of(partition: &Partition) -> View {
-        View {
+impl PartitionView {
+    pub fn of(partition: &Partition) -> PartitionView {
+        PartitionView {
             units: partition.units.clone(),
             shape: Arc::clone(&partition.index.shape),
             sketch: Arc::clone(&partition.policy_state.sketch),
@@ -144,7 +144,7 @@ impl View {
         &self.units
     }
 
-    /// As [`View::units`], to be read and written.
+    /// As [`PartitionView::units`], to be read and written.
     pub fn bare(&self) -> Bare<'_> {
         self.units.bare()
     }
@@ -152,34 +152,36 @@ impl View {
     /// Looks a key up and marks its item as used; counts nothing. The copy of the item begins at
     /// the start of `copy`.
     #[inline]
-    pub fn look_up(&self, hash: u64, key: &[u8], now: Millis, copy: &Window) -> Answer {
+    pub fn look_up(&self, hash: u64, key: &[u8], now: Millis, copy: &Window) -> UnlockedLookup {
         if self.shape.is_sweeping() {
-            return Answer::Unsure;
+            return UnlockedLookup::Unsure;
         }
         for _ in 0..TRIES_MAX {
             let first = self.shape.bucket_at(hash);
-            reached(Step::Placed);
+            reached(LookupStage::Placed);
             let Some(seen) = version::begin(&self.units, first + TAIL_AT) else {
                 spin_loop();
                 continue;
             };
-            reached(Step::Begun);
+            reached(LookupStage::Begun);
             let found = self.search(first, hash, key, now, copy);
             if !self.is_still(seen, first) {
                 continue;
             }
             match found {
-                Found::Item(at, slot, header) => {
+                ChainMatch::Item(at, slot, header) => {
                     self.mark_used(at, slot);
-                    return Answer::Item(slot, header);
+                    return UnlockedLookup::Item(slot, header);
                 }
                 // If not, the bucket was split before the version was noted.
-                Found::Nothing if self.is_there(hash, first) => return Answer::Missing,
-                Found::Nothing => {}
-                Found::Unsure => return Answer::Unsure,
+                ChainMatch::Nothing if self.is_there(hash, first) => {
+                    return UnlockedLookup::Missing;
+                }
+                ChainMatch::Nothing => {}
+                ChainMatch::Unsure => return UnlockedLookup::Unsure,
             }
         }
-        Answer::Unsure
+        UnlockedLookup::Unsure
     }
 
     /// Copies the value of a key that is no longer than `most` to `at` of `to`, which nobody reads
@@ -197,16 +199,16 @@ impl View {
         }
         let units = self.units.bare();
         let first = self.shape.bucket_at(hash);
-        reached(Step::Placed);
+        reached(LookupStage::Placed);
         let seen = version::begin(&self.units, first + TAIL_AT)?;
-        reached(Step::Begun);
+        reached(LookupStage::Begun);
         let probe = entry_in(units, first, hash)?;
-        reached(Step::Matched);
+        reached(LookupStage::Matched);
         let item = probe.word.pos().byte();
         // The line behind, where small items end, comes together with the first.
         units.prefetch(item + 63);
         let header = Header(units.load(item));
-        reached(Step::Entry);
+        reached(LookupStage::Entry);
         let room = u64::from(UNIT_BYTES) - item % u64::from(UNIT_BYTES);
         let (key_at, fields) = match header.is_plain(key.len()) {
             true => (PLAIN_KEY_AT.into(), Fields::default()),
@@ -216,9 +218,9 @@ impl View {
         if value_at + bytes > room || bytes > most || !units.equals(item + key_at, key) {
             return None;
         }
-        reached(Step::Compared);
+        reached(LookupStage::Compared);
         units.copy_to(item + value_at, bytes, to, at);
-        reached(Step::Copied);
+        reached(LookupStage::Copied);
         if !self.is_still(seen, first) {
             return None;
         }
@@ -265,11 +267,11 @@ impl View {
     }
 
     #[inline(always)]
-    fn search(&self, first: u64, hash: u64, key: &[u8], now: Millis, copy: &Window) -> Found {
+    fn search(&self, first: u64, hash: u64, key: &[u8], now: Millis, copy: &Window) -> ChainMatch {
         let mut bucket = first;
         for _ in 0..CHAIN_BUCKETS_MAX {
             let mut matches = index::matches(&self.units, bucket, hash);
-            reached(Step::Matched);
+            reached(LookupStage::Matched);
             while matches != 0 {
                 let at = bucket + 8 * u64::from(matches.trailing_zeros());
                 if let Some(found) = self.examine(at, key, now, copy) {
@@ -279,17 +281,17 @@ impl View {
             }
             match index::link_at(&self.units, bucket) {
                 Some(next) => bucket = next,
-                None => return Found::Nothing,
+                None => return ChainMatch::Nothing,
             }
         }
-        Found::Unsure
+        ChainMatch::Unsure
     }
 
     /// What the entry at `at` says, unless it is another key's.
     #[inline(always)]
-    fn examine(&self, at: u64, key: &[u8], now: Millis, copy: &Window) -> Option<Found> {
+    fn examine(&self, at: u64, key: &[u8], now: Millis, copy: &Window) -> Option<ChainMatch> {
         let slot = Slot(self.units.load(at));
-        reached(Step::Entry);
+        reached(LookupStage::Entry);
         let (byte, offset) = (slot.pos().byte(), slot.pos().offset());
         ask_for_item(self.units.bare(), byte, REACH_MAX);
         let header = Header(self.units.load(byte));
@@ -299,16 +301,16 @@ impl View {
         {
             return None;
         }
-        reached(Step::Compared);
+        reached(LookupStage::Compared);
         if header.has(Header::CHAINED | Header::FAR | Header::PIECE)
             || header.bytes() > COPIED_BYTES_MAX
             || (header.has(Header::META | Header::EXTRA) && self.is_due(byte, header, now))
         {
-            return Some(Found::Unsure);
+            return Some(ChainMatch::Unsure);
         }
         self.units.copy_to(byte, u64::from(header.bytes()), copy, 0);
-        reached(Step::Copied);
-        Some(Found::Item(at, slot, header))
+        reached(LookupStage::Copied);
+        Some(ChainMatch::Item(at, slot, header))
     }
 
     /// Whether the item has expired, or is to note that it was used.
@@ -362,9 +364,9 @@ impl View {
         ask_for_item(self.units.bare(), byte, REACH_MAX);
     }
 
-    /// Copies the item that [`View::find_item`] found, if it is this key's, nothing has changed
-    /// since, and it neither expires nor is any other than the usual: then its entry, which is
-    /// marked as used.
+    /// Copies the item that [`PartitionView::find_item`] found, if it is this key's, nothing has
+    /// changed since, and it neither expires nor is any other than the usual: then its entry, which
+    /// is marked as used.
     #[inline(always)]
     pub fn copy_plain(
         &self,
@@ -400,21 +402,21 @@ impl View {
 
 /// Look-ups that were answered without a lock, counted by thread.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies([Tally; TALLIES]);
+pub(crate) struct LookupCounters([ThreadLookups; LOOKUP_COUNTERS]);
 
 /// On lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Tally {
+struct ThreadLookups {
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-impl Tallies {
+impl LookupCounters {
     /// Adds what this thread has done.
     #[inline]
     pub fn add(&self, hits: u64, misses: u64) {
-        let tally = &self.0[THREAD.with(|thread| *thread) % TALLIES];
+        let tally = &self.0[THREAD.with(|thread| *thread) % LOOKUP_COUNTERS];
         if hits > 0 {
             // Relaxed: a counter.
             tally.hits.fetch_add(hits, Ordering::Relaxed);
@@ -429,7 +431,8 @@ impl Tallies {
     pub fn sum(&self) -> (u64, u64) {
         // Relaxed: counters.
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let add = |sum: (u64, u64), it: &Tally| (sum.0 + of(&it.hits), sum.1 + of(&it.misses));
+        let add =
+            |sum: (u64, u64), it: &ThreadLookups| (sum.0 + of(&it.hits), sum.1 + of(&it.misses));
         self.0.iter().fold((0, 0), add)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::bytes::unsigned32;
 use super::http;
-use super::text::Words;
+use super::text::WordIter;
 use crate::constants::LINE_BYTES_MAX;
 use rackpool_core::Error;
 use rackpool_hw::secret::read_file;
@@ -97,7 +97,7 @@ pub fn attempt(input: &[u8], users: &[(String, String)]) -> Attempt {
     if http::is_line(&input[..end]) {
         return Attempt::Foreign;
     }
-    let mut words = Words(&input[..end]);
+    let mut words = WordIter(&input[..end]);
     let set = words.next() == Some(b"set");
     let length = words.nth(3).and_then(|word| unsigned32(word.trim_ascii_end()));
     let Some(length) = length.filter(|length| set && *length <= TOKEN_BYTES_MAX) else {
@@ -108,7 +108,7 @@ pub fn attempt(input: &[u8], users: &[(String, String)]) -> Attempt {
     let Some(value) = value.strip_suffix(b"\r\n") else {
         return Attempt::Done(used, "CLIENT_ERROR bad command line termination", None);
     };
-    let mut words = Words(value);
+    let mut words = WordIter(value);
     let (Some(user), Some(password)) = (words.next(), words.next()) else {
         return Attempt::Done(used, "CLIENT_ERROR bad authentication token format", None);
     };

@@ -10,13 +10,13 @@ use super::memcached::stored_text;
 use super::output::Output;
 use super::redis;
 use super::resp::{Version, push_bulk_head, push_error, push_null};
-use super::store::Outcome;
+use super::store::StoreOutcome;
 use crate::cache::{Error, Item, Millis, Put};
 use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 
 /// How the answer to one key looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ReplyFormat {
     /// `VALUE key flags len`, nothing if it is not there.
     Text {
         cas: bool,
@@ -29,13 +29,13 @@ pub enum Form {
 
 /// Look-ups that were not done yet.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct LookupBatch {
     /// First byte and length of each key in the input, and what is wanted.
-    keys: Vec<(u32, u32, Form)>,
+    keys: Vec<(u32, u32, ReplyFormat)>,
 }
 
-impl Batch {
-    pub fn push(&mut self, start: usize, len: usize, form: Form) {
+impl LookupBatch {
+    pub fn push(&mut self, start: usize, len: usize, form: ReplyFormat) {
         self.keys.push((start as u32, len as u32, form));
     }
 
@@ -51,7 +51,7 @@ impl Batch {
 
 /// A value to be stored in any case, which waits for others to be done with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Set {
+pub struct PendingSet {
     /// First byte and length of the key in the input.
     pub key: (u32, u32),
     /// First byte and length of the value in the input.
@@ -59,12 +59,12 @@ pub struct Set {
     pub flags: u32,
     pub expires: Millis,
     /// What is answered: as RESP, as text, or nothing.
-    pub answer: Answer,
+    pub answer: SetReply,
 }
 
 /// How a stored value is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SetReply {
     /// `+OK`
     Resp,
     /// `STORED`
@@ -79,7 +79,7 @@ impl Core {
         let slice =
             |(start, len): (u32, u32)| &input[start as usize..start as usize + len as usize];
         let put = |index: usize| {
-            let Set { key, value, flags, expires, .. } = waiting[index];
+            let PendingSet { key, value, flags, expires, .. } = waiting[index];
             Put { key: slice(key), value: slice(value), flags, expires }
         };
         let (out, counters) = (&mut self.out.bytes, &self.shared.counters[self.thread]);
@@ -88,7 +88,7 @@ impl Core {
                 counters.add(count, 1);
             }
         });
-        let texts = waiting.iter().filter(|set| set.answer != Answer::Resp).count();
+        let texts = waiting.iter().filter(|set| set.answer != SetReply::Resp).count();
         self.add(Count::CmdSet, texts as u64);
         self.add(Count::RespCommands, (waiting.len() - texts) as u64);
         self.sets = waiting;
@@ -117,7 +117,7 @@ impl Core {
             self.shared.cache.get_many(keys, self.now, |index, item| {
                 let (.., form) = some[index];
                 match form {
-                    Form::Text { cas, last } => {
+                    ReplyFormat::Text { cas, last } => {
                         let shown =
                             item.is_some_and(|it| push_text_item(out, keys[index], it, cas));
                         texts += 1;
@@ -127,7 +127,7 @@ impl Core {
                             out.bytes.extend_from_slice(b"END\r\n");
                         }
                     }
-                    Form::Resp(version) => {
+                    ReplyFormat::Resp(version) => {
                         hits += usize::from(push_resp_item(out, item, version));
                     }
                 }
@@ -146,22 +146,22 @@ impl Core {
 
 /// Answers that a value was stored, or why not; what that counts as.
 #[inline(always)]
-fn answer_set(out: &mut Vec<u8>, answer: Answer, error: Option<Error>) -> Option<Count> {
+fn answer_set(out: &mut Vec<u8>, answer: SetReply, error: Option<Error>) -> Option<Count> {
     match (answer, error) {
-        (Answer::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
-        (Answer::Text, None) => out.extend_from_slice(b"STORED\r\n"),
-        (Answer::Quiet, None) => {}
+        (SetReply::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
+        (SetReply::Text, None) => out.extend_from_slice(b"STORED\r\n"),
+        (SetReply::Quiet, None) => {}
         (_, Some(error)) => {
-            let outcome = Outcome::of(&error);
+            let outcome = StoreOutcome::of(&error);
             match answer {
-                Answer::Resp => push_error(out, redis::failed(&error).as_bytes()),
-                Answer::Text => {
+                SetReply::Resp => push_error(out, redis::failed(&error).as_bytes()),
+                SetReply::Text => {
                     out.extend_from_slice(stored_text(outcome).as_bytes());
                     out.extend_from_slice(b"\r\n");
                 }
-                Answer::Quiet => {}
+                SetReply::Quiet => {}
             }
-            let too_large = outcome == Outcome::TooLarge;
+            let too_large = outcome == StoreOutcome::TooLarge;
             return Some(if too_large { Count::TooLarge } else { Count::NoMemory });
         }
     }

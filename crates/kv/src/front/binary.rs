@@ -13,14 +13,14 @@ pub const MAGIC_RESPONSE: u8 = 0x81;
 
 /// What stands at the beginning of the bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Parsed<'a> {
+pub enum ParsedBinary<'a> {
     /// So many bytes must be there at least.
     Need(usize),
     /// A request whose header, extras and key are `used` bytes long; its value follows.
     Request {
         /// Bytes before the value.
         used: usize,
-        request: Request<'a>,
+        request: BinaryRequest<'a>,
     },
     /// Not a request: the connection ends.
     Magic,
@@ -28,7 +28,7 @@ pub enum Parsed<'a> {
 
 /// A request without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct BinaryRequest<'a> {
     pub opcode: u8,
     /// Extras, up to 255 bytes.
     pub extras: &'a [u8],
@@ -44,7 +44,7 @@ pub struct Request<'a> {
     pub broken: bool,
 }
 
-impl Request<'_> {
+impl BinaryRequest<'_> {
     /// Four bytes of the extras as a number; 0 where they end.
     pub fn extra32(&self, offset: usize) -> u32 {
         self.extras
@@ -59,12 +59,12 @@ impl Request<'_> {
 }
 
 /// The request at the beginning of `input`.
-pub fn parse(input: &[u8]) -> Parsed<'_> {
+pub fn parse(input: &[u8]) -> ParsedBinary<'_> {
     if input.first().is_some_and(|magic| *magic != MAGIC_REQUEST) {
-        return Parsed::Magic;
+        return ParsedBinary::Magic;
     }
     let Some(header) = input.first_chunk::<HEADER_BYTES>() else {
-        return Parsed::Need(HEADER_BYTES);
+        return ParsedBinary::Need(HEADER_BYTES);
     };
     let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|index| header[at + index]));
     let key_bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -73,11 +73,11 @@ pub fn parse(input: &[u8]) -> Parsed<'_> {
     let before_value = key_bytes + extras_bytes;
     let used = HEADER_BYTES + before_value;
     let Some(body) = input.get(HEADER_BYTES..used) else {
-        return Parsed::Need(used);
+        return ParsedBinary::Need(used);
     };
     let (extras, key) = body.split_at(extras_bytes);
     let value_bytes = body_bytes.checked_sub(before_value as u32);
-    let request = Request {
+    let request = BinaryRequest {
         opcode: header[1],
         extras,
         key,
@@ -86,7 +86,7 @@ pub fn parse(input: &[u8]) -> Parsed<'_> {
         cas: u64::from(word(16)) << 32 | u64::from(word(20)),
         broken: value_bytes.is_none(),
     };
-    Parsed::Request { used, request }
+    ParsedBinary::Request { used, request }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Status {
 
 /// The header of an answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply {
+pub struct BinaryReply {
     pub opcode: u8,
     pub opaque: u32,
     pub status: Status,
@@ -143,7 +143,7 @@ pub struct Reply {
     pub cas: u64,
 }
 
-impl Reply {
+impl BinaryReply {
     /// The header's bytes.
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_request_is_taken_apart() {
         let bytes = request(1, &[0, 0, 0, 7, 0, 0, 1, 0], b"key", 8 + 3 + 10);
-        let Parsed::Request { used, request } = parse(&bytes) else { panic!() };
+        let ParsedBinary::Request { used, request } = parse(&bytes) else { panic!() };
         assert_eq!((used, request.key, request.value_bytes), (bytes.len(), &b"key"[..], 10));
         assert_eq!((request.extra32(0), request.extra32(4), request.extra64(0)), {
             (7, 256, 7 << 32 | 256)
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn a_body_that_is_shorter_than_its_key_is_broken() {
         let bytes = request(0, b"", b"key", 2);
-        let Parsed::Request { request, .. } = parse(&bytes) else { panic!() };
+        let ParsedBinary::Request { request, .. } = parse(&bytes) else { panic!() };
         assert!(request.broken);
-        assert_eq!(parse(b"x"), Parsed::Magic);
+        assert_eq!(parse(b"x"), ParsedBinary::Magic);
     }
 
     proptest! {
@@ -203,17 +203,17 @@ mod tests {
         ) {
             let bytes = request(opcode, &extras, &key, body);
             for split in 0..bytes.len() {
-                let Parsed::Need(need) = parse(&bytes[..split]) else { panic!("{split}") };
+                let ParsedBinary::Need(need) = parse(&bytes[..split]) else { panic!("{split}") };
                 prop_assert!(need > split && need <= bytes.len());
             }
-            let Parsed::Request { used, .. } = parse(&bytes) else { panic!() };
+            let ParsedBinary::Request { used, .. } = parse(&bytes) else { panic!() };
             prop_assert_eq!(used, bytes.len());
         }
 
         #[test]
         fn any_bytes_are_answered(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let is_other = bytes.first().is_some_and(|first| *first != MAGIC_REQUEST);
-            prop_assert_eq!(parse(&bytes) == Parsed::Magic, is_other);
+            prop_assert_eq!(parse(&bytes) == ParsedBinary::Magic, is_other);
             if let Some(first) = bytes.first_mut() {
                 *first = MAGIC_REQUEST;
             }
@@ -222,12 +222,12 @@ mod tests {
                 (bytes[2], bytes[3]) = (0, bytes[3] % 100);
             }
             match parse(&bytes) {
-                Parsed::Need(least) => prop_assert!(least > bytes.len()),
-                Parsed::Request { used, request } => {
+                ParsedBinary::Need(least) => prop_assert!(least > bytes.len()),
+                ParsedBinary::Request { used, request } => {
                     let before = [&bytes[..HEADER_BYTES], request.extras, request.key].concat();
                     prop_assert_eq!(before, &bytes[..used]);
                 }
-                Parsed::Magic => prop_assert!(false, "it has its magic"),
+                ParsedBinary::Magic => prop_assert!(false, "it has its magic"),
             }
         }
     }

@@ -2,12 +2,12 @@
 //! quiet requests have none when they succeed (or, for look-ups, when they find nothing).
 
 use super::batch::push_value;
-use super::binary::{Reply, Request, Status};
+use super::binary::{BinaryReply, BinaryRequest, Status};
 use super::core::{Core, expiry};
 use super::counters::Count;
-use super::memcached::{Next, VERSION};
+use super::memcached::{AfterCommand, VERSION};
 use super::stats;
-use super::store::{Change, Outcome, Step, Value, set_expiry};
+use super::store::{Change, CounterStep, StoreOutcome, StoreValue, set_expiry};
 use super::text::Verb;
 use crate::cache::{Item, Millis};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
@@ -84,7 +84,7 @@ impl Opcode {
     }
 
     /// Whether a request for it has the parts that it must have.
-    fn is_whole(self, request: &Request<'_>) -> bool {
+    fn is_whole(self, request: &BinaryRequest<'_>) -> bool {
         let (extras, key) = (request.extras.len(), request.key.len());
         let value = request.value_bytes;
         match self {
@@ -105,44 +105,56 @@ impl Opcode {
 
 impl Core {
     /// What a request's header is worth: its command, or what to do after it was refused.
-    pub fn binary_check(&mut self, request: &Request<'_>) -> Result<(Opcode, bool), Next> {
+    pub fn binary_check(
+        &mut self,
+        request: &BinaryRequest<'_>,
+    ) -> Result<(Opcode, bool), AfterCommand> {
         let (opcode, quiet) = Opcode::of(request.opcode);
         if request.broken {
             self.binary_error(request, Status::UnknownCommand);
-            return Err(Next::Close);
+            return Err(AfterCommand::Close);
         }
         if request.key.len() > MEMCACHED_KEY_BYTES_MAX || !opcode.is_whole(request) {
             self.binary_error(request, Status::Invalid);
-            return Err(Next::Close);
+            return Err(AfterCommand::Close);
         }
         match opcode {
             Opcode::Sasl | Opcode::Unknown => {
                 self.binary_error(request, Status::UnknownCommand);
-                Err(Next::Skip(u64::from(request.value_bytes)))
+                Err(AfterCommand::Skip(u64::from(request.value_bytes)))
             }
             _ => Ok((opcode, quiet)),
         }
     }
 
     /// Executes a request that has no value.
-    pub fn binary(&mut self, request: &Request<'_>, opcode: Opcode, quiet: bool) -> Next {
+    pub fn binary(
+        &mut self,
+        request: &BinaryRequest<'_>,
+        opcode: Opcode,
+        quiet: bool,
+    ) -> AfterCommand {
         match opcode {
             Opcode::Get { key, touch } => self.binary_get(request, (key, touch, true), quiet),
             Opcode::Touch => self.binary_get(request, (false, true, false), quiet),
             Opcode::Delete => {
                 let outcome = self.delete(request.key, request.cas);
-                let gone = matches!(outcome, Outcome::Stored(_));
-                self.binary_stored(request, if gone { Outcome::Stored(0) } else { outcome }, quiet);
+                let gone = matches!(outcome, StoreOutcome::Stored(_));
+                self.binary_stored(
+                    request,
+                    if gone { StoreOutcome::Stored(0) } else { outcome },
+                    quiet,
+                );
             }
             Opcode::Count { down } => self.binary_count(request, down, quiet),
             Opcode::Flush => {
                 self.flush_all(i64::from(request.extra32(0)));
-                self.binary_stored(request, Outcome::Stored(0), quiet);
+                self.binary_stored(request, StoreOutcome::Stored(0), quiet);
             }
-            Opcode::Noop => self.binary_stored(request, Outcome::Stored(0), false),
+            Opcode::Noop => self.binary_stored(request, StoreOutcome::Stored(0), false),
             Opcode::Quit => {
-                self.binary_stored(request, Outcome::Stored(0), quiet);
-                return Next::Close;
+                self.binary_stored(request, StoreOutcome::Stored(0), quiet);
+                return AfterCommand::Close;
             }
             Opcode::Version => {
                 self.binary_reply(request, Status::Success, (0, 0, VERSION.len() as u64), 0);
@@ -150,22 +162,22 @@ impl Core {
             }
             Opcode::Stat => {
                 stats::binary(self, request);
-                return Next::Skip(u64::from(request.value_bytes));
+                return AfterCommand::Skip(u64::from(request.value_bytes));
             }
             Opcode::Store(_) | Opcode::Sasl | Opcode::Unknown => {
                 unreachable!("`binary_check` and the session see to them")
             }
         }
-        Next::Command
+        AfterCommand::Command
     }
 
     /// Executes a storage request with its value, which expires then.
     pub fn binary_store(
         &mut self,
-        request: &Request<'_>,
+        request: &BinaryRequest<'_>,
         verb: Verb,
         quiet: bool,
-        (value, expires): (Value<'_>, Millis),
+        (value, expires): (StoreValue<'_>, Millis),
     ) {
         let adds = matches!(verb, Verb::Append | Verb::Prepend);
         let conditional = request.cas != 0 && !adds;
@@ -182,15 +194,15 @@ impl Core {
             value,
         );
         let outcome = match (outcome, verb, conditional) {
-            (Outcome::NotStored, Verb::Add, false) => Outcome::Exists,
-            (Outcome::NotStored, Verb::Replace, false) => Outcome::NotFound,
+            (StoreOutcome::NotStored, Verb::Add, false) => StoreOutcome::Exists,
+            (StoreOutcome::NotStored, Verb::Replace, false) => StoreOutcome::NotFound,
             (other, ..) => other,
         };
         self.binary_stored(request, outcome, quiet);
     }
 
     /// Answers to a value that is too long, before it came.
-    pub fn binary_too_large(&mut self, request: &Request<'_>, verb: Verb) {
+    pub fn binary_too_large(&mut self, request: &BinaryRequest<'_>, verb: Verb) {
         self.count(Count::TooLarge);
         if verb == Verb::Set {
             self.cache().remove(request.key, self.now);
@@ -200,7 +212,7 @@ impl Core {
 
     fn binary_get(
         &mut self,
-        request: &Request<'_>,
+        request: &BinaryRequest<'_>,
         (key, touch, value): (bool, bool, bool),
         quiet: bool,
     ) {
@@ -210,7 +222,7 @@ impl Core {
             let (len, start) = (item.len(), out.bytes.len());
             let key_bytes = if key { request.key.len() } else { 0 };
             let value_bytes = if value { len } else { 0 };
-            let head = Reply {
+            let head = BinaryReply {
                 opcode: request.opcode,
                 opaque: request.opaque,
                 status: Status::Success,
@@ -245,7 +257,7 @@ impl Core {
         self.count(all);
         self.count(if found { hits } else { misses });
         if let Some(error) = failed {
-            let outcome = Outcome::of(&error);
+            let outcome = StoreOutcome::of(&error);
             self.count_no_memory(outcome);
             self.out.truncate(begin);
             return self.binary_stored(request, outcome, quiet);
@@ -261,12 +273,12 @@ impl Core {
         }
     }
 
-    fn binary_count(&mut self, request: &Request<'_>, down: bool, quiet: bool) {
+    fn binary_count(&mut self, request: &BinaryRequest<'_>, down: bool, quiet: bool) {
         let exptime = request.extra32(16);
         let expires = expiry(i64::from(exptime), self.times());
         let first = (exptime != u32::MAX).then_some((request.extra64(8), expires));
         let (key, delta, cas) = (request.key, request.extra64(0), request.cas);
-        match self.count_by(&Step { key, delta, down, cas, first, expires: None }) {
+        match self.count_by(&CounterStep { key, delta, down, cas, first, expires: None }) {
             Ok(_) if quiet => {}
             Ok(counted) => {
                 self.binary_reply(request, Status::Success, (0, 0, 8), counted.cas);
@@ -276,24 +288,24 @@ impl Core {
         }
     }
 
-    fn binary_stored(&mut self, request: &Request<'_>, outcome: Outcome, quiet: bool) {
+    fn binary_stored(&mut self, request: &BinaryRequest<'_>, outcome: StoreOutcome, quiet: bool) {
         let status = match outcome {
-            Outcome::Stored(_) if quiet => return,
-            Outcome::Stored(cas) => {
+            StoreOutcome::Stored(_) if quiet => return,
+            StoreOutcome::Stored(cas) => {
                 return self.binary_reply(request, Status::Success, (0, 0, 0), cas);
             }
-            Outcome::NotStored => Status::NotStored,
-            Outcome::Exists => Status::Exists,
-            Outcome::NotFound => Status::NotFound,
-            Outcome::TooLarge => Status::TooLarge,
-            Outcome::NoMemory => Status::OutOfMemory,
-            Outcome::NotNumber => Status::BadDelta,
+            StoreOutcome::NotStored => Status::NotStored,
+            StoreOutcome::Exists => Status::Exists,
+            StoreOutcome::NotFound => Status::NotFound,
+            StoreOutcome::TooLarge => Status::TooLarge,
+            StoreOutcome::NoMemory => Status::OutOfMemory,
+            StoreOutcome::NotNumber => Status::BadDelta,
         };
         self.binary_error(request, status);
     }
 
     /// Answers with an error and its sentence.
-    pub fn binary_error(&mut self, request: &Request<'_>, status: Status) {
+    pub fn binary_error(&mut self, request: &BinaryRequest<'_>, status: Status) {
         self.binary_reply(request, status, (0, 0, status.text().len() as u64), 0);
         self.out.bytes.extend_from_slice(status.text());
     }
@@ -301,12 +313,12 @@ impl Core {
     /// Appends the head of an answer; extras, key and value must follow.
     pub fn binary_reply(
         &mut self,
-        request: &Request<'_>,
+        request: &BinaryRequest<'_>,
         status: Status,
         (extras, key, value): (u8, usize, u64),
         cas: u64,
     ) {
-        let head = Reply {
+        let head = BinaryReply {
             opcode: request.opcode,
             opaque: request.opaque,
             status,

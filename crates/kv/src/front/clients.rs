@@ -1,7 +1,7 @@
 //! Who is connected by RESP, for `CLIENT LIST`. A client is written down when it comes and when it
 //! says something about itself, and struck off when it goes, so that no other command pays for it.
 
-use super::redis::Client;
+use super::redis::ClientInfo;
 use super::resp::Version;
 use crate::cache::Millis;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The clients by their numbers.
 #[derive(Debug, Default)]
-pub struct Clients(Mutex<BTreeMap<u64, Entry>>);
+pub struct Clients(Mutex<BTreeMap<u64, ClientEntry>>);
 
 #[derive(Debug)]
-struct Entry {
+struct ClientEntry {
     came: Millis,
     active: Arc<AtomicU64>,
     addr: String,
@@ -23,25 +23,25 @@ struct Entry {
 }
 
 impl Clients {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, ClientEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn came(&self, client: &Client, now: Millis) {
+    pub fn came(&self, client: &ClientInfo, now: Millis) {
         let (active, addr) = (Arc::clone(&client.active), client.addr.clone());
-        let entry = Entry { came: now, active, addr, about: about(client) };
+        let entry = ClientEntry { came: now, active, addr, about: about(client) };
         self.entries().insert(client.id, entry);
     }
 
     /// It has said something about itself.
-    pub fn changed(&self, client: &Client) {
+    pub fn changed(&self, client: &ClientInfo) {
         if let Some(entry) = self.entries().get_mut(&client.id) {
             entry.about = about(client);
         }
     }
 
     /// It is gone. Those that never came, as memcached's, may be named.
-    pub fn gone(&self, client: &Client) {
+    pub fn gone(&self, client: &ClientInfo) {
         self.entries().remove(&client.id);
     }
 
@@ -65,9 +65,9 @@ impl Clients {
     }
 }
 
-impl Entry {
+impl ClientEntry {
     fn append_to(&self, lines: &mut String, id: u64, now: Millis) {
-        let Entry { came, active, addr, about } = self;
+        let ClientEntry { came, active, addr, about } = self;
         // Relaxed: a time for the eye. A client that came now has not been served.
         let active = active.load(Ordering::Relaxed).max(*came);
         let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
@@ -81,7 +81,7 @@ impl Entry {
     }
 }
 
-fn about(client: &Client) -> String {
+fn about(client: &ClientInfo) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let resp = if client.version == Version::Two { 2 } else { 3 };
     let (name, (library, version)) = (text(&client.name), &client.library);

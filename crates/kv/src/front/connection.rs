@@ -1,19 +1,17 @@
-//! One connection: its socket, its conversation, and what is not understood or not sent yet. Idle
+//! One connection: its socket, its session, and what is not understood or not sent yet. Idle
 //! ones hold no buffer; a worker lends its own.
 //!
 //! Ordering rule: while answers wait for the client nothing more is read from it, so that what it
 //! can make us hold is bounded by what one read brings and one command answers.
 //!
-//! A conversation that we end is ended on our side alone: what its client has still sent is passed
+//! A session that we end is ended on our side alone: what its client has still sent is passed
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
-use super::bursts::{HEAD_BYTES, LONG_BYTES};
 use super::core::Core;
 use super::counters::Count;
-use super::lending::Way;
 use super::output::Output;
-use super::redis::Client;
+use super::redis::ClientInfo;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
@@ -23,14 +21,13 @@ use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
-use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// What becomes of a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum NextInterest {
     /// It goes on; wait for this.
     Wait(Interest),
     End,
@@ -44,12 +41,10 @@ pub struct Connection {
     /// Answers that the socket did not take yet.
     output: Output,
     channel: Channel,
-    /// Whether its client is on this host.
-    is_neighbour: bool,
     /// Whether the socket may hold something that nobody will be told of again.
     has_left: bool,
     /// Once everything is said: bytes that its client may still send, which nobody hears.
-    parting: Option<usize>,
+    lingering: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
     came: Millis,
@@ -73,7 +68,7 @@ impl Connection {
     pub fn new(
         fd: OwnedFd,
         session: Session,
-        (channel, is_neighbour): (Channel, bool),
+        channel: Channel,
         place: Option<Place>,
         now: Millis,
     ) -> Self {
@@ -83,9 +78,8 @@ impl Connection {
             rest: Vec::new(),
             output: Output::default(),
             channel,
-            is_neighbour,
             has_left: false,
-            parting: None,
+            lingering: None,
             active: now,
             came: now,
             progress: now,
@@ -95,7 +89,7 @@ impl Connection {
         }
     }
 
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &ClientInfo {
         &self.session.client
     }
 
@@ -144,30 +138,30 @@ impl Connection {
     }
 
     /// Whether only the client's own end is awaited.
-    pub fn is_parting(&self) -> bool {
-        self.parting.is_some()
+    pub fn is_lingering(&self) -> bool {
+        self.lingering.is_some()
     }
 
     /// Reads, understands and answers what there is; `buffer` is the worker's.
-    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], event: &Readiness) -> Fate {
-        if let Some(left) = self.parting {
-            return self.pass_over(left, buffer);
+    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], event: &Readiness) -> NextInterest {
+        if let Some(left) = self.lingering {
+            return self.discard_input(left, buffer);
         }
         if self.is_stuck() && !event.writable && !event.closed {
             // It goes on to talk and takes nothing.
-            return self.fate();
+            return self.next_interest();
         }
-        core.laps.begin_turn();
+        core.timer.begin_turn();
         self.active = core.now;
         self.has_left = true;
         // Relaxed: a time for the eye.
         self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
-            return self.fate();
+            return self.next_interest();
         }
         self.go_on(core);
         if self.is_stuck() || self.has_more() {
-            return self.fate();
+            return self.next_interest();
         }
         for _ in 0..READS_MAX {
             let read = if self.rest.is_empty() {
@@ -176,9 +170,9 @@ impl Connection {
                 self.read_behind(core)
             };
             match read {
-                Ok(0) => return Fate::End,
+                Ok(0) => return NextInterest::End,
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
-                Ok(_) if core.laps.is_turn_over() => break,
+                Ok(_) if core.timer.is_turn_over() => break,
                 // The buffer was full, or nearly: there may be more.
                 Ok(count) if count >= READ_BYTES => {}
                 // All was read, but for the end, of which we are told once, too.
@@ -187,10 +181,10 @@ impl Connection {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Fate::End,
+                Err(_) => return NextInterest::End,
             }
         }
-        self.fate()
+        self.next_interest()
     }
 
     /// Sends what was answered, and answers nothing more.
@@ -199,58 +193,58 @@ impl Connection {
         self.resume(core);
     }
 
-    fn fate(&mut self) -> Fate {
+    fn next_interest(&mut self) -> NextInterest {
         match (self.is_stuck(), self.session.is_closing()) {
             // The socket took no more, so it tells when it does.
-            (true, _) => Fate::Wait(Interest::Edges),
-            (false, true) => self.part(),
+            (true, _) => NextInterest::Wait(Interest::Edges),
+            (false, true) => self.half_close(),
             // Nobody says again that it has come: the socket, which takes answers, wakes us.
             (false, false) if self.channel.has_input() || self.has_more() => {
-                Fate::Wait(Interest::Write)
+                NextInterest::Wait(Interest::Write)
             }
-            (false, false) if self.has_left => Fate::Wait(Interest::Read),
-            (false, false) => Fate::Wait(Interest::Edges),
+            (false, false) if self.has_left => NextInterest::Wait(Interest::Read),
+            (false, false) => NextInterest::Wait(Interest::Edges),
         }
     }
 
     /// Says goodbye where the client expects it.
     pub fn end(&mut self) {
-        if !self.is_parting() {
+        if !self.is_lingering() {
             self.channel.end(&self.fd);
         }
     }
 
     /// Ends our side and forgets what has come, before the connection is closed.
     pub fn leave(&mut self, buffer: &mut [u8]) {
-        if self.part() != Fate::End {
-            self.pass_over(INPUT_BYTES_MAX, buffer);
+        if self.half_close() != NextInterest::End {
+            self.discard_input(INPUT_BYTES_MAX, buffer);
         }
     }
 
     /// Ends our side, behind the last answer.
-    fn part(&mut self) -> Fate {
+    fn half_close(&mut self) -> NextInterest {
         self.end();
         self.rest = Vec::new();
-        self.parting = Some(INPUT_BYTES_MAX);
+        self.lingering = Some(INPUT_BYTES_MAX);
         match shutdown(&self.fd, Shutdown::Write) {
             // Told at once of what is there already, and of each end.
-            Ok(()) => Fate::Wait(Interest::Read),
-            Err(_) => Fate::End,
+            Ok(()) => NextInterest::Wait(Interest::Read),
+            Err(_) => NextInterest::End,
         }
     }
 
     /// Reads what comes, of which `left` bytes may, and forgets it.
-    fn pass_over(&mut self, mut left: usize, buffer: &mut [u8]) -> Fate {
+    fn discard_input(&mut self, mut left: usize, buffer: &mut [u8]) -> NextInterest {
         for _ in 0..READS_MAX {
             match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(count) if 0 < count && count < left => left -= count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Ok(_) | Err(_) => return Fate::End,
+                Ok(_) | Err(_) => return NextInterest::End,
             }
         }
-        self.parting = Some(left);
-        Fate::Wait(Interest::Read)
+        self.lingering = Some(left);
+        NextInterest::Wait(Interest::Read)
     }
 
     /// Reads into the worker's buffer; only what is not understood yet is kept.
@@ -307,7 +301,7 @@ impl Connection {
     /// What waited only for answers to be sent goes on, for a while: others have their turn.
     fn go_on(&mut self, core: &mut Core) {
         for _ in 0..READS_MAX {
-            if self.is_stuck() || !self.has_more() || core.laps.is_turn_over() {
+            if self.is_stuck() || !self.has_more() || core.timer.is_turn_over() {
                 return;
             }
             self.feed_rest(core);
@@ -343,10 +337,7 @@ impl Connection {
     fn send(&mut self, core: &mut Core) {
         let before = core.out.len();
         let sent = match self.channel.is_plain() {
-            true => {
-                let client = self.session.client.id;
-                send_plain(&self.fd, self.is_neighbour.then_some(client), core)
-            }
+            true => send_plain(&self.fd, &mut core.out),
             false => self.channel.send(&self.fd, &mut core.out),
         };
         core.add(Count::BytesWritten, before - core.out.len());
@@ -363,25 +354,15 @@ impl Connection {
     }
 }
 
-/// Sends until all is sent or the socket takes no more. `neighbour`: the number of a client that is
-/// on this host.
-fn send_plain(fd: &OwnedFd, neighbour: Option<u64>, core: &mut Core) -> io::Result<()> {
-    let lendable = core.out.take_lendable();
-    if lendable > 0 && core.lender.way(lendable, cpu_ns) == Way::Copy {
-        core.out.lend_nothing();
-    }
-    let is_long = core.out.len() >= LONG_BYTES && !core.out.lends();
-    let mut in_burst = match neighbour {
-        Some(client) if is_long => core.bursts.suit(client, core.now),
-        _ => false,
-    };
-    while !core.out.is_empty() {
-        let sent = match core.out.own_bytes() {
+/// Sends until all is sent or the socket takes no more.
+fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
+    while !out.is_empty() {
+        let sent = match out.own_bytes() {
             Some(bytes) => send(fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
-            None => send_pieces(fd, core, std::mem::take(&mut in_burst)),
+            None => send_pieces(fd, out),
         };
         match sent {
-            Ok(sent) => core.out.advance(sent as u64),
+            Ok(sent) => out.advance(sent as u64),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -390,38 +371,17 @@ fn send_plain(fd: &OwnedFd, neighbour: Option<u64>, core: &mut Core) -> io::Resu
     Ok(())
 }
 
-/// Processor time of this thread.
-fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Sends what stands in front, by one system call or as a loan; `is_head`: no more than the head of
-/// a burst, which the next call lets go.
-fn send_pieces(fd: &OwnedFd, core: &mut Core, is_head: bool) -> io::Result<usize> {
-    core.out.load().map_err(io::Error::other)?;
-    let most = if is_head { HEAD_BYTES } else { u64::MAX };
+/// Sends what stands in front, by one system call.
+fn send_pieces(fd: &OwnedFd, out: &mut Output) -> io::Result<usize> {
+    out.load().map_err(io::Error::other)?;
     let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
     let (mut count, mut bytes) = (0, 0);
-    core.out.pieces(|mut piece| {
+    out.pieces(|piece| {
         bytes += piece.bytes();
-        piece.shorten(bytes.saturating_sub(most));
         pieces[count] = piece;
         count += 1;
-        count < SEND_PIECES_MAX && bytes < most
+        count < SEND_PIECES_MAX
     });
-    let pieces = &pieces[..count];
-    let next = match (is_head, bytes < core.out.len()) {
-        (true, _) => Next::Burst,
-        (false, true) => Next::More,
-        (false, false) => Next::Nothing,
-    };
-    if let Some(value) = core.out.loan() {
-        value.lend();
-        if let Some(sent) = core.loans.send(fd.as_fd(), pieces, next == Next::More)? {
-            core.shared.counters[core.thread].add(Count::BytesLent, sent as u64);
-            return Ok(sent);
-        }
-    }
-    send_gather(fd.as_fd(), pieces, next)
+    let next = if bytes < out.len() { Next::More } else { Next::Nothing };
+    send_gather(fd.as_fd(), &pieces[..count], next)
 }

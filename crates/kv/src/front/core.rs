@@ -2,26 +2,23 @@
 //! counted. A [`Shared`] is one server's; a [`Core`] is one thread's and lends itself to one
 //! connection at a time.
 
-use super::batch::{Batch, Set};
-use super::bursts::Bursts;
+use super::batch::{LookupBatch, PendingSet};
 use super::clients::Clients;
 use super::clock::Clock;
 use super::counters::{Count, Counters};
-use super::laps::Laps;
-use super::lending::{Lender, Lending};
 use super::output::Output;
-use super::redis::{Client, GoOn, Part};
+use super::redis::{ClientInfo, Resume, ResumePoint};
 use super::resp::Args;
 use super::slowlog::SlowLog;
+use super::timer::CommandTimer;
 use crate::cache::{Cache, Millis, Stats, at_wall, wall_of};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
     HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX, TURN_NS,
 };
-use crate::herd::Tallies;
+use crate::herd::HerdCounters;
 use rackpool_hw::addresses::Addresses;
 use rackpool_hw::process::monotonic_ns;
-use rackpool_hw::window::Loans;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -30,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const WALL_STEP_MS_MIN: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// memcached: text, meta and binary, told apart by the first byte.
     Memcached,
     /// Redis: RESP2, and RESP3 after `HELLO 3`.
@@ -41,7 +38,7 @@ pub enum Door {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub threads: usize,
-    /// Connections at once, of both doors together.
+    /// Connections at once, of both protocols together.
     pub connections_max: usize,
     /// A client that is silent for so long is disconnected; 0 for never.
     pub idle_ms: u64,
@@ -75,8 +72,6 @@ pub struct Settings {
     /// The cache's memory is taken from the system at the start, by a thread of its own beside
     /// those that serve.
     pub populates: bool,
-    /// How long values that may be lent are sent.
-    pub lending: Lending,
     /// What the time is; that of a cache's file goes on.
     pub clock: Clock,
 }
@@ -100,7 +95,6 @@ impl Default for Settings {
             policy: "default".into(),
             slow_us: 10_000,
             populates: false,
-            lending: Lending::Measured,
             clock: Clock::system(),
         }
     }
@@ -147,8 +141,8 @@ pub struct Shared {
     pub stopping: AtomicBool,
     /// Why, if nobody wanted it to.
     pub failure: Mutex<Option<(&'static str, String)>>,
-    /// What HERD's door counts, if it is open.
-    pub herd: OnceLock<Vec<Arc<Tallies>>>,
+    /// What HERD's listener counts, if it is open.
+    pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
     /// What counters said at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
     /// What the cache had counted then.
@@ -279,45 +273,37 @@ pub struct Core {
     /// Words of its command.
     pub args: Args,
     /// Look-ups that wait for others to be done with them.
-    pub batch: Batch,
+    pub batch: LookupBatch,
     /// Values that wait for others; never while look-ups wait.
-    pub sets: Vec<Set>,
+    pub sets: Vec<PendingSet>,
     /// Whether something may be left to do for what was flushed or has expired.
     pub has_to_tidy: bool,
     /// Whether that is so for the shares of other threads, too.
     pub tidies_all: bool,
     /// Where the command that ran goes on in a later turn of its connection, and how.
-    pub unfinished: Option<(Part, GoOn)>,
+    pub unfinished: Option<(ResumePoint, Resume)>,
     /// The clock of the read whose commands run.
-    pub laps: Laps,
+    pub timer: CommandTimer,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,
-    /// By what sockets are lent long values.
-    pub loans: Loans,
-    pub lender: Lender,
-    /// How long answers leave that are copied to clients on the same host.
-    pub bursts: Bursts,
 }
 
 impl Core {
     /// That of a thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
-            lender: Lender::new(shared.settings.lending),
-            bursts: Bursts::default(),
             shared,
             thread,
             now,
             out: Output::default(),
             args: Args::default(),
-            batch: Batch::default(),
+            batch: LookupBatch::default(),
             sets: Vec::new(),
             has_to_tidy: false,
             tidies_all: false,
             unfinished: None,
-            laps: Laps::default(),
+            timer: CommandTimer::default(),
             scratch: Vec::new(),
-            loans: Loans::default(),
         }
     }
 
@@ -337,7 +323,7 @@ impl Core {
     /// Remembers a command if it took long.
     pub fn note_slow<'a>(
         &self,
-        client: &Client,
+        client: &ClientInfo,
         took_ns: u64,
         words: impl Iterator<Item = &'a [u8]>,
     ) {

@@ -50,8 +50,6 @@ pub enum Count {
     BytesRead,
     /// Bytes sent.
     BytesWritten,
-    /// Bytes of those whose memory was lent, not copied.
-    BytesLent,
     Accepted,
     Closed,
     /// Connections refused because there were too many.

@@ -1,13 +1,13 @@
 //! memcached's text commands, executed. In: a command of `text`, the value behind it. Out: its
 //! answer in [`Core::out`]. Called by the session for each command.
 
-use super::batch::{Form, push_text_item};
+use super::batch::{ReplyFormat, push_text_item};
 use super::bytes::push_u64;
 use super::core::{Core, expiry};
 use super::counters::Count;
 use super::stats;
-use super::store::{Change, Outcome, Step, Value, set_expiry};
-use super::text::{Command, Count as CountBy, Get, Refusal, Store, Verb, Words};
+use super::store::{Change, CounterStep, StoreOutcome, StoreValue, set_expiry};
+use super::text::{Command, CounterChange, Get, Refusal, Store, Verb, WordIter};
 use crate::cache::Millis;
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
 
@@ -16,7 +16,7 @@ pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"))
 
 /// What the session does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterCommand {
     Command,
     /// So many bytes are not commands.
     Skip(u64),
@@ -26,20 +26,20 @@ pub enum Next {
 
 impl Core {
     /// Executes a command without a value that is no look-up; none waits in the batch.
-    pub fn text(&mut self, command: &Command<'_>) -> Next {
+    pub fn text(&mut self, command: &Command<'_>) -> AfterCommand {
         match command {
             Command::Get(_) => unreachable!("the session executes it, in parts if it is long"),
             Command::Store(_) => unreachable!("the session executes it with its value"),
             Command::Delete(delete) => {
                 let outcome = self.delete(delete.what, 0);
-                let found = matches!(outcome, Outcome::Stored(_));
+                let found = matches!(outcome, StoreOutcome::Stored(_));
                 self.say(if found { "DELETED" } else { "NOT_FOUND" }, delete.quiet);
             }
             Command::Count(count) => self.text_count(&count.what, count.quiet),
             Command::Touch(touch) => {
                 let (key, exptime) = touch.what;
                 match self.touch(key, i64::from(exptime)) {
-                    Outcome::Stored(_) => self.say("TOUCHED", touch.quiet),
+                    StoreOutcome::Stored(_) => self.say("TOUCHED", touch.quiet),
                     outcome => self.say(stored_text(outcome), touch.quiet),
                 }
             }
@@ -52,20 +52,20 @@ impl Core {
                 self.out.bytes.extend_from_slice(b"VERSION ");
                 self.say(VERSION, false);
             }
-            Command::Quit => return Next::Close,
+            Command::Quit => return AfterCommand::Close,
             Command::Http => {
                 self.count(Count::HttpRefused);
-                return Next::Close;
+                return AfterCommand::Close;
             }
             Command::Stats(words) => stats::text(self, *words),
             Command::Meta(meta) => self.meta(meta),
             Command::Refused(refused) => self.refuse(refused.what, refused.quiet),
             Command::RefusedWithData(refusal, bytes) => {
                 self.refuse(*refusal, false);
-                return Next::Skip(*bytes);
+                return AfterCommand::Skip(*bytes);
             }
         }
-        Next::Command
+        AfterCommand::Command
     }
 
     fn say(&mut self, text: &str, quiet: bool) {
@@ -83,7 +83,7 @@ impl Core {
 
     /// Looks up keys that lie in `input`, or lets them wait in the batch. The keys that are left
     /// if that is full, or if the client is to take answers first.
-    pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<Words<'a>> {
+    pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<WordIter<'a>> {
         if let Some(exptime) = get.touch {
             self.flush_batch(input);
             return self.text_get_touch(get, expiry(i64::from(exptime), self.times()));
@@ -94,7 +94,7 @@ impl Core {
         while let Some(this) = key {
             let left = keys;
             key = keys.next();
-            let form = Form::Text { cas: get.cas, last: key.is_none() };
+            let form = ReplyFormat::Text { cas: get.cas, last: key.is_none() };
             self.batch.push(this.as_ptr() as usize - base, this.len(), form);
             if key.is_some() && self.batch.len() >= BATCH_KEYS_MAX {
                 return Some(left);
@@ -103,7 +103,7 @@ impl Core {
         None
     }
 
-    fn text_get_touch<'a>(&mut self, get: &Get<'a>, expires: Millis) -> Option<Words<'a>> {
+    fn text_get_touch<'a>(&mut self, get: &Get<'a>, expires: Millis) -> Option<WordIter<'a>> {
         let mut keys = get.keys;
         while let Some(key) = keys.next() {
             let start = self.out.bytes.len();
@@ -116,7 +116,7 @@ impl Core {
             self.count(if found { Count::TouchHits } else { Count::TouchMisses });
             if let Some((_, Err(error))) = touched {
                 // This ends the answer: the keys behind it are not looked up.
-                let outcome = Outcome::of(&error);
+                let outcome = StoreOutcome::of(&error);
                 self.count_no_memory(outcome);
                 self.out.truncate(start);
                 self.say(stored_text(outcome), false);
@@ -130,16 +130,16 @@ impl Core {
         None
     }
 
-    fn text_count(&mut self, count: &CountBy<'_>, quiet: bool) {
-        let &CountBy { key, delta, down } = count;
-        match self.count_by(&Step { key, delta, down, cas: 0, first: None, expires: None }) {
+    fn text_count(&mut self, count: &CounterChange<'_>, quiet: bool) {
+        let &CounterChange { key, delta, down } = count;
+        match self.count_by(&CounterStep { key, delta, down, cas: 0, first: None, expires: None }) {
             Ok(counted) if !quiet => {
                 push_u64(&mut self.out.bytes, counted.value);
                 self.say("", false);
             }
             Ok(_) => {}
-            Err(Outcome::NotFound) => self.say("NOT_FOUND", quiet),
-            Err(Outcome::NotNumber) => self.say(NOT_NUMBER, quiet),
+            Err(StoreOutcome::NotFound) => self.say("NOT_FOUND", quiet),
+            Err(StoreOutcome::NotNumber) => self.say(NOT_NUMBER, quiet),
             Err(_) => self.say("SERVER_ERROR out of memory", quiet),
         }
     }
@@ -148,7 +148,7 @@ impl Core {
     pub fn text_store(
         &mut self,
         store: &Store<'_>,
-        value: Value<'_>,
+        value: StoreValue<'_>,
         expires: Millis,
         whole: bool,
     ) {
@@ -184,7 +184,7 @@ impl Core {
             self.cache().remove(key, self.now);
         }
         let quiet = store.quiet && store.meta.is_none();
-        self.say(stored_text(Outcome::TooLarge), quiet);
+        self.say(stored_text(StoreOutcome::TooLarge), quiet);
     }
 }
 
@@ -193,7 +193,7 @@ impl Core {
     pub fn text_no_memory(&mut self, store: &Store<'_>) {
         self.count(Count::NoMemory);
         let quiet = store.quiet && store.meta.is_none();
-        self.say(stored_text(Outcome::NoMemory), quiet);
+        self.say(stored_text(StoreOutcome::NoMemory), quiet);
     }
 }
 
@@ -201,14 +201,14 @@ impl Core {
 pub const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// The answer to a storage command.
-pub fn stored_text(outcome: Outcome) -> &'static str {
+pub fn stored_text(outcome: StoreOutcome) -> &'static str {
     match outcome {
-        Outcome::Stored(_) => "STORED",
-        Outcome::NotStored => "NOT_STORED",
-        Outcome::Exists => "EXISTS",
-        Outcome::NotFound => "NOT_FOUND",
-        Outcome::TooLarge => "SERVER_ERROR object too large for cache",
-        Outcome::NoMemory => "SERVER_ERROR out of memory storing object",
-        Outcome::NotNumber => NOT_NUMBER,
+        StoreOutcome::Stored(_) => "STORED",
+        StoreOutcome::NotStored => "NOT_STORED",
+        StoreOutcome::Exists => "EXISTS",
+        StoreOutcome::NotFound => "NOT_FOUND",
+        StoreOutcome::TooLarge => "SERVER_ERROR object too large for cache",
+        StoreOutcome::NoMemory => "SERVER_ERROR out of memory storing object",
+        StoreOutcome::NotNumber => NOT_NUMBER,
     }
 }

@@ -14,7 +14,7 @@ const WORDS_MAX: usize = 19;
 const OPAQUE_BYTES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetaKind {
     /// `mg`.
     Get,
     /// `ms`.
@@ -50,8 +50,8 @@ impl Key<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta<'a> {
-    pub kind: Kind,
+pub struct MetaCommand<'a> {
+    pub kind: MetaKind,
     pub key: Key<'a>,
     words: [&'a [u8]; WORDS_MAX],
     count: usize,
@@ -83,13 +83,13 @@ pub struct Meta<'a> {
     pub mode: Option<u8>,
 }
 
-impl<'a> Meta<'a> {
+impl<'a> MetaCommand<'a> {
     /// The flags, as they stand there.
     pub fn flags(&self) -> &[&'a [u8]] {
         &self.words[..self.count]
     }
 
-    fn new(kind: Kind, key: &'a [u8]) -> Self {
+    fn new(kind: MetaKind, key: &'a [u8]) -> Self {
         Self {
             kind,
             key: Key::Plain(key),
@@ -180,50 +180,50 @@ impl<'a> Meta<'a> {
 pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     let words = line.words();
     let kind = match kind {
-        b'n' => return Ok(Command::Meta(Meta::new(Kind::Noop, b""))),
-        b'g' => Kind::Get,
-        b's' => Kind::Set,
-        b'd' => Kind::Delete,
-        b'a' => Kind::Arithmetic,
-        b'e' => Kind::Debug,
+        b'n' => return Ok(Command::Meta(MetaCommand::new(MetaKind::Noop, b""))),
+        b'g' => MetaKind::Get,
+        b's' => MetaKind::Set,
+        b'd' => MetaKind::Delete,
+        b'a' => MetaKind::Arithmetic,
+        b'e' => MetaKind::Debug,
         _ => return Err(Refusal::Unknown),
     };
     let Some(&key) = words.get(1) else {
-        let debug = kind == Kind::Debug;
+        let debug = kind == MetaKind::Debug;
         return Err(if debug { Refusal::Format } else { Refusal::Unknown });
     };
     if key.len() > MEMCACHED_KEY_BYTES_MAX {
         return Err(Refusal::Format);
     }
-    let mut meta = Meta::new(kind, key);
+    let mut meta = MetaCommand::new(kind, key);
     match kind {
-        Kind::Set => return Ok(set(meta, words)),
-        Kind::Debug => {
+        MetaKind::Set => return Ok(set(meta, words)),
+        MetaKind::Debug => {
             if words.get(2) == Some(&&b"b"[..]) {
                 meta.decode_key().map_err(|_| Refusal::Format)?;
             }
             return Ok(Command::Meta(meta));
         }
-        Kind::Get if words.len() > WORDS_MAX => return Err(Refusal::FlagsAreTooLong),
+        MetaKind::Get if words.len() > WORDS_MAX => return Err(Refusal::FlagsAreTooLong),
         _ if words.len() > WORDS_MAX => return Err(Refusal::FlagsTooLong),
         _ => {}
     }
     let read = meta.read(&words[2..]);
-    if kind != Kind::Get {
+    if kind != MetaKind::Get {
         read.map_err(|_| Refusal::InvalidOrDuplicateFlag)?;
     } else {
         read?;
     }
     meta.opaque_fits()?;
     let known = [None, Some(b'I'), Some(b'+'), Some(b'D'), Some(b'-')];
-    if kind == Kind::Arithmetic && !known.contains(&meta.mode) {
+    if kind == MetaKind::Arithmetic && !known.contains(&meta.mode) {
         return Err(Refusal::CountMode);
     }
     Ok(Command::Meta(meta))
 }
 
 /// `ms`: from the point on where the length is known, an error costs the value as well.
-fn set<'a>(mut meta: Meta<'a>, words: &[&'a [u8]]) -> Command<'a> {
+fn set<'a>(mut meta: MetaCommand<'a>, words: &[&'a [u8]]) -> Command<'a> {
     let refused = |what| Command::Refused(Quiet { what, quiet: false });
     let Some(length) = words.get(2) else { return refused(Refusal::Format) };
     if words.len() > WORDS_MAX {
@@ -263,17 +263,17 @@ fn set<'a>(mut meta: Meta<'a>, words: &[&'a [u8]]) -> Command<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::text::{Parsed, parse};
+    use super::super::text::{ParsedText, parse};
     use super::*;
 
     fn one(line: &str) -> Command<'_> {
         match parse(line.as_bytes(), 0) {
-            Parsed::Command { command, .. } => command,
+            ParsedText::Command { command, .. } => command,
             other => panic!("{line:?}: {other:?}"),
         }
     }
 
-    fn meta(line: &str) -> Meta<'_> {
+    fn meta(line: &str) -> MetaCommand<'_> {
         match one(line) {
             Command::Meta(meta) => meta,
             Command::Store(store) => store.meta.unwrap(),

@@ -6,26 +6,26 @@ use super::bytes::{Decimal, push_base64, push_i64, push_u64};
 use super::core::{Core, PAST, Times, expiry, seconds_left};
 use super::counters::Count;
 use super::memcached::{NOT_NUMBER, stored_text};
-use super::meta::{Kind, Meta};
+use super::meta::{MetaCommand, MetaKind};
 use super::output::Output;
-use super::store::{Counted, Outcome, Step, set_expiry};
+use super::store::{Counted, CounterStep, StoreOutcome, set_expiry};
 use crate::cache::{Item, Millis};
 
 impl Core {
     /// Executes a meta command without a value.
-    pub fn meta(&mut self, meta: &Meta<'_>) {
+    pub fn meta(&mut self, meta: &MetaCommand<'_>) {
         self.count(Count::CmdMeta);
         match meta.kind {
-            Kind::Noop => self.out.bytes.extend_from_slice(b"MN\r\n"),
-            Kind::Debug => self.meta_debug(meta),
-            Kind::Get => self.meta_get(meta),
-            Kind::Delete => self.meta_delete(meta),
-            Kind::Arithmetic => self.meta_count(meta),
-            Kind::Set => unreachable!("`ms` has a value"),
+            MetaKind::Noop => self.out.bytes.extend_from_slice(b"MN\r\n"),
+            MetaKind::Debug => self.meta_debug(meta),
+            MetaKind::Get => self.meta_get(meta),
+            MetaKind::Delete => self.meta_delete(meta),
+            MetaKind::Arithmetic => self.meta_count(meta),
+            MetaKind::Set => unreachable!("`ms` has a value"),
         }
     }
 
-    fn meta_debug(&mut self, meta: &Meta<'_>) {
+    fn meta_debug(&mut self, meta: &MetaCommand<'_>) {
         let key = meta.key.bytes();
         let (now, times) = (self.now, self.times());
         let out = &mut self.out.bytes;
@@ -53,7 +53,7 @@ impl Core {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn meta_get(&mut self, meta: &Meta<'_>) {
+    fn meta_get(&mut self, meta: &MetaCommand<'_>) {
         // What changes the item, or must see it as it was before, needs its partition's lock.
         let changes = meta.vivify.is_some() || meta.exptime.is_some() || meta.recache.is_some();
         let observes = meta.no_update || meta.flags().iter().any(|f| matches!(f[0], b'h' | b'l'));
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    fn meta_get_locked(&mut self, meta: &Meta<'_>) -> bool {
+    fn meta_get_locked(&mut self, meta: &MetaCommand<'_>) -> bool {
         let (now, times) = (self.now, self.times());
         let key = meta.key.bytes();
         let Ok(mut entry) = self.shared.cache.entry(key, now) else { return false };
@@ -124,7 +124,7 @@ impl Core {
         let renewed = expires.map_or(Ok(()), |expires| set_expiry(&mut entry, expires));
         drop(entry);
         if let Err(error) = renewed {
-            let outcome = Outcome::of(&error);
+            let outcome = StoreOutcome::of(&error);
             self.count_no_memory(outcome);
             self.out.truncate(start);
             self.out.bytes.extend_from_slice(stored_text(outcome).as_bytes());
@@ -133,7 +133,7 @@ impl Core {
         true
     }
 
-    fn meta_delete(&mut self, meta: &Meta<'_>) {
+    fn meta_delete(&mut self, meta: &MetaCommand<'_>) {
         let now = self.now;
         let key = meta.key.bytes();
         let outcome = if meta.stale {
@@ -142,8 +142,8 @@ impl Core {
             match meta.cas {
                 // No item has version 0, so asking for it finds nothing to remove.
                 Some(0) => match self.cache().get(key, now, |_| ()) {
-                    Some(()) => Outcome::Exists,
-                    None => Outcome::NotFound,
+                    Some(()) => StoreOutcome::Exists,
+                    None => StoreOutcome::NotFound,
                 },
                 cas => self.delete(key, cas.unwrap_or(0)),
             }
@@ -151,40 +151,40 @@ impl Core {
         self.meta_status(meta, outcome);
     }
 
-    fn meta_invalidate(&mut self, meta: &Meta<'_>) -> Outcome {
+    fn meta_invalidate(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
         let (now, times) = (self.now, self.times());
         let Ok(mut entry) = self.shared.cache.entry(meta.key.bytes(), now) else {
-            return Outcome::NotFound;
+            return StoreOutcome::NotFound;
         };
-        let Some(item) = entry.item() else { return Outcome::NotFound };
+        let Some(item) = entry.item() else { return StoreOutcome::NotFound };
         let info = item.meta();
         if meta.cas.is_some_and(|wanted| wanted != info.cas) {
-            return Outcome::Exists;
+            return StoreOutcome::Exists;
         }
         let new = meta.exptime.map(|exptime| expiry(i64::from(exptime), times));
         if new == Some(PAST) {
             entry.remove();
-            return Outcome::Stored(info.cas);
+            return StoreOutcome::Stored(info.cas);
         }
         // A new version is a new copy.
         let value = &mut self.scratch;
         value.clear();
         if item.append_to(value).is_err() {
-            return Outcome::NoMemory;
+            return StoreOutcome::NoMemory;
         }
         let stored = entry.put(&[value], info.flags, new.unwrap_or(info.expires));
         entry.mark(true, false);
-        stored.map_or(Outcome::NoMemory, Outcome::Stored)
+        stored.map_or(StoreOutcome::NoMemory, StoreOutcome::Stored)
     }
 
     /// Appends the answer to `md` and `ms`: two letters, then what was asked for.
-    fn meta_status(&mut self, meta: &Meta<'_>, outcome: Outcome) {
+    fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
         let status = match outcome {
-            Outcome::Stored(_) if meta.quiet => return,
-            Outcome::Stored(_) => b"HD",
-            Outcome::NotStored => b"NS",
-            Outcome::Exists => b"EX",
-            Outcome::NotFound => b"NF",
+            StoreOutcome::Stored(_) if meta.quiet => return,
+            StoreOutcome::Stored(_) => b"HD",
+            StoreOutcome::NotStored => b"NS",
+            StoreOutcome::Exists => b"EX",
+            StoreOutcome::NotFound => b"NF",
             other => {
                 self.out.bytes.extend_from_slice(stored_text(other).as_bytes());
                 return self.out.bytes.extend_from_slice(b"\r\n");
@@ -193,8 +193,8 @@ impl Core {
         self.out.bytes.extend_from_slice(status);
         for flag in meta.flags() {
             match (flag[0], meta.kind) {
-                (b'c', Kind::Set) => {
-                    let cas = if let Outcome::Stored(cas) = outcome { cas } else { 0 };
+                (b'c', MetaKind::Set) => {
+                    let cas = if let StoreOutcome::Stored(cas) = outcome { cas } else { 0 };
                     self.out.bytes.extend_from_slice(b" c");
                     push_u64(&mut self.out.bytes, cas);
                 }
@@ -205,19 +205,19 @@ impl Core {
     }
 
     /// The answer to `ms`.
-    pub fn meta_stored(&mut self, meta: &Meta<'_>, outcome: Outcome) {
+    pub fn meta_stored(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
         self.count(Count::CmdMeta);
         self.meta_status(meta, outcome);
     }
 
-    fn meta_count(&mut self, meta: &Meta<'_>) {
+    fn meta_count(&mut self, meta: &MetaCommand<'_>) {
         let times = self.times();
         let vivify = meta.vivify.map(|exptime| expiry(i64::from(exptime), times));
         let exptime = meta.exptime.map(|exptime| expiry(i64::from(exptime), times));
         // Of a new item the later one of both counts.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
         let first = if place(b'T') > place(b'N') { exptime } else { vivify };
-        let step = Step {
+        let step = CounterStep {
             key: meta.key.bytes(),
             delta: meta.delta,
             down: matches!(meta.mode, Some(b'D' | b'-')),
@@ -232,12 +232,12 @@ impl Core {
             // no item nor that one was made.
             Ok(Counted { expires: Some(_), .. }) if meta.quiet => {}
             Ok(counted) => push_counted(out, meta, counted, times),
-            Err(Outcome::NotNumber) => {
+            Err(StoreOutcome::NotNumber) => {
                 out.extend_from_slice(NOT_NUMBER.as_bytes());
                 out.extend_from_slice(b"\r\n");
             }
-            Err(outcome @ (Outcome::NotFound | Outcome::Exists)) => {
-                let found = outcome == Outcome::Exists;
+            Err(outcome @ (StoreOutcome::NotFound | StoreOutcome::Exists)) => {
+                let found = outcome == StoreOutcome::Exists;
                 out.extend_from_slice(if found { b"EX" } else { b"NF" });
                 push_names(out, meta);
                 out.extend_from_slice(b"\r\n");
@@ -259,7 +259,7 @@ struct Marks {
 
 fn push_meta_item(
     out: &mut Output,
-    meta: &Meta<'_>,
+    meta: &MetaCommand<'_>,
     item: &Item<'_>,
     mut expires: Millis,
     marks: Marks,
@@ -317,7 +317,7 @@ fn push_meta_item(
     }
 }
 
-fn push_counted(out: &mut Vec<u8>, meta: &Meta<'_>, counted: Counted, times: Times) {
+fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, times: Times) {
     let Counted { value, cas, expires: before } = counted;
     let mut expires = before.unwrap_or(0);
     let digits = Decimal::new(value);
@@ -352,11 +352,11 @@ fn push_counted(out: &mut Vec<u8>, meta: &Meta<'_>, counted: Counted, times: Tim
 }
 
 /// Gives back opaque and key, where they were asked for.
-fn push_names(out: &mut Vec<u8>, meta: &Meta<'_>) {
+fn push_names(out: &mut Vec<u8>, meta: &MetaCommand<'_>) {
     meta.flags().iter().for_each(|flag| push_name(out, meta, flag));
 }
 
-fn push_name(out: &mut Vec<u8>, meta: &Meta<'_>, flag: &[u8]) {
+fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8]) {
     match flag[0] {
         b'O' => {
             out.push(b' ');

@@ -14,7 +14,7 @@ const FAR_BYTES_MAX: u64 = 128 << 10;
 pub struct Output {
     /// Bytes of our own.
     pub bytes: Vec<u8>,
-    pins: Vec<Placed>,
+    pins: Vec<PinnedValue>,
     /// Own bytes that were sent.
     sent: usize,
     /// Values that were sent whole.
@@ -23,22 +23,18 @@ pub struct Output {
     pin_sent: u64,
     /// Bytes of all values.
     pinned_bytes: u64,
-    /// Bytes of values that may be lent since [`Output::take_lendable`] was last asked.
-    lendable_bytes: u64,
     /// Values that could not be read.
     failed: u64,
 }
 
 /// A value among own bytes.
 #[derive(Debug)]
-struct Placed {
+struct PinnedValue {
     /// It stands before the byte of this index.
     at: usize,
     len: u64,
     /// It lies in another tier of memory.
     is_far: bool,
-    /// The socket may be lent its memory.
-    is_loan: bool,
     value: Pinned,
 }
 
@@ -57,7 +53,7 @@ impl Output {
     pub fn held_bytes(&self) -> u64 {
         let far = self.pins.iter().filter(|pin| pin.is_far);
         let far: u64 = far.map(|pin| pin.len.min(FAR_BYTES_MAX)).sum();
-        (self.bytes.capacity() + self.pins.capacity() * size_of::<Placed>()) as u64 + far
+        (self.bytes.capacity() + self.pins.capacity() * size_of::<PinnedValue>()) as u64 + far
     }
 
     /// Memory of the cache that it keeps from being used for anything else, bytes.
@@ -67,10 +63,9 @@ impl Output {
 
     /// Puts a value behind what there is, without a copy; `is_far`: it lies in another tier.
     pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
-        let (at, len, is_loan) = (self.bytes.len(), value.len(), value.may_be_lent());
+        let (at, len) = (self.bytes.len(), value.len());
         self.pinned_bytes += len;
-        self.lendable_bytes += if is_loan { len } else { 0 };
-        self.pins.push(Placed { at, len, is_far, is_loan, value });
+        self.pins.push(PinnedValue { at, len, is_far, value });
     }
 
     /// All that is to be sent, if no value of the cache is among it.
@@ -84,49 +79,23 @@ impl Output {
     /// The tier failed: what was begun cannot be sent whole.
     pub fn load(&mut self) -> Result<(), Error> {
         match self.pins.get_mut(self.pins_sent) {
-            Some(Placed { at, value, .. }) if *at == self.sent => {
+            Some(PinnedValue { at, value, .. }) if *at == self.sent => {
                 value.load(self.pin_sent).inspect_err(|_| self.failed += 1)
             }
             _ => Ok(()),
         }
     }
 
-    /// Bytes of values that came since this was last asked and may be lent.
-    pub fn take_lendable(&mut self) -> u64 {
-        std::mem::take(&mut self.lendable_bytes)
-    }
-
-    /// No value is lent of those that there are.
-    pub fn lend_nothing(&mut self) {
-        self.pins.iter_mut().for_each(|pin| pin.is_loan = false);
-    }
-
-    /// Whether a value may be lent.
-    pub fn lends(&self) -> bool {
-        self.pins[self.pins_sent..].iter().any(|pin| pin.is_loan)
-    }
-
-    /// The value that [`Output::pieces`] names, alone, if the socket may be lent its memory.
-    pub fn loan(&self) -> Option<&Pinned> {
-        let first = self.pins.get(self.pins_sent)?;
-        (first.is_loan && first.at == self.sent).then_some(&first.value)
-    }
-
-    /// Calls `piece` with what is to be sent, in order, until it says that it has enough; up to a
-    /// value that may be lent, or that value.
+    /// Calls `piece` with what is to be sent, in order, until it says that it has enough.
     pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
         let mut from = self.sent;
         let mut skip = self.pin_sent;
-        for Placed { at, value, is_loan, .. } in &self.pins[self.pins_sent..] {
+        for PinnedValue { at, value, .. } in &self.pins[self.pins_sent..] {
             if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
                 return;
             }
-            let is_first = *at == self.sent;
-            if *is_loan && !is_first {
-                return;
-            }
             from = *at;
-            if !value.pieces(std::mem::take(&mut skip), &mut piece) || *is_loan {
+            if !value.pieces(std::mem::take(&mut skip), &mut piece) {
                 return;
             }
         }
@@ -154,7 +123,7 @@ impl Output {
             let own = count.min((end - self.sent) as u64);
             self.sent += own as usize;
             count -= own;
-            let Some(&Placed { len, .. }) = next else {
+            let Some(&PinnedValue { len, .. }) = next else {
                 assert!(count == 0, "{count} bytes more were sent than there are");
                 return;
             };
@@ -197,7 +166,7 @@ impl Output {
     /// Takes back what was put behind own byte `start`.
     pub fn truncate(&mut self, start: usize) {
         self.bytes.truncate(start);
-        while let Some(Placed { at, len, .. }) = self.pins.last()
+        while let Some(PinnedValue { at, len, .. }) = self.pins.last()
             && *at > start
         {
             self.pinned_bytes -= len;

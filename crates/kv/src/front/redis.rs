@@ -1,6 +1,6 @@
 //! Redis's commands on strings and keys, executed. In: the words of a command. Out: its answer in
-//! [`Core::out`]. The session calls [`Call::run`] for each command but plain look-ups, which wait
-//! in the batch.
+//! [`Core::out`]. The session calls [`RespCall::run`] for each command but plain look-ups, which
+//! wait in the batch.
 //!
 //! Source: the answers of redis 7.0, word by word.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 #[derive(Debug, Default)]
-pub struct Client {
+pub struct ClientInfo {
     pub id: u64,
     pub addr: String,
     pub name: Vec<u8>,
@@ -29,9 +29,9 @@ pub struct Client {
     pub quits: bool,
 }
 
-pub struct Call<'c> {
+pub struct RespCall<'c> {
     pub core: &'c mut Core,
-    pub client: &'c mut Client,
+    pub client: &'c mut ClientInfo,
     /// Where the words lie.
     pub input: &'c [u8],
     /// The words.
@@ -47,18 +47,18 @@ pub struct Spec {
     pub writes: bool,
     /// First word that is a key, last one (negative: from the end), and the step; 0 for none.
     pub keys: (i32, i32, i32),
-    run: fn(&mut Call<'_>) -> Answer,
+    run: fn(&mut RespCall<'_>) -> CommandResult,
 }
 
 /// An error's text, or nothing if the answer was given.
-pub type Answer = Result<(), String>;
+pub type CommandResult = Result<(), String>;
 
 /// Goes on with a command at this part.
-pub type GoOn = fn(&mut Call<'_>, Part) -> Answer;
+pub type Resume = fn(&mut RespCall<'_>, ResumePoint) -> CommandResult;
 
 /// Where a command goes on that gives others their turn, or lets its client take answers first.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct ResumePoint {
     /// The next word, or whatever else is counted.
     pub index: u64,
     /// What was counted so far, or a bit for each thing that was asked for.
@@ -69,7 +69,7 @@ pub struct Part {
     pub took_ns: u64,
 }
 
-impl Part {
+impl ResumePoint {
     /// At word `index`.
     pub fn at(index: u64) -> Self {
         Self { index, ..Self::default() }
@@ -149,7 +149,7 @@ pub fn find(name: &[u8]) -> Option<&'static Spec> {
 /// A command that was not known but exists elsewhere gets as many of its words back, bytes.
 const UNKNOWN_BYTES_MAX: usize = 128;
 
-impl Call<'_> {
+impl RespCall<'_> {
     pub fn run(&mut self) {
         self.core.count(Count::RespCommands);
         let answer = self.checked();
@@ -158,7 +158,7 @@ impl Call<'_> {
         }
     }
 
-    fn checked(&mut self) -> Answer {
+    fn checked(&mut self) -> CommandResult {
         let Some(spec) = find(self.arg(0)) else { return Err(self.unknown()) };
         let words = i32::try_from(self.count()).unwrap_or(i32::MAX);
         if if spec.arity < 0 { words < -spec.arity } else { words != spec.arity } {
@@ -212,17 +212,17 @@ impl Call<'_> {
         super::bytes::strict_i64(self.arg(index)).ok_or_else(not_an_integer)
     }
 
-    pub fn status(&mut self, text: &str) -> Answer {
+    pub fn status(&mut self, text: &str) -> CommandResult {
         push_status(&mut self.core.out.bytes, text);
         Ok(())
     }
 
-    pub fn integer(&mut self, value: i64) -> Answer {
+    pub fn integer(&mut self, value: i64) -> CommandResult {
         push_integer(&mut self.core.out.bytes, value);
         Ok(())
     }
 
-    pub fn null(&mut self) -> Answer {
+    pub fn null(&mut self) -> CommandResult {
         push_null(&mut self.core.out.bytes, self.client.version);
         Ok(())
     }
@@ -231,14 +231,15 @@ impl Call<'_> {
         push_array(&mut self.core.out.bytes, len);
     }
 
-    /// Whether the command is to go on later, by [`Call::go_on_later`]: so much waits to be sent
-    /// that the client is to take it first, or others are to have their turn. Looks at the clock.
+    /// Whether the command is to go on later, by [`RespCall::go_on_later`]: so much waits to be
+    /// sent that the client is to take it first, or others are to have their turn. Looks at the
+    /// clock.
     pub fn is_to_pause(&self) -> bool {
-        self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.laps.is_turn_over()
+        self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.timer.is_turn_over()
     }
 
     /// Ends this part of a command.
-    pub fn go_on_later(&mut self, part: Part, go_on: GoOn) -> Answer {
+    pub fn go_on_later(&mut self, part: ResumePoint, go_on: Resume) -> CommandResult {
         self.core.unfinished = Some((part, go_on));
         Ok(())
     }
@@ -247,7 +248,7 @@ impl Call<'_> {
     /// answers what is counted then. Whether all are done; else the command is to pause.
     pub fn each_word(
         &mut self,
-        part: &mut Part,
+        part: &mut ResumePoint,
         step: usize,
         each: impl Fn(&mut Self, usize, i64) -> Result<i64, String>,
     ) -> Result<bool, String> {
@@ -267,7 +268,7 @@ impl Call<'_> {
     }
 
     /// Goes on with a command.
-    pub fn go_on(&mut self, (part, go_on): (Part, GoOn)) {
+    pub fn go_on(&mut self, (part, go_on): (ResumePoint, Resume)) {
         if let Err(text) = go_on(self, part) {
             self.core.fail(&text);
         }

@@ -1,10 +1,10 @@
-//! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`Call`]. Out: its answer,
-//! or an error's text.
+//! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`RespCall`]. Out: its
+//! answer, or an error's text.
 
 use super::core::{Times, time_left};
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{Answer, Call, Part, failed, syntax, unknown_subcommand};
+use super::redis::{CommandResult, RespCall, ResumePoint, failed, syntax, unknown_subcommand};
 use super::redis_strings::past_or;
 use super::resp::{push_array, push_bulk};
 use super::store::set_expiry;
@@ -12,11 +12,11 @@ use crate::cache::{Item, KEY_BYTES_MAX, Millis};
 use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
-pub fn del(call: &mut Call<'_>) -> Answer {
-    del_from(call, Part::at(1))
+pub fn del(call: &mut RespCall<'_>) -> CommandResult {
+    del_from(call, ResumePoint::at(1))
 }
 
-fn del_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn del_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, sum| {
         Ok(sum + i64::from(call.core.cache().remove(call.arg(index), call.core.now)))
     })?;
@@ -24,11 +24,11 @@ fn del_from(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`
-pub fn exists(call: &mut Call<'_>) -> Answer {
-    exists_from(call, Part::at(1))
+pub fn exists(call: &mut RespCall<'_>) -> CommandResult {
+    exists_from(call, ResumePoint::at(1))
 }
 
-fn exists_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn exists_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, sum| {
         let there = call.core.cache().get(call.arg(index), call.core.now, |_| ()).is_some();
         call.counted(there);
@@ -38,39 +38,39 @@ fn exists_from(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// `TYPE key`
-pub fn type_of(call: &mut Call<'_>) -> Answer {
+pub fn type_of(call: &mut RespCall<'_>) -> CommandResult {
     let there = expires(call).is_some();
     call.status(if there { "string" } else { "none" })
 }
 
 /// When word 1 expires (0 = never), if there is such an item; counts nothing.
-fn expires(call: &Call<'_>) -> Option<Millis> {
+fn expires(call: &RespCall<'_>) -> Option<Millis> {
     let entry = call.core.shared.cache.entry(call.arg(1), call.core.now).ok()?;
     entry.item().map(|item| item.expires())
 }
 
 /// `TTL key`
-pub fn ttl(call: &mut Call<'_>) -> Answer {
+pub fn ttl(call: &mut RespCall<'_>) -> CommandResult {
     left(call, |left, _| (left + 500) / 1000)
 }
 
 /// `PTTL key`
-pub fn pttl(call: &mut Call<'_>) -> Answer {
+pub fn pttl(call: &mut RespCall<'_>) -> CommandResult {
     left(call, |left, _| left)
 }
 
 /// `EXPIRETIME key`
-pub fn expiretime(call: &mut Call<'_>) -> Answer {
+pub fn expiretime(call: &mut RespCall<'_>) -> CommandResult {
     left(call, |_, at| (at + 500) / 1000)
 }
 
 /// `PEXPIRETIME key`
-pub fn pexpiretime(call: &mut Call<'_>) -> Answer {
+pub fn pexpiretime(call: &mut RespCall<'_>) -> CommandResult {
     left(call, |_, at| at)
 }
 
 /// Answers with what `show` makes of the time that is left, and of the wall's when it is over.
-fn left(call: &mut Call<'_>, show: fn(Millis, Millis) -> Millis) -> Answer {
+fn left(call: &mut RespCall<'_>, show: fn(Millis, Millis) -> Millis) -> CommandResult {
     let expires = expires(call);
     call.counted(expires.is_some());
     call.integer(match expires {
@@ -84,22 +84,22 @@ fn left(call: &mut Call<'_>, show: fn(Millis, Millis) -> Millis) -> Answer {
 }
 
 /// `EXPIRE key seconds [NX|XX|GT|LT]`
-pub fn expire(call: &mut Call<'_>) -> Answer {
+pub fn expire(call: &mut RespCall<'_>) -> CommandResult {
     expire_at(call, 1000, false, "expire")
 }
 
 /// `PEXPIRE key milliseconds [NX|XX|GT|LT]`
-pub fn pexpire(call: &mut Call<'_>) -> Answer {
+pub fn pexpire(call: &mut RespCall<'_>) -> CommandResult {
     expire_at(call, 1, false, "pexpire")
 }
 
 /// `EXPIREAT key seconds [NX|XX|GT|LT]`
-pub fn expireat(call: &mut Call<'_>) -> Answer {
+pub fn expireat(call: &mut RespCall<'_>) -> CommandResult {
     expire_at(call, 1000, true, "expireat")
 }
 
 /// `PEXPIREAT key milliseconds [NX|XX|GT|LT]`
-pub fn pexpireat(call: &mut Call<'_>) -> Answer {
+pub fn pexpireat(call: &mut RespCall<'_>) -> CommandResult {
     expire_at(call, 1, true, "pexpireat")
 }
 
@@ -113,7 +113,7 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn read(call: &Call<'_>, first: usize) -> Result<Self, String> {
+    fn read(call: &RespCall<'_>, first: usize) -> Result<Self, String> {
         let mut all = Self::default();
         for index in first..call.count() {
             let is = |word| call.is(index, word);
@@ -149,7 +149,12 @@ impl Conditions {
     }
 }
 
-fn expire_at(call: &mut Call<'_>, unit_ms: i64, absolute: bool, command: &str) -> Answer {
+fn expire_at(
+    call: &mut RespCall<'_>,
+    unit_ms: i64,
+    absolute: bool,
+    command: &str,
+) -> CommandResult {
     let conditions = Conditions::read(call, 3)?;
     let invalid = || format!("ERR invalid expire time in '{command}' command");
     let Times { now, wall } = call.core.times();
@@ -171,7 +176,7 @@ fn expire_at(call: &mut Call<'_>, unit_ms: i64, absolute: bool, command: &str) -
 }
 
 /// `PERSIST key`
-pub fn persist(call: &mut Call<'_>) -> Answer {
+pub fn persist(call: &mut RespCall<'_>) -> CommandResult {
     let now = call.core.now;
     let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
         return call.integer(0);
@@ -185,13 +190,13 @@ pub fn persist(call: &mut Call<'_>) -> Answer {
 }
 
 /// `DBSIZE`
-pub fn dbsize(call: &mut Call<'_>) -> Answer {
+pub fn dbsize(call: &mut RespCall<'_>) -> CommandResult {
     let items = call.core.cache().len();
     call.integer(items as i64)
 }
 
 /// `FLUSHALL [ASYNC|SYNC]`, `FLUSHDB [ASYNC|SYNC]`
-pub fn flush(call: &mut Call<'_>) -> Answer {
+pub fn flush(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 2 || call.count() == 2 && !call.is(1, "async") && !call.is(1, "sync") {
         return Err(syntax());
     }
@@ -208,7 +213,7 @@ const SCAN_AT_ONCE: u64 = 64;
 const SCAN_STEPS_MAX: u64 = 4 << 20;
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
-pub fn scan(call: &mut Call<'_>) -> Answer {
+pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
     let cursor = std::str::from_utf8(call.arg(1)).ok().and_then(|text| text.parse::<u64>().ok());
     let cursor = cursor.ok_or("ERR invalid cursor")?;
     let (mut count, mut pattern, mut strings) = (10, None, true);
@@ -264,7 +269,7 @@ pub fn scan(call: &mut Call<'_>) -> Answer {
 }
 
 /// `MEMORY USAGE key [SAMPLES count]`
-pub fn memory(call: &mut Call<'_>) -> Answer {
+pub fn memory(call: &mut RespCall<'_>) -> CommandResult {
     if !call.is(1, "usage") {
         return Err(unknown_subcommand("MEMORY", call.arg(1)));
     }

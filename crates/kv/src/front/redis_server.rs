@@ -1,10 +1,12 @@
-//! Redis's commands on the connection and the server. In: a [`Call`]. Out: its answer, or an
+//! Redis's commands on the connection and the server. In: a [`RespCall`]. Out: its answer, or an
 //! error's text.
 
 use super::auth::same;
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{Answer, COMMANDS, Call, Part, Spec, syntax, unknown_subcommand, wrong_arity};
+use super::redis::{
+    COMMANDS, CommandResult, RespCall, ResumePoint, Spec, syntax, unknown_subcommand, wrong_arity,
+};
 use super::redis_docs::DOCS;
 use super::resp::{
     Version, push_array, push_bulk, push_integer, push_map, push_status, push_verbatim,
@@ -19,7 +21,7 @@ const USER: &[u8] = b"default";
 const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// `PING [text]`
-pub fn ping(call: &mut Call<'_>) -> Answer {
+pub fn ping(call: &mut RespCall<'_>) -> CommandResult {
     match call.count() {
         1 => call.status("PONG"),
         2 => echo(call),
@@ -28,20 +30,20 @@ pub fn ping(call: &mut Call<'_>) -> Answer {
 }
 
 /// `ECHO text`
-pub fn echo(call: &mut Call<'_>) -> Answer {
+pub fn echo(call: &mut RespCall<'_>) -> CommandResult {
     let text = call.args.get(call.input, 1);
     push_bulk(&mut call.core.out.bytes, text);
     Ok(())
 }
 
 /// `QUIT`
-pub fn quit(call: &mut Call<'_>) -> Answer {
+pub fn quit(call: &mut RespCall<'_>) -> CommandResult {
     call.client.quits = true;
     call.status("OK")
 }
 
 /// `SELECT 0`
-pub fn select(call: &mut Call<'_>) -> Answer {
+pub fn select(call: &mut RespCall<'_>) -> CommandResult {
     match call.number(1) {
         Ok(0) => call.status("OK"),
         Ok(_) => Err("ERR DB index is out of range".into()),
@@ -50,7 +52,7 @@ pub fn select(call: &mut Call<'_>) -> Answer {
 }
 
 /// `TIME`
-pub fn time(call: &mut Call<'_>) -> Answer {
+pub fn time(call: &mut RespCall<'_>) -> CommandResult {
     let now = call.core.times().wall;
     let out = &mut call.core.out.bytes;
     push_array(out, 2);
@@ -60,7 +62,7 @@ pub fn time(call: &mut Call<'_>) -> Answer {
 }
 
 /// `AUTH [user] password`
-pub fn auth(call: &mut Call<'_>) -> Answer {
+pub fn auth(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
         return Err(syntax());
     }
@@ -76,13 +78,13 @@ pub fn auth(call: &mut Call<'_>) -> Answer {
     call.status("OK")
 }
 
-fn is_right(call: &Call<'_>, user: &[u8], password: &[u8]) -> bool {
+fn is_right(call: &RespCall<'_>, user: &[u8], password: &[u8]) -> bool {
     let expected = &call.core.shared.settings.password;
     let right = expected.as_ref().is_none_or(|expected| same(expected.as_bytes(), password));
     right && user == USER
 }
 
-fn answer_auth(call: &mut Call<'_>, right: bool) -> Answer {
+fn answer_auth(call: &mut RespCall<'_>, right: bool) -> CommandResult {
     call.core.count(Count::AuthCmds);
     if right {
         call.client.known = true;
@@ -93,7 +95,7 @@ fn answer_auth(call: &mut Call<'_>, right: bool) -> Answer {
 }
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`
-pub fn hello(call: &mut Call<'_>) -> Answer {
+pub fn hello(call: &mut RespCall<'_>) -> CommandResult {
     let mut version = call.client.version;
     let mut index = 1;
     if call.count() > 1 {
@@ -166,8 +168,8 @@ fn checked_name(name: &[u8]) -> Result<Vec<u8>, String> {
 const NAME_BYTES_MAX: usize = 256;
 
 /// `CLIENT SETNAME|GETNAME|ID|LIST|INFO|SETINFO`
-pub fn client(call: &mut Call<'_>) -> Answer {
-    let arity = |call: &Call<'_>, words: usize, name: &str| {
+pub fn client(call: &mut RespCall<'_>) -> CommandResult {
+    let arity = |call: &RespCall<'_>, words: usize, name: &str| {
         let wrong = call.count() != words;
         if wrong { Err(wrong_arity(&format!("client|{name}"))) } else { Ok(()) }
     };
@@ -215,20 +217,20 @@ pub fn client(call: &mut Call<'_>) -> Answer {
     Err(unknown_subcommand("CLIENT", call.arg(1)))
 }
 
-fn client_lines(call: &mut Call<'_>, lines: &str) -> Answer {
+fn client_lines(call: &mut RespCall<'_>, lines: &str) -> CommandResult {
     push_verbatim(&mut call.core.out.bytes, lines.as_bytes(), call.client.version);
     Ok(())
 }
 
 /// `CLIENT LIST [TYPE type|ID number ...]`
-fn client_list(call: &mut Call<'_>) -> Answer {
+fn client_list(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
-        return client_list_all(call, Part::default());
+        return client_list_all(call, ResumePoint::default());
     }
     if call.is(2, "type") && call.count() == 4 {
         let kind = call.arg(3).to_ascii_lowercase();
         return match &kind[..] {
-            b"normal" => client_list_all(call, Part::default()),
+            b"normal" => client_list_all(call, ResumePoint::default()),
             b"master" | b"replica" | b"slave" | b"pubsub" => client_lines(call, ""),
             _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(call.arg(3)))),
         };
@@ -236,11 +238,11 @@ fn client_list(call: &mut Call<'_>) -> Answer {
     if !call.is(2, "id") || call.count() == 3 {
         return Err(syntax());
     }
-    client_list_ids(call, Part::at(3))
+    client_list_ids(call, ResumePoint::at(3))
 }
 
 /// Tells of the clients whose numbers are no lower than the part's.
-fn client_list_all(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn client_list_all(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     loop {
         let shared = &call.core.shared;
         match shared.clients.list(call.core.now, part.index, CLIENTS_AT_ONCE, &mut part.text) {
@@ -254,7 +256,7 @@ fn client_list_all(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// Tells of the clients that are named by words from the part's on.
-fn client_list_ids(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     while (part.index as usize) < call.count() {
         let id = call.number(part.index as usize).map_err(|_| "ERR Invalid client ID")?;
         let line = call.core.shared.clients.line(call.core.now, id as u64);
@@ -271,7 +273,7 @@ fn client_list_ids(call: &mut Call<'_>, mut part: Part) -> Answer {
 const CLIENTS_AT_ONCE: usize = 64;
 
 /// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
-pub fn command(call: &mut Call<'_>) -> Answer {
+pub fn command(call: &mut RespCall<'_>) -> CommandResult {
     let out = &mut call.core.out.bytes;
     if call.args.len() == 1 {
         push_array(out, COMMANDS.len());
@@ -282,13 +284,13 @@ pub fn command(call: &mut Call<'_>) -> Answer {
     if is("count") {
         push_integer(out, COMMANDS.len() as i64);
     } else if is("docs") {
-        return command_docs(call, Part::at(2));
+        return command_docs(call, ResumePoint::at(2));
     } else if is("list") {
         push_array(out, COMMANDS.len());
         COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
     } else if is("info") {
         push_array(out, call.args.len() - 2);
-        return command_info_from(call, Part::at(2));
+        return command_info_from(call, ResumePoint::at(2));
     } else {
         return Err(unknown_subcommand("COMMAND", call.arg(1)));
     }
@@ -296,7 +298,7 @@ pub fn command(call: &mut Call<'_>) -> Answer {
 }
 
 /// Tells what the commands are for that are named by words from the part's on.
-fn command_docs(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn command_docs(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
         let named = |(name, ..): &(&str, &str, &str, &str)| call.is(index, name);
         Ok(asked | DOCS.iter().position(named).map_or(0, |index| 1 << index))
@@ -321,10 +323,10 @@ fn command_docs(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// Tells of the commands that are named by words from the part's on.
-fn command_info_from(call: &mut Call<'_>, part: Part) -> Answer {
+fn command_info_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
     for index in part.index as usize..call.count() {
         if call.is_to_pause() {
-            return call.go_on_later(Part::at(index as u64), command_info_from);
+            return call.go_on_later(ResumePoint::at(index as u64), command_info_from);
         }
         let out = &mut call.core.out.bytes;
         match super::redis::find(call.args.get(call.input, index)) {
@@ -349,7 +351,7 @@ fn push_spec(out: &mut Vec<u8>, spec: &Spec) {
 }
 
 /// `CONFIG GET pattern ...|RESETSTAT`
-pub fn config(call: &mut Call<'_>) -> Answer {
+pub fn config(call: &mut RespCall<'_>) -> CommandResult {
     if call.is(1, "resetstat") {
         call.core.shared.reset_counts();
         return call.status("OK");
@@ -363,11 +365,11 @@ pub fn config(call: &mut Call<'_>) -> Answer {
     if call.count() < 3 {
         return Err(wrong_arity("config|get"));
     }
-    config_get(call, Part::at(2))
+    config_get(call, ResumePoint::at(2))
 }
 
 /// Tells of the options that match words from the part's on.
-fn config_get(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn config_get(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let all = stats::config(&call.core.shared);
     let longest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
@@ -393,12 +395,12 @@ fn config_get(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// `INFO [section ...]`
-pub fn info(call: &mut Call<'_>) -> Answer {
-    info_from(call, Part::at(1))
+pub fn info(call: &mut RespCall<'_>) -> CommandResult {
+    info_from(call, ResumePoint::at(1))
 }
 
 /// Tells of the sections that are named by words from the part's on.
-fn info_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn info_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
         Ok(asked | stats::info_sections(call.arg(index)))
     })?;
@@ -412,7 +414,7 @@ fn info_from(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// `SLOWLOG GET [count]|LEN|RESET`
-pub fn slowlog(call: &mut Call<'_>) -> Answer {
+pub fn slowlog(call: &mut RespCall<'_>) -> CommandResult {
     let wanted = if call.count() > 2 { call.number(2)? } else { 10 };
     let (get, len, reset) = (call.is(1, "get"), call.is(1, "len"), call.is(1, "reset"));
     let unknown = unknown_subcommand("SLOWLOG", call.arg(1));

@@ -1,11 +1,13 @@
-//! Redis's commands on strings. In: a [`Call`]. Out: its answer, or an error's text.
+//! Redis's commands on strings. In: a [`RespCall`]. Out: its answer, or an error's text.
 
-use super::batch::{Form, push_resp_item};
+use super::batch::{ReplyFormat, push_resp_item};
 use super::bytes::{Decimal, strict_i64};
 use super::core::{PAST, Times};
-use super::redis::{Answer, Call, Part, failed, not_an_integer, syntax, wrong_arity};
+use super::redis::{
+    CommandResult, RespCall, ResumePoint, failed, not_an_integer, syntax, wrong_arity,
+};
 use super::resp::{push_integer, push_null, push_status};
-use super::store::{Value, commit, set_expiry};
+use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
 use crate::constants::BATCH_KEYS_MAX;
 
@@ -22,7 +24,7 @@ struct Extra {
 }
 
 /// Reads the words from `first` on. `set`: as for `SET`, else as for `GETEX`.
-fn extra(call: &Call<'_>, first: usize, set: bool) -> Result<Extra, String> {
+fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> {
     let mut extra = Extra::default();
     let mut time = None;
     let mut index = first;
@@ -76,7 +78,7 @@ impl Unit {
         found.map(|(_, seconds, absolute)| Self { seconds, absolute })
     }
 
-    fn expires(self, call: &Call<'_>, index: usize, command: &str) -> Result<Millis, String> {
+    fn expires(self, call: &RespCall<'_>, index: usize, command: &str) -> Result<Millis, String> {
         let number = call.number(index)?;
         let invalid = || format!("ERR invalid expire time in '{command}' command");
         let ms = if self.seconds { number.checked_mul(1000) } else { Some(number) };
@@ -98,32 +100,37 @@ pub fn past_or(at: u64, absolute: bool, times: Times) -> Millis {
 }
 
 /// Stores a value whatever was there; at once expired, it removes what was there.
-fn put(entry: &mut Entry<'_>, value: Value<'_>, expires: Millis) -> Result<(), Error> {
+fn put(entry: &mut Entry<'_>, value: StoreValue<'_>, expires: Millis) -> Result<(), Error> {
     if expires == PAST {
         entry.remove();
         return Ok(());
     }
     match value {
-        Value::Bytes(bytes) => entry.put(&[bytes], 0, expires).map(drop),
-        Value::Written(writer) => commit(entry, writer, expires).map(drop),
+        StoreValue::Bytes(bytes) => entry.put(&[bytes], 0, expires).map(drop),
+        StoreValue::Written(writer) => commit(entry, writer, expires).map(drop),
     }
 }
 
 /// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
-pub fn set(call: &mut Call<'_>) -> Answer {
+pub fn set(call: &mut RespCall<'_>) -> CommandResult {
     let extra = extra(call, 3, true)?;
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
-    set_with(call, key, Value::Bytes(value), extra)
+    set_with(call, key, StoreValue::Bytes(value), extra)
 }
 
 /// `SET` whose value was streamed; the words are those behind it.
-pub fn set_streamed(call: &mut Call<'_>, writer: Writer) -> Answer {
+pub fn set_streamed(call: &mut RespCall<'_>, writer: Writer) -> CommandResult {
     let extra = extra(call, 0, true)?;
     let key = writer.key().to_vec();
-    set_with(call, &key, Value::Written(writer), extra)
+    set_with(call, &key, StoreValue::Written(writer), extra)
 }
 
-fn set_with(call: &mut Call<'_>, key: &[u8], value: Value<'_>, extra: Extra) -> Answer {
+fn set_with(
+    call: &mut RespCall<'_>,
+    key: &[u8],
+    value: StoreValue<'_>,
+    extra: Extra,
+) -> CommandResult {
     let version = call.client.version;
     let core = &mut *call.core;
     let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
@@ -153,7 +160,7 @@ fn set_with(call: &mut Call<'_>, key: &[u8], value: Value<'_>, extra: Extra) -> 
 }
 
 /// `SETNX key value`
-pub fn setnx(call: &mut Call<'_>) -> Answer {
+pub fn setnx(call: &mut RespCall<'_>) -> CommandResult {
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
     let mut entry = entry(call, key)?;
     let absent = entry.item().is_none();
@@ -164,35 +171,35 @@ pub fn setnx(call: &mut Call<'_>) -> Answer {
     call.integer(i64::from(absent))
 }
 
-fn entry<'e>(call: &'e Call<'_>, key: &'e [u8]) -> Result<Entry<'e>, String> {
+fn entry<'e>(call: &'e RespCall<'_>, key: &'e [u8]) -> Result<Entry<'e>, String> {
     call.core.shared.cache.entry(key, call.core.now).map_err(|error| failed(&error))
 }
 
 /// `SETEX key seconds value`
-pub fn setex(call: &mut Call<'_>) -> Answer {
+pub fn setex(call: &mut RespCall<'_>) -> CommandResult {
     set_for(call, true, "setex")
 }
 
 /// `PSETEX key milliseconds value`
-pub fn psetex(call: &mut Call<'_>) -> Answer {
+pub fn psetex(call: &mut RespCall<'_>) -> CommandResult {
     set_for(call, false, "psetex")
 }
 
-fn set_for(call: &mut Call<'_>, seconds: bool, command: &str) -> Answer {
+fn set_for(call: &mut RespCall<'_>, seconds: bool, command: &str) -> CommandResult {
     let expires = Unit { seconds, absolute: false }.expires(call, 2, command)?;
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 3));
     let extra = Extra { expires: Some(expires), ..Extra::default() };
-    set_with(call, key, Value::Bytes(value), extra)
+    set_with(call, key, StoreValue::Bytes(value), extra)
 }
 
 /// `GETSET key value`
-pub fn getset(call: &mut Call<'_>) -> Answer {
+pub fn getset(call: &mut RespCall<'_>) -> CommandResult {
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
-    set_with(call, key, Value::Bytes(value), Extra { get: true, ..Extra::default() })
+    set_with(call, key, StoreValue::Bytes(value), Extra { get: true, ..Extra::default() })
 }
 
 /// `MSET key value [key value ...]`
-pub fn mset(call: &mut Call<'_>) -> Answer {
+pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
     if call.count().is_multiple_of(2) {
         return Err(wrong_arity("mset"));
     }
@@ -208,11 +215,11 @@ pub fn mset(call: &mut Call<'_>) -> Answer {
             return Err(failed(&Error::TooLarge { bytes, max_bytes }));
         }
     }
-    mset_from(call, Part::at(1))
+    mset_from(call, ResumePoint::at(1))
 }
 
 /// Stores the values from this part on.
-fn mset_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+fn mset_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 2, |call, index, sum| {
         let (key, value) = (call.arg(index), call.arg(index + 1));
         let set = call.core.shared.cache.set(key, value, 0, 0, call.core.now);
@@ -222,12 +229,12 @@ fn mset_from(call: &mut Call<'_>, mut part: Part) -> Answer {
 }
 
 /// `GET key`, where it could not wait in the batch.
-pub fn get(call: &mut Call<'_>) -> Answer {
+pub fn get(call: &mut RespCall<'_>) -> CommandResult {
     read(call, |_| Ok(()))
 }
 
 /// `GETDEL key`
-pub fn getdel(call: &mut Call<'_>) -> Answer {
+pub fn getdel(call: &mut RespCall<'_>) -> CommandResult {
     read(call, |entry| {
         entry.remove();
         Ok(())
@@ -235,7 +242,7 @@ pub fn getdel(call: &mut Call<'_>) -> Answer {
 }
 
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
-pub fn getex(call: &mut Call<'_>) -> Answer {
+pub fn getex(call: &mut RespCall<'_>) -> CommandResult {
     let extra = extra(call, 2, false)?;
     read(call, |entry| {
         let expires = extra.expires.or(extra.persist.then_some(0));
@@ -245,7 +252,10 @@ pub fn getex(call: &mut Call<'_>) -> Answer {
 }
 
 /// Answers with the value of word 1 and does something to the item.
-fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Answer {
+fn read(
+    call: &mut RespCall<'_>,
+    then: impl FnOnce(&mut Entry<'_>) -> CommandResult,
+) -> CommandResult {
     let key = call.args.get(call.input, 1);
     let version = call.client.version;
     let core = &mut *call.core;
@@ -264,25 +274,25 @@ fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Ans
 }
 
 /// `MGET key [key ...]`
-pub fn mget(call: &mut Call<'_>) -> Answer {
+pub fn mget(call: &mut RespCall<'_>) -> CommandResult {
     call.array(call.count() - 1);
-    mget_from(call, Part::at(1))
+    mget_from(call, ResumePoint::at(1))
 }
 
 /// Answers with the values from this part on.
-fn mget_from(call: &mut Call<'_>, part: Part) -> Answer {
+fn mget_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
     let version = call.client.version;
     let (input, args) = (call.input, call.args);
     let mut index = part.index as usize;
     while index < args.len() {
         if call.is_to_pause() {
-            return call.go_on_later(Part::at(index as u64), mget_from);
+            return call.go_on_later(ResumePoint::at(index as u64), mget_from);
         }
         let end = args.len().min(index + BATCH_KEYS_MAX);
         for index in index..end {
             match args.span(index) {
                 Some((start, len)) => {
-                    call.core.batch.push(start as usize, len as usize, Form::Resp(version));
+                    call.core.batch.push(start as usize, len as usize, ReplyFormat::Resp(version));
                 }
                 None => mget_one(call, index)?,
             }
@@ -294,7 +304,7 @@ fn mget_from(call: &mut Call<'_>, part: Part) -> Answer {
 }
 
 /// Answers with the value of a key that lies outside the input.
-fn mget_one(call: &mut Call<'_>, index: usize) -> Answer {
+fn mget_one(call: &mut RespCall<'_>, index: usize) -> CommandResult {
     let version = call.client.version;
     let core = &mut *call.core;
     let out = &mut core.out;
@@ -305,14 +315,14 @@ fn mget_one(call: &mut Call<'_>, index: usize) -> Answer {
 }
 
 /// `STRLEN key`
-pub fn strlen(call: &mut Call<'_>) -> Answer {
+pub fn strlen(call: &mut RespCall<'_>) -> CommandResult {
     let found = call.core.cache().get(call.arg(1), call.core.now, |item| item.len());
     call.counted(found.is_some());
     call.integer(found.unwrap_or(0) as i64)
 }
 
 /// `APPEND key value`
-pub fn append(call: &mut Call<'_>) -> Answer {
+pub fn append(call: &mut RespCall<'_>) -> CommandResult {
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
     let core = &mut *call.core;
     let old = &mut core.scratch;
@@ -330,22 +340,22 @@ pub fn append(call: &mut Call<'_>) -> Answer {
 }
 
 /// `INCR key`
-pub fn incr(call: &mut Call<'_>) -> Answer {
+pub fn incr(call: &mut RespCall<'_>) -> CommandResult {
     count(call, 1)
 }
 
 /// `DECR key`
-pub fn decr(call: &mut Call<'_>) -> Answer {
+pub fn decr(call: &mut RespCall<'_>) -> CommandResult {
     count(call, -1)
 }
 
 /// `INCRBY key number`
-pub fn incrby(call: &mut Call<'_>) -> Answer {
+pub fn incrby(call: &mut RespCall<'_>) -> CommandResult {
     count(call, call.number(2)?)
 }
 
 /// `DECRBY key number`
-pub fn decrby(call: &mut Call<'_>) -> Answer {
+pub fn decrby(call: &mut RespCall<'_>) -> CommandResult {
     let by = call.number(2)?.checked_neg().ok_or("ERR decrement would overflow")?;
     count(call, by)
 }
@@ -353,7 +363,7 @@ pub fn decrby(call: &mut Call<'_>) -> Answer {
 /// Longest number, bytes.
 const NUMBER_BYTES_MAX: u64 = 20;
 
-fn count(call: &mut Call<'_>, by: i64) -> Answer {
+fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
     let key = call.args.get(call.input, 1);
     let core = &mut *call.core;
     let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;

@@ -18,7 +18,7 @@ use crate::constants::{
 
 /// What stands at the beginning of the bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Parsed {
+pub enum ParsedResp {
     /// So many bytes must be there at least.
     Need(usize),
     /// A command of `used` bytes; its words are in the [`Args`]. No words: nothing to do.
@@ -162,7 +162,7 @@ impl Scan {
         while self.index < self.count {
             let (start, len) = match head(input, self.at, limits) {
                 Ok(head) => head,
-                Err(Parsed::Need(need)) => return Some(need),
+                Err(ParsedResp::Need(need)) => return Some(need),
                 Err(_) => break,
             };
             if self.index == LARGE_INDEX && len as u64 >= STREAM_BYTES_MIN {
@@ -185,12 +185,12 @@ impl Scan {
 }
 
 /// The command at the beginning of `input`; `scan` is what the last call for it left there.
-pub fn parse(input: &[u8], limits: Limits, args: &mut Args, scan: &mut Scan) -> Parsed {
+pub fn parse(input: &[u8], limits: Limits, args: &mut Args, scan: &mut Scan) -> ParsedResp {
     if let Some(need) = scan.lacks(input, limits) {
-        return Parsed::Need(need);
+        return ParsedResp::Need(need);
     }
     match input.first() {
-        None => Parsed::Need(1),
+        None => ParsedResp::Need(1),
         Some(b'*') => array(input, limits, args, scan).unwrap_or_else(|other| other),
         Some(_) => line(input, args),
     }
@@ -203,21 +203,26 @@ pub fn parse_rest(
     limits: Limits,
     args: &mut Args,
     scan: &mut Scan,
-) -> Parsed {
+) -> ParsedResp {
     if let Some(need) = scan.lacks(input, limits) {
-        return Parsed::Need(need);
+        return ParsedResp::Need(need);
     }
     args.clear(false);
     bulks(input, 0, count, limits, args, scan, false).unwrap_or_else(|other| other)
 }
 
-fn array(input: &[u8], limits: Limits, args: &mut Args, scan: &mut Scan) -> Result<Parsed, Parsed> {
+fn array(
+    input: &[u8],
+    limits: Limits,
+    args: &mut Args,
+    scan: &mut Scan,
+) -> Result<ParsedResp, ParsedResp> {
     args.clear(false);
     let (count, at) = number(input, 1, Violation::CountTooBig)?;
     let count = count.filter(|count| *count <= limits.args);
-    let count = count.ok_or(Parsed::Violation(Violation::Count))?;
+    let count = count.ok_or(ParsedResp::Violation(Violation::Count))?;
     if count > RESP_UNKNOWN_ARGS_MAX && !limits.known {
-        return Err(Parsed::Violation(Violation::UnknownCount));
+        return Err(ParsedResp::Violation(Violation::UnknownCount));
     }
     bulks(input, at, count.max(0) as usize, limits, args, scan, true)
 }
@@ -233,13 +238,13 @@ fn bulks(
     args: &mut Args,
     scan: &mut Scan,
     may_stream: bool,
-) -> Result<Parsed, Parsed> {
+) -> Result<ParsedResp, ParsedResp> {
     for index in 0..count {
         let here = Scan { at, index, count };
         let (start, len) = match head(input, at, limits) {
             Ok(head) => head,
             Err(other) => {
-                if matches!(other, Parsed::Need(_)) {
+                if matches!(other, ParsedResp::Need(_)) {
                     *scan = here;
                 }
                 return Err(other);
@@ -247,39 +252,43 @@ fn bulks(
         };
         let is_long = may_stream && index == LARGE_INDEX && len as u64 >= STREAM_BYTES_MIN;
         if is_long && limits.known && args.get(input, 0).eq_ignore_ascii_case(b"set") {
-            return Ok(Parsed::Large { used: start, len: len as u64, rest: count - 3 });
+            return Ok(ParsedResp::Large { used: start, len: len as u64, rest: count - 3 });
         }
         let end = start + len + 2;
         if end > input.len() {
             *scan = here;
-            return Err(Parsed::Need(here.need(end)));
+            return Err(ParsedResp::Need(here.need(end)));
         }
         args.spans.push((start as u32, len as u32));
         at = end;
     }
-    Ok(Parsed::Command { used: at })
+    Ok(ParsedResp::Command { used: at })
 }
 
 /// The head of the word at `at`: where the word itself begins, and how long it is.
 #[inline]
-fn head(input: &[u8], at: usize, limits: Limits) -> Result<(usize, usize), Parsed> {
+fn head(input: &[u8], at: usize, limits: Limits) -> Result<(usize, usize), ParsedResp> {
     match input.get(at) {
-        None => return Err(Parsed::Need(at + 1)),
+        None => return Err(ParsedResp::Need(at + 1)),
         Some(b'$') => {}
-        Some(byte) => return Err(Parsed::Violation(Violation::Dollar(*byte))),
+        Some(byte) => return Err(ParsedResp::Violation(Violation::Dollar(*byte))),
     }
     let (length, start) = number(input, at + 1, Violation::LengthTooBig)?;
     let length = length.filter(|length| (0..=limits.bulk).contains(length));
-    let length = length.ok_or(Parsed::Violation(Violation::Length))?;
+    let length = length.ok_or(ParsedResp::Violation(Violation::Length))?;
     if length > RESP_UNKNOWN_BULK_BYTES_MAX && !limits.known {
-        return Err(Parsed::Violation(Violation::UnknownLength));
+        return Err(ParsedResp::Violation(Violation::UnknownLength));
     }
     Ok((start, length as usize))
 }
 
 /// The number from `at` to the end of its line, `None` if it is none, and where the next line
 /// begins.
-fn number(input: &[u8], at: usize, unbounded: Violation) -> Result<(Option<i64>, usize), Parsed> {
+fn number(
+    input: &[u8],
+    at: usize,
+    unbounded: Violation,
+) -> Result<(Option<i64>, usize), ParsedResp> {
     let rest = &input[at..];
     // Nearly all are of one digit or two.
     match rest {
@@ -293,31 +302,31 @@ fn number(input: &[u8], at: usize, unbounded: Violation) -> Result<(Option<i64>,
         _ => {}
     }
     match memchr::memchr(b'\r', rest) {
-        None if rest.len() > RESP_LINE_BYTES_MAX => Err(Parsed::Violation(unbounded)),
-        None => Err(Parsed::Need(input.len() + 1)),
-        Some(end) if end + 2 > rest.len() => Err(Parsed::Need(input.len() + 1)),
+        None if rest.len() > RESP_LINE_BYTES_MAX => Err(ParsedResp::Violation(unbounded)),
+        None => Err(ParsedResp::Need(input.len() + 1)),
+        Some(end) if end + 2 > rest.len() => Err(ParsedResp::Need(input.len() + 1)),
         Some(end) => Ok((strict_i64(&rest[..end]), at + end + 2)),
     }
 }
 
-fn line(input: &[u8], args: &mut Args) -> Parsed {
+fn line(input: &[u8], args: &mut Args) -> ParsedResp {
     args.clear(true);
     let Some(end) = memchr::memchr(b'\n', input) else {
         return if input.len() > RESP_LINE_BYTES_MAX {
-            Parsed::Violation(Violation::InlineTooBig)
+            ParsedResp::Violation(Violation::InlineTooBig)
         } else {
-            Parsed::Need(input.len() + 1)
+            ParsedResp::Need(input.len() + 1)
         };
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     // As for a string of C, a zero byte ends it.
     let line = &line[..memchr::memchr(0, line).unwrap_or(line.len())];
     if http::is_line(line) {
-        return Parsed::Violation(Violation::Http);
+        return ParsedResp::Violation(Violation::Http);
     }
     match split_quoted(line, args) {
-        Some(()) => Parsed::Command { used: end + 1 },
-        None => Parsed::Violation(Violation::Quotes),
+        Some(()) => ParsedResp::Command { used: end + 1 },
+        None => ParsedResp::Violation(Violation::Quotes),
     }
 }
 
@@ -492,11 +501,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(input: &[u8]) -> (Parsed, Vec<Vec<u8>>) {
+    fn all(input: &[u8]) -> (ParsedResp, Vec<Vec<u8>>) {
         let mut args = Args::default();
         let parsed = parse(input, Limits::new(true), &mut args, &mut Scan::default());
         let words = match parsed {
-            Parsed::Command { .. } => args.words(input).map(<[u8]>::to_vec).collect(),
+            ParsedResp::Command { .. } => args.words(input).map(<[u8]>::to_vec).collect(),
             _ => Vec::new(),
         };
         (parsed, words)
@@ -504,7 +513,7 @@ mod tests {
 
     fn violation(input: &[u8]) -> Violation {
         match all(input).0 {
-            Parsed::Violation(violation) => violation,
+            ParsedResp::Violation(violation) => violation,
             other => panic!("{other:?}"),
         }
     }
@@ -514,12 +523,12 @@ mod tests {
         let (parsed, words) = all(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest");
         assert_eq!(
             (parsed, words),
-            (Parsed::Command { used: 20 }, vec![b"GET".to_vec(), b"k".to_vec()])
+            (ParsedResp::Command { used: 20 }, vec![b"GET".to_vec(), b"k".to_vec()])
         );
         let (_, words) = all(b"set 'a\\'b' \"\\x41\\n\\q\" c\r\n");
         assert_eq!(words, [&b"set"[..], b"a'b", b"A\nq", b"c"]);
         for empty in [&b"*0\r\n"[..], b"*-1\r\n", b"\r\n", b"\n", b"  \n"] {
-            assert_eq!(all(empty), (Parsed::Command { used: empty.len() }, vec![]));
+            assert_eq!(all(empty), (ParsedResp::Command { used: empty.len() }, vec![]));
         }
     }
 
@@ -538,9 +547,9 @@ mod tests {
         let unknown = |input: &[u8], args: &mut Args| {
             parse(input, Limits::new(false), args, &mut Scan::default())
         };
-        let count = Parsed::Violation(Violation::UnknownCount);
+        let count = ParsedResp::Violation(Violation::UnknownCount);
         assert_eq!(unknown(b"*11\r\n", &mut args), count);
-        let length = Parsed::Violation(Violation::UnknownLength);
+        let length = ParsedResp::Violation(Violation::UnknownLength);
         assert_eq!(unknown(b"*1\r\n$16385\r\n", &mut args), length);
         assert_eq!(Violation::Dollar(b'+').to_string(), "Protocol error: expected '$', got '+'");
     }
@@ -548,25 +557,25 @@ mod tests {
     #[test]
     fn a_large_value_of_a_set_is_streamed() {
         let head = b"*5\r\n$3\r\nsEt\r\n$1\r\nk\r\n$1000000\r\n";
-        assert_eq!(all(head).0, Parsed::Large { used: head.len(), len: 1_000_000, rest: 2 });
+        assert_eq!(all(head).0, ParsedResp::Large { used: head.len(), len: 1_000_000, rest: 2 });
         let get = b"*3\r\n$3\r\nfoo\r\n$1\r\nk\r\n$1000000\r\n";
-        assert_eq!(all(get).0, Parsed::Need(get.len() + 1_000_002));
+        assert_eq!(all(get).0, ParsedResp::Need(get.len() + 1_000_002));
         let mut args = Args::default();
         let rest = b"$2\r\nEX\r\n$1\r\n9\r\n";
         let mut scan = Scan::default();
         let parsed = parse_rest(rest, 2, Limits::new(true), &mut args, &mut scan);
-        assert_eq!(parsed, Parsed::Command { used: rest.len() });
+        assert_eq!(parsed, ParsedResp::Command { used: rest.len() });
         assert_eq!(args.get(rest, 1), b"9");
     }
 
     /// What is said of bytes that arrive one by one, as soon as it is more than "wait", and of
     /// how many of them. Who says "wait for so many" is not asked before.
-    fn one_by_one(input: &[u8]) -> Option<(Parsed, usize)> {
+    fn one_by_one(input: &[u8]) -> Option<(ParsedResp, usize)> {
         let (mut args, mut scan, mut need) = (Args::default(), Scan::default(), 1);
         for count in 1..=input.len() {
             if count >= need {
                 match parse(&input[..count], Limits::new(true), &mut args, &mut scan) {
-                    Parsed::Need(more) => need = more,
+                    ParsedResp::Need(more) => need = more,
                     other => return Some((other, count)),
                 }
             }
@@ -585,11 +594,15 @@ mod tests {
             ] {
                 let input = format!("{words}{bad}");
                 let said = one_by_one(input.as_bytes());
-                assert_eq!(said, Some((Parsed::Violation(violation), input.len())), "{input:?}");
+                assert_eq!(
+                    said,
+                    Some((ParsedResp::Violation(violation), input.len())),
+                    "{input:?}"
+                );
             }
         }
         let head = b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$1000000\r\n";
-        let large = Parsed::Large { used: head.len(), len: 1_000_000, rest: 0 };
+        let large = ParsedResp::Large { used: head.len(), len: 1_000_000, rest: 0 };
         assert_eq!(one_by_one(head), Some((large, head.len())));
     }
 
@@ -603,12 +616,12 @@ mod tests {
             push_array(&mut bytes, words.len());
             words.iter().for_each(|word| push_bulk(&mut bytes, word));
             for split in 0..bytes.len() {
-                let Parsed::Need(need) = all(&bytes[..split]).0 else { panic!("{split}") };
+                let ParsedResp::Need(need) = all(&bytes[..split]).0 else { panic!("{split}") };
                 prop_assert!(need > split && need <= bytes.len());
             }
             let used = bytes.len();
-            prop_assert_eq!(one_by_one(&bytes), Some((Parsed::Command { used }, used)));
-            prop_assert_eq!(all(&bytes), (Parsed::Command { used }, words));
+            prop_assert_eq!(one_by_one(&bytes), Some((ParsedResp::Command { used }, used)));
+            prop_assert_eq!(all(&bytes), (ParsedResp::Command { used }, words));
         }
 
         #[test]
@@ -616,10 +629,10 @@ mod tests {
             for before in [&b""[..], b"*3\r\n$"] {
                 let input = [before, &bytes].concat();
                 match all(&input).0 {
-                    Parsed::Need(least) => prop_assert!(least > input.len()),
-                    Parsed::Command { used } => prop_assert!(used > 0 && used <= input.len()),
-                    Parsed::Large { used, .. } => prop_assert!(used <= input.len()),
-                    Parsed::Violation(_) => {}
+                    ParsedResp::Need(least) => prop_assert!(least > input.len()),
+                    ParsedResp::Command { used } => prop_assert!(used > 0 && used <= input.len()),
+                    ParsedResp::Large { used, .. } => prop_assert!(used <= input.len()),
+                    ParsedResp::Violation(_) => {}
                 }
             }
         }

@@ -3,11 +3,11 @@
 //!
 //! A thread of its own accepts; it sleeps unless somebody comes. Another one answers to Prometheus.
 
-use super::core::{Core, Door, Settings, Shared};
+use super::core::{Core, Protocol, Settings, Shared};
 use super::counters::Count;
 use super::stats;
 use super::tls::{Channel, Tls};
-use super::worker::{Guest, Inbox, Worker};
+use super::worker::{AcceptedConnection, Inbox, Worker};
 use crate::cache::Cache;
 use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
 use crate::herd;
@@ -15,7 +15,6 @@ use rackpool::Secret;
 use rackpool::metrics::Endpoint;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::names::peer_addr;
-use rackpool_hw::neighbours;
 use rackpool_hw::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io;
@@ -28,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
-pub struct Doors {
+pub struct ListenConfig {
     pub memcached: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
     /// For Prometheus, at `/metrics`.
@@ -36,9 +35,9 @@ pub struct Doors {
     /// What its readers have to send; without it only a loopback address may be.
     pub metrics_token: Option<Secret>,
     /// For clients of HERD's fast path, processes of this host and user.
-    pub herd: Option<herd::Door>,
+    pub herd: Option<herd::ServerOptions>,
     /// HERD's fast path over a fabric.
-    pub herd_fabric: Option<herd::FabricDoor>,
+    pub herd_fabric: Option<herd::FabricServerOptions>,
     /// Other machines may come in without a password.
     pub open_to_all: bool,
     /// Certificate and key, for both protocols.
@@ -54,9 +53,9 @@ pub enum StartError {
          address such as 127.0.0.1, set {remedy}, or say --insecure-open"
     )]
     Open { addr: SocketAddr, remedy: &'static str },
-    /// HERD's door did not open.
+    /// HERD's listener did not open.
     #[error(transparent)]
-    Herd(#[from] herd::StartError),
+    Herd(#[from] herd::HerdStartError),
     /// The counters cannot be served.
     #[error(transparent)]
     Metrics(#[from] rackpool::Error),
@@ -77,8 +76,8 @@ pub struct Server {
     end: Arc<WakeEvent>,
     threads: Vec<JoinHandle<()>>,
     metrics: Option<Endpoint>,
-    /// HERD's doors: of shared memory, of the fabric.
-    herd: Vec<herd::Server>,
+    /// HERD's listeners: of shared memory, of the fabric.
+    herd: Vec<herd::HerdServer>,
     addrs: (Option<SocketAddr>, Option<SocketAddr>),
 }
 
@@ -87,14 +86,18 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(cache: Cache, mut settings: Settings, doors: &Doors) -> Result<Self, StartError> {
-        check_open(&settings, doors)?;
+    pub fn start(
+        cache: Cache,
+        mut settings: Settings,
+        listen: &ListenConfig,
+    ) -> Result<Self, StartError> {
+        check_open(&settings, listen)?;
         raise_file_limit(settings.connections_max);
-        let listen = |addr: Option<SocketAddr>| {
+        let bind = |addr: Option<SocketAddr>| {
             addr.map(|addr| listener(addr).map_err(io_error(format!("listening at {addr}"))))
                 .transpose()
         };
-        let (memcached, resp) = (listen(doors.memcached)?, listen(doors.resp)?);
+        let (memcached, resp) = (bind(listen.memcached)?, bind(listen.resp)?);
         let local = |listener: &Option<TcpListener>| {
             listener.as_ref().and_then(|listener| listener.local_addr().ok())
         };
@@ -117,14 +120,14 @@ impl Server {
         for thread in 0..threads {
             server.start_worker(thread)?;
         }
-        let listeners = [(Door::Memcached, memcached), (Door::Resp, resp)];
-        server.start_acceptor(listeners, doors.tls.clone())?;
-        if let Some(addr) = doors.metrics {
-            let (shared, token) = (Arc::clone(&server.shared), doors.metrics_token.clone());
+        let listeners = [(Protocol::Memcached, memcached), (Protocol::Resp, resp)];
+        server.start_acceptor(listeners, listen.tls.clone())?;
+        if let Some(addr) = listen.metrics {
+            let (shared, token) = (Arc::clone(&server.shared), listen.metrics_token.clone());
             let pages = Box::new(move |page| stats::page(&shared, page));
             server.metrics = Some(Endpoint::start(addr, token, pages)?);
         }
-        server.open_herd(doors)?;
+        server.open_herd(listen)?;
         if server.shared.settings.populates {
             server.start_populating()?;
         }
@@ -159,25 +162,25 @@ impl Server {
 
     /// Where it serves HERD's fast path over a fabric.
     pub fn herd_addr(&self) -> Option<SocketAddr> {
-        self.herd.iter().find_map(herd::Server::addr)
+        self.herd.iter().find_map(herd::HerdServer::addr)
     }
 
-    /// Opens HERD's doors, on the same cache and with as many threads each.
-    fn open_herd(&mut self, doors: &Doors) -> Result<(), StartError> {
+    /// Opens HERD's listeners, on the same cache and with as many threads each.
+    fn open_herd(&mut self, listen: &ListenConfig) -> Result<(), StartError> {
         let threads = self.shared.settings.threads.max(1) as u32;
         let cache = &self.shared.cache;
         let shared = Arc::clone(&self.shared);
         let clock = || shared.settings.clock.clone();
-        if let Some(door) = &doors.herd {
-            let door = herd::Door { clock: clock(), ..door.clone() };
-            self.herd.push(herd::Server::start(cache.clone(), &door, threads)?);
+        if let Some(protocol) = &listen.herd {
+            let protocol = herd::ServerOptions { clock: clock(), ..protocol.clone() };
+            self.herd.push(herd::HerdServer::start(cache.clone(), &protocol, threads)?);
         }
-        if let Some(door) = &doors.herd_fabric {
-            let door = herd::FabricDoor { clock: clock(), ..door.clone() };
-            self.herd.push(herd::Server::start_fabric(cache.clone(), &door, threads)?);
+        if let Some(protocol) = &listen.herd_fabric {
+            let protocol = herd::FabricServerOptions { clock: clock(), ..protocol.clone() };
+            self.herd.push(herd::HerdServer::start_fabric(cache.clone(), &protocol, threads)?);
         }
-        let tallies = self.herd.iter().map(|server| Arc::clone(server.tallies())).collect();
-        self.shared.herd.set(tallies).expect("a server opens its doors once");
+        let counters = self.herd.iter().map(|server| Arc::clone(server.counters())).collect();
+        self.shared.herd.set(counters).expect("a server opens its listeners once");
         Ok(())
     }
 
@@ -237,7 +240,7 @@ impl Server {
 
     fn start_acceptor(
         &mut self,
-        listeners: [(Door, Option<TcpListener>); 2],
+        listeners: [(Protocol, Option<TcpListener>); 2],
         tls: Option<Tls>,
     ) -> Result<(), StartError> {
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;
@@ -250,12 +253,10 @@ impl Server {
                 wait(listener, index as u64)?;
             }
         }
-        let listening = listeners.iter().filter_map(|(_, listener)| listener.as_ref());
-        let usual = listening.fold(None, |usual, one| neighbours::favour(one).or(usual));
         let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
         let assigned = vec![0; inboxes.len()];
         let stop = Arc::clone(&self.stop);
-        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, usual, poller, tls };
+        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, poller, tls };
         self.spawn("kv-accept".into(), move || {
             let _held_open = stop;
             acceptor.run();
@@ -318,9 +319,7 @@ struct Acceptor {
     inboxes: Arc<Vec<Inbox>>,
     /// Clients that each thread was given.
     assigned: Vec<u64>,
-    listeners: [(Door, Option<TcpListener>); 2],
-    /// The congestion control of clients of other hosts, where neighbours have another one.
-    usual: Option<String>,
+    listeners: [(Protocol, Option<TcpListener>); 2],
     poller: Poller,
     tls: Option<Tls>,
 }
@@ -344,10 +343,10 @@ impl Acceptor {
 
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS_MAX {
-            let (door, Some(listener)) = &self.listeners[index] else { return };
+            let (protocol, Some(listener)) = &self.listeners[index] else { return };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match accept_with(listener, flags) {
-                Ok(fd) => self.let_in(*door, fd),
+                Ok(fd) => self.register(*protocol, fd),
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
@@ -355,7 +354,7 @@ impl Acceptor {
         }
     }
 
-    fn let_in(&mut self, door: Door, fd: OwnedFd) {
+    fn register(&mut self, protocol: Protocol, fd: OwnedFd) {
         let closed = |thread: usize| self.shared.counters[thread].get(Count::Closed);
         let open = |thread: usize| self.assigned[thread] - closed(thread);
         let settings = &self.shared.settings;
@@ -364,32 +363,31 @@ impl Acceptor {
         let addr = peer_addr(&fd);
         let share = |addr: SocketAddr| settings.address_max(addr.ip());
         let place = addr.map(|addr| self.shared.addresses.take(addr.ip(), share(addr)));
-        let (channel, is_neighbour) = (Channel::Plain, false);
+        let channel = Channel::Plain;
         let (is_too_many, is_refused) = (all >= most, place.as_ref().is_some_and(Option::is_none));
         let (addr, place) =
             (addr.map_or_else(String::new, |addr| addr.to_string()), place.flatten());
-        let mut guest = Guest { fd, door, addr, is_neighbour, channel, place, is_too_many };
+        let mut accepted = AcceptedConnection { fd, protocol, addr, channel, place, is_too_many };
         // Those that wait for a silent one to go have descriptors, too.
         if is_refused || all >= most + ACCEPTS_MAX as u64 {
             let why = if is_refused { Count::AddressRejected } else { Count::Rejected };
             self.shared.counters[self.assigned.len()].add(why, 1);
-            return guest.refuse();
+            return accepted.refuse();
         }
         if let Some(tls) = &self.tls {
             match tls.channel() {
-                Ok(channel) => guest.channel = channel,
+                Ok(channel) => accepted.channel = channel,
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             }
         }
         // A socket that refuses them is one whose client is gone already.
-        let _ = tune(&guest.fd);
-        guest.is_neighbour = neighbours::admit(&guest.fd, self.usual.as_deref());
+        let _ = tune(&accepted.fd);
         // One that takes another's place comes where most are, of which some are silent.
         let by_count =
             |thread: &usize| if is_too_many { u64::MAX - open(*thread) } else { open(*thread) };
         let thread = (0..self.assigned.len()).min_by_key(by_count).expect("there is a thread");
         self.assigned[thread] += 1;
-        self.inboxes[thread].push(guest);
+        self.inboxes[thread].push(accepted);
     }
 }
 
@@ -404,16 +402,16 @@ fn tune(fd: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES)
 }
 
-fn check_open(settings: &Settings, doors: &Doors) -> Result<(), StartError> {
+fn check_open(settings: &Settings, listen: &ListenConfig) -> Result<(), StartError> {
     let guarded = [
-        (doors.memcached, !settings.users.is_empty(), "--auth-file"),
-        (doors.resp, settings.password.is_some(), "--password-file"),
+        (listen.memcached, !settings.users.is_empty(), "--auth-file"),
+        (listen.resp, settings.password.is_some(), "--password-file"),
     ];
     for (addr, guarded, remedy) in guarded {
         if let Some(addr) = addr
             && !addr.ip().is_loopback()
             && !guarded
-            && !doors.open_to_all
+            && !listen.open_to_all
         {
             return Err(StartError::Open { addr, remedy });
         }
@@ -452,10 +450,10 @@ mod tests {
     #[test]
     fn a_thread_that_panics_ends_the_server_with_its_reason() {
         let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let doors = Doors { resp: any, ..Doors::default() };
+        let listen = ListenConfig { resp: any, ..ListenConfig::default() };
         let options = Options { memory: 8 << 20, ..Options::default() };
         let cache = Cache::new(options).unwrap();
-        let mut server = Server::start(cache, Settings::default(), &doors).unwrap();
+        let mut server = Server::start(cache, Settings::default(), &listen).unwrap();
         let addr = server.addrs().1.unwrap();
         drop(TcpStream::connect(addr).unwrap());
         assert_eq!(server.failure(), None);

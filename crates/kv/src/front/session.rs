@@ -1,4 +1,4 @@
-//! One connection's conversation: which protocol, where in it, and what to do with the bytes that
+//! One connection's session: which protocol, where in it, and what to do with the bytes that
 //! arrive. In: bytes. Out: how many were understood, answers in [`Core::out`]. Knows no socket, so
 //! that tests and the fuzzer drive it with any split of any bytes.
 //!
@@ -7,18 +7,18 @@
 //! passed over.
 
 use super::auth::{self, Attempt};
-use super::batch::{Answer, Form, Set};
-use super::binary::{self, MAGIC_REQUEST, Request};
+use super::batch::{PendingSet, ReplyFormat, SetReply};
+use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
 use super::binary_run::Opcode;
-use super::core::{Core, Door, PAST, expiry};
+use super::core::{Core, PAST, Protocol, expiry};
 use super::counters::Count;
-use super::laps::Run;
-use super::memcached::Next;
-use super::redis::{Call, Client, GoOn, Part};
+use super::memcached::AfterCommand;
+use super::redis::{ClientInfo, RespCall, Resume, ResumePoint};
 use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
-use super::store::Value;
+use super::store::StoreValue;
 use super::text::{self, Command, Get, Store, Verb};
+use super::timer::TimedBatch;
 use crate::cache::{Error, Millis, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
@@ -30,7 +30,7 @@ const ROOM_STEP_BYTES: u64 = 32 << 10;
 const ROOM_STEPS_MIN: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
+enum Dialect {
     /// memcached's; the first byte will tell.
     Memcached,
     Text,
@@ -51,7 +51,7 @@ enum Pending {
     /// A look-up whose first keys were answered.
     Keys(Keys),
     /// A command of RESP whose first words were answered.
-    Words(Words),
+    Words(SuspendedCommand),
 }
 
 /// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
@@ -70,11 +70,11 @@ struct Keys {
 /// A command of RESP that goes on when its client has taken answers. It stays in the input until it
 /// is done.
 #[derive(Debug)]
-struct Words {
+struct SuspendedCommand {
     /// Bytes of the command.
     used: usize,
     args: Args,
-    next: (Part, GoOn),
+    next: (ResumePoint, Resume),
 }
 
 /// A value on its way.
@@ -97,7 +97,7 @@ struct Incoming {
     took_ns: u64,
 }
 
-enum Step {
+enum ParseStep {
     /// So many bytes were understood.
     Used(usize),
     /// So many must be there.
@@ -106,8 +106,8 @@ enum Step {
 
 #[derive(Debug)]
 pub struct Session {
-    pub client: Client,
-    protocol: Protocol,
+    pub client: ClientInfo,
+    dialect: Dialect,
     pending: Pending,
     /// Bytes of a line that are known to hold no end.
     seen: usize,
@@ -121,15 +121,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// A conversation at this door.
-    pub fn new(door: Door, client: Client) -> Self {
-        let protocol = match door {
-            Door::Memcached => Protocol::Memcached,
-            Door::Resp => Protocol::Resp,
+    /// A session of this protocol.
+    pub fn new(protocol: Protocol, client: ClientInfo) -> Self {
+        let dialect = match protocol {
+            Protocol::Memcached => Dialect::Memcached,
+            Protocol::Resp => Dialect::Resp,
         };
         let (pending, scan) = (Pending::None, Scan::default());
         let (seen, need, room_steps) = (0, 0, 0);
-        Self { client, protocol, pending, seen, scan, need, room_steps, closing: false }
+        Self { client, dialect, pending, seen, scan, need, room_steps, closing: false }
     }
 
     /// Whether it ends as soon as the answers are sent.
@@ -171,15 +171,15 @@ impl Session {
         let mut args = std::mem::take(&mut core.args);
         let mut at = 0;
         self.need = 0;
-        core.laps.start();
+        core.timer.start();
         let mut steps = 0;
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
             match self.step(core, &mut args, input, at) {
-                Step::Used(used) => {
+                ParseStep::Used(used) => {
                     at += used;
-                    core.laps.pass(at);
+                    core.timer.pass(at);
                 }
-                Step::Need(need) => {
+                ParseStep::Need(need) => {
                     self.need = need;
                     break;
                 }
@@ -188,21 +188,21 @@ impl Session {
                 core.flush_batch(input);
             }
             steps += 1;
-            if (steps % TURN_STEPS == 0 || core.laps.was_alone()) && core.laps.is_turn_over() {
+            if (steps % TURN_STEPS == 0 || core.timer.was_alone()) && core.timer.is_turn_over() {
                 break;
             }
         }
         core.flush_batch(input);
         core.args = args;
-        self.end_run(core, input, at);
+        self.end_batch(core, input, at);
         if let Pending::Value(incoming) | Pending::Rest(incoming) = &mut self.pending {
-            incoming.took_ns += core.laps.look_ns();
+            incoming.took_ns += core.timer.lap_ns();
         }
-        core.add(Count::Commands, core.laps.commands);
+        core.add(Count::Commands, core.timer.commands);
         if self.closing { input.len() } else { at }
     }
 
-    fn step(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> Step {
+    fn step(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
         match &mut self.pending {
             Pending::None => {}
@@ -212,7 +212,7 @@ impl Session {
                 if *left == 0 {
                     self.pending = Pending::None;
                 }
-                return Step::Used(used as usize);
+                return ParseStep::Used(used as usize);
             }
             Pending::Value(_) => {
                 core.flush_batch(input);
@@ -229,55 +229,57 @@ impl Session {
             }
             Pending::Words(_) => return self.words(core, input, at),
         }
-        match self.protocol {
-            Protocol::Memcached => {
-                self.protocol = match rest[0] {
-                    MAGIC_REQUEST if core.shared.settings.users.is_empty() => Protocol::Binary,
-                    _ => Protocol::Text,
+        match self.dialect {
+            Dialect::Memcached => {
+                self.dialect = match rest[0] {
+                    MAGIC_REQUEST if core.shared.settings.users.is_empty() => Dialect::Binary,
+                    _ => Dialect::Text,
                 };
-                Step::Used(0)
+                ParseStep::Used(0)
             }
-            Protocol::Text if !self.client.known => self.log_in(core, rest),
-            Protocol::Text => self.text(core, input, at),
-            Protocol::Binary => {
+            Dialect::Text if !self.client.known => self.log_in(core, rest),
+            Dialect::Text => self.text(core, input, at),
+            Dialect::Binary => {
                 core.flush_batch(input);
                 self.binary(core, input, at)
             }
-            Protocol::Resp => self.resp(core, args, input, at),
+            Dialect::Resp => self.resp(core, args, input, at),
         }
     }
 
     /// Commands before `at` ended: if they took long, that is remembered with the words of the
     /// first.
-    fn end_run(&mut self, core: &mut Core, input: &[u8], at: usize) {
-        let Some(run) = core.laps.run(at) else { return };
-        core.took(run.commands, run.took_ns);
-        if run.took_ns / 1000 >= core.shared.settings.slow_us {
-            self.note_run(core, &input[run.from..], run);
+    fn end_batch(&mut self, core: &mut Core, input: &[u8], at: usize) {
+        let Some(batch) = core.timer.end_batch(at) else { return };
+        core.took(batch.commands, batch.took_ns);
+        if batch.took_ns / 1000 >= core.shared.settings.slow_us {
+            self.note_batch(core, &input[batch.from..], batch);
         }
     }
 
     #[cold]
-    fn note_run(&self, core: &Core, input: &[u8], run: Run) {
-        let more = format!("... ({} more commands)", run.commands - 1);
-        let more = (run.commands > 1).then_some(more.as_bytes());
-        match self.protocol {
-            Protocol::Resp => {
+    fn note_batch(&self, core: &Core, input: &[u8], batch: TimedBatch) {
+        let more = format!("... ({} more commands)", batch.commands - 1);
+        let more = (batch.commands > 1).then_some(more.as_bytes());
+        match self.dialect {
+            Dialect::Resp => {
                 let (mut args, limits) = (Args::default(), Limits::new(self.client.known));
                 // It was a command when it ran.
                 let _ = resp::parse(input, limits, &mut args, &mut Scan::default());
                 let words = args.words(input).take(FIRST_WORDS).chain(more);
-                core.note_slow(&self.client, run.took_ns, words);
+                core.note_slow(&self.client, batch.took_ns, words);
             }
-            Protocol::Binary => {
-                let binary::Parsed::Request { request, .. } = binary::parse(input) else { return };
+            Dialect::Binary => {
+                let binary::ParsedBinary::Request { request, .. } = binary::parse(input) else {
+                    return;
+                };
                 let name = binary_name(&request);
                 let words = [name.as_bytes(), request.key].into_iter().chain(more);
-                core.note_slow(&self.client, run.took_ns, words);
+                core.note_slow(&self.client, batch.took_ns, words);
             }
-            Protocol::Text | Protocol::Memcached => {
+            Dialect::Text | Dialect::Memcached => {
                 let words = text::line_words(input).take(FIRST_WORDS).chain(more);
-                core.note_slow(&self.client, run.took_ns, words);
+                core.note_slow(&self.client, batch.took_ns, words);
             }
         }
     }
@@ -289,13 +291,13 @@ impl Session {
         before_ns: u64,
         words: impl Iterator<Item = &'a [u8]>,
     ) {
-        core.laps.commands += 1;
+        core.timer.commands += 1;
         self.end_part(core, before_ns, words);
     }
 
     /// A part of a command ended, the last one if nothing is said to go on.
     fn end_part<'a>(&self, core: &mut Core, before_ns: u64, words: impl Iterator<Item = &'a [u8]>) {
-        let took_ns = before_ns + core.laps.alone();
+        let took_ns = before_ns + core.timer.alone();
         match &mut core.unfinished {
             Some((part, _)) => part.took_ns = took_ns,
             None => {
@@ -305,24 +307,24 @@ impl Session {
         }
     }
 
-    fn next(&mut self, next: Next) {
+    fn next(&mut self, next: AfterCommand) {
         match next {
-            Next::Command => {}
-            Next::Skip(0) => {}
-            Next::Skip(bytes) => self.pending = Pending::Skip(bytes),
-            Next::Close => self.closing = true,
+            AfterCommand::Command => {}
+            AfterCommand::Skip(0) => {}
+            AfterCommand::Skip(bytes) => self.pending = Pending::Skip(bytes),
+            AfterCommand::Close => self.closing = true,
         }
     }
 
-    fn fail(&mut self, core: &Core) -> Step {
+    fn fail(&mut self, core: &Core) -> ParseStep {
         core.count(Count::ProtocolErrors);
         self.closing = true;
-        Step::Used(0)
+        ParseStep::Used(0)
     }
 
-    fn log_in(&mut self, core: &mut Core, rest: &[u8]) -> Step {
+    fn log_in(&mut self, core: &mut Core, rest: &[u8]) -> ParseStep {
         match auth::attempt(rest, &core.shared.settings.users) {
-            Attempt::Need(need) => Step::Need(need),
+            Attempt::Need(need) => ParseStep::Need(need),
             Attempt::Foreign => self.fail(core),
             Attempt::Done(used, answer, right) => {
                 if let Some(right) = right {
@@ -332,20 +334,20 @@ impl Session {
                 }
                 core.out.bytes.extend_from_slice(answer.as_bytes());
                 core.out.bytes.extend_from_slice(b"\r\n");
-                Step::Used(used)
+                ParseStep::Used(used)
             }
         }
     }
 
-    fn text(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+    fn text(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
         let (used, command) = match text::parse(rest, self.seen) {
-            text::Parsed::Need => {
+            text::ParsedText::Need => {
                 self.seen = rest.len();
-                return Step::Need(rest.len() + 1);
+                return ParseStep::Need(rest.len() + 1);
             }
-            text::Parsed::TooLong => return self.fail(core),
-            text::Parsed::Command { used, command } => (used, command),
+            text::ParsedText::TooLong => return self.fail(core),
+            text::ParsedText::Command { used, command } => (used, command),
         };
         let Command::Store(store) = command else {
             self.seen = 0;
@@ -353,32 +355,32 @@ impl Session {
                 return self.look_up(core, input, at, get, used);
             }
             core.flush_batch(input);
-            self.end_run(core, input, at);
+            self.end_batch(core, input, at);
             let next = core.text(&command);
             self.end_alone(core, 0, text::line_words(rest));
             self.next(next);
-            return Step::Used(used);
+            return ParseStep::Used(used);
         };
         // The line end is found again if the value is not there yet.
         self.seen = used - 1;
         let len = u64::from(store.len);
         if len > core.shared.settings.value_bytes_max {
             core.flush_batch(input);
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             core.text_too_large(&store);
-            self.next(Next::Skip(len + 2));
+            self.next(AfterCommand::Skip(len + 2));
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
-            self.end_run(core, input, at);
+            self.end_batch(core, input, at);
             if !self.has_room(core, store_key(&store), len) {
-                return Step::Used(0);
+                return ParseStep::Used(0);
             }
             self.stream_text(core, &store, &rest[..used]);
         } else {
             let end = used + store.len as usize + 2;
-            let Some(value) = rest.get(used..end) else { return Step::Need(end) };
+            let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };
             self.seen = 0;
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             let (value, line_end) = value.split_at(store.len as usize);
             let expires = expiry(i64::from(store.exptime), core.times());
             let plain = store.verb == Verb::Set && store.meta.is_none() && expires != PAST;
@@ -387,17 +389,17 @@ impl Session {
                     let start = word.as_ptr() as usize - input.as_ptr() as usize;
                     (start as u32, word.len() as u32)
                 };
-                let answer = if store.quiet { Answer::Quiet } else { Answer::Text };
+                let answer = if store.quiet { SetReply::Quiet } else { SetReply::Text };
                 let (key, value, flags) = (place(store.key), place(value), store.flags);
-                set_later(core, input, Set { key, value, flags, expires, answer });
-                return Step::Used(end);
+                set_later(core, input, PendingSet { key, value, flags, expires, answer });
+                return ParseStep::Used(end);
             }
             core.flush_batch(input);
-            core.text_store(&store, Value::Bytes(value), expires, line_end == b"\r\n");
-            return Step::Used(end);
+            core.text_store(&store, StoreValue::Bytes(value), expires, line_end == b"\r\n");
+            return ParseStep::Used(end);
         }
         self.seen = 0;
-        Step::Used(used)
+        ParseStep::Used(used)
     }
 
     /// Looks up the keys of a line, of which `used` bytes begin at `at`.
@@ -408,29 +410,29 @@ impl Session {
         at: usize,
         get: &Get<'_>,
         used: usize,
-    ) -> Step {
+    ) -> ParseStep {
         if !core.sets.is_empty() {
             core.flush_batch(input);
         }
         let Some(keys) = core.text_get(get, input) else {
-            core.laps.commands += 1;
-            return Step::Used(used);
+            core.timer.commands += 1;
+            return ParseStep::Used(used);
         };
         let (start, left) = (keys.0.as_ptr() as usize - input.as_ptr() as usize, keys.0.len());
         let (end, cas, touch) = (start + left - at, get.cas, get.touch);
         self.pending = Pending::Keys(Keys { used, end, left, cas, touch });
         // Of what may be long each part is timed; it is counted at its end.
         core.flush_batch(input);
-        self.end_run(core, input, at);
-        let took_ns = core.laps.alone();
+        self.end_batch(core, input, at);
+        let took_ns = core.timer.alone();
         core.took(0, took_ns);
         core.note_slow(&self.client, took_ns, text::line_words(&input[at..]));
-        Step::Used(0)
+        ParseStep::Used(0)
     }
 
-    fn look_up_from(&mut self, core: &mut Core, input: &[u8], at: usize, rest: Keys) -> Step {
+    fn look_up_from(&mut self, core: &mut Core, input: &[u8], at: usize, rest: Keys) -> ParseStep {
         let Keys { used, end, left, cas, touch } = rest;
-        let keys = text::Words(&input[at + end - left..at + end]);
+        let keys = text::WordIter(&input[at + end - left..at + end]);
         self.look_up(core, input, at, &Get { keys, cas, touch }, used)
     }
 
@@ -469,9 +471,9 @@ impl Session {
     }
 
     /// Takes bytes of a value; at its end executes its command.
-    fn value(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+    fn value(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
-        let Pending::Value(incoming) = &mut self.pending else { return Step::Used(0) };
+        let Pending::Value(incoming) = &mut self.pending else { return ParseStep::Used(0) };
         let used = incoming.missing.min(rest.len() as u64) as usize;
         if used > 0 {
             if let Ok(writer) = &mut incoming.writer {
@@ -480,19 +482,19 @@ impl Session {
             incoming.missing -= used as u64;
         }
         // Nothing stands behind a binary one: whoever sent it may wait for its answer.
-        let line_end = if self.protocol == Protocol::Binary { 0 } else { 2 };
+        let line_end = if self.dialect == Dialect::Binary { 0 } else { 2 };
         if incoming.missing > 0 || used > 0 && line_end > 0 {
-            return Step::Used(used);
+            return ParseStep::Used(used);
         }
-        let Some(end) = rest.get(used..used + line_end) else { return Step::Need(line_end) };
+        let Some(end) = rest.get(used..used + line_end) else { return ParseStep::Need(line_end) };
         let pending = std::mem::replace(&mut self.pending, Pending::None);
-        let Pending::Value(incoming) = pending else { return Step::Used(0) };
+        let Pending::Value(incoming) = pending else { return ParseStep::Used(0) };
         let used = used + line_end;
         let Incoming { took_ns, expires, .. } = *incoming;
-        match self.protocol {
-            Protocol::Binary => {
+        match self.dialect {
+            Dialect::Binary => {
                 let (head, writer) = (incoming.head, incoming.writer);
-                let binary::Parsed::Request { request, .. } = binary::parse(&head) else {
+                let binary::ParsedBinary::Request { request, .. } = binary::parse(&head) else {
                     unreachable!("the header was a request when it came")
                 };
                 finish_binary(core, &request, writer, expires);
@@ -500,7 +502,7 @@ impl Session {
                 let words = [name.as_bytes(), request.key].into_iter();
                 self.end_alone(core, took_ns, words);
             }
-            Protocol::Resp => {
+            Dialect::Resp => {
                 if let Err(error) = &incoming.writer {
                     let text = super::redis::failed(error);
                     core.fail(&text);
@@ -511,33 +513,33 @@ impl Session {
                     self.finish_resp(core, &Args::default(), b"", *incoming);
                 }
             }
-            Protocol::Text | Protocol::Memcached => {
+            Dialect::Text | Dialect::Memcached => {
                 let (head, writer) = (incoming.head, incoming.writer);
                 finish_text(core, &head, writer, expires, end == b"\r\n");
                 self.end_alone(core, took_ns, text::line_words(&head));
             }
         }
-        Step::Used(used)
+        ParseStep::Used(used)
     }
 
-    fn rest(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> Step {
+    fn rest(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
-        let Pending::Rest(incoming) = &self.pending else { return Step::Used(0) };
+        let Pending::Rest(incoming) = &self.pending else { return ParseStep::Used(0) };
         let limits = Limits::new(self.client.known);
         match resp::parse_rest(rest, incoming.rest, limits, args, &mut self.scan) {
-            resp::Parsed::Need(need) => Step::Need(need),
-            resp::Parsed::Command { used } => {
+            resp::ParsedResp::Need(need) => ParseStep::Need(need),
+            resp::ParsedResp::Command { used } => {
                 let pending = std::mem::replace(&mut self.pending, Pending::None);
                 if let Pending::Rest(incoming) = pending {
                     self.finish_resp(core, args, rest, *incoming);
                 }
-                Step::Used(used)
+                ParseStep::Used(used)
             }
-            resp::Parsed::Violation(violation) => {
+            resp::ParsedResp::Violation(violation) => {
                 push_error(&mut core.out.bytes, format!("ERR {violation}").as_bytes());
                 self.fail(core)
             }
-            resp::Parsed::Large { .. } => unreachable!("words behind a value are not streamed"),
+            resp::ParsedResp::Large { .. } => unreachable!("words behind a value are not streamed"),
         }
     }
 
@@ -546,7 +548,7 @@ impl Session {
         let Incoming { head: key, writer, took_ns, .. } = incoming;
         core.count(Count::RespCommands);
         if let Ok(writer) = writer {
-            let mut call = Call { core, client: &mut self.client, input, args };
+            let mut call = RespCall { core, client: &mut self.client, input, args };
             if let Err(text) = redis_strings::set_streamed(&mut call, writer) {
                 core.fail(&text);
             }
@@ -555,29 +557,29 @@ impl Session {
         self.end_alone(core, took_ns, words);
     }
 
-    fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> Step {
+    fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
         let limits = Limits::new(self.client.known);
         match resp::parse(rest, limits, args, &mut self.scan) {
-            resp::Parsed::Need(need) => Step::Need(need),
-            resp::Parsed::Command { used } => {
+            resp::ParsedResp::Need(need) => ParseStep::Need(need),
+            resp::ParsedResp::Command { used } => {
                 self.command(core, args, input, at);
-                let Some(next) = core.unfinished.take() else { return Step::Used(used) };
+                let Some(next) = core.unfinished.take() else { return ParseStep::Used(used) };
                 let args = std::mem::take(args);
-                self.pending = Pending::Words(Words { used, args, next });
-                Step::Used(0)
+                self.pending = Pending::Words(SuspendedCommand { used, args, next });
+                ParseStep::Used(0)
             }
-            resp::Parsed::Large { used, len, rest: words } => {
+            resp::ParsedResp::Large { used, len, rest: words } => {
                 core.flush_batch(input);
-                self.end_run(core, input, at);
+                self.end_batch(core, input, at);
                 let key = args.get(rest, 1);
                 if !self.has_room(core, key, len) {
-                    return Step::Used(0);
+                    return ParseStep::Used(0);
                 }
                 self.stream(core, key, key, (len, 0, 0), words);
-                Step::Used(used)
+                ParseStep::Used(used)
             }
-            resp::Parsed::Violation(violation) => {
+            resp::ParsedResp::Violation(violation) => {
                 core.flush_batch(input);
                 let is_http = violation == resp::Violation::Http;
                 core.add(Count::HttpRefused, u64::from(is_http));
@@ -601,8 +603,8 @@ impl Session {
                 core.flush_batch(input);
             }
             core.count(Count::RespCommands);
-            core.laps.commands += 1;
-            let form = Form::Resp(self.client.version);
+            core.timer.commands += 1;
+            let form = ReplyFormat::Resp(self.client.version);
             return core.batch.push(at + start as usize, len as usize, form);
         }
         if args.len() == 3
@@ -611,78 +613,80 @@ impl Session {
             && args.get(rest, 0).eq_ignore_ascii_case(b"set")
         {
             let place = |(start, len): (u32, u32)| (start + at as u32, len);
-            let (key, value, answer) = (place(key), place(value), Answer::Resp);
-            core.laps.commands += 1;
-            return set_later(core, input, Set { key, value, flags: 0, expires: 0, answer });
+            let (key, value, answer) = (place(key), place(value), SetReply::Resp);
+            core.timer.commands += 1;
+            return set_later(core, input, PendingSet { key, value, flags: 0, expires: 0, answer });
         }
         core.flush_batch(input);
-        self.end_run(core, input, at);
-        Call { core, client: &mut self.client, input: rest, args }.run();
+        self.end_batch(core, input, at);
+        RespCall { core, client: &mut self.client, input: rest, args }.run();
         self.end_alone(core, 0, args.words(rest));
         self.closing = self.client.quits;
     }
 
     /// Goes on with a command.
-    fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+    fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let input = &input[at..];
         let pending = std::mem::replace(&mut self.pending, Pending::None);
-        let Pending::Words(Words { used, args, next }) = pending else { return Step::Used(0) };
+        let Pending::Words(SuspendedCommand { used, args, next }) = pending else {
+            return ParseStep::Used(0);
+        };
         let before_ns = next.0.took_ns;
-        Call { core, client: &mut self.client, input, args: &args }.go_on(next);
+        RespCall { core, client: &mut self.client, input, args: &args }.go_on(next);
         // It was counted when it began.
         self.end_part(core, before_ns, args.words(input));
-        let Some(next) = core.unfinished.take() else { return Step::Used(used) };
-        self.pending = Pending::Words(Words { used, args, next });
-        Step::Used(0)
+        let Some(next) = core.unfinished.take() else { return ParseStep::Used(used) };
+        self.pending = Pending::Words(SuspendedCommand { used, args, next });
+        ParseStep::Used(0)
     }
 
-    fn binary(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+    fn binary(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
         let (used, request) = match binary::parse(rest) {
-            binary::Parsed::Need(need) => return Step::Need(need),
-            binary::Parsed::Magic => return self.fail(core),
-            binary::Parsed::Request { used, request } => (used, request),
+            binary::ParsedBinary::Need(need) => return ParseStep::Need(need),
+            binary::ParsedBinary::Magic => return self.fail(core),
+            binary::ParsedBinary::Request { used, request } => (used, request),
         };
         let (opcode, quiet) = match core.binary_check(&request) {
             Ok(known) => known,
             Err(next) => {
-                core.laps.commands += 1;
+                core.timer.commands += 1;
                 self.next(next);
-                return Step::Used(used);
+                return ParseStep::Used(used);
             }
         };
         let Opcode::Store(verb) = opcode else {
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             let next = core.binary(&request, opcode, quiet);
             self.next(next);
-            return Step::Used(used);
+            return ParseStep::Used(used);
         };
         let len = u64::from(request.value_bytes);
         let expires = expiry(i64::from(request.extra32(4)), core.times());
         if len > core.shared.settings.value_bytes_max {
-            core.laps.commands += 1;
+            core.timer.commands += 1;
             core.binary_too_large(&request, verb);
-            self.next(Next::Skip(len));
+            self.next(AfterCommand::Skip(len));
         } else if len >= STREAM_BYTES_MIN && streams(verb) {
-            self.end_run(core, input, at);
+            self.end_batch(core, input, at);
             if !self.has_room(core, request.key, len) {
-                return Step::Used(0);
+                return ParseStep::Used(0);
             }
             let fields = (len, request.extra32(0), expires);
             self.stream(core, &rest[..used], request.key, fields, 0);
         } else {
             let end = used + request.value_bytes as usize;
-            let Some(value) = rest.get(used..end) else { return Step::Need(end) };
-            core.laps.commands += 1;
-            core.binary_store(&request, verb, quiet, (Value::Bytes(value), expires));
-            return Step::Used(end);
+            let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };
+            core.timer.commands += 1;
+            core.binary_store(&request, verb, quiet, (StoreValue::Bytes(value), expires));
+            return ParseStep::Used(end);
         }
-        Step::Used(used)
+        ParseStep::Used(used)
     }
 }
 
 /// Lets a value wait for others, behind look-ups that came before it.
-fn set_later(core: &mut Core, input: &[u8], set: Set) {
+fn set_later(core: &mut Core, input: &[u8], set: PendingSet) {
     if !core.batch.is_empty() {
         core.flush_batch(input);
     }
@@ -707,18 +711,19 @@ fn finish_text(
     expires: Millis,
     whole: bool,
 ) {
-    let text::Parsed::Command { command: Command::Store(store), .. } = text::parse(head, 0) else {
+    let text::ParsedText::Command { command: Command::Store(store), .. } = text::parse(head, 0)
+    else {
         unreachable!("the line was a storage command when it came")
     };
     match writer {
-        Ok(writer) => core.text_store(&store, Value::Written(writer), expires, whole),
+        Ok(writer) => core.text_store(&store, StoreValue::Written(writer), expires, whole),
         Err(_) => core.text_no_memory(&store),
     }
 }
 
 fn finish_binary(
     core: &mut Core,
-    request: &Request<'_>,
+    request: &BinaryRequest<'_>,
     writer: Result<Writer, Error>,
     expires: Millis,
 ) {
@@ -726,17 +731,19 @@ fn finish_binary(
         unreachable!("only values are streamed")
     };
     match writer {
-        Ok(writer) => core.binary_store(request, verb, quiet, (Value::Written(writer), expires)),
+        Ok(writer) => {
+            core.binary_store(request, verb, quiet, (StoreValue::Written(writer), expires))
+        }
         Err(_) => no_memory(core, request),
     }
 }
 
 /// How a binary request is called among commands that took long.
-fn binary_name(request: &Request<'_>) -> String {
+fn binary_name(request: &BinaryRequest<'_>) -> String {
     format!("binary {:#04x}", request.opcode)
 }
 
-fn no_memory(core: &mut Core, request: &Request<'_>) {
+fn no_memory(core: &mut Core, request: &BinaryRequest<'_>) {
     core.count(Count::NoMemory);
     core.binary_error(request, binary::Status::OutOfMemory);
 }

@@ -10,7 +10,7 @@ const WORDS_MAX: usize = 32;
 const WORD_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct SlowCommand {
     /// Counts from 0.
     pub id: u64,
     /// Seconds since the epoch.
@@ -37,7 +37,7 @@ fn redacted<'a>(words: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &
 
 #[derive(Debug, Default)]
 pub struct SlowLog {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<SlowCommand>,
     next_id: u64,
 }
 
@@ -53,7 +53,7 @@ impl SlowLog {
         if self.entries.len() == ENTRIES_MAX {
             self.entries.pop_back();
         }
-        self.entries.push_front(Entry {
+        self.entries.push_front(SlowCommand {
             id: self.next_id,
             at_s,
             took_us,
@@ -64,7 +64,7 @@ impl SlowLog {
         self.next_id += 1;
     }
 
-    pub fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &SlowCommand> {
         self.entries.iter()
     }
 

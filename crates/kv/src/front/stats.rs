@@ -2,14 +2,14 @@
 //! `INFO` and `CONFIG GET`, Prometheus. In: counters of all threads and of the cache. Called by the
 //! commands, and by the thread that answers over HTTP.
 
-use super::binary::{Reply, Request, Status};
+use super::binary::{BinaryReply, BinaryRequest, Status};
 use super::core::{Core, Shared};
 use super::counters::{self, Count};
 use super::memcached::VERSION;
 use super::redis_server;
-use super::text::Words;
+use super::text::WordIter;
 use crate::cache::{Mode, Stats};
-use crate::herd::What;
+use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Write;
@@ -24,7 +24,7 @@ fn pair(pairs: &mut Pairs, name: &str, value: impl ToString) {
 }
 
 /// Answers to `stats` with the words behind it.
-pub fn text(core: &mut Core, mut words: Words<'_>) {
+pub fn text(core: &mut Core, mut words: WordIter<'_>) {
     let word = words.next();
     let Some(pairs) = collect(core, word.unwrap_or(b"")) else {
         let answer: &[u8] = match word {
@@ -51,7 +51,7 @@ pub fn text(core: &mut Core, mut words: Words<'_>) {
 }
 
 /// Answers to a `STAT` request: each pair is an answer of its own, an empty one ends them.
-pub fn binary(core: &mut Core, request: &Request<'_>) {
+pub fn binary(core: &mut Core, request: &BinaryRequest<'_>) {
     let pairs = match request.key {
         b"reset" => {
             core.shared.reset_counts();
@@ -64,7 +64,7 @@ pub fn binary(core: &mut Core, request: &Request<'_>) {
     };
     let end = [(String::new(), String::new())];
     for (name, value) in pairs.iter().chain(&end) {
-        let head = Reply {
+        let head = BinaryReply {
             opcode: request.opcode,
             opaque: request.opaque,
             status: Status::Success,
@@ -145,7 +145,6 @@ const COUNTS: &[Counted] = &[
     ("auth_errors", Count::AuthErrors, "Wrong passwords"),
     ("bytes_read", Count::BytesRead, "Bytes received"),
     ("bytes_written", Count::BytesWritten, "Bytes sent"),
-    ("bytes_lent", Count::BytesLent, "Bytes sent whose memory was lent, not copied"),
 ];
 
 /// Why connections were refused or ended, by names of our own.
@@ -183,7 +182,7 @@ fn general(core: &Core) -> Pairs {
     put("curr_connections", shared.connections().to_string());
     put("total_connections", shared.count(Count::Accepted).to_string());
     put("rejected_connections", shared.count(Count::Rejected).to_string());
-    // Here they are sent away one by one, and doors stay open.
+    // Here they are sent away one by one, and listeners stay open.
     put("listen_disabled_num", shared.count(Count::Rejected).to_string());
     for (name, count, _) in COUNTS {
         put(name, shared.count(*count).to_string());
@@ -213,13 +212,13 @@ fn general(core: &Core) -> Pairs {
     pairs
 }
 
-/// What HERD's door has counted, if it is open.
+/// What HERD's listener has counted, if it is open.
 fn herd(shared: &Shared) -> Vec<(String, u64)> {
-    let Some(tallies) = shared.herd.get().filter(|tallies| !tallies.is_empty()) else {
+    let Some(counters) = shared.herd.get().filter(|counters| !counters.is_empty()) else {
         return Vec::new();
     };
-    let sum = |what| tallies.iter().map(|tallies| tallies.get(what)).sum();
-    What::ALL.iter().map(|(what, name)| (format!("herd_{name}"), sum(*what))).collect()
+    let sum = |what| counters.iter().map(|counters| counters.get(what)).sum();
+    HerdCounter::ALL.iter().map(|(what, name)| (format!("herd_{name}"), sum(*what))).collect()
 }
 
 fn settings(shared: &Shared) -> Pairs {

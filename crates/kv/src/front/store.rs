@@ -9,14 +9,14 @@ use super::text::Verb;
 use crate::cache::{Entry, Error, Millis, Writer};
 
 /// A value as it came.
-pub enum Value<'a> {
+pub enum StoreValue<'a> {
     Bytes(&'a [u8]),
     /// In the cache already, not visible yet.
     Written(Writer),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StoreOutcome {
     /// Done; the item has this version.
     Stored(u64),
     /// A condition on the item's presence did not hold.
@@ -33,11 +33,11 @@ pub enum Outcome {
     NotNumber,
 }
 
-impl Outcome {
+impl StoreOutcome {
     pub fn of(error: &Error) -> Self {
         match error {
-            Error::TooLarge { .. } | Error::KeySize { .. } => Outcome::TooLarge,
-            _ => Outcome::NoMemory,
+            Error::TooLarge { .. } | Error::KeySize { .. } => StoreOutcome::TooLarge,
+            _ => StoreOutcome::NoMemory,
         }
     }
 }
@@ -57,43 +57,47 @@ pub struct Change<'a> {
 }
 
 impl Core {
-    pub fn store(&mut self, change: &Change<'_>, value: Value<'_>) -> Outcome {
+    pub fn store(&mut self, change: &Change<'_>, value: StoreValue<'_>) -> StoreOutcome {
         self.count(Count::CmdSet);
         let plain = change.verb == Verb::Set && change.expires != PAST && !change.tells_cas;
         let stored = match value {
-            Value::Bytes(bytes) if plain => {
+            StoreValue::Bytes(bytes) if plain => {
                 let set =
                     self.cache().set(change.key, bytes, change.flags, change.expires, self.now);
-                set.map(Outcome::Stored)
+                set.map(StoreOutcome::Stored)
             }
             value => self.store_at(change, value),
         };
-        let outcome = stored.unwrap_or_else(|error| Outcome::of(&error));
+        let outcome = stored.unwrap_or_else(|error| StoreOutcome::of(&error));
         self.count_stored(change.verb, outcome);
         outcome
     }
 
-    fn count_stored(&self, verb: Verb, outcome: Outcome) {
+    fn count_stored(&self, verb: Verb, outcome: StoreOutcome) {
         match (verb, outcome) {
-            (_, Outcome::TooLarge) => self.count(Count::TooLarge),
-            (_, Outcome::NoMemory) => self.count(Count::NoMemory),
-            (Verb::Cas(_), Outcome::Stored(_)) => self.count(Count::CasHits),
-            (Verb::Cas(_), Outcome::Exists) => self.count(Count::CasBadval),
-            (Verb::Cas(_), Outcome::NotFound) => self.count(Count::CasMisses),
+            (_, StoreOutcome::TooLarge) => self.count(Count::TooLarge),
+            (_, StoreOutcome::NoMemory) => self.count(Count::NoMemory),
+            (Verb::Cas(_), StoreOutcome::Stored(_)) => self.count(Count::CasHits),
+            (Verb::Cas(_), StoreOutcome::Exists) => self.count(Count::CasBadval),
+            (Verb::Cas(_), StoreOutcome::NotFound) => self.count(Count::CasMisses),
             _ => {}
         }
     }
 
-    fn store_at(&mut self, change: &Change<'_>, value: Value<'_>) -> Result<Outcome, Error> {
+    fn store_at(
+        &mut self,
+        change: &Change<'_>,
+        value: StoreValue<'_>,
+    ) -> Result<StoreOutcome, Error> {
         let mut old = std::mem::take(&mut self.scratch);
         old.clear();
         let mut entry = self.shared.cache.entry(change.key, self.now)?;
         let (mut flags, mut expires, mut mark) = (change.flags, change.expires, None);
         let outcome = match (change.verb, entry.item()) {
             (Verb::Set, _) | (Verb::Add, None) | (Verb::Replace, Some(_)) => None,
-            (Verb::Add, Some(_)) | (Verb::Replace, None) => Some(Outcome::NotStored),
-            (Verb::Append | Verb::Prepend, None) => Some(Outcome::NotStored),
-            (Verb::Cas(_), None) => Some(Outcome::NotFound),
+            (Verb::Add, Some(_)) | (Verb::Replace, None) => Some(StoreOutcome::NotStored),
+            (Verb::Append | Verb::Prepend, None) => Some(StoreOutcome::NotStored),
+            (Verb::Cas(_), None) => Some(StoreOutcome::NotFound),
             (Verb::Cas(wanted), Some(item)) if wanted == item.cas() => None,
             // Versions are told by this server only, so another one is an older one; they need not
             // be in order, since items of different expiry lie in different segments.
@@ -102,19 +106,19 @@ impl Core {
                 mark = Some(item.meta().won);
                 None
             }
-            (Verb::Cas(_), Some(_)) => Some(Outcome::Exists),
+            (Verb::Cas(_), Some(_)) => Some(StoreOutcome::Exists),
             (Verb::Append | Verb::Prepend, Some(item)) => {
                 (flags, expires) = (item.flags(), item.expires());
                 item.append_to(&mut old)?;
                 let wrong = change.if_cas.is_some_and(|wanted| wanted != item.cas());
-                wrong.then_some(Outcome::Exists)
+                wrong.then_some(StoreOutcome::Exists)
             }
         };
         let stored = match outcome {
             Some(refused) => Ok(refused),
             None => put(&mut entry, change.verb, value, &old, flags, expires),
         };
-        if let Ok(Outcome::Stored(_)) = &stored {
+        if let Ok(StoreOutcome::Stored(_)) = &stored {
             if let Some(won) = mark {
                 entry.mark(true, won);
             }
@@ -129,7 +133,7 @@ impl Core {
 
     /// Counts a number up or down; `first` is stored, with an expiry, where there is none. A
     /// shorter number keeps its old length, with blanks, as in memcached.
-    pub fn count_by(&mut self, step: &Step<'_>) -> Result<Counted, Outcome> {
+    pub fn count_by(&mut self, step: &CounterStep<'_>) -> Result<Counted, StoreOutcome> {
         let mut text = std::mem::take(&mut self.scratch);
         text.clear();
         let done = self.count_at(step, &mut text);
@@ -141,30 +145,34 @@ impl Core {
         };
         match &done {
             Ok(_) => self.count(hits),
-            Err(Outcome::NotFound) => self.count(misses),
+            Err(StoreOutcome::NotFound) => self.count(misses),
             Err(_) => {}
         }
         done
     }
 
-    fn count_at(&self, step: &Step<'_>, text: &mut Vec<u8>) -> Result<Counted, Outcome> {
-        let failed = |error: Error| Outcome::of(&error);
+    fn count_at(
+        &self,
+        step: &CounterStep<'_>,
+        text: &mut Vec<u8>,
+    ) -> Result<Counted, StoreOutcome> {
+        let failed = |error: Error| StoreOutcome::of(&error);
         let mut entry = self.shared.cache.entry(step.key, self.now).map_err(failed)?;
         let Some(item) = entry.item() else {
-            let (first, expires) = step.first.ok_or(Outcome::NotFound)?;
+            let (first, expires) = step.first.ok_or(StoreOutcome::NotFound)?;
             let value = Decimal::new(first);
             let cas = entry.put(&[value.as_bytes()], 0, expires).map_err(failed)?;
             return Ok(Counted { value: first, cas, expires: None });
         };
         let meta = item.meta();
         if meta.len == 0 || meta.len > NUMBER_BYTES_MAX {
-            return Err(Outcome::NotNumber);
+            return Err(StoreOutcome::NotNumber);
         }
         if step.cas != 0 && step.cas != meta.cas {
-            return Err(Outcome::Exists);
+            return Err(StoreOutcome::Exists);
         }
         item.append_to(text).map_err(failed)?;
-        let value = unsigned(text).ok_or(Outcome::NotNumber)?;
+        let value = unsigned(text).ok_or(StoreOutcome::NotNumber)?;
         let value = if step.down {
             value.saturating_sub(step.delta)
         } else {
@@ -180,21 +188,21 @@ impl Core {
     }
 
     /// Gives an item a new expiry.
-    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Outcome {
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> StoreOutcome {
         self.count(Count::CmdTouch);
         let expires = expiry(exptime, self.times());
         let touched = self.shared.cache.entry(key, self.now).map(|mut entry| {
             match entry.item().map(|item| item.cas()) {
-                None => Outcome::NotFound,
+                None => StoreOutcome::NotFound,
                 Some(cas) => match set_expiry(&mut entry, expires) {
-                    Ok(()) => Outcome::Stored(cas),
-                    Err(error) => Outcome::of(&error),
+                    Ok(()) => StoreOutcome::Stored(cas),
+                    Err(error) => StoreOutcome::of(&error),
                 },
             }
         });
-        let outcome = touched.unwrap_or(Outcome::NotFound);
+        let outcome = touched.unwrap_or(StoreOutcome::NotFound);
         self.count(match outcome {
-            Outcome::NotFound => Count::TouchMisses,
+            StoreOutcome::NotFound => Count::TouchMisses,
             _ => Count::TouchHits,
         });
         self.count_no_memory(outcome);
@@ -202,24 +210,24 @@ impl Core {
     }
 
     /// Counts what failed for want of memory.
-    pub fn count_no_memory(&self, outcome: Outcome) {
-        self.add(Count::NoMemory, u64::from(outcome == Outcome::NoMemory));
+    pub fn count_no_memory(&self, outcome: StoreOutcome) {
+        self.add(Count::NoMemory, u64::from(outcome == StoreOutcome::NoMemory));
     }
 
     /// Removes an item, if it has version `cas` or `cas` is 0.
-    pub fn delete(&mut self, key: &[u8], cas: u64) -> Outcome {
+    pub fn delete(&mut self, key: &[u8], cas: u64) -> StoreOutcome {
         let removed = self.shared.cache.entry(key, self.now).map(|mut entry| {
             match entry.item().map(|item| item.cas()) {
-                None => Outcome::NotFound,
-                Some(there) if cas != 0 && cas != there => Outcome::Exists,
+                None => StoreOutcome::NotFound,
+                Some(there) if cas != 0 && cas != there => StoreOutcome::Exists,
                 Some(there) => {
                     entry.remove();
-                    Outcome::Stored(there)
+                    StoreOutcome::Stored(there)
                 }
             }
         });
-        let outcome = removed.unwrap_or(Outcome::NotFound);
-        let hit = matches!(outcome, Outcome::Stored(_));
+        let outcome = removed.unwrap_or(StoreOutcome::NotFound);
+        let hit = matches!(outcome, StoreOutcome::Stored(_));
         self.count(if hit { Count::DeleteHits } else { Count::DeleteMisses });
         outcome
     }
@@ -241,7 +249,7 @@ impl Core {
 const NUMBER_BYTES_MAX: u64 = 512 << 10;
 
 /// A step of a counter.
-pub struct Step<'a> {
+pub struct CounterStep<'a> {
     pub key: &'a [u8],
     pub delta: u64,
     /// Down to 0, instead of up and around.
@@ -293,20 +301,20 @@ pub fn commit(entry: &mut Entry<'_>, writer: Writer, expires: Millis) -> Result<
 fn put(
     entry: &mut Entry<'_>,
     verb: Verb,
-    value: Value<'_>,
+    value: StoreValue<'_>,
     old: &[u8],
     flags: u32,
     expires: Millis,
-) -> Result<Outcome, Error> {
+) -> Result<StoreOutcome, Error> {
     if expires == PAST {
         entry.remove();
-        return Ok(Outcome::Stored(0));
+        return Ok(StoreOutcome::Stored(0));
     }
     let cas = match (value, verb) {
-        (Value::Bytes(bytes), Verb::Append) => entry.put(&[old, bytes], flags, expires)?,
-        (Value::Bytes(bytes), Verb::Prepend) => entry.put(&[bytes, old], flags, expires)?,
-        (Value::Bytes(bytes), _) => entry.put(&[bytes], flags, expires)?,
-        (Value::Written(writer), _) => commit(entry, writer, expires)?,
+        (StoreValue::Bytes(bytes), Verb::Append) => entry.put(&[old, bytes], flags, expires)?,
+        (StoreValue::Bytes(bytes), Verb::Prepend) => entry.put(&[bytes, old], flags, expires)?,
+        (StoreValue::Bytes(bytes), _) => entry.put(&[bytes], flags, expires)?,
+        (StoreValue::Written(writer), _) => commit(entry, writer, expires)?,
     };
-    Ok(Outcome::Stored(cas))
+    Ok(StoreOutcome::Stored(cas))
 }

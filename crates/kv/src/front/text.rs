@@ -8,7 +8,7 @@
 
 use super::bytes::{signed32, unsigned, unsigned32};
 use super::http;
-use super::meta::{self, Meta};
+use super::meta::{self, MetaCommand};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
 /// Words of a line that are told apart, as in memcached; only `get` takes more.
@@ -18,7 +18,7 @@ pub const WORDS_MAX: usize = 23;
 /// allocation each time.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
-pub enum Parsed<'a> {
+pub enum ParsedText<'a> {
     /// No whole line yet.
     Need,
     /// A command whose line is `used` bytes long, the line end with it.
@@ -40,7 +40,7 @@ pub enum Command<'a> {
     /// `delete`.
     Delete(Quiet<&'a [u8]>),
     /// `incr` and `decr`.
-    Count(Quiet<Count<'a>>),
+    Count(Quiet<CounterChange<'a>>),
     /// `touch`: key and expiry.
     Touch(Quiet<(&'a [u8], i32)>),
     /// `flush_all`, with a delay in seconds.
@@ -54,9 +54,9 @@ pub enum Command<'a> {
     /// A line of HTTP: as `quit`.
     Http,
     /// `stats`, with the words behind it.
-    Stats(Words<'a>),
+    Stats(WordIter<'a>),
     /// A meta command that has no value.
-    Meta(Meta<'a>),
+    Meta(MetaCommand<'a>),
     Refused(Quiet<Refusal>),
     /// As [`Command::Refused`], and so many bytes that follow are not commands.
     RefusedWithData(Refusal, u64),
@@ -73,7 +73,7 @@ pub struct Quiet<T> {
 /// A look-up of several keys.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Get<'a> {
-    pub keys: Words<'a>,
+    pub keys: WordIter<'a>,
     /// Whether answers carry the 64-bit version.
     pub cas: bool,
     /// A new expiry for each key.
@@ -108,12 +108,12 @@ pub struct Store<'a> {
     pub len: u32,
     pub quiet: bool,
     /// The flags of `ms`, whose answer is another one.
-    pub meta: Option<Meta<'a>>,
+    pub meta: Option<MetaCommand<'a>>,
 }
 
 /// A change of a number.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Count<'a> {
+pub struct CounterChange<'a> {
     pub key: &'a [u8],
     pub delta: u64,
     /// Down to 0 at most, instead of up.
@@ -187,9 +187,9 @@ pub enum Refusal {
 
 /// Words with blanks between them, cut off one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words<'a>(pub &'a [u8]);
+pub struct WordIter<'a>(pub &'a [u8]);
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for WordIter<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -203,9 +203,9 @@ impl<'a> Iterator for Words<'a> {
 }
 
 /// The words of the line at the beginning of `input`, without its end.
-pub fn line_words(input: &[u8]) -> Words<'_> {
+pub fn line_words(input: &[u8]) -> WordIter<'_> {
     let line = &input[..memchr::memchr(b'\n', input).unwrap_or(input.len())];
-    Words(line.strip_suffix(b"\r").unwrap_or(line))
+    WordIter(line.strip_suffix(b"\r").unwrap_or(line))
 }
 
 /// The first words of a line.
@@ -213,14 +213,14 @@ pub struct Line<'a> {
     words: [&'a [u8]; WORDS_MAX],
     count: usize,
     /// What is behind the first word.
-    tail: Words<'a>,
+    tail: WordIter<'a>,
 }
 
 impl<'a> Line<'a> {
     fn new(line: &'a [u8]) -> Self {
         let mut words = [&[][..]; WORDS_MAX];
         let mut count = 0;
-        let mut rest = Words(line);
+        let mut rest = WordIter(line);
         let mut tail = rest;
         while count < WORDS_MAX
             && let Some(word) = rest.next()
@@ -245,9 +245,9 @@ impl<'a> Line<'a> {
 }
 
 /// The command at the beginning of `input`. `seen` bytes of it are known to hold no line end.
-pub fn parse(input: &[u8], seen: usize) -> Parsed<'_> {
+pub fn parse(input: &[u8], seen: usize) -> ParsedText<'_> {
     let Some(end) = memchr::memchr(b'\n', &input[seen.min(input.len())..]) else {
-        return if fits(input) { Parsed::Need } else { Parsed::TooLong };
+        return if fits(input) { ParsedText::Need } else { ParsedText::TooLong };
     };
     let end = end + seen;
     // A carriage return that stands alone stays, and is no command.
@@ -258,7 +258,7 @@ pub fn parse(input: &[u8], seen: usize) -> Parsed<'_> {
         let quiet = false;
         Command::Refused(Quiet { what: refusal, quiet })
     });
-    Parsed::Command { used: end + 1, command }
+    ParsedText::Command { used: end + 1, command }
 }
 
 /// Whether a line without an end may still become a command: look-ups may name many keys.
@@ -280,7 +280,7 @@ fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
     if let Some(keys) = bytes.strip_prefix(b"get ")
         && keys.first().is_some_and(|byte| *byte != b' ')
     {
-        return get(Words(keys), false);
+        return get(WordIter(keys), false);
     }
     let line = Line::new(bytes);
     let (Some(name), count) = (line.words().first().copied(), line.count) else {
@@ -314,7 +314,7 @@ fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
     }
 }
 
-fn get(keys: Words<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
+fn get(keys: WordIter<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
     // A line that is short enough holds no key that is too long.
     if keys.0.len() > MEMCACHED_KEY_BYTES_MAX {
         let mut keys = keys;
@@ -375,7 +375,7 @@ fn count_by<'a>(line: &Line<'a>, down: bool) -> Command<'a> {
         return refused(Refusal::Format, quiet);
     }
     match unsigned(line.words()[2]) {
-        Some(delta) => Command::Count(Quiet { what: Count { key, delta, down }, quiet }),
+        Some(delta) => Command::Count(Quiet { what: CounterChange { key, delta, down }, quiet }),
         None => refused(Refusal::Delta, quiet),
     }
 }
@@ -433,7 +433,7 @@ mod tests {
 
     fn one(line: &str) -> Command<'_> {
         match parse(line.as_bytes(), 0) {
-            Parsed::Command { used, command } => {
+            ParsedText::Command { used, command } => {
                 assert_eq!(used, line.len());
                 command
             }
@@ -477,13 +477,13 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_bounded() {
-        assert_eq!(parse(&[b'x'; LINE_BYTES_MAX], 0), Parsed::Need);
-        assert_eq!(parse(&[b'x'; LINE_BYTES_MAX + 1], 0), Parsed::TooLong);
+        assert_eq!(parse(&[b'x'; LINE_BYTES_MAX], 0), ParsedText::Need);
+        assert_eq!(parse(&[b'x'; LINE_BYTES_MAX + 1], 0), ParsedText::TooLong);
         let mut line = b"get ".to_vec();
         line.resize(LINE_GET_BYTES_MAX, b'k');
-        assert_eq!(parse(&line, 0), Parsed::Need);
+        assert_eq!(parse(&line, 0), ParsedText::Need);
         line.push(b'k');
-        assert_eq!(parse(&line, line.len()), Parsed::TooLong);
+        assert_eq!(parse(&line, line.len()), ParsedText::TooLong);
     }
 
     proptest! {
@@ -493,7 +493,7 @@ mod tests {
         ) {
             let bytes = line.as_bytes();
             for split in 0..bytes.len() {
-                prop_assert_eq!(parse(&bytes[..split], 0), Parsed::Need);
+                prop_assert_eq!(parse(&bytes[..split], 0), ParsedText::Need);
                 prop_assert_eq!(parse(bytes, split), parse(bytes, 0));
             }
         }
@@ -501,7 +501,7 @@ mod tests {
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut at = 0;
-            while let Parsed::Command { used, .. } = parse(&bytes[at..], 0) {
+            while let ParsedText::Command { used, .. } = parse(&bytes[at..], 0) {
                 prop_assert!(used > 0 && at + used <= bytes.len());
                 at += used;
             }

@@ -1,17 +1,16 @@
 //! One thread's loop: sleeps until connections have something to say, serves them, sends once for
 //! each. Owns its connections for their whole life; new ones come through an [`Inbox`].
 
-use super::connection::{Connection, Fate};
-use super::core::{Core, Door};
+use super::connection::{Connection, NextInterest};
+use super::core::{Core, Protocol};
 use super::counters::Count;
-use super::looks::Looks;
-use super::redis::Client;
+use super::redis::ClientInfo;
 use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{
-    EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES,
+    BUSY_POLLS, EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, LINGER_MS_MAX, READ_BYTES,
 };
 use rackpool_hw::addresses::Place;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
@@ -23,13 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A client that was let in.
-pub struct Guest {
+pub struct AcceptedConnection {
     /// Its socket, which does not block.
     pub fd: OwnedFd,
-    pub door: Door,
+    pub protocol: Protocol,
     pub addr: String,
-    /// Whether it is on this host.
-    pub is_neighbour: bool,
     /// How its bytes travel.
     pub channel: Channel,
     /// The place of its address.
@@ -38,11 +35,11 @@ pub struct Guest {
     pub is_too_many: bool,
 }
 
-impl Guest {
+impl AcceptedConnection {
     pub fn refuse(self) {
-        let text: &[u8] = match self.door {
-            Door::Memcached => b"ERROR Too many open connections\r\n",
-            Door::Resp => b"-ERR max number of clients reached\r\n",
+        let text: &[u8] = match self.protocol {
+            Protocol::Memcached => b"ERROR Too many open connections\r\n",
+            Protocol::Resp => b"-ERR max number of clients reached\r\n",
         };
         if self.channel.is_plain() {
             // Who does not take it at once need not know why.
@@ -53,7 +50,7 @@ impl Guest {
 
 /// Where a worker finds its new clients.
 pub struct Inbox {
-    guests: Mutex<Vec<Guest>>,
+    accepted: Mutex<Vec<AcceptedConnection>>,
     wake: WakeEvent,
 }
 
@@ -63,11 +60,11 @@ impl Inbox {
     /// # Errors
     /// If no descriptor is left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { guests: Mutex::default(), wake: WakeEvent::new()? })
+        Ok(Self { accepted: Mutex::default(), wake: WakeEvent::new()? })
     }
 
-    pub fn push(&self, guest: Guest) {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner).push(guest);
+    pub fn push(&self, accepted: AcceptedConnection) {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
         self.wake.notify();
     }
 
@@ -97,7 +94,6 @@ pub struct Worker<'i> {
     /// When they may be looked for again.
     next_search: Millis,
     buffer: Vec<u8>,
-    looks: Looks,
 }
 
 impl<'i> Worker<'i> {
@@ -110,9 +106,8 @@ impl<'i> Worker<'i> {
         poller.add(&inbox.wake, TOKEN_WAKE, Interest::Read)?;
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
-        let looks = Looks::default();
         let (silent, next_search) = (Vec::new(), 0);
-        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer, looks })
+        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer })
     }
 
     /// Serves until the server ends.
@@ -132,7 +127,7 @@ impl<'i> Worker<'i> {
             }
             for event in &events {
                 match event.token {
-                    TOKEN_WAKE => self.let_in(),
+                    TOKEN_WAKE => self.register(),
                     token => self.serve(token as usize, event),
                 }
             }
@@ -196,10 +191,8 @@ impl<'i> Worker<'i> {
 
     /// Waits until somebody comes, or a flush is due; not at all if there is something to tidy up.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
-        let commands = self.core.shared.counters[self.core.thread].get(Count::RespCommands);
-        for _ in 0..self.looks.after(commands, events.len() as u64) {
+        for _ in 0..BUSY_POLLS {
             if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
-                self.looks.found();
                 return Ok(());
             }
         }
@@ -208,40 +201,40 @@ impl<'i> Worker<'i> {
         Ok(())
     }
 
-    fn let_in(&mut self) {
+    fn register(&mut self) {
         self.inbox.wake.drain();
-        let mut guests = self.inbox.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        let guests = std::mem::take(&mut *guests);
-        for guest in guests {
+        let mut accepted = self.inbox.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        let accepted = std::mem::take(&mut *accepted);
+        for accepted in accepted {
             self.core.count(Count::Accepted);
-            if guest.is_too_many && !self.make_room(&guest) {
+            if accepted.is_too_many && !self.make_room(&accepted) {
                 self.core.count(Count::Closed);
                 self.core.count(Count::Rejected);
-                guest.refuse();
+                accepted.refuse();
                 continue;
             }
-            self.let_one_in(guest);
+            self.register_one(accepted);
         }
         self.hold_less();
     }
 
-    fn let_one_in(&mut self, guest: Guest) {
+    fn register_one(&mut self, accepted: AcceptedConnection) {
         let shared = &self.core.shared;
         let settings = &shared.settings;
-        let known = match guest.door {
-            Door::Memcached => settings.users.is_empty(),
-            Door::Resp => settings.password.is_none(),
+        let known = match accepted.protocol {
+            Protocol::Memcached => settings.users.is_empty(),
+            Protocol::Resp => settings.password.is_none(),
         };
         // Relaxed: a number that nobody else gets.
         let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
-        let client = Client { id, addr: guest.addr, known, ..Client::default() };
+        let client = ClientInfo { id, addr: accepted.addr, known, ..ClientInfo::default() };
         let now = self.core.now;
-        if guest.door == Door::Resp {
+        if accepted.protocol == Protocol::Resp {
             shared.clients.came(&client, now);
         }
-        let session = Session::new(guest.door, client);
-        let Guest { fd, channel, is_neighbour, place, .. } = guest;
-        let connection = Connection::new(fd, session, (channel, is_neighbour), place, now);
+        let session = Session::new(accepted.protocol, client);
+        let AcceptedConnection { fd, channel, place, .. } = accepted;
+        let connection = Connection::new(fd, session, channel, place, now);
         let connection = Box::new(connection);
         let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
         if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
@@ -259,9 +252,9 @@ impl<'i> Worker<'i> {
 
     /// Ends a connection that is silent, so that a new one can be let in. Not one of an address
     /// with fewer connections than the new one's.
-    fn make_room(&mut self, guest: &Guest) -> bool {
+    fn make_room(&mut self, accepted: &AcceptedConnection) -> bool {
         let count = |place: &Option<Place>| place.as_ref().map_or(0, Place::count);
-        let (now, newcomers) = (self.core.now, count(&guest.place));
+        let (now, newcomers) = (self.core.now, count(&accepted.place));
         if self.silent.is_empty() && now >= self.next_search {
             self.find_silent();
             self.next_search = if self.silent.is_empty() { now + EVICTION_PAUSE_MS } else { now };
@@ -297,17 +290,17 @@ impl<'i> Worker<'i> {
     fn serve(&mut self, index: usize, event: &Readiness) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let before = connection.held_bytes();
-        let fate = connection.serve(&mut self.core, &mut self.buffer, event);
+        let next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
         note_held(&self.core, before, connection.held_bytes());
-        match fate {
-            Fate::End => return self.end(index),
-            Fate::Wait(interest) if interest != connection.interest => {
+        match next_interest {
+            NextInterest::End => return self.end(index),
+            NextInterest::Wait(interest) if interest != connection.interest => {
                 connection.interest = interest;
                 if self.poller.modify(&**connection, index as u64, interest).is_err() {
                     return self.end(index);
                 }
             }
-            Fate::Wait(_) => {}
+            NextInterest::Wait(_) => {}
         }
         self.hold_less();
     }
@@ -351,7 +344,7 @@ impl<'i> Worker<'i> {
             let Some(connection) = &self.connections[index] else { continue };
             let silent = now.saturating_sub(connection.active);
             let has_stalled = silent > settings.stall_ms;
-            if connection.is_parting() && silent > PARTING_MS_MAX {
+            if connection.is_lingering() && silent > LINGER_MS_MAX {
                 self.end(index);
                 continue;
             }

@@ -26,12 +26,12 @@ pub use timer::{REMIND_AFTER_MS, REMINDERS_MAX};
 
 use super::error::{Error, Result};
 use super::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
-use super::link::{Lane, Link};
 use super::message::{
-    HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message, reply_number, request_number,
+    HEAD_BYTES, Head, KEY_BYTES_MAX, Message, MessageKind, reply_number, request_number,
 };
-use super::near::Near;
-use super::slot::{self, Form};
+use super::shm::ShmTransport;
+use super::slot::{self, SlotFormat};
+use super::transport::{Lane, Transport};
 use first_look::FirstLook;
 use rackpool_core::seam::Mem;
 use rackpool_hw::wait::{Pause, Waiter, look_again};
@@ -71,13 +71,13 @@ pub enum Answer<'a> {
 }
 
 /// An answer whose value, if it has one, is in its slot still.
-struct Taken {
+struct ReceivedReply {
     /// Its request's, as in [`Ticket`].
     number: u64,
     /// Whether anybody waits for it.
     is_wanted: bool,
     head: Head,
-    kind: Kind,
+    kind: MessageKind,
     is_apart: bool,
     value_at: u64,
 }
@@ -101,7 +101,7 @@ impl Sizes {
 }
 
 /// A client of a server on this host, or, with another link, elsewhere.
-pub struct Client<L = Near> {
+pub struct Client<L = ShmTransport> {
     link: L,
     lanes: Vec<Lane>,
     /// Of each lane; apart, since submitting and taking do not touch them.
@@ -136,12 +136,12 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`]; [`Error::BadOption`].
     pub fn connect_with(name: &str, windows: u32) -> Result<Client> {
-        let (near, geometry, seed) = Near::connect(name, windows)?;
+        let (near, geometry, seed) = ShmTransport::connect(name, windows)?;
         Ok(Client::over(near, geometry, seed))
     }
 }
 
-impl<L: Link> Client<L> {
+impl<L: Transport> Client<L> {
     /// A client that has been let in.
     pub(super) fn over(link: L, geometry: Geometry, seed: u64) -> Client<L> {
         Client {
@@ -197,7 +197,7 @@ impl<L: Link> Client<L> {
     /// [`Error::KeySize`], [`Error::Busy`].
     #[inline]
     pub fn submit_get(&mut self, key: &[u8]) -> Result<Ticket> {
-        self.submit(Kind::Get, key, &[], 0, 0)
+        self.submit(MessageKind::Get, key, &[], 0, 0)
     }
 
     /// Submits a value of at most [`Client::value_bytes_max`] that expires at `expires`
@@ -213,7 +213,7 @@ impl<L: Link> Client<L> {
         flags: u32,
         expires: u64,
     ) -> Result<Ticket> {
-        self.submit(Kind::Put, key, value, flags, expires)
+        self.submit(MessageKind::Put, key, value, flags, expires)
     }
 
     /// Submits the removal of a key. Does not block.
@@ -222,7 +222,7 @@ impl<L: Link> Client<L> {
     /// [`Error::KeySize`], [`Error::Busy`].
     #[inline]
     pub fn submit_delete(&mut self, key: &[u8]) -> Result<Ticket> {
-        self.submit(Kind::Delete, key, &[], 0, 0)
+        self.submit(MessageKind::Delete, key, &[], 0, 0)
     }
 
     #[inline]
@@ -236,7 +236,7 @@ impl<L: Link> Client<L> {
     #[inline(always)]
     fn submit(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         key: &[u8],
         value: &[u8],
         flags: u32,
@@ -357,7 +357,7 @@ impl<L: Link> Client<L> {
 
     /// Takes the next answer of a server thread, if it is there.
     #[inline(always)]
-    fn take(&mut self, server: usize) -> Result<Option<Taken>> {
+    fn take(&mut self, server: usize) -> Result<Option<ReceivedReply>> {
         let lane = &mut self.lanes[server];
         if !lane.is_waiting() {
             return Ok(None);
@@ -377,13 +377,13 @@ impl<L: Link> Client<L> {
             replies.prefetch(ahead + LINE_BYTES);
         }
         let kind = match head.is_found(&self.geometry) {
-            true => Some(Kind::Found),
+            true => Some(MessageKind::Found),
             false => head.checked(&self.geometry),
         };
         match kind {
             Some(kind) if head.number == reply_number(asked) && !kind.is_request() => {
                 let (number, is_wanted) = (lane.answered, lane.answered > lane.given_up);
-                Ok(Some(Taken { number, is_wanted, head, kind, is_apart, value_at }))
+                Ok(Some(ReceivedReply { number, is_wanted, head, kind, is_apart, value_at }))
             }
             _ => Err(Error::Corrupt { what: "a reply" }),
         }
@@ -391,8 +391,8 @@ impl<L: Link> Client<L> {
 
     /// The message of an answer, with its value in private memory.
     #[inline(always)]
-    fn reply_of(&mut self, server: usize, taken: &Taken) -> Message<'_> {
-        let Taken { head, kind, .. } = *taken;
+    fn reply_of(&mut self, server: usize, taken: &ReceivedReply) -> Message<'_> {
+        let ReceivedReply { head, kind, .. } = *taken;
         let value = &mut self.message[..head.value_bytes()];
         let replies = replies_of(&self.link, server as u32, taken.is_apart);
         replies.bare().copy_out(taken.value_at, value);
@@ -410,7 +410,7 @@ impl<L: Link> Client<L> {
         (0..).zip(lanes).any(|(server, lane)| {
             let (_, replies, at) = reply_place(link, server, lane);
             let asked = request_number(lane.answered + 1);
-            lane.is_waiting() && Form::Ordered.is_published(replies, at, geometry, asked)
+            lane.is_waiting() && SlotFormat::Ordered.is_published(replies, at, geometry, asked)
         })
     }
 
@@ -525,7 +525,7 @@ impl<L: Link> Client<L> {
         self.check_idle()?;
         let ticket = self.submit_get(key)?;
         let found = self.call(ticket, |client, taken| {
-            if taken.kind != Kind::Found {
+            if taken.kind != MessageKind::Found {
                 return client.absence(taken).map(|()| None);
             }
             let slots = replies_of(&client.link, ticket.server, taken.is_apart);
@@ -590,7 +590,7 @@ impl<L: Link> Client<L> {
 
     /// Why a look-up's answer has no value: an error, unless there is none.
     #[inline(never)]
-    fn absence(&self, taken: &Taken) -> Result<()> {
+    fn absence(&self, taken: &ReceivedReply) -> Result<()> {
         match self.answer(taken) {
             Answer::Refused(error) => Err(error),
             _ => Ok(()),
@@ -598,8 +598,8 @@ impl<L: Link> Client<L> {
     }
 
     /// What an answer says beside its value.
-    fn answer(&self, taken: &Taken) -> Answer<'_> {
-        let Taken { head, kind, .. } = *taken;
+    fn answer(&self, taken: &ReceivedReply) -> Answer<'_> {
+        let ReceivedReply { head, kind, .. } = *taken;
         answer_of(&Message { head, kind, key: &[], value: &[] }, &self.geometry)
     }
 
@@ -607,7 +607,7 @@ impl<L: Link> Client<L> {
     fn call<R>(
         &mut self,
         ticket: Ticket,
-        take: impl FnOnce(&Client<L>, &Taken) -> Result<R>,
+        take: impl FnOnce(&Client<L>, &ReceivedReply) -> Result<R>,
     ) -> Result<R> {
         self.ring();
         for _ in 0..self.first_look.pauses() {
@@ -631,11 +631,11 @@ impl<L: Link> Client<L> {
 
     /// Waits for the answer to a request, and takes it.
     #[inline(never)]
-    fn await_answer(&mut self, ticket: Ticket) -> Result<Taken> {
+    fn await_answer(&mut self, ticket: Ticket) -> Result<ReceivedReply> {
         self.await_only(ticket).map_err(|error| self.give_up(ticket, error))
     }
 
-    fn await_only(&mut self, ticket: Ticket) -> Result<Taken> {
+    fn await_only(&mut self, ticket: Ticket) -> Result<ReceivedReply> {
         loop {
             self.wait()?;
             match self.take(ticket.server as usize)? {
@@ -667,7 +667,7 @@ impl<L: Link> Client<L> {
 
 /// Where the next answer of a server thread comes: whether apart, and where its slot begins.
 #[inline(always)]
-fn reply_place<'a, L: Link>(link: &'a L, server: u32, lane: &Lane) -> (bool, &'a Window, u64) {
+fn reply_place<'a, L: Transport>(link: &'a L, server: u32, lane: &Lane) -> (bool, &'a Window, u64) {
     match link.apart(server) {
         Some(apart) if lane.apart == lane.answered + 1 => (true, apart, 0),
         _ => (false, link.replies(server), lane.answer_at),
@@ -676,7 +676,7 @@ fn reply_place<'a, L: Link>(link: &'a L, server: u32, lane: &Lane) -> (bool, &'a
 
 /// Where the value of an answer is that was taken.
 #[inline(always)]
-fn replies_of<L: Link>(link: &L, server: u32, is_apart: bool) -> &Window {
+fn replies_of<L: Transport>(link: &L, server: u32, is_apart: bool) -> &Window {
     match link.apart(server) {
         Some(apart) if is_apart => apart,
         _ => link.replies(server),
@@ -687,19 +687,19 @@ fn replies_of<L: Link>(link: &L, server: u32, is_apart: bool) -> &Window {
 fn answer_of<'a>(reply: &Message<'a>, geometry: &Geometry) -> Answer<'a> {
     let (flags, extra) = (reply.head.flags(), reply.head.extra);
     match reply.kind {
-        Kind::Found => Answer::Found { value: reply.value, flags, expires: extra },
-        Kind::Missing => Answer::Missing,
-        Kind::Stored => Answer::Stored,
-        Kind::Deleted => Answer::Deleted,
-        Kind::TooLarge => {
+        MessageKind::Found => Answer::Found { value: reply.value, flags, expires: extra },
+        MessageKind::Missing => Answer::Missing,
+        MessageKind::Stored => Answer::Stored,
+        MessageKind::Deleted => Answer::Deleted,
+        MessageKind::TooLarge => {
             let max_bytes = geometry.value_bytes.into();
             Answer::Refused(Error::ValueSize { bytes: extra, max_bytes })
         }
-        Kind::TooLong => {
+        MessageKind::TooLong => {
             Answer::Refused(Error::ValueSize { bytes: flags.into(), max_bytes: extra })
         }
-        Kind::NoMemory => Answer::Refused(Error::OutOfMemory),
-        Kind::Unreachable => Answer::Refused(Error::Tier),
+        MessageKind::NoMemory => Answer::Refused(Error::OutOfMemory),
+        MessageKind::Unreachable => Answer::Refused(Error::Tier),
         _ => Answer::Refused(Error::Malformed),
     }
 }

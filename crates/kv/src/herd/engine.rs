@@ -13,19 +13,19 @@
 //! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
 //! of its successor, and needs no no-op to drain. The pipeline is here as the mode to compare with.
 
-mod desk;
+mod reply_writer;
 mod slots;
 
 pub use slots::ClientSlots;
 
+use super::counters::{HerdCounter, ThreadCounters};
 use super::geometry::Geometry;
-use super::slot::Form;
-use super::tally::{Tally, What};
+use super::slot::SlotFormat;
 use crate::cache::{Cache, Millis};
-use desk::Desk;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_hw::window::Window;
-use slots::{BATCH, Batch, Slots, Taken, Work};
+use reply_writer::ReplyWriter;
+use slots::{BATCH, DequeuedRequest, RequestBatch, Slots, Work};
 
 /// Requests that a two-stage pipeline holds back: one whose bucket is on its way, one whose item
 /// is.
@@ -55,9 +55,9 @@ pub struct Replied {
 /// The engine of one serving thread.
 pub struct Engine {
     cache: Cache,
-    form: Form,
-    desk: Desk,
-    batch: Batch,
+    form: SlotFormat,
+    writer: ReplyWriter,
+    batch: RequestBatch,
     pipeline: Pipeline,
     /// Requests at the begin of the batch that are in the pipeline already.
     begun: usize,
@@ -66,9 +66,10 @@ pub struct Engine {
 impl Engine {
     /// An engine for clients 0 to `clients` - 1 with slots of these sizes, which takes requests in
     /// this form. Replies are in ordered form.
-    pub fn new(cache: Cache, form: Form, geometry: Geometry, clients: u32) -> Engine {
-        let (batch, desk) = (Batch::new(&geometry), Desk::new(cache.clone(), geometry, clients));
-        Engine { cache, form, desk, batch, pipeline: Pipeline::default(), begun: 0 }
+    pub fn new(cache: Cache, form: SlotFormat, geometry: Geometry, clients: u32) -> Engine {
+        let (batch, writer) =
+            (RequestBatch::new(&geometry), ReplyWriter::new(cache.clone(), geometry, clients));
+        Engine { cache, form, writer, batch, pipeline: Pipeline::default(), begun: 0 }
     }
 
     /// The same with another pipeline.
@@ -84,7 +85,7 @@ impl Engine {
     /// than [`Geometry::apart_bytes`], or those in ordered form do not begin with a line, or have a
     /// delay.
     pub fn enter(&mut self, client: u32, memory: ClientSlots) {
-        let slot_bytes = self.desk.geometry.slot_bytes();
+        let slot_bytes = self.writer.geometry.slot_bytes();
         let ClientSlots { requests, replies, apart } = &memory;
         let windows = requests.bytes() / slot_bytes;
         let bytes = windows * slot_bytes;
@@ -94,16 +95,16 @@ impl Engine {
                 && bytes == replies.bytes()
                 && apart
                     .as_ref()
-                    .is_none_or(|apart| apart.bytes() == self.desk.geometry.apart_bytes()),
+                    .is_none_or(|apart| apart.bytes() == self.writer.geometry.apart_bytes()),
             "whole slots"
         );
         // Here rather than at the first request.
         let _ = (replies.bare(), apart.as_ref().map(Window::bare));
-        if self.form == Form::Ordered {
+        if self.form == SlotFormat::Ordered {
             let _ = requests.bare();
         }
         self.leave(client);
-        self.desk.clients[client as usize] = Some(Slots::new(memory, windows, slot_bytes));
+        self.writer.clients[client as usize] = Some(Slots::new(memory, windows, slot_bytes));
     }
 
     /// A client ends: its slots are not touched any more when this returns. Requests of it that
@@ -112,8 +113,8 @@ impl Engine {
     /// # Panics
     /// If there is no such client.
     pub fn leave(&mut self, client: u32) {
-        self.desk.clients[client as usize] = None;
-        self.desk.long.retain(|other| *other != client);
+        self.writer.clients[client as usize] = None;
+        self.writer.long.retain(|other| *other != client);
         for taken in self.batch.taken.iter_mut().filter(|taken| taken.client == client) {
             taken.work = Work::Repeat;
         }
@@ -122,12 +123,12 @@ impl Engine {
     /// Whether long values are under way.
     #[inline]
     pub fn holds_long(&self) -> bool {
-        !self.desk.long.is_empty()
+        !self.writer.long.is_empty()
     }
 
     /// Gives up long values of which nothing was heard for 30 s: their memory is the cache's again.
     pub fn lapse(&mut self, now: Millis) {
-        let Desk { clients, long, .. } = &mut self.desk;
+        let ReplyWriter { clients, long, .. } = &mut self.writer;
         long.retain(|client| {
             let Some(slots) = &mut clients[*client as usize] else { return false };
             slots.long.take_if(|long| long.is_idle(now));
@@ -152,7 +153,7 @@ impl Engine {
 
     /// Whether a client has a request that was not taken, or, in sealed slots, may have.
     pub fn is_ready(&self, client: u32) -> bool {
-        let Desk { geometry, clients, .. } = &self.desk;
+        let ReplyWriter { geometry, clients, .. } = &self.writer;
         let slots = clients.get(client as usize).and_then(Option::as_ref);
         slots.is_some_and(|slots| slots.is_ready(self.form, geometry))
     }
@@ -160,8 +161,8 @@ impl Engine {
     /// Takes the new requests of a client, as long as there is room; how many. A client that is not
     /// there has none.
     #[inline(always)]
-    pub fn gather(&mut self, client: u32, tally: &Tally) -> usize {
-        self.gather_in(client, tally, 1, |_| false)
+    pub fn gather(&mut self, client: u32, counters: &ThreadCounters) -> usize {
+        self.gather_in(client, counters, 1, |_| false)
     }
 
     /// The same in a world that may leave a safeguard out. In ordered slots it is looked `looks`
@@ -171,16 +172,16 @@ impl Engine {
     pub(super) fn gather_in(
         &mut self,
         client: u32,
-        tally: &Tally,
+        counters: &ThreadCounters,
         looks: u32,
         mutated: impl Fn(Mutation) -> bool,
     ) -> usize {
-        let Engine { form, desk: Desk { geometry, clients, .. }, batch, .. } = self;
+        let Engine { form, writer: ReplyWriter { geometry, clients, .. }, batch, .. } = self;
         let Some(Some(slots)) = clients.get_mut(client as usize) else { return 0 };
         let before = batch.taken.len();
         match form {
-            Form::Ordered => slots.gather_ordered(client, geometry, batch, tally, looks),
-            Form::Sealed => slots.gather_sealed(client, geometry, batch, tally, &mutated),
+            SlotFormat::Ordered => slots.gather_ordered(client, geometry, batch, counters, looks),
+            SlotFormat::Sealed => slots.gather_sealed(client, geometry, batch, counters, &mutated),
         }
         batch.taken.len() - before
     }
@@ -188,22 +189,32 @@ impl Engine {
     /// Does what was gathered; `replied` is told of every reply, in order. Nothing of the batch is
     /// left when this returns, but for two requests in a two-stage pipeline.
     #[inline(always)]
-    pub fn run(&mut self, now: Millis, tally: &Tally, replied: &mut impl FnMut(Replied)) {
+    pub fn run(
+        &mut self,
+        now: Millis,
+        counters: &ThreadCounters,
+        replied: &mut impl FnMut(Replied),
+    ) {
         if self.pipeline == Pipeline::TwoStage {
-            return self.run_staged(now, tally, replied);
+            return self.run_staged(now, counters, replied);
         }
         match &self.batch.taken[..] {
             [] => return,
-            [Taken { work: Work::Get, .. }] => self.run_get(0, now, tally, replied),
-            _ => self.run_many(now, tally, replied),
+            [DequeuedRequest { work: Work::Get, .. }] => self.run_get(0, now, counters, replied),
+            _ => self.run_many(now, counters, replied),
         }
-        tally.add(What::Batches, 1);
+        counters.add(HerdCounter::Batches, 1);
         self.batch.taken.clear();
     }
 
     /// Each new request goes into the pipeline, whose oldest one leaves it.
     #[inline(never)]
-    fn run_staged(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+    fn run_staged(
+        &mut self,
+        now: Millis,
+        counters: &ThreadCounters,
+        replied: &mut dyn FnMut(Replied),
+    ) {
         let count = self.batch.taken.len();
         for new in self.begun..count {
             self.cache.ask_bucket(self.batch.request(new).1);
@@ -211,22 +222,27 @@ impl Engine {
                 self.cache.ask_item(self.batch.request(new - 1).1);
             }
             if new >= STAGES {
-                self.finish(new - STAGES, now, tally, replied);
+                self.finish(new - STAGES, now, counters, replied);
             }
         }
         self.begun = count.min(STAGES);
         self.batch.drop_first(count - self.begun);
-        tally.add(What::Batches, 1);
+        counters.add(HerdCounter::Batches, 1);
     }
 
     /// Moves the requests in the pipeline on as if another one had come, which is none: HERD's way
     /// to drain it when nobody asks.
-    pub fn no_op(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+    pub fn no_op(
+        &mut self,
+        now: Millis,
+        counters: &ThreadCounters,
+        replied: &mut dyn FnMut(Replied),
+    ) {
         if self.begun == 0 {
             return;
         }
         self.cache.ask_item(self.batch.request(self.begun - 1).1);
-        self.finish(0, now, tally, replied);
+        self.finish(0, now, counters, replied);
         self.batch.drop_first(1);
         self.begun -= 1;
     }
@@ -236,14 +252,14 @@ impl Engine {
         &mut self,
         index: usize,
         now: Millis,
-        tally: &Tally,
+        counters: &ThreadCounters,
         mut replied: &mut dyn FnMut(Replied),
     ) {
         if self.batch.taken[index].work == Work::Get {
-            return self.run_get(index, now, tally, &mut replied);
+            return self.run_get(index, now, counters, &mut replied);
         }
-        let Engine { cache, batch, desk, .. } = self;
-        desk.change(cache, batch.request(index), now, tally, replied);
+        let Engine { cache, batch, writer, .. } = self;
+        writer.change(cache, batch.request(index), now, counters, replied);
     }
 
     /// Does one look-up by itself.
@@ -252,23 +268,28 @@ impl Engine {
         &mut self,
         index: usize,
         now: Millis,
-        tally: &Tally,
+        counters: &ThreadCounters,
         replied: &mut impl FnMut(Replied),
     ) {
-        let Engine { cache, batch, desk, .. } = self;
+        let Engine { cache, batch, writer, .. } = self;
         let (taken, key, _) = batch.request(index);
-        let is_hit = desk.answer_unlocked(cache, (taken, key), now, replied)
-            || cache.get(key, now, |item| desk.answer(taken, item, replied)).is_some();
+        let is_hit = writer.answer_unlocked(cache, (taken, key), now, replied)
+            || cache.get(key, now, |item| writer.answer(taken, item, replied)).is_some();
         if !is_hit {
-            desk.answer_missing(taken, replied);
+            writer.answer_missing(taken, replied);
         }
-        tally.add(What::Gets, 1);
-        tally.add(What::Hits, u64::from(is_hit));
+        counters.add(HerdCounter::Gets, 1);
+        counters.add(HerdCounter::Hits, u64::from(is_hit));
     }
 
     #[inline(never)]
-    fn run_many(&mut self, now: Millis, tally: &Tally, mut replied: &mut dyn FnMut(Replied)) {
-        let Engine { cache, batch, desk, .. } = self;
+    fn run_many(
+        &mut self,
+        now: Millis,
+        counters: &ThreadCounters,
+        mut replied: &mut dyn FnMut(Replied),
+    ) {
+        let Engine { cache, batch, writer, .. } = self;
         let count = batch.taken.len();
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
         let mut changes = false;
@@ -285,7 +306,7 @@ impl Engine {
             let gets = rest.iter().take_while(|taken| taken.work == Work::Get).count();
             match gets {
                 0 => {
-                    desk.change(cache, batch.request(from), now, tally, replied);
+                    writer.change(cache, batch.request(from), now, counters, replied);
                     from += 1;
                 }
                 _ => {
@@ -294,15 +315,15 @@ impl Engine {
                     cache.get_many_unordered(keys, now, |index, item| match item {
                         Some(item) => {
                             hits += 1;
-                            desk.answer(&rest[index], item, &mut replied);
+                            writer.answer(&rest[index], item, &mut replied);
                         }
-                        None => desk.answer_missing(&rest[index], replied),
+                        None => writer.answer_missing(&rest[index], replied),
                     });
                 }
             }
-            tally.add(What::Gets, gets as u64);
+            counters.add(HerdCounter::Gets, gets as u64);
             from += gets;
         }
-        tally.add(What::Hits, hits);
+        counters.add(HerdCounter::Hits, hits);
     }
 }

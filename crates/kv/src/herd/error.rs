@@ -120,7 +120,7 @@ impl Error {
 
 /// Why a server did not start. Only `Io` may be worth a retry.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum HerdStartError {
     /// An option is out of range.
     #[error("{option} is {value}: {min} to {max} are possible")]
     BadOption { option: &'static str, value: u64, min: u64, max: u64 },

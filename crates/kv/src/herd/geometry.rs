@@ -2,8 +2,8 @@
 //!
 //! HERD's request region has a slot for each server thread, client and window, NS·NC·W of them, and
 //! every client may write all. Here each client has request memory of its own, NS·W slots: shared
-//! with the server alone (`pair.rs`), or a frame of the fabric's target (`fabric/keeper.rs`). It
-//! may write no other, so it harms nobody else. So both doors use the formula with one client
+//! with the server alone (`pair.rs`), or a frame of the fabric's target (`fabric/connections.rs`).
+//! It may write no other, so it harms nobody else. So both transports use the formula with one client
 //! ([`Geometry::clients`] is 1) for each of these memories.
 //!
 //! Source: HERD §4.2 (request region, slot formula); a memory for each client is decision 0045.
@@ -30,11 +30,11 @@ pub const SERVERS_MAX: u32 = 64;
 pub const CLIENTS_DEFAULT: u32 = 1024;
 /// Most clients of a server.
 pub const CLIENTS_MAX: u32 = 16 << 10;
-/// Clients of a fabric's door by default: each has a connection.
+/// Clients of a fabric by default: each has a connection.
 pub const FABRIC_CLIENTS_DEFAULT: u32 = 256;
-/// Most clients of a fabric's door: its connections, without some that wait for their welcome.
+/// Most clients of a fabric: its connections, without some that wait for their welcome.
 pub const FABRIC_CLIENTS_MAX: u32 = FABRIC_PEERS_MAX - FABRIC_GUESTS_MAX;
-/// Connections of a fabric's door beyond its clients.
+/// Connections of a fabric beyond its clients.
 pub(super) const FABRIC_GUESTS_MAX: u32 = 64;
 /// Most requests of a client that are under way over a fabric, at all threads together: that many
 /// replies wait for a connection, with room for what each thread says beside them.

@@ -10,7 +10,7 @@
 //! A new long value of the client ends the one before, and so does its silence for
 //! [`IDLE_MS`], or its end: what was written is given back, and nothing was stored.
 
-use super::message::Kind;
+use super::message::MessageKind;
 use super::part::PartHead;
 use crate::cache::{Cache, Error, Item, Millis, Pinned, Writer};
 use crate::constants::STALL_MS_MAX;
@@ -18,7 +18,7 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::window::Piece;
 
 /// After so much silence between two parts a long value is given up, milliseconds: its memory is
-/// kept for it meanwhile. As at the other doors.
+/// kept for it meanwhile. As for the other protocols.
 const IDLE_MS: u64 = STALL_MS_MAX;
 /// Bytes that are gathered before they are written: another tier is asked once for many parts.
 const GATHER_BYTES: usize = 64 << 10;
@@ -43,11 +43,11 @@ enum State {
         left: u64,
     },
     /// How it ended: the answer to whatever still comes of it.
-    Over(Kind, u64),
+    Over(MessageKind, u64),
 }
 
 /// A part that is read.
-pub(super) struct Found<'a> {
+pub(super) struct FoundPart<'a> {
     pub head: PartHead,
     pub flags: u32,
     pub expires: Millis,
@@ -56,11 +56,11 @@ pub(super) struct Found<'a> {
 }
 
 /// The answer that an error of the cache is, and what is said beside it.
-pub(super) fn refusal(error: &Error) -> (Kind, u64) {
+pub(super) fn refusal(error: &Error) -> (MessageKind, u64) {
     match error {
-        Error::TooLarge { max_bytes, .. } => (Kind::TooLong, *max_bytes),
-        Error::Tier { .. } => (Kind::Unreachable, 0),
-        _ => (Kind::NoMemory, 0),
+        Error::TooLarge { max_bytes, .. } => (MessageKind::TooLong, *max_bytes),
+        Error::Tier { .. } => (MessageKind::Unreachable, 0),
+        _ => (MessageKind::NoMemory, 0),
     }
 }
 
@@ -97,7 +97,7 @@ impl Long {
         (key, head, part): (&[u8], &PartHead, &[u8]),
         (flags, expires): (u32, Millis),
         now: Millis,
-    ) -> (Kind, u64) {
+    ) -> (MessageKind, u64) {
         let state = Long::of(long, head, now, || {
             match cache.reserve(key, head.total, flags, expires, now) {
                 Ok(writer) => State::Writing { writer, gathered: Vec::new() },
@@ -107,19 +107,19 @@ impl Long {
                 }
             }
         });
-        let Some(state) = state else { return (Kind::Lapsed, 0) };
+        let Some(state) = state else { return (MessageKind::Lapsed, 0) };
         let (writer, gathered) = match state {
             State::Over(kind, extra) => return (*kind, *extra),
             State::Writing { writer, gathered } if writer.key() == key => (writer, gathered),
-            _ => return (Kind::Malformed, 0),
+            _ => return (MessageKind::Malformed, 0),
         };
         let missing = writer.missing() - gathered.len() as u64;
         let written = head.total.saturating_sub(missing);
         if head.offset != written {
-            return (Kind::Taken, written);
+            return (MessageKind::Taken, written);
         }
         if part.is_empty() || part.len() as u64 > missing {
-            return (Kind::Malformed, 0);
+            return (MessageKind::Malformed, 0);
         }
         if gathered.is_empty() && part.len() as u64 == missing {
             writer.write(part);
@@ -131,14 +131,14 @@ impl Long {
             }
         }
         if (part.len() as u64) < missing {
-            return (Kind::Taken, written + part.len() as u64);
+            return (MessageKind::Taken, written + part.len() as u64);
         }
-        let over = State::Over(Kind::Stored, 0);
+        let over = State::Over(MessageKind::Stored, 0);
         let State::Writing { writer, .. } = std::mem::replace(state, over) else {
             unreachable!("it was being written");
         };
         match writer.commit(cache, now) {
-            Ok(_) => (Kind::Stored, 0),
+            Ok(_) => (MessageKind::Stored, 0),
             Err(error) => {
                 let (kind, extra) = refusal(&error);
                 *state = State::Over(kind, extra);
@@ -154,10 +154,10 @@ impl Long {
         (key, head): (&[u8], &PartHead),
         to: &'a mut [u8],
         now: Millis,
-    ) -> Result<Found<'a>, (Kind, u64)> {
+    ) -> Result<FoundPart<'a>, (MessageKind, u64)> {
         let pin = |item: &Item<'_>| (item.pin(), item.flags(), item.expires());
         let state = Long::of(long, head, now, || match cache.get(key, now, pin) {
-            None => State::Over(Kind::Missing, 0),
+            None => State::Over(MessageKind::Missing, 0),
             Some((Err(error), ..)) => {
                 let (kind, extra) = refusal(&error);
                 State::Over(kind, extra)
@@ -167,11 +167,11 @@ impl Long {
                 State::Reading { pinned, flags, expires, left }
             }
         });
-        let state = state.ok_or((Kind::Lapsed, 0))?;
+        let state = state.ok_or((MessageKind::Lapsed, 0))?;
         let (pinned, left, flags, expires) = match state {
             State::Over(kind, extra) => return Err((*kind, *extra)),
             State::Reading { pinned, flags, expires, left } => (pinned, left, *flags, *expires),
-            State::Writing { .. } => return Err((Kind::Malformed, 0)),
+            State::Writing { .. } => return Err((MessageKind::Malformed, 0)),
         };
         let total = pinned.len();
         let bytes = total.saturating_sub(head.offset).min(to.len() as u64) as usize;
@@ -180,12 +180,12 @@ impl Long {
         *left = left.saturating_sub(bytes as u64);
         if copied.is_err() || *left == 0 {
             // The value's memory is free again. What still comes of it was not asked for.
-            let kind = if copied.is_err() { Kind::Unreachable } else { Kind::Lapsed };
+            let kind = if copied.is_err() { MessageKind::Unreachable } else { MessageKind::Lapsed };
             *state = State::Over(kind, 0);
         }
         copied.map_err(|error| refusal(&error))?;
         let head = PartHead { total, ..*head };
-        Ok(Found { head, flags, expires, part })
+        Ok(FoundPart { head, flags, expires, part })
     }
 }
 

@@ -18,7 +18,7 @@ use super::part::PART_HEAD_BYTES;
 
 /// Bytes before the key.
 pub const HEAD_BYTES: usize = 24;
-/// Longest key, bytes: memcached's, so that a key is one behind every door.
+/// Longest key, bytes: memcached's, so that a key is one in every protocol.
 pub const KEY_BYTES_MAX: usize = 250;
 
 /// Of a head's second word: [`Head::apart`].
@@ -26,7 +26,7 @@ const APART: u64 = 1 << 7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageKind {
     /// Request: the value of a key.
     Get = 1,
     Put = 2,
@@ -62,33 +62,33 @@ pub enum Kind {
     TooLong = 27,
 }
 
-impl Kind {
-    pub(super) fn of(byte: u8) -> Option<Kind> {
+impl MessageKind {
+    pub(super) fn of(byte: u8) -> Option<MessageKind> {
         Some(match byte {
-            1 => Kind::Get,
-            2 => Kind::Put,
-            3 => Kind::Delete,
-            4 => Kind::PutPart,
-            5 => Kind::GetPart,
-            16 => Kind::Found,
-            17 => Kind::Missing,
-            18 => Kind::Stored,
-            19 => Kind::Deleted,
-            20 => Kind::TooLarge,
-            21 => Kind::NoMemory,
-            22 => Kind::Malformed,
-            23 => Kind::Taken,
-            24 => Kind::Part,
-            25 => Kind::Unreachable,
-            26 => Kind::Lapsed,
-            27 => Kind::TooLong,
+            1 => MessageKind::Get,
+            2 => MessageKind::Put,
+            3 => MessageKind::Delete,
+            4 => MessageKind::PutPart,
+            5 => MessageKind::GetPart,
+            16 => MessageKind::Found,
+            17 => MessageKind::Missing,
+            18 => MessageKind::Stored,
+            19 => MessageKind::Deleted,
+            20 => MessageKind::TooLarge,
+            21 => MessageKind::NoMemory,
+            22 => MessageKind::Malformed,
+            23 => MessageKind::Taken,
+            24 => MessageKind::Part,
+            25 => MessageKind::Unreachable,
+            26 => MessageKind::Lapsed,
+            27 => MessageKind::TooLong,
             _ => return None,
         })
     }
 
     /// Whether a client sends it.
     pub const fn is_request(self) -> bool {
-        (self as u8) < Kind::Found as u8
+        (self as u8) < MessageKind::Found as u8
     }
 }
 
@@ -117,7 +117,7 @@ pub struct Head {
 impl Head {
     /// The head of a message without key and value.
     #[inline(always)]
-    pub const fn new(number: u64, kind: Kind) -> Head {
+    pub const fn new(number: u64, kind: MessageKind) -> Head {
         Head { number, about: kind as u64, extra: 0 }
     }
 
@@ -177,19 +177,21 @@ impl Head {
 
     /// What the message is, if it says so.
     #[inline(always)]
-    pub fn kind(&self) -> Option<Kind> {
-        Kind::of((self.about & !APART) as u8)
+    pub fn kind(&self) -> Option<MessageKind> {
+        MessageKind::of((self.about & !APART) as u8)
     }
 
     /// What the message is, if its head is that of one of these sizes: not for lengths beyond them,
     /// no such kind, a request without key or a reply with one, a value where none belongs.
     #[inline(always)]
-    pub fn checked(&self, geometry: &Geometry) -> Option<Kind> {
+    pub fn checked(&self, geometry: &Geometry) -> Option<MessageKind> {
         let kind = self.kind()?;
         let (key_bytes, value_bytes) = (self.key_bytes(), self.value_bytes());
         let may_have_value = match kind {
-            Kind::Put | Kind::Found | Kind::PutPart | Kind::Part => true,
-            Kind::GetPart => value_bytes == PART_HEAD_BYTES,
+            MessageKind::Put | MessageKind::Found | MessageKind::PutPart | MessageKind::Part => {
+                true
+            }
+            MessageKind::GetPart => value_bytes == PART_HEAD_BYTES,
             _ => false,
         };
         // Without branches: this is before every request and every answer.
@@ -206,7 +208,7 @@ impl Head {
     #[inline(always)]
     pub const fn is_get(&self) -> bool {
         // Kind and the value's length, then the key's.
-        self.about & 0xffff_007f == Kind::Get as u64
+        self.about & 0xffff_007f == MessageKind::Get as u64
             && self.key_bytes().wrapping_sub(1) < KEY_BYTES_MAX
     }
 
@@ -214,7 +216,7 @@ impl Head {
     #[inline(always)]
     pub const fn is_found(&self, geometry: &Geometry) -> bool {
         // Kind and the key's length, then the value's.
-        self.about & 0xffff == Kind::Found as u64
+        self.about & 0xffff == MessageKind::Found as u64
             && self.value_bytes() <= geometry.value_bytes as usize
     }
 
@@ -257,7 +259,7 @@ pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
 pub struct Message<'a> {
     pub head: Head,
     /// What it is: as the head says.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The key; empty in replies.
     pub key: &'a [u8],
     /// The value; empty where there is none.
@@ -282,7 +284,7 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
 
-    fn of(head: Head, key: &[u8], value: &[u8]) -> Option<(Head, Kind, Vec<u8>, Vec<u8>)> {
+    fn of(head: Head, key: &[u8], value: &[u8]) -> Option<(Head, MessageKind, Vec<u8>, Vec<u8>)> {
         let head = head.with_lengths(key.len() as u8, value.len() as u16);
         let body = [key, value, &[7; 3]].concat();
         let message = Message::of(head, &body, &GEOMETRY)?;
@@ -291,9 +293,9 @@ mod tests {
 
     #[test]
     fn a_head_says_what_it_was_made_of() {
-        let head = Head::new(77, Kind::Put).with_lengths(250, 1000).with_flags(0x8123_4567);
+        let head = Head::new(77, MessageKind::Put).with_lengths(250, 1000).with_flags(0x8123_4567);
         let head = head.with_extra(u64::MAX);
-        assert_eq!((head.number, head.kind()), (77, Some(Kind::Put)));
+        assert_eq!((head.number, head.kind()), (77, Some(MessageKind::Put)));
         assert_eq!((head.key_bytes(), head.value_bytes(), head.flags()), (250, 1000, 0x8123_4567));
         assert_eq!((head.extra, head.message_bytes()), (u64::MAX, 1274));
         assert_eq!(Head::of_words(head.words()), head);
@@ -303,13 +305,16 @@ mod tests {
 
     #[test]
     fn a_message_is_read_as_it_was_written() {
-        let head = Head::new(77, Kind::Put).with_flags(0x8123_4567).with_extra(u64::MAX);
+        let head = Head::new(77, MessageKind::Put).with_flags(0x8123_4567).with_extra(u64::MAX);
         for (key, value) in [(&b"k"[..], &b""[..]), (&[7; KEY_BYTES_MAX], &[9; 1000])] {
             let read = of(head, key, value).unwrap();
-            assert_eq!((&read.2[..], &read.3[..], read.1), (key, value, Kind::Put));
+            assert_eq!((&read.2[..], &read.3[..], read.1), (key, value, MessageKind::Put));
             assert_eq!((read.0.number, read.0.flags(), read.0.extra), (77, 0x8123_4567, u64::MAX));
         }
-        assert_eq!(of(Head::new(1, Kind::Missing), b"", b"").unwrap().1, Kind::Missing);
+        assert_eq!(
+            of(Head::new(1, MessageKind::Missing), b"", b"").unwrap().1,
+            MessageKind::Missing
+        );
     }
 
     #[test]
@@ -321,8 +326,12 @@ mod tests {
                     let about = kind | key_bytes << 8 | value_bytes << 16 | 0x8123_4567 << 32;
                     let head = Head::of_words([9, about, 5]);
                     let checked = head.checked(&GEOMETRY);
-                    assert_eq!(head.is_get(), checked == Some(Kind::Get), "{head:?}");
-                    assert_eq!(head.is_found(&GEOMETRY), checked == Some(Kind::Found), "{head:?}");
+                    assert_eq!(head.is_get(), checked == Some(MessageKind::Get), "{head:?}");
+                    assert_eq!(
+                        head.is_found(&GEOMETRY),
+                        checked == Some(MessageKind::Found),
+                        "{head:?}"
+                    );
                     gets += u32::from(head.is_get());
                     founds += u32::from(head.is_found(&GEOMETRY));
                 }
@@ -334,9 +343,9 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_refused() {
-        let get = Head::new(1, Kind::Get);
+        let get = Head::new(1, MessageKind::Get);
         assert!(of(get, b"k", b"").is_some());
-        assert_eq!(of(get.apart(true), b"k", b"").unwrap().1, Kind::Get);
+        assert_eq!(of(get.apart(true), b"k", b"").unwrap().1, MessageKind::Get);
         assert!(get.apart(true).is_apart() && !get.apart(false).is_apart());
         let [number, about, extra] = get.words();
         let other_kind = Head::of_words([number, about & !0xff | 9, extra]);
@@ -345,13 +354,13 @@ mod tests {
             of(get, &[1; KEY_BYTES_MAX + 1], b""),
             of(get, b"", b""),
             of(get, b"k", b"v"),
-            of(Head::new(0, Kind::Get), b"k", b""),
-            of(Head::new(1, Kind::Found), b"k", b"v"),
-            of(Head::new(1, Kind::Put), b"k", &[0; 1001]),
-            of(Head::new(1, Kind::Found).apart(true), b"", b"v"),
+            of(Head::new(0, MessageKind::Get), b"k", b""),
+            of(Head::new(1, MessageKind::Found), b"k", b"v"),
+            of(Head::new(1, MessageKind::Put), b"k", &[0; 1001]),
+            of(Head::new(1, MessageKind::Found).apart(true), b"", b"v"),
         ];
         assert_eq!(wrong, [const { None }; 8]);
-        let (put, body) = (Head::new(1, Kind::Put).with_lengths(3, 4), [0; 7]);
+        let (put, body) = (Head::new(1, MessageKind::Put).with_lengths(3, 4), [0; 7]);
         assert!(Message::of(put, &body, &GEOMETRY).is_some());
         for short in 0..7 {
             assert_eq!(Message::of(put, &body[..short], &GEOMETRY), None, "{short} bytes");

@@ -7,7 +7,7 @@
 //! Client --- slots (shared): request --> Engine --- batch ---> cache (get_many_unordered)
 //!        <-- in the slot, or apart: reply         <-- items ---
 //!        --- watch word, ready bit ----> serving thread, asleep when nobody asks
-//!        --- control socket -----------> doorkeeper: lets in, sees deaths
+//!        --- control socket -----------> acceptor: lets in, sees deaths
 //! ```
 //!
 //! - `geometry.rs`: where a slot is; `slot.rs`: how one is published and read; `message.rs`: what
@@ -15,17 +15,17 @@
 //! - `engine.rs`: from requests in slots over the cache to replies; no I/O, no clock. `part.rs`,
 //!   `long.rs`: values that are longer than a slot, in parts.
 //! - `client.rs`, `serving.rs`, `server.rs`: the two ends, whatever is between them.
-//! - `pair.rs`: the memory that a client shares with a server of its host; `welcome.rs`: how it
-//!   gets it; `near.rs`, `keeper.rs`: the two ends there.
+//! - `pair.rs`: the memory that a client shares with a server of its host; `handshake.rs`: how it
+//!   gets it; `shm.rs`, `acceptor.rs`: the two ends there.
 //! - `fabric`: the two ends between hosts.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
-//! use rackpool_kv::herd::{Client, Door, Server};
+//! use rackpool_kv::herd::{Client, HerdServer, ServerOptions};
 //!
 //! let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() })?;
 //! let name = format!("rackpool/doc/{}", std::process::id());
-//! let server = Server::start(cache, &Door::new(&name), 1)?;
+//! let server = HerdServer::start(cache, &ServerOptions::new(&name), 1)?;
 //!
 //! let mut client = Client::connect(&name)?;            // from any process of this host
 //! client.put(b"colour", b"blue", 0, 0)?;
@@ -40,31 +40,31 @@
 //! nothing: nothing is lost there, and a reply is a store; the fabric between hosts has WRITE
 //! requests and SEND replies.
 
+mod acceptor;
 pub mod client;
+mod counters;
 mod engine;
 mod error;
 pub mod fabric;
 pub mod geometry;
-mod keeper;
-mod link;
+mod handshake;
 mod long;
 pub mod message;
-mod near;
 mod pair;
 mod part;
 mod server;
 mod serving;
+mod shm;
 pub mod slot;
-mod tally;
-mod welcome;
+mod transport;
 
 pub use client::{Answer, Client, Ticket};
+pub use counters::{HerdCounter, HerdCounters, ThreadCounters};
 pub use engine::{ClientSlots, Engine, Pipeline, Replied};
-pub use error::{Error, Result, StartError};
-pub use fabric::Far;
+pub use error::{Error, HerdStartError, Result};
+pub use fabric::FabricTransport;
 pub use geometry::Geometry;
-pub use link::Link;
-pub use near::Near;
-pub use server::{Door, FabricDoor, Server};
-pub use slot::Form;
-pub use tally::{Tallies, Tally, What};
+pub use server::{FabricServerOptions, HerdServer, ServerOptions};
+pub use shm::ShmTransport;
+pub use slot::SlotFormat;
+pub use transport::Transport;

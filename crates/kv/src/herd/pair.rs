@@ -15,9 +15,9 @@
 //! comes in the slot apart, whose lines the server alone writes.
 //!
 //! *The bell*, one ready bitmap for each server thread with a bit for each client and one for the
-//! doorkeeper's mail, and the word by which the thread says that it sleeps. Bits are hints: one
-//! that is set for nothing costs a look, and one that another client has cleared delays its owner
-//! until that rings again.
+//! acceptor's command queue, and the word by which the thread says that it sleeps. Bits are hints:
+//! one that is set for nothing costs a look, and one that another client has cleared delays its
+//! owner until that rings again.
 
 use super::geometry::Geometry;
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -70,7 +70,7 @@ const fn bitmap_bytes(clients: u32) -> u64 {
     Bitmap::bytes_of(bitmap_words(clients)).next_multiple_of(APART)
 }
 
-/// The bitmap of a server thread. The bit of its mail is the one behind the last client's.
+/// The bitmap of a server thread. The bit of its command queue is the one behind the last client's.
 pub(super) fn bitmap(bell: &Window, server: u32, clients: u32) -> Bitmap {
     let bytes = bitmap_bytes(clients);
     let window = bell.slice(u64::from(server) * bytes, bytes);

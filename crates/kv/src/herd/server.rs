@@ -1,20 +1,20 @@
-//! A running server: its serving threads (`serving.rs`) and its doorkeeper, of shared memory
-//! (`keeper.rs`) or of a fabric (`fabric/keeper.rs`).
+//! A running server: its serving threads (`serving.rs`) and its acceptor, of shared memory
+//! (`acceptor.rs`) or of a fabric (`fabric/acceptor.rs`).
 //!
 //! Source: HERD §4.2 (an initializer that sleeps, server processes that poll).
 
+use super::acceptor::ShmAcceptor;
+use super::counters::HerdCounters;
 use super::engine::Pipeline;
-use super::error::{Error, StartError};
-use super::fabric::RdmaDoor;
-use super::fabric::keeper::FabricKeeper;
+use super::error::{Error, HerdStartError};
+use super::fabric::RdmaListener;
+use super::fabric::connections::FabricAcceptor;
 use super::geometry::{
     CLIENTS_DEFAULT, FABRIC_CLIENTS_DEFAULT, FABRIC_CLIENTS_MAX, FABRIC_REQUESTS_MAX,
     FABRIC_VALUE_BYTES_MAX, Geometry, VALUE_BYTES_DEFAULT, WINDOWS_DEFAULT,
 };
-use super::keeper::Doorkeeper;
 use super::pair;
-use super::serving::{Bell, Post, Seat, Serving};
-use super::tally::Tallies;
+use super::serving::{ClientTransport, CommandQueue, Doorbell, Serving};
 use crate::cache::Cache;
 use crate::front::clock::Clock;
 use rackpool_hw::event::WakeEvent;
@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 
 /// Where and how a server serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Door {
+pub struct ServerOptions {
     /// Name of the control socket, in the kernel's abstract namespace: `rackpool/cache0`.
     pub name: String,
     /// Clients at once, 1 to [`super::geometry::CLIENTS_MAX`].
@@ -42,23 +42,23 @@ pub struct Door {
     pub value_bytes: u32,
     /// How the waits for memory overlap.
     pub pipeline: Pipeline,
-    /// By which items expire: that of the cache's other doors.
+    /// By which items expire: that of the cache's other protocols.
     pub clock: Clock,
 }
 
-impl Door {
-    /// A door of this name, with 1024 clients, 16 windows, and values up to 1000 bytes.
-    pub fn new(name: &str) -> Door {
+impl ServerOptions {
+    /// A server of this name, with 1024 clients, 16 windows, and values up to 1000 bytes.
+    pub fn new(name: &str) -> ServerOptions {
         let (windows, value_bytes) = (WINDOWS_DEFAULT, VALUE_BYTES_DEFAULT);
         let (name, pipeline) = (name.to_owned(), Pipeline::default());
         let clock = Clock::system();
-        Door { name, clients: CLIENTS_DEFAULT, windows, value_bytes, pipeline, clock }
+        ServerOptions { name, clients: CLIENTS_DEFAULT, windows, value_bytes, pipeline, clock }
     }
 }
 
 /// Where and how a server serves clients over a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FabricDoor {
+pub struct FabricServerOptions {
     /// Where to listen, port 0 for any; without a secret a loopback address.
     pub listen: SocketAddr,
     /// What clients have to prove that they have, and is proved to them.
@@ -75,67 +75,81 @@ pub struct FabricDoor {
     pub value_bytes: u32,
     /// How the waits for memory overlap.
     pub pipeline: Pipeline,
-    /// By which items expire: that of the cache's other doors.
+    /// By which items expire: that of the cache's other protocols.
     pub clock: Clock,
 }
 
-impl FabricDoor {
-    /// A door at this address, with 256 clients, 16 windows (fewer with more than 3 threads), and
+impl FabricServerOptions {
+    /// A server at this address, with 256 clients, 16 windows (fewer with more than 3 threads), and
     /// values up to 1000 bytes in a slot; without a secret or a device.
-    pub fn new(listen: SocketAddr, threads: u32) -> FabricDoor {
+    pub fn new(listen: SocketAddr, threads: u32) -> FabricServerOptions {
         let windows = WINDOWS_DEFAULT.min(FABRIC_REQUESTS_MAX / threads.max(1)).max(1);
         let (clients, value_bytes) = (FABRIC_CLIENTS_DEFAULT, VALUE_BYTES_DEFAULT);
         let (secret, device, pipeline) = (None, None, Pipeline::default());
         let clock = Clock::system();
-        FabricDoor { listen, secret, device, clients, windows, value_bytes, pipeline, clock }
+        FabricServerOptions {
+            listen,
+            secret,
+            device,
+            clients,
+            windows,
+            value_bytes,
+            pipeline,
+            clock,
+        }
     }
 }
 
 /// A running server; it ends when this is dropped, and its clients' calls answer
 /// [`Error::Gone`](super::Error::Gone).
-pub struct Server {
-    bells: Vec<Arc<Bell>>,
+pub struct HerdServer {
+    bells: Vec<Arc<Doorbell>>,
     stop: Arc<WakeEvent>,
     is_stopping: Arc<AtomicBool>,
-    tallies: Arc<Tallies>,
+    counters: Arc<HerdCounters>,
     threads: Vec<JoinHandle<()>>,
     addr: Option<SocketAddr>,
 }
 
-pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
-    move |source| StartError::Io { what, source }
+pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> HerdStartError {
+    move |source| HerdStartError::Io { what, source }
 }
 
 /// These sizes, if all are in range.
-fn checked(geometry: Geometry) -> Result<Geometry, StartError> {
+fn checked(geometry: Geometry) -> Result<Geometry, HerdStartError> {
     geometry.checked().map_err(|error| match error {
         Error::BadOption { option, value, min, max } => {
-            StartError::BadOption { option, value, min, max }
+            HerdStartError::BadOption { option, value, min, max }
         }
         error => unreachable!("only a size can be wrong: {error}"),
     })
 }
 
-impl Server {
+impl HerdServer {
     /// Serves `cache` to processes of this host with so many serving threads. The threads spin
     /// while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`StartError`].
-    pub fn start(cache: Cache, door: &Door, threads: u32) -> Result<Server, StartError> {
-        let Door { clients, windows, value_bytes, .. } = *door;
+    /// [`HerdStartError`].
+    pub fn start(
+        cache: Cache,
+        options: &ServerOptions,
+        threads: u32,
+    ) -> Result<HerdServer, HerdStartError> {
+        let ServerOptions { clients, windows, value_bytes, .. } = *options;
         checked(Geometry { servers: threads, clients, windows, value_bytes })?;
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
-        let (mut server, bell) = Server::begin(threads, clients)?;
-        let intakes = vec![(); threads as usize];
-        let posts = server.start_serving(
+        let (mut server, bell) = HerdServer::begin(threads, clients)?;
+        let sources = vec![(); threads as usize];
+        let queues = server.start_serving(
             &cache,
             geometry,
-            (clients, door.pipeline, &door.clock),
-            intakes,
+            (clients, options.pipeline, &options.clock),
+            sources,
         )?;
-        let keeper = Doorkeeper::new(&server, door, geometry, bell, posts, cache.options().seed)?;
-        server.start_keeper(keeper, Doorkeeper::run)?;
+        let acceptor =
+            ShmAcceptor::new(&server, options, geometry, bell, queues, cache.options().seed)?;
+        server.start_acceptor(acceptor, ShmAcceptor::run)?;
         Ok(server)
     }
 
@@ -143,14 +157,14 @@ impl Server {
     /// The threads spin while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`StartError`]; [`StartError::Fabric`] if the address is taken, or is no loopback address
-    /// and there is no secret, or if the device is not there.
+    /// [`HerdStartError`]; [`HerdStartError::Fabric`] if the address is taken, or is no loopback
+    /// address and there is no secret, or if the device is not there.
     pub fn start_fabric(
         cache: Cache,
-        door: &FabricDoor,
+        options: &FabricServerOptions,
         threads: u32,
-    ) -> Result<Server, StartError> {
-        let FabricDoor { clients, windows, value_bytes, .. } = *door;
+    ) -> Result<HerdServer, HerdStartError> {
+        let FabricServerOptions { clients, windows, value_bytes, .. } = *options;
         let geometry = checked(Geometry { servers: threads, clients, windows, value_bytes })?;
         let requests = u64::from(windows) * u64::from(threads);
         for (option, value, max) in [
@@ -159,32 +173,32 @@ impl Server {
             ("value bytes", value_bytes.into(), FABRIC_VALUE_BYTES_MAX),
         ] {
             if value > u64::from(max) {
-                return Err(StartError::BadOption { option, value, min: 1, max: max.into() });
+                return Err(HerdStartError::BadOption { option, value, min: 1, max: max.into() });
             }
         }
         let geometry = Geometry { clients: 1, ..geometry };
-        let (mut server, _) = Server::begin(threads, clients)?;
-        let device = door.device.as_deref();
-        let rdma = device.map(|device| RdmaDoor::open(device, &geometry)).transpose()?;
-        let intakes = (0..threads).zip(&server.bells).map(|(thread, bell)| {
-            rdma.as_ref().map(|rdma| rdma.intake(thread, Arc::clone(bell))).transpose()
+        let (mut server, _) = HerdServer::begin(threads, clients)?;
+        let device = options.device.as_deref();
+        let rdma = device.map(|device| RdmaListener::open(device, &geometry)).transpose()?;
+        let sources = (0..threads).zip(&server.bells).map(|(thread, bell)| {
+            rdma.as_ref().map(|rdma| rdma.source(thread, Arc::clone(bell))).transpose()
         });
-        let intakes = intakes.collect::<Result<_, _>>()?;
-        let posts = server.start_serving(
+        let sources = sources.collect::<Result<_, _>>()?;
+        let queues = server.start_serving(
             &cache,
             geometry,
-            (clients, door.pipeline, &door.clock),
-            intakes,
+            (clients, options.pipeline, &options.clock),
+            sources,
         )?;
-        let ways = (posts, rdma);
-        let keeper = FabricKeeper::new(&server, door, geometry, ways, cache.options().seed)?;
-        server.addr = Some(keeper.addr());
-        server.start_keeper(keeper, FabricKeeper::run)?;
+        let ways = (queues, rdma);
+        let acceptor = FabricAcceptor::new(&server, options, geometry, ways, cache.options().seed)?;
+        server.addr = Some(acceptor.addr());
+        server.start_acceptor(acceptor, FabricAcceptor::run)?;
         Ok(server)
     }
 
-    pub fn tallies(&self) -> &Arc<Tallies> {
-        &self.tallies
+    pub fn counters(&self) -> &Arc<HerdCounters> {
+        &self.counters
     }
 
     /// Where it listens, if it serves over a fabric.
@@ -192,7 +206,7 @@ impl Server {
         self.addr
     }
 
-    /// What the doorkeeper is woken by when all ends.
+    /// What the acceptor is woken by when all ends.
     pub(super) fn stop_event(&self) -> &Arc<WakeEvent> {
         &self.stop
     }
@@ -202,7 +216,7 @@ impl Server {
         // Relaxed: the flag carries no data; the wake-ups below make threads look.
         self.is_stopping.store(true, Ordering::Relaxed);
         self.stop.notify();
-        self.bells.iter().for_each(|bell| bell.knock());
+        self.bells.iter().for_each(|bell| bell.notify());
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -210,16 +224,16 @@ impl Server {
     }
 
     /// A server without threads, and the memory of its bells.
-    fn begin(threads: u32, clients: u32) -> Result<(Server, OwnedFd), StartError> {
+    fn begin(threads: u32, clients: u32) -> Result<(HerdServer, OwnedFd), HerdStartError> {
         let bytes = pair::bell_bytes(threads, clients);
         let (fd, bell) = Window::shared("rackpool-kv-bell", bytes).map_err(io_error("memory"))?;
         let bells = (0..threads)
-            .map(|server| Arc::new(Bell::new(pair::bitmap(&bell, server, clients), clients)));
-        let server = Server {
+            .map(|server| Arc::new(Doorbell::new(pair::bitmap(&bell, server, clients), clients)));
+        let server = HerdServer {
             bells: bells.collect(),
             stop: Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?),
             is_stopping: Arc::default(),
-            tallies: Arc::new(Tallies::new(threads)),
+            counters: Arc::new(HerdCounters::new(threads)),
             threads: Vec::new(),
             addr: None,
         };
@@ -227,49 +241,49 @@ impl Server {
     }
 
     /// Starts the serving threads; the ways to them.
-    fn start_serving<S: Seat + Send>(
+    fn start_serving<S: ClientTransport + Send>(
         &mut self,
         cache: &Cache,
         geometry: Geometry,
         (clients, pipeline, clock): (u32, Pipeline, &Clock),
-        intakes: Vec<S::Intake>,
-    ) -> Result<Vec<Arc<Post<S>>>, StartError>
+        sources: Vec<S::Source>,
+    ) -> Result<Vec<Arc<CommandQueue<S>>>, HerdStartError>
     where
-        S::Intake: Send,
+        S::Source: Send,
     {
-        let posts = self.bells.iter().map(|bell| Arc::new(Post::new(Arc::clone(bell))));
-        let posts: Vec<Arc<Post<S>>> = posts.collect();
-        for ((server, post), intake) in (0..).zip(&posts).zip(intakes) {
-            let (ways, tallies) = ((Arc::clone(post), intake), Arc::clone(&self.tallies));
-            let serving = Serving::new(server, cache.clone(), geometry, clients, ways, tallies);
+        let queues = self.bells.iter().map(|bell| Arc::new(CommandQueue::new(Arc::clone(bell))));
+        let queues: Vec<Arc<CommandQueue<S>>> = queues.collect();
+        for ((server, queue), source) in (0..).zip(&queues).zip(sources) {
+            let (ways, counters) = ((Arc::clone(queue), source), Arc::clone(&self.counters));
+            let serving = Serving::new(server, cache.clone(), geometry, clients, ways, counters);
             let mut serving = serving.with_pipeline(pipeline).with_clock(clock.clone());
             let is_stopping = Arc::clone(&self.is_stopping);
             self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))?;
         }
-        Ok(posts)
+        Ok(queues)
     }
 
-    fn start_keeper<K: Send + 'static>(
+    fn start_acceptor<K: Send + 'static>(
         &mut self,
-        mut keeper: K,
+        mut acceptor: K,
         run: fn(&mut K, &AtomicBool),
-    ) -> Result<(), StartError> {
+    ) -> Result<(), HerdStartError> {
         let is_stopping = Arc::clone(&self.is_stopping);
-        self.spawn("herd-door".into(), move || run(&mut keeper, &is_stopping))
+        self.spawn("herd-door".into(), move || run(&mut acceptor, &is_stopping))
     }
 
     fn spawn(
         &mut self,
         name: String,
         body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), HerdStartError> {
         let thread = log::spawn(name, body);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
     }
 }
 
-impl Drop for Server {
+impl Drop for HerdServer {
     fn drop(&mut self) {
         self.stop();
     }
@@ -280,15 +294,15 @@ mod tests {
     use super::*;
     use crate::cache::{Options, partitions_for};
     use crate::herd::Client;
-    use crate::herd::tally::What;
+    use crate::herd::counters::HerdCounter;
     use std::collections::BTreeMap;
 
     /// The threads' look-ups so far, as soon as there are `count`.
-    fn gets(server: &Server, count: u64) -> Vec<u64> {
-        while server.tallies.get(What::Gets) < count {
+    fn gets(server: &HerdServer, count: u64) -> Vec<u64> {
+        while server.counters.get(HerdCounter::Gets) < count {
             std::thread::yield_now();
         }
-        server.tallies.0.iter().map(|tally| tally.get(What::Gets)).collect()
+        server.counters.0.iter().map(|counters| counters.get(HerdCounter::Gets)).collect()
     }
 
     #[test]
@@ -298,7 +312,8 @@ mod tests {
             let options = Options { memory: 256 << 20, partitions, seed: 9, ..Options::default() };
             let cache = Cache::new(options).unwrap();
             let name = format!("rackpool/test/{}/partitions{threads}", std::process::id());
-            let server = Server::start(cache.clone(), &Door::new(&name), threads).unwrap();
+            let server =
+                HerdServer::start(cache.clone(), &ServerOptions::new(&name), threads).unwrap();
             let mut client = Client::connect(&name).unwrap();
             let mut before = gets(&server, 0);
             let mut owners = BTreeMap::new();

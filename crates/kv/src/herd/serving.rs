@@ -1,21 +1,21 @@
 //! A serving thread: looks at the slots of clients that asked lately, does what they ask in
 //! batches, sleeps when nobody asks. The same behind shared memory and behind a fabric; what
-//! differs is in a client's [`Seat`]: how the client learns that it is watched, how its replies
-//! reach it.
+//! differs is in a client's [`ClientTransport`]: how the client learns that it is watched, how its
+//! replies reach it.
 //!
 //! A client that is watched is looked at by itself, round for round; the others set their bits in
 //! the bell. After a while without requests the thread stops to watch, sleeps on the bell, and
 //! costs nothing. It never scans clients that ask for nothing.
 //!
-//! In: letters of the doorkeeper, bits, slots. Out: replies. It is the only user of its engine.
+//! In: commands of the acceptor, bits, slots. Out: replies. It is the only user of its engine.
 //!
 //! Source: HERD §4.2 (server processes that poll).
 
+use super::counters::{HerdCounter, HerdCounters, ThreadCounters};
 use super::engine::{ClientSlots, Engine, Pipeline, Replied};
 use super::geometry::Geometry;
 use super::pair;
-use super::slot::Form;
-use super::tally::{Tallies, Tally, What};
+use super::slot::SlotFormat;
 use crate::cache::{Cache, Millis};
 use crate::front::clock::Clock;
 use rackpool_core::seam::Mutation;
@@ -57,7 +57,7 @@ const ROUNDS_PER_NO_OP: u32 = 100;
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// A request that did not come into its slot by itself.
-pub(super) struct Request<'a> {
+pub(super) struct IncomingRequest<'a> {
     pub client: u32,
     pub window: u32,
     /// What the client was given to prove that it is the one.
@@ -67,8 +67,8 @@ pub(super) struct Request<'a> {
 }
 
 /// Where such requests come in, for all clients of a thread, and its clocks.
-pub(super) trait Intake: 'static {
-    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>));
+pub(super) trait RequestSource: 'static {
+    fn poll(&mut self, take: &mut dyn FnMut(&IncomingRequest<'_>));
 
     /// From now on the thread's bell is rung for what comes; what has come is to be polled once
     /// more.
@@ -97,46 +97,47 @@ pub(super) trait Intake: 'static {
 }
 
 /// There are none.
-impl Intake for () {
+impl RequestSource for () {
     #[inline(always)]
-    fn poll(&mut self, _: &mut dyn FnMut(&Request<'_>)) {}
+    fn poll(&mut self, _: &mut dyn FnMut(&IncomingRequest<'_>)) {}
 
     fn arm(&mut self) {}
 }
 
-impl<I: Intake> Intake for Option<I> {
+impl<I: RequestSource> RequestSource for Option<I> {
     #[inline]
-    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
-        if let Some(intake) = self {
-            intake.poll(take);
+    fn poll(&mut self, take: &mut dyn FnMut(&IncomingRequest<'_>)) {
+        if let Some(source) = self {
+            source.poll(take);
         }
     }
 
     fn arm(&mut self) {
-        if let Some(intake) = self {
-            intake.arm();
+        if let Some(source) = self {
+            source.arm();
         }
     }
 
     fn take_failure(&mut self) -> bool {
-        self.as_mut().is_some_and(Intake::take_failure)
+        self.as_mut().is_some_and(RequestSource::take_failure)
     }
 }
 
 /// A client at a serving thread: its slots, and the ways to it.
-pub(super) trait Seat: 'static {
+pub(super) trait ClientTransport: 'static {
     /// Where requests come in that do not come into their slots by themselves.
-    type Intake: Intake;
+    type Source: RequestSource;
     /// How its requests are published.
-    const FORM: Form;
+    const FORM: SlotFormat;
     /// How long the thread watches on when nobody asks, before it sleeps.
     const LINGER: Duration;
-    /// Whether replies are seen without [`Seat::settle`] and [`Seat::wake`] by clients that do not
-    /// sleep: then the thread looks for further requests first, and asks only when there are none.
+    /// Whether replies are seen without [`ClientTransport::settle`] and [`ClientTransport::wake`]
+    /// by clients that do not sleep: then the thread looks for further requests first, and asks
+    /// only when there are none.
     const WAKES_LATER: bool;
 
     /// Puts a request into its slot, if it is the client's; whether it is.
-    fn accept(&self, _: &Request<'_>) -> bool {
+    fn accept(&self, _: &IncomingRequest<'_>) -> bool {
         false
     }
 
@@ -159,29 +160,29 @@ pub(super) trait Seat: 'static {
     fn wake(&self);
 }
 
-/// What the doorkeeper tells a serving thread.
-pub(super) enum Letter<S> {
-    Enter {
+/// What the acceptor tells a serving thread.
+pub(super) enum WorkerCommand<S> {
+    Attach {
         client: u32,
-        seat: S,
+        transport: S,
     },
     /// Dropped when the client's slots are not touched any more.
-    Leave {
+    Detach {
         client: u32,
         done: Arc<()>,
     },
 }
 
-/// How a serving thread is woken: a bit for each client, and one for its mail.
-pub(super) struct Bell {
+/// How a serving thread is woken: a bit for each client, and one for its command queue.
+pub(super) struct Doorbell {
     bitmap: Bitmap,
-    /// The bit of the mail.
-    mail: u32,
+    /// The bit of the command queue.
+    command_bit: u32,
 }
 
-impl Bell {
-    pub(super) fn new(bitmap: Bitmap, clients: u32) -> Bell {
-        Bell { bitmap, mail: clients }
+impl Doorbell {
+    pub(super) fn new(bitmap: Bitmap, clients: u32) -> Doorbell {
+        Doorbell { bitmap, command_bit: clients }
     }
 
     /// Says that a client asks.
@@ -189,49 +190,49 @@ impl Bell {
         pair::ring(&self.bitmap, client);
     }
 
-    /// Says that there is mail, or that all ends.
-    pub(super) fn knock(&self) {
-        pair::ring(&self.bitmap, self.mail);
+    /// Says that there is command queue, or that all ends.
+    pub(super) fn notify(&self) {
+        pair::ring(&self.bitmap, self.command_bit);
     }
 }
 
-/// Where a serving thread gets its letters.
-pub(super) struct Post<S> {
-    letters: Mutex<Vec<Letter<S>>>,
-    pub(super) bell: Arc<Bell>,
+/// Where a serving thread gets its commands.
+pub(super) struct CommandQueue<S> {
+    commands: Mutex<Vec<WorkerCommand<S>>>,
+    pub(super) bell: Arc<Doorbell>,
 }
 
-impl<S> Post<S> {
-    pub(super) fn new(bell: Arc<Bell>) -> Post<S> {
-        Post { letters: Mutex::default(), bell }
+impl<S> CommandQueue<S> {
+    pub(super) fn new(bell: Arc<Doorbell>) -> CommandQueue<S> {
+        CommandQueue { commands: Mutex::default(), bell }
     }
 
-    fn letters(&self) -> MutexGuard<'_, Vec<Letter<S>>> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn commands(&self) -> MutexGuard<'_, Vec<WorkerCommand<S>>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn send(&self, letter: Letter<S>) {
-        self.letters().push(letter);
-        self.bell.knock();
+    pub(super) fn send(&self, command: WorkerCommand<S>) {
+        self.commands().push(command);
+        self.bell.notify();
     }
 }
 
 /// A client as a serving thread knows it.
-struct Place<S> {
-    seat: S,
+struct ServedClient<S> {
+    transport: S,
     is_watched: bool,
     /// Looks in a row that found nothing.
     looks: u32,
 }
 
-pub(super) struct Serving<S: Seat> {
+pub(super) struct Serving<S: ClientTransport> {
     server: u32,
     engine: Engine,
-    intake: S::Intake,
+    source: S::Source,
     clock: Clock,
-    post: Arc<Post<S>>,
-    tallies: Arc<Tallies>,
-    places: Vec<Option<Place<S>>>,
+    queue: Arc<CommandQueue<S>>,
+    counters: Arc<HerdCounters>,
+    clients: Vec<Option<ServedClient<S>>>,
     watched: Vec<u32>,
     /// Clients that have set their bit and were not looked at.
     rung: Vec<u32>,
@@ -248,26 +249,26 @@ pub(super) struct Serving<S: Seat> {
     now: Millis,
 }
 
-impl<S: Seat> Serving<S> {
+impl<S: ClientTransport> Serving<S> {
     /// Thread number `server`, for clients 0 to `clients` - 1.
     pub(super) fn new(
         server: u32,
         cache: Cache,
         geometry: Geometry,
         clients: u32,
-        (post, intake): (Arc<Post<S>>, S::Intake),
-        tallies: Arc<Tallies>,
+        (queue, source): (Arc<CommandQueue<S>>, S::Source),
+        counters: Arc<HerdCounters>,
     ) -> Serving<S> {
         let clock = Clock::system();
-        let now = intake.items_ms(&clock);
+        let now = source.items_ms(&clock);
         Serving {
             server,
-            intake,
+            source,
             clock,
             engine: Engine::new(cache, S::FORM, geometry, clients),
-            post,
-            tallies,
-            places: (0..clients).map(|_| None).collect(),
+            queue,
+            counters,
+            clients: (0..clients).map(|_| None).collect(),
             watched: Vec::with_capacity(WATCHED_MAX),
             rung: Vec::new(),
             early: Vec::new(),
@@ -281,7 +282,7 @@ impl<S: Seat> Serving<S> {
 
     /// The same with this clock, by which items expire.
     pub(super) fn with_clock(mut self, clock: Clock) -> Serving<S> {
-        self.now = self.intake.items_ms(&clock);
+        self.now = self.source.items_ms(&clock);
         self.clock = clock;
         self
     }
@@ -289,12 +290,12 @@ impl<S: Seat> Serving<S> {
     pub(super) fn run(&mut self, is_stopping: &AtomicBool) {
         let mut waiter = Waiter::new();
         let (mut eager, mut idle_since_ns) = (0, None);
-        // Relaxed: as in `Server::stop`.
+        // Relaxed: as in `HerdServer::stop`.
         while !is_stopping.load(Ordering::Relaxed) {
             // A pause of the processor is longer than a round: whoever has just been answered
             // asks again before one is over.
             let looks = match S::FORM {
-                Form::Ordered if self.watched.len() == 1 => eager.clamp(1, LOOKS_ALONE),
+                SlotFormat::Ordered if self.watched.len() == 1 => eager.clamp(1, LOOKS_ALONE),
                 _ => 1,
             };
             if self.round(looks) {
@@ -312,7 +313,7 @@ impl<S: Seat> Serving<S> {
             if !self.has_lingered(&mut idle_since_ns) {
                 std::thread::yield_now();
             } else if self.is_to_sleep() {
-                self.post.bell.bitmap.sleep(SLEEP_MAX);
+                self.queue.bell.bitmap.sleep(SLEEP_MAX);
                 self.woke();
                 waiter.progressed();
             }
@@ -325,19 +326,19 @@ impl<S: Seat> Serving<S> {
         if !self.watch_nobody() {
             return false;
         }
-        self.intake.arm();
+        self.source.arm();
         if self.take_requests() {
             return false;
         }
-        self.tally().add(What::Sleeps, 1);
+        self.counters().add(HerdCounter::Sleeps, 1);
         true
     }
 
     /// What comes after a sleep.
     pub(super) fn woke(&mut self) {
         self.look_around();
-        // Also if a client that must not has cleared the bit of the mail.
-        self.read_mail();
+        // Also if a client that must not has cleared the bit of the command queue.
+        self.run_commands();
     }
 
     /// Whether nobody has asked for so long that the clients may be told that nobody watches them.
@@ -345,13 +346,13 @@ impl<S: Seat> Serving<S> {
         if S::LINGER.is_zero() || self.watched.is_empty() {
             return true;
         }
-        let now_ns = self.intake.monotonic_ns();
+        let now_ns = self.source.monotonic_ns();
         let idle_ns = now_ns - *since_ns.get_or_insert(now_ns);
         u128::from(idle_ns) >= S::LINGER.as_nanos()
     }
 
-    fn tally(&self) -> &Tally {
-        &self.tallies.0[self.server as usize]
+    fn counters(&self) -> &ThreadCounters {
+        &self.counters.0[self.server as usize]
     }
 
     /// Looks at all who may ask, `looks` times at each who is watched, and serves them; whether
@@ -392,12 +393,12 @@ impl<S: Seat> Serving<S> {
     /// Looks at what changes by itself: the time, and whether devices have failed.
     #[inline(never)]
     fn look_around(&mut self) {
-        self.now = self.intake.items_ms(&self.clock);
+        self.now = self.source.items_ms(&self.clock);
         if self.engine.holds_long() {
             self.engine.lapse(self.now);
         }
-        if self.intake.take_failure() {
-            self.tally().add(What::QueuePairsFailed, 1);
+        if self.source.take_failure() {
+            self.counters().add(HerdCounter::QueuePairsFailed, 1);
         }
     }
 
@@ -405,10 +406,10 @@ impl<S: Seat> Serving<S> {
     /// clients that are not watched.
     #[inline(always)]
     fn take_requests(&mut self) -> bool {
-        let Serving { intake, places, rung, early, .. } = self;
+        let Serving { source, clients, rung, early, .. } = self;
         let before = rung.len();
-        intake.poll(&mut |request| {
-            if !accept(places, rung, request) {
+        source.poll(&mut |request| {
+            if !accept(clients, rung, request) {
                 early.push((request.client, request.window, request.key, request.image.into()));
             }
         });
@@ -418,13 +419,13 @@ impl<S: Seat> Serving<S> {
         self.rung.len() > before
     }
 
-    /// Takes requests that were nobody's: those of a client whose letter was not read yet.
+    /// Takes requests that were nobody's: those of a client whose command was not read yet.
     #[cold]
     fn take_early(&mut self) {
-        self.read_mail();
-        let Serving { places, rung, early, .. } = self;
+        self.run_commands();
+        let Serving { clients, rung, early, .. } = self;
         for (client, window, key, image) in early.drain(..) {
-            accept(places, rung, &Request { client, window, key, image: &image });
+            accept(clients, rung, &IncomingRequest { client, window, key, image: &image });
         }
     }
 
@@ -444,9 +445,9 @@ impl<S: Seat> Serving<S> {
     fn look_at_all_rung(&mut self) -> bool {
         for index in (0..self.rung.len()).rev() {
             let client = self.rung[index];
-            if self.places[client as usize].is_none() {
+            if self.clients[client as usize].is_none() {
                 // As above: whoever rings was let in, as a rule.
-                self.read_mail();
+                self.run_commands();
             }
             self.begin_to_watch(client);
             // A client that is not watched is looked at until nothing more is there.
@@ -465,55 +466,55 @@ impl<S: Seat> Serving<S> {
             let client = self.watched[index];
             let found = self.look(client, looks) > 0;
             has_found |= found;
-            let Some(place) = &mut self.places[client as usize] else { continue };
-            place.looks = if found { 0 } else { place.looks + 1 };
-            if place.looks > LOOKS_MAX {
+            let Some(served) = &mut self.clients[client as usize] else { continue };
+            served.looks = if found { 0 } else { served.looks + 1 };
+            if served.looks > LOOKS_MAX {
                 self.end_to_watch(index);
             }
         }
         has_found
     }
 
-    /// Takes all bits, and reads the mail; whether there were any.
+    /// Takes all bits, and reads the command queue; whether there were any.
     fn take_bits(&mut self) -> bool {
-        self.post.bell.bitmap.is_any_set() && self.take_all_bits()
+        self.queue.bell.bitmap.is_any_set() && self.take_all_bits()
     }
 
     #[inline(never)]
     fn take_all_bits(&mut self) -> bool {
-        let mut has_mail = false;
-        for word in 0..self.post.bell.bitmap.words() {
-            let mut bits = self.post.bell.bitmap.take(word);
+        let mut has_commands = false;
+        for word in 0..self.queue.bell.bitmap.words() {
+            let mut bits = self.queue.bell.bitmap.take(word);
             while bits != 0 {
                 let bit = 64 * word + bits.trailing_zeros();
                 bits &= bits - 1;
-                match bit.cmp(&self.post.bell.mail) {
+                match bit.cmp(&self.queue.bell.command_bit) {
                     std::cmp::Ordering::Less => self.rung.push(bit),
-                    std::cmp::Ordering::Equal => has_mail = true,
+                    std::cmp::Ordering::Equal => has_commands = true,
                     // No client has this bit: whoever set it makes no sense.
                     std::cmp::Ordering::Greater => {}
                 }
             }
         }
-        if has_mail {
-            // Before the bits are looked at: a client's letter came before its first bit.
-            self.read_mail();
+        if has_commands {
+            // Before the bits are looked at: a client's command came before its first bit.
+            self.run_commands();
         }
         true
     }
 
-    fn read_mail(&mut self) {
-        let letters = std::mem::take(&mut *self.post.letters());
-        for letter in letters {
-            match letter {
-                Letter::Enter { client, seat } => {
-                    self.engine.enter(client, seat.slots());
-                    let place = Place { seat, is_watched: false, looks: 0 };
-                    self.places[client as usize] = Some(place);
+    fn run_commands(&mut self) {
+        let commands = std::mem::take(&mut *self.queue.commands());
+        for command in commands {
+            match command {
+                WorkerCommand::Attach { client, transport } => {
+                    self.engine.enter(client, transport.slots());
+                    let served = ServedClient { transport, is_watched: false, looks: 0 };
+                    self.clients[client as usize] = Some(served);
                 }
-                Letter::Leave { client, done } => {
+                WorkerCommand::Detach { client, done } => {
                     self.engine.leave(client);
-                    self.places[client as usize] = None;
+                    self.clients[client as usize] = None;
                     self.watched.retain(|watched| *watched != client);
                     drop(done);
                 }
@@ -522,7 +523,7 @@ impl<S: Seat> Serving<S> {
     }
 
     fn is_watched(&self, client: u32) -> bool {
-        self.places[client as usize].as_ref().is_some_and(|place| place.is_watched)
+        self.clients[client as usize].as_ref().is_some_and(|served| served.is_watched)
     }
 
     /// Gathers what a client asks; how much.
@@ -531,19 +532,19 @@ impl<S: Seat> Serving<S> {
         if self.engine.gathered() >= BATCH_ENOUGH {
             self.serve_first();
         }
-        let Serving { engine, intake, tallies, .. } = self;
-        let tally = &tallies.0[self.server as usize];
-        engine.gather_in(client, tally, looks, |mutation| intake.mutated(mutation))
+        let Serving { engine, source, counters, .. } = self;
+        let counters = &counters.0[self.server as usize];
+        engine.gather_in(client, counters, looks, |mutation| source.mutated(mutation))
     }
 
     fn begin_to_watch(&mut self, client: u32) {
         let has_room = self.watched.len() < WATCHED_MAX;
-        if let Some(place) = &mut self.places[client as usize]
-            && !place.is_watched
+        if let Some(served) = &mut self.clients[client as usize]
+            && !served.is_watched
             && has_room
         {
-            place.seat.begin_to_watch();
-            (place.is_watched, place.looks) = (true, 0);
+            served.transport.begin_to_watch();
+            (served.is_watched, served.looks) = (true, 0);
             self.watched.push(client);
         }
     }
@@ -551,11 +552,11 @@ impl<S: Seat> Serving<S> {
     /// Stops to watch the client at `index` of those watched, unless it asks just now.
     fn end_to_watch(&mut self, index: usize) -> bool {
         let client = self.watched[index];
-        let Some(place) = &mut self.places[client as usize] else { return true };
-        place.looks = 0;
-        let has_ended = place.seat.end_to_watch(|| self.engine.is_ready(client));
+        let Some(served) = &mut self.clients[client as usize] else { return true };
+        served.looks = 0;
+        let has_ended = served.transport.end_to_watch(|| self.engine.is_ready(client));
         if has_ended {
-            place.is_watched = false;
+            served.is_watched = false;
             self.watched.swap_remove(index);
         }
         has_ended
@@ -569,10 +570,10 @@ impl<S: Seat> Serving<S> {
     /// Does what was gathered, and wakes the clients that sleep unless that may wait.
     #[inline(always)]
     fn serve(&mut self) {
-        let Serving { engine, replied, places, tallies, .. } = self;
-        let tally = &tallies.0[self.server as usize];
+        let Serving { engine, replied, clients, counters, .. } = self;
+        let counters = &counters.0[self.server as usize];
         self.steps += engine.gathered();
-        engine.run(self.now, tally, &mut |reply| note(places, replied, reply));
+        engine.run(self.now, counters, &mut |reply| note(clients, replied, reply));
         if !S::WAKES_LATER {
             self.wake_replied();
         }
@@ -587,9 +588,9 @@ impl<S: Seat> Serving<S> {
     /// Moves the pipeline on although nobody asks.
     #[cold]
     fn drain(&mut self) {
-        let Serving { engine, replied, places, tallies, .. } = self;
-        let tally = &tallies.0[self.server as usize];
-        engine.no_op(self.now, tally, &mut |reply| note(places, replied, reply));
+        let Serving { engine, replied, clients, counters, .. } = self;
+        let counters = &counters.0[self.server as usize];
+        engine.no_op(self.now, counters, &mut |reply| note(clients, replied, reply));
         if !S::WAKES_LATER {
             self.wake_replied();
         }
@@ -598,13 +599,13 @@ impl<S: Seat> Serving<S> {
     /// Wakes the clients with replies that sleep.
     #[inline]
     fn wake_replied(&mut self) {
-        let Serving { replied, places, .. } = self;
-        if let Some(place) = replied.iter().find_map(|client| places[*client as usize].as_ref()) {
-            place.seat.settle();
+        let Serving { replied, clients, .. } = self;
+        if let Some(served) = replied.iter().find_map(|client| clients[*client as usize].as_ref()) {
+            served.transport.settle();
         }
         for client in replied.drain(..) {
-            if let Some(place) = &places[client as usize] {
-                place.seat.wake();
+            if let Some(served) = &clients[client as usize] {
+                served.transport.wake();
             }
         }
     }
@@ -612,14 +613,14 @@ impl<S: Seat> Serving<S> {
 
 /// Puts a request into its slot, if it is the client's; whether it is.
 #[inline]
-fn accept<S: Seat>(
-    places: &[Option<Place<S>>],
+fn accept<S: ClientTransport>(
+    clients: &[Option<ServedClient<S>>],
     rung: &mut Vec<u32>,
-    request: &Request<'_>,
+    request: &IncomingRequest<'_>,
 ) -> bool {
-    let Some(Some(place)) = places.get(request.client as usize) else { return false };
-    let is_own = place.seat.accept(request);
-    if is_own && !place.is_watched {
+    let Some(Some(served)) = clients.get(request.client as usize) else { return false };
+    let is_own = served.transport.accept(request);
+    if is_own && !served.is_watched {
         rung.push(request.client);
     }
     is_own
@@ -627,9 +628,13 @@ fn accept<S: Seat>(
 
 /// Takes note of a reply.
 #[inline(always)]
-fn note<S: Seat>(places: &mut [Option<Place<S>>], replied: &mut Vec<u32>, reply: Replied) {
-    if let Some(place) = &mut places[reply.client as usize] {
-        place.seat.reply(reply, place.is_watched);
+fn note<S: ClientTransport>(
+    clients: &mut [Option<ServedClient<S>>],
+    replied: &mut Vec<u32>,
+    reply: Replied,
+) {
+    if let Some(served) = &mut clients[reply.client as usize] {
+        served.transport.reply(reply, served.is_watched);
     }
     if replied.last() != Some(&reply.client) {
         replied.push(reply.client);
@@ -645,8 +650,8 @@ mod tests {
     /// A device that fails once.
     struct Failing(bool);
 
-    impl Intake for Failing {
-        fn poll(&mut self, _: &mut dyn FnMut(&Request<'_>)) {}
+    impl RequestSource for Failing {
+        fn poll(&mut self, _: &mut dyn FnMut(&IncomingRequest<'_>)) {}
 
         fn arm(&mut self) {}
 
@@ -657,9 +662,9 @@ mod tests {
 
     enum Empty {}
 
-    impl Seat for Empty {
-        type Intake = Option<Failing>;
-        const FORM: Form = Form::Sealed;
+    impl ClientTransport for Empty {
+        type Source = Option<Failing>;
+        const FORM: SlotFormat = SlotFormat::Sealed;
         const LINGER: Duration = Duration::ZERO;
         const WAKES_LATER: bool = false;
 
@@ -687,24 +692,24 @@ mod tests {
         let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
         let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
         let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 1)), 0, 1);
-        let post = Arc::new(Post::new(Arc::new(Bell::new(bitmap, 1))));
-        let tallies = Arc::new(Tallies::new(1));
-        let ways = (post, Some(Failing(true)));
+        let queue = Arc::new(CommandQueue::new(Arc::new(Doorbell::new(bitmap, 1))));
+        let counters = Arc::new(HerdCounters::new(1));
+        let ways = (queue, Some(Failing(true)));
         let mut serving: Serving<Empty> =
-            Serving::new(0, cache, geometry, 1, ways, Arc::clone(&tallies));
+            Serving::new(0, cache, geometry, 1, ways, Arc::clone(&counters));
         for _ in 0..3 * STEPS_PER_CLOCK {
             assert!(!serving.round(1));
         }
-        assert_eq!(tallies.get(What::QueuePairsFailed), 1);
+        assert_eq!(counters.get(HerdCounter::QueuePairsFailed), 1);
     }
 
     /// A request that is there before the thread has read of its client.
     struct Ahead(Option<u64>);
 
-    impl Intake for Ahead {
-        fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+    impl RequestSource for Ahead {
+        fn poll(&mut self, take: &mut dyn FnMut(&IncomingRequest<'_>)) {
             if let Some(key) = self.0.take() {
-                take(&Request { client: 1, window: 0, key, image: b"image" });
+                take(&IncomingRequest { client: 1, window: 0, key, image: b"image" });
             }
         }
 
@@ -712,15 +717,15 @@ mod tests {
     }
 
     /// A client with this key, and what it accepted.
-    struct Client(u64, Arc<Mutex<Vec<Vec<u8>>>>);
+    struct KeyedClient(u64, Arc<Mutex<Vec<Vec<u8>>>>);
 
-    impl Seat for Client {
-        type Intake = Ahead;
-        const FORM: Form = Form::Sealed;
+    impl ClientTransport for KeyedClient {
+        type Source = Ahead;
+        const FORM: SlotFormat = SlotFormat::Sealed;
         const LINGER: Duration = Duration::ZERO;
         const WAKES_LATER: bool = false;
 
-        fn accept(&self, request: &Request<'_>) -> bool {
+        fn accept(&self, request: &IncomingRequest<'_>) -> bool {
             let is_own = request.key == self.0;
             if is_own {
                 self.1.lock().unwrap().push(request.image.to_vec());
@@ -753,12 +758,16 @@ mod tests {
             let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
             let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
             let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 2)), 0, 2);
-            let post = Arc::new(Post::new(Arc::new(Bell::new(bitmap, 2))));
+            let queue = Arc::new(CommandQueue::new(Arc::new(Doorbell::new(bitmap, 2))));
             let accepted = Arc::default();
-            post.send(Letter::Enter { client: 1, seat: Client(7, Arc::clone(&accepted)) });
-            let ways = (post, Ahead(Some(key)));
-            let tallies = Arc::new(Tallies::new(1));
-            let mut serving: Serving<Client> = Serving::new(0, cache, geometry, 2, ways, tallies);
+            queue.send(WorkerCommand::Attach {
+                client: 1,
+                transport: KeyedClient(7, Arc::clone(&accepted)),
+            });
+            let ways = (queue, Ahead(Some(key)));
+            let counters = Arc::new(HerdCounters::new(1));
+            let mut serving: Serving<KeyedClient> =
+                Serving::new(0, cache, geometry, 2, ways, counters);
             serving.take_requests();
             assert_eq!(accepted.lock().unwrap().len(), taken, "key {key}");
             assert!(serving.early.is_empty());

@@ -24,7 +24,7 @@ use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum SlotFormat {
     /// By a sequence word, in memory that both sides load and store.
     Ordered,
     /// By a seal, in memory that one side writes by one-sided operations.
@@ -53,7 +53,7 @@ fn seal(message: &[u8]) -> u64 {
     (bytes << CHECK_BITS) | check
 }
 
-impl Form {
+impl SlotFormat {
     /// Publishes `message` (head, key and value) in the slot at `at`. For a sealed slot in local
     /// memory, the offset and length of what has to be sent with one WRITE; for an ordered one, of
     /// the message.
@@ -71,12 +71,12 @@ impl Form {
         let bytes = message.len();
         assert!((HEAD_BYTES..=geometry.message_bytes()).contains(&bytes), "{bytes} bytes");
         match self {
-            Form::Ordered => {
+            SlotFormat::Ordered => {
                 window.copy_in(at + HEAD_BYTES as u64, &message[HEAD_BYTES..]);
                 publish_head(window, at, &head_of(message));
                 (at, bytes as u64)
             }
-            Form::Sealed => {
+            SlotFormat::Sealed => {
                 let seal_at = at + geometry.slot_bytes() - SEAL_BYTES;
                 let start = seal_at - (bytes as u64).next_multiple_of(8);
                 window.copy_in(start, message);
@@ -103,8 +103,10 @@ impl Form {
         to: &mut [u8],
     ) -> Option<Read> {
         match self {
-            Form::Ordered => read_ordered(window, at, last, to),
-            Form::Sealed => read_sealed(window, at, geometry, &mut to[..geometry.message_bytes()]),
+            SlotFormat::Ordered => read_ordered(window, at, last, to),
+            SlotFormat::Sealed => {
+                read_sealed(window, at, geometry, &mut to[..geometry.message_bytes()])
+            }
         }
     }
 
@@ -113,8 +115,8 @@ impl Form {
     #[inline]
     pub fn is_published(self, window: &Window, at: u64, geometry: &Geometry, last: u64) -> bool {
         match self {
-            Form::Ordered => window.load(at) > last,
-            Form::Sealed => window.load(at + geometry.slot_bytes() - SEAL_BYTES) != 0,
+            SlotFormat::Ordered => window.load(at) > last,
+            SlotFormat::Sealed => window.load(at + geometry.slot_bytes() - SEAL_BYTES) != 0,
         }
     }
 }
@@ -246,13 +248,14 @@ fn read_sealed(window: &Window, at: u64, geometry: &Geometry, to: &mut [u8]) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Head, Kind, Message};
+    use super::super::message::{Head, Message, MessageKind};
     use super::*;
 
     const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 2, value_bytes: 1000 };
 
     fn put(number: u64, key: &[u8], value: &[u8]) -> Vec<u8> {
-        let head = Head::new(number, Kind::Put).with_lengths(key.len() as u8, value.len() as u16);
+        let head =
+            Head::new(number, MessageKind::Put).with_lengths(key.len() as u8, value.len() as u16);
         [&head.bytes()[..], key, value].concat()
     }
 
@@ -260,7 +263,7 @@ mod tests {
     fn every_length_goes_through_a_slot_of_either_form() {
         let window = Window::heap(GEOMETRY.bytes());
         let mut to = vec![0; GEOMETRY.message_bytes()];
-        for form in [Form::Ordered, Form::Sealed] {
+        for form in [SlotFormat::Ordered, SlotFormat::Sealed] {
             window.zero(0, GEOMETRY.bytes());
             let at = GEOMETRY.offset(0, 0, 1);
             for (number, bytes) in (1..).zip((0..=1000).chain([0, 1000])) {
@@ -289,14 +292,14 @@ mod tests {
         for number in 1..200u64 {
             let value = vec![number as u8; (number as usize * 37) % 1000];
             let message = put(number, b"colour", &value);
-            let (start, bytes) = Form::Sealed.publish(&local, 0, &GEOMETRY, &message);
+            let (start, bytes) = SlotFormat::Sealed.publish(&local, 0, &GEOMETRY, &message);
             let mut words: Vec<u64> = (0..bytes / 8).map(|word| start + 8 * word).collect();
             // A rotation that begins anywhere: the seal comes first, last or in between.
             words.rotate_left((number as usize * 13) % (bytes as usize / 8));
             for at in &words {
                 remote.store(*at, local.load(*at));
                 let is_whole = words.iter().all(|at| local.load(*at) == remote.load(*at));
-                let read = Form::Sealed.read(&remote, 0, &GEOMETRY, number - 1, &mut to);
+                let read = SlotFormat::Sealed.read(&remote, 0, &GEOMETRY, number - 1, &mut to);
                 assert_eq!(read.is_some(), is_whole, "{number}");
                 if is_whole {
                     assert_eq!(to[HEAD_BYTES..message.len()], message[HEAD_BYTES..]);
@@ -311,21 +314,21 @@ mod tests {
     fn lengths_that_no_slot_has_are_malformed() {
         let window = Window::heap(GEOMETRY.bytes());
         let mut to = vec![0; GEOMETRY.message_bytes()];
-        let head = Head::new(9, Kind::Put).with_lengths(250, u16::MAX);
+        let head = Head::new(9, MessageKind::Put).with_lengths(250, u16::MAX);
         window.copy_in(0, &head.bytes());
-        let read = Form::Ordered.read(&window, 0, &GEOMETRY, 8, &mut to);
+        let read = SlotFormat::Ordered.read(&window, 0, &GEOMETRY, 8, &mut to);
         assert_eq!(read, Some(Read::Malformed(9)));
         for bytes in [0, HEAD_BYTES - 1, GEOMETRY.message_bytes() + 1, 0xffff] {
             let seal_at = GEOMETRY.slot_bytes() - SEAL_BYTES;
             window.store(seal_at, ((bytes as u64) << CHECK_BITS) | 1);
-            let read = Form::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);
+            let read = SlotFormat::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);
             assert_eq!(read, Some(Read::Malformed(0)), "{bytes}");
             assert_eq!(window.load(seal_at), 0, "it is looked at once");
         }
         // A seal that is right, over a head that speaks of another length.
-        let message = Head::new(9, Kind::Put).with_lengths(1, 1).bytes();
-        Form::Sealed.publish(&window, 0, &GEOMETRY, &message);
-        let read = Form::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);
+        let message = Head::new(9, MessageKind::Put).with_lengths(1, 1).bytes();
+        SlotFormat::Sealed.publish(&window, 0, &GEOMETRY, &message);
+        let read = SlotFormat::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);
         assert_eq!(read, Some(Read::Malformed(9)));
     }
 }

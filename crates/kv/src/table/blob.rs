@@ -44,7 +44,7 @@ impl Stamp {
 
 /// A value that is an allocation of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Far {
+pub(crate) struct ExternalValue {
     /// Where.
     pub addr: GAddr,
     /// Its length, which is the length of the allocation too.
@@ -55,30 +55,30 @@ pub(crate) struct Far {
 
 /// A value as a blob holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Value<'a> {
+pub(crate) enum BlobValue<'a> {
     /// In the blob.
     Inline(&'a [u8]),
     /// Elsewhere.
-    Far(Far),
+    External(ExternalValue),
 }
 
-impl Value<'_> {
+impl BlobValue<'_> {
     /// Length of the value.
     pub fn bytes(&self) -> u64 {
         match self {
-            Value::Inline(bytes) => bytes.len() as u64,
-            Value::Far(far) => far.bytes,
+            BlobValue::Inline(bytes) => bytes.len() as u64,
+            BlobValue::External(far) => far.bytes,
         }
     }
 }
 
 /// A key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct BlobEntry<'a> {
     /// The key.
     pub key: &'a [u8],
     /// Its value.
-    pub value: Value<'a>,
+    pub value: BlobValue<'a>,
 }
 
 /// The bytes to allocate for a blob: its length rounded up to what the pool would give anyway.
@@ -136,7 +136,7 @@ impl<'a> Blob<'a> {
     }
 
     /// The entries.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+    pub fn entries(&self) -> impl Iterator<Item = BlobEntry<'a>> + use<'a> {
         let bytes = self.bytes;
         let mut at = HEADER_BYTES;
         (0..self.count).map(move |_| {
@@ -147,7 +147,7 @@ impl<'a> Blob<'a> {
     }
 
     /// The value of a key.
-    pub fn find(&self, key: &[u8]) -> Option<Value<'a>> {
+    pub fn find(&self, key: &[u8]) -> Option<BlobValue<'a>> {
         self.entries().find(|entry| entry.key == key).map(|entry| entry.value)
     }
 }
@@ -160,7 +160,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-fn entry_at(bytes: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
+fn entry_at(bytes: &[u8], at: usize) -> Option<(BlobEntry<'_>, usize)> {
     let key_bytes = u32_at(bytes, at)? as usize;
     let value_word = u32_at(bytes, at + 4)?;
     if key_bytes == 0 || key_bytes > KEY_BYTES_MAX {
@@ -170,15 +170,15 @@ fn entry_at(bytes: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
     let value_at = key_at + key_bytes;
     let key = bytes.get(key_at..value_at)?;
     if value_word & FAR_BIT != 0 {
-        let far = Far {
+        let far = ExternalValue {
             addr: GAddr(u64_at(bytes, value_at)?),
             bytes: u64_at(bytes, value_at + 8)?,
             checksum: u64_at(bytes, value_at + 16)?,
         };
-        return Some((Entry { key, value: Value::Far(far) }, value_at + FAR_BYTES));
+        return Some((BlobEntry { key, value: BlobValue::External(far) }, value_at + FAR_BYTES));
     }
     let end = value_at + value_word as usize;
-    Some((Entry { key, value: Value::Inline(bytes.get(value_at..end)?) }, end))
+    Some((BlobEntry { key, value: BlobValue::Inline(bytes.get(value_at..end)?) }, end))
 }
 
 /// Writes a blob into a buffer that is used again and again.
@@ -199,17 +199,17 @@ impl Builder {
     }
 
     /// Appends an entry.
-    pub fn push(&mut self, entry: Entry<'_>) {
+    pub fn push(&mut self, entry: BlobEntry<'_>) {
         let key_bytes = u32::try_from(entry.key.len()).expect("keys are at most 64 KiB");
         self.bytes.extend_from_slice(&key_bytes.to_le_bytes());
         match entry.value {
-            Value::Inline(value) => {
+            BlobValue::Inline(value) => {
                 let value_bytes = u32::try_from(value.len()).expect("inline values are short");
                 self.bytes.extend_from_slice(&value_bytes.to_le_bytes());
                 self.bytes.extend_from_slice(entry.key);
                 self.bytes.extend_from_slice(value);
             }
-            Value::Far(far) => {
+            BlobValue::External(far) => {
                 self.bytes.extend_from_slice(&FAR_BIT.to_le_bytes());
                 self.bytes.extend_from_slice(entry.key);
                 for word in [far.addr.0, far.bytes, far.checksum] {
@@ -256,14 +256,14 @@ mod tests {
 
     const STAMP: Stamp = Stamp { table_id: 1, bucket: 2, seq: 3 };
 
-    fn build(pairs: &[(Vec<u8>, Vec<u8>)], far: Option<Far>) -> Vec<u8> {
+    fn build(pairs: &[(Vec<u8>, Vec<u8>)], far: Option<ExternalValue>) -> Vec<u8> {
         let mut builder = Builder::default();
         builder.start(5);
         for (key, value) in pairs {
-            builder.push(Entry { key, value: Value::Inline(value) });
+            builder.push(BlobEntry { key, value: BlobValue::Inline(value) });
         }
         if let Some(far) = far {
-            builder.push(Entry { key: b"far", value: Value::Far(far) });
+            builder.push(BlobEntry { key: b"far", value: BlobValue::External(far) });
         }
         builder.finish(STAMP).to_vec()
     }
@@ -280,13 +280,14 @@ mod tests {
             ),
             far in any::<Option<(u64, u64, u64)>>(),
         ) {
-            let far = far.map(|(a, bytes, checksum)| Far { addr: GAddr(a), bytes, checksum });
+            let external = |(addr, bytes, checksum)| ExternalValue { addr: GAddr(addr), bytes, checksum };
+            let far = far.map(external);
             let bytes = build(&pairs, far);
             prop_assert!(verifies(&bytes, STAMP));
             let blob = Blob::parse(&bytes).unwrap();
             prop_assert_eq!((blob.depth(), blob.count()), (5, pairs.len() + far.iter().count()));
             for ((key, value), entry) in pairs.iter().zip(blob.entries()) {
-                prop_assert_eq!(entry, Entry { key, value: Value::Inline(value) });
+                prop_assert_eq!(entry, BlobEntry { key, value: BlobValue::Inline(value) });
             }
         }
 

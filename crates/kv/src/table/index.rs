@@ -1,6 +1,6 @@
 //! The index: from a bucket's number to its word, and the one way to change it. Owns the places
 //! of the bucket words (chunks, and cells for retired words) and remembers them for one handle;
-//! [`Index::load`] and [`Index::replace`] are called by everything else of the table.
+//! [`TableIndex::load`] and [`TableIndex::replace`] are called by everything else of the table.
 //!
 //! Ordering rule: a bucket's state is one word; each change is one compare-and-swap that raises
 //! the bucket's sequence number by one. Chunks, arrays and cells are never freed nor moved while
@@ -35,7 +35,7 @@ pub(crate) enum Swap<T> {
 
 /// A bucket's state as it was at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct BucketView {
     /// The bucket.
     pub bucket: u64,
     /// Its word, `Data` or `Frozen`.
@@ -50,7 +50,7 @@ pub(crate) struct View {
     base: u64,
 }
 
-impl View {
+impl BucketView {
     /// Changes of the bucket so far.
     pub fn seq(&self) -> u64 {
         self.base + u64::from(self.word.version())
@@ -74,7 +74,7 @@ impl View {
 
 /// What a bucket is to hold next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum BucketContent {
     /// Nothing, at this depth.
     Empty(u8),
     /// A blob, with its length.
@@ -92,7 +92,7 @@ struct Forward {
 
 /// The index as one handle knows it.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct TableIndex {
     header: GAddr,
     versions_per_word: u32,
     tops: [u64; TOPS],
@@ -104,10 +104,10 @@ pub(crate) struct Index {
     pub leaked_bytes: u64,
 }
 
-impl Index {
+impl TableIndex {
     /// The index of the table whose header is at `header`.
-    pub fn new(header: GAddr, versions_per_word: u32, placement: Placement) -> Index {
-        Index {
+    pub fn new(header: GAddr, versions_per_word: u32, placement: Placement) -> TableIndex {
+        TableIndex {
             header,
             versions_per_word,
             tops: [0; TOPS],
@@ -119,7 +119,7 @@ impl Index {
     }
 
     /// The bucket's state, or `None` if it was not split off its parent yet.
-    pub fn load<W: Words>(&mut self, mem: &mut W, bucket: u64) -> Result<Option<View>> {
+    pub fn load<W: Words>(&mut self, mem: &mut W, bucket: u64) -> Result<Option<BucketView>> {
         let Some(home) = self.home(mem, bucket)? else { return Ok(None) };
         let known = self.forwards[bucket as usize % FORWARDS_MAX];
         if known.cell != 0 && known.bucket == bucket {
@@ -128,7 +128,14 @@ impl Index {
             // A cell that has not reached its last version has no successor.
             if word.version() < self.version_last() {
                 let home_word = Word::forward(at);
-                return Ok(Some(View { bucket, word, home, home_word, at, base: known.base }));
+                return Ok(Some(BucketView {
+                    bucket,
+                    word,
+                    home,
+                    home_word,
+                    at,
+                    base: known.base,
+                }));
             }
         }
         let home_word = Word(mem.read_u64(home)?);
@@ -136,14 +143,14 @@ impl Index {
             State::None => Ok(None),
             State::Data | State::Frozen => {
                 let word = self.content_word(bucket, home, home_word.0)?;
-                Ok(Some(View { bucket, word, home, home_word, at: home, base: 0 }))
+                Ok(Some(BucketView { bucket, word, home, home_word, at: home, base: 0 }))
             }
             State::Forward => self.follow(mem, bucket, home, home_word).map(Some),
         }
     }
 
     /// Whether the bucket is still as it was. A word never comes back, so it was so all along.
-    pub fn is_still<W: Words>(&self, mem: &mut W, view: &View) -> Result<bool> {
+    pub fn is_still<W: Words>(&self, mem: &mut W, view: &BucketView) -> Result<bool> {
         // A cell's last word stays in it for ever: then the home word tells.
         let in_retired_cell = view.at != view.home && view.word.version() == self.version_last();
         let (at, word) =
@@ -155,17 +162,17 @@ impl Index {
     pub fn replace<W: Words>(
         &mut self,
         mem: &mut W,
-        view: &View,
-        next: Next,
-    ) -> Result<Swap<View>> {
+        view: &BucketView,
+        next: BucketContent,
+    ) -> Result<Swap<BucketView>> {
         if view.word.version() == self.version_last() {
             return self.replace_in_new_cell(mem, view, next);
         }
         let word = self.next_word(view, next, view.word.version() + 1)?;
         let home_word = if view.at == view.home { word } else { view.home_word };
-        let unique = matches!(next, Next::Blob(..));
+        let unique = matches!(next, BucketContent::Blob(..));
         let swap = publish(mem, view.at, view.word.0, word.0, unique)?;
-        Ok(swap.map(|()| View { word, home_word, ..*view }))
+        Ok(swap.map(|()| BucketView { word, home_word, ..*view }))
     }
 
     /// Makes a bucket that was not split off yet, with sequence number 1. Its home exists.
@@ -173,14 +180,14 @@ impl Index {
         &mut self,
         mem: &mut W,
         home: GAddr,
-        next: Next,
+        next: BucketContent,
     ) -> Result<Swap<()>> {
         let word = match next {
-            Next::Empty(depth) => Word::empty(depth, 1),
-            Next::Blob(addr, blob_bytes) => Word::blob(addr, blob_bytes, 1)?,
-            Next::Frozen => unreachable!("a bucket is split off thawed"),
+            BucketContent::Empty(depth) => Word::empty(depth, 1),
+            BucketContent::Blob(addr, blob_bytes) => Word::blob(addr, blob_bytes, 1)?,
+            BucketContent::Frozen => unreachable!("a bucket is split off thawed"),
         };
-        publish(mem, home, Word::NONE.0, word.0, matches!(next, Next::Blob(..)))
+        publish(mem, home, Word::NONE.0, word.0, matches!(next, BucketContent::Blob(..)))
     }
 
     /// Where the bucket's first word is, or `None` if no bucket of its chunk exists yet.
@@ -270,7 +277,7 @@ impl Index {
         bucket: u64,
         home: GAddr,
         home_word: Word,
-    ) -> Result<View> {
+    ) -> Result<BucketView> {
         let at = home_word.cell();
         let base = mem.read_u64(GAddr(at.0 + CELL_BASE))?;
         if base == 0 || !base.is_multiple_of(u64::from(self.versions_per_word)) {
@@ -279,23 +286,23 @@ impl Index {
         }
         let word = self.content_word(bucket, at, mem.read_u64(at)?)?;
         self.forwards[bucket as usize % FORWARDS_MAX] = Forward { bucket, cell: at.0, base };
-        Ok(View { bucket, word, home, home_word, at, base })
+        Ok(BucketView { bucket, word, home, home_word, at, base })
     }
 
-    fn next_word(&self, view: &View, next: Next, version: u32) -> Result<Word> {
+    fn next_word(&self, view: &BucketView, next: BucketContent, version: u32) -> Result<Word> {
         match next {
-            Next::Empty(depth) => Ok(Word::empty(depth, version)),
-            Next::Blob(addr, blob_bytes) => Word::blob(addr, blob_bytes, version),
-            Next::Frozen => Ok(view.word.frozen(version)),
+            BucketContent::Empty(depth) => Ok(Word::empty(depth, version)),
+            BucketContent::Blob(addr, blob_bytes) => Word::blob(addr, blob_bytes, version),
+            BucketContent::Frozen => Ok(view.word.frozen(version)),
         }
     }
 
     fn replace_in_new_cell<W: Words>(
         &mut self,
         mem: &mut W,
-        view: &View,
-        next: Next,
-    ) -> Result<Swap<View>> {
+        view: &BucketView,
+        next: BucketContent,
+    ) -> Result<Swap<BucketView>> {
         let word = self.next_word(view, next, 0)?;
         let base = view.base + u64::from(self.versions_per_word);
         let at = mem.alloc(CELL_BYTES, self.placement)?;
@@ -310,7 +317,7 @@ impl Index {
         }
         let home_word = Word::forward(at);
         match publish(mem, view.home, view.home_word.0, home_word.0, true) {
-            Ok(Swap::Done(())) => Ok(Swap::Done(View { word, home_word, at, base, ..*view })),
+            Ok(Swap::Done(())) => Ok(Swap::Done(BucketView { word, home_word, at, base, ..*view })),
             Ok(Swap::Unknown) => {
                 self.leaked_bytes += CELL_BYTES;
                 Ok(Swap::Unknown)
@@ -503,9 +510,9 @@ mod tests {
     fn a_cell_or_an_array_that_is_lost_is_counted() {
         let word = Word::empty(0, 1);
         let home = GAddr(64);
-        let view = View { bucket: 0, word, home, home_word: word, at: home, base: 0 };
-        let mut index = Index::new(GAddr(0), 2, Placement::Auto);
-        let refused = index.replace(&mut Script(Vec::new()), &view, Next::Empty(1));
+        let view = BucketView { bucket: 0, word, home, home_word: word, at: home, base: 0 };
+        let mut index = TableIndex::new(GAddr(0), 2, Placement::Auto);
+        let refused = index.replace(&mut Script(Vec::new()), &view, BucketContent::Empty(1));
         let cause = PoolError::Busy { what: "fabric buffers".into(), limit: 64 };
         assert_eq!(refused, Err(cause.into()));
         assert_eq!(index.leaked_bytes, CELL_BYTES);

@@ -85,7 +85,7 @@ use crate::error::{Error, Result};
 use crate::words::{GAddr, Placement, PoolError, Words};
 use blob::{Builder, Stamp};
 use header::{CHUNK_0_OFFSET, Fixed, HEADER_BYTES, LEVEL_OFFSET, MAGIC, VERSION};
-use index::{CHUNK_BYTES, Index};
+use index::{CHUNK_BYTES, TableIndex};
 use std::hash::BuildHasher;
 use word::Word;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -161,7 +161,7 @@ pub struct Table {
     fixed: Fixed,
     /// What is known of the table's level: where to begin and when to split, never more.
     level: u8,
-    index: Index,
+    index: TableIndex,
     entry_placement: Placement,
     /// The last blob that was read: the first `blob_bytes`.
     buf: Vec<u8>,
@@ -289,7 +289,7 @@ impl Table {
             header,
             fixed,
             level: fixed.level_first as u8,
-            index: Index::new(header, fixed.versions_per_word, options.index_placement),
+            index: TableIndex::new(header, fixed.versions_per_word, options.index_placement),
             entry_placement: options.entry_placement,
             buf: Vec::new(),
             blob_bytes: 0,

@@ -2,8 +2,8 @@
 //! blob to the value. Nothing here changes the pool, except that a writer who meets a frozen
 //! bucket finishes its split.
 
-use super::blob::{Blob, Far, HEADER_BYTES, Value, stated_bytes, verifies};
-use super::index::View;
+use super::blob::{Blob, BlobValue, ExternalValue, HEADER_BYTES, stated_bytes, verifies};
+use super::index::BucketView;
 use super::{Table, low_bits};
 use crate::constants::{ATTEMPTS_EAGER, ATTEMPTS_MAX, KEY_BYTES_MAX, LEVEL_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
@@ -44,11 +44,11 @@ impl Table {
             let view = self.find(mem, hash, Intent::Read)?;
             match self.blob(&view)?.find(key) {
                 None => return Ok(false),
-                Some(Value::Inline(bytes)) => {
+                Some(BlobValue::Inline(bytes)) => {
                     value.extend_from_slice(bytes);
                     return Ok(true);
                 }
-                Some(Value::Far(far)) => {
+                Some(BlobValue::External(far)) => {
                     if self.read_far(mem, &view, far, value)? {
                         return Ok(true);
                     }
@@ -72,8 +72,8 @@ impl Table {
         let view = self.find(mem, self.hash(key), Intent::Read)?;
         let found = self.blob(&view)?.find(key);
         Ok(found.map(|value| match value {
-            Value::Inline(bytes) => (view.word.blob_addr(), bytes.len() as u64),
-            Value::Far(far) => (far.addr, far.bytes),
+            BlobValue::Inline(bytes) => (view.word.blob_addr(), bytes.len() as u64),
+            BlobValue::External(far) => (far.addr, far.bytes),
         }))
     }
 
@@ -83,7 +83,7 @@ impl Table {
         mem: &mut W,
         hash: u64,
         intent: Intent,
-    ) -> Result<View> {
+    ) -> Result<BucketView> {
         let mut bucket = low_bits(hash, self.level);
         for attempt in 0..ATTEMPTS_MAX {
             pause(attempt / u32::from(LEVEL_MAX));
@@ -118,7 +118,7 @@ impl Table {
     }
 
     /// Brings a bucket's blob into the buffer; its depth. `None` if the bucket changed meanwhile.
-    pub(super) fn fetch<W: Words>(&mut self, mem: &mut W, view: &View) -> Result<Option<u8>> {
+    pub(super) fn fetch<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<Option<u8>> {
         self.blob_bytes = 0;
         if let Some(depth) = view.word.empty_depth() {
             return self.check_depth(view, depth).map(Some);
@@ -141,7 +141,7 @@ impl Table {
     }
 
     /// The blob in the buffer, which `fetch` put there for this view.
-    pub(super) fn blob(&self, view: &View) -> Result<Blob<'_>> {
+    pub(super) fn blob(&self, view: &BucketView) -> Result<Blob<'_>> {
         if let Some(depth) = view.word.empty_depth() {
             return Ok(Blob::empty(depth));
         }
@@ -152,7 +152,7 @@ impl Table {
         })
     }
 
-    fn fetch_blob<W: Words>(&mut self, mem: &mut W, view: &View) -> Result<bool, PoolError> {
+    fn fetch_blob<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<bool, PoolError> {
         let addr = view.word.blob_addr();
         let (hint_bytes, whole) = view.word.hint_bytes();
         if self.buf.len() < hint_bytes {
@@ -181,8 +181,8 @@ impl Table {
     fn read_far<W: Words>(
         &mut self,
         mem: &mut W,
-        view: &View,
-        far: Far,
+        view: &BucketView,
+        far: ExternalValue,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         if far.bytes > VALUE_BYTES_MAX {
@@ -203,7 +203,7 @@ impl Table {
         Ok(intact)
     }
 
-    fn check_depth(&self, view: &View, depth: u8) -> Result<u8> {
+    fn check_depth(&self, view: &BucketView, depth: u8) -> Result<u8> {
         let possible = (self.level_first()..=LEVEL_MAX).contains(&depth)
             && low_bits(view.bucket, depth) == view.bucket;
         let reason = "the bucket has an impossible depth";

@@ -3,7 +3,7 @@
 //! memory is allocated before the bucket is frozen, so that a full pool freezes nothing.
 
 use super::blob::{Builder, alloc_bytes};
-use super::index::{Next, Swap, View};
+use super::index::{BucketContent, BucketView, Swap};
 use super::{Table, low_bits};
 use crate::error::{Error, Result};
 use crate::words::{GAddr, PoolError, Words};
@@ -18,7 +18,7 @@ struct Halves {
 impl Table {
     /// Splits the bucket whose blob is in the buffer. `false` if there is nothing to split or no
     /// memory for it: the bucket is then as it was and in the buffer. `true`: look again.
-    pub(super) fn split<W: Words>(&mut self, mem: &mut W, view: &View) -> Result<bool> {
+    pub(super) fn split<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<bool> {
         if self.blob(view)?.count() == 0 {
             return Ok(false);
         }
@@ -29,7 +29,7 @@ impl Table {
             }
             Err(error) => return Err(error),
         };
-        match self.index.replace(mem, view, Next::Frozen) {
+        match self.index.replace(mem, view, BucketContent::Frozen) {
             Ok(Swap::Done(frozen)) => self.complete(mem, &frozen, child_home, halves)?,
             Ok(Swap::Lost | Swap::Unknown) => self.give_back(mem, halves),
             Err(error) => {
@@ -42,7 +42,11 @@ impl Table {
 
     /// Finishes the split of a frozen bucket whose blob is in the buffer, or finds that another
     /// client did.
-    pub(super) fn finish_split<W: Words>(&mut self, mem: &mut W, frozen: &View) -> Result<()> {
+    pub(super) fn finish_split<W: Words>(
+        &mut self,
+        mem: &mut W,
+        frozen: &BucketView,
+    ) -> Result<()> {
         let (halves, child_home) = self.prepare(mem, frozen)?;
         match self.index.is_still(mem, frozen) {
             Ok(true) => self.complete(mem, frozen, child_home, halves),
@@ -54,7 +58,7 @@ impl Table {
     }
 
     /// Builds both halves and allocates all that the split needs; the new bucket's home with it.
-    fn prepare<W: Words>(&mut self, mem: &mut W, view: &View) -> Result<(Halves, GAddr)> {
+    fn prepare<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<(Halves, GAddr)> {
         let depth = self.blob(view)?.depth();
         let child_home = self.index.make_home(mem, view.bucket | 1 << depth)?;
         let (mut low, mut high) = (std::mem::take(&mut self.low), std::mem::take(&mut self.high));
@@ -89,7 +93,7 @@ impl Table {
     fn complete<W: Words>(
         &mut self,
         mem: &mut W,
-        frozen: &View,
+        frozen: &BucketView,
         child_home: GAddr,
         mut halves: Halves,
     ) -> Result<()> {
@@ -106,7 +110,7 @@ impl Table {
     fn publish_child<W: Words>(
         &mut self,
         mem: &mut W,
-        frozen: &View,
+        frozen: &BucketView,
         home: GAddr,
         halves: &mut Halves,
     ) -> Result<bool> {
@@ -117,7 +121,7 @@ impl Table {
         }
         let stamp = self.stamp(child, 1);
         let next = match halves.high {
-            None => Next::Empty(depth + 1),
+            None => BucketContent::Empty(depth + 1),
             Some((addr, bytes)) => {
                 let written = write_half(mem, addr, &mut self.high, stamp);
                 self.keep_or_leak(written, &mut halves.high, bytes)?
@@ -134,11 +138,16 @@ impl Table {
         Ok(true)
     }
 
-    fn thaw<W: Words>(&mut self, mem: &mut W, frozen: &View, halves: &mut Halves) -> Result<()> {
+    fn thaw<W: Words>(
+        &mut self,
+        mem: &mut W,
+        frozen: &BucketView,
+        halves: &mut Halves,
+    ) -> Result<()> {
         let depth = self.blob(frozen)?.depth();
         let stamp = self.stamp(frozen.bucket, frozen.seq() + 1);
         let next = match halves.low {
-            None => Next::Empty(depth + 1),
+            None => BucketContent::Empty(depth + 1),
             Some((addr, bytes)) => {
                 let written = write_half(mem, addr, &mut self.low, stamp);
                 self.keep_or_leak(written, &mut halves.low, bytes)?
@@ -164,10 +173,10 @@ impl Table {
     /// After a failed write part of it may still be under way: the memory must not be used again.
     fn keep_or_leak(
         &mut self,
-        written: Result<Next>,
+        written: Result<BucketContent>,
         half: &mut Option<(GAddr, u64)>,
         bytes: u64,
-    ) -> Result<Next> {
+    ) -> Result<BucketContent> {
         if written.is_err() {
             *half = None;
             self.leaked_bytes += bytes;
@@ -191,7 +200,7 @@ fn write_half<W: Words>(
     addr: GAddr,
     builder: &mut Builder,
     stamp: super::blob::Stamp,
-) -> Result<Next> {
+) -> Result<BucketContent> {
     mem.write(addr, builder.finish(stamp))?;
-    Ok(Next::Blob(addr, builder.len()))
+    Ok(BucketContent::Blob(addr, builder.len()))
 }

@@ -3,9 +3,9 @@
 //! each depth in c..d. So each hash is covered exactly once, however the table grows meanwhile:
 //! a key that is there all the time is seen exactly once.
 
-use super::blob::{Entry, Value, alloc_bytes};
+use super::blob::{BlobEntry, BlobValue, alloc_bytes};
 use super::header::HEADER_BYTES;
-use super::index::{CELL_BYTES, Index, View};
+use super::index::{BucketView, CELL_BYTES, TableIndex};
 use super::read::pause;
 use super::{Table, low_bits};
 use crate::constants::{ATTEMPTS_MAX, VERIFY_BYTES};
@@ -138,7 +138,7 @@ impl Table {
         self.walk(mem, |table, mem, view, covered| {
             let mut found = Vec::new();
             for entry in table.covered(view, covered)? {
-                if let Value::Far(far) = entry.value {
+                if let BlobValue::External(far) = entry.value {
                     found.push((far.addr, far.bytes));
                 }
             }
@@ -196,7 +196,7 @@ impl Table {
     fn walk<W: Words>(
         &mut self,
         mem: &mut W,
-        mut visit: impl FnMut(&Table, &mut W, &View, u8) -> Result<Visited>,
+        mut visit: impl FnMut(&Table, &mut W, &BucketView, u8) -> Result<Visited>,
     ) -> Result<()> {
         let level = self.level_first();
         let mut steps: Vec<Step> = (0..1 << level).map(|bucket| (bucket, level)).collect();
@@ -211,7 +211,7 @@ impl Table {
         &mut self,
         mem: &mut W,
         bucket: u64,
-        visit: &mut impl FnMut(&Table, &mut W, &View, u8) -> Result<Visited>,
+        visit: &mut impl FnMut(&Table, &mut W, &BucketView, u8) -> Result<Visited>,
     ) -> Result<u8> {
         for attempt in 0..ATTEMPTS_MAX {
             pause(attempt);
@@ -231,7 +231,7 @@ impl Table {
     }
 
     /// The entries of the bucket in the buffer that it covers itself.
-    fn covered(&self, view: &View, depth: u8) -> Result<impl Iterator<Item = Entry<'_>>> {
+    fn covered(&self, view: &BucketView, depth: u8) -> Result<impl Iterator<Item = BlobEntry<'_>>> {
         let bucket = view.bucket;
         let blob = self.blob(view)?;
         Ok(blob.entries().filter(move |entry| low_bits(self.hash(entry.key), depth) == bucket))
@@ -240,7 +240,7 @@ impl Table {
     fn check_bucket<W: Words>(
         &self,
         mem: &mut W,
-        view: &View,
+        view: &BucketView,
         covered: u8,
         report: &mut Report,
     ) -> Result<Visited> {
@@ -262,7 +262,7 @@ impl Table {
             report.keys += 1;
             report.key_bytes += entry.key.len() as u64;
             report.value_bytes += entry.value.bytes();
-            if let Value::Far(far) = entry.value {
+            if let BlobValue::External(far) = entry.value {
                 report.far_values += 1;
                 let sum = checksum(mem, far.addr, far.bytes, self.fixed.table_id);
                 if sum != Ok(far.checksum) {
@@ -286,12 +286,12 @@ impl Table {
 }
 
 /// The cells of a bucket's retired words and of its present one.
-fn cells<W: Words>(mem: &mut W, view: &View) -> Result<Vec<GAddr>> {
+fn cells<W: Words>(mem: &mut W, view: &BucketView) -> Result<Vec<GAddr>> {
     let mut found = Vec::new();
     let mut cell = view.cell();
     while let Some(at) = cell {
         found.push(at);
-        let before = Index::cell_before(mem, at)?;
+        let before = TableIndex::cell_before(mem, at)?;
         cell = (!before.is_null()).then_some(before);
         // Each cell stands for at least two changes of the bucket.
         if found.len() as u64 > view.seq() {

@@ -2,9 +2,9 @@
 //! Until the swap everything is the operation's own draft and is given back if it fails; from the
 //! swap on the operation is done, whatever happens to the cleaning up.
 
-use super::blob::{Entry, Far, Value, alloc_bytes};
+use super::blob::{BlobEntry, BlobValue, ExternalValue, alloc_bytes};
 use super::header::{COUNT_OFFSET, LEVEL_OFFSET};
-use super::index::{Next, Swap, View};
+use super::index::{BucketContent, BucketView, Swap};
 use super::read::{Intent, check_key, pause};
 use super::{Table, low_bits};
 use crate::constants::{
@@ -17,14 +17,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Which keys a write is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum WriteMode {
     Absent,
     Present,
     Any,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum WriteOutcome {
     Refused,
     Created,
     Replaced,
@@ -32,25 +32,25 @@ enum Outcome {
 
 /// What an operation has allocated and not published.
 #[derive(Debug, Default)]
-struct Draft {
+struct UnpublishedBlob {
     blob: Option<(GAddr, u64)>,
-    far: Option<Far>,
+    far: Option<ExternalValue>,
 }
 
 impl Table {
     /// Adds `key`; `false`, and nothing happens, if it is in the table.
     pub fn insert<W: Words>(&mut self, mem: &mut W, key: &[u8], value: &[u8]) -> Result<bool> {
-        Ok(self.store(mem, key, value, Mode::Absent)? != Outcome::Refused)
+        Ok(self.store(mem, key, value, WriteMode::Absent)? != WriteOutcome::Refused)
     }
 
     /// Replaces the value of `key`; `false`, and nothing happens, if it is not in the table.
     pub fn update<W: Words>(&mut self, mem: &mut W, key: &[u8], value: &[u8]) -> Result<bool> {
-        Ok(self.store(mem, key, value, Mode::Present)? != Outcome::Refused)
+        Ok(self.store(mem, key, value, WriteMode::Present)? != WriteOutcome::Refused)
     }
 
     /// Adds `key` or replaces its value; `true` if it was added.
     pub fn put<W: Words>(&mut self, mem: &mut W, key: &[u8], value: &[u8]) -> Result<bool> {
-        Ok(self.store(mem, key, value, Mode::Any)? == Outcome::Created)
+        Ok(self.store(mem, key, value, WriteMode::Any)? == WriteOutcome::Created)
     }
 
     /// Removes `key`; `false` if it is not in the table.
@@ -62,7 +62,7 @@ impl Table {
     fn delete_in_change<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<bool> {
         self.flush_frees(mem);
         let hash = self.hash(key);
-        let mut draft = Draft::default();
+        let mut draft = UnpublishedBlob::default();
         for attempt in 0..ATTEMPTS_MAX {
             pause(attempt);
             match self.delete_once(mem, key, hash, &mut draft) {
@@ -88,8 +88,8 @@ impl Table {
         mem: &mut W,
         key: &[u8],
         value: &[u8],
-        mode: Mode,
-    ) -> Result<Outcome> {
+        mode: WriteMode,
+    ) -> Result<WriteOutcome> {
         check_key(key)?;
         if value.len() as u64 > VALUE_BYTES_MAX {
             let bytes = value.len() as u64;
@@ -102,11 +102,11 @@ impl Table {
         &mut self,
         mem: &mut W,
         (key, value): (&[u8], &[u8]),
-        mode: Mode,
-    ) -> Result<Outcome> {
+        mode: WriteMode,
+    ) -> Result<WriteOutcome> {
         self.flush_frees(mem);
         let hash = self.hash(key);
-        let mut draft = Draft::default();
+        let mut draft = UnpublishedBlob::default();
         for attempt in 0..ATTEMPTS_MAX {
             pause(attempt);
             match self.store_once(mem, (key, value), hash, mode, &mut draft) {
@@ -127,21 +127,24 @@ impl Table {
         mem: &mut W,
         (key, value): (&[u8], &[u8]),
         hash: u64,
-        mode: Mode,
-        draft: &mut Draft,
-    ) -> Result<Option<Outcome>> {
+        mode: WriteMode,
+        draft: &mut UnpublishedBlob,
+    ) -> Result<Option<WriteOutcome>> {
         let view = self.find(mem, hash, Intent::Grow)?;
-        let old = self.blob(&view)?.find(key).map(far_of);
+        let old = self.blob(&view)?.find(key).map(external_of);
         match (mode, old.is_some()) {
-            (Mode::Absent, true) | (Mode::Present, false) => return Ok(Some(Outcome::Refused)),
+            (WriteMode::Absent, true) | (WriteMode::Present, false) => {
+                return Ok(Some(WriteOutcome::Refused));
+            }
             _ => {}
         }
         let far = if value.len() > INLINE_VALUE_BYTES_MAX {
-            Some(self.write_far(mem, value, draft)?)
+            Some(self.write_external(mem, value, draft)?)
         } else {
             None
         };
-        let new = Entry { key, value: far.map_or(Value::Inline(value), Value::Far) };
+        let new =
+            BlobEntry { key, value: far.map_or(BlobValue::Inline(value), BlobValue::External) };
         self.build_without(&view, key)?;
         self.low.push(new);
         if !self.low.fits() {
@@ -154,10 +157,10 @@ impl Table {
         draft.far = None;
         self.free_replaced(mem, &view, old.flatten());
         if old.is_some() {
-            return Ok(Some(Outcome::Replaced));
+            return Ok(Some(WriteOutcome::Replaced));
         }
         self.count(mem, hash, 1);
-        Ok(Some(Outcome::Created))
+        Ok(Some(WriteOutcome::Created))
     }
 
     /// One attempt; `None` if the bucket changed meanwhile.
@@ -166,15 +169,15 @@ impl Table {
         mem: &mut W,
         key: &[u8],
         hash: u64,
-        draft: &mut Draft,
+        draft: &mut UnpublishedBlob,
     ) -> Result<Option<bool>> {
         let view = self.find(mem, hash, Intent::Write)?;
         let blob = self.blob(&view)?;
         let Some(old) = blob.find(key) else { return Ok(Some(false)) };
-        let old = far_of(old);
+        let old = external_of(old);
         let depth = blob.depth();
         let done = if blob.count() == 1 {
-            match self.index.replace(mem, &view, Next::Empty(depth))? {
+            match self.index.replace(mem, &view, BucketContent::Empty(depth))? {
                 Swap::Done(_) => true,
                 Swap::Lost => false,
                 Swap::Unknown => return Err(Error::OutcomeUnknown { operation: "delete" }),
@@ -192,7 +195,7 @@ impl Table {
     }
 
     /// Begins the bucket's next blob with all entries but `key`.
-    fn build_without(&mut self, view: &View, key: &[u8]) -> Result<()> {
+    fn build_without(&mut self, view: &BucketView, key: &[u8]) -> Result<()> {
         let mut low = std::mem::take(&mut self.low);
         let built = self.blob(view).map(|blob| {
             low.start(blob.depth());
@@ -204,7 +207,12 @@ impl Table {
 
     /// Writes the blob that was built and swaps the word; `false` if the bucket changed
     /// meanwhile. Then the memory stays in the draft for the next attempt.
-    fn commit<W: Words>(&mut self, mem: &mut W, view: &View, draft: &mut Draft) -> Result<bool> {
+    fn commit<W: Words>(
+        &mut self,
+        mem: &mut W,
+        view: &BucketView,
+        draft: &mut UnpublishedBlob,
+    ) -> Result<bool> {
         let bytes = alloc_bytes(self.low.len());
         if let Some((addr, had)) = draft.blob
             && had != bytes
@@ -231,7 +239,7 @@ impl Table {
             self.leaked_bytes += bytes;
             return Err(error.into());
         }
-        match self.index.replace(mem, view, Next::Blob(addr, self.low.len()))? {
+        match self.index.replace(mem, view, BucketContent::Blob(addr, self.low.len()))? {
             Swap::Done(_) => {
                 draft.blob = None;
                 Ok(true)
@@ -247,7 +255,12 @@ impl Table {
     }
 
     /// Allocates and writes a long value, once an operation.
-    fn write_far<W: Words>(&mut self, mem: &mut W, value: &[u8], draft: &mut Draft) -> Result<Far> {
+    fn write_external<W: Words>(
+        &mut self,
+        mem: &mut W,
+        value: &[u8],
+        draft: &mut UnpublishedBlob,
+    ) -> Result<ExternalValue> {
         if let Some(far) = draft.far {
             return Ok(far);
         }
@@ -258,12 +271,13 @@ impl Table {
             self.leaked_bytes += bytes;
             return Err(error.into());
         }
-        let far = Far { addr, bytes, checksum: xxh3_64_with_seed(value, self.fixed.table_id) };
+        let far =
+            ExternalValue { addr, bytes, checksum: xxh3_64_with_seed(value, self.fixed.table_id) };
         draft.far = Some(far);
         Ok(far)
     }
 
-    fn discard<W: Words>(&mut self, mem: &mut W, draft: Draft) {
+    fn discard<W: Words>(&mut self, mem: &mut W, draft: UnpublishedBlob) {
         if let Some((addr, bytes)) = draft.blob {
             self.release(mem, addr, bytes);
         }
@@ -273,7 +287,12 @@ impl Table {
     }
 
     /// Frees what a swap took out of the table: the blob in the buffer, the key's long value.
-    fn free_replaced<W: Words>(&mut self, mem: &mut W, view: &View, far: Option<Far>) {
+    fn free_replaced<W: Words>(
+        &mut self,
+        mem: &mut W,
+        view: &BucketView,
+        far: Option<ExternalValue>,
+    ) {
         self.free_blob(mem, view);
         if let Some(far) = far {
             self.release(mem, far.addr, far.bytes);
@@ -281,7 +300,7 @@ impl Table {
     }
 
     /// Frees the blob of a bucket, which is in the buffer.
-    pub(super) fn free_blob<W: Words>(&mut self, mem: &mut W, view: &View) {
+    pub(super) fn free_blob<W: Words>(&mut self, mem: &mut W, view: &BucketView) {
         if view.word.empty_depth().is_none() {
             self.release(mem, view.word.blob_addr(), alloc_bytes(self.blob_bytes));
         }
@@ -338,9 +357,9 @@ impl Table {
     }
 }
 
-fn far_of(value: Value<'_>) -> Option<Far> {
+fn external_of(value: BlobValue<'_>) -> Option<ExternalValue> {
     match value {
-        Value::Inline(_) => None,
-        Value::Far(far) => Some(far),
+        BlobValue::Inline(_) => None,
+        BlobValue::External(far) => Some(far),
     }
 }

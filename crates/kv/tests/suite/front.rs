@@ -3,7 +3,7 @@
 use crate::peers::{Rng, WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
-use rackpool_kv::front::server::{Doors, Server, StartError};
+use rackpool_kv::front::server::{ListenConfig, Server, StartError};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
@@ -377,12 +377,12 @@ fn other_machines_are_not_let_in_without_a_password() {
     let options = rackpool_kv::cache::Options::default();
     let cache = rackpool_kv::cache::Cache::new(options).unwrap();
     let anywhere = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
-    let doors = Doors { resp: anywhere, ..Doors::default() };
+    let doors = ListenConfig { resp: anywhere, ..ListenConfig::default() };
     let denied = Server::start(cache.clone(), Settings::default(), &doors);
     assert!(matches!(denied, Err(StartError::Open { .. })));
     let settings = Settings { password: Some("secret".into()), ..Settings::default() };
     drop(Server::start(cache.clone(), settings, &doors).unwrap());
-    let open = Doors { open_to_all: true, ..doors };
+    let open = ListenConfig { open_to_all: true, ..doors };
     drop(Server::start(cache, Settings::default(), &open).unwrap());
 }
 

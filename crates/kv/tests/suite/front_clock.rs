@@ -5,7 +5,7 @@
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::clock::{Clock, HandedTime};
 use rackpool_kv::front::core::Settings;
-use rackpool_kv::front::server::{Doors, Server};
+use rackpool_kv::front::server::{ListenConfig, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -25,7 +25,7 @@ struct Rig {
 impl Rig {
     fn start(cache: Cache, time: Arc<HandedTime>, idle_ms: u64) -> Rig {
         let any = Some("127.0.0.1:0".parse().unwrap());
-        let doors = Doors { memcached: any, resp: any, ..Doors::default() };
+        let doors = ListenConfig { memcached: any, resp: any, ..ListenConfig::default() };
         let clock = Clock::handed(Arc::clone(&time));
         let settings = Settings { clock, idle_ms, ..Settings::default() };
         Rig { server: Server::start(cache, settings, &doors).unwrap(), time }

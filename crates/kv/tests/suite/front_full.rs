@@ -2,9 +2,9 @@
 //! nothing is half done.
 
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::core::{Core, Door, Settings, Shared};
+use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
 use rackpool_kv::front::output::Output;
-use rackpool_kv::front::redis::Client;
+use rackpool_kv::front::redis::ClientInfo;
 use rackpool_kv::front::session::Session;
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ impl Full {
         let options = Options { memory: 16 << 20, max_value: 1 << 20, ..Options::default() };
         let cache = Cache::new(options).unwrap();
         let shared = Arc::new(Shared::new(cache, Settings::default(), (0, 1)));
-        let client = || Client { known: true, ..Client::default() };
-        let text = Session::new(Door::Memcached, client());
-        let resp = Session::new(Door::Resp, client());
+        let client = || ClientInfo { known: true, ..ClientInfo::default() };
+        let text = Session::new(Protocol::Memcached, client());
+        let resp = Session::new(Protocol::Resp, client());
         Self { core: Core::new(shared, 0, 1_000_000), text, resp, kept: Vec::new() }
     }
 
@@ -62,8 +62,8 @@ impl Full {
     /// Stores values and does not read what looking them up answers, until there is no room for
     /// another one beside what the cache keeps for itself. Nothing is evicted yet.
     fn fill(&mut self) {
-        let client = Client { known: true, ..Client::default() };
-        let before = std::mem::replace(&mut self.text, Session::new(Door::Memcached, client));
+        let client = ClientInfo { known: true, ..ClientInfo::default() };
+        let before = std::mem::replace(&mut self.text, Session::new(Protocol::Memcached, client));
         for index in 0..200 {
             let stats = self.core.cache().stats();
             assert_eq!(stats.evictions, 0);
@@ -105,7 +105,8 @@ fn an_expiry_that_cannot_be_changed_is_an_error_in_every_protocol() {
         said.extend_from_slice(&[0; 12]);
         said.extend_from_slice(b"\0\0\0\x64k");
         let mut full = full_with_k();
-        let mut binary = Session::new(Door::Memcached, Client { known: true, ..Client::default() });
+        let mut binary =
+            Session::new(Protocol::Memcached, ClientInfo { known: true, ..ClientInfo::default() });
         binary.feed(&mut full.core, &said);
         let answer = std::mem::take(&mut full.core.out).bytes;
         assert_eq!((answer[1], &answer[6..8]), (opcode, &[0, 0x82][..]), "out of memory");

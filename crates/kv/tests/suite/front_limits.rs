@@ -3,9 +3,9 @@
 
 use crate::peers::{WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::core::{Core, Door, Settings, Shared};
+use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
 use rackpool_kv::front::counters::Count;
-use rackpool_kv::front::redis::Client;
+use rackpool_kv::front::redis::ClientInfo;
 use rackpool_kv::front::server::Server;
 use rackpool_kv::front::session::Session;
 use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
@@ -177,7 +177,9 @@ fn room_for_a_long_value_is_made_in_turns() {
     binary.extend_from_slice(&[0; 20]);
     binary.extend_from_slice(b"b");
     let words = b"*3\r\n$3\r\nSET\r\n$1\r\nr\r\n$25000000\r\n".to_vec();
-    for (door, head) in [(Door::Memcached, text), (Door::Memcached, binary), (Door::Resp, words)] {
+    for (door, head) in
+        [(Protocol::Memcached, text), (Protocol::Memcached, binary), (Protocol::Resp, words)]
+    {
         let options = Options { memory: 128 << 20, max_value: 30 << 20, ..Options::default() };
         let cache = Cache::new(options).unwrap();
         for key in 0..750_000_u32 {
@@ -185,10 +187,10 @@ fn room_for_a_long_value_is_made_in_turns() {
         }
         let settings = Settings { value_bytes_max: 30 << 20, ..Settings::default() };
         let mut core = Core::new(Arc::new(Shared::new(cache, settings, (0, 1))), 0, 1);
-        let mut session = Session::new(door, Client { known: true, ..Client::default() });
+        let mut session = Session::new(door, ClientInfo { known: true, ..ClientInfo::default() });
         let mut turns = 0;
         loop {
-            core.laps.begin_turn();
+            core.timer.begin_turn();
             turns += 1;
             let used = session.feed(&mut core, &head);
             assert!(turns < 5000 && core.out.is_empty());
@@ -199,7 +201,7 @@ fn room_for_a_long_value_is_made_in_turns() {
         }
         assert!(turns > 5, "{turns} turns for the {} bytes of a head", head.len());
         for _ in 0..250 {
-            core.laps.begin_turn();
+            core.timer.begin_turn();
             assert_eq!(session.feed(&mut core, &vec![b'v'; 100_000]), 100_000);
         }
         let end: &[u8] = if head[0] == 0x80 { b"" } else { b"\r\n" };

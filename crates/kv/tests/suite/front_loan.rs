@@ -1,12 +1,10 @@
-//! Long values whose memory sockets are lent: what a client reads, however late, is what the value
-//! was when it was asked for.
+//! Long values, which are sent from where they lie: what a client reads, however late, is what the
+//! value was when it was asked for.
 
 use crate::peers::{ask, connect, ours_of};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::Settings;
-use rackpool_kv::front::counters::Count;
-use rackpool_kv::front::lending::Lending;
-use rackpool_kv::front::server::{Doors, Server};
+use rackpool_kv::front::server::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -21,8 +19,7 @@ fn value(version: u32, bytes: usize) -> Vec<u8> {
 }
 
 fn server(memory: u64) -> Server {
-    let lending = Lending::Always;
-    ours_of(memory, Settings { value_bytes_max: 1 << 20, lending, ..Settings::default() })
+    ours_of(memory, Settings { value_bytes_max: 1 << 20, ..Settings::default() })
 }
 
 fn set(stream: &mut TcpStream, key: &str, version: u32, bytes: usize) {
@@ -58,7 +55,6 @@ fn a_client_that_reads_late_gets_what_the_value_was() {
     let server = server(16 << 20);
     let addr = server.addrs().0.expect("a door");
     let (mut writer, mut reader) = (connect(addr), connect(addr));
-    let mut lent = 0;
     for round in 0..12_u32 {
         let version = round * 1000;
         set(&mut writer, "large", version, VALUE_BYTES);
@@ -67,7 +63,6 @@ fn a_client_that_reads_late_gets_what_the_value_was() {
         }
         reader.write_all(&b"get large\r\n".repeat(6)).expect("it reads");
         // Sent as far as the sockets take it, before it changes.
-        let before = server.shared().count(Count::BytesLent);
         assert_eq!(get(&mut writer, "large", VALUE_BYTES), version);
         for change in 1..=40 {
             set(&mut writer, "large", version + change, VALUE_BYTES);
@@ -79,75 +74,12 @@ fn a_client_that_reads_late_gets_what_the_value_was() {
             assert!(read >= last && read <= version + 40, "{read} after {last}");
             last = read;
         }
-        let after = server.shared().count(Count::BytesLent);
-        assert!(after > before, "round {round}: nothing was lent");
-        lent = after;
     }
-    assert!(lent > 12 * VALUE_BYTES as u64, "{lent} bytes");
-}
-
-/// Which values are lent: long ones that were read twice before.
-#[test]
-fn what_is_read_seldom_or_short_is_copied() {
-    let server = server(64 << 20);
-    let mut client = connect(server.addrs().0.expect("a door"));
-    let lent = || server.shared().count(Count::BytesLent);
-    set(&mut client, "large", 1, VALUE_BYTES);
-    set(&mut client, "short", 2, (256 << 10) - 1);
-    for _ in 0..8 {
-        get(&mut client, "short", (256 << 10) - 1);
-    }
-    get(&mut client, "large", VALUE_BYTES);
-    get(&mut client, "large", VALUE_BYTES);
-    assert_eq!(lent(), 0);
-    for reads in 1..=4 {
-        get(&mut client, "large", VALUE_BYTES);
-        assert_eq!(lent(), reads * VALUE_BYTES as u64);
-    }
-    // Another value is another story.
-    set(&mut client, "large", 3, VALUE_BYTES);
-    get(&mut client, "large", VALUE_BYTES);
-    assert_eq!(lent(), 4 * VALUE_BYTES as u64);
-    let stats = ask(&mut client, b"stats\r\n", b"END\r\n");
-    let line = format!("STAT bytes_lent {}\r\n", 4 * VALUE_BYTES);
-    assert!(String::from_utf8_lossy(&stats).contains(&line));
-}
-
-/// Which way is the cheaper one is found out by going both.
-#[test]
-fn both_ways_are_measured_where_nothing_was_chosen() {
-    let server = ours_of(64 << 20, Settings { value_bytes_max: 1 << 20, ..Settings::default() });
-    let mut client = connect(server.addrs().0.expect("a door"));
-    set(&mut client, "large", 1, VALUE_BYTES);
-    for _ in 0..400 {
-        assert_eq!(get(&mut client, "large", VALUE_BYTES), 1);
-    }
-    let lent = server.shared().count(Count::BytesLent) / VALUE_BYTES as u64;
-    assert!((50..350).contains(&lent), "{lent} of 400 were lent");
-}
-
-/// In a file others may have the same pages, and they cannot be replaced.
-#[test]
-fn memory_that_is_a_file_is_copied() {
-    let path = format!("/dev/shm/rackpool-loan-{}", std::process::id());
-    let options = Options { memory: 64 << 20, max_value: 1 << 20, ..Options::default() };
-    let (cache, _) = Cache::open(options, std::path::Path::new(&path)).expect("a cache");
-    std::fs::remove_file(&path).expect("it is open");
-    let settings = Settings { value_bytes_max: 1 << 20, ..Settings::default() };
-    let any = Some(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-    let doors = Doors { memcached: any, ..Doors::default() };
-    let server = Server::start(cache, settings, &doors).expect("it serves");
-    let mut client = connect(server.addrs().0.expect("a door"));
-    set(&mut client, "large", 1, VALUE_BYTES);
-    for _ in 0..6 {
-        assert_eq!(get(&mut client, "large", VALUE_BYTES), 1);
-    }
-    assert_eq!(server.shared().count(Count::BytesLent), 0);
 }
 
 /// Values of several long ones between short ones, by the other door, in one command.
 #[test]
-fn loans_and_copies_stand_in_order() {
+fn long_and_short_values_stand_in_order() {
     let server = server(64 << 20);
     let (memcached, resp) = server.addrs();
     let mut writer = connect(memcached.expect("a door"));
@@ -164,12 +96,10 @@ fn loans_and_copies_stand_in_order() {
         wanted.extend_from_slice(b"\r\n");
     }
     let mut client = connect(resp.expect("a door"));
-    for round in 0..6_u64 {
+    for round in 0..6 {
         client.write_all(&words).expect("it reads");
         let mut answer = vec![0; wanted.len()];
         client.read_exact(&mut answer).expect("an answer");
         assert!(answer == wanted, "round {round}");
-        let lent = 300_000 + 1_000_000 + 262_144;
-        assert_eq!(server.shared().count(Count::BytesLent), lent * (round + 1).saturating_sub(2));
     }
 }

@@ -5,9 +5,12 @@ use crate::peers::Rng;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
-use rackpool_kv::herd::message::{HEAD_BYTES, Head, Kind, Message, reply_number, request_number};
+use rackpool_kv::herd::message::{
+    HEAD_BYTES, Head, Message, MessageKind, reply_number, request_number,
+};
 use rackpool_kv::herd::{
-    ClientSlots, Engine, Form, Geometry, Pipeline, Replied, Tallies, Tally, What,
+    ClientSlots, Engine, Geometry, HerdCounter, HerdCounters, Pipeline, Replied, SlotFormat,
+    ThreadCounters,
 };
 use std::collections::HashMap;
 
@@ -20,7 +23,7 @@ fn cache() -> Cache {
 
 /// A client's slots, and what it has asked.
 struct Asker {
-    form: Form,
+    form: SlotFormat,
     requests: Window,
     replies: Window,
     asked: u64,
@@ -28,35 +31,35 @@ struct Asker {
 }
 
 /// What was asked: number, kind, key and value.
-type Sent = (u64, Kind, Vec<u8>, Vec<u8>);
+type Sent = (u64, MessageKind, Vec<u8>, Vec<u8>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reply {
     number: u64,
-    kind: Kind,
+    kind: MessageKind,
     value: Vec<u8>,
     flags: u32,
     extra: u64,
 }
 
 impl Asker {
-    fn new(form: Form, engine: &mut Engine, client: u32) -> Asker {
+    fn new(form: SlotFormat, engine: &mut Engine, client: u32) -> Asker {
         let requests = Window::heap(GEOMETRY.bytes());
         // Where both sides load and store the memory, a slot holds the request, then the reply.
         let replies = match form {
-            Form::Ordered => requests.clone(),
-            Form::Sealed => Window::heap(GEOMETRY.bytes()),
+            SlotFormat::Ordered => requests.clone(),
+            SlotFormat::Sealed => Window::heap(GEOMETRY.bytes()),
         };
         engine.enter(client, ClientSlots::new(requests.clone(), replies.clone()));
         Asker { form, requests, replies, asked: 0, taken: 0 }
     }
 
-    fn ask(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
+    fn ask(&mut self, kind: MessageKind, key: &[u8], value: &[u8]) {
         self.asked += 1;
         self.publish(self.asked, kind, key, value);
     }
 
-    fn publish(&self, number: u64, kind: Kind, key: &[u8], value: &[u8]) {
+    fn publish(&self, number: u64, kind: MessageKind, key: &[u8], value: &[u8]) {
         let head = Head::new(request_number(number), kind).with_flags(7);
         let head = head.with_lengths(key.len() as u8, value.len() as u16);
         let message = [&head.bytes()[..], key, value].concat();
@@ -69,7 +72,7 @@ impl Asker {
         let mut bytes = vec![0; GEOMETRY.message_bytes()];
         let at = GEOMETRY.offset(0, 0, self.taken);
         let asked = request_number(self.taken + 1);
-        let read = Form::Ordered.read(&self.replies, at, &GEOMETRY, asked, &mut bytes)?;
+        let read = SlotFormat::Ordered.read(&self.replies, at, &GEOMETRY, asked, &mut bytes)?;
         let rackpool_kv::herd::slot::Read::Message(head) = read else { panic!("{read:?}") };
         let reply = Message::of(head, &bytes[HEAD_BYTES..], &GEOMETRY).expect("a reply");
         self.taken += 1;
@@ -78,12 +81,12 @@ impl Asker {
         Some(Reply { number, kind, value: reply.value.to_vec(), flags, extra })
     }
 
-    fn kinds(&mut self) -> Vec<Kind> {
+    fn kinds(&mut self) -> Vec<MessageKind> {
         std::iter::from_fn(|| self.take()).map(|reply| reply.kind).collect()
     }
 }
 
-fn run(engine: &mut Engine, clients: u32, tally: &Tally) -> Vec<Replied> {
+fn run(engine: &mut Engine, clients: u32, tally: &ThreadCounters) -> Vec<Replied> {
     let mut replied = Vec::new();
     for client in 0..clients {
         while engine.gather(client, tally) > 0 || engine.is_full() {
@@ -98,38 +101,44 @@ fn run(engine: &mut Engine, clients: u32, tally: &Tally) -> Vec<Replied> {
 
 #[test]
 fn requests_of_a_client_are_done_in_their_order() {
-    for form in [Form::Ordered, Form::Sealed] {
-        let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 1), Tally::default());
+    for form in [SlotFormat::Ordered, SlotFormat::Sealed] {
+        let (mut engine, tally) =
+            (Engine::new(cache(), form, GEOMETRY, 1), ThreadCounters::default());
         let mut asker = Asker::new(form, &mut engine, 0);
         for _ in 0..5 {
-            asker.ask(Kind::Get, b"k", b"");
-            asker.ask(Kind::Put, b"k", b"one");
-            asker.ask(Kind::Get, b"k", b"");
-            asker.ask(Kind::Put, b"k", b"two");
-            asker.ask(Kind::Get, b"k", b"");
-            asker.ask(Kind::Delete, b"k", b"");
-            asker.ask(Kind::Delete, b"k", b"");
+            asker.ask(MessageKind::Get, b"k", b"");
+            asker.ask(MessageKind::Put, b"k", b"one");
+            asker.ask(MessageKind::Get, b"k", b"");
+            asker.ask(MessageKind::Put, b"k", b"two");
+            asker.ask(MessageKind::Get, b"k", b"");
+            asker.ask(MessageKind::Delete, b"k", b"");
+            asker.ask(MessageKind::Delete, b"k", b"");
             assert!(engine.is_ready(0));
             assert_eq!(run(&mut engine, 1, &tally).len(), 7);
             assert!(!engine.is_ready(0));
             let replies: Vec<Reply> = std::iter::from_fn(|| asker.take()).collect();
-            let kinds: Vec<Kind> = replies.iter().map(|reply| reply.kind).collect();
-            use Kind::{Deleted, Found, Missing, Stored};
+            let kinds: Vec<MessageKind> = replies.iter().map(|reply| reply.kind).collect();
+            use MessageKind::{Deleted, Found, Missing, Stored};
             assert_eq!(kinds, [Missing, Stored, Found, Stored, Found, Deleted, Missing]);
             assert_eq!((&replies[2].value[..], replies[2].flags), (&b"one"[..], 7));
             assert_eq!(replies[4].value, b"two");
         }
-        let counts = [What::Gets, What::Hits, What::Puts, What::Deletes].map(|w| tally.get(w));
+        let counts =
+            [HerdCounter::Gets, HerdCounter::Hits, HerdCounter::Puts, HerdCounter::Deletes]
+                .map(|w| tally.get(w));
         assert_eq!(counts, [15, 10, 10, 10]);
-        assert_eq!([What::Malformed, What::Repeated].map(|w| tally.get(w)), [0, 0]);
+        assert_eq!([HerdCounter::Malformed, HerdCounter::Repeated].map(|w| tally.get(w)), [0, 0]);
     }
 }
 
 /// Where a client has a slot for them; else in the window's, as the replies to others.
 #[test]
 fn a_reply_comes_apart_where_the_request_says_so() {
-    for (form, has_slot) in [(Form::Ordered, true), (Form::Sealed, true), (Form::Ordered, false)] {
-        let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 1), Tally::default());
+    for (form, has_slot) in
+        [(SlotFormat::Ordered, true), (SlotFormat::Sealed, true), (SlotFormat::Ordered, false)]
+    {
+        let (mut engine, tally) =
+            (Engine::new(cache(), form, GEOMETRY, 1), ThreadCounters::default());
         let requests = Window::heap(GEOMETRY.bytes());
         let replies = Window::heap(GEOMETRY.bytes());
         let apart = Window::heap(GEOMETRY.apart_bytes());
@@ -158,35 +167,39 @@ fn a_reply_comes_apart_where_the_request_says_so() {
         };
         for bytes in (0..200).chain([1000]) {
             let value = vec![bytes as u8 | 1; bytes];
-            assert_eq!(ask(Kind::Put, b"k", &value, bytes % 3 > 0).0, Kind::Stored);
+            assert_eq!(ask(MessageKind::Put, b"k", &value, bytes % 3 > 0).0, MessageKind::Stored);
             for is_apart in [true, false, true] {
-                assert_eq!(ask(Kind::Get, b"k", b"", is_apart), (Kind::Found, value.clone()));
+                assert_eq!(
+                    ask(MessageKind::Get, b"k", b"", is_apart),
+                    (MessageKind::Found, value.clone())
+                );
             }
         }
-        assert_eq!(ask(Kind::Get, b"other", b"", true).0, Kind::Missing);
-        assert_eq!(ask(Kind::Get, b"k", b"no value here", true).0, Kind::Malformed);
-        assert_eq!(ask(Kind::Delete, b"k", b"", true).0, Kind::Deleted);
+        assert_eq!(ask(MessageKind::Get, b"other", b"", true).0, MessageKind::Missing);
+        assert_eq!(ask(MessageKind::Get, b"k", b"no value here", true).0, MessageKind::Malformed);
+        assert_eq!(ask(MessageKind::Delete, b"k", b"", true).0, MessageKind::Deleted);
     }
 }
 
 #[test]
 fn one_batch_serves_many_clients() {
-    let (mut engine, tally) = (Engine::new(cache(), Form::Ordered, GEOMETRY, 8), Tally::default());
+    let (mut engine, tally) =
+        (Engine::new(cache(), SlotFormat::Ordered, GEOMETRY, 8), ThreadCounters::default());
     let mut askers: Vec<_> =
-        (0..8).map(|client| Asker::new(Form::Ordered, &mut engine, client)).collect();
+        (0..8).map(|client| Asker::new(SlotFormat::Ordered, &mut engine, client)).collect();
     for (number, asker) in askers.iter_mut().enumerate() {
         for window in 0..8 {
-            asker.ask(Kind::Put, &[number as u8 + 1, window], &[window; 50]);
+            asker.ask(MessageKind::Put, &[number as u8 + 1, window], &[window; 50]);
         }
     }
     assert_eq!((0..8).map(|client| engine.gather(client, &tally)).sum::<usize>(), 64);
     assert!(engine.is_full());
     engine.run(NOW, &tally, &mut |_| ());
-    assert_eq!(tally.get(What::Batches), 1, "64 requests, one batch");
+    assert_eq!(tally.get(HerdCounter::Batches), 1, "64 requests, one batch");
     for asker in &mut askers {
-        assert_eq!(asker.kinds(), [Kind::Stored; 8]);
+        assert_eq!(asker.kinds(), [MessageKind::Stored; 8]);
         for window in 0..8 {
-            asker.ask(Kind::Get, &[1, window], b"");
+            asker.ask(MessageKind::Get, &[1, window], b"");
         }
     }
     run(&mut engine, 8, &tally);
@@ -201,39 +214,39 @@ fn one_batch_serves_many_clients() {
 #[test]
 fn a_request_that_comes_again_is_applied_once_and_answered_again() {
     let cache = cache();
-    let mut engine = Engine::new(cache.clone(), Form::Sealed, GEOMETRY, 1);
-    let tally = Tally::default();
-    let mut asker = Asker::new(Form::Sealed, &mut engine, 0);
-    asker.ask(Kind::Delete, b"k", b"");
+    let mut engine = Engine::new(cache.clone(), SlotFormat::Sealed, GEOMETRY, 1);
+    let tally = ThreadCounters::default();
+    let mut asker = Asker::new(SlotFormat::Sealed, &mut engine, 0);
+    asker.ask(MessageKind::Delete, b"k", b"");
     cache.set(b"k", b"first", 0, 0, NOW).unwrap();
     let first = run(&mut engine, 1, &tally);
-    assert_eq!(asker.take().unwrap().kind, Kind::Deleted);
+    assert_eq!(asker.take().unwrap().kind, MessageKind::Deleted);
     // Somebody else stores the key anew; the request that comes again must not remove it.
     cache.set(b"k", b"second", 0, 0, NOW).unwrap();
     for again in 1..=3 {
-        asker.publish(1, Kind::Delete, b"k", b"");
+        asker.publish(1, MessageKind::Delete, b"k", b"");
         let replied = run(&mut engine, 1, &tally);
         assert_eq!(replied, first, "the same reply is sent again");
-        assert_eq!(tally.get(What::Repeated), again);
+        assert_eq!(tally.get(HerdCounter::Repeated), again);
         assert!(cache.get(b"k", NOW, |_| ()).is_some(), "applied once");
     }
     // One that is older than the last of its window is nobody's any more.
     for _ in 0..8 {
-        asker.ask(Kind::Get, b"k", b"");
+        asker.ask(MessageKind::Get, b"k", b"");
     }
     assert_eq!(run(&mut engine, 1, &tally).len(), 8);
-    asker.publish(1, Kind::Delete, b"k", b"");
+    asker.publish(1, MessageKind::Delete, b"k", b"");
     assert_eq!(run(&mut engine, 1, &tally), []);
     assert!(cache.get(b"k", NOW, |_| ()).is_some());
-    assert_eq!(tally.get(What::Deletes), 1);
+    assert_eq!(tally.get(HerdCounter::Deletes), 1);
 }
 
 /// What the random operations go through.
-const FORMS: [(u64, Form, Pipeline); 4] = [
-    (11, Form::Ordered, Pipeline::Batched),
-    (12, Form::Sealed, Pipeline::Batched),
-    (13, Form::Sealed, Pipeline::TwoStage),
-    (14, Form::Ordered, Pipeline::TwoStage),
+const FORMS: [(u64, SlotFormat, Pipeline); 4] = [
+    (11, SlotFormat::Ordered, Pipeline::Batched),
+    (12, SlotFormat::Sealed, Pipeline::Batched),
+    (13, SlotFormat::Sealed, Pipeline::TwoStage),
+    (14, SlotFormat::Ordered, Pipeline::TwoStage),
 ];
 
 /// The same operations, some of them sent again at any time, on the engine and on a map.
@@ -243,37 +256,37 @@ fn random_operations_with_repetitions_agree_with_a_map() {
         println!("seed {seed}, {form:?}, {pipeline:?}");
         let mut rng = Rng(seed);
         let engine = Engine::new(cache(), form, GEOMETRY, 2);
-        let (mut engine, tally) = (engine.with_pipeline(pipeline), Tally::default());
+        let (mut engine, tally) = (engine.with_pipeline(pipeline), ThreadCounters::default());
         let mut askers = [0, 1].map(|client| Asker::new(form, &mut engine, client));
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let mut sent: [Vec<Sent>; 2] = Default::default();
         let mut repeated = 0;
         for _ in 0..4000 {
-            let mut expected: [Vec<(Kind, Vec<u8>)>; 2] = Default::default();
+            let mut expected: [Vec<(MessageKind, Vec<u8>)>; 2] = Default::default();
             // Keys of the two differ: their order among each other is not promised.
             for (who, asker) in askers.iter_mut().enumerate() {
                 for _ in 0..rng.below(9) {
                     let key = vec![b'a' + who as u8, b'0' + rng.below(10) as u8];
                     let value = vec![rng.below(256) as u8; rng.below(1001)];
                     let (kind, value) = match rng.below(4) {
-                        0 => (Kind::Put, value),
-                        1 => (Kind::Delete, Vec::new()),
-                        _ => (Kind::Get, Vec::new()),
+                        0 => (MessageKind::Put, value),
+                        1 => (MessageKind::Delete, Vec::new()),
+                        _ => (MessageKind::Get, Vec::new()),
                     };
                     asker.ask(kind, &key, &value);
                     sent[who].push((asker.asked, kind, key.clone(), value.clone()));
                     expected[who].push(match kind {
-                        Kind::Put => {
+                        MessageKind::Put => {
                             model.insert(key, value);
-                            (Kind::Stored, Vec::new())
+                            (MessageKind::Stored, Vec::new())
                         }
-                        Kind::Delete => match model.remove(&key) {
-                            Some(_) => (Kind::Deleted, Vec::new()),
-                            None => (Kind::Missing, Vec::new()),
+                        MessageKind::Delete => match model.remove(&key) {
+                            Some(_) => (MessageKind::Deleted, Vec::new()),
+                            None => (MessageKind::Missing, Vec::new()),
                         },
                         _ => match model.get(&key) {
-                            Some(value) => (Kind::Found, value.clone()),
-                            None => (Kind::Missing, Vec::new()),
+                            Some(value) => (MessageKind::Found, value.clone()),
+                            None => (MessageKind::Missing, Vec::new()),
                         },
                     });
                 }
@@ -289,7 +302,7 @@ fn random_operations_with_repetitions_agree_with_a_map() {
             // Requests of the last round, or older ones, again: sealed slots take them, and do
             // nothing.
             let who = rng.below(2);
-            if form == Form::Sealed && !sent[who].is_empty() && rng.chance(3) {
+            if form == SlotFormat::Sealed && !sent[who].is_empty() && rng.chance(3) {
                 let back = rng.below(sent[who].len().min(20));
                 let (number, kind, key, value) = &sent[who][sent[who].len() - 1 - back];
                 askers[who].publish(*number, *kind, key, value);
@@ -301,119 +314,123 @@ fn random_operations_with_repetitions_agree_with_a_map() {
                 askers[who].replies.zero(at, GEOMETRY.slot_bytes());
             }
         }
-        assert_eq!(tally.get(What::Repeated), repeated);
-        assert_eq!(tally.get(What::Malformed), 0);
+        assert_eq!(tally.get(HerdCounter::Repeated), repeated);
+        assert_eq!(tally.get(HerdCounter::Malformed), 0);
     }
 }
 
 #[test]
 fn a_two_stage_pipeline_holds_two_back_until_others_or_a_no_op_come() {
-    let engine = Engine::new(cache(), Form::Ordered, GEOMETRY, 1);
-    let (mut engine, tally) = (engine.with_pipeline(Pipeline::TwoStage), Tally::default());
-    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
+    let engine = Engine::new(cache(), SlotFormat::Ordered, GEOMETRY, 1);
+    let (mut engine, tally) = (engine.with_pipeline(Pipeline::TwoStage), ThreadCounters::default());
+    let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
     let mut replied = Vec::new();
-    asker.ask(Kind::Put, b"a", b"one");
-    asker.ask(Kind::Get, b"a", b"");
+    asker.ask(MessageKind::Put, b"a", b"one");
+    asker.ask(MessageKind::Get, b"a", b"");
     assert_eq!(engine.gather(0, &tally), 2);
     engine.run(NOW, &tally, &mut |reply| replied.push(reply.window));
     assert_eq!((engine.begun(), engine.gathered(), replied.len()), (2, 0, 0));
-    asker.ask(Kind::Get, b"b", b"");
+    asker.ask(MessageKind::Get, b"b", b"");
     assert_eq!(engine.gather(0, &tally), 1);
     engine.run(NOW, &tally, &mut |reply| replied.push(reply.window));
     assert_eq!((engine.begun(), &replied[..]), (2, &[0][..]));
-    assert_eq!(asker.take().unwrap().kind, Kind::Stored);
-    for expected in [Kind::Found, Kind::Missing] {
+    assert_eq!(asker.take().unwrap().kind, MessageKind::Stored);
+    for expected in [MessageKind::Found, MessageKind::Missing] {
         engine.no_op(NOW, &tally, &mut |reply| replied.push(reply.window));
         assert_eq!(asker.take().unwrap().kind, expected);
     }
     engine.no_op(NOW, &tally, &mut |reply| replied.push(reply.window));
     assert_eq!((engine.begun(), &replied[..]), (0, &[0, 1, 2][..]));
     // Whoever leaves takes its requests along.
-    asker.ask(Kind::Put, b"c", b"never");
+    asker.ask(MessageKind::Put, b"c", b"never");
     engine.gather(0, &tally);
     engine.run(NOW, &tally, &mut |_| {});
     engine.leave(0);
     engine.no_op(NOW, &tally, &mut |reply| panic!("{reply:?} is nobody's"));
-    assert_eq!((engine.begun(), tally.get(What::Puts)), (0, 1));
+    assert_eq!((engine.begun(), tally.get(HerdCounter::Puts)), (0, 1));
 }
 
 #[test]
 fn what_does_not_fit_is_refused_by_its_length() {
     let cache = cache();
     cache.set(b"long", &vec![1; 5000], 0, 0, NOW).unwrap();
-    let mut engine = Engine::new(cache, Form::Ordered, GEOMETRY, 1);
-    let tally = Tally::default();
-    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
-    asker.ask(Kind::Get, b"long", b"");
+    let mut engine = Engine::new(cache, SlotFormat::Ordered, GEOMETRY, 1);
+    let tally = ThreadCounters::default();
+    let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
+    asker.ask(MessageKind::Get, b"long", b"");
     run(&mut engine, 1, &tally);
     let reply = asker.take().unwrap();
-    assert_eq!((reply.kind, reply.extra), (Kind::TooLarge, 5000));
+    assert_eq!((reply.kind, reply.extra), (MessageKind::TooLarge, 5000));
 
     let options =
         Options { memory: 16 << 20, max_value: 100, mode: Mode::Store, ..Options::default() };
-    let mut engine = Engine::new(Cache::new(options).unwrap(), Form::Ordered, GEOMETRY, 1);
-    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
-    asker.ask(Kind::Put, b"k", &[1; 101]);
+    let mut engine = Engine::new(Cache::new(options).unwrap(), SlotFormat::Ordered, GEOMETRY, 1);
+    let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
+    asker.ask(MessageKind::Put, b"k", &[1; 101]);
     run(&mut engine, 1, &tally);
     let reply = asker.take().unwrap();
-    assert_eq!((reply.kind, reply.extra, reply.flags), (Kind::TooLong, 100, 101));
+    assert_eq!((reply.kind, reply.extra, reply.flags), (MessageKind::TooLong, 100, 101));
     // A store that loses nothing says when it is full.
     let mut number = 0u32;
     let full = loop {
         number += 1;
-        asker.ask(Kind::Put, &number.to_le_bytes(), &[1; 100]);
+        asker.ask(MessageKind::Put, &number.to_le_bytes(), &[1; 100]);
         run(&mut engine, 1, &tally);
         match asker.take().unwrap().kind {
-            Kind::Stored => {}
+            MessageKind::Stored => {}
             kind => break kind,
         }
     };
-    assert_eq!(full, Kind::NoMemory);
-    assert_eq!(tally.get(What::Refused), 2);
+    assert_eq!(full, MessageKind::NoMemory);
+    assert_eq!(tally.get(HerdCounter::Refused), 2);
 }
 
 #[test]
 fn a_request_that_is_none_is_refused_and_the_next_one_served() {
-    let (mut engine, tally) = (Engine::new(cache(), Form::Ordered, GEOMETRY, 1), Tally::default());
-    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
-    asker.ask(Kind::Stored, b"", b"");
-    asker.ask(Kind::Get, b"", b"");
-    asker.ask(Kind::Get, b"k", b"");
+    let (mut engine, tally) =
+        (Engine::new(cache(), SlotFormat::Ordered, GEOMETRY, 1), ThreadCounters::default());
+    let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
+    asker.ask(MessageKind::Stored, b"", b"");
+    asker.ask(MessageKind::Get, b"", b"");
+    asker.ask(MessageKind::Get, b"k", b"");
     run(&mut engine, 1, &tally);
-    assert_eq!(asker.kinds(), [Kind::Malformed, Kind::Malformed, Kind::Missing]);
-    assert_eq!(tally.get(What::Malformed), 2);
+    assert_eq!(
+        asker.kinds(),
+        [MessageKind::Malformed, MessageKind::Malformed, MessageKind::Missing]
+    );
+    assert_eq!(tally.get(HerdCounter::Malformed), 2);
 }
 
 #[test]
 fn a_client_that_leaves_takes_its_requests_with_it() {
     let cache = cache();
-    let mut engine = Engine::new(cache.clone(), Form::Ordered, GEOMETRY, 2);
-    let tally = Tally::default();
-    let mut first = Asker::new(Form::Ordered, &mut engine, 0);
-    let mut other = Asker::new(Form::Ordered, &mut engine, 1);
-    first.ask(Kind::Put, b"k", b"v");
-    other.ask(Kind::Put, b"o", b"v");
+    let mut engine = Engine::new(cache.clone(), SlotFormat::Ordered, GEOMETRY, 2);
+    let tally = ThreadCounters::default();
+    let mut first = Asker::new(SlotFormat::Ordered, &mut engine, 0);
+    let mut other = Asker::new(SlotFormat::Ordered, &mut engine, 1);
+    first.ask(MessageKind::Put, b"k", b"v");
+    other.ask(MessageKind::Put, b"o", b"v");
     assert_eq!((engine.gather(0, &tally), engine.gather(1, &tally)), (1, 1));
     engine.leave(0);
     // Another one takes its number before the batch is done.
-    let mut next = Asker::new(Form::Ordered, &mut engine, 0);
+    let mut next = Asker::new(SlotFormat::Ordered, &mut engine, 0);
     let mut replied = Vec::new();
     engine.run(NOW, &tally, &mut |reply| replied.push(reply.client));
     assert_eq!(replied, [1]);
     assert_eq!((first.take(), next.take()), (None, None));
     assert!(cache.get(b"k", NOW, |_| ()).is_none() && cache.get(b"o", NOW, |_| ()).is_some());
-    next.ask(Kind::Get, b"o", b"");
+    next.ask(MessageKind::Get, b"o", b"");
     run(&mut engine, 2, &tally);
-    assert_eq!(next.take().unwrap().kind, Kind::Found);
+    assert_eq!(next.take().unwrap().kind, MessageKind::Found);
 }
 
 #[test]
 fn a_tally_has_a_name_for_each_of_its_counters() {
-    for (place, (what, name)) in What::ALL.iter().enumerate() {
+    for (place, (what, name)) in HerdCounter::ALL.iter().enumerate() {
         assert_eq!(*what as usize, place, "{name}");
     }
     // The type is what a server hands out.
-    let _: fn(&Tallies, What) -> u64 = Tallies::get;
+    let _: fn(&HerdCounters, HerdCounter) -> u64 = HerdCounters::get;
 }
 
 /// A WRITE of which some words have not come, or of which one bit is another: nothing is done, at
@@ -421,19 +438,19 @@ fn a_tally_has_a_name_for_each_of_its_counters() {
 #[test]
 fn a_torn_or_changed_sealed_request_is_never_executed() {
     let cache = cache();
-    let mut engine = Engine::new(cache.clone(), Form::Sealed, GEOMETRY, 1);
-    let tally = Tally::default();
+    let mut engine = Engine::new(cache.clone(), SlotFormat::Sealed, GEOMETRY, 1);
+    let tally = ThreadCounters::default();
     let mut rng = Rng(0x7063);
     let image = Window::heap(GEOMETRY.bytes());
-    let mut asker = Asker::new(Form::Sealed, &mut engine, 0);
+    let mut asker = Asker::new(SlotFormat::Sealed, &mut engine, 0);
     let mut torn = 0;
     for number in 1..=3000u64 {
         let value = vec![number as u8; rng.below(1001)];
-        let head = Head::new(request_number(number), Kind::Put);
+        let head = Head::new(request_number(number), MessageKind::Put);
         let head = head.with_lengths(6, value.len() as u16);
         let message = [&head.bytes()[..], b"colour", &value].concat();
         let at = GEOMETRY.offset(0, 0, number - 1);
-        let (start, bytes) = Form::Sealed.publish(&image, at, &GEOMETRY, &message);
+        let (start, bytes) = SlotFormat::Sealed.publish(&image, at, &GEOMETRY, &message);
         let words = bytes / 8;
         for _ in 0..4 {
             let come = rng.next();
@@ -462,11 +479,11 @@ fn a_torn_or_changed_sealed_request_is_never_executed() {
         whole[(byte - start) as usize] ^= 1 << (bit % 8);
         asker.requests.copy_in(start, &whole);
         assert!(run(&mut engine, 1, &tally).is_empty(), "request {number}, bit {bit}");
-        assert_eq!(tally.get(What::Puts), number - 1);
+        assert_eq!(tally.get(HerdCounter::Puts), number - 1);
         whole[(byte - start) as usize] ^= 1 << (bit % 8);
         asker.requests.copy_in(start, &whole);
         assert_eq!(run(&mut engine, 1, &tally).len(), 1);
-        assert_eq!(asker.take().map(|reply| reply.kind), Some(Kind::Stored));
+        assert_eq!(asker.take().map(|reply| reply.kind), Some(MessageKind::Stored));
         let found = cache.get(b"colour", NOW, |item| {
             let mut found = vec![0; item.len() as usize];
             item.copy_to(0, &mut found).unwrap();

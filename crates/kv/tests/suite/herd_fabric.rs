@@ -13,7 +13,8 @@ use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{
-    Answer, Client, Error, FabricDoor, Far, Geometry, Server, StartError, Ticket, What,
+    Answer, Client, Error, FabricServerOptions, FabricTransport, Geometry, HerdCounter, HerdServer,
+    HerdStartError, Ticket,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -26,10 +27,10 @@ fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn server(clients: u32, threads: u32) -> Server {
+fn server(clients: u32, threads: u32) -> HerdServer {
     let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
-    let door = FabricDoor { clients, ..FabricDoor::new(any_port(), threads) };
-    Server::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
+    let door = FabricServerOptions { clients, ..FabricServerOptions::new(any_port(), threads) };
+    HerdServer::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
 }
 
 fn key_of(key: usize) -> Vec<u8> {
@@ -51,7 +52,7 @@ fn check(key: usize, value: &[u8]) {
 
 /// Random operations in full windows, every value checked, until an error.
 fn work<W: Wire>(
-    client: &mut Client<Far<W>>,
+    client: &mut Client<FabricTransport<W>>,
     seed: u64,
     mut go_on: impl FnMut() -> bool,
 ) -> Result<u64, Error> {
@@ -102,9 +103,9 @@ fn for_rounds(rounds: u64) -> impl FnMut() -> bool {
 }
 
 /// What the server has done, once it has counted so much: it counts behind its replies.
-fn check_done(server: &Server, operations: u64) {
-    let kinds = [What::Gets, What::Puts, What::Deletes];
-    let done = || kinds.map(|what| server.tallies().get(what)).iter().sum::<u64>();
+fn check_done(server: &HerdServer, operations: u64) {
+    let kinds = [HerdCounter::Gets, HerdCounter::Puts, HerdCounter::Deletes];
+    let done = || kinds.map(|what| server.counters().get(what)).iter().sum::<u64>();
     let start = Instant::now();
     while done() < operations && start.elapsed() < WITHIN {
         std::thread::yield_now();
@@ -113,7 +114,7 @@ fn check_done(server: &Server, operations: u64) {
 }
 
 /// What the endpoint and the server counted agree to the last WRITE and SEND.
-fn check_counts(client: &mut Client<Far<Lossy>>, server: &Server, operations: u64) {
+fn check_counts(client: &mut Client<FabricTransport<Lossy>>, server: &HerdServer, operations: u64) {
     check_done(server, operations);
     let reminders = client.reminders();
     let lossy = client.link().wire();
@@ -125,7 +126,7 @@ fn check_counts(client: &mut Client<Far<Lossy>>, server: &Server, operations: u6
     assert_eq!(lossy.writes + lossy.rings, operations, "one WRITE an operation");
     // The welcome, and what was said beside the replies.
     assert_eq!(lossy.received, operations + 1 + lossy.notices, "one SEND an operation");
-    assert_eq!(server.tallies().get(What::Repeated), 0);
+    assert_eq!(server.counters().get(HerdCounter::Repeated), 0);
 }
 
 #[test]
@@ -246,7 +247,10 @@ fn a_server_that_falls_asleep_misses_no_write() {
         }
     }
     let notices = client.link().wire().notices;
-    println!("{notices} times nobody watched, {} sleeps", server.tallies().get(What::Sleeps));
+    println!(
+        "{notices} times nobody watched, {} sleeps",
+        server.counters().get(HerdCounter::Sleeps)
+    );
     assert!(notices > 0, "it never slept");
     check_counts(&mut client, &server, rounds as u64);
 }
@@ -261,7 +265,7 @@ fn a_lost_write_is_written_again_and_applied_once() {
     println!("{done} operations, {lost} WRITEs lost, {reminders} reminders");
     assert!(lost > 0 && reminders > 0);
     check_done(&server, done);
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 #[test]
@@ -279,7 +283,7 @@ fn a_request_that_never_arrives_is_a_typed_error_within_the_bound() {
     let mut value = Vec::new();
     assert!(client.get(b"k", &mut value).unwrap().is_some());
     assert_eq!(value, b"second");
-    assert_eq!(server.tallies().get(What::Puts), 2);
+    assert_eq!(server.counters().get(HerdCounter::Puts), 2);
 }
 
 /// Whether a place is one of thread 0, of a server with two threads: its frames begin at multiples
@@ -339,7 +343,7 @@ fn silence_beside_answers(is_waiting: bool) {
     }
     let found = client.get(&lost, &mut Vec::new()).unwrap();
     assert!(is_stored);
-    assert_eq!((found, server.tallies().get(What::Puts)), (Some(0), 1));
+    assert_eq!((found, server.counters().get(HerdCounter::Puts)), (Some(0), 1));
 }
 
 #[test]
@@ -422,7 +426,7 @@ fn grant_of(welcome: &[u8]) -> RemoteAddr {
 }
 
 /// A client, as soon as there is room for one.
-fn client_when_free(addr: SocketAddr) -> Client<Far<Endpoint>> {
+fn client_when_free(addr: SocketAddr) -> Client<FabricTransport<Endpoint>> {
     let start = Instant::now();
     loop {
         match Client::connect_to(addr, 0) {
@@ -452,7 +456,7 @@ fn a_key_is_refused_after_its_connection_ended() {
     assert_eq!(write_under(&mut wire, late, at), WorkStatus::BadKey);
     let mut value = Vec::new();
     assert!(client.get(b"k", &mut value).unwrap().is_some());
-    assert_eq!(server.tallies().get(What::Malformed), 0, "the frame was cleared");
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0, "the frame was cleared");
 }
 
 /// A request that was written and not taken when its client went is nobody's afterwards.
@@ -474,9 +478,10 @@ fn a_frame_is_given_out_clean() {
     }
     let mut client = client_when_free(addr);
     // Nothing that the one before has left is done for this one.
-    let puts = server.tallies().get(What::Puts);
+    let puts = server.counters().get(HerdCounter::Puts);
     assert!(!client.delete(b"nothing").unwrap());
-    let [puts_after, repeated] = [What::Puts, What::Repeated].map(|of| server.tallies().get(of));
+    let [puts_after, repeated] =
+        [HerdCounter::Puts, HerdCounter::Repeated].map(|of| server.counters().get(of));
     println!("{puts} PUTs of 480 were done before their clients went");
     assert!((15..=480).contains(&puts), "15 clients had an answer");
     assert_eq!((puts_after, repeated), (puts, 0));
@@ -497,13 +502,13 @@ fn strangers_and_other_versions_are_refused() {
     let elsewhere = Client::connect_to("192.0.2.1:1".parse().unwrap(), 0);
     assert!(matches!(elsewhere, Err(Error::Fabric(FabricError::NotLoopback { .. }))));
     let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
-    let door = FabricDoor::new("0.0.0.0:0".parse().unwrap(), 1);
-    let open = Server::start_fabric(cache.clone(), &door, 1);
-    assert!(matches!(open, Err(StartError::Fabric(FabricError::NotLoopback { .. }))));
-    let many = FabricDoor { windows: 25, ..FabricDoor::new(any_port(), 2) };
-    let many = Server::start_fabric(cache, &many, 2);
-    assert!(matches!(many, Err(StartError::BadOption { value: 50, max: 48, .. })));
-    assert_eq!(server.tallies().get(What::Rejected), 3);
+    let door = FabricServerOptions::new("0.0.0.0:0".parse().unwrap(), 1);
+    let open = HerdServer::start_fabric(cache.clone(), &door, 1);
+    assert!(matches!(open, Err(HerdStartError::Fabric(FabricError::NotLoopback { .. }))));
+    let many = FabricServerOptions { windows: 25, ..FabricServerOptions::new(any_port(), 2) };
+    let many = HerdServer::start_fabric(cache, &many, 2);
+    assert!(matches!(many, Err(HerdStartError::BadOption { value: 50, max: 48, .. })));
+    assert_eq!(server.counters().get(HerdCounter::Rejected), 3);
 }
 
 #[test]
@@ -518,7 +523,7 @@ fn many_clients_at_once_get_whole_values() {
             });
         }
     });
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 /// More than two thousand clients, all of which ask at the same time. The next one is told that
@@ -551,7 +556,7 @@ fn thousands_of_clients_are_served_at_once() {
         assert_eq!((answers.unwrap(), found), (1, 1), "client {key}");
     }
     assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { .. })));
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 #[test]
@@ -600,7 +605,7 @@ fn a_killed_client_frees_its_frame_and_leaves_only_whole_values() {
         println!("round {round}: {found} of {KEYS} keys are there, every value whole");
         assert!(found > 0);
     }
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 #[test]
@@ -633,8 +638,8 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
 fn who_has_the_secret_comes_in_and_nobody_else() {
     let secret = |byte| Some(Secret::new(&[byte; 32]).unwrap());
     let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
-    let door = FabricDoor { secret: secret(7), ..FabricDoor::new(any_port(), 1) };
-    let server = Server::start_fabric(cache, &door, 1).unwrap();
+    let door = FabricServerOptions { secret: secret(7), ..FabricServerOptions::new(any_port(), 1) };
+    let server = HerdServer::start_fabric(cache, &door, 1).unwrap();
     let addr = server.addr().unwrap();
     let mut client = Client::connect_at(addr, 0, secret(7)).unwrap();
     client.put(b"k", &[7; 5000], 0, 0).unwrap();
@@ -643,7 +648,7 @@ fn who_has_the_secret_comes_in_and_nobody_else() {
     for other in [secret(8), None] {
         assert!(matches!(Client::connect_at(addr, 0, other), Err(Error::Gone)));
     }
-    assert_eq!(server.tallies().get(What::Joined), 1);
+    assert_eq!(server.counters().get(HerdCounter::Joined), 1);
 }
 
 /// A server without a device refuses who would come by one; a program without verbs has none.
@@ -651,9 +656,9 @@ fn who_has_the_secret_comes_in_and_nobody_else() {
 fn a_door_without_its_device_does_not_open() {
     let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
     let device = Some("no-such-device".to_owned());
-    let door = FabricDoor { device, ..FabricDoor::new(any_port(), 1) };
-    match Server::start_fabric(cache, &door, 1) {
-        Err(StartError::Fabric(error)) => assert!(error.is_absence(), "{error}"),
+    let door = FabricServerOptions { device, ..FabricServerOptions::new(any_port(), 1) };
+    match HerdServer::start_fabric(cache, &door, 1) {
+        Err(HerdStartError::Fabric(error)) => assert!(error.is_absence(), "{error}"),
         _ => panic!("it opened"),
     }
 }

@@ -5,12 +5,12 @@
 use crate::herd::{CHILD, Lossy, Process};
 use crate::peers::{Rng, WITHIN};
 use rackpool_hw::window::Window;
-use rackpool_kv::cache::{Cache, Mode, Options, Shelving, Tier, TierError, TierRule};
-use rackpool_kv::herd::message::{Head, Kind, request_number};
+use rackpool_kv::cache::{Cache, Mode, Options, Tier, TierConfig, TierError, TierRule};
+use rackpool_kv::herd::message::{Head, MessageKind, request_number};
 use rackpool_kv::herd::slot::Read;
 use rackpool_kv::herd::{
-    Answer, Client, ClientSlots, Door, Engine, Error, FabricDoor, Form, Geometry, Link, Server,
-    Tally, What,
+    Answer, Client, ClientSlots, Engine, Error, FabricServerOptions, Geometry, HerdCounter,
+    HerdServer, ServerOptions, SlotFormat, ThreadCounters, Transport,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,9 +38,9 @@ fn cache(memory: u64) -> Cache {
     Cache::new(options).unwrap()
 }
 
-fn fabric(cache: Cache, clients: u32, threads: u32) -> Server {
-    let door = FabricDoor { clients, ..FabricDoor::new(any_port(), threads) };
-    Server::start_fabric(cache, &door, threads).unwrap()
+fn fabric(cache: Cache, clients: u32, threads: u32) -> HerdServer {
+    let door = FabricServerOptions { clients, ..FabricServerOptions::new(any_port(), threads) };
+    HerdServer::start_fabric(cache, &door, threads).unwrap()
 }
 
 /// Version and key, a checksum over them, and as many bytes as follow from it.
@@ -56,8 +56,8 @@ fn check(key: u64, value: &[u8]) {
     assert!(value == value_of(key, version), "key {key}: a value that was never stored");
 }
 
-fn every_length<L: Link>(client: &mut Client<L>, server: &Server) {
-    let parts = || server.tallies().get(What::Parts);
+fn every_length<L: Transport>(client: &mut Client<L>, server: &HerdServer) {
+    let parts = || server.counters().get(HerdCounter::Parts);
     let lengths = [0, 1, 999, 1000, 1001, PART, 2 * PART, 2 * PART + 1, 64 << 10, 1 << 20];
     for (number, bytes) in lengths.into_iter().enumerate() {
         let stored: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 976 + number) as u8).collect();
@@ -95,7 +95,7 @@ fn every_length<L: Link>(client: &mut Client<L>, server: &Server) {
 #[test]
 fn values_of_every_length_go_through_both_doors() {
     let (cache, name) = (cache(64 << 20), unique());
-    let near = Server::start(cache.clone(), &Door::new(&name), 2).unwrap();
+    let near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 2).unwrap();
     every_length(&mut Client::connect(&name).unwrap(), &near);
     let far = fabric(cache, 4, 2);
     every_length(&mut Client::connect_to(far.addr().unwrap(), 0).unwrap(), &far);
@@ -117,7 +117,7 @@ fn a_value_that_fits_a_slot_is_one_request_and_one_reply_as_before() {
         assert_eq!(wire.writes + wire.rings, 600, "one WRITE an operation");
         assert_eq!(wire.received, 600 + 1 + wire.notices, "one SEND an operation");
     }
-    assert_eq!(server.tallies().get(What::Parts), 0);
+    assert_eq!(server.counters().get(HerdCounter::Parts), 0);
 }
 
 #[test]
@@ -139,13 +139,13 @@ fn a_value_longer_than_the_cache_takes_is_refused_and_the_old_one_stays() {
 fn a_refused_value_is_named_by_its_own_length_and_the_caches_limit() {
     let options = Options { memory: 16 << 20, max_value: 100, ..Options::default() };
     let (cache, name) = (Cache::new(options).unwrap(), unique());
-    let _near = Server::start(cache.clone(), &Door::new(&name), 1).unwrap();
+    let _near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 1).unwrap();
     let far = fabric(cache, 4, 1);
     refuse_long_ones(&mut Client::connect(&name).unwrap());
     refuse_long_ones(&mut Client::connect_to(far.addr().unwrap(), 0).unwrap());
 }
 
-fn refuse_long_ones<L: Link>(client: &mut Client<L>) {
+fn refuse_long_ones<L: Transport>(client: &mut Client<L>) {
     client.put(b"k", &[1; 100], 0, 0).unwrap();
     // Of those that fit a slot, and of those that go in parts.
     for bytes in [101, 1000, 1001, 5000] {
@@ -171,7 +171,7 @@ fn refuse_long_ones<L: Link>(client: &mut Client<L>) {
 #[test]
 fn every_value_read_is_of_one_put_while_others_change_it() {
     let (cache, name) = (cache(64 << 20), unique());
-    let _near = Server::start(cache.clone(), &Door::new(&name), 2).unwrap();
+    let _near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 2).unwrap();
     let far = fabric(cache, 8, 2);
     let (addr, is_over) = (far.addr().unwrap(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -220,11 +220,11 @@ fn lost_parts_are_written_again_and_each_is_taken_once() {
     let (reminders, lost) = (client.reminders(), client.link().wire().lost);
     println!("{lost} WRITEs lost, {reminders} reminders");
     assert!(lost > 0 && reminders > 0);
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 /// Puts and gets of long values without end.
-fn work_long<L: Link>(client: &mut Client<L>) -> Result<(), Error> {
+fn work_long<L: Transport>(client: &mut Client<L>) -> Result<(), Error> {
     let mut rng = Rng(u64::from(std::process::id()) | 1);
     for round in 0u64.. {
         let (key, mut value) = (rng.below(20) as u64, Vec::new());
@@ -266,7 +266,7 @@ fn child_long_server() {
 fn a_killed_client_leaves_whole_long_values_and_no_memory_behind() {
     let options = Options { memory: 8 << 20, mode: Mode::Store, ..Options::default() };
     let (cache, name) = (Cache::new(options).unwrap(), unique());
-    let near = Server::start(cache.clone(), &Door::new(&name), 2).unwrap();
+    let near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 2).unwrap();
     let far = fabric(cache, 16, 2);
     let addr = far.addr().unwrap();
     for round in 0..20 {
@@ -285,7 +285,7 @@ fn a_killed_client_leaves_whole_long_values_and_no_memory_behind() {
         assert!(found > 0, "round {round}");
     }
     for server in [near, far] {
-        assert_eq!(server.tallies().get(What::Malformed), 0);
+        assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
     }
 }
 
@@ -341,7 +341,7 @@ impl Tier for Shelf {
 fn a_value_in_another_tier_goes_through_herd_and_a_tier_that_fails_is_an_error() {
     let shelf = Arc::new(Shelf::default());
     let tier: Arc<dyn Tier> = Arc::clone(&shelf) as _;
-    let shelving = Shelving {
+    let tier_config = TierConfig {
         tier,
         min_bytes: 64 << 10,
         memory: 64 << 20,
@@ -349,9 +349,9 @@ fn a_value_in_another_tier_goes_through_herd_and_a_tier_that_fails_is_an_error()
         rule: TierRule::Length,
     };
     let options = Options { memory: 16 << 20, ..Options::default() };
-    let cache = Cache::new(options).unwrap().with_tier(&shelving).unwrap();
+    let cache = Cache::new(options).unwrap().with_tier(&tier_config).unwrap();
     let name = unique();
-    let _server = Server::start(cache, &Door::new(&name), 1).unwrap();
+    let _server = HerdServer::start(cache, &ServerOptions::new(&name), 1).unwrap();
     let mut client = Client::connect(&name).unwrap();
     let stored: Vec<u8> = (0..5_000_000u32).map(|at| (at * 7 + at / 976) as u8).collect();
     client.put(b"k", &stored, 0, 0).unwrap();
@@ -375,7 +375,7 @@ fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
     let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
     let requests = Window::heap(geometry.bytes());
     let replies = requests.clone();
-    let (tally, form) = (Tally::default(), Form::Ordered);
+    let (tally, form) = (ThreadCounters::default(), SlotFormat::Ordered);
     let cache = cache(16 << 20);
     let mut engine = Engine::new(cache.clone(), form, geometry, 1);
     engine.enter(0, ClientSlots::new(requests.clone(), replies.clone()));
@@ -394,22 +394,22 @@ fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
         let Some(Read::Message(head)) = read else { panic!("{read:?}") };
         (head.kind().unwrap(), head.extra, engine.holds_long())
     };
-    let (put, get) = (Kind::PutPart, Kind::GetPart);
-    let taken = |extra| (Kind::Taken, extra, true);
+    let (put, get) = (MessageKind::PutPart, MessageKind::GetPart);
+    let taken = |extra| (MessageKind::Taken, extra, true);
     assert_eq!(ask(put, [5, 500, 1500], 500, 1000), taken(0), "the first was lost");
     assert_eq!(ask(put, [5, 0, 1500], 500, 1000), taken(500));
     assert_eq!(ask(put, [5, 0, 1500], 500, 1000), taken(500), "it came again");
-    assert_eq!(ask(put, [4, 0, 1500], 500, 1000).0, Kind::Lapsed, "one given up");
-    assert_eq!(ask(put, [5, 500, 1500], 0, 1000).0, Kind::Malformed);
+    assert_eq!(ask(put, [4, 0, 1500], 500, 1000).0, MessageKind::Lapsed, "one given up");
+    assert_eq!(ask(put, [5, 500, 1500], 0, 1000).0, MessageKind::Malformed);
     assert_eq!(ask(put, [5, 500, 1500], 500, 31_000), taken(1000));
-    assert_eq!(ask(get, [5, 0, 0], 0, 31_000).0, Kind::Malformed, "it is being put");
-    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, Kind::Stored, "another instead");
-    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, Kind::Stored, "it came again");
-    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, Kind::Part);
-    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, Kind::Lapsed, "all of it was read");
+    assert_eq!(ask(get, [5, 0, 0], 0, 31_000).0, MessageKind::Malformed, "it is being put");
+    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, MessageKind::Stored, "another instead");
+    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, MessageKind::Stored, "it came again");
+    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, MessageKind::Part);
+    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, MessageKind::Lapsed, "all of it was read");
     assert_eq!(ask(put, [8, 0, 1500], 500, 40_000), taken(500));
     // Nothing is heard of it for 30 s and more: its memory is the cache's again.
-    assert_eq!(ask(Kind::Get, [0; 3], 0, 70_001).0, Kind::Malformed);
+    assert_eq!(ask(MessageKind::Get, [0; 3], 0, 70_001).0, MessageKind::Malformed);
     assert_eq!(ask(put, [8, 500, 1500], 500, 70_001), taken(0), "it begins anew");
     assert_eq!(cache.len(), 1);
 }

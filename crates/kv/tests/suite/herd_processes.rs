@@ -6,7 +6,9 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Received};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::herd::{Answer, Client, Door, Error, Pipeline, Server, StartError, Ticket, What};
+use rackpool_kv::herd::{
+    Answer, Client, Error, HerdCounter, HerdServer, HerdStartError, Pipeline, ServerOptions, Ticket,
+};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -31,8 +33,9 @@ fn cache() -> Cache {
     Cache::new(options).unwrap()
 }
 
-fn server(name: &str, clients: u32, threads: u32) -> Server {
-    Server::start(cache(), &Door { clients, ..Door::new(name) }, threads).unwrap()
+fn server(name: &str, clients: u32, threads: u32) -> HerdServer {
+    HerdServer::start(cache(), &ServerOptions { clients, ..ServerOptions::new(name) }, threads)
+        .unwrap()
 }
 
 /// A client, as soon as there is room for one.
@@ -200,9 +203,9 @@ fn a_killed_client_frees_its_place_and_leaves_only_whole_values() {
         println!("round {round}: {found} of {KEYS} keys are there, every value whole");
         assert!(found > 0);
     }
-    let tallies = server.tallies();
-    assert_eq!((tallies.get(What::Joined), tallies.get(What::Malformed)), (10, 0));
-    assert!(tallies.get(What::Left) >= 9);
+    let tallies = server.counters();
+    assert_eq!((tallies.get(HerdCounter::Joined), tallies.get(HerdCounter::Malformed)), (10, 0));
+    assert!(tallies.get(HerdCounter::Left) >= 9);
 }
 
 #[test]
@@ -328,19 +331,20 @@ fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {
             }
             assert_eq!(answers, 2);
         }
-        let before = server.tallies().get(What::Sleeps);
+        let before = server.counters().get(HerdCounter::Sleeps);
         let start = Instant::now();
-        while server.tallies().get(What::Sleeps) == before {
+        while server.counters().get(HerdCounter::Sleeps) == before {
             assert!(start.elapsed() < WITHIN, "nobody asks and the server does not sleep");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    let tallies = server.tallies();
-    let counts = [What::Puts, What::Gets, What::Hits, What::Joined].map(|what| tallies.get(what));
+    let tallies = server.counters();
+    let counts = [HerdCounter::Puts, HerdCounter::Gets, HerdCounter::Hits, HerdCounter::Joined]
+        .map(|what| tallies.get(what));
     assert_eq!(counts, [900, 900, 900, 300]);
     drop(clients);
     let start = Instant::now();
-    while tallies.get(What::Left) < 300 {
+    while tallies.get(HerdCounter::Left) < 300 {
         assert!(start.elapsed() < WITHIN, "not all have left");
         std::thread::yield_now();
     }
@@ -372,8 +376,11 @@ fn a_thousand_clients_share_memory_with_the_server_at_once() {
         assert!(client.get(&key_of(key % CLIENTS), &mut value).unwrap().is_some());
         check(key % CLIENTS, &value);
     }
-    let tallies = server.tallies();
-    assert_eq!([What::Puts, What::Malformed].map(|what| tallies.get(what)), [1024, 0]);
+    let tallies = server.counters();
+    assert_eq!(
+        [HerdCounter::Puts, HerdCounter::Malformed].map(|what| tallies.get(what)),
+        [1024, 0]
+    );
 }
 
 #[test]
@@ -397,7 +404,7 @@ fn several_threads_and_clients_work_without_a_wrong_value() {
         println!("operations: {done:?}");
         assert!(done.iter().all(|done| *done > 0));
     });
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 const VERSION: u32 = 7;
@@ -432,11 +439,12 @@ fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
     let error = Client::connect_with(&name, 257).err().unwrap();
     let is_told = matches!(error, Error::BadOption { option: "windows", value: 257, max: 256, .. });
     assert!(is_told, "{error}");
-    assert_eq!(server.tallies().get(What::Rejected), 5);
-    let second = Server::start(cache(), &Door::new(&name), 1);
-    assert!(matches!(second, Err(StartError::Control(_))), "the name is taken");
-    let none = Server::start(cache(), &Door { clients: 0, ..Door::new("x") }, 1);
-    assert!(matches!(none, Err(StartError::BadOption { option: "clients", .. })));
+    assert_eq!(server.counters().get(HerdCounter::Rejected), 5);
+    let second = HerdServer::start(cache(), &ServerOptions::new(&name), 1);
+    assert!(matches!(second, Err(HerdStartError::Control(_))), "the name is taken");
+    let none =
+        HerdServer::start(cache(), &ServerOptions { clients: 0, ..ServerOptions::new("x") }, 1);
+    assert!(matches!(none, Err(HerdStartError::BadOption { option: "clients", .. })));
     Client::connect(&name).unwrap().put(b"k", b"v", 0, 0).unwrap();
     let mut client = Client::connect(&name).unwrap();
     assert!(matches!(client.put(b"", b"v", 0, 0), Err(Error::KeySize { bytes: 0, .. })));
@@ -477,7 +485,7 @@ fn a_client_that_scribbles_harms_no_other() {
         stop.store(true, Ordering::Relaxed);
         println!("operations: {}", done.unwrap());
     });
-    println!("malformed: {}", server.tallies().get(What::Malformed));
+    println!("malformed: {}", server.counters().get(HerdCounter::Malformed));
     let mut value = Vec::new();
     client.put(b"after", b"it", 0, 0).unwrap();
     assert!(client.get(b"after", &mut value).unwrap().is_some());
@@ -486,8 +494,8 @@ fn a_client_that_scribbles_harms_no_other() {
 #[test]
 fn a_two_stage_pipeline_answers_a_client_that_is_alone_by_no_ops() {
     let name = unique("stages");
-    let door = Door { pipeline: Pipeline::TwoStage, ..Door::new(&name) };
-    let _server = Server::start(cache(), &door, 1).unwrap();
+    let door = ServerOptions { pipeline: Pipeline::TwoStage, ..ServerOptions::new(&name) };
+    let _server = HerdServer::start(cache(), &door, 1).unwrap();
     let mut client = client_when_free(&name);
     for key in 0..50 {
         client.put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();

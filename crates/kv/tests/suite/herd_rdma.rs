@@ -4,8 +4,10 @@
 
 use crate::peers::{Rng, WITHIN};
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::herd::fabric::{Carriage, RdmaOptions};
-use rackpool_kv::herd::{Answer, Client, Error, FabricDoor, Link, Server, Ticket, What};
+use rackpool_kv::herd::fabric::{RdmaOptions, TransportKind};
+use rackpool_kv::herd::{
+    Answer, Client, Error, FabricServerOptions, HerdCounter, HerdServer, Ticket, Transport,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -20,21 +22,21 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-fn server(clients: u32) -> Server {
+fn server(clients: u32) -> HerdServer {
     server_of(clients, 1)
 }
 
-fn server_of(clients: u32, threads: u32) -> Server {
+fn server_of(clients: u32, threads: u32) -> HerdServer {
     let options = Options { memory: 32 << 20, partitions: 2, seed: 5, ..Options::default() };
     let device = Some(variable("RACKPOOL_VERBS_TARGET_DEVICE"));
     let listen = "127.0.0.1:0".parse().unwrap();
-    let door = FabricDoor { clients, device, ..FabricDoor::new(listen, threads) };
-    Server::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
+    let door = FabricServerOptions { clients, device, ..FabricServerOptions::new(listen, threads) };
+    HerdServer::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
 }
 
-fn options(carriage: Carriage) -> RdmaOptions {
+fn options(kind: TransportKind) -> RdmaOptions {
     let device = variable("RACKPOOL_VERBS_DEVICE");
-    RdmaOptions { carriage, device, ..RdmaOptions::default() }
+    RdmaOptions { kind, device, ..RdmaOptions::default() }
 }
 
 /// How often it may be that nobody answers within 6.35 s, of losses one after the other.
@@ -50,7 +52,7 @@ fn insist<R>(mut call: impl FnMut() -> Result<R, Error>) -> R {
 
 /// Random operations in full windows, each of a round on a key of its own, as what is lost may be
 /// done behind what was submitted after it: what was answered, and how many operations that were.
-fn answers<L: Link>(client: &mut Client<L>) -> (u64, u64) {
+fn answers<L: Transport>(client: &mut Client<L>) -> (u64, u64) {
     let (mut rng, mut digest, mut done) = (Rng(41), Xxh3::new(), 0);
     for round in 0..ROUNDS {
         let mut asked: BTreeMap<Ticket, Vec<u8>> = BTreeMap::new();
@@ -92,26 +94,29 @@ fn answers_over_connections_and_datagrams_are_those_over_tcp() {
     let tcp = server(4);
     let expected = answers(&mut Client::connect_to(tcp.addr().unwrap(), 0).unwrap());
     let mut reminded = 0;
-    for carriage in [Carriage::Connected, Carriage::Datagrams] {
+    for kind in [TransportKind::Connected, TransportKind::Datagrams] {
         let server = server(4);
         let start = Instant::now();
-        let mut client = Client::connect_rdma(server.addr().unwrap(), &options(carriage)).unwrap();
-        assert_eq!(answers(&mut client), expected, "{carriage:?}");
-        let count = |what| server.tallies().get(what);
+        let mut client = Client::connect_rdma(server.addr().unwrap(), &options(kind)).unwrap();
+        assert_eq!(answers(&mut client), expected, "{kind:?}");
+        let count = |what| server.counters().get(what);
         let reminders = client.reminders();
         println!(
-            "\nresult: {carriage:?}: {} operations and {} parts answered as over tcp in {:.1} s, \
+            "\nresult: {kind:?}: {} operations and {} parts answered as over tcp in {:.1} s, \
              {reminders} reminders, {} requests came again",
             expected.1,
-            count(What::Parts),
+            count(HerdCounter::Parts),
             start.elapsed().as_secs_f64(),
-            count(What::Repeated),
+            count(HerdCounter::Repeated),
         );
         // Long ones: a put, and a look-up that tells the length, with its parts apart.
         let longs = ROUNDS.div_ceil(LONG_EACH);
-        let done = [What::Gets, What::Puts, What::Deletes].map(count).iter().sum::<u64>();
+        let done = [HerdCounter::Gets, HerdCounter::Puts, HerdCounter::Deletes]
+            .map(count)
+            .iter()
+            .sum::<u64>();
         assert_eq!(done, expected.1 + longs, "each is applied once");
-        assert_eq!(count(What::Malformed), 0);
+        assert_eq!(count(HerdCounter::Malformed), 0);
         reminded += reminders;
     }
     assert!(reminded > 0 || variable("RACKPOOL_LOSSY").is_empty(), "nothing was lost");
@@ -125,7 +130,7 @@ fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
     let server = server(CLIENTS as u32);
     let start = Instant::now();
     let addr = server.addr().unwrap();
-    let few = RdmaOptions { windows: 2, ..options(Carriage::Datagrams) };
+    let few = RdmaOptions { windows: 2, ..options(TransportKind::Datagrams) };
     let mut clients: Vec<_> =
         (0..CLIENTS).map(|_| Client::connect_rdma(addr, &few).unwrap()).collect();
     let (connected_s, rounds) = (start.elapsed().as_secs_f64(), 3);
@@ -156,7 +161,7 @@ fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
         "\nresult: {CLIENTS} clients by datagrams, connected in {connected_s:.1} s, {operations} \
          operations after {all_s:.1} s, {reminders} reminders"
     );
-    assert_eq!(server.tallies().get(What::Puts), rounds * CLIENTS);
+    assert_eq!(server.counters().get(HerdCounter::Puts), rounds * CLIENTS);
 }
 
 #[test]
@@ -166,9 +171,9 @@ fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
     for threads in [1, 2, 3] {
         let server = server_of(8, threads);
         let addr = server.addr().unwrap();
-        let connected = || server.tallies().get(What::QueuePairs);
+        let connected = || server.counters().get(HerdCounter::QueuePairs);
         let mut clients: Vec<_> = (0..CLIENTS)
-            .map(|_| Client::connect_rdma(addr, &options(Carriage::Connected)).unwrap())
+            .map(|_| Client::connect_rdma(addr, &options(TransportKind::Connected)).unwrap())
             .collect();
         assert_eq!(connected(), CLIENTS, "{threads} threads");
         // Each asks every thread.
@@ -177,9 +182,9 @@ fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
                 insist(|| client.put(&key.to_le_bytes(), &key.to_le_bytes(), 0, 0));
             }
         }
-        let _datagrams = Client::connect_rdma(addr, &options(Carriage::Datagrams)).unwrap();
+        let _datagrams = Client::connect_rdma(addr, &options(TransportKind::Datagrams)).unwrap();
         assert_eq!(connected(), CLIENTS, "datagrams need none");
-        assert_eq!(server.tallies().get(What::Puts), 20 * CLIENTS);
+        assert_eq!(server.counters().get(HerdCounter::Puts), 20 * CLIENTS);
         println!("\nresult: {CLIENTS} clients of {threads} threads: {} queue pairs", connected());
     }
 }
@@ -189,9 +194,9 @@ fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn receives_are_posted_before_requests() {
-    for carriage in [Carriage::Connected, Carriage::Datagrams] {
+    for kind in [TransportKind::Connected, TransportKind::Datagrams] {
         let server = server_of(2, 2);
-        let mut client = Client::connect_rdma(server.addr().unwrap(), &options(carriage)).unwrap();
+        let mut client = Client::connect_rdma(server.addr().unwrap(), &options(kind)).unwrap();
         let (mut rng, mut made, mut spare) = (Rng(43), 0u64, u64::MAX);
         while made < 4000 {
             let key = (rng.next() % KEYS).to_le_bytes();
@@ -208,15 +213,15 @@ fn receives_are_posted_before_requests() {
                 Err(error) => panic!("{error}"),
             }
         }
-        println!("\nresult: {carriage:?}: {made} requests, {spare} receives or more beyond theirs");
+        println!("\nresult: {kind:?}: {made} requests, {spare} receives or more beyond theirs");
     }
 }
 
 /// A client, as soon as there is room for one.
-fn client_when_free(addr: SocketAddr, carriage: Carriage) -> Client<impl Link> {
+fn client_when_free(addr: SocketAddr, kind: TransportKind) -> Client<impl Transport> {
     let start = Instant::now();
     loop {
-        match Client::connect_rdma(addr, &options(carriage)) {
+        match Client::connect_rdma(addr, &options(kind)) {
             Err(Error::Full { .. }) => std::thread::sleep(std::time::Duration::from_millis(1)),
             other => return other.unwrap(),
         }
@@ -226,30 +231,30 @@ fn client_when_free(addr: SocketAddr, carriage: Carriage) -> Client<impl Link> {
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
-fn a_frame_goes_from_client_to_client_whatever_its_carriage() {
+fn a_frame_goes_from_client_to_client_whatever_its_transport() {
     let server = server(1);
     let addr = server.addr().unwrap();
     for round in 0..6u64 {
-        let carriage = [Carriage::Connected, Carriage::Datagrams][round as usize % 2];
-        let mut client = client_when_free(addr, carriage);
+        let kind = [TransportKind::Connected, TransportKind::Datagrams][round as usize % 2];
+        let mut client = client_when_free(addr, kind);
         insist(|| client.put(b"k", &round.to_le_bytes(), 0, 0));
         // What is under way when it ends is nobody's.
         client.submit_get(b"k").unwrap();
         client.ring();
     }
     let mut value = Vec::new();
-    let mut client = client_when_free(addr, Carriage::Connected);
+    let mut client = client_when_free(addr, TransportKind::Connected);
     insist(|| client.get(b"k", &mut value));
     assert_eq!(value, 5u64.to_le_bytes());
-    assert_eq!(server.tallies().get(What::Malformed), 0);
+    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
 }
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn a_server_without_a_device_says_so() {
     let cache = Cache::new(Options { memory: 32 << 20, ..Options::default() }).unwrap();
-    let door = FabricDoor::new("127.0.0.1:0".parse().unwrap(), 1);
-    let server = Server::start_fabric(cache, &door, 1).unwrap();
-    let refused = Client::connect_rdma(server.addr().unwrap(), &options(Carriage::Connected));
+    let door = FabricServerOptions::new("127.0.0.1:0".parse().unwrap(), 1);
+    let server = HerdServer::start_fabric(cache, &door, 1).unwrap();
+    let refused = Client::connect_rdma(server.addr().unwrap(), &options(TransportKind::Connected));
     assert!(matches!(refused, Err(Error::NoDevices)));
 }

@@ -4,7 +4,7 @@
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::window::Window;
-use rackpool_kv::cache::{Cache, Error, Item, Options, Shelving, TierRule};
+use rackpool_kv::cache::{Cache, Error, Item, Options, TierConfig, TierRule};
 use rackpool_kv::numa_tier::NumaTier;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -30,8 +30,8 @@ fn options() -> Options {
     Options { memory: 16 << 20, partitions: 2, seed: 11, ..Options::default() }
 }
 
-fn shelving(tier: NumaTier) -> Shelving {
-    Shelving {
+fn tier_config(tier: NumaTier) -> TierConfig {
+    TierConfig {
         tier: Arc::new(tier),
         min_bytes: FROM_BYTES,
         memory: TIER_BYTES,
@@ -66,14 +66,14 @@ fn pages_elsewhere(window: &Window) -> u64 {
 #[test]
 fn long_values_lie_on_their_node_page_by_page_and_come_back_whole() {
     let tier = Arc::new(NumaTier::new(&node_0(), TIER_BYTES).unwrap());
-    let shelving = Shelving {
+    let tier_config = TierConfig {
         tier: Arc::clone(&tier) as Arc<_>,
         min_bytes: FROM_BYTES,
         memory: TIER_BYTES,
         max_value: 0,
         rule: TierRule::Length,
     };
-    let cache = Cache::new(options()).unwrap().with_tier(&shelving).unwrap();
+    let cache = Cache::new(options()).unwrap().with_tier(&tier_config).unwrap();
     for version in 1..6 {
         for key in 0..KEYS {
             cache.set(&key.to_le_bytes(), &value(key, version), 0, 0, 1).unwrap();
@@ -146,8 +146,8 @@ fn a_file_that_holds_something_else_is_refused_and_stays_as_it_is() {
 
 fn open(path: &Path) -> (Cache, u64, u64) {
     let values = PathBuf::from(format!("{}.values", path.display()));
-    let shelving = shelving(NumaTier::open(&node_0(), TIER_BYTES, &values).unwrap());
-    let (cache, found) = Cache::open_with_tier(options(), path, Some(&shelving)).unwrap();
+    let tier_config = tier_config(NumaTier::open(&node_0(), TIER_BYTES, &values).unwrap());
+    let (cache, found) = Cache::open_with_tier(options(), path, Some(&tier_config)).unwrap();
     (cache, found.items, found.lost)
 }
 

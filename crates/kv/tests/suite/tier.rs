@@ -3,8 +3,8 @@
 
 use rackpool_hw::window::Piece;
 use rackpool_kv::cache::{
-    Cache, Error, Mode, Options, Pinned, Policy, Put, ReadCost, Shelving, Speeds, Tier, TierError,
-    TierRule,
+    Cache, Error, Mode, Options, Pinned, Policy, Put, ReadCost, Speeds, Tier, TierConfig,
+    TierError, TierRule,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -90,8 +90,8 @@ fn tiered(options: Options, memory: u64) -> (Cache, Arc<Store>) {
 fn ruled(options: Options, memory: u64, rule: TierRule) -> (Cache, Arc<Store>) {
     let store = Arc::new(Store::default());
     let tier: Arc<dyn Tier> = Arc::clone(&store) as _;
-    let shelving = Shelving { tier, min_bytes: FAR_BYTES, memory, max_value: 0, rule };
-    (Cache::new(options).unwrap().with_tier(&shelving).unwrap(), store)
+    let tier_config = TierConfig { tier, min_bytes: FAR_BYTES, memory, max_value: 0, rule };
+    (Cache::new(options).unwrap().with_tier(&tier_config).unwrap(), store)
 }
 
 fn value(len: usize, seed: u64) -> Vec<u8> {
@@ -477,9 +477,9 @@ fn without_the_rule_or_with_a_tier_as_quick_nothing_is_copied() {
     }
     let store: Arc<dyn Tier> = Arc::new(Store::default());
     let rule = TierRule::Bandwidth { memory: FAR_BYTES - 1, speeds };
-    let shelving =
-        Shelving { tier: store, min_bytes: FAR_BYTES, memory: 1 << 20, max_value: 0, rule };
-    let refused = Cache::new(Options::default()).unwrap().with_tier(&shelving).unwrap_err();
+    let tier_config =
+        TierConfig { tier: store, min_bytes: FAR_BYTES, memory: 1 << 20, max_value: 0, rule };
+    let refused = Cache::new(Options::default()).unwrap().with_tier(&tier_config).unwrap_err();
     assert!(refused.to_string().contains("memory for copies"), "{refused}");
 }
 

@@ -17,7 +17,6 @@ use super::broken::Broken;
 use super::connection::{Connection, Context, Disowned, STAGED_BYTES_MAX};
 use super::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::handshake::{Handshake, Purpose};
-use crate::neighbours;
 use crate::secret::Secret;
 use crate::tell;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
@@ -136,7 +135,6 @@ impl Endpoint {
         }
         let socket = new_socket(addr)?;
         tune(socket.as_fd())?;
-        neighbours::favour_outgoing(&socket, addr);
         let proof = secret.map(|secret| Handshake::begin(secret, Purpose::Fabric)).transpose();
         let proof = proof.map_err(FabricError::io("random numbers"))?;
         let mut connection = Connection::new(socket, addr, proof, now);

@@ -22,7 +22,6 @@ use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
 use super::{heartbeat_ns, new_socket, require_trust};
 use crate::names::peer_of;
-use crate::neighbours;
 use crate::secret::Secret;
 use crate::window::Window;
 use crate::{log, tell, warn};
@@ -134,7 +133,6 @@ impl Target {
             .map_err(FabricError::io("the settings of a socket"))?;
         rustix::net::bind(&listener, &options.listen)
             .map_err(FabricError::io("binding the listening address"))?;
-        let usual = neighbours::favour(&listener);
         rustix::net::listen(&listener, BACKLOG).map_err(FabricError::io("listening"))?;
         let local_addr = rustix::net::getsockname(&listener)
             .map_err(FabricError::io("the listening address"))?;
@@ -149,7 +147,6 @@ impl Target {
         }
         let server = Server {
             listener,
-            usual,
             is_listening: true,
             epoll,
             memory,
@@ -241,8 +238,6 @@ impl Drop for Target {
 
 struct Server {
     listener: OwnedFd,
-    /// The congestion control of initiators on other hosts, where neighbours have another one.
-    usual: Option<String>,
     is_listening: bool,
     epoll: OwnedFd,
     memory: ShmPeer,

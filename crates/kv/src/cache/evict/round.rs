@@ -56,7 +56,7 @@ pub(crate) struct Round {
     /// Its segments, in the order in which they are gone through: of one queue older ones first, so
     /// that a further piece of an item never leaves before its head.
     units: Vec<u32>,
-    step: Step,
+    step: RoundStep,
     /// Bytes that are to be gone through for what was stored since the last step.
     owed: u64,
     weighed: Vec<Weighed>,
@@ -65,16 +65,16 @@ pub(crate) struct Round {
 }
 
 #[derive(Debug)]
-enum Step {
+enum RoundStep {
     /// Weighing what lies here in this one of the segments.
     Weigh { index: usize, offset: u32 },
     /// Judging this one of those that were weighed.
     Judge { next: usize, last: LastRank },
 }
 
-impl Default for Step {
+impl Default for RoundStep {
     fn default() -> Self {
-        Step::Weigh { index: 0, offset: 0 }
+        RoundStep::Weigh { index: 0, offset: 0 }
     }
 }
 
@@ -207,8 +207,8 @@ impl Partition {
         let mut left = bytes;
         while left > 0 && round.is_open() {
             let gone_through = match round.step {
-                Step::Weigh { index, offset } => self.weigh(&mut round, index, offset, now),
-                Step::Judge { .. } => self.judge(&mut round, now),
+                RoundStep::Weigh { index, offset } => self.weigh(&mut round, index, offset, now),
+                RoundStep::Judge { .. } => self.judge(&mut round, now),
             };
             left = left.saturating_sub(u64::from(gone_through));
         }
@@ -221,7 +221,7 @@ impl Partition {
     /// the sketch.
     fn weigh(&mut self, round: &mut Round, index: usize, offset: u32, now: Millis) -> u32 {
         let Some(unit) = round.units.get(index).copied() else {
-            round.step = Step::Judge { next: 0, last: round.last_rank() };
+            round.step = RoundStep::Judge { next: 0, last: round.last_rank() };
             return 0;
         };
         let used = self.segments.get(unit).used;
@@ -237,8 +237,8 @@ impl Partition {
             }
         }
         round.step = match end < used {
-            true => Step::Weigh { index, offset: end },
-            false => Step::Weigh { index: index + 1, offset: 0 },
+            true => RoundStep::Weigh { index, offset: end },
+            false => RoundStep::Weigh { index: index + 1, offset: 0 },
         };
         for (hash, pos) in &batch[..count] {
             let Some((_, slot)) = self.live_entry(*hash, *pos, now) else { continue };
@@ -253,7 +253,7 @@ impl Partition {
 
     /// Keeps or drops the next item; its bytes. Segments whose last one it was are given back.
     fn judge(&mut self, round: &mut Round, now: Millis) -> u32 {
-        let Step::Judge { next, last } = &mut round.step else { return 0 };
+        let RoundStep::Judge { next, last } = &mut round.step else { return 0 };
         let item = round.weighed.get(*next).copied();
         if let Some(ahead) = round.weighed.get(*next + BATCH) {
             self.units.bare().prefetch(self.index.bucket_at(ahead.hash));

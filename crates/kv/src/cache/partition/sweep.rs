@@ -4,7 +4,7 @@
 //! In: the time. Out: free units, entries that are gone. Called by `partition.rs` and `evict.rs`
 //! where room is needed, by `mod.rs` beside changes and in idle turns.
 
-use super::{Header, Kind, Millis, Partition, Pos, Round};
+use super::{Header, Millis, Partition, Pos, Round, SegmentState};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What one step of [`Partition::tidy`] does, some 20 us each: buckets that are swept …
@@ -60,8 +60,8 @@ impl Partition {
         self.round = Round::default();
         self.segments.flush();
         self.index.flush();
-        if let Some(shelf) = &mut self.shelf {
-            shelf.flush();
+        if let Some(tier_slab) = &mut self.tier_slab {
+            tier_slab.flush();
         }
     }
 
@@ -75,14 +75,17 @@ impl Partition {
             return true;
         }
         (0..RELEASED_SEGMENTS).take_while(|_| self.drop_flushed()).count() > 0
-            || self.shelf.as_mut().is_some_and(|shelf| shelf.drop_flushed(RELEASED_VALUES))
+            || self
+                .tier_slab
+                .as_mut()
+                .is_some_and(|tier_slab| tier_slab.drop_flushed(RELEASED_VALUES))
             || self.expire_one(now)
     }
 
     /// Drops everything in a segment and gives it back; how many items there were.
     pub fn drop_segment(&mut self, unit: u32) -> u64 {
         self.disturbances += 1;
-        if self.segments.get(unit).kind != Kind::Leaving {
+        if self.segments.get(unit).kind != SegmentState::Leaving {
             self.segments.leave(unit);
         }
         let mut items = 0;

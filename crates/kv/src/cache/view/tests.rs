@@ -2,7 +2,7 @@
 //! by real threads. And that each check is needed: without it the same changes deceive a reader.
 
 use super::super::{Cache, Copied, Mode, Options, Policy};
-use super::Step;
+use super::LookupStage;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ pub(super) enum Check {
     Place,
 }
 
-type Hook = (Step, Box<dyn FnOnce()>);
+type Hook = (LookupStage, Box<dyn FnOnce()>);
 
 thread_local! {
     static LEFT_OUT: Cell<Option<Check>> = const { Cell::new(None) };
@@ -27,15 +27,21 @@ pub(super) fn leaves_out(check: Check) -> bool {
     LEFT_OUT.get() == Some(check)
 }
 
-pub(super) fn reached(step: Step) {
+pub(super) fn reached(step: LookupStage) {
     let hook = HOOK.with_borrow_mut(|hook| hook.take_if(|(at, _)| *at == step));
     if let Some((_, hook)) = hook {
         hook();
     }
 }
 
-const STEPS: [Step; 6] =
-    [Step::Placed, Step::Begun, Step::Matched, Step::Entry, Step::Compared, Step::Copied];
+const STEPS: [LookupStage; 6] = [
+    LookupStage::Placed,
+    LookupStage::Begun,
+    LookupStage::Matched,
+    LookupStage::Entry,
+    LookupStage::Compared,
+    LookupStage::Copied,
+];
 /// Bytes of a value: key, version, and what follows from both.
 const VALUE_BYTES: usize = 64;
 /// The key that is looked up.
@@ -197,7 +203,7 @@ fn a_reader_that_does_not_ask_for_the_version_is_deceived() {
     for look in LOOKS {
         let wrong = deceived(look, Some(Check::Version));
         let changes = CHANGES.iter().filter(|change| {
-            let at = format!("{} at {:?}", change.name, Step::Compared);
+            let at = format!("{} at {:?}", change.name, LookupStage::Compared);
             wrong.iter().any(|wrong| wrong.contains(&at))
         });
         assert!(changes.count() >= 4, "{wrong:#?}");
@@ -205,7 +211,12 @@ fn a_reader_that_does_not_ask_for_the_version_is_deceived() {
 }
 
 /// Looks keys of a store up while `change` is made under each look-up; how many were missed.
-fn missed(look: Look, steps: &[Step], check: Option<Check>, change: fn(&Cache, u64)) -> usize {
+fn missed(
+    look: Look,
+    steps: &[LookupStage],
+    check: Option<Check>,
+    change: fn(&Cache, u64),
+) -> usize {
     let mut missed = 0;
     for step in steps {
         let options = Options { mode: Mode::Store, memory: 16 << 20, ..options(Policy::Fifo) };
@@ -248,8 +259,8 @@ fn a_key_that_stays_is_never_missed_while_the_index_grows_or_entries_move() {
 
 #[test]
 fn a_reader_that_leaves_a_check_out_misses_keys_that_stay() {
-    assert!(missed(get, &[Step::Placed], Some(Check::Place), grow) > 0);
-    assert!(missed(get, &[Step::Matched], Some(Check::Version), thin) > 0);
+    assert!(missed(get, &[LookupStage::Placed], Some(Check::Place), grow) > 0);
+    assert!(missed(get, &[LookupStage::Matched], Some(Check::Version), thin) > 0);
 }
 
 #[test]

@@ -9,11 +9,11 @@ use std::sync::Arc;
 const LONG: usize = 70_000;
 
 /// What a new server answers to a client whose bytes come in these pieces.
-fn answers(door: Door, pieces: &[&[u8]]) -> Vec<u8> {
+fn answers(protocol: Protocol, pieces: &[&[u8]]) -> Vec<u8> {
     let cache = Cache::new(Options { memory: 4 << 20, ..Options::default() }).unwrap();
     let shared = Arc::new(Shared::new(cache, Settings::default(), (0, 1)));
     let mut core = Core::new(shared, 0, 1_700_000_000_000);
-    let mut session = Session::new(door, Client { known: true, ..Client::default() });
+    let mut session = Session::new(protocol, ClientInfo { known: true, ..ClientInfo::default() });
     let (mut held, mut said) = (Vec::new(), Vec::new());
     for piece in pieces {
         held.extend_from_slice(piece);
@@ -32,28 +32,28 @@ fn answers(door: Door, pieces: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Compares one read with two, for each of these places between them.
-fn compare(door: Door, input: &[u8], splits: impl Iterator<Item = usize>) -> Vec<u8> {
-    let whole = answers(door, &[input]);
+fn compare(protocol: Protocol, input: &[u8], splits: impl Iterator<Item = usize>) -> Vec<u8> {
+    let whole = answers(protocol, &[input]);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     for split in splits {
         let (first, second) = input.split_at(split);
-        let parted = answers(door, &[first, second]);
+        let parted = answers(protocol, &[first, second]);
         assert_eq!(text(&parted), text(&whole), "parted behind {:?}", text(first));
     }
     whole
 }
 
 /// Compares one read with two, wherever they are parted, and with as many as there are bytes.
-fn at_each_byte(door: Door, input: &[u8]) -> Vec<u8> {
-    let whole = compare(door, input, 1..input.len());
-    assert_eq!(answers(door, &input.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
+fn at_each_byte(protocol: Protocol, input: &[u8]) -> Vec<u8> {
+    let whole = compare(protocol, input, 1..input.len());
+    assert_eq!(answers(protocol, &input.chunks(1).collect::<Vec<_>>()), whole, "byte by byte");
     whole
 }
 
 #[test]
 fn text_and_meta_commands_may_be_parted_at_each_byte() {
     let said = at_each_byte(
-        Door::Memcached,
+        Protocol::Memcached,
         b"set a 5 0 5\r\nhello\r\nget a b\r\nappend a 0 0 1\r\n!\r\ngets a b a\r\n\
           add a 0 0 1\r\nx\r\nset n 0 0 1 noreply\r\n1\r\nincr n 41\r\ndecr n 100\r\n\
           incr a 1\r\ntouch n 10\r\ngat 0 n a\r\ncas a 1 0 1 99\r\ny\r\ndelete a noreply\r\n\
@@ -82,7 +82,7 @@ fn binary_packets_may_be_parted_at_each_byte() {
     };
     let counter = [&2u64.to_be_bytes()[..], &40u64.to_be_bytes(), &[0; 4]].concat();
     let said = at_each_byte(
-        Door::Memcached,
+        Protocol::Memcached,
         &[
             packet(0x01, &[0; 8], b"a", b"hello"),
             packet(0x00, &[], b"a", b""),
@@ -112,7 +112,7 @@ fn commands_of_resp_may_be_parted_at_each_byte() {
         words.iter().fold(format!("*{}\r\n", words.len()), words_in)
     };
     let said = at_each_byte(
-        Door::Resp,
+        Protocol::Resp,
         [
             "PING\r\n".to_owned(),
             command("SET a he\r\no"),
@@ -137,7 +137,7 @@ fn commands_of_resp_may_be_parted_at_each_byte() {
         .as_bytes(),
     );
     let said = String::from_utf8(said).unwrap();
-    for part in ["+PONG\r\n+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n", "$3\r\na b\r\n", "-ERR Protocol error"]
+    for part in ["+PONG\r\n+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n", "$3\r\na b\r\n", "-ERR Dialect error"]
     {
         assert!(said.contains(part), "{part:?} in {said}");
     }
@@ -149,12 +149,12 @@ fn a_value_that_comes_in_pieces_may_be_parted_near_its_ends_and_between() {
     let text = [format!("set a 0 0 {LONG}\r\n").as_bytes(), &value, b"\r\nget b\r\n"].concat();
     let resp = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n${LONG}\r\n");
     let resp = [resp.as_bytes(), &value, b"\r\n*2\r\n$6\r\nSTRLEN\r\n$1\r\na\r\n"].concat();
-    for (door, input, answer) in [
-        (Door::Memcached, text, "STORED\r\nEND\r\n".to_owned()),
-        (Door::Resp, resp, format!("+OK\r\n:{LONG}\r\n")),
+    for (protocol, input, answer) in [
+        (Protocol::Memcached, text, "STORED\r\nEND\r\n".to_owned()),
+        (Protocol::Resp, resp, format!("+OK\r\n:{LONG}\r\n")),
     ] {
         let near_ends = (1..100).chain(input.len() - 100..input.len());
         let splits = near_ends.chain((100..input.len() - 100).step_by(1009));
-        assert_eq!(compare(door, &input, splits), answer.as_bytes());
+        assert_eq!(compare(protocol, &input, splits), answer.as_bytes());
     }
 }

@@ -5,9 +5,9 @@
 //! comes out of order, behind one that was lost, is not taken, and is sent again.
 
 use super::super::error::{Error, Result};
-use super::super::link::Link;
-use super::super::message::{Kind, Message};
+use super::super::message::{Message, MessageKind};
 use super::super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
+use super::super::transport::Transport;
 use super::{Answer, Client, answer_of};
 use std::collections::VecDeque;
 
@@ -27,11 +27,11 @@ struct Parts {
     /// Where to go on when nothing is under way, if it is not there.
     rewind: Option<u64>,
     /// How it ended, if it has: no further part is sent.
-    over: Option<Result<Kind>>,
+    over: Option<Result<MessageKind>>,
 }
 
 impl Parts {
-    fn end(&mut self, how: Result<Kind>) {
+    fn end(&mut self, how: Result<MessageKind>) {
         // The first answer counts; others follow from it.
         self.over.get_or_insert(how);
     }
@@ -41,7 +41,7 @@ impl Parts {
     }
 }
 
-impl<L: Link> Client<L> {
+impl<L: Transport> Client<L> {
     /// Longest part of a value, bytes; 0 if slots are too short for any.
     pub(super) fn part_bytes(&self) -> usize {
         part_bytes(&self.geometry)
@@ -56,7 +56,7 @@ impl<L: Link> Client<L> {
     ) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             match self.put_parts(key, value, (flags, expires)) {
-                Ok(Kind::Stored) => return Ok(()),
+                Ok(MessageKind::Stored) => return Ok(()),
                 Ok(_) => {}
                 // The refusal of a part tells the limit alone.
                 Err(Error::ValueSize { max_bytes, .. }) => {
@@ -69,7 +69,12 @@ impl<L: Link> Client<L> {
     }
 
     /// Puts all parts; `Lapsed` if the server has given the value up meanwhile.
-    fn put_parts(&mut self, key: &[u8], value: &[u8], stored_with: (u32, u64)) -> Result<Kind> {
+    fn put_parts(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        stored_with: (u32, u64),
+    ) -> Result<MessageKind> {
         let (mut parts, total) = (self.begin(key)?, value.len() as u64);
         let (mut since, mut stalls) = (0, 0);
         let mut message = Vec::with_capacity(PART_HEAD_BYTES + self.part_bytes());
@@ -81,18 +86,18 @@ impl<L: Link> Client<L> {
                 message.clear();
                 message.extend_from_slice(&PartHead { id, offset, total }.bytes());
                 message.extend_from_slice(part);
-                self.submit(Kind::PutPart, key, &message, stored_with.0, stored_with.1)?;
+                self.submit(MessageKind::PutPart, key, &message, stored_with.0, stored_with.1)?;
                 parts.under_way.push_back(offset);
                 parts.next += part.len() as u64;
             }
             let longest = self.part_bytes() as u64;
             self.take_parts(&mut parts, |parts, offset, reply| match reply.kind {
-                Kind::Taken if reply.head.extra == total.min(offset + longest) => Ok(()),
-                Kind::Taken if reply.head.extra < total => {
+                MessageKind::Taken if reply.head.extra == total.min(offset + longest) => Ok(()),
+                MessageKind::Taken if reply.head.extra < total => {
                     parts.rewind = Some(reply.head.extra);
                     Ok(())
                 }
-                Kind::Stored | Kind::Lapsed => {
+                MessageKind::Stored | MessageKind::Lapsed => {
                     parts.end(Ok(reply.kind));
                     Ok(())
                 }
@@ -124,8 +129,8 @@ impl<L: Link> Client<L> {
         for _ in 0..ATTEMPTS_MAX {
             let got = self.get_parts(key, bytes, (value, base), &mut flags);
             match got {
-                Ok(Kind::Part) => return Ok(Some(flags)),
-                Ok(Kind::Missing) => {
+                Ok(MessageKind::Part) => return Ok(Some(flags)),
+                Ok(MessageKind::Missing) => {
                     value.truncate(base);
                     return Ok(None);
                 }
@@ -147,22 +152,22 @@ impl<L: Link> Client<L> {
         bytes: u64,
         (value, base): (&mut Vec<u8>, usize),
         flags: &mut u32,
-    ) -> Result<Kind> {
+    ) -> Result<MessageKind> {
         let mut parts = self.begin(key)?;
         let (mut total, mut is_known, longest) = (bytes, false, self.part_bytes() as u64);
         loop {
             while parts.may_send(total) && self.has_window(&parts) {
                 let head = PartHead { id: parts.id, offset: parts.next, total: 0 };
-                self.submit(Kind::GetPart, key, &head.bytes(), 0, 0)?;
+                self.submit(MessageKind::GetPart, key, &head.bytes(), 0, 0)?;
                 parts.under_way.push_back(parts.next);
                 parts.next += longest;
             }
             self.take_parts(&mut parts, |parts, offset, reply| {
                 match reply.kind {
-                    Kind::Part => {}
+                    MessageKind::Part => {}
                     // It has become shorter since its length was told.
-                    Kind::Lapsed if is_known && offset >= total => return Ok(()),
-                    Kind::Missing | Kind::Lapsed => {
+                    MessageKind::Lapsed if is_known && offset >= total => return Ok(()),
+                    MessageKind::Missing | MessageKind::Lapsed => {
                         parts.end(Ok(reply.kind));
                         return Ok(());
                     }
@@ -192,7 +197,7 @@ impl<L: Link> Client<L> {
                 return over;
             }
             if parts.next >= total {
-                return Ok(Kind::Part);
+                return Ok(MessageKind::Part);
             }
         }
     }
@@ -241,8 +246,8 @@ impl<L: Link> Client<L> {
 }
 
 /// Answers to nothing but parts.
-fn is_of_parts(kind: Kind) -> bool {
-    matches!(kind, Kind::Taken | Kind::Part | Kind::Lapsed)
+fn is_of_parts(kind: MessageKind) -> bool {
+    matches!(kind, MessageKind::Taken | MessageKind::Part | MessageKind::Lapsed)
 }
 
 /// Makes `value` so long that `total` bytes fit behind the first `base`.

@@ -1,12 +1,12 @@
 //! The slots of a client at a serving thread: what was published in them since the last look is
-//! taken into the batch. Called by the engine; the desk puts replies into them.
+//! taken into the batch. Called by the engine; the reply writer puts replies into them.
 
 use super::Replied;
+use crate::herd::counters::{HerdCounter, ThreadCounters};
 use crate::herd::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
 use crate::herd::long::Long;
-use crate::herd::message::{HEAD_BYTES, Head, Kind, reply_number};
-use crate::herd::slot::{self, Form, Read};
-use crate::herd::tally::{Tally, What};
+use crate::herd::message::{HEAD_BYTES, Head, MessageKind, reply_number};
+use crate::herd::slot::{self, Read, SlotFormat};
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_hw::window::Window;
 
@@ -51,14 +51,14 @@ impl Slots {
     }
 
     /// Whether something was published that was not taken, or, in sealed slots, may have been.
-    pub fn is_ready(&self, form: Form, geometry: &Geometry) -> bool {
+    pub fn is_ready(&self, form: SlotFormat, geometry: &Geometry) -> bool {
         let is_published = |window: usize| {
             let (at, last) = (window as u64 * self.slot_bytes, self.windows[window].number);
             form.is_published(&self.memory.requests, at, geometry, last)
         };
         match form {
-            Form::Ordered => is_published(self.next as usize),
-            Form::Sealed => (0..self.windows.len()).any(is_published),
+            SlotFormat::Ordered => is_published(self.next as usize),
+            SlotFormat::Sealed => (0..self.windows.len()).any(is_published),
         }
     }
 
@@ -81,8 +81,8 @@ impl Slots {
         &mut self,
         client: u32,
         geometry: &Geometry,
-        batch: &mut Batch,
-        tally: &Tally,
+        batch: &mut RequestBatch,
+        counters: &ThreadCounters,
         looks: u32,
     ) {
         for _ in 0..self.windows.len() {
@@ -108,7 +108,7 @@ impl Slots {
                 continue;
             }
             let read = if is_whole { Read::Message(head) } else { Read::Malformed(head.number) };
-            if let Some(taken) = self.take_any((client, window), read, geometry, tally) {
+            if let Some(taken) = self.take_any((client, window), read, geometry, counters) {
                 batch.taken.push(taken);
             }
         }
@@ -119,8 +119,8 @@ impl Slots {
         &mut self,
         client: u32,
         geometry: &Geometry,
-        batch: &mut Batch,
-        tally: &Tally,
+        batch: &mut RequestBatch,
+        counters: &ThreadCounters,
         mutated: impl Fn(Mutation) -> bool,
     ) {
         let count = self.windows.len() as u32;
@@ -133,18 +133,18 @@ impl Slots {
             let last = self.windows[window as usize].number;
             if let Some((first, left_then)) = gap {
                 // What was made before one that is here has come meanwhile, unless it was lost.
-                if Form::Sealed.is_published(&self.memory.requests, at, geometry, last) {
+                if SlotFormat::Sealed.is_published(&self.memory.requests, at, geometry, last) {
                     (gap, again) = (None, Some(first));
                     (window, left) = (first, left_then);
                     continue;
                 }
             } else if let Some(read) =
-                Form::Sealed.read(&self.memory.requests, at, geometry, last, to)
+                SlotFormat::Sealed.read(&self.memory.requests, at, geometry, last, to)
             {
                 if mutated(Mutation::ApplyRepeatedRequest) {
                     self.windows[window as usize].number = 0;
                 }
-                if let Some(taken) = self.take_any((client, window), read, geometry, tally) {
+                if let Some(taken) = self.take_any((client, window), read, geometry, counters) {
                     batch.taken.push(taken);
                 }
                 if mutated(Mutation::DropRepeatedRequest) {
@@ -159,7 +159,7 @@ impl Slots {
 
     /// Where the reply to a request goes: where its head does, and where its value.
     #[inline(always)]
-    pub fn reply_place(&self, taken: &Taken) -> (&Window, u64, u64) {
+    pub fn reply_place(&self, taken: &DequeuedRequest) -> (&Window, u64, u64) {
         if let Some(apart) = &self.memory.apart
             && taken.head.is_apart()
         {
@@ -171,13 +171,13 @@ impl Slots {
 
     /// Takes note of where the reply to a request is.
     #[inline(always)]
-    pub fn note(&mut self, taken: &Taken, place: (u64, u64)) -> Replied {
+    pub fn note(&mut self, taken: &DequeuedRequest, place: (u64, u64)) -> Replied {
         self.windows[taken.window as usize].reply = place;
         Replied { client: taken.client, window: taken.window, place }
     }
 
     /// The reply to the last request of its window, if there was one.
-    pub fn last_reply(&self, taken: &Taken) -> Option<Replied> {
+    pub fn last_reply(&self, taken: &DequeuedRequest) -> Option<Replied> {
         let place = self.windows[taken.window as usize].reply;
         let (client, window) = (taken.client, taken.window);
         (place != (0, 0)).then_some(Replied { client, window, place })
@@ -190,7 +190,7 @@ impl Slots {
 
     /// A look-up that was not read before: what nearly all requests are.
     #[inline(always)]
-    fn take_get(&mut self, (client, window): (u32, u32), mut head: Head) -> Taken {
+    fn take_get(&mut self, (client, window): (u32, u32), mut head: Head) -> DequeuedRequest {
         head.number = reply_number(head.number);
         (self.next, self.windows[window as usize].number) = (self.after(window), head.number);
         if let Some(apart) = &self.memory.apart
@@ -200,7 +200,7 @@ impl Slots {
             apart.prefetch_write(0);
             apart.prefetch_write(APART_VALUE_AT);
         }
-        Taken { client, window, work: Work::Get, head }
+        DequeuedRequest { client, window, work: Work::Get, head }
     }
 
     /// What was read out of a client's window, if it is to be done or refused.
@@ -210,18 +210,18 @@ impl Slots {
         (client, window): (u32, u32),
         read: Read,
         geometry: &Geometry,
-        tally: &Tally,
-    ) -> Option<Taken> {
+        counters: &ThreadCounters,
+    ) -> Option<DequeuedRequest> {
         let next = self.after(window);
         let last = &mut self.windows[window as usize].number;
-        let (head, work) = judge(read, geometry, *last, tally);
+        let (head, work) = judge(read, geometry, *last, counters);
         // One that came again says nothing about which window is next.
         if head.number > *last {
             self.next = next;
         }
         let work = work?;
         *last = head.number;
-        Some(Taken { client, window, work, head })
+        Some(DequeuedRequest { client, window, work, head })
     }
 }
 
@@ -244,7 +244,7 @@ pub(super) enum Work {
     Refuse,
 }
 
-pub(super) struct Taken {
+pub(super) struct DequeuedRequest {
     pub client: u32,
     pub window: u32,
     pub work: Work,
@@ -253,18 +253,22 @@ pub(super) struct Taken {
 }
 
 /// Requests that were taken and not done.
-pub(super) struct Batch {
-    pub taken: Vec<Taken>,
+pub(super) struct RequestBatch {
+    pub taken: Vec<DequeuedRequest>,
     /// Their messages, one every `stride` bytes.
     bytes: Box<[u8]>,
     stride: usize,
 }
 
-impl Batch {
+impl RequestBatch {
     /// An empty one for messages of these sizes.
-    pub fn new(geometry: &Geometry) -> Batch {
+    pub fn new(geometry: &Geometry) -> RequestBatch {
         let stride = geometry.message_bytes().next_multiple_of(64);
-        Batch { taken: Vec::with_capacity(BATCH), bytes: vec![0; stride * BATCH].into(), stride }
+        RequestBatch {
+            taken: Vec::with_capacity(BATCH),
+            bytes: vec![0; stride * BATCH].into(),
+            stride,
+        }
     }
 
     /// Where the next message goes: no longer than a slot.
@@ -276,7 +280,7 @@ impl Batch {
 
     /// A request, its key and its value.
     #[inline(always)]
-    pub fn request(&self, index: usize) -> (&Taken, &[u8], &[u8]) {
+    pub fn request(&self, index: usize) -> (&DequeuedRequest, &[u8], &[u8]) {
         let taken = &self.taken[index];
         let message = &self.bytes[index * self.stride + HEAD_BYTES..];
         let (key, rest) = message.split_at(taken.head.key_bytes());
@@ -293,28 +297,33 @@ impl Batch {
 
 /// The head of what was read out of a slot, with the number of its reply, and what to do with it,
 /// if anything. `last` is the number of the window's last reply.
-fn judge(read: Read, geometry: &Geometry, last: u64, tally: &Tally) -> (Head, Option<Work>) {
+fn judge(
+    read: Read,
+    geometry: &Geometry,
+    last: u64,
+    counters: &ThreadCounters,
+) -> (Head, Option<Work>) {
     let (mut head, kind) = match read {
         Read::Message(head) => (head, head.checked(geometry).filter(|kind| kind.is_request())),
-        Read::Malformed(number) => (Head::new(number, Kind::Malformed), None),
+        Read::Malformed(number) => (Head::new(number, MessageKind::Malformed), None),
     };
     let number = reply_number(head.number);
     let Some(kind) = kind else {
-        tally.add(What::Malformed, 1);
+        counters.add(HerdCounter::Malformed, 1);
         // A number tells which request is refused; without one nobody waits.
         let work = (number > last).then_some(Work::Refuse);
-        return (Head::new(number, Kind::Malformed).apart(head.is_apart()), work);
+        return (Head::new(number, MessageKind::Malformed).apart(head.is_apart()), work);
     };
     head.number = number;
     if number <= last {
-        tally.add(What::Repeated, 1);
+        counters.add(HerdCounter::Repeated, 1);
         return (head, (number == last).then_some(Work::Repeat));
     }
     let work = match kind {
-        Kind::Put => Work::Put,
-        Kind::Delete => Work::Delete,
-        Kind::PutPart => Work::PutPart,
-        Kind::GetPart => Work::GetPart,
+        MessageKind::Put => Work::Put,
+        MessageKind::Delete => Work::Delete,
+        MessageKind::PutPart => Work::PutPart,
+        MessageKind::GetPart => Work::GetPart,
         _ => Work::Get,
     };
     (head, Some(work))

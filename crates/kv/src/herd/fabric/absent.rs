@@ -1,30 +1,30 @@
 //! Stands for `rdma` in a program that is built without the feature `verbs`: nothing of it is ever
 //! made.
 
-use super::keeper::{DeviceSeat, Devices};
+use super::connections::{DeviceClient, Devices};
 use crate::herd::geometry::Geometry;
-use crate::herd::serving::{self, Bell, Request};
+use crate::herd::serving::{self, Doorbell, IncomingRequest};
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 
-pub(in crate::herd) enum Door {}
+pub(in crate::herd) enum RdmaListener {}
 
-impl Door {
-    pub fn open(_: &str, _: &Geometry) -> Result<Door, FabricError> {
+impl RdmaListener {
+    pub fn open(_: &str, _: &Geometry) -> Result<RdmaListener, FabricError> {
         Err(FabricError::NoVerbs)
     }
 
-    pub fn intake(&self, _: u32, _: Arc<Bell>) -> Result<Intake, FabricError> {
+    pub fn source(&self, _: u32, _: Arc<Doorbell>) -> Result<DatagramSource, FabricError> {
         match *self {}
     }
 }
 
-impl Devices for Door {
-    type Seat = Seat;
-    type Intake = Option<Intake>;
+impl Devices for RdmaListener {
+    type Client = RdmaClient;
+    type Source = Option<DatagramSource>;
 
-    fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<Seat>, Vec<u8>)> {
+    fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<RdmaClient>, Vec<u8>)> {
         match *self {}
     }
 
@@ -37,9 +37,9 @@ impl Devices for Door {
     }
 }
 
-pub(in crate::herd) enum Seat {}
+pub(in crate::herd) enum RdmaClient {}
 
-impl DeviceSeat for Seat {
+impl DeviceClient for RdmaClient {
     fn is_heard(&self) -> bool {
         match *self {}
     }
@@ -53,10 +53,10 @@ impl DeviceSeat for Seat {
     }
 }
 
-pub(in crate::herd) enum Intake {}
+pub(in crate::herd) enum DatagramSource {}
 
-impl serving::Intake for Intake {
-    fn poll(&mut self, _: &mut dyn FnMut(&Request<'_>)) {
+impl serving::RequestSource for DatagramSource {
+    fn poll(&mut self, _: &mut dyn FnMut(&IncomingRequest<'_>)) {
         match *self {}
     }
 

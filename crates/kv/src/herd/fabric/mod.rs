@@ -6,7 +6,7 @@
 //! Client<Far> --- WRITE: sealed slot -------> its frame of the target's pages ---> serving thread
 //!             --- the last WRITE of a batch                                          |
 //!                 rings (WRITE_IMM), if                                              |
-//!                 nobody watches ----------> fabric's thread --> doorkeeper --bell-->|
+//!                 nobody watches ----------> fabric's thread --> acceptor --bell-->|
 //!             <-- SEND: short reply ------------------------------------------------/
 //!             <-- SEND: nobody watches you
 //! ```
@@ -34,18 +34,18 @@
 //! Source: HERD §4.2 (request region, WRITE requests, datagram replies, connections NC not NC·NS),
 //! §4.3 (retries).
 
-pub(super) mod keeper;
-mod link;
-mod note;
+pub(super) mod connections;
+mod messages;
 #[cfg_attr(not(feature = "verbs"), path = "absent.rs")]
 mod rdma;
+mod transport;
 #[cfg(test)]
 mod virtual_time;
 
-pub use link::Far;
-pub(super) use rdma::Door as RdmaDoor;
+pub(super) use rdma::RdmaListener;
 #[cfg(feature = "verbs")]
-pub use rdma::{Carriage, Options as RdmaOptions, Rdma};
+pub use rdma::{Options as RdmaOptions, Rdma, TransportKind};
+pub use transport::FabricTransport;
 
 use super::client::Client;
 use super::error::Result;
@@ -101,13 +101,13 @@ impl Wire for Endpoint {
     }
 }
 
-impl Client<Far<Endpoint>> {
+impl Client<FabricTransport<Endpoint>> {
     /// Connects to a server at this address of this host over the tcp fabric, with so many windows
     /// at each server thread, 0 for as many as it gives. Blocks for 5 s at most.
     ///
     /// # Errors
     /// As [`Client::connect_at`].
-    pub fn connect_to(addr: SocketAddr, windows: u32) -> Result<Client<Far<Endpoint>>> {
+    pub fn connect_to(addr: SocketAddr, windows: u32) -> Result<Client<FabricTransport<Endpoint>>> {
         Client::connect_at(addr, windows, None)
     }
 
@@ -121,7 +121,7 @@ impl Client<Far<Endpoint>> {
         addr: SocketAddr,
         windows: u32,
         secret: Option<Secret>,
-    ) -> Result<Client<Far<Endpoint>>> {
+    ) -> Result<Client<FabricTransport<Endpoint>>> {
         let (endpoint, peer) = connect(addr, secret)?;
         Client::connect_over(endpoint, peer, windows)
     }
@@ -137,28 +137,32 @@ fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(Endpoint, PeerId
 }
 
 #[cfg(feature = "verbs")]
-impl Client<Far<Rdma>> {
+impl Client<FabricTransport<Rdma>> {
     /// As [`Client::connect_at`], with requests and replies by RDMA devices, unreliably: what is
     /// lost is repeated, and applied once. Blocks for 10 s at most.
     ///
     /// # Errors
     /// As [`Client::connect_at`]; [`Error::NoDevices`](super::Error::NoDevices) if the server has
     /// none, or refuses; [`Error::Fabric`](super::Error::Fabric) if this machine has none.
-    pub fn connect_rdma(addr: SocketAddr, options: &RdmaOptions) -> Result<Client<Far<Rdma>>> {
+    pub fn connect_rdma(
+        addr: SocketAddr,
+        options: &RdmaOptions,
+    ) -> Result<Client<FabricTransport<Rdma>>> {
         let (endpoint, peer) = connect(addr, options.secret.clone())?;
-        let (mut far, geometry, seed) = Far::connect(Rdma::new(endpoint), peer, options.windows)?;
+        let (mut far, geometry, seed) =
+            FabricTransport::connect(Rdma::new(endpoint), peer, options.windows)?;
         far.take_way(options)?;
         Ok(Client::over(far, geometry, seed))
     }
 }
 
-impl<W: Wire> Client<Far<W>> {
+impl<W: Wire> Client<FabricTransport<W>> {
     /// As [`Client::connect_to`], over a connection of any fabric; the endpoint has no other.
     ///
     /// # Errors
     /// As [`Client::connect_to`].
-    pub fn connect_over(wire: W, peer: PeerId, windows: u32) -> Result<Client<Far<W>>> {
-        let (far, geometry, seed) = Far::connect(wire, peer, windows)?;
+    pub fn connect_over(wire: W, peer: PeerId, windows: u32) -> Result<Client<FabricTransport<W>>> {
+        let (far, geometry, seed) = FabricTransport::connect(wire, peer, windows)?;
         Ok(Client::over(far, geometry, seed))
     }
 }

@@ -10,7 +10,7 @@ use rackpool_core::seam::{
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
 use rackpool_kv::herd::fabric::Wire;
-use rackpool_kv::herd::{Client, Far};
+use rackpool_kv::herd::{Client, FabricTransport};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -71,7 +71,7 @@ impl Lossy {
         (lossy, peer)
     }
 
-    pub fn client(addr: SocketAddr, lose_one_in: usize) -> Client<Far<Lossy>> {
+    pub fn client(addr: SocketAddr, lose_one_in: usize) -> Client<FabricTransport<Lossy>> {
         let (lossy, peer) = Lossy::connect(addr, lose_one_in);
         Client::connect_over(lossy, peer, 0).unwrap()
     }

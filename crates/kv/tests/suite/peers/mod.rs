@@ -4,7 +4,7 @@
 
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::Settings;
-use rackpool_kv::front::server::{Doors, Server};
+use rackpool_kv::front::server::{ListenConfig, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -117,7 +117,7 @@ pub fn ours_of(memory: u64, mut settings: Settings) -> Server {
     let cache = Cache::new(options).expect("a cache");
     settings.memory_bytes = memory;
     let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let doors = Doors { memcached: any, resp: any, metrics: any, ..Doors::default() };
+    let doors = ListenConfig { memcached: any, resp: any, metrics: any, ..ListenConfig::default() };
     Server::start(cache, settings, &doors).expect("it serves")
 }
 

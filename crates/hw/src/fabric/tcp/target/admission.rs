@@ -10,7 +10,6 @@ use crate::addresses::turn_away;
 use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
 use crate::names::peer_addr;
-use crate::neighbours;
 use crate::tell;
 use rackpool_core::seam::Nanos;
 use rustix::event::epoll;
@@ -47,7 +46,6 @@ impl Server {
         // One that has gone already has no address.
         let Some(ip) = peer_addr(&socket).map(|addr| addr.ip()) else { return Ok(()) };
         tune(socket.as_fd())?;
-        neighbours::admit(&socket, self.usual.as_deref());
         if let Some(peer) = self.places.gives_way(&self.peers, ip, now) {
             self.end(peer, Broken::Crowded);
         }

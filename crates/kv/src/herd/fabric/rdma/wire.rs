@@ -1,10 +1,12 @@
 //! The client's end: a tcp endpoint, beside which WRITEs and replies go by devices.
 
-use super::super::link::Frame;
-use super::super::note::BELL_BYTES;
+use super::super::messages::BELL_BYTES;
+use super::super::transport::Frame;
 use super::super::{Wire, client_receives};
 use super::datagrams::{Datagrams, Ends, INLINE_BYTES, SENDS};
-use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
+use super::{
+    ConnectReply, ConnectRequest, DATAGRAM_HEADER_BYTES, DatagramHeader, TransportKind, WireAddress,
+};
 use crate::herd::error::{Error, Result};
 use crate::herd::geometry::Geometry;
 use rackpool_core::error::DeathCause;
@@ -38,7 +40,7 @@ pub struct Options {
     pub windows: u32,
     /// Proved to the server, which has to prove it; without it only loopback addresses can be.
     pub secret: Option<Secret>,
-    pub carriage: Carriage,
+    pub kind: TransportKind,
     /// The device, `NAME[:PORT][/GID]`; the first one with an active port if it is empty.
     pub device: String,
 }
@@ -46,12 +48,12 @@ pub struct Options {
 /// A tcp connection, and beside it the devices' way when it is there.
 pub struct Rdma {
     endpoint: Endpoint,
-    way: Option<Way>,
+    way: Option<DevicePath>,
     lost: u64,
 }
 
 /// The way by devices; what uses something is dropped before it.
-struct Way {
+struct DevicePath {
     requests: Requests,
     replies: Datagrams,
     sources: Vec<u32>,
@@ -59,7 +61,7 @@ struct Way {
     bells: BufId,
 }
 
-impl Way {
+impl DevicePath {
     /// Whether a queue pair is of no more use, and with it the way.
     fn has_failed(&self) -> bool {
         let requests = match &self.requests {
@@ -163,39 +165,42 @@ impl Rdma {
         let geometry = frame.geometry;
         let device = Device::open(&options.device.parse().map_err(FabricError::from)?)
             .map_err(FabricError::from)?;
-        let bytes = geometry.slot_bytes() + LABEL_BYTES as u64;
+        let bytes = geometry.slot_bytes() + DATAGRAM_HEADER_BYTES as u64;
         let receives = client_receives(&geometry);
         let replies = Datagrams::new(&device, bytes, receives).map_err(FabricError::from)?;
-        let connected = match options.carriage {
-            Carriage::Connected => {
+        let connected = match options.kind {
+            TransportKind::Connected => {
                 Some(Connected::new(&device, &geometry).map_err(FabricError::from)?)
             }
-            Carriage::Datagrams => None,
+            TransportKind::Datagrams => None,
         };
-        let call = Call {
-            carriage: options.carriage.number(),
+        let call = ConnectRequest {
+            kind: options.kind.number(),
             reserved: 0,
-            connected: connected.as_ref().map_or(Place::default(), |one| one.pair.address().into()),
+            connected: connected
+                .as_ref()
+                .map_or(WireAddress::default(), |one| one.pair.address().into()),
             datagrams: replies.address().into(),
         };
         let said = self.ask(peer, call.as_bytes())?;
         let corrupt = || Error::Corrupt { what: "the answer to a call" };
-        let (consent, places) = Consent::read_from_prefix(&said).map_err(|_| corrupt())?;
-        if consent.carriage != call.carriage {
+        let (reply, places) = ConnectReply::read_from_prefix(&said).map_err(|_| corrupt())?;
+        if reply.kind != call.kind {
             return Err(Error::NoDevices);
         }
-        let places = places.as_chunks::<{ size_of::<Place>() }>();
+        let places = places.as_chunks::<{ size_of::<WireAddress>() }>();
         if places.0.len() != geometry.servers as usize || !places.1.is_empty() {
             return Err(corrupt());
         }
-        let threads = places.0.iter().map(|bytes| Place::read_from_bytes(bytes).ok()?.address());
+        let threads =
+            places.0.iter().map(|bytes| WireAddress::read_from_bytes(bytes).ok()?.address());
         let threads: Vec<_> = threads.collect::<Option<_>>().ok_or_else(corrupt)?;
         let sources = threads.iter().map(|address| address.number).collect();
         let requests = match connected {
             Some(mut one) => {
-                let to = consent.connected.address().ok_or_else(corrupt)?;
+                let to = reply.connected.address().ok_or_else(corrupt)?;
                 one.pair.connect(&to).map_err(FabricError::from)?;
-                one.key = consent.key;
+                one.key = reply.key;
                 Requests::Connected(Box::new(one))
             }
             None => {
@@ -206,7 +211,7 @@ impl Rdma {
         };
         let bells = (0..geometry.servers).flat_map(u32::to_le_bytes).collect();
         let bells = LocalBuffers::register(&mut self.endpoint, bells)?;
-        self.way = Some(Way { requests, replies, sources, frame, bells });
+        self.way = Some(DevicePath { requests, replies, sources, frame, bells });
         Ok(())
     }
 
@@ -255,8 +260,8 @@ impl Rdma {
                 let slot = (in_frame / geometry.slot_bytes()) as u32;
                 let (server, window) = (slot / geometry.windows, slot % geometry.windows);
                 let (client, key) = (way.frame.client, way.frame.at.key.0);
-                let label = Label { client, window, key };
-                if LABEL_BYTES + bytes.len() > way.replies.bytes_max() {
+                let label = DatagramHeader { client, window, key };
+                if DATAGRAM_HEADER_BYTES + bytes.len() > way.replies.bytes_max() {
                     // Of a thread that does not look into slots by itself.
                     let verb = Verb::WriteImm(at, server);
                     let work = WorkRequest { verb, ..*work };

@@ -1,4 +1,4 @@
-//! The fast path over a fabric in virtual time: the client, the doorkeeper, serving threads with
+//! The fast path over a fabric in virtual time: the client, the acceptor, serving threads with
 //! their engines and a cache, as they are, over a simulated network that loses, delays, repeats and
 //! overtakes, with clients that are killed at any moment.
 //!
@@ -20,17 +20,17 @@ mod port;
 mod wire;
 
 use super::THREAD_RECEIVES;
-use super::keeper::{Far as FarSeat, Frames, Keeper};
-use super::link::Far;
+use super::connections::{ConnectionManager, FabricClient, Frames};
+use super::transport::FabricTransport;
 use crate::cache::{Cache, Options};
+use crate::herd::counters::{HerdCounter, HerdCounters};
 use crate::herd::engine::Pipeline;
 use crate::herd::error::Error;
 use crate::herd::geometry::Geometry;
 use crate::herd::pair;
-use crate::herd::serving::{Bell, Post, SLEEP_MAX, Serving};
-use crate::herd::tally::{Tallies, What};
+use crate::herd::serving::{CommandQueue, Doorbell, SLEEP_MAX, Serving};
 use crate::herd::{Answer, Client, Ticket};
-use port::{Lane, SimDevices, SimIntake, SimPort};
+use port::{SimDevices, SimIntake, SimPort, SimQueue};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId};
 use rackpool_hw::window::Window;
 use rackpool_sim::check::keys::{MapKey, MapOp};
@@ -61,17 +61,17 @@ const CONFIGURATIONS_MAX: usize = 300_000;
 const SEEDS: u64 = 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carriage {
+enum SimTransportKind {
     Stream,
     Connected,
     Datagrams,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct SimRun {
     seed: u64,
     /// `None`: each client its own.
-    carriage: Option<Carriage>,
+    transport_kind: Option<SimTransportKind>,
     pipeline: Pipeline,
     threads: u32,
     windows: u32,
@@ -83,24 +83,24 @@ struct Run {
     mutation: Option<Mutation>,
 }
 
-impl Run {
+impl SimRun {
     fn is_lossy(&self) -> bool {
         self.faults.loss_ppm > 0
     }
 }
 
 /// What the processes of a run share.
-struct Shared {
+struct SimShared {
     seed: u64,
     mutation: Option<Mutation>,
     server: HostId,
     frames: Frames,
-    door: EndpointId,
-    /// Of the door, not heard yet.
+    listener: EndpointId,
+    /// Of the acceptor, not handled yet.
     events: RefCell<Vec<FabricEvent>>,
     /// Who may WRITE by devices: by key, whose frame.
     connections: RefCell<BTreeMap<u64, (u32, Window)>>,
-    lanes: RefCell<Vec<Rc<RefCell<Lane>>>>,
+    lanes: RefCell<Vec<Rc<RefCell<SimQueue>>>>,
     rng: RefCell<Rng>,
     /// How often a key's end had to wait for who was writing.
     waits: Cell<u64>,
@@ -112,7 +112,7 @@ struct Shared {
     is_over: Cell<bool>,
 }
 
-impl Shared {
+impl SimShared {
     fn stamp(&self) -> u64 {
         self.stamps.set(self.stamps.get() + 1);
         self.stamps.get()
@@ -125,7 +125,7 @@ impl Shared {
 
 /// What came of a run.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
+struct SimOutcome {
     failures: Vec<String>,
     answered: u64,
     reminders: u64,
@@ -149,27 +149,38 @@ fn key_of(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
-async fn keep(ctx: Ctx, shared: Rc<Shared>, mut keeper: Keeper<SimPort>, threads: Vec<ProcessId>) {
-    let door = shared.door;
+async fn keep(
+    ctx: Ctx,
+    shared: Rc<SimShared>,
+    mut manager: ConnectionManager<SimPort>,
+    threads: Vec<ProcessId>,
+) {
+    let listener = shared.listener;
     loop {
         let deadline =
-            keeper.looks_after().map(|after| ctx.now() + Ps::ns(after.as_nanos() as u64));
+            manager.poll_after().map(|after| ctx.now() + Ps::ns(after.as_nanos() as u64));
         let mut input = ctx.recv(deadline).await;
         while let Some(Input::Fabric(event)) = input {
-            let is_own = matches!(event, FabricEvent::Completed { id, .. } if ctx.sent(door, id));
+            let is_own =
+                matches!(event, FabricEvent::Completed { id, .. } if ctx.sent(listener, id));
             if !is_own {
                 shared.events.borrow_mut().push(event);
             }
             input = if ctx.has_input() { ctx.recv(None).await } else { None };
         }
         ctx.cpu.pass();
-        keeper.turn();
+        manager.poll_once();
         // Bells may have been rung.
         threads.iter().for_each(|thread| ctx.ring(*thread, Input::Tell(0)));
     }
 }
 
-async fn serve(ctx: Ctx, shared: Rc<Shared>, number: u32, mut serving: Serving<FarSeat<SimPort>>) {
+async fn serve(
+    ctx: Ctx,
+    shared: Rc<SimShared>,
+    number: u32,
+    mut serving: Serving<FabricClient<SimPort>>,
+) {
     let lane = shared.lanes.borrow()[number as usize].clone();
     let endpoint = lane.borrow().endpoint;
     let take = |input: Input| match input {
@@ -218,14 +229,18 @@ fn connect(ctx: &Ctx, from: EndpointId, to: Remote, kind: Connection) -> PeerId 
     ctx.kernel.with_net(|net, wires| net.connect(now, from, to, kind, wires))
 }
 
-type FarClient = Client<Far<SimWire>>;
+type SimClient = Client<FabricTransport<SimWire>>;
 
-fn come_in(ctx: &Ctx, shared: &Rc<Shared>, carriage: Carriage) -> Result<FarClient, Error> {
+fn come_in(
+    ctx: &Ctx,
+    shared: &Rc<SimShared>,
+    transport_kind: SimTransportKind,
+) -> Result<SimClient, Error> {
     let (wire, peer) = SimWire::open(ctx.clone(), shared.clone()).ok_or(Error::Gone)?;
-    let (mut far, geometry, seed) = Far::connect(wire, peer, 0)?;
-    if carriage != Carriage::Stream {
+    let (mut far, geometry, seed) = FabricTransport::connect(wire, peer, 0)?;
+    if transport_kind != SimTransportKind::Stream {
         let frame = far.frame();
-        far.wire().take_way(frame, carriage)?;
+        far.wire().take_way(frame, transport_kind)?;
     }
     Ok(Client::over(far, geometry, seed))
 }
@@ -233,7 +248,7 @@ fn come_in(ctx: &Ctx, shared: &Rc<Shared>, carriage: Carriage) -> Result<FarClie
 /// A client of `run`, which asks so many requests and ends.
 struct Life {
     ctx: Ctx,
-    shared: Rc<Shared>,
+    shared: Rc<SimShared>,
     rng: Rng,
     /// Requests that are under way: of which key, and which of its history.
     pending: BTreeMap<Ticket, (u64, usize)>,
@@ -242,17 +257,18 @@ struct Life {
 impl Life {
     async fn live(
         ctx: Ctx,
-        shared: Rc<Shared>,
+        shared: Rc<SimShared>,
         number: u32,
-        carriage: Option<Carriage>,
+        transport_kind: Option<SimTransportKind>,
         requests: u64,
     ) {
         let mut rng = Rng::new(shared.seed, Purpose::Workload, number.into());
-        let any = [Carriage::Stream, Carriage::Connected, Carriage::Datagrams];
-        let carriage = carriage.unwrap_or(any[rng.below(3) as usize]);
+        let any =
+            [SimTransportKind::Stream, SimTransportKind::Connected, SimTransportKind::Datagrams];
+        let transport_kind = transport_kind.unwrap_or(any[rng.below(3) as usize]);
         let mut life = Life { ctx, shared, rng, pending: BTreeMap::new() };
         let mut client = loop {
-            match come_in(&life.ctx, &life.shared, carriage) {
+            match come_in(&life.ctx, &life.shared, transport_kind) {
                 Ok(client) => break client,
                 // Frames of those before it are on their way back.
                 Err(Error::Full { .. }) => life.ctx.sleep(Ps::us(200)).await,
@@ -266,7 +282,7 @@ impl Life {
         reminders.set(reminders.get() + client.reminders());
     }
 
-    fn ask(&mut self, client: &mut FarClient, requests: u64) -> Result<(), Error> {
+    fn ask(&mut self, client: &mut SimClient, requests: u64) -> Result<(), Error> {
         let mut made = 0;
         while made < requests || !self.pending.is_empty() {
             let burst = self.rng.below(u64::from(client.windows()) + 2).min(requests - made);
@@ -298,7 +314,7 @@ impl Life {
         block_on(self.ctx.sleep(pause));
     }
 
-    fn submit(&mut self, client: &mut FarClient) -> Result<(), Error> {
+    fn submit(&mut self, client: &mut SimClient) -> Result<(), Error> {
         let key = self.rng.below(KEYS);
         let called = self.shared.stamp();
         let (ticket, op) = match self.rng.below(5) {
@@ -317,7 +333,7 @@ impl Life {
         Ok(())
     }
 
-    fn poll(&mut self, client: &mut FarClient) -> Result<(), Error> {
+    fn poll(&mut self, client: &mut SimClient) -> Result<(), Error> {
         let Life { shared, pending, .. } = self;
         client.poll(|ticket, answer| {
             let Some((key, index)) = pending.remove(&ticket) else {
@@ -347,14 +363,14 @@ impl Life {
 }
 
 /// Who starts clients, kills some, and in the end lets one look at everything.
-async fn supervise(ctx: Ctx, shared: Rc<Shared>, run: Run, hosts: Vec<HostId>, cpus: Cpus) {
+async fn supervise(ctx: Ctx, shared: Rc<SimShared>, run: SimRun, hosts: Vec<HostId>, cpus: Cpus) {
     let mut rng = Rng::new(run.seed, Purpose::Faults, 0);
     let (mut alive, mut begun, mut kills): (Vec<ProcessId>, u32, u32) = (Vec::new(), 0, run.kills);
     let spawn = |number: u32, requests: u64| {
         let host = hosts[number as usize % hosts.len()];
         let shared = shared.clone();
         ctx.kernel.spawn(format!("client {number}"), host, cpus.make(host), move |ctx| {
-            Life::live(ctx, shared, number, run.carriage, requests)
+            Life::live(ctx, shared, number, run.transport_kind, requests)
         })
     };
     loop {
@@ -404,19 +420,19 @@ impl Cpus {
 
 /// A world before its processes begin.
 struct World {
-    run: Run,
+    run: SimRun,
     kernel: Rc<Kernel>,
     hosts: Vec<HostId>,
     cpus: Cpus,
-    shared: Rc<Shared>,
+    shared: Rc<SimShared>,
     geometry: Geometry,
-    tallies: Arc<Tallies>,
+    counters: Arc<HerdCounters>,
 }
 
-type Posts = Vec<Arc<Post<FarSeat<SimPort>>>>;
+type Queues = Vec<Arc<CommandQueue<FabricClient<SimPort>>>>;
 
 impl World {
-    fn new(run: Run) -> World {
+    fn new(run: SimRun) -> World {
         let profile = Profile::load("herd-apt").expect("a profile of the program");
         let net = Net::new(&profile, run.faults, Rng::new(run.seed, Purpose::Network, 0));
         let costs = ControlCosts { local: Ps::us(2), remote: Ps::us(20), line: Ps::ns(60) };
@@ -435,12 +451,12 @@ impl World {
         let caches = Rc::new(hosts.iter().map(cache).collect());
         let geometry =
             Geometry { servers: run.threads, clients: 1, windows: run.windows, value_bytes: 400 };
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(SimShared {
             seed: run.seed,
             mutation: run.mutation,
             server: hosts[0],
             frames: Frames::new(&geometry, run.clients + 1).expect("memory"),
-            door: add_endpoint(&kernel, hosts[0], 0),
+            listener: add_endpoint(&kernel, hosts[0], 0),
             events: RefCell::default(),
             connections: RefCell::default(),
             lanes: RefCell::default(),
@@ -454,58 +470,59 @@ impl World {
             is_over: Cell::default(),
         });
         let cpus = Cpus { caches, count: Rc::default(), seed: run.seed, rates };
-        let tallies = Arc::new(Tallies::new(run.threads));
-        World { run, kernel, hosts, cpus, shared, geometry, tallies }
+        let counters = Arc::new(HerdCounters::new(run.threads));
+        World { run, kernel, hosts, cpus, shared, geometry, counters }
     }
 
-    fn start_threads(&self) -> (Posts, Vec<ProcessId>) {
+    fn start_threads(&self) -> (Queues, Vec<ProcessId>) {
         let World { run, kernel, hosts, shared, geometry, .. } = self;
         let options = Options { memory: 8 << 20, partitions: 2, seed: 9, ..Options::default() };
         let cache = Cache::new(options).expect("memory");
         let clients = run.clients + 1;
         let bells = Window::heap(pair::bell_bytes(run.threads, clients));
-        let (mut posts, mut threads) = (Vec::new(), Vec::new());
+        let (mut queues, mut threads) = (Vec::new(), Vec::new());
         for number in 0..run.threads {
-            let bell = Bell::new(pair::bitmap(&bells, number, clients), clients);
+            let bell = Doorbell::new(pair::bitmap(&bells, number, clients), clients);
             #[expect(clippy::arc_with_non_send_sync, reason = "it is sent where threads are real")]
-            let post = Arc::new(Post::new(Arc::new(bell)));
-            posts.push(post.clone());
+            let queue = Arc::new(CommandQueue::new(Arc::new(bell)));
+            queues.push(queue.clone());
             let endpoint = add_endpoint(kernel, hosts[0], THREAD_RECEIVES);
             let (name, cpu) = (format!("thread {number}"), self.cpus.make(hosts[0]));
-            let (parts, tallies, cache) = (shared.clone(), self.tallies.clone(), cache.clone());
+            let (parts, counters, cache) = (shared.clone(), self.counters.clone(), cache.clone());
             let id = kernel.spawn(name, hosts[0], cpu, |ctx| {
                 let (outgoing, incoming) = Default::default();
-                let lane = Lane { ctx: ctx.clone(), endpoint, outgoing, incoming };
+                let lane = SimQueue { ctx: ctx.clone(), endpoint, outgoing, incoming };
                 let lane = Rc::new(RefCell::new(lane));
                 parts.lanes.borrow_mut().push(lane.clone());
-                let intake = SimIntake { lane, shared: parts.clone() };
-                let ways = (post, intake);
-                let serving = Serving::new(number, cache, *geometry, clients, ways, tallies);
+                let source = SimIntake { lane, shared: parts.clone() };
+                let ways = (queue, source);
+                let serving = Serving::new(number, cache, *geometry, clients, ways, counters);
                 serve(ctx, parts, number, serving.with_pipeline(run.pipeline))
             });
             kernel.route_endpoint(endpoint, id);
             threads.push(id);
         }
-        (posts, threads)
+        (queues, threads)
     }
 
-    /// Starts the doorkeeper, and who executes WRITEs.
-    fn start_door(&self, posts: Posts, threads: Vec<ProcessId>) {
+    /// Starts the acceptor, and who executes WRITEs.
+    fn start_listener(&self, queues: Queues, threads: Vec<ProcessId>) {
         let World { run, kernel, hosts, shared, geometry, .. } = self;
         let parts = shared.clone();
         let card = self.cpus.make_device(hosts[0]);
         let card = kernel.spawn("card".into(), hosts[0], card, |ctx| port::execute(ctx, parts));
         kernel.route_node(kernel.node_of(hosts[0]), card);
-        let (parts, tallies) = (shared.clone(), self.tallies.clone());
-        let door = kernel.spawn("door".into(), hosts[0], self.cpus.make(hosts[0]), |ctx| {
+        let (parts, counters) = (shared.clone(), self.counters.clone());
+        let listener = kernel.spawn("door".into(), hosts[0], self.cpus.make(hosts[0]), |ctx| {
             let port = SimPort { ctx: ctx.clone(), shared: parts.clone() };
             let devices = SimDevices { shared: parts.clone(), made: 0 };
             let numbers = (*geometry, 9, run.seed << 40 | 7 << 20);
             let frames = parts.frames.clone();
-            let keeper = Keeper::new(port, Some(devices), posts, frames, numbers, tallies);
-            keep(ctx, parts, keeper, threads)
+            let manager =
+                ConnectionManager::new(port, Some(devices), queues, frames, numbers, counters);
+            keep(ctx, parts, manager, threads)
         });
-        kernel.route_endpoint(shared.door, door);
+        kernel.route_endpoint(shared.listener, listener);
     }
 }
 
@@ -518,21 +535,21 @@ fn add_endpoint(kernel: &Kernel, host: HostId, receives: u32) -> EndpointId {
     })
 }
 
-fn run(run: Run) -> Outcome {
+fn run(run: SimRun) -> SimOutcome {
     let world = World::new(run);
-    let (posts, threads) = world.start_threads();
-    world.start_door(posts, threads);
-    let World { kernel, hosts, cpus, shared, tallies, .. } = world;
+    let (queues, threads) = world.start_threads();
+    world.start_listener(queues, threads);
+    let World { kernel, hosts, cpus, shared, counters, .. } = world;
     let (parts, clients) = (shared.clone(), hosts[1..].to_vec());
     let nurse = cpus.make_device(hosts[0]);
     kernel.spawn("supervisor".into(), hosts[0], nurse, |ctx| {
         supervise(ctx, parts, run, clients, cpus)
     });
     Loop::new(kernel.clone(), Some(STACK_BYTES)).run(RUN_MAX, || shared.is_over.get());
-    judge(&kernel, &shared, &tallies, run)
+    judge(&kernel, &shared, &counters, run)
 }
 
-fn judge(kernel: &Kernel, shared: &Shared, tallies: &Tallies, run: Run) -> Outcome {
+fn judge(kernel: &Kernel, shared: &SimShared, counters: &HerdCounters, run: SimRun) -> SimOutcome {
     let mut failures = std::mem::take(&mut *shared.failures.borrow_mut());
     failures.extend(kernel.violation().map(|violation| violation.text));
     if !shared.is_over.get() {
@@ -553,28 +570,28 @@ fn judge(kernel: &Kernel, shared: &Shared, tallies: &Tallies, run: Run) -> Outco
     if !run.is_lossy() && reminders > 0 {
         failures.push(format!("{reminders} reminders where nothing is lost"));
     }
-    let counters = kernel.with_net(|net, _| *net.counters());
-    if run.faults.duplicate_ppm == 0 && counters.no_receive > 0 {
-        failures.push(format!("{} datagrams without a receive", counters.no_receive));
+    let net = kernel.with_net(|net, _| *net.counters());
+    if run.faults.duplicate_ppm == 0 && net.no_receive > 0 {
+        failures.push(format!("{} datagrams without a receive", net.no_receive));
     }
-    let (joined, left) = (tallies.get(What::Joined), tallies.get(What::Left));
+    let (joined, left) = (counters.get(HerdCounter::Joined), counters.get(HerdCounter::Left));
     if failures.is_empty() && joined != left {
         failures.push(format!("{joined} clients came and {left} left"));
     }
-    Outcome {
+    SimOutcome {
         failures,
         answered: shared.answered.get(),
         reminders,
-        repeated: tallies.get(What::Repeated),
+        repeated: counters.get(HerdCounter::Repeated),
         waits: shared.waits.get(),
-        lost: counters.lost,
+        lost: net.lost,
         trace: kernel.trace_hash(),
     }
 }
 
-const QUIET: Run = Run {
+const QUIET: SimRun = SimRun {
     seed: 0,
-    carriage: None,
+    transport_kind: None,
     pipeline: Pipeline::Batched,
     threads: 2,
     windows: 4,
@@ -603,8 +620,12 @@ const DELAYS: NetFaults = NetFaults {
     ..NetFaults::none()
 };
 
-const CARRIAGES: [Option<Carriage>; 4] =
-    [None, Some(Carriage::Stream), Some(Carriage::Connected), Some(Carriage::Datagrams)];
+const CARRIAGES: [Option<SimTransportKind>; 4] = [
+    None,
+    Some(SimTransportKind::Stream),
+    Some(SimTransportKind::Connected),
+    Some(SimTransportKind::Datagrams),
+];
 
 /// What was met over the runs of a test.
 #[derive(Debug, Default)]
@@ -615,12 +636,12 @@ struct Met {
     waits: u64,
 }
 
-/// Runs of these seeds, each by every carriage, without a failure.
-fn survive(seeds: std::ops::Range<u64>, of: impl Fn(u64) -> Run) -> Met {
+/// Runs of these seeds, each by every kind of transport, without a failure.
+fn survive(seeds: std::ops::Range<u64>, of: impl Fn(u64) -> SimRun) -> Met {
     let mut met = Met::default();
     for seed in seeds {
-        for carriage in CARRIAGES {
-            let one = Run { seed, carriage, ..of(seed) };
+        for transport_kind in CARRIAGES {
+            let one = SimRun { seed, transport_kind, ..of(seed) };
             let outcome = run(one);
             assert_eq!(outcome.failures, [""; 0], "{one:?}");
             let all = u64::from(one.lives) * REQUESTS + 4 * KEYS;
@@ -638,16 +659,16 @@ const PIPELINES: [Pipeline; 2] = [Pipeline::Batched, Pipeline::TwoStage];
 
 #[test]
 fn nobody_repeats_anything_where_nothing_is_lost() {
-    survive(0..6, |seed| Run { pipeline: PIPELINES[seed as usize % 2], ..QUIET });
+    survive(0..6, |seed| SimRun { pipeline: PIPELINES[seed as usize % 2], ..QUIET });
 }
 
 #[test]
 fn each_request_is_done_once_and_answered_whatever_the_network_loses() {
-    let lossy = Run { faults: FAULTS, ..QUIET };
+    let lossy = SimRun { faults: FAULTS, ..QUIET };
     let met = survive(0..SEEDS, |seed| match seed % 3 {
         0 => lossy,
-        1 => Run { kills: 6, pipeline: Pipeline::TwoStage, ..lossy },
-        _ => Run { kills: 25, lives: 30, ..lossy },
+        1 => SimRun { kills: 6, pipeline: Pipeline::TwoStage, ..lossy },
+        _ => SimRun { kills: 25, lives: 30, ..lossy },
     });
     println!("{met:?}");
     assert!(met.lost > 0 && met.reminders > 0 && met.repeated > 0, "{met:?}");
@@ -655,11 +676,11 @@ fn each_request_is_done_once_and_answered_whatever_the_network_loses() {
 
 #[test]
 fn clients_that_are_killed_leave_nothing_behind() {
-    let deadly = Run { lives: 30, kills: 25, ..QUIET };
+    let deadly = SimRun { lives: 30, kills: 25, ..QUIET };
     let met = survive(0..SEEDS, |seed| match seed % 3 {
         0 => deadly,
-        1 => Run { faults: DELAYS, ..deadly },
-        _ => Run { faults: DELAYS, pipeline: Pipeline::TwoStage, threads: 1, ..deadly },
+        1 => SimRun { faults: DELAYS, ..deadly },
+        _ => SimRun { faults: DELAYS, pipeline: Pipeline::TwoStage, threads: 1, ..deadly },
     });
     println!("{met:?}");
     assert!(met.waits > 0, "no key ended while its frame was written");
@@ -667,9 +688,9 @@ fn clients_that_are_killed_leave_nothing_behind() {
 
 #[test]
 fn a_run_is_a_function_of_its_seed() {
-    let one = Run { kills: 6, faults: FAULTS, ..QUIET };
+    let one = SimRun { kills: 6, faults: FAULTS, ..QUIET };
     assert_eq!(run(one), run(one));
-    assert_ne!(run(one).trace, run(Run { seed: 1, ..one }).trace);
+    assert_ne!(run(one).trace, run(SimRun { seed: 1, ..one }).trace);
 }
 
 /// Each safeguard is needed, and these checks see that.
@@ -684,11 +705,11 @@ fn safeguards_that_are_left_out_are_noticed() {
         Mutation::GiveFrameUncleared,
     ] {
         let is_noticed = |number: u64| {
-            let carriage = CARRIAGES[number as usize % 4];
+            let transport_kind = CARRIAGES[number as usize % 4];
             let faults = [FAULTS, DELAYS][number as usize / 4 % 2];
             let mutation = Some(mutation);
-            let deadly = Run { lives: 30, kills: 25, faults, mutation, ..QUIET };
-            !run(Run { seed: number, carriage, ..deadly }).failures.is_empty()
+            let deadly = SimRun { lives: 30, kills: 25, faults, mutation, ..QUIET };
+            !run(SimRun { seed: number, transport_kind, ..deadly }).failures.is_empty()
         };
         assert!((0..200).any(is_noticed), "{mutation:?}");
     }

@@ -1,10 +1,10 @@
-//! The server's devices: the door's connections, who executes WRITEs, each thread's datagrams.
+//! The server's devices: the acceptor's connections, who executes WRITEs, each thread's datagrams.
 
-use super::super::keeper::{DeviceSeat, Devices, Frames, Port};
-use super::{Shared, connect};
+use super::super::connections::{DeviceClient, Devices, Frames, Port};
+use super::{SimShared, connect};
 use crate::cache::Millis;
 use crate::front::clock::Clock;
-use crate::herd::serving::{Intake, Request};
+use crate::herd::serving::{IncomingRequest, RequestSource};
 use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId, PostError, Verb, WorkStatus};
 use rackpool_core::target::{Pieces, TargetMemory};
 use rackpool_hw::fabric::tcp::TargetSendError;
@@ -18,18 +18,18 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The door's end of all connections.
+/// The server's end of all connections.
 #[derive(Clone)]
 pub(super) struct SimPort {
     pub ctx: Ctx,
-    pub shared: Rc<Shared>,
+    pub shared: Rc<SimShared>,
 }
 
 impl Port for SimPort {
     type Devices = SimDevices;
 
     fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
-        let sent = self.ctx.send_message(self.shared.door, peer, message.to_vec());
+        let sent = self.ctx.send_message(self.shared.listener, peer, message.to_vec());
         match sent {
             Ok(_) => Ok(()),
             Err(PostError::Busy) => Err(TargetSendError::Busy),
@@ -38,7 +38,7 @@ impl Port for SimPort {
     }
 
     fn close(&self, peer: PeerId) {
-        self.ctx.close_peer(self.shared.door, peer);
+        self.ctx.close_peer(self.shared.listener, peer);
     }
 
     fn poll(&self, events: &mut Vec<FabricEvent>) {
@@ -62,7 +62,7 @@ impl Port for SimPort {
 /// What a client asks for the way by devices with.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Call {
+pub(super) struct SimConnectRequest {
     pub endpoint: u32,
     /// 1 for WRITEs over an unreliable connection, 0 for datagrams.
     pub connects: u32,
@@ -71,20 +71,20 @@ pub(super) struct Call {
 /// The answer; the endpoints of the threads follow.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Consent {
+pub(super) struct SimConnectReply {
     pub key: u64,
 }
 
 /// What precedes a request by datagram.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Label {
+pub(super) struct SimDatagramHeader {
     pub client: u32,
     pub window: u32,
     pub key: u64,
 }
 
-pub(super) struct Lane {
+pub(super) struct SimQueue {
     pub ctx: Ctx,
     pub endpoint: EndpointId,
     /// To be sent under the next doorbell.
@@ -93,13 +93,13 @@ pub(super) struct Lane {
 }
 
 pub(super) struct SimDevices {
-    pub shared: Rc<Shared>,
+    pub shared: Rc<SimShared>,
     pub made: u64,
 }
 
 impl Devices for SimDevices {
-    type Seat = SimSeat;
-    type Intake = SimIntake;
+    type Client = SimSeat;
+    type Source = SimIntake;
 
     fn join(
         &mut self,
@@ -107,23 +107,23 @@ impl Devices for SimDevices {
         frame: &Window,
         call: &[u8],
     ) -> Option<(Vec<SimSeat>, Vec<u8>)> {
-        let call = Call::read_from_bytes(call).ok()?;
+        let call = SimConnectRequest::read_from_bytes(call).ok()?;
         let shared = &self.shared;
         let key = shared.rng.borrow_mut().next_u64() | 1;
         if call.connects == 1 {
             shared.connections.borrow_mut().insert(key, (client, frame.clone()));
             self.made += 1;
         }
-        let mut said = Consent { key }.as_bytes().to_vec();
+        let mut said = SimConnectReply { key }.as_bytes().to_vec();
         let (to, is_heard) = (EndpointId(call.endpoint), call.connects == 0);
-        let mut seats = Vec::new();
+        let mut transports = Vec::new();
         for lane in shared.lanes.borrow().iter() {
-            let Lane { ctx, endpoint, .. } = &*lane.borrow();
+            let SimQueue { ctx, endpoint, .. } = &*lane.borrow();
             said.extend_from_slice(&endpoint.0.to_le_bytes());
             let peer = connect(ctx, *endpoint, to.into(), Connection::Datagram);
-            seats.push(SimSeat { lane: lane.clone(), peer, is_heard });
+            transports.push(SimSeat { lane: lane.clone(), peer, is_heard });
         }
-        Some((seats, said))
+        Some((transports, said))
     }
 
     fn take_made(&mut self) -> u64 {
@@ -137,12 +137,12 @@ impl Devices for SimDevices {
 
 /// A client's replies from a thread.
 pub(super) struct SimSeat {
-    lane: Rc<RefCell<Lane>>,
+    lane: Rc<RefCell<SimQueue>>,
     peer: PeerId,
     is_heard: bool,
 }
 
-impl DeviceSeat for SimSeat {
+impl DeviceClient for SimSeat {
     fn is_heard(&self) -> bool {
         self.is_heard
     }
@@ -171,17 +171,19 @@ impl DeviceSeat for SimSeat {
 
 /// A thread's requests by datagram, and its clocks.
 pub(super) struct SimIntake {
-    pub lane: Rc<RefCell<Lane>>,
-    pub shared: Rc<Shared>,
+    pub lane: Rc<RefCell<SimQueue>>,
+    pub shared: Rc<SimShared>,
 }
 
-impl Intake for SimIntake {
-    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+impl RequestSource for SimIntake {
+    fn poll(&mut self, take: &mut dyn FnMut(&IncomingRequest<'_>)) {
         loop {
             let Some(message) = self.lane.borrow_mut().incoming.pop_front() else { return };
-            let Ok((label, image)) = Label::read_from_prefix(&message) else { continue };
-            let Label { client, window, key } = label;
-            take(&Request { client, window, key, image });
+            let Ok((label, image)) = SimDatagramHeader::read_from_prefix(&message) else {
+                continue;
+            };
+            let SimDatagramHeader { client, window, key } = label;
+            take(&IncomingRequest { client, window, key, image });
         }
     }
 
@@ -203,7 +205,7 @@ impl Intake for SimIntake {
 
 /// Who executes the WRITEs of clients: those of connections as the tcp target does, announced and
 /// piece by piece, those of devices a word at a time, in any order.
-pub(super) async fn execute(ctx: Ctx, shared: Rc<Shared>) {
+pub(super) async fn execute(ctx: Ctx, shared: Rc<SimShared>) {
     let Frames { layout, pages, table, cells } = shared.frames.clone();
     let memory = TargetMemory::new(pages, table, cells, layout).expect("memory of this layout");
     let mut rng = Rng::new(shared.seed, Purpose::Schedule, 1 << 20);

@@ -1,10 +1,10 @@
 //! A client's endpoint: a connection, and beside it the way by devices that it has asked for.
 
-use super::super::link::Frame;
-use super::super::note::BELL_BYTES;
+use super::super::messages::BELL_BYTES;
+use super::super::transport::Frame;
 use super::super::{Wire, client_receives};
-use super::port::{Call, Consent, Label};
-use super::{Carriage, Shared, add_endpoint, connect};
+use super::port::{SimConnectReply, SimConnectRequest, SimDatagramHeader};
+use super::{SimShared, SimTransportKind, add_endpoint, connect};
 use crate::herd::error::{Error, Result};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
@@ -18,28 +18,28 @@ use rackpool_sim::world::{Ctx, Input, block_on};
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-enum Way {
+enum SimPath {
     Connected { peer: PeerId, key: u64 },
     Datagrams(Vec<PeerId>),
 }
 
 pub(super) struct SimWire {
     ctx: Ctx,
-    shared: Rc<Shared>,
+    shared: Rc<SimShared>,
     endpoint: EndpointId,
     peer: PeerId,
     /// Registered buffers, as their owner sees them.
     buffers: Vec<(BufId, Vec<u8>)>,
-    way: Option<(Way, Frame, BufId)>,
+    way: Option<(SimPath, Frame, BufId)>,
     connected: Vec<PeerId>,
 }
 
 impl SimWire {
     /// Connects; `None` if nobody answers.
-    pub fn open(ctx: Ctx, shared: Rc<Shared>) -> Option<(SimWire, PeerId)> {
+    pub fn open(ctx: Ctx, shared: Rc<SimShared>) -> Option<(SimWire, PeerId)> {
         let endpoint = add_endpoint(&ctx.kernel, ctx.host, 0);
         ctx.kernel.route_endpoint(endpoint, ctx.id);
-        let peer = connect(&ctx, endpoint, shared.door.into(), Connection::Stream);
+        let peer = connect(&ctx, endpoint, shared.listener.into(), Connection::Stream);
         let (buffers, connected) = (Vec::new(), Vec::new());
         let mut wire = SimWire { ctx, shared, endpoint, peer, buffers, way: None, connected };
         wire.await_connection(peer).then_some((wire, peer))
@@ -60,11 +60,11 @@ impl SimWire {
     }
 
     /// As `Rdma::take_way`.
-    pub fn take_way(&mut self, frame: Frame, carriage: Carriage) -> Result<()> {
+    pub fn take_way(&mut self, frame: Frame, transport_kind: SimTransportKind) -> Result<()> {
         let geometry = frame.geometry;
         let receives = client_receives(&geometry);
-        let number = u32::from(carriage == Carriage::Connected);
-        let call = Call { endpoint: self.endpoint.0, connects: number };
+        let number = u32::from(transport_kind == SimTransportKind::Connected);
+        let call = SimConnectRequest { endpoint: self.endpoint.0, connects: number };
         self.ctx.kernel.with_net(|net, _| net.post_receives(self.endpoint, receives));
         let sent = self.ctx.send_message(self.endpoint, self.peer, call.as_bytes().to_vec());
         sent.map_err(|_| Error::Gone)?;
@@ -77,22 +77,22 @@ impl SimWire {
                 _ => {}
             }
         };
-        let Ok((consent, threads)) = Consent::read_from_prefix(&said) else {
+        let Ok((consent, threads)) = SimConnectReply::read_from_prefix(&said) else {
             return Err(Error::NoDevices);
         };
-        let way = if carriage == Carriage::Connected {
+        let way = if transport_kind == SimTransportKind::Connected {
             let node = self.ctx.kernel.node_of(self.shared.server);
             let peer = connect(&self.ctx, self.endpoint, node.into(), Connection::Unreliable);
             if !self.await_connection(peer) {
                 return Err(Error::Gone);
             }
-            Way::Connected { peer, key: consent.key }
+            SimPath::Connected { peer, key: consent.key }
         } else {
             let threads = threads.as_chunks::<4>().0.iter().map(|bytes| {
                 let thread = EndpointId(u32::from_le_bytes(*bytes));
                 connect(&self.ctx, self.endpoint, thread.into(), Connection::Datagram)
             });
-            Way::Datagrams(threads.collect())
+            SimPath::Datagrams(threads.collect())
         };
         let bells = (0..geometry.servers).flat_map(u32::to_le_bytes).collect();
         let bells = self.register(bells).map_err(Error::from)?;
@@ -154,7 +154,7 @@ impl SimWire {
         let (frame, bells) = (*frame, *bells);
         let in_frame = at.offset - frame.at.offset;
         match way {
-            Way::Connected { peer, key } => {
+            SimPath::Connected { peer, key } => {
                 let at = RemoteAddr { offset: in_frame, key: Generation(*key) };
                 let (peer, write) = (*peer, WorkRequest { verb: Verb::Write(at), ..*work });
                 self.post_one(peer, &write)?;
@@ -164,12 +164,12 @@ impl SimWire {
                 let ring = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
                 self.post_one(self.peer, &ring)
             }
-            Way::Datagrams(threads) => {
+            SimPath::Datagrams(threads) => {
                 let slot = (in_frame / frame.geometry.slot_bytes()) as u32;
                 let (server, window) =
                     (slot / frame.geometry.windows, slot % frame.geometry.windows);
                 let thread = threads[server as usize];
-                let label = Label { client: frame.client, window, key: frame.at.key.0 };
+                let label = SimDatagramHeader { client: frame.client, window, key: frame.at.key.0 };
                 let piece = work.local[0];
                 let (from, bytes) = (piece.offset as usize, piece.bytes as usize);
                 let mut message = label.as_bytes().to_vec();

@@ -1,11 +1,11 @@
-//! What the two ends say by SEND. The client: a hello first (`welcome.rs`), then only doorbells.
+//! What the two ends say by SEND. The client: a hello first (`handshake.rs`), then only doorbells.
 //! The server: a welcome with the client's frame behind it, then replies.
 //!
 //! Everything is little-endian. Pure functions; what the other end sent is checked here.
 
 use super::super::geometry::Geometry;
-use super::super::message::{Head, Kind, reply_number, request_number};
-use super::super::welcome::Welcome;
+use super::super::handshake::Welcome;
+use super::super::message::{Head, MessageKind, reply_number, request_number};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The client's frame among the target's pages.
@@ -56,7 +56,7 @@ const EXTRA: u8 = 4;
 /// A packet, or a connection, brings it whole or not at all, so it has no seal; it is as short as
 /// can be, since cards take messages by lines: a value of 52 bytes goes in two, as HERD's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(super) struct FabricReply {
     pub server: u32,
     /// The window that is answered.
     pub window: u32,
@@ -66,7 +66,7 @@ pub(super) struct Reply {
     pub head: Option<Head>,
 }
 
-impl Reply {
+impl FabricReply {
     /// Appends it to `to`; the value is to follow.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         let [number, about, extra] = self.head.map_or([0; 3], |head| head.words());
@@ -85,7 +85,10 @@ impl Reply {
 
     /// The reply of a message, if it is one of so many threads and windows with a value of at most
     /// `value_bytes`, and its value.
-    pub(super) fn read<'a>(message: &'a [u8], geometry: &Geometry) -> Option<(Reply, &'a [u8])> {
+    pub(super) fn read<'a>(
+        message: &'a [u8],
+        geometry: &Geometry,
+    ) -> Option<(FabricReply, &'a [u8])> {
         let ([kind, bits, server, window, place @ ..], mut rest) =
             message.split_first_chunk::<REPLY_BYTES>()?;
         let (server, window) = (u32::from(*server), u32::from(*window));
@@ -105,14 +108,14 @@ impl Reply {
         let head = match kind {
             0 if bits & !WATCHED == 0 && rest.is_empty() => None,
             kind => {
-                let kind = Kind::of(*kind).filter(|kind| !kind.is_request())?;
+                let kind = MessageKind::of(*kind).filter(|kind| !kind.is_request())?;
                 let number = reply_number(request_number(u32::from_le_bytes(*place).into()));
                 let head = Head::new(number, kind).with_lengths(0, rest.len() as u16);
                 Some(head.with_flags(flags).with_extra(extra))
             }
         };
         let is_watched = bits & WATCHED != 0;
-        is_known.then_some((Reply { server, window, is_watched, head }, rest))
+        is_known.then_some((FabricReply { server, window, is_watched, head }, rest))
     }
 }
 
@@ -123,7 +126,7 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry { servers: 4, clients: 1, windows: 16, value_bytes: 1000 };
 
-    fn message_of(reply: Reply, value: &[u8]) -> Vec<u8> {
+    fn message_of(reply: FabricReply, value: &[u8]) -> Vec<u8> {
         let mut message = Vec::new();
         reply.write(&mut message);
         [&message[..], value].concat()
@@ -131,30 +134,35 @@ mod tests {
 
     #[test]
     fn a_reply_is_read_as_it_was_written_and_what_is_none_is_refused() {
-        let head = Head::new(reply_number(request_number(7)), Kind::Found).with_lengths(0, 5);
+        let head =
+            Head::new(reply_number(request_number(7)), MessageKind::Found).with_lengths(0, 5);
         for (flags, extra, bytes) in [(0, 0, 8), (9, 0, 12), (0, 9, 16), (u32::MAX, u64::MAX, 20)] {
             let head = Some(head.with_flags(flags).with_extra(extra));
-            let reply = Reply { server: 3, window: 15, is_watched: flags == 9, head };
+            let reply = FabricReply { server: 3, window: 15, is_watched: flags == 9, head };
             let message = message_of(reply, b"value");
             assert_eq!(message.len(), bytes + 5);
-            assert_eq!(Reply::read(&message, &GEOMETRY), Some((reply, &b"value"[..])));
+            assert_eq!(FabricReply::read(&message, &GEOMETRY), Some((reply, &b"value"[..])));
             for (index, by) in [(0, 1), (0, 20), (1, 8), (2, 1), (3, 1)] {
                 let mut other = message.clone();
                 other[index] = other[index].wrapping_add(by);
-                let read = Reply::read(&other, &GEOMETRY);
+                let read = FabricReply::read(&other, &GEOMETRY);
                 // One more is another reply of a kind, or a thread and a window that are not.
                 assert!(read.is_none() || (index, by) == (0, 1), "{index}, {by}");
             }
             for short in 0..bytes {
-                assert_eq!(Reply::read(&message[..short], &GEOMETRY), None, "{short} of {bytes}");
+                assert_eq!(
+                    FabricReply::read(&message[..short], &GEOMETRY),
+                    None,
+                    "{short} of {bytes}"
+                );
             }
-            assert!(Reply::read(&message_of(reply, &[0; 1000]), &GEOMETRY).is_some());
-            assert!(Reply::read(&message_of(reply, &[0; 1001]), &GEOMETRY).is_none());
+            assert!(FabricReply::read(&message_of(reply, &[0; 1000]), &GEOMETRY).is_some());
+            assert!(FabricReply::read(&message_of(reply, &[0; 1001]), &GEOMETRY).is_none());
         }
-        let alone = Reply { server: 1, window: 0, is_watched: false, head: None };
+        let alone = FabricReply { server: 1, window: 0, is_watched: false, head: None };
         let message = message_of(alone, b"");
-        assert_eq!(Reply::read(&message, &GEOMETRY), Some((alone, &b""[..])));
-        assert_eq!(Reply::read(&message_of(alone, b"x"), &GEOMETRY), None);
+        assert_eq!(FabricReply::read(&message, &GEOMETRY), Some((alone, &b""[..])));
+        assert_eq!(FabricReply::read(&message_of(alone, b"x"), &GEOMETRY), None);
     }
 
     #[test]
@@ -170,7 +178,7 @@ mod tests {
             message.extend_from_slice(&[kind % 30, bits % 9, server % 5, window % 20]);
             message.extend_from_slice(&word.to_le_bytes().repeat(1 + (word >> 56) as usize % 130));
             message.truncate((word >> 24) as usize % 1040);
-            if let Some((reply, value)) = Reply::read(&message, &GEOMETRY) {
+            if let Some((reply, value)) = FabricReply::read(&message, &GEOMETRY) {
                 replies += 1;
                 assert_eq!(reply.head.map_or(0, |head| head.value_bytes()), value.len());
                 assert!(reply.server < 4 && reply.window < 16 && message.ends_with(value));
@@ -184,10 +192,10 @@ mod tests {
     #[test]
     fn a_reply_of_a_short_value_is_two_lines_as_herds() {
         let lines = |value: &[u8]| {
-            let head = Head::new(reply_number(request_number(u64::MAX >> 1)), Kind::Found);
+            let head = Head::new(reply_number(request_number(u64::MAX >> 1)), MessageKind::Found);
             let head = Some(head.with_lengths(0, value.len() as u16));
             let message =
-                message_of(Reply { server: 3, window: 15, is_watched: true, head }, value);
+                message_of(FabricReply { server: 3, window: 15, is_watched: true, head }, value);
             rackpool_sim::net::request_lines(Verb::Send, true, Some(message.len() as u64), 1)
         };
         assert_eq!([lines(&[0; 32]), lines(&[0; 52]), lines(&[0; 53])], [2, 2, 3]);

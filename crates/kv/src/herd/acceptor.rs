@@ -1,19 +1,19 @@
-//! The doorkeeper of shared memory: lets clients in and sees when they end.
+//! The acceptor of shared memory: lets clients in and sees when they end.
 //!
 //! It owns the control sockets. A client that dies is seen by the end of its socket, at once: its
 //! place is free for the next one when every serving thread has dropped it.
 //!
 //! Source: HERD §4.2 (an initializer that sleeps).
 
+use super::counters::{HerdCounter, HerdCounters};
 use super::engine::{ClientSlots, Replied};
-use super::error::StartError;
+use super::error::HerdStartError;
 use super::geometry::{Geometry, WINDOWS_MAX};
+use super::handshake::{Hello, Verdict, Welcome};
 use super::pair;
-use super::server::{Door, Server, io_error};
-use super::serving::{Letter, Post, Seat};
-use super::slot::Form;
-use super::tally::{Tallies, What};
-use super::welcome::{Hello, Verdict, Welcome};
+use super::server::{HerdServer, ServerOptions, io_error};
+use super::serving::{ClientTransport, CommandQueue, WorkerCommand};
+use super::slot::SlotFormat;
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, ControlListener, Received};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
@@ -27,32 +27,32 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Connections that have not said hello; of more, the oldest goes.
-const SILENT_MAX: usize = 64;
+const PENDING_MAX: usize = 64;
 /// Connections taken in one turn.
 const ACCEPTS_MAX: usize = 64;
 /// Pause after a connection could not be taken: out of descriptors, as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const FIRST_GUEST: u64 = 2;
+const FIRST_CLIENT: u64 = 2;
 
-struct Guest {
+struct ControlClient {
     conn: Arc<ControlConn>,
     /// Its number, once it was let in.
     client: Option<u32>,
 }
 
 /// A client at a serving thread: its memory, and what wakes it.
-pub(super) struct Near {
+pub(super) struct ShmClient {
     memory: Window,
     geometry: Geometry,
     server: u32,
     conn: Arc<ControlConn>,
 }
 
-impl Seat for Near {
-    type Intake = ();
-    const FORM: Form = Form::Ordered;
+impl ClientTransport for ShmClient {
+    type Source = ();
+    const FORM: SlotFormat = SlotFormat::Ordered;
     const LINGER: Duration = Duration::ZERO;
     const WAKES_LATER: bool = true;
 
@@ -75,7 +75,7 @@ impl Seat for Near {
 
     #[inline]
     fn settle(&self) {
-        // Pairs with the fence in near.rs::sleep: one of the two sees the other.
+        // Pairs with the fence in shm.rs::sleep: one of the two sees the other.
         self.memory.fence();
     }
 
@@ -89,7 +89,7 @@ impl Seat for Near {
 }
 
 /// The thread that lets clients in.
-pub(super) struct Doorkeeper {
+pub(super) struct ShmAcceptor {
     listener: ControlListener,
     poller: Poller,
     /// Held open for the poller.
@@ -98,45 +98,45 @@ pub(super) struct Doorkeeper {
     geometry: Geometry,
     clients: u32,
     seed: u64,
-    posts: Vec<Arc<Post<Near>>>,
-    tallies: Arc<Tallies>,
-    guests: BTreeMap<u64, Guest>,
+    queues: Vec<Arc<CommandQueue<ShmClient>>>,
+    counters: Arc<HerdCounters>,
+    connections: BTreeMap<u64, ControlClient>,
     /// Those that have not said hello, the oldest first.
-    silent: BTreeSet<u64>,
+    pending: BTreeSet<u64>,
     /// Numbers that no client has.
     free: Vec<u32>,
     next: u64,
 }
 
-impl Doorkeeper {
+impl ShmAcceptor {
     pub(super) fn new(
-        server: &Server,
-        door: &Door,
+        server: &HerdServer,
+        options: &ServerOptions,
         geometry: Geometry,
         bell: OwnedFd,
-        posts: Vec<Arc<Post<Near>>>,
+        queues: Vec<Arc<CommandQueue<ShmClient>>>,
         seed: u64,
-    ) -> Result<Doorkeeper, StartError> {
-        let listener = ControlListener::bind(&door.name)?;
+    ) -> Result<ShmAcceptor, HerdStartError> {
+        let listener = ControlListener::bind(&options.name)?;
         let stop = Arc::clone(server.stop_event());
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;
         let added = poller.add(&listener, LISTENER, Interest::Read);
         let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
         added.map_err(io_error("waiting for clients"))?;
-        Ok(Doorkeeper {
+        Ok(ShmAcceptor {
             listener,
             poller,
             _stop: stop,
             bell,
             geometry,
-            clients: door.clients,
+            clients: options.clients,
             seed,
-            posts,
-            tallies: Arc::clone(server.tallies()),
-            guests: BTreeMap::new(),
-            silent: BTreeSet::new(),
-            free: (0..door.clients).rev().collect(),
-            next: FIRST_GUEST,
+            queues,
+            counters: Arc::clone(server.counters()),
+            connections: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            free: (0..options.clients).rev().collect(),
+            next: FIRST_CLIENT,
         })
     }
 
@@ -146,7 +146,7 @@ impl Doorkeeper {
             if self.poller.wait(None, &mut events).is_err() {
                 std::thread::sleep(ACCEPT_PAUSE);
             }
-            // Relaxed: as in `Server::stop`.
+            // Relaxed: as in `HerdServer::stop`.
             if is_stopping.load(Ordering::Relaxed) {
                 return;
             }
@@ -154,14 +154,14 @@ impl Doorkeeper {
                 match event.token {
                     LISTENER => self.accept(),
                     STOP => {}
-                    guest => self.hear(guest),
+                    one => self.on_message(one),
                 }
             }
         }
     }
 
-    fn count(&self, what: What) {
-        self.tallies.0[self.posts.len()].add(what, 1);
+    fn count(&self, what: HerdCounter) {
+        self.counters.0[self.queues.len()].add(what, 1);
     }
 
     fn accept(&mut self) {
@@ -172,57 +172,58 @@ impl Doorkeeper {
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             };
             if conn.check_peer().is_err() {
-                self.count(What::Rejected);
+                self.count(HerdCounter::Rejected);
                 continue;
             }
-            if self.silent.len() >= SILENT_MAX
-                && let Some(oldest) = self.silent.pop_first()
+            if self.pending.len() >= PENDING_MAX
+                && let Some(oldest) = self.pending.pop_first()
             {
-                self.count(What::Rejected);
-                self.part(oldest);
+                self.count(HerdCounter::Rejected);
+                self.disconnect(oldest);
             }
             let token = self.next;
             self.next += 1;
             if self.poller.add(&conn, token, Interest::Read).is_ok() {
-                self.silent.insert(token);
-                self.guests.insert(token, Guest { conn: Arc::new(conn), client: None });
+                self.pending.insert(token);
+                self.connections
+                    .insert(token, ControlClient { conn: Arc::new(conn), client: None });
             }
         }
     }
 
     /// A guest says something or has ended.
-    fn hear(&mut self, token: u64) {
-        let Some(guest) = self.guests.get(&token) else { return };
+    fn on_message(&mut self, token: u64) {
+        let Some(one) = self.connections.get(&token) else { return };
         let mut buffer = [0; 256];
-        match guest.conn.recv(&mut buffer) {
+        match one.conn.recv(&mut buffer) {
             Ok(Received::Nothing) => {}
-            Ok(Received::Message { bytes, .. }) if guest.client.is_none() => {
-                self.silent.remove(&token);
-                if !self.greet(token, &buffer[..bytes]) {
-                    self.part(token);
+            Ok(Received::Message { bytes, .. }) if one.client.is_none() => {
+                self.pending.remove(&token);
+                if !self.on_hello(token, &buffer[..bytes]) {
+                    self.disconnect(token);
                 }
             }
             // Its end; or it speaks although there is nothing to say.
-            _ => self.part(token),
+            _ => self.disconnect(token),
         }
     }
 
     /// Answers a hello; whether the guest is a client now.
-    fn greet(&mut self, token: u64, message: &[u8]) -> bool {
-        let conn = Arc::clone(&self.guests[&token].conn);
+    fn on_hello(&mut self, token: u64, message: &[u8]) -> bool {
+        let conn = Arc::clone(&self.connections[&token].conn);
         let admitted = Hello::read(message).and_then(|hello| self.admit(hello, &conn));
         if admitted.is_err() {
             // Before it can hear of it.
-            self.count(What::Rejected);
+            self.count(HerdCounter::Rejected);
         }
-        let guest = self.guests.get_mut(&token).expect("it has just spoken");
+        let one = self.connections.get_mut(&token).expect("it has just spoken");
         match admitted {
-            Ok(place) => {
-                guest.client = Some(place.welcome.client);
-                let fds = [place.memory.as_fd(), self.bell.as_fd()];
-                self.tallies.0[self.posts.len()].add(What::Joined, 1);
+            Ok(admitted) => {
+                one.client = Some(admitted.welcome.client);
+                let fds = [admitted.memory.as_fd(), self.bell.as_fd()];
+                self.counters.0[self.queues.len()].add(HerdCounter::Joined, 1);
                 // A client that is gone already is heard of next.
-                let _ = guest.conn.send(place.welcome.as_bytes(), &fds);
+                let _ = one.conn.send(admitted.welcome.as_bytes(), &fds);
                 true
             }
             Err(verdict) => {
@@ -233,14 +234,14 @@ impl Doorkeeper {
                 let geometry = Geometry { windows, ..self.geometry };
                 let welcome = Welcome::new(verdict, geometry, self.clients);
                 // Who does not listen need not know why.
-                let _ = guest.conn.send(welcome.as_bytes(), &[]);
+                let _ = one.conn.send(welcome.as_bytes(), &[]);
                 false
             }
         }
     }
 
     /// Makes a place for a client and tells the serving threads of it.
-    fn admit(&mut self, hello: Hello, conn: &Arc<ControlConn>) -> Result<Place, Verdict> {
+    fn admit(&mut self, hello: Hello, conn: &Arc<ControlConn>) -> Result<ClientGrant, Verdict> {
         let windows = if hello.windows == 0 { self.geometry.windows } else { hello.windows };
         let geometry = Geometry { windows, ..self.geometry };
         geometry.checked().map_err(|_| Verdict::Windows)?;
@@ -248,36 +249,36 @@ impl Doorkeeper {
         let (fd, memory) = Window::shared("rackpool-kv-herd", pair::pair_bytes(&geometry))
             .map_err(|_| Verdict::NoMemory)?;
         self.free.pop();
-        for (server, post) in (0..).zip(&self.posts) {
+        for (server, queue) in (0..).zip(&self.queues) {
             let (memory, conn) = (memory.clone(), Arc::clone(conn));
-            let seat = Near { memory, geometry, server, conn };
-            post.send(Letter::Enter { client, seat });
+            let transport = ShmClient { memory, geometry, server, conn };
+            queue.send(WorkerCommand::Attach { client, transport });
         }
         let mut welcome = Welcome::new(Verdict::Welcome, geometry, self.clients);
         (welcome.client, welcome.seed) = (client, self.seed);
-        Ok(Place { welcome, memory: fd })
+        Ok(ClientGrant { welcome, memory: fd })
     }
 
     /// A guest is gone, or has to go.
-    fn part(&mut self, token: u64) {
-        let Some(guest) = self.guests.remove(&token) else { return };
-        self.silent.remove(&token);
+    fn disconnect(&mut self, token: u64) {
+        let Some(one) = self.connections.remove(&token) else { return };
+        self.pending.remove(&token);
         // Its socket is about to be closed in any case, when the last thread has dropped it.
-        let _ = self.poller.remove(&*guest.conn);
-        guest.conn.shutdown();
-        if let Some(client) = guest.client {
-            self.count(What::Left);
-            for post in &self.posts {
-                post.send(Letter::Leave { client, done: Arc::default() });
+        let _ = self.poller.remove(&*one.conn);
+        one.conn.shutdown();
+        if let Some(client) = one.client {
+            self.count(HerdCounter::Left);
+            for queue in &self.queues {
+                queue.send(WorkerCommand::Detach { client, done: Arc::default() });
             }
-            // The threads read their letters in order: a new client of this number comes behind.
+            // The threads read their commands in order: a new client of this number comes behind.
             self.free.push(client);
         }
     }
 }
 
 /// What a client is given.
-struct Place {
+struct ClientGrant {
     welcome: Welcome,
     memory: OwnedFd,
 }

@@ -1,20 +1,20 @@
-//! The desk: makes answers and puts them into the slots of those who asked. Called by the engine
-//! with what it took, while the cache shows the item.
+//! The reply writer: makes answers and puts them into the slots of those who asked. Called by the
+//! engine with what it took, while the cache shows the item.
 
 use super::Replied;
-use super::slots::{Slots, Taken, Work};
+use super::slots::{DequeuedRequest, Slots, Work};
 use crate::cache::{Cache, Copied, Error, Item, Millis, at_wall};
+use crate::herd::counters::{HerdCounter, ThreadCounters};
 use crate::herd::geometry::Geometry;
-use crate::herd::long::{Found, Long, refusal};
-use crate::herd::message::{HEAD_BYTES, Head, Kind};
+use crate::herd::long::{FoundPart, Long, refusal};
+use crate::herd::message::{HEAD_BYTES, Head, MessageKind};
 use crate::herd::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use crate::herd::slot;
-use crate::herd::tally::{Tally, What};
 use rackpool_core::seam::Mem;
 
 /// Whose requests are answered, and what answers are made of. The answer to a client that has left
 /// meanwhile is none.
-pub(super) struct Desk {
+pub(super) struct ReplyWriter {
     cache: Cache,
     pub geometry: Geometry,
     pub clients: Vec<Option<Slots>>,
@@ -26,8 +26,8 @@ pub(super) struct Desk {
 
 /// The head of the answer with a value.
 #[inline(always)]
-fn found(cache: &Cache, taken: &Taken, bytes: u64, flags: u32, expires: Millis) -> Head {
-    let head = Head::new(taken.head.number, Kind::Found).with_lengths(0, bytes as u16);
+fn found(cache: &Cache, taken: &DequeuedRequest, bytes: u64, flags: u32, expires: Millis) -> Head {
+    let head = Head::new(taken.head.number, MessageKind::Found).with_lengths(0, bytes as u16);
     head.with_flags(flags).with_extra(cache.expiry_at_wall(expires))
 }
 
@@ -38,16 +38,16 @@ fn expiry(extra: u64) -> Millis {
 
 /// That of one without a value.
 #[inline(always)]
-fn said(taken: &Taken, (kind, extra): (Kind, u64)) -> Head {
+fn said(taken: &DequeuedRequest, (kind, extra): (MessageKind, u64)) -> Head {
     Head::new(taken.head.number, kind).with_extra(extra)
 }
 
-impl Desk {
-    /// A desk without clients, for numbers below `clients`.
-    pub fn new(cache: Cache, geometry: Geometry, clients: u32) -> Desk {
+impl ReplyWriter {
+    /// One without clients, for numbers below `clients`.
+    pub fn new(cache: Cache, geometry: Geometry, clients: u32) -> ReplyWriter {
         let reply = vec![0; geometry.value_bytes as usize].into();
         let clients = (0..clients).map(|_| None).collect();
-        Desk { cache, geometry, clients, reply, long: Vec::new() }
+        ReplyWriter { cache, geometry, clients, reply, long: Vec::new() }
     }
 
     /// Answers a look-up without a lock; whether that could be.
@@ -55,7 +55,7 @@ impl Desk {
     pub fn answer_unlocked(
         &mut self,
         cache: &Cache,
-        (taken, key): (&Taken, &[u8]),
+        (taken, key): (&DequeuedRequest, &[u8]),
         now: Millis,
         replied: &mut impl FnMut(Replied),
     ) -> bool {
@@ -72,7 +72,12 @@ impl Desk {
     }
 
     #[inline(always)]
-    pub fn answer(&mut self, taken: &Taken, item: &Item<'_>, replied: &mut impl FnMut(Replied)) {
+    pub fn answer(
+        &mut self,
+        taken: &DequeuedRequest,
+        item: &Item<'_>,
+        replied: &mut impl FnMut(Replied),
+    ) {
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };
         let (replies, at, value_at) = slots.reply_place(taken);
         let most = self.geometry.value_bytes.into();
@@ -86,10 +91,15 @@ impl Desk {
 
     /// Answers with an item whose value is put together apart from the slot.
     #[inline(never)]
-    fn answer_apart(&mut self, taken: &Taken, item: &Item<'_>, replied: &mut dyn FnMut(Replied)) {
+    fn answer_apart(
+        &mut self,
+        taken: &DequeuedRequest,
+        item: &Item<'_>,
+        replied: &mut dyn FnMut(Replied),
+    ) {
         let bytes = item.len();
         let head = if bytes > u64::from(self.geometry.value_bytes) {
-            said(taken, (Kind::TooLarge, bytes))
+            said(taken, (MessageKind::TooLarge, bytes))
         } else {
             match item.copy_to(0, &mut self.reply[..bytes as usize]) {
                 Ok(_) => found(&self.cache, taken, bytes, item.flags(), item.expires()),
@@ -101,12 +111,12 @@ impl Desk {
 
     /// Answers that there is no such key.
     #[inline(never)]
-    pub fn answer_missing(&mut self, taken: &Taken, replied: &mut dyn FnMut(Replied)) {
-        self.publish(taken, said(taken, (Kind::Missing, 0)), replied);
+    pub fn answer_missing(&mut self, taken: &DequeuedRequest, replied: &mut dyn FnMut(Replied)) {
+        self.publish(taken, said(taken, (MessageKind::Missing, 0)), replied);
     }
 
     #[inline]
-    fn publish(&mut self, taken: &Taken, head: Head, replied: &mut dyn FnMut(Replied)) {
+    fn publish(&mut self, taken: &DequeuedRequest, head: Head, replied: &mut dyn FnMut(Replied)) {
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };
         let bytes = head.value_bytes();
         let (replies, at, value_at) = slots.reply_place(taken);
@@ -119,13 +129,13 @@ impl Desk {
     fn part(
         &mut self,
         cache: &Cache,
-        (taken, key, value): (&Taken, &[u8], &[u8]),
+        (taken, key, value): (&DequeuedRequest, &[u8], &[u8]),
         now: Millis,
     ) -> Option<Head> {
-        let Desk { geometry, clients, reply, long, .. } = self;
+        let ReplyWriter { geometry, clients, reply, long, .. } = self;
         let slots = clients[taken.client as usize].as_mut()?;
         let Some((head, part)) = PartHead::read(value) else {
-            return Some(said(taken, (Kind::Malformed, 0)));
+            return Some(said(taken, (MessageKind::Malformed, 0)));
         };
         if !long.contains(&taken.client) {
             long.push(taken.client);
@@ -138,10 +148,11 @@ impl Desk {
         let (head_to, part_to) = reply.split_at_mut(PART_HEAD_BYTES);
         let part_to = &mut part_to[..part_bytes(geometry)];
         Some(match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
-            Ok(Found { head, flags, expires, part }) => {
+            Ok(FoundPart { head, flags, expires, part }) => {
                 head_to.copy_from_slice(&head.bytes());
                 let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
-                let head = Head::new(taken.head.number, Kind::Part).with_lengths(0, value_bytes);
+                let head =
+                    Head::new(taken.head.number, MessageKind::Part).with_lengths(0, value_bytes);
                 head.with_flags(flags).with_extra(cache.expiry_at_wall(expires))
             }
             Err(what) => said(taken, what),
@@ -152,23 +163,27 @@ impl Desk {
     pub fn change(
         &mut self,
         cache: &Cache,
-        (taken, key, value): (&Taken, &[u8], &[u8]),
+        (taken, key, value): (&DequeuedRequest, &[u8], &[u8]),
         now: Millis,
-        tally: &Tally,
+        counters: &ThreadCounters,
         replied: &mut dyn FnMut(Replied),
     ) {
         let head = match taken.work {
-            Work::Put => Some(put(cache, taken, (key, value), now, tally)),
+            Work::Put => Some(put(cache, taken, (key, value), now, counters)),
             Work::Delete => {
-                tally.add(What::Deletes, 1);
-                let kind = if cache.remove(key, now) { Kind::Deleted } else { Kind::Missing };
+                counters.add(HerdCounter::Deletes, 1);
+                let kind = if cache.remove(key, now) {
+                    MessageKind::Deleted
+                } else {
+                    MessageKind::Missing
+                };
                 Some(said(taken, (kind, 0)))
             }
             Work::PutPart | Work::GetPart => {
-                tally.add(What::Parts, 1);
+                counters.add(HerdCounter::Parts, 1);
                 self.part(cache, (taken, key, value), now)
             }
-            Work::Refuse => Some(said(taken, (Kind::Malformed, 0))),
+            Work::Refuse => Some(said(taken, (MessageKind::Malformed, 0))),
             Work::Repeat | Work::Get => {
                 // Its reply is there already.
                 let slots = self.clients[taken.client as usize].as_ref();
@@ -187,23 +202,23 @@ impl Desk {
 /// Stores a value; the head of the answer.
 fn put(
     cache: &Cache,
-    taken: &Taken,
+    taken: &DequeuedRequest,
     (key, value): (&[u8], &[u8]),
     now: Millis,
-    tally: &Tally,
+    counters: &ThreadCounters,
 ) -> Head {
-    tally.add(What::Puts, 1);
+    counters.add(HerdCounter::Puts, 1);
     let error = match cache.set(key, value, taken.head.flags(), expiry(taken.head.extra), now) {
-        Ok(_) => return said(taken, (Kind::Stored, 0)),
+        Ok(_) => return said(taken, (MessageKind::Stored, 0)),
         Err(error) => error,
     };
     if let Error::TooLarge { max_bytes, .. } = error {
-        tally.add(What::Refused, 1);
-        return said(taken, (Kind::TooLong, max_bytes)).with_flags(value.len() as u32);
+        counters.add(HerdCounter::Refused, 1);
+        return said(taken, (MessageKind::TooLong, max_bytes)).with_flags(value.len() as u32);
     }
     let (kind, extra) = refusal(&error);
-    if matches!(kind, Kind::NoMemory | Kind::Unreachable) {
-        tally.add(What::Refused, 1);
+    if matches!(kind, MessageKind::NoMemory | MessageKind::Unreachable) {
+        counters.add(HerdCounter::Refused, 1);
     }
     said(taken, (kind, extra))
 }

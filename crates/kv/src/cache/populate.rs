@@ -16,7 +16,7 @@ pub(crate) const PIECE_UNITS: u32 = 64;
 
 /// The units of a partition.
 #[derive(Debug)]
-pub(crate) struct Taking {
+pub(crate) struct Populator {
     file: Arc<File>,
     /// Where the first one lies.
     at: u64,
@@ -25,10 +25,10 @@ pub(crate) struct Taking {
     taken: AtomicU32,
 }
 
-impl Taking {
+impl Populator {
     /// That of `count` units at `at` of a file, of which `taken` have their memory.
-    pub fn new(file: Arc<File>, at: u64, count: u32, taken: u32) -> Taking {
-        Taking { file, at, count, taken: AtomicU32::new(taken) }
+    pub fn new(file: Arc<File>, at: u64, count: u32, taken: u32) -> Populator {
+        Populator { file, at, count, taken: AtomicU32::new(taken) }
     }
 
     /// So many have their memory.

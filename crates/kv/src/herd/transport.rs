@@ -41,10 +41,10 @@ impl Lane {
 }
 
 /// A client's way to a server.
-pub trait Link {
-    /// Polls in a row without an answer before [`Link::is_gone`] is asked.
+pub trait Transport {
+    /// Polls in a row without an answer before [`Transport::is_gone`] is asked.
     const POLLS_MAX: u32;
-    /// Polls between two looks at [`Link::now_ns`].
+    /// Polls between two looks at [`Transport::now_ns`].
     const POLLS_PER_CLOCK: u32;
     /// Looks for an answer without a pause between them, before those with.
     const LOOKS_EAGER: u32;
@@ -63,7 +63,7 @@ pub trait Link {
     fn pump(&mut self, lanes: &[Lane]) -> Result<()>;
 
     /// The time of a clock that never goes back, nanoseconds: now, or of the last
-    /// [`Link::pump`].
+    /// [`Transport::pump`].
     fn now_ns(&self) -> u64;
 
     /// The reply slots of a server thread.

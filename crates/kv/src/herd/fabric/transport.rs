@@ -8,12 +8,12 @@
 use super::super::client::WELCOME_WITHIN;
 use super::super::error::{Error, Result};
 use super::super::geometry::Geometry;
-use super::super::link::{Lane, Link};
+use super::super::handshake::{Hello, Welcome};
 use super::super::message::{Head, reply_number, request_number};
 use super::super::slot;
-use super::super::welcome::{Hello, Welcome};
+use super::super::transport::{Lane, Transport};
 use super::Wire;
-use super::note::{self, BELL_BYTES, Grant, Reply};
+use super::messages::{self, BELL_BYTES, FabricReply, Grant};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     BufId, FabricEvent, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
@@ -40,7 +40,7 @@ pub(in crate::herd) struct Frame {
 }
 
 /// A connection of a fabric.
-pub struct Far<W> {
+pub struct FabricTransport<W> {
     wire: W,
     peer: PeerId,
     #[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "a datagram has it"))]
@@ -61,14 +61,14 @@ pub struct Far<W> {
     is_gone: bool,
 }
 
-impl<W: Wire> Far<W> {
+impl<W: Wire> FabricTransport<W> {
     /// Waits for the welcome; the sizes and the seed of the hash that says which thread a key
     /// belongs to.
     pub(super) fn connect(
         mut wire: W,
         peer: PeerId,
         windows: u32,
-    ) -> Result<(Far<W>, Geometry, u64)> {
+    ) -> Result<(FabricTransport<W>, Geometry, u64)> {
         let hello = Hello::new(windows);
         let bytes = hello.as_bytes().len() as u64;
         let buf = wire.register(hello.as_bytes().to_vec())?;
@@ -76,13 +76,13 @@ impl<W: Wire> Far<W> {
         let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
         wire.post(peer, &[work]).map_err(|_| Error::Gone)?;
         let message = await_welcome(&mut wire, peer)?;
-        let (welcome, grant) = note::split_welcome(&message);
+        let (welcome, grant) = messages::split_welcome(&message);
         let (welcome, geometry) = Welcome::read(welcome, windows)?;
         let grant = grant.ok_or(Error::Corrupt { what: "the place of the request slots" })?;
         let slots = geometry.servers as usize * geometry.windows as usize;
         let bells = (0..geometry.servers).flat_map(u32::to_le_bytes).collect();
         let lane_bytes = u64::from(geometry.windows) * geometry.slot_bytes();
-        let far = Far {
+        let far = FabricTransport {
             requests: wire.register(vec![0; geometry.bytes() as usize])?,
             bells: wire.register(bells)?,
             now_ns: wire.now_ns(),
@@ -167,7 +167,7 @@ impl<W: Wire> Far<W> {
     /// Takes what the server sent.
     fn hear(&mut self, message: &[u8], lanes: &[Lane]) -> Result<()> {
         let corrupt = Error::Corrupt { what: "a message" };
-        let Some((reply, value)) = Reply::read(message, &self.geometry) else {
+        let Some((reply, value)) = FabricReply::read(message, &self.geometry) else {
             return Err(corrupt);
         };
         let lane = &lanes[reply.server as usize];
@@ -196,7 +196,7 @@ impl<W: Wire> Far<W> {
 }
 
 #[cfg(feature = "verbs")]
-impl Far<super::Rdma> {
+impl FabricTransport<super::Rdma> {
     /// Takes the way by devices; nothing was asked yet. Blocks for 5 s at most.
     pub(super) fn take_way(&mut self, options: &super::RdmaOptions) -> Result<()> {
         let frame = self.frame();
@@ -204,7 +204,7 @@ impl Far<super::Rdma> {
     }
 }
 
-impl<W: Wire> Link for Far<W> {
+impl<W: Wire> Transport for FabricTransport<W> {
     const POLLS_MAX: u32 = 1;
     // Each reads a clock.
     const POLLS_PER_CLOCK: u32 = 1;

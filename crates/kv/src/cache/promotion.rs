@@ -6,7 +6,7 @@
 //! first, unless it was read since. The value in the tier stays, so nothing is ever written back,
 //! and nothing is lost with a copy.
 //!
-//! Called under the lock of the partition, but for [`Copied::get`], by who sends a value.
+//! Called under the lock of the partition, but for [`PromotionState::get`], by who sends a value.
 //!
 //! Source: HMSDK (data tiering: values in the larger tier or in both, by the object's need of
 //! bandwidth).
@@ -84,7 +84,7 @@ impl Speeds {
 
 /// The copies of a partition, and what was read of its values.
 #[derive(Debug, Default)]
-pub(crate) struct Near {
+pub(crate) struct PromotionCache {
     speeds: Option<Speeds>,
     limit: u64,
     /// Bytes of all copies.
@@ -98,7 +98,7 @@ pub(crate) struct Near {
     far_bytes: AtomicU64,
 }
 
-/// What [`Near`] has counted.
+/// What [`PromotionCache`] has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NearStats {
     pub promotions: u64,
@@ -107,14 +107,16 @@ pub(crate) struct NearStats {
     pub far_bytes: u64,
 }
 
-impl Near {
+impl PromotionCache {
     /// One of `partitions` equal parts.
-    pub fn new(rule: TierRule, partitions: u64) -> Near {
+    pub fn new(rule: TierRule, partitions: u64) -> PromotionCache {
         match rule {
-            TierRule::Length => Near::default(),
-            TierRule::Bandwidth { memory, speeds } => {
-                Near { speeds: Some(speeds), limit: memory / partitions, ..Near::default() }
-            }
+            TierRule::Length => PromotionCache::default(),
+            TierRule::Bandwidth { memory, speeds } => PromotionCache {
+                speeds: Some(speeds),
+                limit: memory / partitions,
+                ..PromotionCache::default()
+            },
         }
     }
 
@@ -156,7 +158,7 @@ impl Near {
         }
         // Relaxed: a budget.
         self.used.fetch_add(length, Ordering::Relaxed);
-        value.copied.set(NearCopy { bytes: bytes.into(), used: Arc::clone(&self.used) });
+        value.copied.set(PromotedCopy { bytes: bytes.into(), used: Arc::clone(&self.used) });
         // No value of a tier is shorter, so there are others that have no copy any more.
         if order.len() as u64 > self.limit / TIER_VALUE_BYTES_MIN + 64 {
             order.retain(|it| it.upgrade().is_some_and(|value| value.copied.is_there()));
@@ -191,24 +193,24 @@ impl Near {
 
 /// A value's reads in the tier, and its copy, if it has one.
 #[derive(Debug, Default)]
-pub(crate) struct Copied {
+pub(crate) struct PromotionState {
     /// Since it came, or lost its copy.
     reads: AtomicU32,
     /// Whether the copy was read since CLOCK's hand last came by.
     is_used: AtomicBool,
-    copy: Mutex<Option<Arc<NearCopy>>>,
+    copy: Mutex<Option<Arc<PromotedCopy>>>,
 }
 
 /// A copy; its room is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct NearCopy {
+pub(crate) struct PromotedCopy {
     pub bytes: Box<[u8]>,
     used: Arc<AtomicU64>,
 }
 
-impl Copied {
+impl PromotionState {
     /// The copy, for a read.
-    pub fn get(&self) -> Option<Arc<NearCopy>> {
+    pub fn get(&self) -> Option<Arc<PromotedCopy>> {
         let copy = lock(&self.copy).clone()?;
         // Relaxed: a mark that orders nothing.
         self.is_used.store(true, Ordering::Relaxed);
@@ -219,7 +221,7 @@ impl Copied {
         lock(&self.copy).is_some()
     }
 
-    fn set(&self, copy: NearCopy) {
+    fn set(&self, copy: PromotedCopy) {
         *lock(&self.copy) = Some(Arc::new(copy));
         // Relaxed: as above.
         self.is_used.store(false, Ordering::Relaxed);
@@ -247,7 +249,7 @@ impl Copied {
     }
 }
 
-impl Drop for NearCopy {
+impl Drop for PromotedCopy {
     fn drop(&mut self) {
         // Relaxed: a budget; the memory is ordered by its allocator.
         self.used.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);

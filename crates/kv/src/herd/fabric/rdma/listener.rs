@@ -1,11 +1,13 @@
 //! The server's end: the unreliable connection of each client, and each thread's datagrams.
 
 use super::super::THREAD_RECEIVES;
-use super::super::keeper::{DeviceSeat, Devices};
+use super::super::connections::{DeviceClient, Devices};
 use super::datagrams::Datagrams;
-use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
+use super::{
+    ConnectReply, ConnectRequest, DATAGRAM_HEADER_BYTES, DatagramHeader, TransportKind, WireAddress,
+};
 use crate::herd::geometry::Geometry;
-use crate::herd::serving::{self, Bell, Request};
+use crate::herd::serving::{self, Doorbell, IncomingRequest};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::fabric::verbs::device::Domain;
@@ -22,7 +24,7 @@ use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What each thread needs to answer a client, and what the client is told.
-pub(in crate::herd) type Joined = (Vec<Seat>, Vec<u8>);
+pub(in crate::herd) type Joined = (Vec<RdmaClient>, Vec<u8>);
 
 type Shared = Arc<Mutex<Datagrams>>;
 
@@ -31,15 +33,15 @@ fn lock(lane: &Shared) -> MutexGuard<'_, Datagrams> {
 }
 
 /// What a client's unreliable connection consists of, in the order in which it ends.
-struct Connection {
+struct UcConnection {
     pair: QueuePair,
     _frame: Region,
     _domain: Domain,
 }
 
-/// The devices' part of the door; owned by the doorkeeper.
-pub(in crate::herd) struct Door {
-    connections: BTreeMap<u32, Connection>,
+/// The devices of the server; owned by the acceptor.
+pub(in crate::herd) struct RdmaListener {
+    connections: BTreeMap<u32, UcConnection>,
     /// Connected queue pairs that were made and not counted yet.
     made: u64,
     /// Behind the connections, which use it.
@@ -48,40 +50,40 @@ pub(in crate::herd) struct Door {
     device: Device,
 }
 
-impl Door {
+impl RdmaListener {
     /// Opens the device, `NAME[:PORT][/GID]`, and a datagram queue pair for each thread. Errors:
     /// `Verbs`.
-    pub fn open(device: &str, geometry: &Geometry) -> Result<Door, FabricError> {
+    pub fn open(device: &str, geometry: &Geometry) -> Result<RdmaListener, FabricError> {
         let device = Device::open(&device.parse()?)?;
-        let bytes = (LABEL_BYTES as u64).max(8) + geometry.slot_bytes();
+        let bytes = (DATAGRAM_HEADER_BYTES as u64).max(8) + geometry.slot_bytes();
         let lanes = (0..geometry.servers).map(|_| {
             let lane = Datagrams::new(&device, bytes, THREAD_RECEIVES)?;
             Ok(Arc::new(Mutex::new(lane)))
         });
         let lanes = lanes.collect::<Result<_, VerbsError>>()?;
         let completions = Completions::new(&device, 16)?;
-        Ok(Door { connections: BTreeMap::new(), made: 0, completions, lanes, device })
+        Ok(RdmaListener { connections: BTreeMap::new(), made: 0, completions, lanes, device })
     }
 
     /// Where a thread's datagrams come in; it is woken by its bell. Errors: `Io`.
-    pub fn intake(&self, server: u32, bell: Arc<Bell>) -> Result<Intake, FabricError> {
-        Intake::new(Arc::clone(&self.lanes[server as usize]), bell)
+    pub fn source(&self, server: u32, bell: Arc<Doorbell>) -> Result<DatagramSource, FabricError> {
+        DatagramSource::new(Arc::clone(&self.lanes[server as usize]), bell)
     }
 
     fn try_join(
         &mut self,
         client: u32,
         frame: &Window,
-        call: &Call,
+        call: &ConnectRequest,
     ) -> Result<Option<Joined>, VerbsError> {
         let Some(replies) = call.datagrams.address() else { return Ok(None) };
-        let carriage = match call.carriage {
-            1 => Carriage::Connected,
-            2 => Carriage::Datagrams,
+        let kind = match call.kind {
+            1 => TransportKind::Connected,
+            2 => TransportKind::Datagrams,
             _ => return Ok(None),
         };
-        let (mut key, mut connected) = (0, Place::default());
-        if carriage == Carriage::Connected {
+        let (mut key, mut connected) = (0, WireAddress::default());
+        if kind == TransportKind::Connected {
             let Some(to) = call.connected.address() else { return Ok(None) };
             let domain = Domain::new(&self.device)?;
             let region = Region::of_window(&domain, frame, 0, Rights::Remote { atomics: false })?;
@@ -91,29 +93,29 @@ impl Door {
             pair.connect(&to)?;
             self.made += 1;
             (key, connected) = (region.remote_key(), pair.address().into());
-            let connection = Connection { pair, _frame: region, _domain: domain };
+            let connection = UcConnection { pair, _frame: region, _domain: domain };
             self.connections.insert(client, connection);
         }
-        let seats = self.lanes.iter().map(|lane| {
+        let clients = self.lanes.iter().map(|lane| {
             let to = lock(lane).peer(&replies)?;
-            Ok(Seat { lane: Arc::clone(lane), to, carriage })
+            Ok(RdmaClient { lane: Arc::clone(lane), to, kind })
         });
-        let seats = seats.collect::<Result<_, VerbsError>>()?;
-        let consent = Consent { carriage: carriage.number(), key, connected };
-        let mut said = consent.as_bytes().to_vec();
+        let clients = clients.collect::<Result<_, VerbsError>>()?;
+        let reply = ConnectReply { kind: kind.number(), key, connected };
+        let mut said = reply.as_bytes().to_vec();
         for lane in &self.lanes {
-            said.extend_from_slice(Place::from(lock(lane).address()).as_bytes());
+            said.extend_from_slice(WireAddress::from(lock(lane).address()).as_bytes());
         }
-        Ok(Some((seats, said)))
+        Ok(Some((clients, said)))
     }
 }
 
-impl Devices for Door {
-    type Seat = Seat;
-    type Intake = Option<Intake>;
+impl Devices for RdmaListener {
+    type Client = RdmaClient;
+    type Source = Option<DatagramSource>;
 
     fn join(&mut self, client: u32, frame: &Window, call: &[u8]) -> Option<Joined> {
-        let call = Call::read_from_bytes(call).ok()?;
+        let call = ConnectRequest::read_from_bytes(call).ok()?;
         // What a device refuses is the client's to hear: it asked for it.
         self.try_join(client, frame, &call).ok().flatten()
     }
@@ -123,7 +125,7 @@ impl Devices for Door {
     }
 
     fn leave(&mut self, client: u32) {
-        if let Some(Connection { mut pair, .. }) = self.connections.remove(&client) {
+        if let Some(UcConnection { mut pair, .. }) = self.connections.remove(&client) {
             // It is ended right after; a device that refuses to fail it ends it all the same.
             let _ = pair.fail();
         }
@@ -131,16 +133,16 @@ impl Devices for Door {
 }
 
 /// How a thread's replies reach a client.
-pub(in crate::herd) struct Seat {
+pub(in crate::herd) struct RdmaClient {
     /// Before the lane whose domain it is in.
     to: Peer,
     lane: Shared,
-    carriage: Carriage,
+    kind: TransportKind,
 }
 
-impl DeviceSeat for Seat {
+impl DeviceClient for RdmaClient {
     fn is_heard(&self) -> bool {
-        self.carriage == Carriage::Datagrams
+        self.kind == TransportKind::Datagrams
     }
 
     fn reply(&mut self, message: &[u8]) -> bool {
@@ -156,30 +158,30 @@ impl DeviceSeat for Seat {
 }
 
 /// Where the datagrams of a thread come in.
-pub(in crate::herd) struct Intake {
+pub(in crate::herd) struct DatagramSource {
     lane: Shared,
     stop: Arc<WakeEvent>,
     waker: Option<JoinHandle<()>>,
 }
 
-impl Intake {
-    fn new(lane: Shared, bell: Arc<Bell>) -> Result<Intake, FabricError> {
+impl DatagramSource {
+    fn new(lane: Shared, bell: Arc<Doorbell>) -> Result<DatagramSource, FabricError> {
         let io = |what| move |source: std::io::Error| FabricError::Io { what, source };
         let stop = Arc::new(WakeEvent::new().map_err(io("waking a thread"))?);
         let fd = lock(&lane).fd().try_clone_to_owned().map_err(io("waking a thread"))?;
         let told = Arc::clone(&stop);
         let waker = log::spawn("herd-wake", move || wake(&fd, &told, &bell));
         let waker = waker.map_err(io("a thread"))?;
-        Ok(Intake { lane, stop, waker: Some(waker) })
+        Ok(DatagramSource { lane, stop, waker: Some(waker) })
     }
 }
 
-impl serving::Intake for Intake {
-    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+impl serving::RequestSource for DatagramSource {
+    fn poll(&mut self, take: &mut dyn FnMut(&IncomingRequest<'_>)) {
         lock(&self.lane).poll(&mut |message, _| {
-            let Ok((label, image)) = Label::read_from_prefix(message) else { return };
-            let Label { client, window, key } = label;
-            take(&Request { client, window, key, image });
+            let Ok((label, image)) = DatagramHeader::read_from_prefix(message) else { return };
+            let DatagramHeader { client, window, key } = label;
+            take(&IncomingRequest { client, window, key, image });
         });
     }
 
@@ -192,7 +194,7 @@ impl serving::Intake for Intake {
     }
 }
 
-impl Drop for Intake {
+impl Drop for DatagramSource {
     fn drop(&mut self) {
         self.stop.notify();
         if let Some(waker) = self.waker.take() {
@@ -203,7 +205,7 @@ impl Drop for Intake {
 }
 
 /// Rings each time that the device tells of something, which it does when it was asked to.
-fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Bell) {
+fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Doorbell) {
     let Ok(poll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return };
     let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
     let added = epoll::add(&poll, fd, epoll::EventData::new_u64(0), edge);
@@ -217,7 +219,7 @@ fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Bell) {
             return;
         }
         if waited.is_ok() {
-            bell.knock();
+            bell.notify();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What the fast path counts: one [`Tally`] a serving thread, which only that thread changes, and
-//! one of the doorkeeper. Anybody may read them.
+//! What the fast path counts: one [`ThreadCounters`] a serving thread, which only that thread
+//! changes, and one of the acceptor. Anybody may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum HerdCounter {
     Gets,
     Hits,
     Puts,
@@ -34,58 +34,58 @@ pub enum What {
     QueuePairsFailed,
 }
 
-impl What {
+impl HerdCounter {
     /// All, with the names that they are shown by.
-    pub const ALL: [(What, &str); 15] = [
-        (What::Gets, "gets"),
-        (What::Hits, "hits"),
-        (What::Puts, "puts"),
-        (What::Deletes, "deletes"),
-        (What::Parts, "parts"),
-        (What::Refused, "refused"),
-        (What::Repeated, "repeated"),
-        (What::Malformed, "malformed"),
-        (What::Batches, "batches"),
-        (What::Sleeps, "sleeps"),
-        (What::Joined, "joined"),
-        (What::Left, "left"),
-        (What::Rejected, "rejected"),
-        (What::QueuePairs, "queue_pairs"),
-        (What::QueuePairsFailed, "queue_pairs_failed"),
+    pub const ALL: [(HerdCounter, &str); 15] = [
+        (HerdCounter::Gets, "gets"),
+        (HerdCounter::Hits, "hits"),
+        (HerdCounter::Puts, "puts"),
+        (HerdCounter::Deletes, "deletes"),
+        (HerdCounter::Parts, "parts"),
+        (HerdCounter::Refused, "refused"),
+        (HerdCounter::Repeated, "repeated"),
+        (HerdCounter::Malformed, "malformed"),
+        (HerdCounter::Batches, "batches"),
+        (HerdCounter::Sleeps, "sleeps"),
+        (HerdCounter::Joined, "joined"),
+        (HerdCounter::Left, "left"),
+        (HerdCounter::Rejected, "rejected"),
+        (HerdCounter::QueuePairs, "queue_pairs"),
+        (HerdCounter::QueuePairsFailed, "queue_pairs_failed"),
     ];
 }
 
 /// The counters of one thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Tally([AtomicU64; What::ALL.len()]);
+pub struct ThreadCounters([AtomicU64; HerdCounter::ALL.len()]);
 
-impl Tally {
+impl ThreadCounters {
     /// Raises one. For the thread that owns them only: two writers would lose counts.
-    pub fn add(&self, what: What, by: u64) {
+    pub fn add(&self, what: HerdCounter, by: u64) {
         let counter = &self.0[what as usize];
         // Relaxed: one writer; readers want a number that was true at some moment.
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
-    pub fn get(&self, what: What) -> u64 {
+    pub fn get(&self, what: HerdCounter) -> u64 {
         // Relaxed: as above.
         self.0[what as usize].load(Ordering::Relaxed)
     }
 }
 
-/// The counters of a server: each thread's, the doorkeeper's last.
+/// The counters of a server: each thread's, the acceptor's last.
 #[derive(Debug)]
-pub struct Tallies(pub(super) Box<[Tally]>);
+pub struct HerdCounters(pub(super) Box<[ThreadCounters]>);
 
-impl Tallies {
+impl HerdCounters {
     /// Those of a server with so many threads.
-    pub(super) fn new(threads: u32) -> Tallies {
-        Tallies((0..=threads).map(|_| Tally::default()).collect())
+    pub(super) fn new(threads: u32) -> HerdCounters {
+        HerdCounters((0..=threads).map(|_| ThreadCounters::default()).collect())
     }
 
     /// A counter over all threads.
-    pub fn get(&self, what: What) -> u64 {
-        self.0.iter().map(|tally| tally.get(what)).sum()
+    pub fn get(&self, what: HerdCounter) -> u64 {
+        self.0.iter().map(|counters| counters.get(what)).sum()
     }
 }

@@ -5,11 +5,11 @@
 use super::client::WELCOME_WITHIN;
 use super::error::{Error, Result, io_error};
 use super::geometry::Geometry;
-use super::link::{Lane, Link};
+use super::handshake::{FDS, Hello, Welcome};
 use super::message::Head;
 use super::pair;
 use super::slot;
-use super::welcome::{FDS, Hello, Welcome};
+use super::transport::{Lane, Transport};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Drained, Received};
 use rackpool_hw::event::{Interest, Poller, Readiness};
@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 const CONN: u64 = 0;
 
 /// Memory shared with the server.
-pub struct Near {
+pub struct ShmTransport {
     // Dropped before the connection: a client unmaps before it closes.
     memory: Window,
     slots: Vec<Window>,
@@ -35,9 +35,9 @@ pub struct Near {
     conn: ControlConn,
 }
 
-impl Near {
+impl ShmTransport {
     /// Connects; the sizes and the seed of the hash that says which thread a key belongs to.
-    pub(super) fn connect(name: &str, windows: u32) -> Result<(Near, Geometry, u64)> {
+    pub(super) fn connect(name: &str, windows: u32) -> Result<(ShmTransport, Geometry, u64)> {
         let conn = ControlConn::connect(name)?;
         conn.check_peer()?;
         conn.send(Hello::new(windows).as_bytes(), &[])?;
@@ -57,7 +57,7 @@ impl Near {
         let poller = Poller::new().map_err(io_error("waiting"))?;
         poller.add(&conn, CONN, Interest::Read).map_err(io_error("waiting"))?;
         let servers = 0..geometry.servers;
-        let near = Near {
+        let near = ShmTransport {
             slots: servers.clone().map(|s| pair::slots(&memory, &geometry, s)).collect(),
             apart: servers.clone().map(|s| pair::apart(&memory, &geometry, s)).collect(),
             bells: servers.map(|s| pair::bitmap(&bell, s, welcome.clients)).collect(),
@@ -70,7 +70,7 @@ impl Near {
     }
 }
 
-impl Link for Near {
+impl Transport for ShmTransport {
     const POLLS_MAX: u32 = 4096;
     // A look at the clock takes as long as some polls.
     const POLLS_PER_CLOCK: u32 = 256;
@@ -118,9 +118,9 @@ impl Link for Near {
         self.conn.is_closed()
     }
 
-    fn sleep(&mut self, timeout: Duration, is_ready: impl Fn(&Near) -> bool) -> Result<()> {
+    fn sleep(&mut self, timeout: Duration, is_ready: impl Fn(&ShmTransport) -> bool) -> Result<()> {
         self.memory.store(pair::SLEEPING, 1);
-        // Pairs with the fence in keeper.rs::settle: one of the two sees the other.
+        // Pairs with the fence in acceptor.rs::settle: one of the two sees the other.
         self.memory.fence();
         let mut events: Vec<Readiness> = Vec::new();
         if !is_ready(self) {

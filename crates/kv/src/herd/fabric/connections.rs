@@ -1,20 +1,22 @@
-//! The doorkeeper of a fabric: the target that clients write to, their frames, who comes and who
-//! goes. One thread, asleep unless somebody comes, goes, or rings. What it decides ([`Keeper`])
-//! knows neither sockets nor clocks, and runs in virtual time as well.
+//! The acceptor of a fabric: the target that clients write to, their frames, who comes and who
+//! goes. One thread, asleep unless somebody comes, goes, or rings. What it decides
+//! ([`ConnectionManager`]) knows neither sockets nor clocks, and runs in virtual time as well.
 //!
 //! Ordering rule of a frame: revoked (its table word changes, and the fabric's thread has left it)
 //! when its connection ends; dropped by every serving thread; cleared; given out under another key.
 
+use super::super::counters::{HerdCounter, HerdCounters};
 use super::super::engine::{ClientSlots, Replied};
-use super::super::error::StartError;
+use super::super::error::HerdStartError;
 use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
+use super::super::handshake::{Hello, Verdict, Welcome};
 use super::super::message::{HEAD_BYTES, Head};
-use super::super::server::{FabricDoor, Server, io_error};
-use super::super::serving::{Intake, Letter, Post, Request, Seat};
-use super::super::slot::Form;
-use super::super::tally::{Tallies, What};
-use super::super::welcome::{Hello, Verdict, Welcome};
-use super::note::{self, BELL_BYTES, Grant, REPLY_BYTES, Reply};
+use super::super::server::{FabricServerOptions, HerdServer, io_error};
+use super::super::serving::{
+    ClientTransport, CommandQueue, IncomingRequest, RequestSource, WorkerCommand,
+};
+use super::super::slot::SlotFormat;
+use super::messages::{self, BELL_BYTES, FabricReply, Grant, REPLY_BYTES};
 use super::rdma;
 use rackpool_core::addr::{FrameIndex, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
@@ -34,14 +36,14 @@ use zerocopy::IntoBytes;
 /// A connection that was not let in is closed after so long.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often that is looked after, while there are such connections.
-const HELLO_LOOKS: Duration = Duration::from_secs(1);
+const HELLO_POLL: Duration = Duration::from_secs(1);
 /// How long a thread watches on when nobody asks: many round trips, so that who asks one thing
 /// after the other does not ring each time; then it sleeps, and costs nothing.
 const LINGER: Duration = Duration::from_millis(1);
 /// Keys are numbered from a random number below this on: a key of another server is none here.
 const KEY_BITS: u32 = 48;
 
-/// The door's end of its clients' connections. No call but [`Port::pause`] blocks.
+/// The server's end of its clients' connections. No call but [`Port::pause`] blocks.
 pub(in super::super) trait Port: Clone + 'static {
     /// What clients may come by beside it.
     type Devices: Devices;
@@ -70,9 +72,9 @@ pub(in super::super) trait Port: Clone + 'static {
 /// Devices by which requests and replies travel beside the connections.
 pub(in super::super) trait Devices: 'static {
     /// How a thread's replies reach a client.
-    type Seat: DeviceSeat;
+    type Client: DeviceClient;
     /// Where a thread's requests come in.
-    type Intake: Intake;
+    type Source: RequestSource;
 
     /// Lets a client in by the way that its message asks for: what each thread needs to answer it,
     /// and what it is told. `frame` is its request slots.
@@ -80,8 +82,8 @@ pub(in super::super) trait Devices: 'static {
         &mut self,
         client: u32,
         frame: &Window,
-        call: &[u8],
-    ) -> Option<(Vec<Self::Seat>, Vec<u8>)>;
+        on_connect_request: &[u8],
+    ) -> Option<(Vec<Self::Client>, Vec<u8>)>;
 
     /// How many connected queue pairs were made since this was asked last.
     fn take_made(&mut self) -> u64;
@@ -91,11 +93,11 @@ pub(in super::super) trait Devices: 'static {
 }
 
 /// A client that came by devices, at a thread.
-pub(in super::super) trait DeviceSeat: 'static {
+pub(in super::super) trait DeviceClient: 'static {
     /// Whether requests come by datagram, so that there is nothing to watch or to ring.
     fn is_heard(&self) -> bool;
 
-    /// Puts a reply behind those that [`DeviceSeat::ring`] sends; `false` if it does not fit.
+    /// Puts a reply behind those that [`DeviceClient::ring`] sends; `false` if it does not fit.
     fn reply(&mut self, message: &[u8]) -> bool;
 
     /// Sends the replies of a batch.
@@ -103,7 +105,7 @@ pub(in super::super) trait DeviceSeat: 'static {
 }
 
 impl Port for Arc<Target> {
-    type Devices = rdma::Door;
+    type Devices = rdma::RdmaListener;
 
     fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
         Target::send(self, peer, message)
@@ -127,7 +129,7 @@ impl Port for Arc<Target> {
 }
 
 /// A client at a serving thread: its slots, and the connection that its replies go out by.
-pub(in super::super) struct Far<P: Port = Arc<Target>> {
+pub(in super::super) struct FabricClient<P: Port = Arc<Target>> {
     port: P,
     peer: PeerId,
     server: u32,
@@ -137,18 +139,18 @@ pub(in super::super) struct Far<P: Port = Arc<Target>> {
     key: u64,
     message: Vec<u8>,
     /// The way by devices, if it has taken that.
-    rdma: Option<<P::Devices as Devices>::Seat>,
+    rdma: Option<<P::Devices as Devices>::Client>,
 }
 
-impl<P: Port> Far<P> {
+impl<P: Port> FabricClient<P> {
     fn is_heard(&self) -> bool {
-        self.rdma.as_ref().is_some_and(DeviceSeat::is_heard)
+        self.rdma.as_ref().is_some_and(DeviceClient::is_heard)
     }
 }
 
-impl<P: Port> Seat for Far<P> {
-    type Intake = <P::Devices as Devices>::Intake;
-    const FORM: Form = Form::Sealed;
+impl<P: Port> ClientTransport for FabricClient<P> {
+    type Source = <P::Devices as Devices>::Source;
+    const FORM: SlotFormat = SlotFormat::Sealed;
     const LINGER: Duration = LINGER;
     const WAKES_LATER: bool = false;
 
@@ -156,8 +158,8 @@ impl<P: Port> Seat for Far<P> {
         ClientSlots::new(self.requests.clone(), self.replies.clone())
     }
 
-    fn accept(&self, request: &Request<'_>) -> bool {
-        let Request { window, key, image, .. } = request;
+    fn accept(&self, request: &IncomingRequest<'_>) -> bool {
+        let IncomingRequest { window, key, image, .. } = request;
         let bytes = image.len() as u64;
         let end = (u64::from(*window) + 1) * self.slot_bytes;
         let fits = end <= self.requests.bytes()
@@ -178,7 +180,7 @@ impl<P: Port> Seat for Far<P> {
         if self.is_heard() || self.port.mutated(Mutation::StopWatchUntold) {
             return true;
         }
-        let reply = Reply { server: self.server, window: 0, is_watched: false, head: None };
+        let reply = FabricReply { server: self.server, window: 0, is_watched: false, head: None };
         let mut message = Vec::with_capacity(REPLY_BYTES);
         reply.write(&mut message);
         self.port.send(self.peer, &message) != Err(TargetSendError::Busy)
@@ -188,7 +190,7 @@ impl<P: Port> Seat for Far<P> {
         let Replied { window, place: (at, bytes), .. } = replied;
         let is_watched = is_watched || self.is_heard();
         let head = Head::of_words([0, 8, 16].map(|word| self.replies.load(at + word)));
-        let reply = Reply { server: self.server, window, is_watched, head: Some(head) };
+        let reply = FabricReply { server: self.server, window, is_watched, head: Some(head) };
         self.message.clear();
         reply.write(&mut self.message);
         let value_at = self.message.len();
@@ -215,24 +217,24 @@ impl<P: Port> Seat for Far<P> {
 }
 
 /// A connection that was let in.
-struct Guest {
+struct AdmittedClient {
     client: u32,
     windows: u32,
 }
 
 /// Lets clients in, and sees them go.
-pub(in super::super) struct Keeper<P: Port> {
+pub(in super::super) struct ConnectionManager<P: Port> {
     port: P,
     /// Before the pages, into which devices write.
     rdma: Option<P::Devices>,
     memory: Frames,
     geometry: Geometry,
     seed: u64,
-    posts: Vec<Arc<Post<Far<P>>>>,
-    tallies: Arc<Tallies>,
+    queues: Vec<Arc<CommandQueue<FabricClient<P>>>>,
+    counters: Arc<HerdCounters>,
     /// Who has connected and was not let in yet, since when.
-    strangers: BTreeMap<PeerId, Nanos>,
-    guests: BTreeMap<PeerId, Guest>,
+    pending: BTreeMap<PeerId, Nanos>,
+    clients: BTreeMap<PeerId, AdmittedClient>,
     /// Frames that no client has.
     free: Vec<u32>,
     /// Frames that serving threads may still touch.
@@ -264,8 +266,8 @@ impl Frames {
 }
 
 /// The thread that lets clients in.
-pub(in super::super) struct FabricKeeper {
-    keeper: Keeper<Arc<Target>>,
+pub(in super::super) struct FabricAcceptor {
+    manager: ConnectionManager<Arc<Target>>,
     poller: Poller,
     /// Notified when the target has something.
     event: Arc<WakeEvent>,
@@ -276,26 +278,26 @@ pub(in super::super) struct FabricKeeper {
 const EVENT: u64 = 0;
 const STOP: u64 = 1;
 
-impl FabricKeeper {
+impl FabricAcceptor {
     pub(in super::super) fn new(
-        server: &Server,
-        door: &FabricDoor,
+        server: &HerdServer,
+        listener: &FabricServerOptions,
         geometry: Geometry,
-        (posts, rdma): (Vec<Arc<Post<Far>>>, Option<rdma::Door>),
+        (queues, rdma): (Vec<Arc<CommandQueue<FabricClient>>>, Option<rdma::RdmaListener>),
         seed: u64,
-    ) -> Result<FabricKeeper, StartError> {
-        let memory = Frames::new(&geometry, door.clients).map_err(io_error("memory"))?;
+    ) -> Result<FabricAcceptor, HerdStartError> {
+        let memory = Frames::new(&geometry, listener.clients).map_err(io_error("memory"))?;
         let event = Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?);
         let waker = Arc::clone(&event);
         let Frames { layout, pages, table, cells } = memory.clone();
         let target = Target::start(TargetOptions {
-            connections_max: door.clients + FABRIC_GUESTS_MAX,
+            connections_max: listener.clients + FABRIC_GUESTS_MAX,
             // All clients of a run may be of one host.
-            address_max: Some(door.clients + FABRIC_GUESTS_MAX),
-            secret: door.secret.clone(),
+            address_max: Some(listener.clients + FABRIC_GUESTS_MAX),
+            secret: listener.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_, _| ()),
-            ..TargetOptions::new(door.listen, layout, pages, table, cells)
+            ..TargetOptions::new(listener.listen, layout, pages, table, cells)
         })?;
         let stop = Arc::clone(server.stop_event());
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;
@@ -303,51 +305,52 @@ impl FabricKeeper {
         let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
         added.map_err(io_error("waiting for clients"))?;
         let key = random_u64().map_err(io_error("the system's random numbers"))?;
-        let (target, tallies) = (Arc::new(target), Arc::clone(server.tallies()));
-        let keeper = Keeper::new(target, rdma, posts, memory, (geometry, seed, key), tallies);
-        Ok(FabricKeeper { keeper, poller, event, _stop: stop })
+        let (target, counters) = (Arc::new(target), Arc::clone(server.counters()));
+        let manager =
+            ConnectionManager::new(target, rdma, queues, memory, (geometry, seed, key), counters);
+        Ok(FabricAcceptor { manager, poller, event, _stop: stop })
     }
 
     pub(in super::super) fn addr(&self) -> SocketAddr {
-        self.keeper.port.local_addr()
+        self.manager.port.local_addr()
     }
 
     pub(in super::super) fn run(&mut self, is_stopping: &AtomicBool) {
         let mut ready: Vec<Readiness> = Vec::new();
-        // Relaxed: as in `Server::stop`.
+        // Relaxed: as in `HerdServer::stop`.
         while !is_stopping.load(Ordering::Relaxed) {
-            let timeout = self.keeper.looks_after();
+            let timeout = self.manager.poll_after();
             if self.poller.wait(timeout, &mut ready).is_err() {
-                std::thread::sleep(HELLO_LOOKS);
+                std::thread::sleep(HELLO_POLL);
             }
             ready.clear();
             self.event.drain();
-            self.keeper.turn();
+            self.manager.poll_once();
         }
     }
 }
 
-impl<P: Port> Keeper<P> {
+impl<P: Port> ConnectionManager<P> {
     /// Of a port whose clients write into `memory`; `key` is random.
     pub(in super::super) fn new(
         port: P,
         rdma: Option<P::Devices>,
-        posts: Vec<Arc<Post<Far<P>>>>,
+        queues: Vec<Arc<CommandQueue<FabricClient<P>>>>,
         memory: Frames,
         (geometry, seed, key): (Geometry, u64, u64),
-        tallies: Arc<Tallies>,
-    ) -> Keeper<P> {
-        Keeper {
+        counters: Arc<HerdCounters>,
+    ) -> ConnectionManager<P> {
+        ConnectionManager {
             port,
             rdma,
             free: (0..memory.layout.frame_count).rev().collect(),
             memory,
             geometry,
             seed,
-            posts,
-            tallies,
-            strangers: BTreeMap::new(),
-            guests: BTreeMap::new(),
+            queues,
+            counters,
+            pending: BTreeMap::new(),
+            clients: BTreeMap::new(),
             leaving: Vec::new(),
             key: key >> (u64::BITS - KEY_BITS),
             events: Vec::new(),
@@ -355,70 +358,70 @@ impl<P: Port> Keeper<P> {
     }
 
     /// When it has to look although nothing happens.
-    pub(in super::super) fn looks_after(&self) -> Option<Duration> {
-        (!self.strangers.is_empty()).then_some(HELLO_LOOKS)
+    pub(in super::super) fn poll_after(&self) -> Option<Duration> {
+        (!self.pending.is_empty()).then_some(HELLO_POLL)
     }
 
-    pub(in super::super) fn turn(&mut self) {
+    pub(in super::super) fn poll_once(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         self.port.poll(&mut events);
         for event in events.drain(..) {
-            self.hear(event);
+            self.on_event(event);
         }
         self.events = events;
-        self.close_strangers();
+        self.close_pending();
     }
 
-    fn count(&self, what: What) {
-        self.tallies.0[self.posts.len()].add(what, 1);
+    fn count(&self, what: HerdCounter) {
+        self.counters.0[self.queues.len()].add(what, 1);
     }
 
-    fn hear(&mut self, event: FabricEvent) {
+    fn on_event(&mut self, event: FabricEvent) {
         match event {
             FabricEvent::Connected { peer } => {
-                self.strangers.insert(peer, self.port.now_ns());
+                self.pending.insert(peer, self.port.now_ns());
             }
-            FabricEvent::Received { peer, message } => match self.guests.get(&peer) {
-                Some(Guest { client, windows }) => {
+            FabricEvent::Received { peer, message } => match self.clients.get(&peer) {
+                Some(AdmittedClient { client, windows }) => {
                     let (client, windows) = (*client, *windows);
                     match message.len() {
-                        BELL_BYTES => self.ring(peer, client, note::read_bell(&message)),
-                        _ => self.call(peer, client, windows, &message),
+                        BELL_BYTES => self.ring(peer, client, messages::read_bell(&message)),
+                        _ => self.on_connect_request(peer, client, windows, &message),
                     }
                 }
-                None if self.strangers.contains_key(&peer) => self.greet(peer, &message),
+                None if self.pending.contains_key(&peer) => self.on_hello(peer, &message),
                 None => {}
             },
             FabricEvent::ReceivedImm { peer, imm } => {
                 // Who was not let in has no key, so nothing that it writes is executed.
-                if let Some(guest) = self.guests.get(&peer) {
-                    self.ring(peer, guest.client, Some(imm));
+                if let Some(client) = self.clients.get(&peer) {
+                    self.ring(peer, client.client, Some(imm));
                 }
             }
-            FabricEvent::Closed { peer, .. } => self.part(peer),
+            FabricEvent::Closed { peer, .. } => self.on_closed(peer),
             FabricEvent::Completed { .. } => {}
         }
     }
 
     /// A client rings for a serving thread.
     fn ring(&self, peer: PeerId, client: u32, server: Option<u32>) {
-        match server.and_then(|server| self.posts.get(server as usize)) {
-            Some(post) => post.bell.ring(client),
+        match server.and_then(|server| self.queues.get(server as usize)) {
+            Some(queue) => queue.bell.ring(client),
             // It speaks nonsense.
             None => self.port.close(peer),
         }
     }
 
-    fn greet(&mut self, peer: PeerId, message: &[u8]) {
+    fn on_hello(&mut self, peer: PeerId, message: &[u8]) {
         let message = match Hello::read(message).and_then(|hello| self.admit(peer, hello)) {
             Ok((client, welcome, grant)) => {
-                self.strangers.remove(&peer);
-                self.guests.insert(peer, Guest { client, windows: welcome.windows });
-                self.count(What::Joined);
+                self.pending.remove(&peer);
+                self.clients.insert(peer, AdmittedClient { client, windows: welcome.windows });
+                self.count(HerdCounter::Joined);
                 [welcome.as_bytes(), grant.as_bytes()].concat()
             }
             Err(verdict) => {
-                self.count(What::Rejected);
+                self.count(HerdCounter::Rejected);
                 Welcome::new(verdict, self.geometry, self.memory.layout.frame_count)
                     .as_bytes()
                     .to_vec()
@@ -451,9 +454,9 @@ impl<P: Port> Keeper<P> {
         }
         self.key += 1;
         table.store(table_word(frame), self.key);
-        for (server, post) in (0..).zip(&self.posts) {
-            let seat = self.seat(peer, client, (server, windows), None);
-            post.send(Letter::Enter { client, seat });
+        for (server, queue) in (0..).zip(&self.queues) {
+            let transport = self.transport(peer, client, (server, windows), None);
+            queue.send(WorkerCommand::Attach { client, transport });
         }
         let mut welcome = Welcome::new(Verdict::Welcome, geometry, layout.frame_count);
         (welcome.client, welcome.seed) = (client, self.seed);
@@ -461,18 +464,18 @@ impl<P: Port> Keeper<P> {
     }
 
     /// A client at a thread.
-    fn seat(
+    fn transport(
         &self,
         peer: PeerId,
         client: u32,
         (server, windows): (u32, u32),
-        rdma: Option<<P::Devices as Devices>::Seat>,
-    ) -> Far<P> {
+        rdma: Option<<P::Devices as Devices>::Client>,
+    ) -> FabricClient<P> {
         let geometry = Geometry { windows, ..self.geometry };
         let bytes = u64::from(windows) * geometry.slot_bytes();
         let Frames { layout, pages, table, .. } = &self.memory;
         let at = layout.frame_offset(FrameIndex(client)) + geometry.offset(server, 0, 0);
-        Far {
+        FabricClient {
             port: self.port.clone(),
             peer,
             server,
@@ -486,40 +489,40 @@ impl<P: Port> Keeper<P> {
     }
 
     /// A client that was let in, and has asked nothing yet, asks for the way by devices.
-    fn call(&mut self, peer: PeerId, client: u32, windows: u32, message: &[u8]) {
+    fn on_connect_request(&mut self, peer: PeerId, client: u32, windows: u32, message: &[u8]) {
         let Frames { layout, pages, .. } = &self.memory;
         let offset = layout.frame_offset(FrameIndex(client));
         let frame = pages.slice(offset, layout.pages.page_bytes());
         // A second call would find its frame in use.
-        let door = self.rdma.as_mut();
-        let joined = door.and_then(|door| {
-            door.leave(client);
-            door.join(client, &frame, message)
+        let listener = self.rdma.as_mut();
+        let joined = listener.and_then(|listener| {
+            listener.leave(client);
+            listener.join(client, &frame, message)
         });
         let made = self.rdma.as_mut().map_or(0, Devices::take_made);
-        self.tallies.0[self.posts.len()].add(What::QueuePairs, made);
-        let Some((seats, consent)) = joined else {
+        self.counters.0[self.queues.len()].add(HerdCounter::QueuePairs, made);
+        let Some((transports, consent)) = joined else {
             // What is no consent is a refusal.
             let _ = self.port.send(peer, &[0; 40]);
             return;
         };
-        for ((server, post), rdma) in (0..).zip(&self.posts).zip(seats) {
-            let seat = self.seat(peer, client, (server, windows), Some(rdma));
-            post.send(Letter::Leave { client, done: Arc::default() });
-            post.send(Letter::Enter { client, seat });
+        for ((server, queue), rdma) in (0..).zip(&self.queues).zip(transports) {
+            let transport = self.transport(peer, client, (server, windows), Some(rdma));
+            queue.send(WorkerCommand::Detach { client, done: Arc::default() });
+            queue.send(WorkerCommand::Attach { client, transport });
         }
         // A client that is gone already is heard of next.
         let _ = self.port.send(peer, &consent);
     }
 
-    fn part(&mut self, peer: PeerId) {
-        self.strangers.remove(&peer);
-        let Some(Guest { client, .. }) = self.guests.remove(&peer) else { return };
+    fn on_closed(&mut self, peer: PeerId) {
+        self.pending.remove(&peer);
+        let Some(AdmittedClient { client, .. }) = self.clients.remove(&peer) else { return };
         self.revoke(FrameIndex(client));
-        self.count(What::Left);
+        self.count(HerdCounter::Left);
         let done = Arc::new(());
-        for post in &self.posts {
-            post.send(Letter::Leave { client, done: Arc::clone(&done) });
+        for queue in &self.queues {
+            queue.send(WorkerCommand::Detach { client, done: Arc::clone(&done) });
         }
         self.leaving.push((client, done));
     }
@@ -530,8 +533,8 @@ impl<P: Port> Keeper<P> {
         if self.port.mutated(Mutation::KeepFrameKey) {
             return;
         }
-        if let Some(door) = &mut self.rdma {
-            door.leave(frame.0);
+        if let Some(listener) = &mut self.rdma {
+            listener.leave(frame.0);
         }
         let Frames { table, cells, .. } = &self.memory;
         table.store(table_word(frame), 0);
@@ -544,12 +547,12 @@ impl<P: Port> Keeper<P> {
     }
 
     /// Closes connections that were not let in and do not go.
-    fn close_strangers(&self) {
-        if self.strangers.is_empty() {
+    fn close_pending(&self) {
+        if self.pending.is_empty() {
             return;
         }
         let now_ns = self.port.now_ns();
-        for (peer, since_ns) in &self.strangers {
+        for (peer, since_ns) in &self.pending {
             if now_ns.saturating_sub(*since_ns) > HELLO_WITHIN.as_nanos() as u64 {
                 self.port.close(*peer);
             }
