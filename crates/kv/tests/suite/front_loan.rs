@@ -2,7 +2,6 @@
 //! value was when it was asked for.
 
 use crate::peers::{ask, connect, ours_of};
-use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::Server;
 use std::io::{Read, Write};
