@@ -1,5 +1,5 @@
-//! Defects of the published code of Rcmp in what it makes of the use of pages, as scenarios that must
-//! go right here.
+//! Defects of the published code of Rcmp in what it makes of the use of pages, as scenarios that
+//! must go right here.
 
 use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::PageId;

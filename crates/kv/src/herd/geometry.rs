@@ -3,7 +3,7 @@
 //! HERD's request region has a slot for each server thread, client and window, NS·NC·W of them, and
 //! every client may write all. Here each client has request memory of its own, NS·W slots: shared
 //! with the server alone (`pair.rs`), or a frame of the fabric's target (`fabric/connections.rs`).
-//! It may write no other, so it harms nobody else. So both transports use the formula with one client
+//! It may write no other. So both transports use the formula with one client
 //! ([`Geometry::clients`] is 1) for each of these memories.
 //!
 //! Source: HERD §4.2 (request region, slot formula); a memory for each client is decision 0045.

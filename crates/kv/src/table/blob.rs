@@ -280,7 +280,10 @@ mod tests {
             ),
             far in any::<Option<(u64, u64, u64)>>(),
         ) {
-            let external = |(addr, bytes, checksum)| ExternalValue { addr: GAddr(addr), bytes, checksum };
+            let external = |(addr, bytes, checksum)| {
+                let addr = GAddr(addr);
+                ExternalValue { addr, bytes, checksum }
+            };
             let far = far.map(external);
             let bytes = build(&pairs, far);
             prop_assert!(verifies(&bytes, STAMP));

@@ -1,8 +1,8 @@
 //! What a node's or a pool's accesses may end in, behind one interface: a channel, a channel behind
 //! a link (CXL memory), or a fixed time (an idle memory, for references).
 //!
-//! All speak in cycles of their own clock ([`DramMedium::t_ck_ps`]). Refused requests, completions and
-//! waiting are as of [`Channel`].
+//! All speak in cycles of their own clock ([`DramMedium::t_ck_ps`]). Refused requests, completions
+//! and waiting are as of [`Channel`].
 
 use super::Cycle;
 use super::channel::{Channel, ChannelCounts, Completion, Full, NEVER, Request};

@@ -1,6 +1,5 @@
 //! One connection of an endpoint: its queue of work requests and how far each is, the keys of the
 //! target's frames that it knows, its control line, and its way back after a failure.
-//!
 //! Order: work is posted in the order of posting and completed to its user in that order. READ,
 //! WRITE and WRITE_IMM are the device's; SEND, and atomics unless the device's are good enough,
 //! are messages to the target, which answers. One-sided work waits for atomics that are messages;
