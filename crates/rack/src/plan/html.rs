@@ -10,7 +10,8 @@ use super::stats::Estimate;
 use super::summary::SCHEMA;
 use super::tables::{self, SHOWN_MAX, number, shown};
 use crate::plot::Stacks;
-use rackpool_sim::report::{Cell, Escaped, Table};
+use rackpool_sim::report::{Cell, Table};
+use rackpool_stats::html::Escaped;
 use std::fmt::Write;
 use xxhash_rust::xxh3::xxh3_64;
 
