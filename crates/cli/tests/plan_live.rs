@@ -4,7 +4,7 @@ mod common;
 
 use common::{Dir, Server, WITHIN, run, told};
 use rackpool_core::addr::{PageId, RackId};
-use rackpool_core::placement::{Entry, ReplayError};
+use rackpool_core::placement::{RecordedEvent, ReplayError};
 use rackpool_core::policy::{Decision, Reason};
 use rackpool_rack::live::{Line, Recording, RecordingError, Report};
 use std::path::Path;
@@ -48,10 +48,10 @@ impl Live {
 fn with_another_choice(text: &str) -> String {
     let mut is_changed = false;
     let lines = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
-        Line::Entry(Entry::Pick(mut pick)) if !is_changed && pick.chosen.is_some() => {
+        Line::Entry(RecordedEvent::Pick(mut pick)) if !is_changed && pick.chosen.is_some() => {
             is_changed = true;
             pick.chosen = pick.chosen.map(|rack| RackId((rack.0 + 1) % 3));
-            Line::Entry(Entry::Pick(pick)).to_text()
+            Line::Entry(RecordedEvent::Pick(pick)).to_text()
         }
         line => line.to_text(),
     });

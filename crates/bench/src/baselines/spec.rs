@@ -3,7 +3,7 @@
 
 use super::error::{Error, Result};
 use rackpool_core::baselines::{
-    CLIENTS_MAX, Connection, Exchange, LANES_MAX, Request, System, Table, Way,
+    CLIENTS_MAX, Connection, Exchange, KeyTable, LANES_MAX, Request, System, Way,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -118,8 +118,8 @@ impl Spec {
 
     /// The sizes of its table; of an emulated one those that its table would have.
     #[must_use]
-    pub fn table(&self) -> Option<Table> {
-        Table::new(self.system(), self.keys, self.value_bytes)
+    pub fn table(&self) -> Option<KeyTable> {
+        KeyTable::new(self.system(), self.keys, self.value_bytes)
     }
 
     /// Whether answers come by WRITE.

@@ -5,7 +5,7 @@ use crate::args::{MasterAt, PlanArgs};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output;
-use rackpool_core::placement::{Entry, entries_of};
+use rackpool_core::placement::{RecordedEvent, entries_of};
 use rackpool_rack::live::{
     Counters, Header, Heat, Line, RackCounters, Recording, RecordingError, SCHEMA,
 };
@@ -102,7 +102,7 @@ impl Log {
             let broken = || Failure::new("protocol", "the master's log of choices makes no sense");
             let (entries, used) = entries_of(&self.rest).ok_or_else(broken)?;
             self.rest.drain(..used);
-            let line = |entry: Entry| Line::Entry(entry).to_text();
+            let line = |entry: RecordedEvent| Line::Entry(entry).to_text();
             text.extend(entries.into_iter().map(line));
         }
     }

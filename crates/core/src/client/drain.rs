@@ -18,7 +18,7 @@ use super::{Client, Io, Migrate, Need, OWN, Operation, Step};
 use crate::addr::{PageId, RackId};
 use crate::constants::{DRAIN_PAGES_MAX, DRAIN_REASONS_MAX, RACKS_MAX};
 use crate::error::{Error, Result};
-use crate::member::{DrainReply, DrainReport, DrainRequest, MemberAnswer, MemberCall, Standing};
+use crate::member::{DrainReply, DrainReport, DrainRequest, MemberAnswer, MemberCall, RackState};
 use crate::seam::{Mem, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 use std::collections::VecDeque;
@@ -266,7 +266,7 @@ impl<M: Mem> Operation<M> for DrainTurn<'_> {
             }
             Stage::Leave => {
                 let drained = match answer {
-                    Ok(MasterAnswer::Member(MemberAnswer::Standing(Standing::Left))) => {
+                    Ok(MasterAnswer::Member(MemberAnswer::RackState(RackState::Left))) => {
                         Drained::Left
                     }
                     Ok(_) => return Err(unexpected("master", "a rack that leaves")),

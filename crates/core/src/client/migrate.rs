@@ -22,7 +22,7 @@ use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
 use crate::constants::{MOVE_BITMAP_WORDS_MAX, MOVE_CHUNK_BYTES};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
-use crate::wire::{MasterAnswer, MasterCall, PageHome, PageKeep, Reply, Request, Resolved};
+use crate::wire::{MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, Resolved};
 
 /// Where the move stands: what is asked for next, or whose answer is awaited.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ enum Stage {
     MoveIn,
     MoveOut,
     Copy(Copy),
-    Commit(PageKeep),
+    Commit(PageMetadata),
     /// The page has moved.
     Settle(PageHome),
     GiveUp(Error),
@@ -45,7 +45,7 @@ enum Stage {
 #[derive(Debug)]
 struct Copy {
     key: Generation,
-    keep: PageKeep,
+    keep: PageMetadata,
     /// Bytes of the page that have arrived.
     done: u64,
     /// Whether the next chunk is in the buffer.

@@ -17,7 +17,7 @@ use super::{Access, Client, Io, LinkId, Need, Operation, Reach, Step};
 use crate::addr::{GAddr, PageId};
 use crate::constants::PAGE_ID_LEASE;
 use crate::error::{Error, Result};
-use crate::rrpc::{Bytes, CALLS_MAX, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
+use crate::rrpc::{Bytes, CALLS_MAX, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};
 use crate::seam::{Exposure, Mem, Mutation};
 use crate::wire::{MasterAnswer, PageHome, Reply, Request};
 
@@ -66,7 +66,7 @@ impl<M: Mem> Client<M> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Fetches; up to this length the answer carries the data, bytes.
-    Fetch(Extent, u32),
+    Fetch(FetchExtent, u32),
     /// Fetches so many bytes into the caller's buffer, piece 0, which is as long or longer; up to
     /// the second length the answer carries them.
     FetchInto(u64, u32),
@@ -117,7 +117,7 @@ impl Rpc {
                 if *bytes > u64::from(*inline_bytes_max) {
                     self.exposed = io.expose(link, 0, 0, *bytes).map(|exposure| (link, exposure));
                 }
-                (Extent::Bytes(*bytes), *inline_bytes_max)
+                (FetchExtent::Bytes(*bytes), *inline_bytes_max)
             }
         };
         let into = self.exposed.map(|(_, exposure)| exposure);
@@ -139,7 +139,7 @@ impl Rpc {
             }
             (Reply::Fetched(mut fetched), What::Fetch(..) | What::FetchInto(..)) => {
                 let (extent, inline_bytes_max) = match &self.what {
-                    What::FetchInto(bytes, max) => (Extent::Bytes(*bytes), *max),
+                    What::FetchInto(bytes, max) => (FetchExtent::Bytes(*bytes), *max),
                     What::Fetch(extent, max) => (*extent, *max),
                     What::Store(_) => unreachable!("matched above"),
                 };
@@ -158,16 +158,16 @@ impl Rpc {
 }
 
 /// The answer carries what was asked for, and no more.
-fn check_fetched(fetched: &Fetched, extent: Extent, inline_bytes_max: u32) -> Result<()> {
+fn check_fetched(fetched: &Fetched, extent: FetchExtent, inline_bytes_max: u32) -> Result<()> {
     let length_fits = match extent {
-        Extent::Bytes(bytes) => fetched.bytes == bytes,
-        Extent::Object => true,
+        FetchExtent::Bytes(bytes) => fetched.bytes == bytes,
+        FetchExtent::Object => true,
     };
     let data_fits = match &fetched.carried {
         Carried::Inline(data) => {
             data.0.len() as u64 == fetched.bytes && data.0.len() as u64 <= inline_bytes_max.into()
         }
-        Carried::Written => extent != Extent::Object,
+        Carried::Written => extent != FetchExtent::Object,
         Carried::Not => true,
     };
     if length_fits && data_fits { Ok(()) } else { Err(unexpected("daemon", "a call for data")) }
@@ -247,7 +247,7 @@ impl<M: Mem> Operation<M> for Rpc {
 #[derive(Debug)]
 pub struct Calls<'a> {
     addrs: &'a [GAddr],
-    extent: Extent,
+    extent: FetchExtent,
     inline_bytes_max: u32,
     /// Which of them are not asked yet, the next one last.
     left: Vec<usize>,
@@ -258,7 +258,7 @@ pub struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     /// Fetches what is at each address; up to `inline_bytes_max` bytes the answer carries it.
-    pub fn new(addrs: &'a [GAddr], extent: Extent, inline_bytes_max: u32) -> Self {
+    pub fn new(addrs: &'a [GAddr], extent: FetchExtent, inline_bytes_max: u32) -> Self {
         let left = (0..addrs.len()).rev().collect();
         let inline_bytes_max = inline_bytes_max.min(INLINE_BYTES_MAX);
         Self { addrs, extent, inline_bytes_max, left, asked: None, said: vec![None; addrs.len()] }

@@ -23,7 +23,7 @@ use crate::constants::{
     FABRIC_OUTSTANDING_MAX, REPLICA_PLACES_MAX, REPLICA_TRIES_MAX, SHARERS_MAX, STALE_RETRIES_MAX,
 };
 use crate::error::{Error, Result};
-use crate::replica::{EntryWord, Place};
+use crate::replica::{EntryWord, ReplicaLocation};
 use crate::seam::{Mem, Mutation, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, Reply, Request};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub(super) struct Known(BTreeMap<PageId, KnownPage>);
 #[derive(Debug)]
 struct KnownPage {
     home: Home,
-    places: Vec<Place>,
+    places: Vec<ReplicaLocation>,
     /// So many writes are left to the home.
     by_home: u32,
     /// Whether the last write by it was done everywhere: else the home is asked again.
@@ -49,7 +49,7 @@ struct KnownPage {
 }
 
 impl Known {
-    fn note(&mut self, page: PageId, home: Home, places: Vec<Place>) {
+    fn note(&mut self, page: PageId, home: Home, places: Vec<ReplicaLocation>) {
         if self.0.len() >= SHARERS_MAX {
             self.0.clear();
         }
@@ -93,7 +93,7 @@ enum Sent {
 
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    place: Place,
+    place: ReplicaLocation,
     /// Where the entry's word and the bytes are.
     word: Option<Translation>,
     data: Option<Translation>,
@@ -228,8 +228,9 @@ impl Spread {
         one.stage = match reply {
             Ok(Reply::Sharers(sharers)) if sharers.key == one.home.generation => {
                 let starts_page = |at| client.geometry().offset(at) == 0;
-                let is_sound =
-                    |place: &Place| place.word.0.is_multiple_of(8) && starts_page(place.data);
+                let is_sound = |place: &ReplicaLocation| {
+                    place.word.0.is_multiple_of(8) && starts_page(place.data)
+                };
                 if !sharers.places.iter().all(is_sound) {
                     return Err(unexpected("daemon", "where replicas are"));
                 }
@@ -295,7 +296,7 @@ impl Spread {
 }
 
 impl Target {
-    fn new(place: Place) -> Target {
+    fn new(place: ReplicaLocation) -> Target {
         Target { place, word: None, data: None, add: Sent::Not, copy: Sent::Not }
     }
 }
@@ -362,7 +363,7 @@ impl UnderWay {
         }
         let mut missing = None;
         for target in &mut *work.targets {
-            let Place { word, data, .. } = target.place;
+            let ReplicaLocation { word, data, .. } = target.place;
             for (addr, found) in [(word, &mut target.word), (data, &mut target.data)] {
                 let page = client.geometry().page(addr);
                 *found = found.or_else(|| client.translation(page).copied());

@@ -2,7 +2,7 @@
 //! exposed.
 
 use super::*;
-use crate::rrpc::{Bytes, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
+use crate::rrpc::{Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};
 use crate::seam::Exposure;
 
 /// A fabric that exposes buffers and does nothing else.
@@ -90,12 +90,12 @@ fn asked_in_batch(step: Result<Step<Brought>, Error>) -> Request {
 #[test]
 fn a_call_goes_to_the_rack_of_the_pages_beside_and_brings_the_place() {
     let (mut client, mut io) = (guessing(), Exposing::default());
-    let what = What::Fetch(Extent::Bytes(3), 512);
+    let what = What::Fetch(FetchExtent::Bytes(3), 512);
     let mut op = Rpc::new(&client, addr(FAR, 8), what);
     let request = asked_in_batch(step(&mut client, &mut io, &mut op));
     let into = None;
     let expected =
-        Fetch { addr: addr(FAR, 8), extent: Extent::Bytes(3), inline_bytes_max: 512, into };
+        Fetch { addr: addr(FAR, 8), extent: FetchExtent::Bytes(3), inline_bytes_max: 512, into };
     assert_eq!(request, Request::Fetch(expected));
     op.on_replies(&mut client, vec![inline(b"abc")]).unwrap();
     let Ok(Step::Done(Brought::Fetched(said))) = step(&mut client, &mut io, &mut op) else {
@@ -136,8 +136,8 @@ fn a_wrong_guess_or_a_lost_connection_is_followed_by_the_sure_way() {
 fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.count_use(true);
-    let (fetch, store) = (What::Fetch(Extent::Bytes(3), 512), What::Store(Bytes(vec![1])));
-    let later = What::Fetch(Extent::Bytes(1000), 0);
+    let (fetch, store) = (What::Fetch(FetchExtent::Bytes(3), 512), What::Store(Bytes(vec![1])));
+    let later = What::Fetch(FetchExtent::Bytes(1000), 0);
     for (what, reply) in [
         (fetch.clone(), inline(b"abc")),
         (store, Ok(Reply::Stored(place()))),
@@ -152,7 +152,7 @@ fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() 
     }
     let both = [addr(FAR, 0), addr(101, 0)];
     client.forget(PageId(FAR));
-    let mut calls = Calls::new(&both, Extent::Bytes(3), 512);
+    let mut calls = Calls::new(&both, FetchExtent::Bytes(3), 512);
     assert!(matches!(calls.step(&mut client, &mut io), Ok(Step::Need(Need::Batch(LINK, _)))));
     let beside = Fetched { home: home(101, 1, 4, 40), bytes: 3, carried: Carried::Not };
     calls.on_replies(&mut client, vec![inline(b"abc"), Ok(Reply::Fetched(beside))]).unwrap();
@@ -175,7 +175,7 @@ fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() 
 fn a_page_that_has_moved_is_looked_up_again_and_asked_for_there() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.install(LINK, &[place()]).unwrap();
-    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Bytes(8), 64));
+    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(FetchExtent::Bytes(8), 64));
     let first = step(&mut client, &mut io, &mut op);
     assert!(matches!(first, Ok(Step::Need(Need::Daemon(LINK, Request::Fetch(_))))));
     op.on_reply(&mut client, Err(Error::NotMapped { addr: addr(FAR, 0) })).unwrap();
@@ -263,14 +263,14 @@ fn an_answer_that_does_not_fit_is_a_broken_protocol() {
     ];
     for reply in wrong {
         let (mut client, mut io) = (guessing(), Exposing::default());
-        let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Bytes(8), 64));
+        let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(FetchExtent::Bytes(8), 64));
         asked_in_batch(step(&mut client, &mut io, &mut op));
         op.on_replies(&mut client, vec![reply.clone()]).unwrap();
         let said = step(&mut client, &mut io, &mut op);
         assert_eq!(said.unwrap_err().code(), "protocol", "{reply:?}");
     }
     let (mut client, mut io) = (guessing(), Exposing::default());
-    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Object, 4));
+    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(FetchExtent::Object, 4));
     asked_in_batch(step(&mut client, &mut io, &mut op));
     op.on_replies(&mut client, vec![inline(&[0; 5])]).unwrap();
     assert!(step(&mut client, &mut io, &mut op).is_err(), "more than was wished for");
@@ -287,7 +287,7 @@ fn many_calls_go_in_batches_to_the_racks_that_are_guessed() {
     let unknown = addr(9 * lease, 0);
     let mut addrs = vec![unknown, addr(100, 0)];
     (0..40).for_each(|n| addrs.extend([near(n), far(n)]));
-    let mut op = Calls::new(&addrs, Extent::Object, u32::MAX);
+    let mut op = Calls::new(&addrs, FetchExtent::Object, u32::MAX);
     let mut batches = Vec::new();
     let said = loop {
         let step = op.step(&mut client, &mut io).unwrap();

@@ -10,7 +10,7 @@ use super::zipf::Keys;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
-use rackpool_core::baselines::{Ack, Exchange, Get, Plan, Request, SLOT_BYTES, Then};
+use rackpool_core::baselines::{Ack, Exchange, Get, KvRequest, Plan, SLOT_BYTES, Then};
 use rackpool_core::seam::{FabricEvent, PeerId, Sge, Verb};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -138,7 +138,7 @@ impl Client {
             false => self.number % self.load.servers,
         };
         let value = is_put.then(|| self.value(key));
-        let request = Request { key, lane, value, client: self.number, peer: 0 };
+        let request = KvRequest { key, lane, value, client: self.number, peer: 0 };
         let payload = request.encode();
         let bytes = payload.len() as u64;
         let sent = &mut self.sent[server as usize];
