@@ -137,7 +137,7 @@ fn commands_of_resp_may_be_parted_at_each_byte() {
         .as_bytes(),
     );
     let said = String::from_utf8(said).unwrap();
-    for part in ["+PONG\r\n+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n", "$3\r\na b\r\n", "-ERR Dialect error"]
+    for part in ["+PONG\r\n+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n", "$3\r\na b\r\n", "-ERR Protocol error"]
     {
         assert!(said.contains(part), "{part:?} in {said}");
     }
