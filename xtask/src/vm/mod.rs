@@ -103,9 +103,26 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
             }
         }
     }
+    // Guests without hardware support are slow, and peers that are slow count as dead.
+    if failed.len() <= RERUN_MAX {
+        failed.retain(|name| {
+            println!("vm: {name} is run again, alone");
+            let again = SCENARIOS.iter().find(|scenario| scenario.name == *name);
+            let (seconds, outcome) = rig.timed(again.expect("it ran before"));
+            let Err(why) = outcome else {
+                passed.push(format!("{name} {seconds:.1} s (UNSTEADY, passed when run again)"));
+                return false;
+            };
+            println!("vm: {name} FAILED after {seconds:.1} s: {why}");
+            true
+        });
+    }
     println!("vm: passed: {}", passed.join(", "));
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
+
+/// So many scenarios that failed are run once more (decision 0032).
+const RERUN_MAX: usize = 2;
 
 /// All scenarios, as a step of `ci`.
 pub fn step(context: &Context) -> Result<(), String> {
