@@ -1,14 +1,22 @@
-//! Runs operations of the client engine: does what they need and hands over the answers. Blocking
-//! calls go through [`drive`]; [`advance`] is one step of it, shared with submissions.
+//! Runs operations of the client engine: does what they ask for where they ask for it, so that
+//! their futures never pend. Blocking calls go through [`drive`]; submissions and flushes go on by
+//! [`Driver::run`] and wait for the fabric themselves.
 
 use crate::clock;
 use crate::links::Links;
 use crate::submit::Submissions;
-use rackpool_core::client::{Client, Io, LinkId, Need, Operation, Step};
-use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest};
-use rackpool_core::{Error, Result};
+use rackpool_core::client::{Client, Context, Io, LinkId};
+use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest, WorkStatus};
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, ScopedBuffers};
 use rackpool_hw::window::Window;
+use std::pin::pin;
+use std::task::{Poll, Waker};
+
+/// How long a peer is told that an operation was given up, ms. By then it knows itself.
+const GIVE_UP_MS: u64 = LEASE_MS_DEFAULT;
 
 /// The local buffers of an operation.
 #[derive(Clone, Copy)]
@@ -23,115 +31,164 @@ pub(crate) enum Buffers<'b> {
     Packed(BufId, &'b [u64]),
 }
 
-/// How far [`advance`] came.
-pub(crate) enum Advanced<T> {
-    /// Done.
-    Done(T),
-    /// Work requests are under way.
-    Posted,
+/// The parts of a handle that an operation works with.
+pub(crate) struct Parts<'a> {
+    pub(crate) client: &'a mut Client<Window>,
+    pub(crate) links: &'a mut Links,
+    pub(crate) endpoint: &'a mut Endpoint,
+    /// They get their completions while an operation waits for its own.
+    pub(crate) submissions: Option<&'a mut Submissions>,
 }
 
-/// Goes on until the operation is done or waits for the fabric. Blocks for daemons, the master
-/// and connections, until the deadline. An access ends when the loss of a lock becomes known, by
-/// whatever was done for it.
-pub(crate) fn advance<O: Operation<Window>>(
-    client: &mut Client<Window>,
-    links: &mut Links,
-    endpoint: &mut Endpoint,
-    buffers: Buffers<'_>,
-    op: &mut O,
+/// The context of one operation: blocks for daemons, the master, connections and the fabric, until
+/// the deadline.
+pub(crate) struct Driver<'a> {
+    parts: Parts<'a>,
+    buffers: Buffers<'a>,
     deadline_ns: u64,
-) -> Result<Advanced<O::Output>> {
-    advance_within(client, links, endpoint, buffers, op, || deadline_ns)
-}
-
-/// As [`advance`], with a deadline for each thing that is waited for.
-pub(crate) fn advance_within<O: Operation<Window>>(
-    client: &mut Client<Window>,
-    links: &mut Links,
-    endpoint: &mut Endpoint,
-    buffers: Buffers,
-    op: &mut O,
-    deadline: impl Fn() -> u64,
-) -> Result<Advanced<O::Output>> {
-    let mut gone = None;
-    let losses = links.loss_count();
-    loop {
-        if client.take_learnt() {
-            links.note_strays(client);
-        }
-        if op.is_access() && links.loss_count() != losses {
-            return Err(links.loss());
-        }
-        match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
-            Step::Done(output) => return Ok(Advanced::Done(output)),
-            Step::Need(Need::Completions) => return Ok(Advanced::Posted),
-            Step::Need(Need::Link(rack)) => {
-                match links.connect(client, endpoint, rack, deadline()) {
-                    // What the operation knew of the rack is old: it finds out what became of it.
-                    Err(Error::NoSuchRack { .. }) if gone.replace(rack) != Some(rack) => {
-                        client.forget_rack(rack);
-                    }
-                    connected => connected?,
-                }
-            }
-            Step::Need(Need::Master(call)) => {
-                let answer = links.master_call(call, deadline());
-                op.on_master(client, answer)?;
-            }
-            Step::Need(Need::Daemon(link, request)) => {
-                let reply = links.daemon_call(client, endpoint, link, request, deadline());
-                op.on_reply(client, reply)?;
-            }
-            Step::Need(Need::Batch(link, requests)) => {
-                let replies = links.daemon_batch(client, endpoint, link, requests, deadline());
-                op.on_replies(client, replies)?;
-            }
-        }
-    }
+    /// Losses of locks when it began, if they end it.
+    losses: Option<u64>,
+    /// A rack that the master did not know.
+    gone: Option<RackId>,
+    /// Why it cannot go on. From here on each answer is waited for as long as a peer is told.
+    failed: Option<Error>,
 }
 
 /// Runs one operation to its end, or to the deadline with a typed error.
-pub(crate) fn drive<O: Operation<Window>>(
-    client: &mut Client<Window>,
-    links: &mut Links,
-    endpoint: &mut Endpoint,
-    submissions: &mut Submissions,
+pub(crate) fn drive<T>(
+    parts: Parts<'_>,
     buffers: Buffers<'_>,
-    op: &mut O,
-) -> Result<O::Output> {
-    let result = drive_on(client, links, endpoint, submissions, buffers, op);
-    if result.is_err() {
-        op.let_go(client, &mut FabricIo { endpoint, links, buffers });
-    }
-    result
+    operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> Result<T>,
+) -> Result<T> {
+    let deadline_ns = clock::deadline_ns(parts.links.options().request_timeout_ms);
+    Driver::new(parts, buffers, deadline_ns).run(operation)
 }
 
-fn drive_on<O: Operation<Window>>(
-    client: &mut Client<Window>,
-    links: &mut Links,
-    endpoint: &mut Endpoint,
-    submissions: &mut Submissions,
-    buffers: Buffers<'_>,
-    op: &mut O,
-) -> Result<O::Output> {
-    let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
-    loop {
-        match advance(client, links, endpoint, buffers, op, deadline_ns)? {
-            Advanced::Done(output) => return Ok(output),
-            Advanced::Posted => {}
+impl<'a> Driver<'a> {
+    pub(crate) fn new(parts: Parts<'a>, buffers: Buffers<'a>, deadline_ns: u64) -> Self {
+        let (losses, gone, failed) = (None, None, None);
+        Self { parts, buffers, deadline_ns, losses, gone, failed }
+    }
+
+    pub(crate) fn run<T>(
+        mut self,
+        operation: impl AsyncFnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let result = block(operation(&mut self));
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => result.and_then(|output| self.check().map(|()| output)),
         }
-        let in_time = links.wait_completions(endpoint, deadline_ns);
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        match self.failed {
+            None => self.deadline_ns,
+            Some(_) => clock::deadline_ns(GIVE_UP_MS),
+        }
+    }
+
+    fn fail<T>(&mut self, error: Error) -> Result<T> {
+        self.failed.get_or_insert_with(|| error.clone());
+        Err(error)
+    }
+}
+
+fn block<T>(operation: impl Future<Output = T>) -> T {
+    match pin!(operation).poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("a driver answers where it is asked"),
+    }
+}
+
+impl Context<Window> for Driver<'_> {
+    fn client(&mut self) -> &mut Client<Window> {
+        self.parts.client
+    }
+
+    fn parts(&mut self) -> (&mut Client<Window>, impl Io) {
+        let Parts { client, links, endpoint, .. } = &mut self.parts;
+        (client, FabricIo { endpoint, links, buffers: self.buffers })
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let Parts { client, links, .. } = &mut self.parts;
+        if client.take_learnt() {
+            links.note_strays(client);
+        }
+        match self.losses {
+            Some(losses) if links.loss_count() != losses => Err(links.loss()),
+            _ => Ok(()),
+        }
+    }
+
+    fn end_with_locks(&mut self) {
+        self.losses = Some(self.parts.links.loss_count());
+    }
+
+    async fn connect(&mut self, rack: RackId) -> Result<()> {
+        self.check()?;
+        let deadline_ns = self.deadline_ns();
+        let Parts { client, links, endpoint, .. } = &mut self.parts;
+        match links.connect(client, endpoint, rack, deadline_ns) {
+            // What the operation knew of the rack is old: it finds out what became of it.
+            Err(Error::NoSuchRack { .. }) if self.gone.replace(rack) != Some(rack) => {
+                client.forget_rack(rack);
+                Ok(())
+            }
+            Err(error) => self.fail(error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+        self.check()?;
+        let deadline_ns = self.deadline_ns();
+        self.parts.links.master_call(call, deadline_ns)
+    }
+
+    async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
+        self.check()?;
+        let deadline_ns = self.deadline_ns();
+        let Parts { client, links, endpoint, .. } = &mut self.parts;
+        links.daemon_call(client, endpoint, link, request, deadline_ns)
+    }
+
+    async fn batch(&mut self, link: LinkId, requests: Vec<Request>) -> Result<Vec<Result<Reply>>> {
+        self.check()?;
+        let deadline_ns = self.deadline_ns();
+        let Parts { client, links, endpoint, .. } = &mut self.parts;
+        Ok(links.daemon_batch(client, endpoint, link, requests, deadline_ns))
+    }
+
+    async fn completions(
+        &mut self,
+        mut take: impl FnMut(&mut Client<Window>, u64, WorkStatus) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.check()?;
+        let Parts { client, links, endpoint, submissions } = &mut self.parts;
+        let in_time = links.wait_completions(endpoint, self.deadline_ns);
         let mut result = Ok(());
         for (id, status) in links.take_completions() {
-            if !submissions.on_completion(client, id, status) {
-                result = result.and(op.on_completion(client, id, status));
+            let is_taken =
+                submissions.as_mut().is_some_and(|s| s.on_completion(client, id, status));
+            if !is_taken {
+                result = result.and(take(client, id, status));
             }
         }
         result?;
-        if !in_time {
-            return Err(op.on_deadline(links.options().request_timeout_ms));
+        if in_time {
+            return Ok(());
         }
+        let waited_ms = links.options().request_timeout_ms;
+        self.fail(Error::Timeout { peer: "the page's home rack".into(), waited_ms })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 }
 

@@ -3,9 +3,9 @@
 //! `core::client::Coupled`.
 
 use crate::clock;
-use crate::drive::{Advanced, Buffers, advance};
+use crate::drive::{Buffers, Driver, Parts};
 use crate::links::{Links, fabric_error};
-use rackpool_core::client::{Client, Flush, Look, WriteBuffer};
+use rackpool_core::client::{Client, Flush, Look, WriteBuffer, operate_on_until_posted};
 use rackpool_core::seam::BufId;
 use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
@@ -52,9 +52,11 @@ impl PackedFlush {
             Look::Go => {
                 let (mut transfer, offsets) = self.flush.transfer();
                 let buffers = Buffers::Packed(self.packed, offsets);
-                match advance(client, links, endpoint, buffers, &mut transfer, deadline_ns) {
-                    Ok(Advanced::Posted) => return None,
-                    Ok(Advanced::Done(())) => Ok(()),
+                let parts = Parts { client, links, endpoint, submissions: None };
+                let driver = Driver::new(parts, buffers, deadline_ns);
+                match driver.run(async |cx| operate_on_until_posted(cx, &mut transfer).await) {
+                    Ok(None) => return None,
+                    Ok(Some(())) => Ok(()),
                     Err(error @ Error::LockLost { .. }) => {
                         links.losses.untell();
                         Err(error)

@@ -5,7 +5,7 @@
 //! to the master, and its translation cache. Dropping it gives all of them back.
 
 use crate::clock;
-use crate::drive::{Buffers, drive};
+use crate::drive::{Buffers, Driver, Parts, drive};
 use crate::links::{Links, Shared};
 use crate::paths::{Call, Path, PathStats};
 use crate::pin::{Pin, pin};
@@ -14,7 +14,7 @@ use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
     Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss, OWN,
-    Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Operation, Piece, Placement, Reach, Transfer, TransferTables, operate,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -650,10 +650,38 @@ impl Handle {
     }
 
     pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+        self.wait_for(async |cx| operate(cx, op).await)
+    }
+
+    /// Runs an operation without buffers, to its end.
+    pub(crate) fn wait_for<T>(
+        &mut self,
+        operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> Result<T>,
+    ) -> Result<T> {
         self.before_others(GAddr::NULL, 0)?;
         self.give_locks_back();
-        let Self { client, links, endpoint, submissions, .. } = self;
-        drive(client, links, endpoint, submissions, Buffers::None, op)
+        drive(self.parts().1, Buffers::None, operation)
+    }
+
+    /// Runs an operation whose piece i is buffer i, to its end. `operation` gets the tables of the
+    /// handle's transfers.
+    pub(crate) fn wait_with<T>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>, &mut TransferTables) -> Result<T>,
+    ) -> Result<T> {
+        let (tables, Parts { client, links, endpoint, submissions }) = self.parts();
+        endpoint
+            .with_buffers(buffers, |endpoint, ids| {
+                let parts = Parts { client, links, endpoint, submissions };
+                drive(parts, Buffers::Scoped(ids), async |cx| operation(cx, tables).await)
+            })
+            .map_err(crate::links::fabric_error)?
+    }
+
+    pub(crate) fn parts(&mut self) -> (&mut TransferTables, Parts<'_>) {
+        let Self { client, links, endpoint, submissions, tables, .. } = self;
+        (tables, Parts { client, links, endpoint, submissions: Some(submissions) })
     }
 
     /// Accesses that are not warm, or not mapped.
@@ -700,14 +728,11 @@ impl Handle {
     ) -> Result<()> {
         self.give_locks_back();
         self.links.tell_loss()?;
-        let Self { client, tables, links, endpoint, submissions, rounds, .. } = self;
-        *rounds += 1;
-        let mut op = Transfer::new(tables, *rounds, access, pieces);
-        endpoint
-            .with_buffers(buffers, |endpoint, ids| {
-                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
-            })
-            .map_err(crate::links::fabric_error)?
+        self.rounds += 1;
+        let round = self.rounds;
+        self.wait_with(buffers, async |cx, tables| {
+            operate(cx, &mut Transfer::new(tables, round, access, pieces)).await
+        })
     }
 }
 

@@ -8,12 +8,12 @@
 //! went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
-use crate::drive::{Advanced, Buffers, advance};
+use crate::drive::{Buffers, Driver, Parts};
 use crate::handle::Handle;
 use crate::links::Links;
 use crate::local::Door;
 use rackpool_core::client::{
-    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, OwedLock, Reach,
+    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, OwedLock, Reach, operate,
 };
 use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -452,8 +452,10 @@ impl Handle {
         table.flush_until(client, links, endpoint, Some((addr, end)), deadline_ns)?;
         table.flush(client, links, endpoint);
         let mut op = AtHome::new(addr, range.request(write, wait_ms));
-        match advance(client, links, endpoint, Buffers::None, &mut op, deadline_ns) {
-            Ok(Advanced::Done((link, Reply::Locked { token }))) => {
+        let parts = Parts { client, links, endpoint, submissions: None };
+        let driver = Driver::new(parts, Buffers::None, deadline_ns);
+        match driver.run(async |cx| operate(cx, &mut op).await) {
+            Ok((link, Reply::Locked { token })) => {
                 let is_coupled = is_coupled && matches!(client.reach(link), Reach::OneSided(_));
                 let range = LockRange { is_coupled, ..range };
                 let held = HeldLock::new((link, client.rack_of(link)), range, token);

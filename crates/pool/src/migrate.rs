@@ -2,17 +2,10 @@
 //! `core::client::Migrate` says what to do; here it is driven, and driven to its end as well if it
 //! fails, so that no rack waits for a mover that has given up.
 
-use crate::clock;
-use crate::drive::{Buffers, advance_within, drive};
 use crate::handle::{ATOMIC_ID, Handle};
-use crate::links::fabric_error;
-use rackpool_core::client::Migrate;
-use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::client::{Migrate, operate};
 use rackpool_core::{GAddr, RackId, Result};
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
-
-/// How long a rack, or the master, is told that a move was given up, ms. By then it knows itself.
-const GIVE_UP_MS: u64 = LEASE_MS_DEFAULT;
+use rackpool_hw::fabric::LocalBuffer;
 
 impl Handle {
     /// Moves the page of `addr` to the rack `to`, with everything that is in it: its address stays,
@@ -57,20 +50,11 @@ impl Handle {
         self.give_locks_back();
         self.links.tell_loss()?;
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
-        let Self { client, links, endpoint, submissions, rounds, .. } = self;
-        *rounds += 1;
-        let mut op = Migrate::new(client, addr, to, ATOMIC_ID | *rounds);
-        let moved = endpoint
-            .with_buffers(&mut [LocalBuffer::Into(&mut buffer)], |endpoint, ids| {
-                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
-            })
-            .map_err(fabric_error)?;
-        moved.map(|home| home.rack).inspect_err(|error| {
-            op.give_up(error.clone());
-            // One that does not answer keeps nobody from telling the next one. It all ends with
-            // the error that the caller gets.
-            let deadline = || clock::deadline_ns(GIVE_UP_MS);
-            let _ = advance_within(client, links, endpoint, Buffers::None, &mut op, deadline);
+        self.rounds += 1;
+        let mut op = Migrate::new(&self.client, addr, to, ATOMIC_ID | self.rounds);
+        self.wait_with(&mut [LocalBuffer::Into(&mut buffer)], async |cx, _| {
+            operate(cx, &mut op).await
         })
+        .map(|home| home.rack)
     }
 }

@@ -9,13 +9,13 @@ use crate::clock;
 use crate::drive::{Buffers, drive};
 use crate::handle::Handle;
 use crate::options::RrpcThreshold;
-use rackpool_core::client::{Access, Brought, Calls, LinkId, Piece, Reach, Rpc, What};
+use rackpool_core::client::{Access, Brought, Calls, LinkId, Piece, Reach, Rpc, What, operate};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, Extent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES, PROBE_BYTES,
     Probe, THRESHOLD_PAPER_BYTES,
 };
 use rackpool_core::{Error, GAddr, Result};
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::fabric::LocalBuffer;
 
 /// A rack is measured after so many calls: who makes a few would not get the time back.
 const CALLS_BEFORE_MEASURING: u32 = 32;
@@ -189,12 +189,8 @@ impl Handle {
         self.give_locks_back();
         self.links.tell_loss()?;
         let mut call = Rpc::new(&self.client, addr, what);
-        let Self { client, links, endpoint, submissions, .. } = self;
-        let said = endpoint
-            .with_buffers(&mut [LocalBuffer::Into(to)], |endpoint, ids| {
-                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut call)
-            })
-            .map_err(crate::links::fabric_error)??;
+        let said = self
+            .wait_with(&mut [LocalBuffer::Into(to)], async |cx, _| operate(cx, &mut call).await)?;
         let fetched = fetched(said)?;
         self.count(&fetched);
         match fetched.carried {
@@ -276,8 +272,7 @@ impl Handle {
 
     fn first_call(&mut self, (addr, bytes): (GAddr, u64), mut call: Rpc) -> Result<Brought> {
         let started_ns = clock::now_ns();
-        let Self { client, links, endpoint, submissions, .. } = self;
-        let said = drive(client, links, endpoint, submissions, Buffers::None, &mut call);
+        let said = drive(self.parts().1, Buffers::None, async |cx| operate(cx, &mut call).await);
         self.note(addr, (1, bytes), started_ns, said.is_err());
         self.report_if_due();
         said

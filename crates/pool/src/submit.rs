@@ -3,10 +3,12 @@
 //! memory that it names.
 
 use crate::clock;
-use crate::drive::{Advanced, Buffers, advance};
+use crate::drive::{Buffers, Driver, Parts};
 use crate::flush::PackedFlush;
 use crate::links::{Links, fabric_error};
-use rackpool_core::client::{Access, Client, Operation, Piece, Transfer, TransferTables};
+use rackpool_core::client::{
+    Access, Client, Operation, Piece, Transfer, TransferTables, operate_on_until_posted,
+};
 use rackpool_core::seam::{BufId, WorkStatus};
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
@@ -196,10 +198,9 @@ impl Submission {
             return Some(Err(Operation::<Window>::on_deadline(&mut transfer, timeout_ms)));
         }
         let buffers = Buffers::Owned(self.buf);
-        match advance(client, links, endpoint, buffers, &mut transfer, self.deadline_ns) {
-            Ok(Advanced::Posted) => None,
-            Ok(Advanced::Done(())) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
-        }
+        let parts = Parts { client, links, endpoint, submissions: None };
+        Driver::new(parts, buffers, self.deadline_ns)
+            .run(async |cx| operate_on_until_posted(cx, &mut transfer).await)
+            .transpose()
     }
 }

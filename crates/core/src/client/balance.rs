@@ -89,6 +89,11 @@ impl BalanceTurn<'_> {
 impl<M: Mem> Operation<M> for BalanceTurn<'_> {
     type Output = Balanced;
 
+    fn give_up(&mut self, error: Error) -> bool {
+        BalanceTurn::give_up(self, error);
+        true
+    }
+
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Balanced>> {
         loop {
             match &mut self.stage {

@@ -184,6 +184,11 @@ fn is_of_target(error: &Error) -> bool {
 impl<M: Mem> Operation<M> for DrainTurn<'_> {
     type Output = Drained;
 
+    fn give_up(&mut self, error: Error) -> bool {
+        DrainTurn::give_up(self, error);
+        true
+    }
+
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Drained>> {
         loop {
             let own = client.own_rack();

@@ -269,6 +269,11 @@ impl Migrate {
 impl<M: Mem> Operation<M> for Migrate {
     type Output = PageHome;
 
+    fn give_up(&mut self, error: Error) -> bool {
+        Migrate::give_up(self, error);
+        true
+    }
+
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<PageHome>> {
         if let (Stage::Begin, Some(to)) = (&self.stage, client.home_in(self.to)) {
             // A shard of the rack that was named.

@@ -12,6 +12,7 @@
 mod alloc;
 mod balance;
 mod change;
+mod context;
 mod coupled;
 mod drain;
 mod flush;
@@ -33,6 +34,7 @@ mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtRack, AtWord, Free, Placement};
 pub use balance::{BalanceTurn, Balanced, Balancer};
+pub use context::{Context, Io, operate, operate_on_until_posted};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
 pub use drain::{DrainTurn, Drained, Drainer};
 pub use flush::{Flush, Look};
@@ -57,9 +59,7 @@ use crate::constants::CELLS;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
 use crate::placement::Order;
-use crate::seam::{
-    Exposure, Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, WorkRequest, WorkStatus,
-};
+use crate::seam::{Mem, Mutation, Race, Rare, RemoteAddr, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 use translate::Translations;
 use usage::Usage;
@@ -95,37 +95,6 @@ pub enum Step<T> {
     Need(Need),
 }
 
-/// The buffers and the fabric of the runtime, during one operation.
-pub trait Io {
-    /// A part of the buffer of a piece that is read into.
-    fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8];
-    /// A part of the buffer of a piece that is written from.
-    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8];
-    /// A part of a piece's buffer, registered with the fabric.
-    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge;
-    /// Posts a batch to the rack behind a link.
-    fn post(
-        &mut self,
-        link: LinkId,
-        batch: &[WorkRequest<'_>],
-    ) -> std::result::Result<(), (usize, PostError)>;
-    /// Lets the rack behind a link write into a part of a piece's buffer: see
-    /// [`Fabric::expose`](crate::seam::Fabric::expose).
-    fn expose(
-        &mut self,
-        _link: LinkId,
-        _piece: u32,
-        _offset: u64,
-        _bytes: u64,
-    ) -> Option<Exposure> {
-        None
-    }
-    /// Ends that; how many bytes have come.
-    fn conceal(&mut self, _link: LinkId, _exposure: Exposure) -> u64 {
-        0
-    }
-}
-
 /// An operation that needs more than the warm path. Whoever drives it calls `step` until it is
 /// done, does what it needs in between, and hands over the answers.
 pub trait Operation<M: Mem> {
@@ -152,6 +121,10 @@ pub trait Operation<M: Mem> {
     /// The operation has ended with an error and will not be stepped again: from here on nobody
     /// else may write into its buffers by its leave.
     fn let_go(&mut self, _client: &Client<M>, _io: &mut impl Io) {}
+    /// Whoever drives it failed; whether it goes on to its end.
+    fn give_up(&mut self, _error: Error) -> bool {
+        false
+    }
     /// A work request of this handle ended, perhaps of an earlier operation.
     fn on_completion(
         &mut self,

@@ -196,6 +196,11 @@ impl Turn<'_> {
 impl<M: Mem> Operation<M> for Turn<'_> {
     type Output = Turned;
 
+    fn give_up(&mut self, error: Error) -> bool {
+        Turn::give_up(self, error);
+        true
+    }
+
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Turned>> {
         loop {
             match &mut self.stage {

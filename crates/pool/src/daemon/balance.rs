@@ -7,7 +7,7 @@ use super::mover::Bell;
 use super::{DaemonOptions, io_error};
 use crate::clock;
 use crate::options::Options;
-use rackpool_core::client::{BalanceTurn, Balanced, Balancer};
+use rackpool_core::client::{Balanced, Balancer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::WakeEvent;
@@ -80,7 +80,7 @@ fn run(bell: &Bell, options: &Options) {
             },
         };
         let started_ns = clock::now_ns();
-        match hands.drive(|id| balancer.turn(id), BalanceTurn::give_up) {
+        match hands.drive(|id| balancer.turn(id)) {
             Ok(Balanced::Sent(..)) => {
                 let took_ns = (clock::now_ns() - started_ns).max(1);
                 balancer.measured(hands.page_bytes().saturating_mul(NS_PER_SECOND) / took_ns);

@@ -7,18 +7,15 @@
 
 use super::mover::Bell;
 use super::{DaemonOptions, io_error};
-use crate::clock;
-use crate::drive::{Buffers, advance_within, drive};
 use crate::handle::{ATOMIC_ID, Handle};
-use crate::links::fabric_error;
 use crate::options::Options;
 use crate::pool::Pool;
-use rackpool_core::client::{DrainTurn, Drained, Drainer, Migrate, Operation};
+use rackpool_core::Result;
+use rackpool_core::client::{Drained, Drainer, Migrate, Operation, operate};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS};
 use rackpool_core::member::DrainReport;
-use rackpool_core::{Error, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::fabric::LocalBuffer;
 use rackpool_hw::window::Window;
 use rackpool_hw::{log, warn};
 use std::sync::Arc;
@@ -76,8 +73,7 @@ impl Loop<'_> {
         let mut drainer = Drainer::default();
         let mut pause_ms = PAUSE_MS_MIN;
         while !self.bell.is_over() {
-            let mut turn =
-                |hands: &mut Hands| hands.drive(|id| drainer.turn(id), DrainTurn::give_up);
+            let mut turn = |hands: &mut Hands| hands.drive(|id| drainer.turn(id));
             let turned = match &mut hands {
                 Some(hands) => turn(hands),
                 None => Hands::open(&self.options).and_then(|new| turn(hands.insert(new))),
@@ -134,25 +130,14 @@ impl Hands {
         self.handle.page_bytes()
     }
 
-    /// Runs the operation that `make` makes of the number of its work requests. If that fails, it
-    /// is told by `give_up` and driven to its end, so that no rack waits for it.
+    /// Runs the operation that `make` makes of the number of its work requests.
     pub(super) fn drive<O: Operation<Window>>(
         &mut self,
         make: impl FnOnce(u64) -> O,
-        give_up: impl FnOnce(&mut O, Error),
     ) -> Result<O::Output> {
-        let Handle { client, links, endpoint, submissions, rounds, .. } = &mut self.handle;
-        *rounds += 1;
-        let mut op = make(ATOMIC_ID | *rounds);
-        let ended = endpoint
-            .with_buffers(&mut [LocalBuffer::Into(&mut self.buffer)], |endpoint, ids| {
-                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
-            })
-            .map_err(fabric_error)?;
-        ended.inspect_err(|error| {
-            give_up(&mut op, error.clone());
-            let deadline = || clock::deadline_ns(CALL_MS);
-            let _ = advance_within(client, links, endpoint, Buffers::None, &mut op, deadline);
-        })
+        let Self { handle, buffer } = self;
+        handle.rounds += 1;
+        let mut op = make(ATOMIC_ID | handle.rounds);
+        handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| operate(cx, &mut op).await)
     }
 }

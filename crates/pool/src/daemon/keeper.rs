@@ -5,15 +5,13 @@
 use super::io_error;
 use super::mover::Bell;
 use crate::clock;
-use crate::drive::{Buffers, drive};
 use crate::handle::{ATOMIC_ID, Handle};
-use crate::links::fabric_error;
 use crate::options::Options;
 use crate::pool::Pool;
-use rackpool_core::client::{Keeper, Migrate, Tended};
+use rackpool_core::client::{Keeper, Migrate, Tended, operate};
 use rackpool_core::constants::NS_PER_MS;
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::fabric::LocalBuffer;
 use rackpool_hw::{log, warn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,12 +92,7 @@ fn keep(bell: &Bell, options: &Options, home: RackId) -> Result<()> {
 }
 
 fn tend(handle: &mut Handle, keeper: &mut Keeper, buffer: &mut [u8]) -> Result<Tended> {
-    let Handle { client, links, endpoint, submissions, rounds, .. } = handle;
-    *rounds += 1;
-    let mut turn = keeper.turn(ATOMIC_ID | *rounds, clock::now_ns());
-    endpoint
-        .with_buffers(&mut [LocalBuffer::Into(buffer)], |endpoint, ids| {
-            drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut turn)
-        })
-        .map_err(fabric_error)?
+    handle.rounds += 1;
+    let mut turn = keeper.turn(ATOMIC_ID | handle.rounds, clock::now_ns());
+    handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| operate(cx, &mut turn).await)
 }

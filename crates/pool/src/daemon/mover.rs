@@ -8,18 +8,16 @@
 use super::keeper::Keepers;
 use super::{DaemonOptions, io_error};
 use crate::clock;
-use crate::drive::{Buffers, advance_within, drive};
 use crate::handle::{ATOMIC_ID, Handle};
-use crate::links::fabric_error;
 use crate::options::Options;
 use crate::pool::Pool;
-use rackpool_core::client::{Migrate, Mover, Placement, Turned};
+use rackpool_core::client::{Migrate, Mover, Placement, Turned, operate};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::policy::AccessCosts;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::fabric::LocalBuffer;
 use rackpool_hw::{log, warn};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -228,20 +226,12 @@ impl Hands {
             self.mover.forget_costs();
             self.measured_at_ns = now_ns;
         }
-        let Handle { client, links, endpoint, submissions, rounds, .. } = &mut self.handle;
+        let Self { handle, mover, buffer, .. } = self;
         // It may need two.
-        *rounds += 2;
-        let mut turn = self.mover.turn(ATOMIC_ID | (*rounds - 1));
-        let turned = endpoint
-            .with_buffers(&mut [LocalBuffer::Into(&mut self.buffer)], |endpoint, ids| {
-                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut turn)
-            })
-            .map_err(fabric_error)?;
-        turned.inspect_err(|error| {
-            turn.give_up(error.clone());
-            let deadline = || clock::deadline_ns(CALL_MS);
-            let _ = advance_within(client, links, endpoint, Buffers::None, &mut turn, deadline);
-        })
+        handle.rounds += 2;
+        let mut turn = mover.turn(ATOMIC_ID | (handle.rounds - 1));
+        handle
+            .wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| operate(cx, &mut turn).await)
     }
 
     /// Times accesses to a page of `rack`, messages to its daemon, and how fast much of it comes.

@@ -5,6 +5,7 @@
 //! by the engine ([`Session`]); here is who is asked next, and until when.
 
 mod coupled;
+mod driver;
 mod fabric;
 mod fetch;
 mod io;
@@ -23,15 +24,15 @@ use crate::time::Ps;
 use coupled::PackedFlush;
 use fabric::Fabric;
 pub use fetch::Mode;
-use io::{Buffers, Local, Posted, SimIo};
+use io::{Local, Posted};
 use join::Join;
 use local::LocalLink;
 use locks::Locks;
 pub use locks::SimGuard;
 use rackpool_core::client::{
     Access, Alloc, AtHome, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
-    CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece,
-    Placement, Reach, Step, Transfer, TransferTables, Turned,
+    CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, OWN, Operation, Piece,
+    Placement, Reach, Transfer, TransferTables, Turned, operate,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
@@ -40,7 +41,6 @@ use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use remote::RemoteLink;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -368,13 +368,7 @@ impl SimHandle {
         self.round += 1;
         let mut op = Migrate::new(&self.client, addr, to, ATOMIC_ID | self.round);
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
-        let moved = self.drive(&mut op, Local::Bounce(&mut buffer)).await;
-        if let Err(error) = &moved {
-            op.give_up(error.clone());
-            // It ends with the error that the caller gets.
-            let _ = self.drive(&mut op, Local::None).await;
-        }
-        moved.map(|home| home.rack)
+        self.drive(&mut op, Local::Bounce(&mut buffer)).await.map(|home| home.rack)
     }
 
     /// Tells the own rack's daemon which pages this handle used since it last did.
@@ -398,13 +392,7 @@ impl SimHandle {
         self.round += 2;
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
         let mut turn = mover.turn(ATOMIC_ID | (self.round - 1));
-        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
-        if let Err(error) = &turned {
-            turn.give_up(error.clone());
-            // It ends with the error that the caller gets.
-            let _ = self.drive(&mut turn, Local::None).await;
-        }
-        turned
+        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
     }
 
     /// Sends a cold page of the own rack to an emptier one, if it is fuller than the others.
@@ -412,13 +400,7 @@ impl SimHandle {
         self.round += 1;
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
         let mut turn = balancer.turn(ATOMIC_ID | self.round);
-        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
-        if let Err(error) = &turned {
-            turn.give_up(error.clone());
-            // It ends with the error that the caller gets.
-            let _ = self.drive(&mut turn, Local::None).await;
-        }
-        turned
+        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
     }
 
     /// Moves the next page of the own rack away, which is being drained.
@@ -426,13 +408,7 @@ impl SimHandle {
         self.round += 1;
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
         let mut turn = drainer.turn(ATOMIC_ID | self.round);
-        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
-        if let Err(error) = &turned {
-            turn.give_up(error.clone());
-            // It ends with the error that the caller gets.
-            let _ = self.drive(&mut turn, Local::None).await;
-        }
-        turned
+        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
     }
 
     /// Whether a link is to a daemon of the own host.
@@ -523,87 +499,7 @@ impl SimHandle {
         op: &mut O,
         local: Local<'_>,
     ) -> Result<O::Output> {
-        // Whoever was ahead of the world acts on others in the order of time.
-        self.ctx.sync(Ps::ZERO).await;
-        let posted = self.spare.take().unwrap_or_default();
-        let mut buffers = Buffers { local, lent: Cell::new(None), posted };
-        let result = self.drive_with(op, &mut buffers).await;
-        if result.is_err() {
-            let (ctx, cluster, links) = (&self.ctx, &self.cluster, &self.links);
-            let (fabric, buffers) = (&self.fabric, &mut buffers);
-            op.let_go(&self.client, &mut SimIo { ctx, cluster, fabric, links, buffers });
-            // Nothing that is still under way may read from the buffer after this.
-            let peers = std::mem::take(&mut buffers.posted.peers);
-            peers.into_iter().for_each(|peer| self.fabric.close(&self.ctx, peer));
-        }
-        self.spare = Some(buffers.end(&self.cluster, &self.fabric));
-        result
-    }
-
-    async fn drive_with<O: Operation<SimMem>>(
-        &mut self,
-        op: &mut O,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<O::Output> {
-        let deadline = self.ctx.now() + self.timeout;
-        let losses = self.locks.losses.count();
-        let mut gone = None;
-        loop {
-            self.ctx.cpu.charge(self.cluster.costs.client_step);
-            self.locks.note_strays(&mut self.client);
-            if op.is_access() && self.locks.losses.count() != losses {
-                return Err(self.locks.losses.told());
-            }
-            buffers.fetch(&self.cluster, self.fabric.endpoint);
-            let mut io = SimIo {
-                ctx: &self.ctx,
-                cluster: &self.cluster,
-                fabric: &self.fabric,
-                links: &self.links,
-                buffers,
-            };
-            match op.step(&mut self.client, &mut io)? {
-                Step::Done(output) => return Ok(output),
-                Step::Need(Need::Link(rack)) => {
-                    // Boxed, as it is rare and large.
-                    match Box::pin(self.connect(rack, deadline)).await {
-                        // See `advance_within` in `rackpool`.
-                        Err(Error::NoSuchRack { .. }) if gone.replace(rack) != Some(rack) => {
-                            self.client.forget_rack(rack);
-                        }
-                        connected => connected?,
-                    }
-                }
-                Step::Need(Need::Master(call)) => {
-                    let answer = self.master_call(call, deadline).await;
-                    op.on_master(&mut self.client, answer)?;
-                }
-                Step::Need(Need::Daemon(link, request)) => {
-                    let reply = self.daemon_call(link, request, deadline).await;
-                    op.on_reply(&mut self.client, reply)?;
-                }
-                Step::Need(Need::Batch(link, requests)) => {
-                    let replies = Box::pin(self.daemon_batch(link, requests, deadline)).await;
-                    op.on_replies(&mut self.client, replies)?;
-                }
-                Step::Need(Need::Completions) => {
-                    let in_time = self.wait_completions(deadline).await;
-                    let mut result = Ok(());
-                    std::mem::swap(&mut self.completions, &mut self.inbox.completions);
-                    let Self { completions, client, flush, .. } = self;
-                    for (id, status) in completions.drain(..) {
-                        self.ctx.cpu.charge(self.cluster.costs.client_completion);
-                        if !coupled::takes(flush, client, id, status) {
-                            result = result.and(op.on_completion(client, id, status));
-                        }
-                    }
-                    result?;
-                    if !in_time {
-                        return Err(op.on_deadline(self.timeout.as_ns() / 1_000_000));
-                    }
-                }
-            }
-        }
+        self.wait_for(local, async |cx| operate(cx, op).await).await
     }
 
     /// Takes the next input and sorts it; `false` when the time is up.
