@@ -123,7 +123,7 @@ impl Context<Window> for Driver<'_> {
     }
 
     fn end_with_locks(&mut self) {
-        self.losses = Some(self.parts.links.loss_count());
+        self.losses.get_or_insert(self.parts.links.loss_count());
     }
 
     async fn connect(&mut self, rack: RackId) -> Result<()> {

@@ -5,7 +5,7 @@
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts};
 use crate::links::{Links, fabric_error};
-use rackpool_core::client::{Client, Flush, Look, WriteBuffer, operate_on_until_posted};
+use rackpool_core::client::{Client, Flush, Look, Progress, WriteBuffer};
 use rackpool_core::seam::BufId;
 use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
@@ -46,7 +46,7 @@ impl PackedFlush {
     ) -> Option<Result<()>> {
         let timeout_ms = links.options().request_timeout_ms;
         let deadline_ns = self.flush.deadline_ns()?;
-        let result = match self.flush.look::<Window>(clock::now_ns(), &links.losses, timeout_ms)? {
+        let result = match self.flush.look(clock::now_ns(), &links.losses, timeout_ms)? {
             Look::Wait => return None,
             Look::Ended(error) => Err(error),
             Look::Go => {
@@ -54,9 +54,9 @@ impl PackedFlush {
                 let buffers = Buffers::Packed(self.packed, offsets);
                 let parts = Parts { client, links, endpoint, submissions: None };
                 let driver = Driver::new(parts, buffers, deadline_ns);
-                match driver.run(async |cx| operate_on_until_posted(cx, &mut transfer).await) {
-                    Ok(None) => return None,
-                    Ok(Some(())) => Ok(()),
+                match driver.run(async |cx| transfer.advance(cx).await) {
+                    Ok(Progress::Posted) => return None,
+                    Ok(Progress::Done) => Ok(()),
                     Err(error @ Error::LockLost { .. }) => {
                         links.losses.untell();
                         Err(error)

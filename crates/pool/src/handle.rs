@@ -14,7 +14,7 @@ use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
     Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss, OWN,
-    Operation, Piece, Placement, Reach, Transfer, TransferTables, operate,
+    Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -650,7 +650,7 @@ impl Handle {
     }
 
     pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
-        self.wait_for(async |cx| operate(cx, op).await)
+        self.wait_for(async |cx| op.run(cx).await)
     }
 
     /// Runs an operation without buffers, to its end.
@@ -731,7 +731,7 @@ impl Handle {
         self.rounds += 1;
         let round = self.rounds;
         self.wait_with(buffers, async |cx, tables| {
-            operate(cx, &mut Transfer::new(tables, round, access, pieces)).await
+            Transfer::new(tables, round, access, pieces).run(cx).await
         })
     }
 }

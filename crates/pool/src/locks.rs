@@ -13,7 +13,7 @@ use crate::handle::Handle;
 use crate::links::Links;
 use crate::local::Door;
 use rackpool_core::client::{
-    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, OwedLock, Reach, operate,
+    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, Operation, OwedLock, Reach,
 };
 use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -454,7 +454,7 @@ impl Handle {
         let mut op = AtHome::new(addr, range.request(write, wait_ms));
         let parts = Parts { client, links, endpoint, submissions: None };
         let driver = Driver::new(parts, Buffers::None, deadline_ns);
-        match driver.run(async |cx| operate(cx, &mut op).await) {
+        match driver.run(async |cx| op.run(cx).await) {
             Ok((link, Reply::Locked { token })) => {
                 let is_coupled = is_coupled && matches!(client.reach(link), Reach::OneSided(_));
                 let range = LockRange { is_coupled, ..range };

@@ -3,7 +3,7 @@
 //! fails, so that no rack waits for a mover that has given up.
 
 use crate::handle::{ATOMIC_ID, Handle};
-use rackpool_core::client::{Migrate, operate};
+use rackpool_core::client::{Migrate, Operation};
 use rackpool_core::{GAddr, RackId, Result};
 use rackpool_hw::fabric::LocalBuffer;
 
@@ -52,9 +52,7 @@ impl Handle {
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
         self.rounds += 1;
         let mut op = Migrate::new(&self.client, addr, to, ATOMIC_ID | self.rounds);
-        self.wait_with(&mut [LocalBuffer::Into(&mut buffer)], async |cx, _| {
-            operate(cx, &mut op).await
-        })
-        .map(|home| home.rack)
+        self.wait_with(&mut [LocalBuffer::Into(&mut buffer)], async |cx, _| op.run(cx).await)
+            .map(|home| home.rack)
     }
 }

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::drive::{Buffers, drive};
 use crate::handle::Handle;
 use crate::options::RrpcThreshold;
-use rackpool_core::client::{Access, Brought, Calls, LinkId, Piece, Reach, Rpc, What, operate};
+use rackpool_core::client::{Access, Brought, Calls, LinkId, Operation, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, Extent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES, PROBE_BYTES,
     Probe, THRESHOLD_PAPER_BYTES,
@@ -189,8 +189,8 @@ impl Handle {
         self.give_locks_back();
         self.links.tell_loss()?;
         let mut call = Rpc::new(&self.client, addr, what);
-        let said = self
-            .wait_with(&mut [LocalBuffer::Into(to)], async |cx, _| operate(cx, &mut call).await)?;
+        let said =
+            self.wait_with(&mut [LocalBuffer::Into(to)], async |cx, _| call.run(cx).await)?;
         let fetched = fetched(said)?;
         self.count(&fetched);
         match fetched.carried {
@@ -272,7 +272,7 @@ impl Handle {
 
     fn first_call(&mut self, (addr, bytes): (GAddr, u64), mut call: Rpc) -> Result<Brought> {
         let started_ns = clock::now_ns();
-        let said = drive(self.parts().1, Buffers::None, async |cx| operate(cx, &mut call).await);
+        let said = drive(self.parts().1, Buffers::None, async |cx| call.run(cx).await);
         self.note(addr, (1, bytes), started_ns, said.is_err());
         self.report_if_due();
         said

@@ -6,9 +6,7 @@ use crate::clock;
 use crate::drive::{Buffers, Driver, Parts};
 use crate::flush::PackedFlush;
 use crate::links::{Links, fabric_error};
-use rackpool_core::client::{
-    Access, Client, Operation, Piece, Transfer, TransferTables, operate_on_until_posted,
-};
+use rackpool_core::client::{Access, Client, Piece, Progress, Transfer, TransferTables};
 use rackpool_core::seam::{BufId, WorkStatus};
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
@@ -193,14 +191,16 @@ impl Submission {
         }
         let timeout_ms = links.options().request_timeout_ms;
         self.may_step = false;
-        let mut transfer = Transfer::resume(&mut self.tables, &self.pieces);
         if clock::now_ns() >= self.deadline_ns {
-            return Some(Err(Operation::<Window>::on_deadline(&mut transfer, timeout_ms)));
+            return Some(Err(Transfer::time_up(timeout_ms)));
         }
-        let buffers = Buffers::Owned(self.buf);
+        let mut transfer = Transfer::resume(&mut self.tables, &self.pieces);
         let parts = Parts { client, links, endpoint, submissions: None };
-        Driver::new(parts, buffers, self.deadline_ns)
-            .run(async |cx| operate_on_until_posted(cx, &mut transfer).await)
-            .transpose()
+        let driver = Driver::new(parts, Buffers::Owned(self.buf), self.deadline_ns);
+        match driver.run(async |cx| transfer.advance(cx).await) {
+            Ok(Progress::Posted) => None,
+            Ok(Progress::Done) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
     }
 }

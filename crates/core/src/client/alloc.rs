@@ -3,7 +3,7 @@
 //! were tried.
 
 use super::locate::{Retries, unexpected};
-use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
+use super::{Client, Context, LinkId, Locate, Operation};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
@@ -35,7 +35,6 @@ pub struct Alloc {
     target: Option<RackId>,
     tried: Vec<RackId>,
     last_full: Option<Error>,
-    done: Option<GAddr>,
 }
 
 impl Alloc {
@@ -58,12 +57,9 @@ impl Alloc {
                 own.filter(|_| order.own_first(is_own_turn))
             }
         };
-        let (tried, last_full, done) = (Vec::new(), None, None);
-        Self { bytes, kind, placement, order, target, tried, last_full, done }
+        Self { bytes, kind, placement, order, target, tried: Vec::new(), last_full: None }
     }
-}
 
-impl Alloc {
     /// The shard to ask after a full one, as long as the same rack is meant.
     fn next_shard(&self, own: RackId, full: RackId) -> Option<RackId> {
         let stays = match self.placement {
@@ -76,72 +72,65 @@ impl Alloc {
     }
 }
 
+impl Alloc {
+    /// A rack had no room: where next.
+    fn on_full(&mut self, own: RackId, full: RackId, error: Error) -> Result<()> {
+        self.tried.push(full);
+        self.target = self.next_shard(own, full);
+        let anywhere = matches!(self.placement, Placement::Auto | Placement::Spread);
+        if self.target.is_none() && !anywhere {
+            return Err(error);
+        }
+        if matches!(error, Error::Full { .. }) {
+            self.last_full = Some(error);
+        }
+        Ok(())
+    }
+
+    /// The master picks a rack.
+    async fn pick<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<RackId> {
+        let own = cx.client().own_rack();
+        let left_out = match (self.placement, self.order) {
+            (Placement::Spread, _) | (_, Order::Anywhere) => RackId::NONE,
+            _ => own,
+        };
+        let (bytes, tried) = (self.bytes, self.tried.clone());
+        let own_untried = self.placement == Placement::Auto && !self.tried.contains(&own);
+        match cx.master(MasterCall::PickRack { own: left_out, bytes, tried }).await {
+            Ok(MasterAnswer::Rack(info)) => Ok(info.rack),
+            Ok(_) => Err(unexpected("master", "a pick of a rack")),
+            Err(Error::Full { .. }) if own_untried => Ok(own),
+            Err(error) => Err(self.last_full.take().unwrap_or(error)),
+        }
+    }
+}
+
 impl<M: Mem> Operation<M> for Alloc {
     type Output = GAddr;
 
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<GAddr>> {
-        if let Some(addr) = self.done {
-            return Ok(Step::Done(addr));
-        }
-        let Some(named) = self.target else {
-            let own = match (self.placement, self.order) {
-                (Placement::Spread, _) | (_, Order::Anywhere) => RackId::NONE,
-                _ => client.own_rack(),
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<GAddr> {
+        loop {
+            let named = match self.target {
+                Some(named) => named,
+                None => self.pick(cx).await?,
             };
-            let (bytes, tried) = (self.bytes, self.tried.clone());
-            return Ok(Step::Need(Need::Master(MasterCall::PickRack { own, bytes, tried })));
-        };
-        let rack = client.home_in(named).unwrap_or(named);
-        self.target = Some(rack);
-        match client.link_of(rack) {
-            None => Ok(Step::Need(Need::Link(rack))),
-            Some(link) => {
-                let request = Request::Alloc { bytes: self.bytes, kind: self.kind };
-                Ok(Step::Need(Need::Daemon(link, request)))
-            }
-        }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        match reply {
-            Ok(Reply::Allocated { addr }) => {
-                self.done = Some(addr);
-                Ok(())
-            }
-            Ok(_) => Err(unexpected("daemon", "an allocation")),
-            Err(error @ (Error::Full { .. } | Error::Draining { .. }))
-                if self.tried.len() < RACKS_MAX as usize =>
-            {
-                let full = self.target.take();
-                self.tried.extend(full);
-                self.target = full.and_then(|full| self.next_shard(client.own_rack(), full));
-                let anywhere = matches!(self.placement, Placement::Auto | Placement::Spread);
-                if self.target.is_none() && !anywhere {
-                    return Err(error);
+            let rack = cx.client().home_in(named).unwrap_or(named);
+            self.target = Some(rack);
+            let Some(link) = cx.client().link_of(rack) else {
+                cx.connect(rack).await?;
+                continue;
+            };
+            let request = Request::Alloc { bytes: self.bytes, kind: self.kind };
+            match cx.daemon(link, request).await {
+                Ok(Reply::Allocated { addr }) => return Ok(addr),
+                Ok(_) => return Err(unexpected("daemon", "an allocation")),
+                Err(error @ (Error::Full { .. } | Error::Draining { .. }))
+                    if self.tried.len() < RACKS_MAX as usize =>
+                {
+                    self.on_full(cx.client().own_rack(), rack, error)?;
                 }
-                if matches!(error, Error::Full { .. }) {
-                    self.last_full = Some(error);
-                }
-                Ok(())
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        let own = client.own_rack();
-        let own_untried = self.placement == Placement::Auto && !self.tried.contains(&own);
-        match answer {
-            Ok(MasterAnswer::Rack(info)) => {
-                self.target = Some(info.rack);
-                Ok(())
-            }
-            Ok(_) => Err(unexpected("master", "a pick of a rack")),
-            Err(Error::Full { .. }) if own_untried => {
-                self.target = Some(own);
-                Ok(())
-            }
-            Err(error) => Err(self.last_full.take().unwrap_or(error)),
         }
     }
 }
@@ -154,7 +143,6 @@ impl<M: Mem> Operation<M> for Alloc {
 #[derive(Debug)]
 pub(super) struct Home {
     addr: GAddr,
-    locate: Option<Locate>,
     /// Whose daemon got the request last.
     asked: Option<PageHome>,
     /// What it said, if that may have been for want of the page.
@@ -164,29 +152,40 @@ pub(super) struct Home {
 
 impl Home {
     pub(super) fn of(addr: GAddr) -> Self {
-        Self { addr, locate: None, asked: None, refused: None, retries: Retries::default() }
+        Self { addr, asked: None, refused: None, retries: Retries::default() }
     }
 
     /// Asks the daemon once it is known.
-    fn ask<M: Mem, T>(&mut self, client: &mut Client<M>, request: Request) -> Result<Step<T>> {
-        Ok(match self.find(client)? {
-            Step::Done(link) => Step::Need(Need::Daemon(link, request)),
-            Step::Need(need) => Step::Need(need),
-        })
+    pub(super) async fn ask<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        request: &Request,
+    ) -> Result<Reply> {
+        loop {
+            let link = self.find(cx).await?;
+            let reply = cx.daemon(link, request.clone()).await;
+            if let Some(reply) = self.judge(cx.client(), reply)? {
+                return Ok(reply);
+            }
+        }
     }
 
     /// The daemon to ask, which counts as asked by then.
-    pub(super) fn find<M: Mem>(&mut self, client: &mut Client<M>) -> Result<Step<LinkId>> {
-        let page = client.geometry().page(self.addr);
-        if client.translation(page).is_none() {
-            let search = || Locate::new(client, self.addr, 1).after(self.asked);
-            let locate = self.locate.get_or_insert_with(search);
-            if let Step::Need(need) = locate.advance(client)? {
-                return Ok(Step::Need(need));
+    pub(super) async fn find<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<LinkId> {
+        let page = cx.client().geometry().page(self.addr);
+        if cx.client().translation(page).is_none() {
+            let mut locate = Locate::new(cx.client(), self.addr, 1).after(self.asked);
+            match locate.run(cx).await {
+                // A page that is nowhere: whom was asked before has said more.
+                Err(Error::NotMapped { addr }) => {
+                    let refused = self.refused.take();
+                    let said = refused.filter(|error| !matches!(error, Error::Moving { .. }));
+                    return Err(said.unwrap_or(Error::NotMapped { addr }));
+                }
+                found => found?,
             }
         }
-        self.locate = None;
-        let home = client.home_of(page).expect("a located page has a translation");
+        let home = cx.client().home_of(page).expect("a located page has a translation");
         match self.refused.take() {
             // It is shut no more.
             Some(Error::Moving { .. }) | None => {}
@@ -194,52 +193,23 @@ impl Home {
             Some(_) => {}
         }
         self.asked = Some(home);
-        Ok(Step::Done(client.link_of(home.rack).expect("a translation has a link")))
+        Ok(cx.client().link_of(home.rack).expect("a translation has a link"))
     }
 
-    /// A daemon's reply, unless it was to the search, or is not the last word.
-    pub(super) fn on_reply<M: Mem>(
+    /// A daemon's reply, unless it is not the last word.
+    pub(super) fn judge<M: Mem>(
         &mut self,
         client: &mut Client<M>,
         reply: Result<Reply>,
     ) -> Result<Option<Reply>> {
-        if let Some(locate) = &mut self.locate {
-            let found = locate.on_reply(client, reply);
-            return self.search_ended(found).map(|()| None);
-        }
         match reply {
             Err(error) if may_be_elsewhere(&error) => {
                 self.retries.again(self.addr)?;
                 self.refused = Some(error);
                 client.forget(client.geometry().page(self.addr));
-                self.locate = Some(Locate::new(client, self.addr, 1).after(self.asked));
                 Ok(None)
             }
             reply => reply.map(Some),
-        }
-    }
-
-    pub(super) fn on_master<M: Mem>(
-        &mut self,
-        client: &mut Client<M>,
-        answer: Result<MasterAnswer>,
-    ) -> Result<()> {
-        let Some(locate) = &mut self.locate else {
-            return Err(unexpected("master", "a request to a daemon"));
-        };
-        let found = locate.on_master(client, answer);
-        self.search_ended(found)
-    }
-
-    /// A page that is nowhere: whom was asked before has said more.
-    fn search_ended(&mut self, found: Result<()>) -> Result<()> {
-        match found {
-            Err(Error::NotMapped { addr }) => {
-                let refused = self.refused.take();
-                let said = refused.filter(|error| !matches!(error, Error::Moving { .. }));
-                Err(said.unwrap_or(Error::NotMapped { addr }))
-            }
-            found => found,
         }
     }
 }
@@ -260,44 +230,34 @@ fn may_be_elsewhere(error: &Error) -> bool {
 pub struct Free {
     addr: GAddr,
     bytes: u64,
-    home: Home,
-    done: bool,
 }
 
 impl Free {
-    /// Starts the free of an allocation.
+    /// The free of an allocation.
     pub fn new(addr: GAddr, bytes: u64) -> Self {
-        Self { addr, bytes, home: Home::of(addr), done: false }
+        Self { addr, bytes }
+    }
+}
+
+/// A slab page stays with its other objects; if it went, its generation tells.
+fn forget_freed<M: Mem>(client: &mut Client<M>, addr: GAddr, bytes: u64) {
+    if bytes > client.geometry().page_bytes() / 2 {
+        client.forget(client.geometry().page(addr));
     }
 }
 
 impl<M: Mem> Operation<M> for Free {
     type Output = ();
 
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<()>> {
-        if self.done {
-            return Ok(Step::Done(()));
-        }
-        self.home.ask(client, Request::Free { addr: self.addr, bytes: self.bytes })
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        match self.home.on_reply(client, reply)? {
-            None => Ok(()),
-            Some(Reply::Freed) => {
-                // A slab page stays with its other objects; if it went, its generation tells.
-                if self.bytes > client.geometry().page_bytes() / 2 {
-                    client.forget(client.geometry().page(self.addr));
-                }
-                self.done = true;
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
+        let Self { addr, bytes } = *self;
+        match Home::of(addr).ask(cx, &Request::Free { addr, bytes }).await? {
+            Reply::Freed => {
+                forget_freed(cx.client(), addr, bytes);
                 Ok(())
             }
-            Some(_) => Err(unexpected("daemon", "a free")),
+            _ => Err(unexpected("daemon", "a free")),
         }
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        self.home.on_master(client, answer)
     }
 }
 
@@ -306,30 +266,19 @@ impl<M: Mem> Operation<M> for Free {
 /// whether address and size name an allocation, then the word's again.
 #[derive(Debug)]
 pub struct AtWord {
+    word: GAddr,
     request: Request,
-    home: Home,
-    /// The way to the memory, while its daemon is asked.
-    check: Option<Home>,
     bytes: u64,
-    done: Option<GAddr>,
 }
 
 impl AtWord {
-    /// Starts an allocation in the word's rack.
+    /// An allocation in the word's rack.
     pub fn alloc(word: GAddr, bytes: u64) -> Self {
-        Self::new(word, Request::AllocInto { word, bytes }, bytes)
+        Self { word, request: Request::AllocInto { word, bytes }, bytes }
     }
 
     pub fn free(word: GAddr, bytes: u64) -> Self {
-        Self::new(word, Request::FreeFrom { word, bytes }, bytes)
-    }
-
-    fn new(word: GAddr, request: Request, bytes: u64) -> Self {
-        Self { request, home: Home::of(word), check: None, bytes, done: None }
-    }
-
-    fn asked(&mut self) -> &mut Home {
-        self.check.as_mut().unwrap_or(&mut self.home)
+        Self { word, request: Request::FreeFrom { word, bytes }, bytes }
     }
 }
 
@@ -337,67 +286,43 @@ impl<M: Mem> Operation<M> for AtWord {
     /// The new memory, or null after a free.
     type Output = GAddr;
 
-    fn is_access(&self) -> bool {
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<GAddr>> {
-        match (self.done, &mut self.check) {
-            (Some(addr), _) => Ok(Step::Done(addr)),
-            (None, None) => self.home.ask(client, self.request.clone()),
-            (None, Some(memory)) => {
-                let request = Request::CheckFree { addr: memory.addr, bytes: self.bytes };
-                memory.ask(client, request)
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<GAddr> {
+        cx.end_with_locks();
+        let Self { word, bytes, .. } = *self;
+        let mut home = Home::of(word);
+        loop {
+            match (home.ask(cx, &self.request).await?, &self.request) {
+                (Reply::Allocated { addr }, Request::AllocInto { .. }) => return Ok(addr),
+                (Reply::Freed, Request::FreeFrom { .. }) => return Ok(GAddr::NULL),
+                (Reply::Freed, Request::FreeApart { addr, .. }) => {
+                    forget_freed(cx.client(), *addr, bytes);
+                    return Ok(GAddr::NULL);
+                }
+                (Reply::Apart { addr }, Request::FreeFrom { .. }) => {
+                    cx.client().check(addr, 1)?;
+                    match Home::of(addr).ask(cx, &Request::CheckFree { addr, bytes }).await? {
+                        Reply::Known => {}
+                        _ => return Err(unexpected("daemon", "a question about an allocation")),
+                    }
+                    self.request = Request::FreeApart { word, addr, bytes };
+                }
+                _ => return Err(unexpected("daemon", "a request about a word")),
             }
         }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        self.done = match (self.asked().on_reply(client, reply)?, &self.request) {
-            (None, _) => return Ok(()),
-            (Some(Reply::Known), _) if let Some(memory) = self.check.take() => {
-                let (word, addr, bytes) = (self.home.addr, memory.addr, self.bytes);
-                self.request = Request::FreeApart { word, addr, bytes };
-                return Ok(());
-            }
-            (Some(_), _) if self.check.is_some() => {
-                return Err(unexpected("daemon", "a question about an allocation"));
-            }
-            (Some(Reply::Apart { addr }), Request::FreeFrom { .. }) => {
-                client.check(addr, 1)?;
-                self.check = Some(Home::of(addr));
-                return Ok(());
-            }
-            (Some(Reply::Freed), Request::FreeApart { addr, bytes, .. }) => {
-                if *bytes > client.geometry().page_bytes() / 2 {
-                    client.forget(client.geometry().page(*addr));
-                }
-                Some(GAddr::NULL)
-            }
-            (Some(Reply::Allocated { addr }), Request::AllocInto { .. }) => Some(addr),
-            (Some(Reply::Freed), Request::FreeFrom { .. }) => Some(GAddr::NULL),
-            (Some(_), _) => return Err(unexpected("daemon", "a request about a word")),
-        };
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        self.asked().on_master(client, answer)
     }
 }
 
 /// A request to the daemon of an address's home rack.
 #[derive(Debug)]
 pub struct AtHome {
+    addr: GAddr,
     request: Request,
-    home: Home,
     link: Option<LinkId>,
-    done: Option<Reply>,
 }
 
 impl AtHome {
     pub fn new(addr: GAddr, request: Request) -> Self {
-        Self { request, home: Home::of(addr), link: None, done: None }
+        Self { addr, request, link: None }
     }
 
     /// Whom was asked, if it came to that.
@@ -409,26 +334,16 @@ impl AtHome {
 impl<M: Mem> Operation<M> for AtHome {
     type Output = (LinkId, Reply);
 
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
-        if let (Some(link), Some(reply)) = (self.link, self.done.take()) {
-            return Ok(Step::Done((link, reply)));
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Self::Output> {
+        let mut home = Home::of(self.addr);
+        loop {
+            let link = home.find(cx).await?;
+            self.link = Some(link);
+            let reply = cx.daemon(link, self.request.clone()).await;
+            if let Some(reply) = home.judge(cx.client(), reply)? {
+                return Ok((link, reply));
+            }
         }
-        let step = self.home.ask(client, self.request.clone())?;
-        if let Step::Need(Need::Daemon(link, request)) = &step
-            && *request == self.request
-        {
-            self.link = Some(*link);
-        }
-        Ok(step)
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        self.done = self.home.on_reply(client, reply)?;
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        self.home.on_master(client, answer)
     }
 }
 
@@ -437,35 +352,24 @@ impl<M: Mem> Operation<M> for AtHome {
 pub struct AtRack {
     rack: RackId,
     request: Request,
-    done: Option<Reply>,
 }
 
 impl AtRack {
     pub fn new(rack: RackId, request: Request) -> Self {
-        Self { rack, request, done: None }
+        Self { rack, request }
     }
 }
 
 impl<M: Mem> Operation<M> for AtRack {
     type Output = Reply;
 
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Reply>> {
-        if let Some(reply) = self.done.take() {
-            return Ok(Step::Done(reply));
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Reply> {
+        loop {
+            let rack = cx.client().home_in(self.rack).unwrap_or(self.rack);
+            match cx.client().link_of(rack) {
+                None => cx.connect(rack).await?,
+                Some(link) => return cx.daemon(link, self.request.clone()).await,
+            }
         }
-        let rack = client.home_in(self.rack).unwrap_or(self.rack);
-        Ok(Step::Need(match client.link_of(rack) {
-            None => Need::Link(rack),
-            Some(link) => Need::Daemon(link, self.request.clone()),
-        }))
-    }
-
-    fn on_reply(&mut self, _client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        self.done = Some(reply?);
-        Ok(())
-    }
-
-    fn on_master(&mut self, _client: &mut Client<M>, _answer: Result<MasterAnswer>) -> Result<()> {
-        Err(unexpected("master", "a request to a daemon"))
     }
 }

@@ -8,11 +8,11 @@
 //! ```
 
 use super::locate::unexpected;
-use super::{Client, Io, Migrate, Need, OWN, Operation, Step};
+use super::{Context, Migrate, OWN, Operation};
 use crate::addr::{PageId, RackId};
 use crate::error::{Error, Result};
-use crate::member::{BalanceReply, BalanceRequest, MemberAnswer, MemberCall, PoolLoad};
-use crate::seam::{Mem, WorkStatus};
+use crate::member::{BalanceReply, BalanceRequest, MemberAnswer, MemberCall};
+use crate::seam::Mem;
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 
 /// What is known from one turn to the next.
@@ -43,16 +43,8 @@ impl Balancer {
     /// The next turn. `id` differs from all other work requests of the handle. Piece 0 of its `Io`
     /// is a buffer of [`Migrate::buffer_bytes`].
     pub fn turn(&mut self, id: u64) -> BalanceTurn<'_> {
-        BalanceTurn { balancer: self, id, stage: Stage::Load }
+        BalanceTurn { balancer: self, id }
     }
-}
-
-#[derive(Debug)]
-enum Stage {
-    Load,
-    Next(PoolLoad),
-    Move(PageId, Box<Migrate>),
-    Done(Balanced),
 }
 
 /// A turn; see the module.
@@ -60,108 +52,34 @@ enum Stage {
 pub struct BalanceTurn<'b> {
     balancer: &'b mut Balancer,
     id: u64,
-    stage: Stage,
-}
-
-impl BalanceTurn<'_> {
-    /// Whoever drives the turn failed: a move that is under way is given up in order. Then the
-    /// turn is driven to its end.
-    pub fn give_up(&mut self, error: Error) {
-        match &mut self.stage {
-            Stage::Move(_, migrate) => migrate.give_up(error),
-            _ => self.stage = Stage::Done(Balanced::Rests),
-        }
-    }
-
-    fn moved(&mut self, result: Result<RackId>) {
-        let Stage::Move(page, _) = &self.stage else { return };
-        let page = *page;
-        self.stage = Stage::Done(match result {
-            Ok(rack) => Balanced::Sent(page, rack),
-            Err(error) => {
-                self.balancer.failed = Some(page);
-                Balanced::Stays(page, error)
-            }
-        });
-    }
 }
 
 impl<M: Mem> Operation<M> for BalanceTurn<'_> {
     type Output = Balanced;
 
-    fn give_up(&mut self, error: Error) -> bool {
-        BalanceTurn::give_up(self, error);
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Balanced>> {
-        loop {
-            match &mut self.stage {
-                Stage::Load => {
-                    return Ok(Step::Need(Need::Master(MasterCall::Member(MemberCall::Load))));
-                }
-                Stage::Next(load) => {
-                    let (load, failed) = (*load, self.balancer.failed);
-                    let bytes_per_second = self.balancer.bytes_per_second;
-                    let next = BalanceRequest::Next { load, bytes_per_second, failed };
-                    return Ok(Step::Need(Need::Daemon(OWN, Request::Balance(next))));
-                }
-                Stage::Move(_, migrate) => match migrate.step(client, io) {
-                    Ok(Step::Need(need)) => return Ok(Step::Need(need)),
-                    Ok(Step::Done(home)) => self.moved(Ok(home.rack)),
-                    Err(error) => self.moved(Err(error)),
-                },
-                Stage::Done(balanced) => return Ok(Step::Done(balanced.clone())),
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Balanced> {
+        let answer = cx.master(MasterCall::Member(MemberCall::Load)).await?;
+        let MasterAnswer::Member(MemberAnswer::Load(load)) = answer else {
+            return Err(unexpected("master", "how full racks are"));
+        };
+        let Balancer { failed, bytes_per_second } = *self.balancer;
+        let next = BalanceRequest::Next { load, bytes_per_second, failed };
+        let reply = cx.daemon(OWN, Request::Balance(next)).await?;
+        let Reply::Balance(BalanceReply::Next(next)) = reply else {
+            return Err(unexpected("own daemon", "a question for a cold page"));
+        };
+        self.balancer.failed = None;
+        let own = cx.client().own_rack();
+        let Some((page, to)) = next.filter(|(_, to)| *to != own) else {
+            return Ok(Balanced::Rests);
+        };
+        let addr = cx.client().geometry().join(page, 0);
+        match Migrate::new(cx.client(), addr, to, self.id).run(cx).await {
+            Ok(home) => Ok(Balanced::Sent(page, home.rack)),
+            Err(error) => {
+                self.balancer.failed = Some(page);
+                Ok(Balanced::Stays(page, error))
             }
         }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        match &mut self.stage {
-            Stage::Next(_) => {
-                let Reply::Balance(BalanceReply::Next(next)) = reply? else {
-                    return Err(unexpected("own daemon", "a question for a cold page"));
-                };
-                self.balancer.failed = None;
-                self.stage = match next {
-                    Some((page, to)) if to != client.own_rack() => {
-                        let addr = client.geometry().join(page, 0);
-                        Stage::Move(page, Migrate::new(client, addr, to, self.id).into())
-                    }
-                    _ => Stage::Done(Balanced::Rests),
-                };
-            }
-            Stage::Move(_, migrate) => {
-                if let Err(error) = migrate.on_reply(client, reply) {
-                    self.moved(Err(error));
-                }
-            }
-            Stage::Load | Stage::Done(_) => {}
-        }
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        match &mut self.stage {
-            Stage::Load => match answer? {
-                MasterAnswer::Member(MemberAnswer::Load(load)) => self.stage = Stage::Next(load),
-                _ => return Err(unexpected("master", "how full racks are")),
-            },
-            Stage::Move(_, migrate) => {
-                if let Err(error) = migrate.on_master(client, answer) {
-                    self.moved(Err(error));
-                }
-            }
-            Stage::Next(_) | Stage::Done(_) => {}
-        }
-        Ok(())
-    }
-
-    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
-        let Stage::Move(_, migrate) = &mut self.stage else { return Ok(()) };
-        if let Err(error) = migrate.on_completion(client, id, status) {
-            self.moved(Err(error));
-        }
-        Ok(())
     }
 }

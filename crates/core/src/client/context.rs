@@ -107,90 +107,10 @@ pub trait Context<M: Mem> {
     fn has_failed(&self) -> bool;
 }
 
-/// Runs an operation that is a state machine.
-pub async fn operate<M: Mem, O: super::Operation<M>>(
-    cx: &mut impl Context<M>,
-    op: &mut O,
-) -> Result<O::Output> {
-    if op.is_access() {
-        cx.end_with_locks();
-    }
-    loop {
-        let error = match operate_on(cx, op).await {
-            Ok(Some(output)) => return Ok(output),
-            Ok(None) => continue,
-            Err(error) => error,
-        };
-        if !cx.has_failed() || !op.give_up(error.clone()) {
-            let (client, mut io) = cx.parts();
-            op.let_go(client, &mut io);
-            return Err(error);
-        }
-    }
-}
-
-async fn operate_on<M: Mem, O: super::Operation<M>>(
-    cx: &mut impl Context<M>,
-    op: &mut O,
-) -> Result<Option<O::Output>> {
-    use super::{Need, Step};
-    let (client, mut io) = cx.access()?;
-    let step = op.step(client, &mut io);
-    drop(io);
-    match step? {
-        Step::Done(output) => return Ok(Some(output)),
-        Step::Need(Need::Link(rack)) => cx.connect(rack).await?,
-        Step::Need(Need::Master(call)) => {
-            let answer = cx.master(call).await;
-            op.on_master(cx.client(), answer)?;
-        }
-        Step::Need(Need::Daemon(link, request)) => {
-            let reply = cx.daemon(link, request).await;
-            op.on_reply(cx.client(), reply)?;
-        }
-        Step::Need(Need::Batch(link, requests)) => {
-            let replies = cx.batch(link, requests).await?;
-            op.on_replies(cx.client(), replies)?;
-        }
-        Step::Need(Need::Completions) => {
-            let ended = cx.completions(|client, id, status| op.on_completion(client, id, status));
-            match ended.await {
-                Err(crate::error::Error::Timeout { waited_ms, .. }) if cx.has_failed() => {
-                    return Err(op.on_deadline(waited_ms));
-                }
-                ended => ended?,
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// As [`operate`], until it waits for the fabric: then `None`.
-pub async fn operate_on_until_posted<M: Mem, O: super::Operation<M>>(
-    cx: &mut impl Context<M>,
-    op: &mut O,
-) -> Result<Option<O::Output>> {
-    use super::{Need, Step};
-    if op.is_access() {
-        cx.end_with_locks();
-    }
-    loop {
-        let (client, mut io) = cx.access()?;
-        let step = op.step(client, &mut io);
-        drop(io);
-        match step? {
-            Step::Done(output) => return Ok(Some(output)),
-            Step::Need(Need::Link(rack)) => cx.connect(rack).await?,
-            Step::Need(Need::Master(call)) => {
-                let answer = cx.master(call).await;
-                op.on_master(cx.client(), answer)?;
-            }
-            Step::Need(Need::Daemon(link, request)) => {
-                let reply = cx.daemon(link, request).await;
-                op.on_reply(cx.client(), reply)?;
-            }
-            Step::Need(Need::Batch(..)) => unreachable!("it asks one thing at a time"),
-            Step::Need(Need::Completions) => return Ok(None),
-        }
-    }
+/// An operation that needs more than the warm path.
+#[allow(async_fn_in_trait, reason = "as Context")]
+pub trait Operation<M: Mem> {
+    type Output;
+    /// Runs it to its end, once.
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Self::Output>;
 }

@@ -5,7 +5,7 @@
 //! and what became of the half. The bytes of the half that leaves are the runtime's: registered
 //! with its fabric. The locks around it are the business of [`Coupled`](super::Coupled).
 
-use super::{Access, Client, Operation, Transfer, TransferTables, WriteBuffer};
+use super::{Access, Client, Transfer, TransferTables, WriteBuffer};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, Nanos, WorkStatus};
 
@@ -91,12 +91,7 @@ impl Flush {
     }
 
     /// What is to be done now, if a half is under way.
-    pub fn look<M: Mem>(
-        &mut self,
-        now_ns: Nanos,
-        losses: &super::Losses,
-        timeout_ms: u64,
-    ) -> Option<Look> {
+    pub fn look(&mut self, now_ns: Nanos, losses: &super::Losses, timeout_ms: u64) -> Option<Look> {
         let under_way = self.under_way.as_mut()?;
         if let Some(error) = under_way.failed.take() {
             return Some(Look::Ended(error));
@@ -106,8 +101,7 @@ impl Flush {
             return Some(Look::Ended(losses.last()));
         }
         if now_ns >= under_way.deadline_ns {
-            let mut transfer = Transfer::resume(&mut self.tables, self.buffer.pieces());
-            return Some(Look::Ended(Operation::<M>::on_deadline(&mut transfer, timeout_ms)));
+            return Some(Look::Ended(Transfer::time_up(timeout_ms)));
         }
         let goes = std::mem::take(&mut under_way.may_step);
         Some(if goes { Look::Go } else { Look::Wait })

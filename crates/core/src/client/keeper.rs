@@ -25,7 +25,7 @@
 mod room;
 
 use super::locate::unexpected;
-use super::{Access, Client, Io, Need, OWN, Operation, Reach, Step, Translation};
+use super::{Access, Client, Context, Io, OWN, Operation, Reach, Translation};
 use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::{
     MOVE_CHUNK_BYTES, REPLICA_POLL_NS, REPLICA_READ_NS, REPLICA_STUCK_NS, STALE_RETRIES_MAX,
@@ -37,7 +37,7 @@ use crate::replica::{
     ReplicaOrder, entry_offset,
 };
 use crate::seam::{Mem, Mutation, Nanos, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus};
-use crate::wire::{MasterAnswer, PageHome, Reply, Request};
+use crate::wire::{PageHome, Reply, Request};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Memory of the own rack that the keeper owns: it stays where it is as long as the session.
@@ -113,38 +113,41 @@ pub enum Tended {
     Waiting,
 }
 
-#[derive(Debug)]
-enum Stage {
-    /// What is left to do, then what is next.
-    Start,
-    Room,
-    Allocate {
-        pages: u32,
-        directory: bool,
-    },
-    Resolve {
-        run: Run,
-        directory: bool,
-        pages: u32,
-    },
-    /// The directory is not announced any more, then freed.
-    Retract(Run),
-    GiveBack(Run),
-    Poll,
+/// What is next when nothing is to be done about memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
     Work,
-    Fetch(Fetching),
-    Done(Tended),
+    Poll,
+    Idle,
 }
 
-/// A replica that is being filled.
+/// Memory that goes back.
 #[derive(Debug)]
-struct Fetching {
-    home: PageHome,
-    data: GAddr,
-    done: u64,
-    posted: bool,
-    /// Whether the next chunk is in the buffer.
-    filled: bool,
+enum Spare {
+    Page(Run),
+    /// It is not announced any more, then freed.
+    Directory(Run),
+}
+
+/// How a chunk of a page was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Done,
+    /// The page has gone, or been recalled.
+    Gone,
+    /// Its home is mapped: there is no use for replicas.
+    Mapped,
+}
+
+/// How far the orders were done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worked {
+    /// All of them, without a message.
+    Alone,
+    /// All of them.
+    All,
+    /// The turn ends with this.
+    Ended(Tended),
 }
 
 /// One question to the home and what follows from it. Piece 0 of its `Io` is a buffer of
@@ -155,7 +158,6 @@ pub struct Tending<'k> {
     keeper: &'k mut Keeper,
     id: u64,
     now: Nanos,
-    stage: Stage,
 }
 
 impl Keeper {
@@ -204,7 +206,7 @@ impl Keeper {
     /// The next turn. `id` differs from all other work requests of the handle; `now` is the time
     /// of the host before the turn, by the clock that readers look at.
     pub fn turn(&mut self, id: u64, now: Nanos) -> Tending<'_> {
-        Tending { keeper: self, id, now, stage: Stage::Start }
+        Tending { keeper: self, id, now }
     }
 
     /// Runs `access` on own memory. It fails only if the memory is not ours any more.
@@ -463,92 +465,44 @@ fn fence<M: Mem>(client: &Client<M>) {
 }
 
 impl Tending<'_> {
-    /// Posts the next chunk of a page, or says what that needs.
-    fn fetch<M: Mem>(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Option<Need>> {
-        let Stage::Fetch(fetching) = &mut self.stage else { return Ok(None) };
-        if fetching.posted {
-            return Ok(Some(Need::Completions));
-        }
-        let bytes = MOVE_CHUNK_BYTES.min(client.geometry().page_bytes() - fetching.done);
-        if std::mem::take(&mut fetching.filled) {
-            let at = GAddr(fetching.data.0 + fetching.done);
-            let chunk = io.source(0, 0, bytes);
-            if self.keeper.own(client, (at, bytes), |pages, at| pages.copy_in(at, chunk)).is_err() {
-                let data = fetching.data;
-                self.keeper.orders.pop_front();
-                self.stage = Stage::Work;
-                return self.keeper.lose(client, data).map(|()| None);
-            }
-            fetching.done += bytes;
-        }
-        if fetching.done == client.geometry().page_bytes() {
-            self.keeper.note_made(client, fetching.home.page);
-            self.keeper.orders.pop_front();
-            self.stage = Stage::Work;
-            return Ok(None);
-        }
-        let bytes = MOVE_CHUNK_BYTES.min(client.geometry().page_bytes() - fetching.done);
-        let rack = fetching.home.rack;
-        let Some(link) = client.link_of(rack) else { return Ok(Some(Need::Link(rack))) };
-        let Reach::OneSided(layout) = client.reach(link) else {
-            // Its home is mapped: there is no use for replicas.
-            self.stage = Stage::Done(Tended::Idle);
-            return Ok(None);
-        };
-        if fetching.home.frame.0 >= layout.frame_count {
-            return Err(unexpected("home of replicas", "a frame of that rack"));
-        }
-        let offset = layout.frame_offset(fetching.home.frame) + fetching.done;
-        let verb = Verb::Read(RemoteAddr { offset, key: fetching.home.generation });
-        let local = [io.sge(0, 0, bytes)];
-        let request = WorkRequest { id: self.id, verb, local: &local, signalled: true };
-        match io.post(link, &[request]) {
-            Ok(()) => {
-                fetching.posted = true;
-                Ok(Some(Need::Completions))
-            }
-            Err((_, PostError::Busy)) => Ok(Some(Need::Completions)),
-            Err((_, PostError::Down)) => Ok(Some(Need::Link(rack))),
-        }
-    }
-
-    /// Does the orders up to one that needs a message.
-    fn work<M: Mem>(&mut self, client: &mut Client<M>) -> Result<()> {
-        let is_free = self.keeper.reclaim(client)?;
+    /// Does the orders.
+    async fn work<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Worked> {
+        cx.check()?;
+        let (mut worked, mut is_free) = (Worked::Alone, self.keeper.reclaim(cx.client())?);
         while let Some(order) = self.keeper.orders.front().cloned() {
-            if self.must_wait(client, &order)? {
-                self.keeper.wait(client, self.now)?;
-                self.stage = Stage::Done(Tended::Waiting);
-                return Ok(());
+            if self.must_wait(cx.client(), &order)? {
+                self.keeper.wait(cx.client(), self.now)?;
+                return Ok(Worked::Ended(Tended::Waiting));
             }
             if let ReplicaOrder::Fetch(home) = order {
-                match self.keeper.place(client, home.page)? {
+                let placing = self.keeper.place(cx.client(), home.page)?;
+                match placing {
                     Placing::At(data) => {
-                        let (done, posted, filled) = (0, false, false);
-                        self.stage = Stage::Fetch(Fetching { home, data, done, posted, filled });
-                        return Ok(());
+                        if !self.fetch(cx, home, data).await? {
+                            return Ok(Worked::Ended(Tended::Idle));
+                        }
                     }
                     Placing::Needs { pages, directory } => {
-                        self.stage = Stage::Allocate { pages, directory };
-                        return Ok(());
+                        self.allocate(cx, pages, directory).await?;
                     }
-                    Placing::Nowhere => self.keeper.gone.push(home.page),
+                    Placing::Nowhere => {
+                        self.keeper.gone.push(home.page);
+                        self.keeper.orders.pop_front();
+                        continue;
+                    }
                 }
-            } else {
-                self.keeper.execute(client, &order)?;
+                cx.check()?;
+                (worked, is_free) = (Worked::All, self.keeper.reclaim(cx.client())?);
+                continue;
             }
+            self.keeper.execute(cx.client(), &order)?;
             self.keeper.orders.pop_front();
         }
         match is_free {
             true => self.keeper.waits = None,
-            false => self.keeper.wait(client, self.now)?,
+            false => self.keeper.wait(cx.client(), self.now)?,
         }
-        self.stage = match self.stage {
-            Stage::Work => Stage::Done(Tended::Polled),
-            _ if self.keeper.wants_room(self.now) => Stage::Room,
-            _ => self.keeper.next(client.geometry().page_bytes()),
-        };
-        Ok(())
+        Ok(worked)
     }
 
     /// Whether others are at a replica that an order wants closed.
@@ -561,144 +515,223 @@ impl Tending<'_> {
         }
     }
 
-    fn poll<M: Mem>(&mut self, client: &Client<M>) -> Need {
-        let Keeper { home, number, gone, made, .. } = &*self.keeper;
-        let Some(link) = client.link_of(*home) else { return Need::Link(*home) };
+    /// Fills a replica, which ends the order. `false` if there is no use for replicas.
+    async fn fetch<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        home: PageHome,
+        data: GAddr,
+    ) -> Result<bool> {
+        let page_bytes = cx.client().geometry().page_bytes();
+        let mut done = 0;
+        while done < page_bytes {
+            let bytes = MOVE_CHUNK_BYTES.min(page_bytes - done);
+            match self.read_chunk(cx, home, (done, bytes)).await? {
+                Read::Done => {}
+                Read::Gone => {
+                    self.keeper.orders.pop_front();
+                    return self.keeper.give_up(cx.client(), home.page).map(|()| true);
+                }
+                Read::Mapped => return Ok(false),
+            }
+            let (client, io) = cx.access()?;
+            let (at, chunk) = (GAddr(data.0 + done), io.source(0, 0, bytes));
+            let kept = self.keeper.own(client, (at, bytes), |pages, at| pages.copy_in(at, chunk));
+            if kept.is_err() {
+                self.keeper.orders.pop_front();
+                return self.keeper.lose(client, data).map(|()| true);
+            }
+            done += bytes;
+        }
+        self.keeper.note_made(cx.client(), home.page);
+        self.keeper.orders.pop_front();
+        Ok(true)
+    }
+
+    /// Reads a chunk of a page into the buffer.
+    async fn read_chunk<M: Mem>(
+        &self,
+        cx: &mut impl Context<M>,
+        home: PageHome,
+        (offset, bytes): (u64, u64),
+    ) -> Result<Read> {
+        loop {
+            let (client, mut io) = cx.access()?;
+            let Some(link) = client.link_of(home.rack) else {
+                drop(io);
+                cx.connect(home.rack).await?;
+                continue;
+            };
+            let Reach::OneSided(layout) = client.reach(link) else { return Ok(Read::Mapped) };
+            if home.frame.0 >= layout.frame_count {
+                return Err(unexpected("home of replicas", "a frame of that rack"));
+            }
+            let offset = layout.frame_offset(home.frame) + offset;
+            let verb = Verb::Read(RemoteAddr { offset, key: home.generation });
+            let local = [io.sge(0, 0, bytes)];
+            let request = WorkRequest { id: self.id, verb, local: &local, signalled: true };
+            let posted = io.post(link, &[request]);
+            drop(io);
+            match posted {
+                Ok(()) => match cx.completion(self.id).await? {
+                    WorkStatus::Done(_) => return Ok(Read::Done),
+                    // The same bytes once more.
+                    WorkStatus::Flushed { .. } => {}
+                    WorkStatus::BadKey | WorkStatus::BadRange => return Ok(Read::Gone),
+                },
+                Err((_, PostError::Busy)) => cx.room().await?,
+                Err((_, PostError::Down)) => cx.connect(home.rack).await?,
+            }
+        }
+    }
+
+    /// Takes pages of the own daemon, for replicas or for the directory.
+    async fn allocate<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        pages: u32,
+        directory: bool,
+    ) -> Result<()> {
+        let bytes = u64::from(pages) * cx.client().geometry().page_bytes();
+        let request = Request::Alloc { bytes, kind: AllocationKind::Session };
+        let addr = match cx.daemon(OWN, request).await {
+            Ok(Reply::Allocated { addr }) => addr,
+            Ok(_) => return Err(unfit()),
+            // There was less than the daemon thought.
+            Err(Error::Full { .. } | Error::Draining { .. }) => {
+                self.keeper.allowed = self.keeper.frames();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let page = cx.client().geometry().page(addr);
+        let request = Request::Resolve { page, count: pages };
+        let Reply::Homes(homes) = cx.daemon(OWN, request).await? else { return Err(unfit()) };
+        let client = cx.client();
+        let run = Run { addr, pages: own_pages(client, page, homes)? };
+        if run.pages.len() as u32 != pages {
+            return Err(unexpected("own daemon", "pages of one's own"));
+        }
+        self.keeper.add(client, run, directory)?;
+        if directory {
+            // It is announced.
+            self.ask_room(cx).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks the own daemon how much there may be, and gives back what is too much; what is next.
+    async fn ask_room<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Next> {
+        let directory = self.keeper.directory.as_ref().map_or(GAddr::NULL, |run| run.addr);
+        let frames = self.announce(cx, directory).await?;
+        (self.keeper.allowed, self.keeper.returned) = (frames, 0);
+        self.keeper.room_at = self.now.saturating_add(REPLICA_POLL_NS);
+        cx.check()?;
+        self.keeper.end_taken(cx.client())?;
+        self.keeper.end_worn(cx.client())?;
+        while let Some(spare) = self.keeper.spare(cx.client())? {
+            let run = match spare {
+                Spare::Page(run) => run,
+                Spare::Directory(run) => {
+                    self.announce(cx, GAddr::NULL).await?;
+                    run
+                }
+            };
+            self.give_back(cx, run).await?;
+            cx.check()?;
+        }
+        Ok(self.keeper.next(cx.client().geometry().page_bytes()))
+    }
+
+    /// Says where the directory is; how many frames replicas may take.
+    async fn announce<M: Mem>(&self, cx: &mut impl Context<M>, directory: GAddr) -> Result<u32> {
+        let home = self.keeper.home;
+        match cx.daemon(OWN, Request::ReplicaRoom { home, directory }).await? {
+            Reply::ReplicaRoom { frames } => Ok(frames),
+            _ => Err(unfit()),
+        }
+    }
+
+    async fn give_back<M: Mem>(&mut self, cx: &mut impl Context<M>, run: Run) -> Result<()> {
+        let (addr, bytes) = (run.addr, run.bytes(cx.client()));
+        match cx.daemon(OWN, Request::Free { addr, bytes }).await {
+            // Or the daemon took the page away meanwhile.
+            Ok(Reply::Freed) | Err(Error::BadFree { .. }) => Ok(()),
+            Ok(_) => Err(unfit()),
+            Err(error) => {
+                self.keeper.have_again(run);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the home what to do.
+    async fn poll<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<()> {
+        let home = self.keeper.home;
+        let link = loop {
+            match cx.client().link_of(home) {
+                Some(link) => break link,
+                None => cx.connect(home).await?,
+            }
+        };
+        let client = cx.client();
+        let Keeper { number, gone, made, .. } = &*self.keeper;
         let room = self.keeper.room(client.geometry().page_bytes());
         let (number, rack) = (*number, client.own_rack());
         let (gone, made) = (gone.clone(), made.clone());
         self.keeper.sent.get_or_insert(self.now);
-        Need::Daemon(link, Request::ReplicaPoll(Poll { number, rack, room, gone, made }))
-    }
-
-    fn on_homes<M: Mem>(&mut self, client: &Client<M>, homes: Vec<PageHome>) -> Result<()> {
-        let Stage::Resolve { run, directory, pages } = &mut self.stage else { return Ok(()) };
-        let Reach::Mapped(view) = client.reach(OWN) else { return Ok(()) };
-        let first = client.geometry().page(run.addr);
-        for (index, home) in (0..).zip(homes) {
-            if home.page.0 != first.0 + index || home.frame.0 >= view.layout.frame_count {
-                return Err(unexpected("own daemon", "pages of one's own"));
-            }
-            let PageHome { page, frame, generation, .. } = home;
-            let base = view.layout.frame_offset(frame);
-            run.pages.push(Translation { page, generation, base, frame, link: OWN });
+        let poll = Poll { number, rack, room, gone, made };
+        match cx.daemon(link, Request::ReplicaPoll(poll)).await? {
+            Reply::ReplicaOrders(orders) => self.keeper.take_orders(cx.client(), orders),
+            _ => Err(unfit()),
         }
-        if run.pages.len() as u32 != *pages {
+    }
+}
+
+fn unfit() -> Error {
+    unexpected("daemon", "a keeper of replicas")
+}
+
+/// Where pages of the own rack are, that begin with `first`.
+fn own_pages<M: Mem>(
+    client: &Client<M>,
+    first: PageId,
+    homes: Vec<PageHome>,
+) -> Result<Vec<Translation>> {
+    let Reach::Mapped(view) = client.reach(OWN) else { return Ok(Vec::new()) };
+    let mut pages = Vec::with_capacity(homes.len());
+    for (index, home) in (0..).zip(homes) {
+        let PageHome { page, frame, generation, .. } = home;
+        if page.0 != first.0 + index || frame.0 >= view.layout.frame_count {
             return Err(unexpected("own daemon", "pages of one's own"));
         }
-        let (run, directory) = (run.clone(), *directory);
-        self.stage = if directory { Stage::Room } else { Stage::Work };
-        self.keeper.add(client, run, directory)
+        let base = view.layout.frame_offset(frame);
+        pages.push(Translation { page, generation, base, frame, link: OWN });
     }
+    Ok(pages)
 }
 
 impl<M: Mem> Operation<M> for Tending<'_> {
     type Output = Tended;
 
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Tended>> {
-        loop {
-            let need = match &mut self.stage {
-                Stage::Start | Stage::Work => {
-                    self.work(client)?;
-                    continue;
-                }
-                Stage::Room => {
-                    let directory = self.keeper.directory.as_ref();
-                    let directory = directory.map_or(GAddr::NULL, |run| run.addr);
-                    let home = self.keeper.home;
-                    Need::Daemon(OWN, Request::ReplicaRoom { home, directory })
-                }
-                Stage::Allocate { pages, .. } => {
-                    let bytes = u64::from(*pages) * client.geometry().page_bytes();
-                    Need::Daemon(OWN, Request::Alloc { bytes, kind: AllocationKind::Session })
-                }
-                Stage::Resolve { run, pages, .. } => {
-                    let page = client.geometry().page(run.addr);
-                    Need::Daemon(OWN, Request::Resolve { page, count: *pages })
-                }
-                Stage::Retract(_) => {
-                    let (home, directory) = (self.keeper.home, GAddr::NULL);
-                    Need::Daemon(OWN, Request::ReplicaRoom { home, directory })
-                }
-                Stage::GiveBack(run) => {
-                    let (addr, bytes) = (run.addr, run.bytes(client));
-                    Need::Daemon(OWN, Request::Free { addr, bytes })
-                }
-                Stage::Poll => self.poll(client),
-                Stage::Fetch(_) => match self.fetch(client, io)? {
-                    Some(need) => need,
-                    None => continue,
-                },
-                Stage::Done(tended) => return Ok(Step::Done(*tended)),
-            };
-            return Ok(Step::Need(need));
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Tended> {
+        match self.work(cx).await? {
+            Worked::Alone => {}
+            Worked::All => return Ok(Tended::Polled),
+            Worked::Ended(tended) => return Ok(tended),
         }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        let stage = std::mem::replace(&mut self.stage, Stage::Done(Tended::Idle));
-        let reply = match (stage, reply) {
-            // There was less than the daemon thought.
-            (Stage::Allocate { .. }, Err(Error::Full { .. } | Error::Draining { .. })) => {
-                self.keeper.allowed = self.keeper.frames();
-                self.stage = Stage::Work;
-                return Ok(());
-            }
-            // The daemon took the page away meanwhile.
-            (stage @ Stage::GiveBack(_), Err(Error::BadFree { .. })) => (stage, Reply::Freed),
-            (Stage::GiveBack(run), Err(error)) => {
-                self.keeper.have_again(run);
-                return Err(error);
-            }
-            (stage, reply) => (stage, reply?),
+        let next = match self.keeper.wants_room(self.now) {
+            true => self.ask_room(cx).await?,
+            false => self.keeper.next(cx.client().geometry().page_bytes()),
         };
-        self.stage = match reply {
-            (Stage::Room, Reply::ReplicaRoom { frames }) => {
-                (self.keeper.allowed, self.keeper.returned) = (frames, 0);
-                self.keeper.room_at = self.now.saturating_add(REPLICA_POLL_NS);
-                self.keeper.end_taken(client)?;
-                self.keeper.end_worn(client)?;
-                self.keeper.use_room(client)?
-            }
-            (Stage::Allocate { pages, directory }, Reply::Allocated { addr }) => {
-                Stage::Resolve { run: Run { addr, pages: Vec::new() }, directory, pages }
-            }
-            (stage @ Stage::Resolve { .. }, Reply::Homes(homes)) => {
-                self.stage = stage;
-                return self.on_homes(client, homes);
-            }
-            (Stage::Retract(run), Reply::ReplicaRoom { .. }) => Stage::GiveBack(run),
-            (Stage::GiveBack(_), Reply::Freed) => self.keeper.use_room(client)?,
-            (Stage::Poll, Reply::ReplicaOrders(orders)) => {
-                self.keeper.take_orders(client, orders)?;
-                Stage::Work
-            }
-            _ => return Err(unexpected("daemon", "a keeper of replicas")),
-        };
-        Ok(())
-    }
-
-    fn on_master(&mut self, _client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        answer.map(drop)
-    }
-
-    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
-        let Stage::Fetch(fetching) = &mut self.stage else { return Ok(()) };
-        if id != self.id || !fetching.posted {
-            return Ok(());
+        match next {
+            Next::Idle => return Ok(Tended::Idle),
+            Next::Poll => self.poll(cx).await?,
+            Next::Work => {}
         }
-        fetching.posted = false;
-        let page = fetching.home.page;
-        match status {
-            WorkStatus::Done(_) => fetching.filled = true,
-            WorkStatus::Flushed { .. } => return Ok(()),
-            WorkStatus::BadKey | WorkStatus::BadRange => {
-                // It has gone, or been recalled.
-                self.keeper.orders.pop_front();
-                self.stage = Stage::Work;
-                return self.keeper.give_up(client, page);
-            }
+        match self.work(cx).await? {
+            Worked::Ended(tended) => Ok(tended),
+            Worked::Alone | Worked::All => Ok(Tended::Polled),
         }
-        Ok(())
     }
 }

@@ -6,8 +6,8 @@
 //! it shut says so ([`Locate::after`]) and asks that home's daemon, which answers when the move is
 //! over. So nobody spins, and nobody waits for a page that is not shut.
 
-use super::{Client, Io, LinkId, Need, OWN, Operation, Step};
-use crate::addr::{GAddr, RackId};
+use super::{Client, Context, LinkId, OWN, Operation};
+use crate::addr::GAddr;
 use crate::constants::{RESOLVE_PAGES_MAX, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, Race, Rare};
@@ -27,23 +27,11 @@ impl Retries {
     }
 }
 
-#[derive(Debug)]
-enum State {
-    AskDaemon,
-    AskMaster,
-    /// There is no link to the page's home yet.
-    NeedLink(RackId),
-    /// The master names the home that was found stale.
-    AskHome(LinkId),
-    Done,
-}
-
 /// Finds the home of the page at `addr` and, on the way, of the `ahead` pages after it.
 #[derive(Debug)]
 pub struct Locate {
     addr: GAddr,
     count: u32,
-    state: State,
     stale: Option<PageHome>,
     retries: Retries,
 }
@@ -55,8 +43,7 @@ impl Locate {
         let count = pages.div_ceil(client.geometry().page_bytes());
         let limit = if client.rare(Rare::LocateOnePage) { 1 } else { RESOLVE_PAGES_MAX };
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(limit);
-        let (state, retries) = (State::AskDaemon, Retries::default());
-        Self { addr, count, state, stale: None, retries }
+        Self { addr, count, stale: None, retries: Retries::default() }
     }
 
     /// The page was just found not to be at this home: if the master names it all the same, its
@@ -65,105 +52,81 @@ impl Locate {
         Self { stale, ..self }
     }
 
-    /// What is needed now, or done: the first page has a translation. Nothing is learnt here, only
-    /// by answers: so a runtime sees what moved before anything goes there
-    /// ([`HeldLocks::stray`](super::HeldLocks::stray)).
-    pub(super) fn advance<M: Mem>(&mut self, client: &mut Client<M>) -> Result<Step<()>> {
-        let page = client.geometry().page(self.addr);
-        match &self.state {
-            State::AskDaemon => {
-                let request = Request::Resolve { page, count: self.count };
-                Ok(Step::Need(Need::Daemon(OWN, request)))
+    /// Asks a daemon; whether the page's home is known then.
+    async fn ask_daemon<M: Mem>(&mut self, cx: &mut impl Context<M>, link: LinkId) -> Result<bool> {
+        let page = cx.client().geometry().page(self.addr);
+        let request = Request::Resolve { page, count: self.count };
+        let Reply::Homes(homes) = cx.daemon(link, request).await? else {
+            return Err(unexpected("daemon", "a resolve"));
+        };
+        let client = cx.client();
+        if link == OWN && client.rare(Rare::LocateAtMaster) {
+            return Ok(false);
+        }
+        client.install(link, &homes)?;
+        let is_known = client.translation(page).is_some();
+        if !is_known && link != OWN {
+            // It has gone: the directory knows where.
+            self.retries.again(self.addr)?;
+        }
+        Ok(is_known)
+    }
+
+    /// Asks the master; the page's home, and all that it said.
+    async fn ask_master<M: Mem>(
+        &self,
+        cx: &mut impl Context<M>,
+    ) -> Result<(PageHome, Vec<Resolved>)> {
+        let page = cx.client().geometry().page(self.addr);
+        let call = MasterCall::Resolve { page, count: self.count };
+        let MasterAnswer::Homes(resolved) = cx.master(call).await? else {
+            return Err(unexpected("master", "a resolve"));
+        };
+        match resolved.first() {
+            None => Err(unexpected("master", "a resolve")),
+            Some(Resolved::Unmapped) => Err(Error::NotMapped { addr: self.addr }),
+            Some(Resolved::Lost(rack)) => Err(Error::Lost { addr: self.addr, rack: *rack }),
+            Some(Resolved::Home(home)) if home.page != page => {
+                Err(unexpected("master", "another page"))
             }
-            State::AskMaster => {
-                let call = MasterCall::Resolve { page, count: self.count };
-                Ok(Step::Need(Need::Master(call)))
-            }
-            State::AskHome(link) => {
-                let request = Request::Resolve { page, count: self.count };
-                Ok(Step::Need(Need::Daemon(*link, request)))
-            }
-            State::Done => Ok(Step::Done(())),
-            State::NeedLink(rack) => {
-                let rack = *rack;
-                // The rack may lose its region while we connect: then what is known of the page is
-                // of the old one and its key may open a frame of the new one. The master knows a
-                // region before it names its daemon, so its next answer is of this region.
-                self.state = State::AskMaster;
-                Ok(Step::Need(Need::Link(rack)))
-            }
+            Some(Resolved::Home(home)) => Ok((*home, resolved)),
         }
     }
 }
 
 impl<M: Mem> Operation<M> for Locate {
+    /// The first page has a translation.
     type Output = ();
 
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<()>> {
-        self.advance(client)
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        let Reply::Homes(homes) = reply? else {
-            return Err(unexpected("daemon", "a resolve"));
-        };
-        let link = match self.state {
-            State::AskHome(link) => link,
-            _ if client.rare(Rare::LocateAtMaster) => {
-                self.state = State::AskMaster;
-                return Ok(());
-            }
-            _ => OWN,
-        };
-        client.install(link, &homes)?;
-        if client.translation(client.geometry().page(self.addr)).is_some() {
-            self.state = State::Done;
-            return Ok(());
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
+        let mut is_known = self.ask_daemon(cx, OWN).await?;
+        while !is_known {
+            let (home, resolved) = self.ask_master(cx).await?;
+            let client = cx.client();
+            is_known = if home.rack == client.own_rack() {
+                // Committed at the master, but our daemon did not know it yet: it will in a moment.
+                client.met(Race::CommittedNotHome);
+                self.retries.again(self.addr)?;
+                self.ask_daemon(cx, OWN).await?
+            } else if let Some(link) = client.link_of(home.rack) {
+                if self.stale == Some(home) {
+                    self.ask_daemon(cx, link).await?
+                } else {
+                    let homes = resolved.iter().map_while(|one| match one {
+                        Resolved::Home(of_rack) if of_rack.rack == home.rack => Some(*of_rack),
+                        _ => None,
+                    });
+                    client.install(link, &homes.collect::<Vec<_>>())?;
+                    true
+                }
+            } else {
+                // The rack may lose its region while we connect: then what is known of the page is
+                // of the old one and its key may open a frame of the new one. The master knows a
+                // region before it names its daemon, so its next answer is of this region.
+                cx.connect(home.rack).await?;
+                false
+            };
         }
-        if link != OWN {
-            // It has gone: the directory knows where.
-            self.retries.again(self.addr)?;
-        }
-        self.state = State::AskMaster;
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        let MasterAnswer::Homes(resolved) = answer? else {
-            return Err(unexpected("master", "a resolve"));
-        };
-        let home = match resolved.first() {
-            None => return Err(unexpected("master", "a resolve")),
-            Some(Resolved::Unmapped) => return Err(Error::NotMapped { addr: self.addr }),
-            Some(Resolved::Lost(rack)) => {
-                return Err(Error::Lost { addr: self.addr, rack: *rack });
-            }
-            Some(Resolved::Home(home)) => *home,
-        };
-        if home.page != client.geometry().page(self.addr) {
-            return Err(unexpected("master", "another page"));
-        }
-        if home.rack == client.own_rack() {
-            // Committed at the master, but our daemon did not know it yet: it will in a moment.
-            client.met(Race::CommittedNotHome);
-            self.retries.again(self.addr)?;
-            self.state = State::AskDaemon;
-            return Ok(());
-        }
-        let Some(link) = client.link_of(home.rack) else {
-            self.state = State::NeedLink(home.rack);
-            return Ok(());
-        };
-        if self.stale == Some(home) {
-            self.state = State::AskHome(link);
-            return Ok(());
-        }
-        let homes = resolved.iter().map_while(|one| match one {
-            Resolved::Home(of_rack) if of_rack.rack == home.rack => Some(*of_rack),
-            _ => None,
-        });
-        client.install(link, &homes.collect::<Vec<_>>())?;
-        self.state = State::Done;
         Ok(())
     }
 }

@@ -17,42 +17,12 @@
 //! read what is another page's by now nor write to what is.
 
 use super::locate::unexpected;
-use super::{Access, Client, Io, LinkId, Need, Operation, Reach, Step, Translation};
+use super::{Access, Client, Context, Io, LinkId, Operation, Reach, Translation};
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
 use crate::constants::{MOVE_BITMAP_WORDS_MAX, MOVE_CHUNK_BYTES};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, PageKeep, Reply, Request, Resolved};
-
-/// Where the move stands: what is asked for next, or whose answer is awaited.
-#[derive(Debug)]
-enum Stage {
-    Begin,
-    /// The old home's rack has to be connected. Then the master is asked again: it knows a region
-    /// before it names its daemon, so its next answer is of the region that was connected to.
-    Connect(RackId),
-    MoveIn,
-    MoveOut,
-    Copy(Copy),
-    Commit(PageKeep),
-    /// The page has moved.
-    Settle(PageHome),
-    GiveUp(Error),
-    Done(PageHome),
-}
-
-/// How far the bytes have come.
-#[derive(Debug)]
-struct Copy {
-    key: Generation,
-    keep: PageKeep,
-    /// Bytes of the page that have arrived.
-    done: u64,
-    /// Whether the next chunk is in the buffer.
-    filled: bool,
-    /// Whether a work request is under way.
-    posted: bool,
-}
 
 /// Whom to tell if the move is given up.
 #[derive(Debug, Default)]
@@ -66,10 +36,8 @@ struct Open {
 }
 
 /// A page's move to another rack. Its result is where the page is then. Piece 0 of its `Io` is a
-/// buffer of [`Migrate::buffer_bytes`] that it uses alone.
-///
-/// If whoever drives it fails (a rack cannot be connected, the time is up), it says so by
-/// [`Migrate::give_up`] and drives it to its end, which is that error.
+/// buffer of [`Migrate::buffer_bytes`] that it uses alone. Whatever fails, both racks and the
+/// master are told, so that nobody waits for it.
 #[derive(Debug)]
 pub struct Migrate {
     addr: GAddr,
@@ -77,7 +45,6 @@ pub struct Migrate {
     to: RackId,
     /// Of its work requests, one after another.
     id: u64,
-    stage: Stage,
     open: Open,
     /// The old home; set after `Begin`.
     from: PageHome,
@@ -94,9 +61,8 @@ impl Migrate {
         let page = client.geometry().page(addr);
         let (frame, generation) = (FrameIndex(0), Generation(0));
         let nowhere = PageHome { page, rack: to, frame, generation };
-        let (stage, open) = (Stage::Begin, Open::default());
-        let regions = [0; 2];
-        Self { addr, page, to, id, stage, open, from: nowhere, room: nowhere, regions }
+        let (open, regions) = (Open::default(), [0; 2]);
+        Self { addr, page, to, id, open, from: nowhere, room: nowhere, regions }
     }
 
     /// The length of the buffer that a move needs, bytes.
@@ -109,299 +75,270 @@ impl Migrate {
         self.to
     }
 
-    /// Ends the move with this error, unless it has ended: the next steps tell both racks.
-    pub fn give_up(&mut self, error: Error) {
-        if !matches!(self.stage, Stage::GiveUp(_) | Stage::Settle(_) | Stage::Done(_)) {
-            self.stage = Stage::GiveUp(error);
-        }
-    }
-
     fn stays(&self, reason: &str) -> Error {
         Error::Stays { page: self.page, reason: reason.into() }
-    }
-
-    /// The answer of a daemon to a stage that cannot be repeated by its own.
-    fn on_answer<M: Mem>(&mut self, client: &mut Client<M>, reply: Reply) -> Result<Stage> {
-        match (&self.stage, reply) {
-            (Stage::MoveIn, Reply::Room { frame, generation }) => {
-                let frames = frames_of(client, self.to)?;
-                if frame.0 >= frames || generation == Generation(0) {
-                    return Err(unexpected("daemon", "a frame for a page"));
-                }
-                self.room = PageHome { frame, generation, ..self.room };
-                self.regions[1] = client.regions_of(link_of(client, self.to)?);
-                Ok(Stage::MoveOut)
-            }
-            (Stage::MoveOut, Reply::Shut { key, keep }) => {
-                if key == Generation(0) || keep.objects.len() > MOVE_BITMAP_WORDS_MAX {
-                    return Err(unexpected("daemon", "a page that is shut"));
-                }
-                self.regions[0] = client.regions_of(link_of(client, self.from.rack)?);
-                Ok(Stage::Copy(Copy { key, keep, done: 0, filled: false, posted: false }))
-            }
-            (Stage::Commit(_), Reply::Moved(home)) if home == self.room => {
-                self.open.target = false;
-                let link = client.link_of(self.to).ok_or(Error::NoSuchRack { rack: self.to })?;
-                client.install(link, &[home])?;
-                Ok(Stage::Settle(home))
-            }
-            _ => Err(unexpected("daemon", "a page's move")),
-        }
-    }
-
-    /// A daemon's refusal. What it says itself it has not done.
-    fn on_refusal(&mut self, error: Error) {
-        if !error.is_open() {
-            match self.stage {
-                Stage::MoveIn | Stage::Commit(_) => self.open.target = false,
-                Stage::MoveOut => self.open.source = false,
-                _ => {}
-            }
-        }
-        self.give_up(match (&self.stage, error) {
-            // The master named it as the home a moment ago: it has left since, or is not told yet
-            // that it has come.
-            (Stage::MoveOut, Error::NotMapped { .. }) => {
-                Error::Moving { addr: self.addr, retries: 0 }
-            }
-            (_, error) => error,
-        });
-    }
-
-    /// Goes on with the copy as far as possible; the stage that follows, or what is needed.
-    fn copy_step<M: Mem>(&mut self, client: &Client<M>, io: &mut impl Io) -> Result<Option<Need>> {
-        loop {
-            let Stage::Copy(copy) = &self.stage else { return Ok(None) };
-            if copy.posted {
-                return Ok(Some(Need::Completions));
-            }
-            let page_bytes = client.geometry().page_bytes();
-            let bytes = MOVE_CHUNK_BYTES.min(page_bytes - copy.done);
-            if bytes == 0 {
-                self.stage = Stage::Commit(copy.keep.clone());
-                return Ok(None);
-            }
-            let (home, key, kind, region) = if copy.filled {
-                (&self.room, self.room.generation, Access::Write, self.regions[1])
-            } else {
-                (&self.from, copy.key, Access::Read, self.regions[0])
-            };
-            let link = link_of(client, home.rack)?;
-            if client.regions_of(link) != region {
-                // The rack lost its region since: the key may open a frame of the new one.
-                return Err(self.taken_back());
-            }
-            let (page, generation, frame, at) = (self.page, key, home.frame, copy.done);
-            match client.reach(link) {
-                Reach::Mapped(view) => {
-                    let base = view.layout.frame_offset(frame);
-                    let entry = Translation { page, generation, base, frame, link };
-                    let run = |pages: &M| match kind {
-                        Access::Read => pages.copy_out(base + at, io.target(0, 0, bytes)),
-                        Access::Write => pages.copy_in(base + at, io.source(0, 0, bytes)),
-                    };
-                    Client::guarded(view, &entry, (kind, base + at, bytes), run)
-                        .ok_or_else(|| self.taken_back())?;
-                    self.chunk_done(bytes);
-                }
-                Reach::OneSided(layout) => {
-                    let at = RemoteAddr { offset: layout.frame_offset(frame) + at, key };
-                    return Ok(Some(self.post((link, home.rack), (kind, at, bytes), io)));
-                }
-            }
-        }
-    }
-
-    fn post(
-        &mut self,
-        (link, rack): (LinkId, RackId),
-        (kind, at, bytes): (Access, RemoteAddr, u64),
-        io: &mut impl Io,
-    ) -> Need {
-        let verb = match kind {
-            Access::Read => Verb::Read(at),
-            Access::Write => Verb::Write(at),
-        };
-        let local = [io.sge(0, 0, bytes)];
-        let request = WorkRequest { id: self.id, verb, local: &local, signalled: true };
-        match io.post(link, &[request]) {
-            Ok(()) => {
-                if let Stage::Copy(copy) = &mut self.stage {
-                    copy.posted = true;
-                }
-                Need::Completions
-            }
-            Err((_, PostError::Busy)) => Need::Completions,
-            Err((_, PostError::Down)) => Need::Link(rack),
-        }
-    }
-
-    fn chunk_done(&mut self, bytes: u64) {
-        if let Stage::Copy(copy) = &mut self.stage {
-            copy.done += if copy.filled { bytes } else { 0 };
-            copy.filled = !copy.filled;
-        }
     }
 
     fn taken_back(&self) -> Error {
         self.stays("a rack took its frame back while it was copied")
     }
 
-    /// Whom to tell next that the move is over.
-    fn abandon<M: Mem>(&self, client: &Client<M>) -> Option<Need> {
-        let Self { page, open, from, .. } = self;
-        let settle = |rack: RackId| {
-            let link = client.link_of(rack)?;
-            Some(Need::Daemon(link, Request::MoveSettle { page: *page }))
-        };
-        if open.source {
-            return settle(from.rack);
+    /// Asks the master for the right to move the page, from where it is; or says that it is in the
+    /// rack already.
+    async fn begin<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Option<PageHome>> {
+        loop {
+            if let Some(to) = cx.client().home_in(self.to) {
+                // A shard of the rack that was named.
+                (self.to, self.room.rack) = (to, to);
+            }
+            if cx.client().link_of(self.to).is_none() {
+                cx.connect(self.to).await?;
+                continue;
+            }
+            let home = self.claim(cx).await?;
+            let is_there = home.rack.same_rack(self.to);
+            if !is_there {
+                (self.open.claim, self.from) = (true, home);
+            }
+            let client = cx.client();
+            match client.link_of(home.rack) {
+                // Also in another shard of the rack: it is as near there.
+                Some(link) if is_there => {
+                    client.install(link, &[home])?;
+                    return Ok(Some(home));
+                }
+                Some(_) if home.frame.0 >= frames_of(client, home.rack)? => {
+                    return Err(unexpected("master", "a frame of that rack"));
+                }
+                Some(_) => return Ok(None),
+                // Then the master is asked again: it knows a region before it names its daemon, so
+                // its next answer is of the region that was connected to.
+                None => {
+                    while cx.client().link_of(home.rack).is_none() {
+                        cx.connect(home.rack).await?;
+                    }
+                }
+            }
         }
-        if open.target {
-            return settle(self.to);
-        }
-        // Whoever asks to move a page to where it is gives up his right to move it.
-        let give_back = MasterCall::BeginMove { page: *page, to: from.rack };
-        open.claim.then_some(Need::Master(give_back))
     }
+
+    async fn claim<M: Mem>(&self, cx: &mut impl Context<M>) -> Result<PageHome> {
+        let (page, to) = (self.page, self.to);
+        let MasterAnswer::Homes(resolved) = cx.master(MasterCall::BeginMove { page, to }).await?
+        else {
+            return Err(unexpected("master", "a move"));
+        };
+        match resolved[..] {
+            [Resolved::Home(home)] if home.page == page => Ok(home),
+            [Resolved::Unmapped] => Err(Error::NotMapped { addr: self.addr }),
+            [Resolved::Lost(rack)] => Err(Error::Lost { addr: self.addr, rack }),
+            _ => Err(unexpected("master", "a move")),
+        }
+    }
+
+    /// Asks the new home for a frame.
+    async fn move_in<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<()> {
+        let link = link_of(cx.client(), self.to)?;
+        self.open.target = true;
+        match cx.daemon(link, Request::MoveIn { page: self.page }).await {
+            Ok(Reply::Room { frame, generation }) => {
+                let client = cx.client();
+                if frame.0 >= frames_of(client, self.to)? || generation == Generation(0) {
+                    return Err(unexpected("daemon", "a frame for a page"));
+                }
+                self.room = PageHome { frame, generation, ..self.room };
+                self.regions[1] = client.regions_of(link);
+                Ok(())
+            }
+            Ok(_) => Err(unexpected("daemon", "a page's move")),
+            Err(error) => {
+                self.open.target = is_in_doubt(cx, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the old home to shut the page; the key to read it with, and what is in it.
+    async fn move_out<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+    ) -> Result<(Generation, PageKeep)> {
+        let PageHome { rack, generation, .. } = self.from;
+        let link = link_of(cx.client(), rack)?;
+        self.open.source = true;
+        match cx.daemon(link, Request::MoveOut { page: self.page, generation }).await {
+            Ok(Reply::Shut { key, keep }) => {
+                if key == Generation(0) || keep.objects.len() > MOVE_BITMAP_WORDS_MAX {
+                    return Err(unexpected("daemon", "a page that is shut"));
+                }
+                self.regions[0] = cx.client().regions_of(link);
+                Ok((key, keep))
+            }
+            Ok(_) => Err(unexpected("daemon", "a page's move")),
+            Err(error) => {
+                self.open.source = is_in_doubt(cx, &error);
+                Err(match error {
+                    // The master named it as the home a moment ago: it has left since, or is not
+                    // told yet that it has come.
+                    Error::NotMapped { .. } => Error::Moving { addr: self.addr, retries: 0 },
+                    error => error,
+                })
+            }
+        }
+    }
+
+    async fn copy<M: Mem>(&self, cx: &mut impl Context<M>, key: Generation) -> Result<()> {
+        let page_bytes = cx.client().geometry().page_bytes();
+        let (mut offset, new_key) = (0, self.room.generation);
+        while offset < page_bytes {
+            let bytes = MOVE_CHUNK_BYTES.min(page_bytes - offset);
+            let (from, to) = (&self.from, &self.room);
+            let read = Chunk { home: from, key, region: self.regions[0], offset, bytes };
+            self.move_chunk(cx, Access::Read, read).await?;
+            let write = Chunk { home: to, key: new_key, region: self.regions[1], offset, bytes };
+            self.move_chunk(cx, Access::Write, write).await?;
+            offset += bytes;
+        }
+        Ok(())
+    }
+
+    /// Reads a chunk into the buffer, or writes it from there.
+    async fn move_chunk<M: Mem>(
+        &self,
+        cx: &mut impl Context<M>,
+        kind: Access,
+        chunk: Chunk<'_>,
+    ) -> Result<()> {
+        let Chunk { home, key, region, offset, bytes } = chunk;
+        loop {
+            let (client, mut io) = cx.access()?;
+            let link = link_of(client, home.rack)?;
+            if client.regions_of(link) != region {
+                // The rack lost its region since: the key may open a frame of the new one.
+                return Err(self.taken_back());
+            }
+            let at = match client.reach(link) {
+                Reach::Mapped(view) => {
+                    let base = view.layout.frame_offset(home.frame);
+                    let (page, generation, frame) = (self.page, key, home.frame);
+                    let entry = Translation { page, generation, base, frame, link };
+                    let at = base + offset;
+                    let run = |pages: &M| match kind {
+                        Access::Read => pages.copy_out(at, io.target(0, 0, bytes)),
+                        Access::Write => pages.copy_in(at, io.source(0, 0, bytes)),
+                    };
+                    return Client::guarded(view, &entry, (kind, at, bytes), run)
+                        .ok_or_else(|| self.taken_back());
+                }
+                Reach::OneSided(layout) => {
+                    RemoteAddr { offset: layout.frame_offset(home.frame) + offset, key }
+                }
+            };
+            let verb = match kind {
+                Access::Read => Verb::Read(at),
+                Access::Write => Verb::Write(at),
+            };
+            let local = [io.sge(0, 0, bytes)];
+            let posted =
+                io.post(link, &[WorkRequest { id: self.id, verb, local: &local, signalled: true }]);
+            drop(io);
+            match posted {
+                Ok(()) => match cx.completion(self.id).await? {
+                    WorkStatus::Done(_) => return Ok(()),
+                    // The same bytes once more; what is late of the first try finds its connection
+                    // ended.
+                    WorkStatus::Flushed { .. } => {}
+                    WorkStatus::BadKey => {
+                        cx.client().met(Race::KeyRefused);
+                        return Err(self.taken_back());
+                    }
+                    WorkStatus::BadRange => {
+                        return Err(unexpected("fabric target", "a page's bytes"));
+                    }
+                },
+                Err((_, PostError::Busy)) => cx.room().await?,
+                Err((_, PostError::Down)) => cx.connect(home.rack).await?,
+            }
+        }
+    }
+
+    /// Has the new home commit.
+    async fn commit<M: Mem>(&mut self, cx: &mut impl Context<M>, keep: PageKeep) -> Result<()> {
+        let (from, generation) = (self.from, self.room.generation);
+        let link = link_of(cx.client(), self.to)?;
+        match cx.daemon(link, Request::MoveCommit { from, generation, keep }).await {
+            Ok(Reply::Moved(home)) if home == self.room => {
+                self.open.target = false;
+                cx.client().install(link, &[home])
+            }
+            Ok(_) => Err(unexpected("daemon", "a page's move")),
+            Err(error) => {
+                self.open.target = is_in_doubt(cx, &error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn settle<M: Mem>(&self, cx: &mut impl Context<M>, rack: RackId) -> Result<Reply> {
+        let link = link_of(cx.client(), rack)?;
+        cx.daemon(link, Request::MoveSettle { page: self.page }).await
+    }
+
+    async fn go<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<PageHome> {
+        if let Some(home) = self.begin(cx).await? {
+            return Ok(home);
+        }
+        self.move_in(cx).await?;
+        let (key, keep) = self.move_out(cx).await?;
+        self.copy(cx, key).await?;
+        self.commit(cx, keep).await?;
+        // The old home finds it out by itself if it could not be told.
+        let _ = self.settle(cx, self.from.rack).await;
+        Ok(self.room)
+    }
+
+    /// Tells everybody that the move is over. Who cannot be told finds it out.
+    async fn give_up<M: Mem>(&mut self, cx: &mut impl Context<M>) {
+        if self.open.source {
+            // The page's home was asked whose it is, which ends the right to move it.
+            self.open.claim &= self.settle(cx, self.from.rack).await.is_err();
+        }
+        if self.open.target {
+            let _ = self.settle(cx, self.to).await;
+        }
+        if self.open.claim {
+            // Whoever asks to move a page to where it is gives up his right to move it.
+            let give_back = MasterCall::BeginMove { page: self.page, to: self.from.rack };
+            let _ = cx.master(give_back).await;
+        }
+    }
+}
+
+/// A part of the page in one of its homes.
+#[derive(Clone, Copy)]
+struct Chunk<'h> {
+    home: &'h PageHome,
+    key: Generation,
+    /// Of which the key is.
+    region: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+/// Whether a daemon may have done what it answers so. What it says itself it has not done.
+fn is_in_doubt<M: Mem>(cx: &impl Context<M>, error: &Error) -> bool {
+    error.is_open() || cx.has_failed()
 }
 
 impl<M: Mem> Operation<M> for Migrate {
     type Output = PageHome;
 
-    fn give_up(&mut self, error: Error) -> bool {
-        Migrate::give_up(self, error);
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<PageHome>> {
-        if let (Stage::Begin, Some(to)) = (&self.stage, client.home_in(self.to)) {
-            // A shard of the rack that was named.
-            (self.to, self.room.rack) = (to, to);
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<PageHome> {
+        let moved = self.go(cx).await;
+        if moved.is_err() {
+            self.give_up(cx).await;
         }
-        let (page, to) = (self.page, self.to);
-        loop {
-            let (rack, request) = match &self.stage {
-                Stage::Begin if client.link_of(to).is_none() => {
-                    return Ok(Step::Need(Need::Link(to)));
-                }
-                Stage::Begin => {
-                    return Ok(Step::Need(Need::Master(MasterCall::BeginMove { page, to })));
-                }
-                Stage::Connect(rack) if client.link_of(*rack).is_none() => {
-                    return Ok(Step::Need(Need::Link(*rack)));
-                }
-                Stage::Connect(_) => {
-                    self.stage = Stage::Begin;
-                    continue;
-                }
-                Stage::MoveIn => {
-                    self.open.target = true;
-                    (to, Request::MoveIn { page })
-                }
-                Stage::MoveOut => {
-                    self.open.source = true;
-                    let generation = self.from.generation;
-                    (self.from.rack, Request::MoveOut { page, generation })
-                }
-                Stage::Copy(_) => match self.copy_step(client, io) {
-                    Ok(Some(need)) => return Ok(Step::Need(need)),
-                    Ok(None) => continue,
-                    Err(error) => {
-                        self.give_up(error);
-                        continue;
-                    }
-                },
-                Stage::Commit(keep) => {
-                    let (from, generation) = (self.from, self.room.generation);
-                    (to, Request::MoveCommit { from, generation, keep: keep.clone() })
-                }
-                Stage::Settle(_) => (self.from.rack, Request::MoveSettle { page }),
-                Stage::GiveUp(error) => match self.abandon(client) {
-                    Some(need) => return Ok(Step::Need(need)),
-                    None => return Err(error.clone()),
-                },
-                Stage::Done(home) => return Ok(Step::Done(*home)),
-            };
-            let link = link_of(client, rack)?;
-            return Ok(Step::Need(Need::Daemon(link, request)));
-        }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        match &self.stage {
-            // The old home finds it out by itself if it could not be told.
-            Stage::Settle(home) => self.stage = Stage::Done(*home),
-            Stage::GiveUp(_) if self.open.source => {
-                self.open.source = false;
-                // The page's home was asked whose it is, which ends the right to move it.
-                self.open.claim &= reply.is_err();
-            }
-            Stage::GiveUp(_) => self.open.target = false,
-            _ => match reply.and_then(|reply| self.on_answer(client, reply)) {
-                Ok(next) => self.stage = next,
-                Err(error) => self.on_refusal(error),
-            },
-        }
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        if matches!(self.stage, Stage::GiveUp(_)) {
-            self.open.claim = false;
-            return Ok(());
-        }
-        let MasterAnswer::Homes(resolved) = answer? else {
-            return Err(unexpected("master", "a move"));
-        };
-        let home = match resolved[..] {
-            [Resolved::Home(home)] if home.page == self.page => home,
-            [Resolved::Unmapped] => return Err(Error::NotMapped { addr: self.addr }),
-            [Resolved::Lost(rack)] => return Err(Error::Lost { addr: self.addr, rack }),
-            _ => return Err(unexpected("master", "a move")),
-        };
-        if home.rack.same_rack(self.to) {
-            // Also in another shard of the rack: it is as near there.
-            self.stage = match client.link_of(home.rack) {
-                None => Stage::Connect(home.rack),
-                Some(link) => {
-                    client.install(link, &[home])?;
-                    Stage::Done(home)
-                }
-            };
-            return Ok(());
-        }
-        self.open.claim = true;
-        self.stage = match client.link_of(home.rack) {
-            None => Stage::Connect(home.rack),
-            Some(_) if home.frame.0 >= frames_of(client, home.rack)? => {
-                return Err(unexpected("master", "a frame of that rack"));
-            }
-            Some(_) => Stage::MoveIn,
-        };
-        self.from = home;
-        Ok(())
-    }
-
-    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
-        let bytes = match &mut self.stage {
-            Stage::Copy(copy) if id == self.id && copy.posted => {
-                copy.posted = false;
-                MOVE_CHUNK_BYTES.min(client.geometry().page_bytes() - copy.done)
-            }
-            _ => return Ok(()),
-        };
-        match status {
-            WorkStatus::Done(_) => self.chunk_done(bytes),
-            // The same bytes once more; what is late of the first try finds its connection ended.
-            WorkStatus::Flushed { .. } => {}
-            WorkStatus::BadKey => {
-                client.met(Race::KeyRefused);
-                self.give_up(self.taken_back());
-            }
-            WorkStatus::BadRange => self.give_up(unexpected("fabric target", "a page's bytes")),
-        }
-        Ok(())
+        moved
     }
 }
 

@@ -1,6 +1,6 @@
-//! The client engine: translates addresses, runs warm accesses itself and says what it needs for
-//! all others. It owns the translation cache, the views of mapped racks and one session a link;
-//! it never waits: the runtime does what [`Need`] says and feeds the answer back.
+//! The client engine: translates addresses, runs warm accesses itself, and all others as
+//! operations over a [`Context`] of the runtime, which is all that they wait for. It owns the
+//! translation cache, the views of mapped racks and one session a link.
 //!
 //! A warm access to a mapped rack is: look up the page, announce the frame in our cell, compare
 //! the frame's word in the page table with the cached generation, copy, withdraw the cell. The
@@ -34,7 +34,7 @@ mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtRack, AtWord, Free, Placement};
 pub use balance::{BalanceTurn, Balanced, Balancer};
-pub use context::{Context, Io, operate, operate_on_until_posted};
+pub use context::{Context, Io, Operation};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
 pub use drain::{DrainTurn, Drained, Drainer};
 pub use flush::{Flush, Look};
@@ -48,7 +48,7 @@ pub use replica::ReplicaRead;
 pub use rrpc::{Brought, Calls, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};
 pub use share::Share;
-pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
+pub use transfer::{Access, Atomic, AtomicOp, Piece, Progress, Transfer, TransferTables};
 pub use translate::Translation;
 pub use usage::{UseReport, UseReports};
 pub use write_buffer::{Cover, WriteBuffer};
@@ -59,8 +59,8 @@ use crate::constants::CELLS;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
 use crate::placement::Order;
-use crate::seam::{Mem, Mutation, Race, Rare, RemoteAddr, WorkStatus};
-use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
+use crate::seam::{Mem, Mutation, Race, Rare, RemoteAddr};
+use crate::wire::PageHome;
 use translate::Translations;
 use usage::Usage;
 
@@ -69,72 +69,6 @@ use usage::Usage;
 pub struct LinkId(pub u16);
 
 pub const OWN: LinkId = LinkId(0);
-
-/// What an operation needs before it can go on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// A link to this rack: connect and call [`Client::add_link`], or fail the operation.
-    Link(RackId),
-    /// An answer of the master.
-    Master(MasterCall),
-    /// An answer of the daemon behind a link.
-    Daemon(LinkId, Request),
-    /// Completions of the work requests that were posted.
-    Completions,
-    /// Answers of the daemon behind a link to requests that repeat without harm, over the
-    /// connection that is up, all under one doorbell: [`Operation::on_replies`]. If there is none,
-    /// or it ends meanwhile, what has no answer ends with `PeerDead` at once.
-    Batch(LinkId, Vec<Request>),
-}
-
-/// An operation that goes on, or its result.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Step<T> {
-    Done(T),
-    /// Do this, feed the answer back, and step again.
-    Need(Need),
-}
-
-/// An operation that needs more than the warm path. Whoever drives it calls `step` until it is
-/// done, does what it needs in between, and hands over the answers.
-pub trait Operation<M: Mem> {
-    type Output;
-    /// Goes as far as possible.
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Self::Output>>;
-    /// The answer of the daemon that the last step named.
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()>;
-    /// The answer of the master.
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()>;
-    /// The answers to a [`Need::Batch`], in the order of its requests.
-    fn on_replies(&mut self, _client: &mut Client<M>, _replies: Vec<Result<Reply>>) -> Result<()> {
-        unreachable!("only an operation that asks for a batch is answered with one")
-    }
-    /// The time is up while work requests are under way: how the operation ends.
-    fn on_deadline(&mut self, waited_ms: u64) -> Error {
-        Error::Timeout { peer: "the page's home rack".into(), waited_ms }
-    }
-    /// Whether it touches memory that a lock may protect: when a loss of locks becomes known on the
-    /// way, it ends with that, and touches nothing any more.
-    fn is_access(&self) -> bool {
-        false
-    }
-    /// The operation has ended with an error and will not be stepped again: from here on nobody
-    /// else may write into its buffers by its leave.
-    fn let_go(&mut self, _client: &Client<M>, _io: &mut impl Io) {}
-    /// Whoever drives it failed; whether it goes on to its end.
-    fn give_up(&mut self, _error: Error) -> bool {
-        false
-    }
-    /// A work request of this handle ended, perhaps of an earlier operation.
-    fn on_completion(
-        &mut self,
-        _client: &mut Client<M>,
-        _id: u64,
-        _status: WorkStatus,
-    ) -> Result<()> {
-        Ok(())
-    }
-}
 
 /// A rack's memory mapped here, with the slot whose cells announce our accesses.
 #[derive(Clone, Debug)]

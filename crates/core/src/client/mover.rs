@@ -10,13 +10,13 @@
 //! ```
 
 use super::locate::unexpected;
-use super::{Client, Io, Locate, Migrate, Need, OWN, Operation, Step};
+use super::{Context, Locate, Migrate, OWN, Operation};
 use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::{MOVER_PAUSE_NS_MAX, MOVER_PAUSE_TIMES_MAX};
 use crate::error::{Error, Result};
 use crate::policy::{AccessCosts, Decided, Decision, MoveAsk, MoveReport};
-use crate::seam::{Mem, Nanos, WorkStatus};
-use crate::wire::{MasterAnswer, Reply, Request};
+use crate::seam::{Mem, Nanos};
+use crate::wire::{PageHome, Reply, Request};
 use std::collections::BTreeMap;
 
 /// What is known from one turn to the next.
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 pub struct Mover {
     costs: BTreeMap<RackId, AccessCosts>,
     latest: AccessCosts,
-    last: Option<MoveReport>,
+    pub(super) last: Option<MoveReport>,
     /// A page whose home's costs were not known.
     pending: Option<MoveAsk>,
     /// Questions one after another that moved nothing.
@@ -78,234 +78,147 @@ impl Mover {
     /// The next turn. `id` and the number after it differ from all other work requests of the
     /// handle. Piece 0 of its `Io` is a buffer of [`Migrate::buffer_bytes`].
     pub fn turn(&mut self, id: u64) -> Turn<'_> {
-        let stage = match self.pending.take() {
-            Some(ask) => Stage::Find(ask, None),
-            None => Stage::Next,
-        };
-        Turn { mover: self, id, stage, moved_bytes: 0 }
+        Turn { mover: self, id, moved_bytes: 0 }
     }
 }
 
-#[derive(Debug)]
-enum Stage {
-    Next,
-    /// Where the page lives is found out.
-    Find(MoveAsk, Option<Box<Locate>>),
-    Decide(MoveAsk),
-    Move(Moving),
-    Done(Turned),
-}
-
-/// Pages on their way.
-#[derive(Debug)]
-struct Moving {
-    page: PageId,
-    decided: Decided,
-    now: PageId,
-    migrate: Box<Migrate>,
-}
-
-/// A turn; see the module. Ends with an error only if its driver could not ask at all; what a
+/// A turn; see the module. Ends with an error only if whoever runs it could not ask at all; what a
 /// move's failure is said by [`Turned::Asked`].
 #[derive(Debug)]
 pub struct Turn<'m> {
     mover: &'m mut Mover,
     id: u64,
-    stage: Stage,
     moved_bytes: u64,
 }
 
 impl Turn<'_> {
-    /// Whoever drives the turn failed: a move that is under way is given up in order. Then the
-    /// turn is driven to its end.
-    pub fn give_up(&mut self, error: Error) {
-        match &mut self.stage {
-            Stage::Move(moving) => moving.migrate.give_up(error),
-            Stage::Find(ask, _) | Stage::Decide(ask) => {
-                let page = ask.page;
-                self.end(page, None, Some((page, error)));
-            }
-            Stage::Next | Stage::Done(_) => self.stage = Stage::Done(Turned::Idle),
-        }
-    }
-
-    fn end(&mut self, page: PageId, decided: Option<Decided>, failed: Option<(PageId, Error)>) {
+    fn end(
+        &mut self,
+        page: PageId,
+        decided: Option<Decided>,
+        failed: Option<(PageId, Error)>,
+    ) -> Turned {
         let (failed, error) = failed.unzip();
         let report = MoveReport { page, decided, moved_bytes: self.moved_bytes, failed };
         self.mover.last = Some(report);
-        self.stage = Stage::Done(Turned::Asked(report, error));
+        Turned::Asked(report, error)
     }
 
-    /// Goes on once the page's home is known.
-    fn found<M: Mem>(&mut self, client: &Client<M>, mut ask: MoveAsk, rack: RackId) {
-        if rack.same_rack(client.own_rack()) {
-            return self.end(ask.page, None, None);
+    /// The page that the rack wants.
+    async fn next<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Option<MoveAsk>> {
+        if let Some(ask) = self.mover.pending.take() {
+            return Ok(Some(ask));
         }
-        match self.mover.costs.get(&rack) {
-            Some(costs) => {
-                ask.costs = *costs;
-                self.stage = Stage::Decide(ask);
-            }
-            None => {
-                self.mover.pending = Some(ask);
-                let addr = client.geometry().join(ask.page, 0);
-                self.stage = Stage::Done(Turned::Unmeasured(rack, addr));
-            }
+        let (costs, last) = (self.mover.latest, self.mover.last);
+        let reply = cx.daemon(OWN, Request::NextMove { costs, last }).await?;
+        // It has heard of the last one.
+        self.mover.last = None;
+        match reply {
+            Reply::NextMove(ask) => Ok(ask.map(|ask| *ask)),
+            _ => Err(unexpected("own daemon", "a question for the next move")),
         }
     }
 
-    fn on_decided<M: Mem>(&mut self, client: &Client<M>, ask: &MoveAsk, decided: Decided) {
-        let page = ask.page;
-        let home = client.home_of(page).map(|home| home.rack);
-        let victim = ask.victim.map(|victim| victim.page);
-        let (now, to) = match (decided.decision, home) {
-            (Decision::Move { to }, _) if to == client.own_rack() => (page, to),
-            (Decision::Swap { victim: page }, Some(home)) if victim == Some(page) => (page, home),
-            (Decision::Leave(_) | Decision::Replicate { .. }, _) => {
-                return self.end(page, Some(decided), None);
-            }
-            _ => {
-                let error = unexpected("daemon", "a page that was asked for");
-                return self.end(page, None, Some((page, error)));
-            }
-        };
-        let migrate = Box::new(Migrate::new(client, client.geometry().join(now, 0), to, self.id));
-        self.stage = Stage::Move(Moving { page, decided, now, migrate });
-    }
-
-    /// A page has moved, or not.
-    fn on_moved<M: Mem>(&mut self, client: &Client<M>, result: Result<RackId>) {
-        let Stage::Move(moving) = &mut self.stage else { return };
-        let Moving { page, decided, now, .. } = *moving;
-        match result {
-            Err(error) => self.end(page, Some(decided), Some((now, error))),
-            Ok(_) => {
-                self.moved_bytes += client.geometry().page_bytes();
-                if now == page {
-                    return self.end(page, Some(decided), None);
-                }
-                // Room was made.
-                let (addr, to) = (client.geometry().join(page, 0), client.own_rack());
-                moving.now = page;
-                *moving.migrate = Migrate::new(client, addr, to, self.id + 1);
+    /// Asks the page's home.
+    async fn decide<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        ask: MoveAsk,
+        home: PageHome,
+    ) -> Result<Decided> {
+        let own = cx.client().own_rack();
+        let link = cx.client().link_of(home.rack).expect("a translation has a link");
+        match cx.daemon(link, Request::DecideMove(ask.into())).await {
+            Ok(Reply::Decided(decided)) if fits(&ask, decided.decision, own) => Ok(decided),
+            Ok(_) => Err(unexpected("daemon", "a page that was asked for")),
+            Err(error) => {
+                // It may live elsewhere by now: the next question finds it.
+                cx.client().forget(ask.page);
+                Err(error)
             }
         }
+    }
+
+    /// Moves a page; `id` is of its work requests.
+    async fn migrate<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        page: PageId,
+        to: RackId,
+        id: u64,
+    ) -> Result<()> {
+        let addr = cx.client().geometry().join(page, 0);
+        Migrate::new(cx.client(), addr, to, id).run(cx).await?;
+        self.moved_bytes += cx.client().geometry().page_bytes();
+        Ok(())
+    }
+
+    /// Does what was decided; which page did not move, if one did not.
+    async fn execute<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        ask: &MoveAsk,
+        decision: Decision,
+        home: RackId,
+    ) -> std::result::Result<(), (PageId, Error)> {
+        let (page, own) = (ask.page, cx.client().own_rack());
+        match decision {
+            Decision::Leave(_) | Decision::Replicate { .. } => Ok(()),
+            Decision::Move { to } => {
+                self.migrate(cx, page, to, self.id).await.map_err(|error| (page, error))
+            }
+            Decision::Swap { victim } => {
+                let made_room = self.migrate(cx, victim, home, self.id).await;
+                made_room.map_err(|error| (victim, error))?;
+                self.migrate(cx, page, own, self.id + 1).await.map_err(|error| (page, error))
+            }
+        }
+    }
+}
+
+/// Whether a decision is one about what was asked.
+fn fits(ask: &MoveAsk, decision: Decision, own: RackId) -> bool {
+    match decision {
+        Decision::Leave(_) | Decision::Replicate { .. } => true,
+        Decision::Move { to } => to == own,
+        Decision::Swap { victim } => ask.victim.is_some_and(|one| one.page == victim),
+    }
+}
+
+/// Where a page lives.
+async fn find<M: Mem>(cx: &mut impl Context<M>, page: PageId) -> Result<PageHome> {
+    loop {
+        let client = cx.client();
+        if let Some(home) = client.home_of(page) {
+            return Ok(home);
+        }
+        Locate::new(client, client.geometry().join(page, 0), 1).run(cx).await?;
     }
 }
 
 impl<M: Mem> Operation<M> for Turn<'_> {
     type Output = Turned;
 
-    fn give_up(&mut self, error: Error) -> bool {
-        Turn::give_up(self, error);
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Turned>> {
-        loop {
-            match &mut self.stage {
-                Stage::Next => {
-                    let (costs, last) = (self.mover.latest, self.mover.last);
-                    return Ok(Step::Need(Need::Daemon(OWN, Request::NextMove { costs, last })));
-                }
-                Stage::Find(ask, locate) => {
-                    let ask = *ask;
-                    let addr = client.geometry().join(ask.page, 0);
-                    if let Some(home) = client.home_of(ask.page) {
-                        self.found(client, ask, home.rack);
-                        continue;
-                    }
-                    let locate = locate.get_or_insert_with(|| Locate::new(client, addr, 1).into());
-                    match locate.step(client, io) {
-                        Ok(Step::Need(need)) => return Ok(Step::Need(need)),
-                        Ok(Step::Done(())) => {}
-                        Err(error) => self.end(ask.page, None, Some((ask.page, error))),
-                    }
-                }
-                Stage::Decide(ask) => {
-                    let ask = *ask;
-                    let home = client.home_of(ask.page);
-                    let Some(link) = home.and_then(|home| client.link_of(home.rack)) else {
-                        self.stage = Stage::Find(ask, None);
-                        continue;
-                    };
-                    return Ok(Step::Need(Need::Daemon(link, Request::DecideMove(ask.into()))));
-                }
-                Stage::Move(moving) => match moving.migrate.step(client, io) {
-                    Ok(Step::Need(need)) => return Ok(Step::Need(need)),
-                    Ok(Step::Done(home)) => self.on_moved(client, Ok(home.rack)),
-                    Err(error) => self.on_moved(client, Err(error)),
-                },
-                Stage::Done(turned) => return Ok(Step::Done(turned.clone())),
-            }
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Turned> {
+        let Some(mut ask) = self.next(cx).await? else { return Ok(Turned::Idle) };
+        let page = ask.page;
+        let home = match find(cx, page).await {
+            Ok(home) => home,
+            Err(error) => return Ok(self.end(page, None, Some((page, error)))),
+        };
+        if home.rack.same_rack(cx.client().own_rack()) {
+            return Ok(self.end(page, None, None));
         }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        match &mut self.stage {
-            Stage::Next => {
-                // It has heard of the last one.
-                let reply = reply?;
-                self.mover.last = None;
-                self.stage = match reply {
-                    Reply::NextMove(None) => Stage::Done(Turned::Idle),
-                    Reply::NextMove(Some(ask)) => Stage::Find(*ask, None),
-                    _ => return Err(unexpected("own daemon", "a question for the next move")),
-                };
-            }
-            Stage::Find(ask, locate) => {
-                let page = ask.page;
-                let locate = locate.as_mut().expect("only a search asks daemons");
-                if let Err(error) = locate.on_reply(client, reply) {
-                    self.end(page, None, Some((page, error)));
-                }
-            }
-            Stage::Decide(ask) => {
-                let ask = *ask;
-                match reply {
-                    Ok(Reply::Decided(decided)) => self.on_decided(client, &ask, decided),
-                    Ok(_) => return Err(unexpected("daemon", "a page that was asked for")),
-                    Err(error) => {
-                        // It may live elsewhere by now: the next question finds it.
-                        client.forget(ask.page);
-                        self.end(ask.page, None, Some((ask.page, error)));
-                    }
-                }
-            }
-            Stage::Move(moving) => {
-                if let Err(error) = moving.migrate.on_reply(client, reply) {
-                    self.on_moved(client, Err(error));
-                }
-            }
-            Stage::Done(_) => {}
-        }
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        match &mut self.stage {
-            Stage::Find(ask, locate) => {
-                let page = ask.page;
-                let locate = locate.as_mut().expect("only a search asks the master");
-                if let Err(error) = locate.on_master(client, answer) {
-                    self.end(page, None, Some((page, error)));
-                }
-            }
-            Stage::Move(moving) => {
-                if let Err(error) = moving.migrate.on_master(client, answer) {
-                    self.on_moved(client, Err(error));
-                }
-            }
-            Stage::Next | Stage::Decide(_) | Stage::Done(_) => {}
-        }
-        Ok(())
-    }
-
-    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
-        let Stage::Move(moving) = &mut self.stage else { return Ok(()) };
-        if let Err(error) = moving.migrate.on_completion(client, id, status) {
-            self.on_moved(client, Err(error));
-        }
-        Ok(())
+        let Some(costs) = self.mover.costs.get(&home.rack) else {
+            self.mover.pending = Some(ask);
+            return Ok(Turned::Unmeasured(home.rack, cx.client().geometry().join(page, 0)));
+        };
+        ask.costs = *costs;
+        let decided = match self.decide(cx, ask, home).await {
+            Ok(decided) => decided,
+            Err(error) => return Ok(self.end(page, None, Some((page, error)))),
+        };
+        let done = self.execute(cx, &ask, decided.decision, home.rack).await;
+        Ok(self.end(page, Some(decided), done.err()))
     }
 }

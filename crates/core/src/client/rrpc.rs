@@ -13,13 +13,13 @@
 
 use super::alloc::Home;
 use super::locate::unexpected;
-use super::{Access, Client, Io, LinkId, Need, Operation, Reach, Step};
+use super::{Access, Client, Context, Io, LinkId, Operation, Reach};
 use crate::addr::{GAddr, PageId};
 use crate::constants::PAGE_ID_LEASE;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::rrpc::{Bytes, CALLS_MAX, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
 use crate::seam::{Exposure, Mem, Mutation};
-use crate::wire::{MasterAnswer, PageHome, Reply, Request};
+use crate::wire::{PageHome, Reply, Request};
 
 /// Ranges of page ids whose rack is remembered.
 const RANGES: usize = 64;
@@ -86,51 +86,80 @@ pub enum Brought {
 pub struct Rpc {
     addr: GAddr,
     what: What,
-    home: Home,
     /// Who is asked first, before the home is looked up.
     guess: Option<LinkId>,
-    asked: Option<LinkId>,
-    exposed: Option<(LinkId, Exposure)>,
-    answer: Option<Reply>,
+}
+
+/// An answer, with the bytes that have come into the caller's buffer by then.
+struct Answer {
+    link: LinkId,
+    reply: Result<Reply>,
+    come_bytes: u64,
 }
 
 impl Rpc {
     /// A call about `addr`.
     pub fn new<M: Mem>(client: &Client<M>, addr: GAddr, what: What) -> Self {
-        let guess = client.guess(addr);
-        let home = Home::of(addr);
-        Self { addr, what, home, guess, asked: None, exposed: None, answer: None }
+        Self { addr, what, guess: client.guess(addr) }
     }
 
     /// As [`Rpc::new`], by the sure way only: after a guess that was wrong.
     pub fn without_guess(addr: GAddr, what: What) -> Self {
-        let home = Home::of(addr);
-        Self { addr, what, home, guess: None, asked: None, exposed: None, answer: None }
+        Self { addr, what, guess: None }
     }
 
-    fn request(&mut self, link: LinkId, io: &mut impl Io) -> Request {
+    /// The request, with an exposure of the caller's buffer if it needs one.
+    fn request(&self, link: LinkId, io: &mut impl Io) -> (Request, Option<Exposure>) {
         let addr = self.addr;
-        let (extent, inline_bytes_max) = match &self.what {
-            What::Store(data) => return Request::Store { addr, data: data.clone() },
-            What::Fetch(extent, inline_bytes_max) => (*extent, *inline_bytes_max),
+        let (extent, inline_bytes_max, into) = match &self.what {
+            What::Store(data) => return (Request::Store { addr, data: data.clone() }, None),
+            What::Fetch(extent, inline_bytes_max) => (*extent, *inline_bytes_max, None),
             What::FetchInto(bytes, inline_bytes_max) => {
-                if *bytes > u64::from(*inline_bytes_max) {
-                    self.exposed = io.expose(link, 0, 0, *bytes).map(|exposure| (link, exposure));
-                }
-                (Extent::Bytes(*bytes), *inline_bytes_max)
+                let is_long = *bytes > u64::from(*inline_bytes_max);
+                let into = if is_long { io.expose(link, 0, 0, *bytes) } else { None };
+                (Extent::Bytes(*bytes), *inline_bytes_max, into)
             }
         };
-        let into = self.exposed.map(|(_, exposure)| exposure);
-        Request::Fetch(Fetch { addr, extent, inline_bytes_max, into })
+        (Request::Fetch(Fetch { addr, extent, inline_bytes_max, into }), into)
+    }
+
+    /// Asks a daemon; the buffer is exposed no longer than that.
+    async fn ask<M: Mem>(
+        &self,
+        cx: &mut impl Context<M>,
+        link: LinkId,
+        is_guess: bool,
+    ) -> Result<Answer> {
+        let (request, exposed) = self.request(link, &mut cx.access()?.1);
+        let reply = if is_guess {
+            let replies = cx.batch(link, vec![request]).await;
+            let first = |mut replies: Vec<Result<Reply>>| replies.swap_remove(0);
+            replies.map(first)
+        } else {
+            Ok(cx.daemon(link, request).await)
+        };
+        let lost = match &reply {
+            Ok(Err(_)) if !is_guess => Ok(()),
+            _ => cx.check(),
+        };
+        let (client, mut io) = cx.parts();
+        let is_over = lost.is_err() || !matches!(reply, Ok(Ok(_)));
+        let come_bytes = match exposed {
+            Some(_) if is_over && client.mutated(Mutation::KeepExposure) => 0,
+            Some(exposure) => io.conceal(link, exposure),
+            None => 0,
+        };
+        lost?;
+        Ok(Answer { link, reply: reply?, come_bytes })
     }
 
     /// The result of an answer that fits.
     fn take<M: Mem>(
-        &mut self,
+        &self,
         client: &mut Client<M>,
+        link: LinkId,
         (reply, come_bytes): (Reply, u64),
     ) -> Result<Brought> {
-        let link = self.asked.expect("only whoever was asked answers");
         match (reply, &self.what) {
             (Reply::Stored(home), What::Store(_)) => {
                 install(client, link, (self.addr, home))?;
@@ -194,52 +223,22 @@ fn note_fetched<M: Mem>(client: &Client<M>, addr: GAddr, fetched: &Fetched) {
 impl<M: Mem> Operation<M> for Rpc {
     type Output = Brought;
 
-    fn is_access(&self) -> bool {
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Brought>> {
-        let concealed = self.exposed.take().map(|(link, exposure)| io.conceal(link, exposure));
-        if let Some(reply) = self.answer.take() {
-            return self.take(client, (reply, concealed.unwrap_or(0))).map(Step::Done);
-        }
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Brought> {
+        cx.end_with_locks();
         if let Some(link) = self.guess {
-            self.asked = Some(link);
-            let request = self.request(link, io);
-            return Ok(Step::Need(Need::Batch(link, vec![request])));
-        }
-        match self.home.find(client)? {
-            Step::Done(link) => {
-                self.asked = Some(link);
-                let request = self.request(link, io);
-                Ok(Step::Need(Need::Daemon(link, request)))
+            let Answer { link, reply, come_bytes } = self.ask(cx, link, true).await?;
+            // Whatever the refusal, the sure way says it again, or does it.
+            if let Ok(reply) = reply {
+                return self.take(cx.client(), link, (reply, come_bytes));
             }
-            Step::Need(need) => Ok(Step::Need(need)),
         }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        self.answer = self.home.on_reply(client, reply)?;
-        Ok(())
-    }
-
-    fn on_replies(&mut self, _client: &mut Client<M>, replies: Vec<Result<Reply>>) -> Result<()> {
-        self.guess = None;
-        // Whatever the refusal, the sure way says it again, or does it.
-        self.answer = replies.into_iter().next().and_then(Result::ok);
-        Ok(())
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        self.home.on_master(client, answer)
-    }
-
-    fn let_go(&mut self, client: &Client<M>, io: &mut impl Io) {
-        if client.mutated(Mutation::KeepExposure) {
-            return;
-        }
-        if let Some((link, exposure)) = self.exposed.take() {
-            io.conceal(link, exposure);
+        let mut home = Home::of(self.addr);
+        loop {
+            let link = home.find(cx).await?;
+            let Answer { link, reply, come_bytes } = self.ask(cx, link, false).await?;
+            if let Some(reply) = home.judge(cx.client(), reply)? {
+                return self.take(cx.client(), link, (reply, come_bytes));
+            }
         }
     }
 }
@@ -251,8 +250,6 @@ pub struct Calls<'a> {
     inline_bytes_max: u32,
     /// Which of them are not asked yet, the next one last.
     left: Vec<usize>,
-    /// Whom those that are under way were asked of, and which they are.
-    asked: Option<(LinkId, Vec<usize>)>,
     said: Vec<Option<Fetched>>,
 }
 
@@ -261,20 +258,11 @@ impl<'a> Calls<'a> {
     pub fn new(addrs: &'a [GAddr], extent: Extent, inline_bytes_max: u32) -> Self {
         let left = (0..addrs.len()).rev().collect();
         let inline_bytes_max = inline_bytes_max.min(INLINE_BYTES_MAX);
-        Self { addrs, extent, inline_bytes_max, left, asked: None, said: vec![None; addrs.len()] }
-    }
-}
-
-impl<M: Mem> Operation<M> for Calls<'_> {
-    /// The answers; `None` for what has to be fetched in another way, because its rack is not
-    /// known or does not have it.
-    type Output = Vec<Option<Fetched>>;
-
-    fn is_access(&self) -> bool {
-        true
+        Self { addrs, extent, inline_bytes_max, left, said: vec![None; addrs.len()] }
     }
 
-    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
+    /// The calls of the next doorbell, to one rack.
+    fn next<M: Mem>(&mut self, client: &Client<M>) -> Option<(LinkId, Vec<usize>)> {
         let (mut link, mut indexes) = (None, Vec::new());
         let mut others = Vec::new();
         // Answers of one doorbell have to fit into the queue of the way back.
@@ -287,42 +275,38 @@ impl<M: Mem> Operation<M> for Calls<'_> {
             }
         }
         self.left.extend(others.into_iter().rev());
-        let Some(link) = link else {
-            return Ok(Step::Done(std::mem::take(&mut self.said)));
-        };
+        link.map(|link| (link, indexes))
+    }
+}
+
+impl<M: Mem> Operation<M> for Calls<'_> {
+    /// The answers; `None` for what has to be fetched in another way, because its rack is not
+    /// known or does not have it.
+    type Output = Vec<Option<Fetched>>;
+
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Self::Output> {
+        cx.end_with_locks();
         let (extent, inline_bytes_max) = (self.extent, self.inline_bytes_max);
-        let request = |index: &usize| {
-            let addr = self.addrs[*index];
-            Request::Fetch(Fetch { addr, extent, inline_bytes_max, into: None })
-        };
-        let requests = indexes.iter().map(request).collect();
-        self.asked = Some((link, indexes));
-        Ok(Step::Need(Need::Batch(link, requests)))
-    }
-
-    fn on_reply(&mut self, _client: &mut Client<M>, _reply: Result<Reply>) -> Result<()> {
-        unreachable!("calls are asked in batches")
-    }
-
-    fn on_replies(&mut self, client: &mut Client<M>, replies: Vec<Result<Reply>>) -> Result<()> {
-        let (link, indexes) = self.asked.take().expect("only a batch is answered");
-        for (index, reply) in indexes.into_iter().zip(replies) {
-            let addr = self.addrs[index];
-            match reply {
-                Ok(Reply::Fetched(fetched)) => {
-                    check_fetched(&fetched, self.extent, self.inline_bytes_max)?;
-                    install(client, link, (addr, fetched.home))?;
-                    note_fetched(client, addr, &fetched);
-                    self.said[index] = Some(fetched);
+        while let Some((link, indexes)) = self.next(cx.client()) {
+            let request = |index: &usize| {
+                let addr = self.addrs[*index];
+                Request::Fetch(Fetch { addr, extent, inline_bytes_max, into: None })
+            };
+            let replies = cx.batch(link, indexes.iter().map(request).collect()).await?;
+            for (index, reply) in indexes.into_iter().zip(replies) {
+                let (addr, client) = (self.addrs[index], cx.client());
+                match reply {
+                    Ok(Reply::Fetched(fetched)) => {
+                        check_fetched(&fetched, extent, inline_bytes_max)?;
+                        install(client, link, (addr, fetched.home))?;
+                        note_fetched(client, addr, &fetched);
+                        self.said[index] = Some(fetched);
+                    }
+                    Ok(_) => return Err(unexpected("daemon", "a call for data")),
+                    Err(_) => {}
                 }
-                Ok(_) => return Err(unexpected("daemon", "a call for data")),
-                Err(_) => {}
             }
         }
-        Ok(())
-    }
-
-    fn on_master(&mut self, _client: &mut Client<M>, _answer: Result<MasterAnswer>) -> Result<()> {
-        Err(Error::Protocol { peer: "master".into(), reason: "nobody asked it".into() })
+        Ok(std::mem::take(&mut self.said))
     }
 }

@@ -13,19 +13,22 @@
 //! wants them back ([`REPLICA_STUCK_NS`](crate::constants::REPLICA_STUCK_NS)). Replicas that
 //! cannot be reached, and writers that come in each other's way, are left to the home.
 //!
+//! A [`Spread`] waits for the fabric between two of its stages, and a submission that waits holds
+//! nothing of its handle: so how far it is, is a value ([`Stage`]) beside its transfer's tables.
+//!
 //! Source: decision 0031; Rcmp has one copy of a page, or copies that writes end.
 
 use super::locate::unexpected;
 use super::transfer::Fragment;
-use super::{Access, Client, Io, LinkId, Locate, Need, Operation, Reach, Step, Translation};
-use crate::addr::{Generation, PageId};
+use super::{Access, Client, Context, Io, LinkId, Locate, Operation, Reach, Translation};
+use crate::addr::{Generation, PageId, RackId};
 use crate::constants::{
     FABRIC_OUTSTANDING_MAX, REPLICA_PLACES_MAX, REPLICA_TRIES_MAX, SHARERS_MAX, STALE_RETRIES_MAX,
 };
 use crate::error::{Error, Result};
 use crate::replica::{EntryWord, Place};
 use crate::seam::{Mem, Mutation, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
-use crate::wire::{MasterAnswer, Reply, Request};
+use crate::wire::{Reply, Request};
 use std::collections::BTreeMap;
 
 /// Writes that are left to a page's home before it is asked again whether it still wants that.
@@ -71,7 +74,8 @@ type Home = (LinkId, u32, Generation);
 /// How far a write is.
 #[derive(Debug)]
 pub(super) enum Spreading {
-    Need(Need),
+    /// It waits for completions.
+    Posted,
     Done,
     /// The daemon behind the link has to do it. Nothing was written.
     ByHome(LinkId),
@@ -136,7 +140,6 @@ struct UnderWay {
     /// The page's home, whose key is `home.generation`.
     home: Translation,
     stage: Stage,
-    locate: Option<Locate>,
     tries: u32,
     pending: u32,
     ids: u64,
@@ -167,8 +170,8 @@ impl Spread {
             }
         }
         let ids = round << 8 | u64::from(FABRIC_OUTSTANDING_MAX);
-        let (locate, tries, pending) = (None, 0, 0);
-        self.under_way = Some(UnderWay { fragment, home, stage, locate, tries, pending, ids });
+        let (tries, pending) = (0, 0);
+        self.under_way = Some(UnderWay { fragment, home, stage, tries, pending, ids });
         true
     }
 
@@ -183,85 +186,44 @@ impl Spread {
 
     /// Goes as far as possible. `waits`: completions of other work requests are to come, so that
     /// there will be room.
-    pub(super) fn step<M: Mem>(
+    pub(super) async fn advance<M: Mem>(
         &mut self,
-        client: &mut Client<M>,
-        io: &mut impl Io,
+        cx: &mut impl Context<M>,
         waits: bool,
     ) -> Result<Spreading> {
-        let Some(one) = &mut self.under_way else { return Ok(Spreading::Done) };
-        let mut work = Work { targets: &mut self.targets, io, waits };
+        let Self { under_way, targets, count } = self;
+        let Some(one) = under_way else { return Ok(Spreading::Done) };
         let ended = loop {
-            match one.advance(client, &mut work)? {
-                Next::Stage(stage) => one.stage = stage,
-                Next::Need(need) => return Ok(Spreading::Need(need)),
-                Next::End(ended) => break ended,
-            }
+            one.stage = match one.stage {
+                Stage::Ask => one.ask(cx, targets).await?,
+                Stage::Find => one.find(cx, targets).await?,
+                _ => {
+                    let (client, mut io) = cx.access()?;
+                    match one.advance(client, &mut Work { targets, io: &mut io, waits }) {
+                        Next::Stage(stage) => stage,
+                        Next::Wait => return Ok(Spreading::Posted),
+                        Next::Connect(rack) => {
+                            drop(io);
+                            cx.connect(rack).await?;
+                            Stage::Close
+                        }
+                        Next::End(ended) => break ended,
+                    }
+                }
+            };
         };
         if matches!(ended, Spreading::Done) {
-            self.count += 1;
+            let client = cx.client();
+            *count += 1;
             client.met(Race::ReplicaWritten);
             client.note_remote(one.fragment.addr, Access::Write);
-            if self.targets.iter().all(|target| matches!(target.add, Sent::Done(_))) {
+            if targets.iter().all(|target| matches!(target.add, Sent::Done(_))) {
                 let home = home_of(client, &one.home);
                 client.known.trust(one.home.page, home);
             }
         }
         self.under_way = None;
         Ok(ended)
-    }
-
-    /// The answer of the daemon that the last step named.
-    pub(super) fn on_reply<M: Mem>(
-        &mut self,
-        client: &mut Client<M>,
-        reply: Result<Reply>,
-    ) -> Result<()> {
-        let Some(one) = &mut self.under_way else { return Ok(()) };
-        if let Some(locate) = &mut one.locate {
-            if locate.on_reply(client, reply).is_err() {
-                one.locate = None;
-                one.stage = begin_undo(&mut self.targets, After::ByHome);
-            }
-            return Ok(());
-        }
-        one.stage = match reply {
-            Ok(Reply::Sharers(sharers)) if sharers.key == one.home.generation => {
-                let starts_page = |at| client.geometry().offset(at) == 0;
-                let is_sound =
-                    |place: &Place| place.word.0.is_multiple_of(8) && starts_page(place.data);
-                if !sharers.places.iter().all(is_sound) {
-                    return Err(unexpected("daemon", "where replicas are"));
-                }
-                self.targets.extend(sharers.places.iter().map(|place| Target::new(*place)));
-                let home = home_of(client, &one.home);
-                client.known.note(one.home.page, home, sharers.places);
-                match (1..=REPLICA_PLACES_MAX).contains(&self.targets.len()) {
-                    true => Stage::Find,
-                    false => begin_undo(&mut self.targets, After::ByHome),
-                }
-            }
-            Ok(Reply::Sharers(_)) | Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
-                begin_undo(&mut self.targets, After::Stale)
-            }
-            Ok(_) => return Err(unexpected("daemon", "where replicas are")),
-            Err(error) => return Err(error),
-        };
-        Ok(())
-    }
-
-    /// The answer of the master.
-    pub(super) fn on_master<M: Mem>(
-        &mut self,
-        client: &mut Client<M>,
-        answer: Result<MasterAnswer>,
-    ) {
-        let Some(one) = &mut self.under_way else { return };
-        let Some(locate) = &mut one.locate else { return };
-        if locate.on_master(client, answer).is_err() {
-            one.locate = None;
-            one.stage = begin_undo(&mut self.targets, After::ByHome);
-        }
     }
 
     /// A work request ended whose id has this in its last byte.
@@ -309,83 +271,109 @@ struct Work<'w, I> {
 
 enum Next {
     Stage(Stage),
-    Need(Need),
+    /// For completions.
+    Wait,
+    /// To this rack; then all is closed again.
+    Connect(RackId),
     End(Spreading),
 }
 
 impl UnderWay {
-    fn advance<M: Mem, I: Io>(
-        &mut self,
-        client: &mut Client<M>,
-        work: &mut Work<'_, I>,
-    ) -> Result<Next> {
-        let wait = Next::Need(Need::Completions);
-        Ok(match self.stage {
-            Stage::Ask => {
-                let page = self.home.page;
-                Next::Need(Need::Daemon(self.home.link, Request::Sharers { page }))
-            }
-            Stage::Find => return self.find(client, work),
+    /// Goes on with what needs no answer of a daemon.
+    fn advance<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> Next {
+        match self.stage {
+            Stage::Ask | Stage::Find => unreachable!("daemons are asked apart"),
             Stage::Close => match self.add(client, work, EntryWord::BEGIN) {
-                true => wait,
+                true => Next::Wait,
                 false => Next::Stage(self.judge(work.targets)),
             },
             Stage::Undo(after) => match self.add(client, work, EntryWord::UNDO) {
-                true => wait,
+                true => Next::Wait,
                 false => self.after(after, client, work),
             },
             Stage::Write(Sent::Not) => self.write(client, work),
-            Stage::Write(Sent::Posted) => wait,
+            Stage::Write(Sent::Posted) => Next::Wait,
             Stage::Write(Sent::Failed) => Next::End(Spreading::Unknown),
             Stage::Write(Sent::Done(_)) => {
                 work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
                 Next::Stage(Stage::Open)
             }
             Stage::Open => match self.open(client, work) {
-                true => wait,
+                true => Next::Wait,
                 false => Next::End(Spreading::Done),
             },
-        })
+        }
+    }
+
+    /// Asks the home where the replicas are.
+    async fn ask<M: Mem>(
+        &self,
+        cx: &mut impl Context<M>,
+        targets: &mut Vec<Target>,
+    ) -> Result<Stage> {
+        let page = self.home.page;
+        let reply = cx.daemon(self.home.link, Request::Sharers { page }).await;
+        let client = cx.client();
+        match reply {
+            Ok(Reply::Sharers(sharers)) if sharers.key == self.home.generation => {
+                let starts_page = |at| client.geometry().offset(at) == 0;
+                let is_sound =
+                    |place: &Place| place.word.0.is_multiple_of(8) && starts_page(place.data);
+                if !sharers.places.iter().all(is_sound) {
+                    return Err(unexpected("daemon", "where replicas are"));
+                }
+                targets.extend(sharers.places.iter().map(|place| Target::new(*place)));
+                let home = home_of(client, &self.home);
+                client.known.note(page, home, sharers.places);
+                Ok(match (1..=REPLICA_PLACES_MAX).contains(&targets.len()) {
+                    true => Stage::Find,
+                    false => begin_undo(targets, After::ByHome),
+                })
+            }
+            Ok(Reply::Sharers(_)) | Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
+                Ok(begin_undo(targets, After::Stale))
+            }
+            Ok(_) => Err(unexpected("daemon", "where replicas are")),
+            Err(error) => Err(error),
+        }
     }
 
     /// Looks up where the replicas are.
-    fn find<M: Mem, I: Io>(
+    async fn find<M: Mem>(
         &mut self,
-        client: &mut Client<M>,
-        work: &mut Work<'_, I>,
-    ) -> Result<Next> {
-        if let Some(locate) = &mut self.locate {
-            match locate.advance(client)? {
-                Step::Done(()) => self.locate = None,
-                Step::Need(need) => return Ok(Next::Need(need)),
+        cx: &mut impl Context<M>,
+        targets: &mut [Target],
+    ) -> Result<Stage> {
+        loop {
+            let client = cx.client();
+            let mut missing = None;
+            for target in &mut *targets {
+                let Place { word, data, .. } = target.place;
+                for (addr, found) in [(word, &mut target.word), (data, &mut target.data)] {
+                    let page = client.geometry().page(addr);
+                    *found = found.or_else(|| client.translation(page).copied());
+                    missing =
+                        missing.or_else(|| found.is_none().then_some((target.place.rack, addr)));
+                }
+            }
+            let Some((rack, addr)) = missing else {
+                let skips = client.mutated(Mutation::WriteOpenReplica);
+                return Ok(if skips { Stage::Write(Sent::Not) } else { Stage::Close });
+            };
+            self.tries += 1;
+            if client.link_of(rack).is_none() || self.tries as usize > 2 * targets.len() {
+                // Nobody waits for a rack without a connection, and what is searched for again and
+                // again is not there.
+                return Ok(begin_undo(targets, After::ByHome));
+            }
+            if let Err(error) = Locate::new(client, addr, 8).run(cx).await {
+                if cx.has_failed() {
+                    return Err(error);
+                }
+                cx.check()?;
+                return Ok(begin_undo(targets, After::ByHome));
             }
         }
-        let mut missing = None;
-        for target in &mut *work.targets {
-            let Place { word, data, .. } = target.place;
-            for (addr, found) in [(word, &mut target.word), (data, &mut target.data)] {
-                let page = client.geometry().page(addr);
-                *found = found.or_else(|| client.translation(page).copied());
-                missing = missing.or_else(|| found.is_none().then_some((target.place.rack, addr)));
-            }
-        }
-        let Some((rack, addr)) = missing else {
-            let skips = client.mutated(Mutation::WriteOpenReplica);
-            return Ok(Next::Stage(if skips { Stage::Write(Sent::Not) } else { Stage::Close }));
-        };
-        self.tries += 1;
-        if client.link_of(rack).is_none() || self.tries as usize > 2 * work.targets.len() {
-            // Nobody waits for a rack without a connection, and what is searched for again and
-            // again is not there.
-            return Ok(Next::Stage(begin_undo(work.targets, After::ByHome)));
-        }
-        let mut locate = Locate::new(client, addr, 8);
-        let step = locate.advance(client)?;
-        self.locate = Some(locate);
-        Ok(match step {
-            Step::Need(need) => Next::Need(need),
-            Step::Done(()) => Next::Stage(Stage::Find),
-        })
     }
 
     /// Adds to the words of those replicas where that is left to do. Whether there is something to
@@ -436,20 +424,14 @@ impl UnderWay {
     }
 
     /// What was added is taken back.
-    fn after<M: Mem, I>(
-        &mut self,
-        after: After,
-        client: &Client<M>,
-        work: &mut Work<'_, I>,
-    ) -> Next {
+    fn after<M: Mem, I>(&self, after: After, client: &Client<M>, work: &mut Work<'_, I>) -> Next {
         match after {
             After::ByHome => Next::End(Spreading::ByHome(self.home.link)),
             After::Stale => Next::End(Spreading::Stale),
             After::Close | After::Connect => {
                 work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
-                self.stage = Stage::Close;
                 match after {
-                    After::Connect => Next::Need(Need::Link(client.rack_of(self.home.link))),
+                    After::Connect => Next::Connect(client.rack_of(self.home.link)),
                     _ => Next::Stage(Stage::Close),
                 }
             }
@@ -474,7 +456,7 @@ impl UnderWay {
                 self.pending += 1;
                 Next::Stage(Stage::Write(Sent::Posted))
             }
-            Err((_, PostError::Busy)) if work.waits => Next::Need(Need::Completions),
+            Err((_, PostError::Busy)) if work.waits => Next::Wait,
             Err(_) => Next::Stage(begin_undo(work.targets, After::Connect)),
         }
     }

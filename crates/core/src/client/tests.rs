@@ -7,7 +7,8 @@ use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX
 use crate::error::DeathCause;
 use crate::heat::{Counts, PageUse};
 use crate::layout::{AllocationKind, SlotWord};
-use crate::wire::{ReplyFrame, RequestFrame, Resolved};
+use crate::seam::{PostError, Sge, WorkRequest, WorkStatus};
+use crate::wire::{MasterAnswer, MasterCall, Reply, ReplyFrame, Request, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -113,6 +114,159 @@ fn home(page: u64, rack: u16, frame: u32, generation: u64) -> PageHome {
     }
 }
 
+/// What an operation asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Need {
+    Link(RackId),
+    Master(MasterCall),
+    Daemon(LinkId, Request),
+    Batch(LinkId, Vec<Request>),
+    Completions,
+}
+
+/// What a scripted peer says.
+enum Said {
+    Linked,
+    Master(crate::Result<MasterAnswer>),
+    Daemon(crate::Result<Reply>),
+    Batch(Vec<crate::Result<Reply>>),
+    Completed(Vec<(u64, WorkStatus)>),
+    /// The context fails.
+    Fails(Error),
+}
+
+type Say<'s, W> = &'s mut dyn FnMut(&mut W, &mut Client<TestMem>, &Need) -> Said;
+
+/// A context that asks a script.
+struct Scripted<'a, W> {
+    client: &'a mut Client<TestMem>,
+    world: &'a mut W,
+    say: Say<'a, W>,
+    asked: u32,
+    failed: Option<Error>,
+}
+
+/// Runs an operation against a script.
+fn ask<W: Io, O: Operation<TestMem>>(
+    world: &mut W,
+    client: &mut Client<TestMem>,
+    op: &mut O,
+    say: Say<'_, W>,
+) -> crate::Result<O::Output> {
+    let mut cx = Scripted { client, world, say, asked: 0, failed: None };
+    let result = poll(op.run(&mut cx));
+    cx.failed.map_or(result, Err)
+}
+
+fn poll<T>(operation: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(operation).poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("a script answers at once"),
+    }
+}
+
+impl<W: Io> Scripted<'_, W> {
+    fn ask(&mut self, need: Need) -> crate::Result<Said> {
+        self.asked += 1;
+        assert!(self.asked < 1000, "the operation does not end: {need:?}");
+        match (self.say)(self.world, self.client, &need) {
+            Said::Fails(error) => {
+                self.failed.get_or_insert(error.clone());
+                Err(error)
+            }
+            said => Ok(said),
+        }
+    }
+}
+
+impl<I: Io> Io for &mut I {
+    fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
+        (**self).target(piece, offset, bytes)
+    }
+    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8] {
+        (**self).source(piece, offset, bytes)
+    }
+    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
+        (**self).sge(piece, offset, bytes)
+    }
+    fn post(
+        &mut self,
+        link: LinkId,
+        batch: &[WorkRequest<'_>],
+    ) -> std::result::Result<(), (usize, PostError)> {
+        (**self).post(link, batch)
+    }
+    fn expose(
+        &mut self,
+        link: LinkId,
+        piece: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<crate::seam::Exposure> {
+        (**self).expose(link, piece, offset, bytes)
+    }
+    fn conceal(&mut self, link: LinkId, exposure: crate::seam::Exposure) -> u64 {
+        (**self).conceal(link, exposure)
+    }
+}
+
+impl<W: Io> Context<TestMem> for Scripted<'_, W> {
+    fn client(&mut self) -> &mut Client<TestMem> {
+        self.client
+    }
+    fn parts(&mut self) -> (&mut Client<TestMem>, impl Io) {
+        (self.client, &mut *self.world)
+    }
+    fn check(&mut self) -> crate::Result<()> {
+        Ok(())
+    }
+    fn end_with_locks(&mut self) {}
+    async fn connect(&mut self, rack: RackId) -> crate::Result<()> {
+        match self.ask(Need::Link(rack))? {
+            Said::Linked => Ok(()),
+            _ => panic!("a link"),
+        }
+    }
+    async fn master(&mut self, call: MasterCall) -> crate::Result<MasterAnswer> {
+        match self.ask(Need::Master(call))? {
+            Said::Master(answer) => answer,
+            _ => panic!("an answer of the master"),
+        }
+    }
+    async fn daemon(&mut self, link: LinkId, request: Request) -> crate::Result<Reply> {
+        match self.ask(Need::Daemon(link, request))? {
+            Said::Daemon(reply) => reply,
+            _ => panic!("a reply of a daemon"),
+        }
+    }
+    async fn batch(
+        &mut self,
+        link: LinkId,
+        requests: Vec<Request>,
+    ) -> crate::Result<Vec<crate::Result<Reply>>> {
+        match self.ask(Need::Batch(link, requests))? {
+            Said::Batch(replies) => Ok(replies),
+            _ => panic!("replies of a daemon"),
+        }
+    }
+    async fn completions(
+        &mut self,
+        mut take: impl FnMut(&mut Client<TestMem>, u64, WorkStatus) -> crate::Result<()>,
+    ) -> crate::Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Said::Completed(completed) = self.ask(Need::Completions)? else {
+            panic!("completions")
+        };
+        completed.into_iter().try_for_each(|(id, status)| take(self.client, id, status))
+    }
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}
+
 /// Rack 0 is ours and mapped, rack 1 is behind a fabric that runs on `remote` when it completes.
 struct World {
     own: RackView<TestMem>,
@@ -159,51 +313,45 @@ impl World {
         home
     }
 
+    /// Runs an operation with peers that do as they should.
     fn run<O: Operation<TestMem>>(
         &mut self,
         client: &mut Client<TestMem>,
         op: &mut O,
     ) -> crate::Result<O::Output> {
-        for _ in 0..1000 {
-            match op.step(client, self)? {
-                Step::Done(output) => return Ok(output),
-                Step::Need(Need::Link(rack)) => {
-                    self.links_asked += 1;
-                    self.down = false;
-                    client.add_link(rack, Reach::OneSided(layout()))?;
-                }
-                Step::Need(Need::Master(call)) => {
-                    self.master_asked += 1;
-                    let MasterCall::Resolve { page, count } = call else { panic!("{call:?}") };
-                    let pages = page.0..page.0 + u64::from(count);
-                    let homes = pages.map(|page| Resolved::Home(self.place(page))).collect();
-                    op.on_master(client, Ok(MasterAnswer::Homes(homes)))?;
-                }
-                Step::Need(Need::Daemon(OWN, Request::Resolve { page, count })) => {
-                    self.daemon_asked += 1;
-                    let pages = page.0..page.0 + u64::from(count);
-                    let homes = pages.filter(|p| *p < 100).map(|p| self.place(p)).collect();
-                    op.on_reply(client, Ok(Reply::Homes(homes)))?;
-                }
-                Step::Need(Need::Daemon(..) | Need::Batch(..)) => {
-                    panic!("only resolves are expected here")
-                }
-                Step::Need(Need::Completions) => self.complete(client, op)?,
-            }
-        }
-        panic!("the operation does not end");
+        ask(self, client, op, &mut |world, client, need| world.answer(client, need))
     }
 
-    fn complete<O: Operation<TestMem>>(
-        &mut self,
-        client: &mut Client<TestMem>,
-        op: &mut O,
-    ) -> crate::Result<()> {
-        for (id, verb, local) in self.posted.take() {
-            let status = self.execute(verb, &local);
-            op.on_completion(client, id, status)?;
+    fn answer(&mut self, client: &mut Client<TestMem>, need: &Need) -> Said {
+        match need {
+            Need::Link(rack) => {
+                self.links_asked += 1;
+                self.down = false;
+                client.add_link(*rack, Reach::OneSided(layout())).unwrap();
+                Said::Linked
+            }
+            Need::Master(MasterCall::Resolve { page, count }) => {
+                self.master_asked += 1;
+                let pages = page.0..page.0 + u64::from(*count);
+                let homes = pages.map(|page| Resolved::Home(self.place(page))).collect();
+                Said::Master(Ok(MasterAnswer::Homes(homes)))
+            }
+            Need::Daemon(OWN, Request::Resolve { page, count }) => {
+                self.daemon_asked += 1;
+                let pages = page.0..page.0 + u64::from(*count);
+                let homes = pages.filter(|p| *p < 100).map(|p| self.place(p)).collect();
+                Said::Daemon(Ok(Reply::Homes(homes)))
+            }
+            Need::Completions => Said::Completed(self.complete()),
+            other => panic!("only resolves are expected here: {other:?}"),
         }
-        Ok(())
+    }
+
+    /// Executes what was posted.
+    fn complete(&mut self) -> Vec<(u64, WorkStatus)> {
+        let posted = self.posted.take();
+        let execute = |(id, verb, local): (u64, _, Vec<Sge>)| (id, self.execute(verb, &local));
+        posted.into_iter().map(execute).collect()
     }
 
     fn execute(&mut self, verb: crate::seam::Verb, local: &[Sge]) -> WorkStatus {
@@ -355,17 +503,11 @@ fn a_page_that_moves_at_every_try_answers_moving_and_does_not_loop() {
     let mut tables = TransferTables::default();
     let pieces = [Piece { addr: addr(5, 0), bytes: 8 }];
     let mut op = Transfer::new(&mut tables, 1, Access::Read, &pieces);
-    let error = loop {
-        match op.step(&mut client, &mut io) {
-            Err(error) => break error,
-            Ok(Step::Need(Need::Daemon(..))) => {
-                let stale = home(5, 0, 5, 1);
-                op.on_reply(&mut client, Ok(Reply::Homes(vec![stale]))).unwrap();
-            }
-            Ok(other) => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(error.code(), "moving");
+    let result = ask(&mut io, &mut client, &mut op, &mut |_, _, need| match need {
+        Need::Daemon(..) => Said::Daemon(Ok(Reply::Homes(vec![home(5, 0, 5, 1)]))),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(result.unwrap_err().code(), "moving");
 }
 
 #[test]
@@ -415,13 +557,15 @@ fn arrives_after_a_loss(mutation: Option<Mutation>) -> bool {
     world.buffers[0].fill(9);
     let mut tables = TransferTables::default();
     let mut op = Transfer::new(&mut tables, 7, Access::Write, &pieces);
-    assert_eq!(op.step(&mut client, &mut world).unwrap(), Step::Need(Need::Completions));
-    let posted = world.posted.take();
-    for (id, ..) in posted {
-        let lost = WorkStatus::Flushed { executed: None };
-        op.on_completion(&mut client, id, lost).unwrap();
-    }
-    world.run(&mut client, &mut op).unwrap();
+    let mut is_lost = false;
+    ask(&mut world, &mut client, &mut op, &mut |world, client, need| match need {
+        Need::Completions if !std::mem::replace(&mut is_lost, true) => {
+            let lost = WorkStatus::Flushed { executed: None };
+            Said::Completed(world.posted.take().iter().map(|(id, ..)| (*id, lost)).collect())
+        }
+        need => world.answer(client, need),
+    })
+    .unwrap();
     world.buffers[0].fill(0);
     transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
     world.buffers[0] == [9; 64]
@@ -450,17 +594,36 @@ fn an_atomic_lost_after_its_post_answers_outcome_unknown_and_one_lost_before_is_
     let id = 1 << 63;
     let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id);
     assert_eq!(world.run(&mut client, &mut atomic).unwrap(), 0);
-    let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id + 1);
-    assert_eq!(atomic.step(&mut client, &mut world).unwrap(), Step::Need(Need::Completions));
-    let never = WorkStatus::Flushed { executed: Some(false) };
-    atomic.on_completion(&mut client, id + 1, never).unwrap();
-    world.posted.take();
-    assert_eq!(world.run(&mut client, &mut atomic).unwrap(), 5);
-    let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id + 2);
-    atomic.step(&mut client, &mut world).unwrap();
-    let perhaps = WorkStatus::Flushed { executed: None };
-    let error = atomic.on_completion(&mut client, id + 2, perhaps).unwrap_err();
-    assert_eq!(error.code(), "outcome-unknown");
+    let mut lose = |id, executed| {
+        let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id);
+        let mut is_lost = false;
+        ask(&mut world, &mut client, &mut atomic, &mut |world, client, need| match need {
+            Need::Completions if !std::mem::replace(&mut is_lost, true) => {
+                world.posted.take();
+                Said::Completed(vec![(id, WorkStatus::Flushed { executed })])
+            }
+            need => world.answer(client, need),
+        })
+    };
+    assert_eq!(lose(id + 1, Some(false)), Ok(5));
+    assert_eq!(lose(id + 2, None).unwrap_err().code(), "outcome-unknown");
+}
+
+#[test]
+fn an_atomic_that_has_not_completed_in_time_answers_outcome_unknown() {
+    let (mut world, mut client) = World::new(vec![]);
+    let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, 1 << 63);
+    let mut cx = Scripted {
+        client: &mut client,
+        world: &mut world,
+        say: &mut |world, client, need| match need {
+            Need::Completions => Said::Fails(Error::Timeout { peer: "it".into(), waited_ms: 1 }),
+            need => world.answer(client, need),
+        },
+        asked: 0,
+        failed: None,
+    };
+    assert_eq!(poll(atomic.run(&mut cx)).unwrap_err().code(), "outcome-unknown");
 }
 
 #[test]
@@ -483,21 +646,33 @@ fn homes_outside_the_region_are_refused() {
 fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
     let (mut world, mut client) = World::new(vec![]);
     let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
-    let mut alloc = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
     let own = Request::Alloc { bytes: 64, kind: AllocationKind::User };
-    let step = alloc.step(&mut client, &mut world).unwrap();
-    assert_eq!(step, Step::Need(Need::Daemon(OWN, own)));
-    alloc.on_reply(&mut client, Err(full())).unwrap();
-    let Step::Need(Need::Master(MasterCall::PickRack { tried, .. })) =
-        alloc.step(&mut client, &mut world).unwrap()
-    else {
-        panic!("the master is asked next")
-    };
-    assert_eq!(tried, [RackId(0)]);
-    alloc.on_master(&mut client, Err(full())).unwrap_err();
-    let mut local = Alloc::new(&mut client, 64, Placement::Local, AllocationKind::User);
-    local.step(&mut client, &mut world).unwrap();
-    assert_eq!(local.on_reply(&mut client, Err(full())).unwrap_err().code(), "full");
+    for (placement, asked) in [
+        (
+            Placement::Auto,
+            vec![
+                Need::Daemon(OWN, own.clone()),
+                Need::Master(MasterCall::PickRack {
+                    own: RackId(0),
+                    bytes: 64,
+                    tried: vec![RackId(0)],
+                }),
+            ],
+        ),
+        (Placement::Local, vec![Need::Daemon(OWN, own)]),
+    ] {
+        let mut alloc = Alloc::new(&mut client, 64, placement, AllocationKind::User);
+        let mut needs = vec![];
+        let result = ask(&mut world, &mut client, &mut alloc, &mut |_, _, need| {
+            needs.push(need.clone());
+            match need {
+                Need::Daemon(..) => Said::Daemon(Err(full())),
+                _ => Said::Master(Err(full())),
+            }
+        });
+        assert_eq!(result.unwrap_err().code(), "full");
+        assert_eq!(needs, asked);
+    }
 }
 
 #[test]
@@ -509,11 +684,18 @@ fn the_pools_order_says_when_the_own_rack_is_asked() {
         (0..4)
             .map(|_| {
                 let mut alloc = Alloc::new(client, 64, placement, AllocationKind::User);
-                match alloc.step(client, world).unwrap() {
-                    Step::Need(Need::Daemon(OWN, _)) => None,
-                    Step::Need(Need::Master(MasterCall::PickRack { own, .. })) => Some(own),
+                let mut first = None;
+                let end = || Error::Busy { what: "a script".into(), limit: 0 };
+                ask(world, client, &mut alloc, &mut |_, _, need| match need {
+                    Need::Daemon(OWN, _) => Said::Daemon(Err(end())),
+                    Need::Master(MasterCall::PickRack { own, .. }) => {
+                        first = Some(*own);
+                        Said::Master(Err(end()))
+                    }
                     other => panic!("{other:?}"),
-                }
+                })
+                .unwrap_err();
+                first
             })
             .collect::<Vec<_>>()
     };
@@ -532,16 +714,22 @@ fn the_pools_order_says_when_the_own_rack_is_asked() {
     // send theirs to the own rack.
     let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
     client.set_order(Order::Alternate);
-    let mut own_first = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
-    own_first.step(&mut client, &mut world).unwrap();
-    own_first.on_reply(&mut client, Err(full())).unwrap();
-    let step = own_first.step(&mut client, &mut world).unwrap();
-    assert!(matches!(step, Step::Need(Need::Master(MasterCall::PickRack { .. }))), "{step:?}");
-    let mut others_first = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
-    others_first.step(&mut client, &mut world).unwrap();
-    others_first.on_master(&mut client, Err(full())).unwrap();
-    let step = others_first.step(&mut client, &mut world).unwrap();
-    assert!(matches!(step, Step::Need(Need::Daemon(OWN, _))), "{step:?}");
+    for (first, last) in [("own", "master"), ("master", "own")] {
+        let mut alloc = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
+        let mut asked = vec![];
+        ask(&mut world, &mut client, &mut alloc, &mut |_, _, need| match need {
+            Need::Daemon(OWN, _) => {
+                asked.push("own");
+                Said::Daemon(Err(full()))
+            }
+            _ => {
+                asked.push("master");
+                Said::Master(Err(full()))
+            }
+        })
+        .unwrap_err();
+        assert_eq!(asked[..2], [first, last]);
+    }
 }
 
 #[test]
@@ -661,13 +849,13 @@ fn without_outcome_unknown_a_lost_atomic_is_posted_again() {
         let mut atomic = Atomic::new(addr(150, 8), AtomicOp::FetchAdd { n: 5 }, 9);
         client.add_link(RackId(1), Reach::OneSided(layout())).unwrap();
         client.install(LinkId(1), &[world.place(150)]).unwrap();
-        let step = atomic.step(&mut client, &mut world).unwrap();
-        assert_eq!(step, Step::Need(Need::Completions));
-        let lost = atomic.on_completion(&mut client, 9, WorkStatus::Flushed { executed: None });
-        if lost.is_ok() {
-            atomic.step(&mut client, &mut world).unwrap();
-        }
-        world.posted.take().len()
+        let mut posts = 0;
+        let _ = ask(&mut world, &mut client, &mut atomic, &mut |world, _, _| {
+            posts += world.posted.take().len();
+            let lost = WorkStatus::Flushed { executed: None };
+            Said::Completed(vec![(9, if posts == 1 { lost } else { WorkStatus::Done(0) })])
+        });
+        posts
     };
     assert_eq!((posts(None), posts(Some(Mutation::RetryAppliedTwice))), (1, 2));
 }

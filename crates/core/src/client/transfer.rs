@@ -8,7 +8,7 @@
 
 use super::locate::{Retries, unexpected};
 use super::spread::{Spread, Spreading};
-use super::{Client, Io, LinkId, Locate, Miss, Need, Operation, Reach, Step};
+use super::{Client, Context, Io, LinkId, Locate, Miss, Operation, Reach};
 use crate::addr::{GAddr, Generation};
 use crate::constants::FABRIC_OUTSTANDING_MAX;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::rrpc::{Bytes, INLINE_BYTES_MAX};
 use crate::seam::{
     Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use crate::wire::{MasterAnswer, PageHome, Reply, Request};
+use crate::wire::{PageHome, Reply, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -66,11 +66,8 @@ pub struct TransferTables {
     batch: Vec<Posting>,
     /// Doorbells so far, of all transfers.
     doorbells: u64,
-    locate: Option<Locate>,
     /// What is being written to a page and its replicas.
     spread: Spread,
-    /// What the page's daemon is writing for us, because we cannot.
-    stored: Option<Fragment>,
     /// Where a page was found not to be any more.
     stale: Option<PageHome>,
     retries: Retries,
@@ -88,9 +85,7 @@ impl Default for TransferTables {
             in_flight_count: 0,
             batch: Vec::with_capacity(BATCH_MAX),
             doorbells: 0,
-            locate: None,
             spread: Spread::default(),
-            stored: None,
             stale: None,
             retries: Retries::default(),
         }
@@ -124,9 +119,7 @@ impl<'t> Transfer<'t> {
             tables.in_flight.fill(None);
             tables.in_flight_count = 0;
         }
-        tables.locate = None;
         tables.spread.clear();
-        tables.stored = None;
         tables.stale = None;
         tables.retries = Retries::default();
         Self { tables, pieces }
@@ -138,39 +131,45 @@ impl<'t> Transfer<'t> {
     }
 }
 
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    /// It waits for completions of its work requests, or for room for more.
+    Posted,
+}
+
+impl Transfer<'_> {
+    /// Goes as far as possible without waiting for the fabric.
+    pub async fn advance<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Progress> {
+        cx.end_with_locks();
+        self.tables.advance(cx, self.pieces).await
+    }
+
+    /// The time is up while work requests are under way.
+    pub fn time_up(waited_ms: u64) -> Error {
+        Error::Timeout { peer: "the page's home rack".into(), waited_ms }
+    }
+
+    /// A work request of this handle ended, perhaps of an earlier operation.
+    pub fn on_completion<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        id: u64,
+        status: WorkStatus,
+    ) -> Result<()> {
+        self.tables.on_completion(client, id, status)
+    }
+}
+
 impl<M: Mem> Operation<M> for Transfer<'_> {
     type Output = ();
 
-    fn is_access(&self) -> bool {
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<()>> {
-        self.tables.step(client, self.pieces, io)
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        if let Some(fragment) = self.tables.stored.take() {
-            return self.tables.on_stored(client, fragment, reply);
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
+        while self.advance(cx).await? == Progress::Posted {
+            cx.completions(|client, id, status| self.on_completion(client, id, status)).await?;
         }
-        if self.tables.spread.fragment().is_some() {
-            return self.tables.spread.on_reply(client, reply);
-        }
-        let locate = self.tables.locate.as_mut().expect("only a search asks the daemon");
-        locate.on_reply(client, reply)
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        if self.tables.spread.fragment().is_some() {
-            self.tables.spread.on_master(client, answer);
-            return Ok(());
-        }
-        let locate = self.tables.locate.as_mut().expect("only a search asks the master");
-        locate.on_master(client, answer)
-    }
-
-    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
-        self.tables.on_completion(client, id, status)
+        Ok(())
     }
 }
 
@@ -190,43 +189,37 @@ impl TransferTables {
         self.doorbells
     }
 
-    fn step<M: Mem>(
+    async fn advance<M: Mem>(
         &mut self,
-        client: &mut Client<M>,
+        cx: &mut impl Context<M>,
         pieces: &[Piece],
-        io: &mut impl Io,
-    ) -> Result<Step<()>> {
-        if let Some(locate) = &mut self.locate {
-            match locate.advance(client)? {
-                Step::Done(()) => self.locate = None,
-                need => return Ok(need),
-            }
-        }
-        if let Some(step) = self.go_on_spreading(client, io)? {
-            return Ok(step);
-        }
+    ) -> Result<Progress> {
         loop {
+            if self.waits_for_spread(cx).await? {
+                return Ok(Progress::Posted);
+            }
+            let (client, mut io) = cx.access()?;
             let Some(fragment) = self.take_fragment(client, pieces) else {
-                let need = Step::Need(Need::Completions);
-                return Ok(if self.in_flight_count == 0 { Step::Done(()) } else { need });
+                let is_done = self.in_flight_count == 0;
+                return Ok(if is_done { Progress::Done } else { Progress::Posted });
             };
-            match self.run_mapped(client, &fragment, io) {
+            match self.run_mapped(client, &fragment, &mut io) {
                 Ok(()) => self.retries = Retries::default(),
                 Err(Miss::Shared(link)) => {
                     if client.is_apart() || !self.spread.begin(client, fragment, self.round) {
-                        return Ok(self.store(link, fragment, io));
-                    }
-                    if let Some(step) = self.go_on_spreading(client, io)? {
-                        return Ok(step);
+                        drop(io);
+                        self.store(cx, link, fragment).await?;
                     }
                 }
                 Err(Miss::OneSided(link, _)) => {
                     self.again.push(fragment);
-                    match self.post_batch(client, pieces, link, io) {
+                    match self.post_batch(client, pieces, link, &mut io) {
                         Ok(()) => {}
-                        Err(PostError::Busy) => return Ok(Step::Need(Need::Completions)),
+                        Err(PostError::Busy) => return Ok(Progress::Posted),
                         Err(PostError::Down) => {
-                            return Ok(Step::Need(Need::Link(client.rack_of(link))));
+                            let rack = client.rack_of(link);
+                            drop(io);
+                            cx.connect(rack).await?;
                         }
                     }
                 }
@@ -239,9 +232,8 @@ impl TransferTables {
                     let rest = pieces[fragment.piece as usize].bytes - fragment.offset;
                     self.again.push(fragment);
                     let mut locate = Locate::new(client, fragment.addr, rest).after(self.stale);
-                    let step = locate.advance(client)?;
-                    self.locate = Some(locate);
-                    return Ok(step);
+                    drop(io);
+                    locate.run(cx).await?;
                 }
                 Err(Miss::CrossesPage | Miss::Apart(_)) => {
                     unreachable!("fragments end at page ends, and are no words")
@@ -250,62 +242,55 @@ impl TransferTables {
         }
     }
 
-    /// Goes on with a write to a shared page; what that needs. `None` if there is none under way.
-    fn go_on_spreading<M: Mem>(
-        &mut self,
-        client: &mut Client<M>,
-        io: &mut impl Io,
-    ) -> Result<Option<Step<()>>> {
-        let Some(fragment) = self.spread.fragment() else { return Ok(None) };
-        match self.spread.step(client, io, self.in_flight_count > 0)? {
-            Spreading::Need(need) => return Ok(Some(Step::Need(need))),
-            Spreading::ByHome(link) => return Ok(Some(self.store(link, fragment, io))),
+    /// Goes on with a write to a shared page, if there is one; whether it waits for the fabric.
+    async fn waits_for_spread<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<bool> {
+        let Some(fragment) = self.spread.fragment() else { return Ok(false) };
+        match self.spread.advance(cx, self.in_flight_count > 0).await? {
+            Spreading::Posted => return Ok(true),
+            Spreading::ByHome(link) => self.store(cx, link, fragment).await?,
             Spreading::Done => self.retries = Retries::default(),
-            Spreading::Stale => {
-                self.retries.again(fragment.addr)?;
-                self.stale = client.forget_stale(client.geometry().page(fragment.addr));
-                self.again.push(fragment);
-            }
+            Spreading::Stale => self.find_again(cx.client(), fragment)?,
             Spreading::Unknown => {
-                client.met(Race::WriteReposted);
+                cx.client().met(Race::WriteReposted);
                 self.again.push(fragment);
             }
         }
-        Ok(None)
+        Ok(false)
+    }
+
+    /// A fragment's page is not there any more.
+    fn find_again<M: Mem>(&mut self, client: &mut Client<M>, fragment: Fragment) -> Result<()> {
+        self.retries.again(fragment.addr)?;
+        self.stale = client.forget_stale(client.geometry().page(fragment.addr));
+        self.again.push(fragment);
+        Ok(())
     }
 
     /// Has the daemon of a shared page write, as much as one message carries.
-    fn store(&mut self, link: LinkId, fragment: Fragment, io: &mut impl Io) -> Step<()> {
+    async fn store<M: Mem>(
+        &mut self,
+        cx: &mut impl Context<M>,
+        link: LinkId,
+        fragment: Fragment,
+    ) -> Result<()> {
         let bytes = fragment.bytes.min(INLINE_BYTES_MAX.into());
         let Fragment { piece, offset, addr, .. } = fragment;
-        let data = Bytes(io.source(piece, offset, bytes).to_vec());
+        let data = Bytes(cx.parts().1.source(piece, offset, bytes).to_vec());
         if bytes < fragment.bytes {
             let (addr, offset) = (GAddr(addr.0 + bytes), offset + bytes);
             let bytes = fragment.bytes - bytes;
             self.again.push(Fragment { addr, offset, bytes, ..fragment });
         }
-        self.stored = Some(Fragment { bytes, ..fragment });
-        Step::Need(Need::Daemon(link, Request::Store { addr, data }))
-    }
-
-    fn on_stored<M: Mem>(
-        &mut self,
-        client: &mut Client<M>,
-        fragment: Fragment,
-        reply: Result<Reply>,
-    ) -> Result<()> {
-        match reply {
+        let fragment = Fragment { bytes, ..fragment };
+        match cx.daemon(link, Request::Store { addr, data }).await {
             Ok(Reply::Stored(_)) => {
-                client.note_remote(fragment.addr, Access::Write);
+                cx.client().note_remote(fragment.addr, Access::Write);
                 self.retries = Retries::default();
                 Ok(())
             }
             Ok(_) => Err(unexpected("daemon", "a write")),
             Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
-                self.retries.again(fragment.addr)?;
-                self.stale = client.forget_stale(client.geometry().page(fragment.addr));
-                self.again.push(fragment);
-                Ok(())
+                self.find_again(cx.client(), fragment)
             }
             Err(error) => Err(error),
         }
@@ -535,45 +520,93 @@ pub struct Atomic {
     addr: GAddr,
     op: AtomicOp,
     id: u64,
-    posted: bool,
-    /// Whether the page's daemon was asked to do it, because the page is shared.
-    asked: bool,
-    old: Option<u64>,
-    locate: Option<Locate>,
     /// Where the page was found not to be any more.
     stale: Option<PageHome>,
     retries: Retries,
 }
 
 impl Atomic {
-    /// Starts an atomic; `id` must differ from all other work requests of the handle.
+    /// An atomic; `id` must differ from all other work requests of the handle.
     pub fn new(addr: GAddr, op: AtomicOp, id: u64) -> Self {
-        let retries = Retries::default();
-        let (posted, asked) = (false, false);
-        Self { addr, op, id, posted, asked, old: None, locate: None, stale: None, retries }
+        Self { addr, op, id, stale: None, retries: Retries::default() }
+    }
+
+    fn run_mapped<M: Mem>(&self, client: &Client<M>) -> std::result::Result<u64, Miss> {
+        match self.op {
+            AtomicOp::Cas { expected, new } => {
+                client.cas_warm(self.addr, expected, new).map(|done| done.unwrap_or_else(|old| old))
+            }
+            AtomicOp::FetchAdd { n } => client.fetch_add_warm(self.addr, n),
+        }
     }
 
     fn post<M: Mem>(
-        &mut self,
+        &self,
         client: &Client<M>,
-        link: LinkId,
-        at: RemoteAddr,
+        (link, at): (LinkId, RemoteAddr),
         io: &mut impl Io,
-    ) -> Result<Step<u64>> {
+    ) -> std::result::Result<(), PostError> {
         let verb = match self.op {
             AtomicOp::Cas { expected, new } => Verb::Cas { at, expected, new },
             AtomicOp::FetchAdd { n } => Verb::FetchAdd { at, n },
         };
         let request = WorkRequest { id: self.id, verb, local: &[], signalled: true };
-        match io.post(link, &[request]) {
-            Ok(()) => {
-                client.note_remote(self.addr, Access::Write);
-                self.posted = true;
-                Ok(Step::Need(Need::Completions))
+        io.post(link, &[request]).map_err(|(_, error)| error)?;
+        client.note_remote(self.addr, Access::Write);
+        Ok(())
+    }
+
+    /// Waits for the work request; the old value, unless it was not executed.
+    ///
+    /// Whether it was is never guessed: a connection that was lost after the post answers
+    /// `OutcomeUnknown`.
+    async fn posted<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Option<u64>> {
+        let status = match cx.completion(self.id).await {
+            Err(Error::Timeout { .. }) => return Err(self.outcome_unknown()),
+            status => status?,
+        };
+        let client = cx.client();
+        match status {
+            WorkStatus::Done(old) => Ok(Some(old)),
+            WorkStatus::BadKey => {
+                client.met(Race::KeyRefused);
+                self.find_again(client)
             }
-            Err((_, PostError::Busy)) => Ok(Step::Need(Need::Completions)),
-            Err((_, PostError::Down)) => Ok(Step::Need(Need::Link(client.rack_of(link)))),
+            WorkStatus::Flushed { executed: Some(false) } => Ok(None),
+            WorkStatus::Flushed { .. } if client.mutated(Mutation::RetryAppliedTwice) => Ok(None),
+            WorkStatus::Flushed { .. } => {
+                client.met(Race::AtomicUnknown);
+                Err(self.outcome_unknown())
+            }
+            WorkStatus::BadRange => Err(Error::Protocol {
+                peer: "fabric target".into(),
+                reason: format!("refused an atomic at {}", self.addr),
+            }),
         }
+    }
+
+    /// Has the page's daemon do it; the old value, unless the page is elsewhere.
+    async fn ask<M: Mem>(&mut self, cx: &mut impl Context<M>, link: LinkId) -> Result<Option<u64>> {
+        let addr = self.addr;
+        let request = match self.op {
+            AtomicOp::Cas { expected, new } => Request::Cas { addr, expected, new },
+            AtomicOp::FetchAdd { n } => Request::FetchAdd { addr, n },
+        };
+        match cx.daemon(link, request).await {
+            Ok(Reply::Old { value }) => {
+                cx.client().note_remote(addr, Access::Write);
+                Ok(Some(value))
+            }
+            Ok(_) => Err(unexpected("daemon", "an atomic")),
+            Err(Error::Moving { .. } | Error::NotMapped { .. }) => self.find_again(cx.client()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn find_again<M: Mem>(&mut self, client: &mut Client<M>) -> Result<Option<u64>> {
+        self.retries.again(self.addr)?;
+        self.stale = client.forget_stale(client.geometry().page(self.addr));
+        Ok(None)
     }
 
     fn outcome_unknown(&self) -> Error {
@@ -586,120 +619,42 @@ impl Atomic {
 }
 
 impl<M: Mem> Operation<M> for Atomic {
+    /// The value before.
     type Output = u64;
 
-    fn is_access(&self) -> bool {
-        true
-    }
-
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<u64>> {
-        if let Some(locate) = &mut self.locate {
-            match locate.advance(client)? {
-                Step::Done(()) => self.locate = None,
-                Step::Need(need) => return Ok(Step::Need(need)),
-            }
-        }
-        if let Some(old) = self.old {
-            return Ok(Step::Done(old));
-        }
-        if self.posted {
-            return Ok(Step::Need(Need::Completions));
-        }
-        let miss = match self.op {
-            AtomicOp::Cas { expected, new } => match client.cas_warm(self.addr, expected, new) {
-                Ok(Ok(old)) | Ok(Err(old)) => return Ok(Step::Done(old)),
-                Err(miss) => miss,
-            },
-            AtomicOp::FetchAdd { n } => match client.fetch_add_warm(self.addr, n) {
-                Ok(old) => return Ok(Step::Done(old)),
-                Err(miss) => miss,
-            },
-        };
-        match miss {
-            Miss::OneSided(link, at) => self.post(client, link, at, io),
-            Miss::Shared(link) | Miss::Apart(link) => {
-                self.asked = true;
-                let addr = self.addr;
-                let request = match self.op {
-                    AtomicOp::Cas { expected, new } => Request::Cas { addr, expected, new },
-                    AtomicOp::FetchAdd { n } => Request::FetchAdd { addr, n },
-                };
-                Ok(Step::Need(Need::Daemon(link, request)))
-            }
-            Miss::CrossesPage => unreachable!("an aligned word does not cross a page"),
-            Miss::Unknown => {
-                let page = client.geometry().page(self.addr);
-                if client.translation(page).is_some() {
-                    self.retries.again(self.addr)?;
-                    self.stale = client.forget_stale(page);
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<u64> {
+        cx.end_with_locks();
+        loop {
+            let (client, mut io) = cx.access()?;
+            let old = match self.run_mapped(client) {
+                Ok(old) => return Ok(old),
+                Err(Miss::OneSided(link, at)) => {
+                    let (posted, rack) =
+                        (self.post(client, (link, at), &mut io), client.rack_of(link));
+                    drop(io);
+                    match posted {
+                        Ok(()) => self.posted(cx).await?,
+                        Err(PostError::Busy) => cx.room().await.map(|()| None)?,
+                        Err(PostError::Down) => cx.connect(rack).await.map(|()| None)?,
+                    }
                 }
-                self.locate = Some(Locate::new(client, self.addr, 8).after(self.stale));
-                self.step(client, io)
+                Err(Miss::Shared(link) | Miss::Apart(link)) => {
+                    drop(io);
+                    self.ask(cx, link).await?
+                }
+                Err(Miss::CrossesPage) => unreachable!("an aligned word does not cross a page"),
+                Err(Miss::Unknown) => {
+                    if client.translation(client.geometry().page(self.addr)).is_some() {
+                        self.find_again(client)?;
+                    }
+                    let mut locate = Locate::new(client, self.addr, 8).after(self.stale);
+                    drop(io);
+                    locate.run(cx).await.map(|()| None)?
+                }
+            };
+            if let Some(old) = old {
+                return Ok(old);
             }
-        }
-    }
-
-    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        if !std::mem::take(&mut self.asked) {
-            let locate = self.locate.as_mut().expect("only a search asks the daemon");
-            return locate.on_reply(client, reply);
-        }
-        match reply {
-            Ok(Reply::Old { value }) => {
-                client.note_remote(self.addr, Access::Write);
-                self.old = Some(value);
-                Ok(())
-            }
-            Ok(_) => Err(unexpected("daemon", "an atomic")),
-            Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
-                self.retries.again(self.addr)?;
-                self.stale = client.forget_stale(client.geometry().page(self.addr));
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        let locate = self.locate.as_mut().expect("only a search asks the master");
-        locate.on_master(client, answer)
-    }
-
-    fn on_deadline(&mut self, waited_ms: u64) -> Error {
-        if !self.posted {
-            return Error::Timeout { peer: "the page's home rack".into(), waited_ms };
-        }
-        self.outcome_unknown()
-    }
-
-    // Whether the work request was executed is never guessed: a connection that was lost after
-    // the post answers `OutcomeUnknown`.
-    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
-        if id != self.id {
-            return Ok(());
-        }
-        self.posted = false;
-        match status {
-            WorkStatus::Done(old) => {
-                self.old = Some(old);
-                Ok(())
-            }
-            WorkStatus::BadKey => {
-                client.met(Race::KeyRefused);
-                self.retries.again(self.addr)?;
-                self.stale = client.forget_stale(client.geometry().page(self.addr));
-                Ok(())
-            }
-            WorkStatus::Flushed { executed: Some(false) } => Ok(()),
-            WorkStatus::Flushed { .. } if client.mutated(Mutation::RetryAppliedTwice) => Ok(()),
-            WorkStatus::Flushed { .. } => {
-                client.met(Race::AtomicUnknown);
-                Err(self.outcome_unknown())
-            }
-            WorkStatus::BadRange => Err(Error::Protocol {
-                peer: "fabric target".into(),
-                reason: format!("refused an atomic at {}", self.addr),
-            }),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::handle::{ATOMIC_ID, Handle};
 use crate::options::Options;
 use crate::pool::Pool;
 use rackpool_core::Result;
-use rackpool_core::client::{Drained, Drainer, Migrate, Operation, operate};
+use rackpool_core::client::{Drained, Drainer, Migrate, Operation};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS};
 use rackpool_core::member::DrainReport;
 use rackpool_hw::event::WakeEvent;
@@ -138,6 +138,6 @@ impl Hands {
         let Self { handle, buffer } = self;
         handle.rounds += 1;
         let mut op = make(ATOMIC_ID | handle.rounds);
-        handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| operate(cx, &mut op).await)
+        handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| op.run(cx).await)
     }
 }

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::options::Options;
 use crate::pool::Pool;
-use rackpool_core::client::{Keeper, Migrate, Tended, operate};
+use rackpool_core::client::{Keeper, Migrate, Operation, Tended};
 use rackpool_core::constants::NS_PER_MS;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::LocalBuffer;
@@ -94,5 +94,5 @@ fn keep(bell: &Bell, options: &Options, home: RackId) -> Result<()> {
 fn tend(handle: &mut Handle, keeper: &mut Keeper, buffer: &mut [u8]) -> Result<Tended> {
     handle.rounds += 1;
     let mut turn = keeper.turn(ATOMIC_ID | handle.rounds, clock::now_ns());
-    handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| operate(cx, &mut turn).await)
+    handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| turn.run(cx).await)
 }

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::options::Options;
 use crate::pool::Pool;
-use rackpool_core::client::{Migrate, Mover, Placement, Turned, operate};
+use rackpool_core::client::{Migrate, Mover, Operation, Placement, Turned};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::policy::AccessCosts;
 use rackpool_core::wire::{Reply, Request};
@@ -230,8 +230,7 @@ impl Hands {
         // It may need two.
         handle.rounds += 2;
         let mut turn = mover.turn(ATOMIC_ID | (handle.rounds - 1));
-        handle
-            .wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| operate(cx, &mut turn).await)
+        handle.wait_with(&mut [LocalBuffer::Into(buffer)], async |cx, _| turn.run(cx).await)
     }
 
     /// Times accesses to a page of `rack`, messages to its daemon, and how fast much of it comes.

@@ -1,6 +1,6 @@
 //! The memory of a keeper of replicas: how much it may have, and what it gives back.
 
-use super::{Keeper, Kept, Run, Stage, Tended};
+use super::{Keeper, Kept, Next, Run, Spare};
 use crate::addr::{GAddr, PageId};
 use crate::client::Client;
 use crate::constants::{REPLICA_BITS_MAX, REPLICA_RETURNS_MAX, RESOLVE_PAGES_MAX};
@@ -47,24 +47,21 @@ impl Keeper {
         more.saturating_add(self.free.len() as u32)
     }
 
-    /// Gives back what is not used or not allowed any more, then goes on.
-    pub(super) fn use_room<M: Mem>(&mut self, client: &Client<M>) -> Result<Stage> {
+    /// What is not used or not allowed any more, to be given back.
+    pub(super) fn spare<M: Mem>(&mut self, client: &Client<M>) -> Result<Option<Spare>> {
         let is_over = self.frames() > self.allowed;
         if self.returned < REPLICA_RETURNS_MAX
             && let Some(run) = self.surplus()
         {
             self.returned += 1;
             self.empty(client, &run)?;
-            return Ok(Stage::GiveBack(run));
+            return Ok(Some(Spare::Page(run)));
         }
         let is_idle = self.gone.is_empty() && self.orders.is_empty();
-        if self.runs.is_empty()
-            && (is_over || is_idle)
-            && let Some(run) = self.directory.take()
-        {
-            return Ok(Stage::Retract(run));
+        if self.runs.is_empty() && (is_over || is_idle) {
+            return Ok(self.directory.take().map(Spare::Directory));
         }
-        Ok(self.next(client.geometry().page_bytes()))
+        Ok(None)
     }
 
     /// A page that is given back: one without a replica, or any if there are too many.
@@ -83,12 +80,12 @@ impl Keeper {
     }
 
     /// What follows when there is nothing to do about memory.
-    pub(super) fn next(&self, page_bytes: u64) -> Stage {
+    pub(super) fn next(&self, page_bytes: u64) -> Next {
         let has_none = self.directory.is_none() && self.room(page_bytes) == 0;
         match () {
-            () if !self.orders.is_empty() => Stage::Work,
-            () if has_none && self.gone.is_empty() => Stage::Done(Tended::Idle),
-            () => Stage::Poll,
+            () if !self.orders.is_empty() => Next::Work,
+            () if has_none && self.gone.is_empty() => Next::Idle,
+            () => Next::Poll,
         }
     }
 

@@ -111,16 +111,7 @@ fn migrate(
     racks: &mut Racks,
 ) -> (crate::Result<PageHome>, Log) {
     let mut op = Migrate::new(client, addr(PAGE_7, 100), racks.room.rack, 1 << 63);
-    let (mut result, mut log) =
-        drive(world, client, &mut op, &mut |world, need| racks.answer(world, need));
-    if let Err(error) = result {
-        // As the runtime does it.
-        op.give_up(error);
-        let (ended, more) =
-            drive(world, client, &mut op, &mut |world, need| racks.answer(world, need));
-        result = ended;
-        log.extend(more);
-    }
+    let (result, log) = drive(world, client, &mut op, &mut |world, need| racks.answer(world, need));
     for view in [&world.own, &world.remote] {
         assert_eq!(view.slot.load(cell_offset(0)), 0, "no cell stays announced");
     }
@@ -233,7 +224,9 @@ fn racks_are_connected_before_the_page_is_shut_and_the_old_home_is_asked_for_aga
         if asked == 3 { Said::Fails(not_there()) } else { said }
     });
     assert_eq!(result, Err(not_there()));
-    assert_eq!(log, ["link 2", "begin 2", "link 1", "begin 2", "in 1"]);
+    let told = ["settle 1", "begin 1"];
+    let asked = ["link 2", "begin 2", "link 1", "begin 2", "in 1"];
+    assert_eq!(log, asked.into_iter().chain(told).collect::<Vec<_>>());
 }
 
 fn not_there() -> Error {
@@ -378,33 +371,32 @@ fn a_frame_that_is_taken_back_is_neither_read_nor_written() {
 
 #[test]
 fn a_region_that_took_the_place_of_the_one_that_gave_a_key_is_neither_read_nor_written() {
-    for rack in [0, 1] {
-        for replaces_source in [true, false] {
+    // A mapped page of one chunk is read without a wait after its key was given.
+    for (rack, replaces) in [(0, vec![false]), (1, vec![true, false])] {
+        for replaces_source in replaces {
             let mut racks = Racks::out_of(rack);
             let (mut world, mut client, _) = start(&racks);
             let (from, room) = (racks.from, racks.room);
             let replaced = if replaces_source { from.rack } else { room.rack };
             let mut op = Migrate::new(&client, addr(PAGE_7, 0), room.rack, 9);
-            let result = loop {
-                let need = match op.step(&mut client, &mut world) {
-                    Ok(Step::Done(home)) => break Ok(home),
-                    Ok(Step::Need(need)) => need,
-                    Err(error) => break Err(error),
-                };
-                if matches!(need, Need::Completions) {
-                    world.complete(&mut client, &mut op).unwrap();
-                    continue;
-                }
-                match racks.answer(&mut world, &need) {
-                    Said::Daemon(reply) => op.on_reply(&mut client, reply).unwrap(),
-                    Said::Master(answer) => op.on_master(&mut client, answer).unwrap(),
-                    Said::Fails(error) => panic!("{error}"),
-                }
-                if matches!(need, Need::Daemon(_, Request::MoveOut { .. })) {
-                    // The rack lost its memory; its next region gives out the same generations.
+            // A rack loses its memory; its next region gives out the same generations. The new home
+            // while the old one is asked, the old one while it is read.
+            let mut say = |world: &mut World, client: &mut Client<TestMem>, need: &Need| {
+                let is_out = matches!(need, Need::Daemon(_, Request::MoveOut { .. }));
+                let is_read = matches!(need, Need::Completions);
+                if if replaces_source { is_read } else { is_out } {
                     client.forget_link(client.link_of(replaced).unwrap());
                 }
+                if is_read && !replaces_source {
+                    return Said::Completed(world.complete());
+                }
+                if is_read {
+                    world.posted.take();
+                    return Said::Completed(vec![(9, WorkStatus::Flushed { executed: None })]);
+                }
+                racks.answer(world, need)
             };
+            let result = ask(&mut world, &mut client, &mut op, &mut say);
             assert_eq!(result.unwrap_err().code(), "stays");
             let at = u64::from(room.frame.0) * PAGE;
             let pages = &racks.view(&world, room.rack).pages;
@@ -422,33 +414,25 @@ fn a_chunk_whose_connection_ended_goes_over_the_next_one() {
         let mut op = Migrate::new(&client, addr(PAGE_7, 0), racks.room.rack, id);
         let mut lost = 0;
         let mut log = Log::new();
-        let moved = loop {
-            let need = match op.step(&mut client, &mut world).unwrap() {
-                Step::Done(home) => break home,
-                Step::Need(need) => need,
-            };
-            match need {
-                Need::Completions if lost < 3 => {
-                    world.posted.take();
-                    // Of another operation: not taken for ours.
-                    op.on_completion(&mut client, id + 1, WorkStatus::Done(0)).unwrap();
-                    let executed = [None, Some(false), Some(true)][lost];
-                    op.on_completion(&mut client, id, WorkStatus::Flushed { executed }).unwrap();
-                    lost += 1;
-                    world.down = lost == 2;
-                }
-                Need::Completions => world.complete(&mut client, &mut op).unwrap(),
-                Need::Link(rack) => {
-                    log.push(format!("link {rack}"));
-                    world.down = false;
-                }
-                need => match racks.answer(&mut world, &need) {
-                    Said::Daemon(reply) => op.on_reply(&mut client, reply).unwrap(),
-                    Said::Master(answer) => op.on_master(&mut client, answer).unwrap(),
-                    Said::Fails(error) => panic!("{error}"),
-                },
+        let moved = ask(&mut world, &mut client, &mut op, &mut |world, _, need| match need {
+            Need::Completions if lost < 3 => {
+                world.posted.take();
+                let executed = [None, Some(false), Some(true)][lost];
+                lost += 1;
+                world.down = lost == 2;
+                // The first is of another operation: not taken for ours.
+                let flushed = WorkStatus::Flushed { executed };
+                Said::Completed(vec![(id + 1, WorkStatus::Done(0)), (id, flushed)])
             }
-        };
+            Need::Completions => Said::Completed(world.complete()),
+            Need::Link(rack) => {
+                log.push(format!("link {rack}"));
+                world.down = false;
+                Said::Linked
+            }
+            need => racks.answer(world, need),
+        });
+        let moved = moved.unwrap();
         assert_eq!((moved, lost, world.doorbells), (racks.room, 3, 4));
         assert_eq!(log, ["link 1"]);
         let mut arrived = vec![0; PAGE as usize];
@@ -459,29 +443,57 @@ fn a_chunk_whose_connection_ended_goes_over_the_next_one() {
 }
 
 #[test]
-fn time_that_is_up_ends_the_move_and_what_completes_later_is_ignored() {
+fn time_that_is_up_ends_the_move_and_tells_both_racks() {
     let mut racks = Racks::out_of(0);
     let (mut world, mut client, _) = start(&racks);
-    let id = 9;
-    let mut op = Migrate::new(&client, addr(PAGE_7, 0), RackId(1), id);
-    loop {
-        match op.step(&mut client, &mut world).unwrap() {
-            Step::Need(Need::Completions) => break,
-            Step::Need(need) => match racks.answer(&mut world, &need) {
-                Said::Daemon(reply) => op.on_reply(&mut client, reply).unwrap(),
-                Said::Master(answer) => op.on_master(&mut client, answer).unwrap(),
-                Said::Fails(error) => panic!("{error}"),
-            },
-            step => panic!("{step:?}"),
+    let mut op = Migrate::new(&client, addr(PAGE_7, 0), RackId(1), 9);
+    let mut log = Log::new();
+    let result = ask(&mut world, &mut client, &mut op, &mut |world, _, need| match need {
+        Need::Completions => Said::Fails(not_there()),
+        need => {
+            log.push(name(need));
+            racks.answer(world, need)
+        }
+    });
+    assert_eq!(result, Err(not_there()));
+    assert_eq!(asked_after("out", &log), ["settle 0", "settle 1"]);
+}
+
+#[test]
+fn a_move_that_fails_at_any_wait_leaves_nothing_reserved() {
+    for rack in [0, 1] {
+        for fails_at in 1.. {
+            let mut racks = Racks::out_of(rack);
+            let (mut world, mut client, _) = start(&racks);
+            let mut op = Migrate::new(&client, addr(PAGE_7, 0), racks.room.rack, 9);
+            let (mut asked, mut log) = (0, Log::new());
+            let result = ask(&mut world, &mut client, &mut op, &mut |world, _, need| {
+                asked += 1;
+                if asked == fails_at {
+                    return Said::Fails(not_there());
+                }
+                match need {
+                    Need::Completions => Said::Completed(world.complete()),
+                    need => {
+                        log.push(name(need));
+                        racks.answer(world, need)
+                    }
+                }
+            });
+            if asked < fails_at {
+                assert_eq!(result, Ok(racks.room));
+                break;
+            }
+            assert_eq!(result, Err(not_there()), "{log:?}");
+            let has = |what: &str| log.iter().any(|one| one == what);
+            let (from, room) = (racks.from.rack, racks.room.rack);
+            // Whoever may keep something is told, unless the page has moved.
+            if asked > 2 && !has(&format!("commit {room}")) || fails_at == 5 && rack == 0 {
+                assert!(has(&format!("settle {room}")), "failed at {fails_at}: {log:?}");
+            }
+            if has(&format!("out {from}")) && fails_at < 6 {
+                assert!(has(&format!("settle {from}")), "failed at {fails_at}: {log:?}");
+            }
         }
     }
-    let error = Operation::<TestMem>::on_deadline(&mut op, 5);
-    assert_eq!(error.code(), "timeout");
-    op.give_up(error.clone());
-    op.give_up(not_there());
-    op.on_completion(&mut client, id, WorkStatus::Done(0)).unwrap();
-    let answer = &mut |world: &mut World, need: &Need| racks.answer(world, need);
-    let (result, log) = drive(&mut world, &mut client, &mut op, answer);
-    assert_eq!(result, Err(error), "the first one counts");
-    assert_eq!(log, ["settle 0", "settle 1"]);
 }

@@ -4,13 +4,6 @@
 use super::*;
 use crate::member::{DrainRequest, MemberCall};
 
-/// What a scripted peer says.
-pub(super) enum Said {
-    Daemon(Result<Reply>),
-    Master(Result<MasterAnswer>),
-    Fails(Error),
-}
-
 /// Short names of what was asked, in order.
 pub(super) type Log = Vec<String>;
 
@@ -56,33 +49,20 @@ pub(super) fn drive<O: Operation<TestMem>>(
     script: &mut dyn FnMut(&mut World, &Need) -> Said,
 ) -> (crate::Result<O::Output>, Log) {
     let mut log = Log::new();
-    for _ in 0..1000 {
-        let need = match op.step(client, world) {
-            Ok(Step::Done(output)) => return (Ok(output), log),
-            Ok(Step::Need(need)) => need,
-            Err(error) => return (Err(error), log),
-        };
-        let fed = match need {
-            Need::Completions => world.complete(client, op),
-            need => {
-                log.push(name(&need));
-                if let Need::Link(rack) = need {
-                    world.down = false;
-                    client.add_link(rack, Reach::OneSided(world.remote.layout)).map(drop)
-                } else {
-                    match script(world, &need) {
-                        Said::Daemon(reply) => op.on_reply(client, reply),
-                        Said::Master(answer) => op.on_master(client, answer),
-                        Said::Fails(error) => Err(error),
-                    }
-                }
-            }
-        };
-        if let Err(error) = fed {
-            return (Err(error), log);
+    let result = ask(world, client, op, &mut |world, client, need| match need {
+        Need::Completions => Said::Completed(world.complete()),
+        Need::Link(rack) => {
+            log.push(name(need));
+            world.down = false;
+            client.add_link(*rack, Reach::OneSided(world.remote.layout)).unwrap();
+            Said::Linked
         }
-    }
-    panic!("the operation does not end: {log:?}");
+        need => {
+            log.push(name(need));
+            script(world, need)
+        }
+    });
+    (result, log)
 }
 
 pub(super) fn names(homes: &[PageHome]) -> Said {

@@ -72,17 +72,36 @@ fn inline(data: &[u8]) -> Result<Reply, Error> {
     fetched(data.len() as u64, Carried::Inline(Bytes(data.to_vec())))
 }
 
-fn step(
+type Script<'s> = &'s mut dyn FnMut(&mut Exposing, &Need) -> Said;
+
+fn call(
     client: &mut Client<TestMem>,
     io: &mut Exposing,
     op: &mut Rpc,
-) -> Result<Step<Brought>, Error> {
-    op.step(client, io)
+    say: Script<'_>,
+) -> Result<Brought, Error> {
+    ask(io, client, op, &mut |io, _, need| say(io, need))
 }
 
-fn asked_in_batch(step: Result<Step<Brought>, Error>) -> Request {
-    match step {
-        Ok(Step::Need(Need::Batch(LINK, requests))) => requests[0].clone(),
+/// Runs a call that is answered at the first question.
+fn call_once(
+    client: &mut Client<TestMem>,
+    io: &mut Exposing,
+    op: &mut Rpc,
+    reply: Result<Reply, Error>,
+) -> Result<Brought, Error> {
+    call(client, io, op, &mut |_, need| match need {
+        Need::Batch(LINK, requests) if requests.len() == 1 => Said::Batch(vec![reply.clone()]),
+        Need::Daemon(LINK, Request::Fetch(_) | Request::Store { .. }) => {
+            Said::Daemon(reply.clone())
+        }
+        other => panic!("{other:?}"),
+    })
+}
+
+fn brought(said: Result<Brought, Error>) -> Fetched {
+    match said {
+        Ok(Brought::Fetched(fetched)) => fetched,
         other => panic!("{other:?}"),
     }
 }
@@ -92,16 +111,14 @@ fn a_call_goes_to_the_rack_of_the_pages_beside_and_brings_the_place() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     let what = What::Fetch(Extent::Bytes(3), 512);
     let mut op = Rpc::new(&client, addr(FAR, 8), what);
-    let request = asked_in_batch(step(&mut client, &mut io, &mut op));
     let into = None;
     let expected =
         Fetch { addr: addr(FAR, 8), extent: Extent::Bytes(3), inline_bytes_max: 512, into };
-    assert_eq!(request, Request::Fetch(expected));
-    op.on_replies(&mut client, vec![inline(b"abc")]).unwrap();
-    let Ok(Step::Done(Brought::Fetched(said))) = step(&mut client, &mut io, &mut op) else {
-        panic!("it is done")
-    };
-    assert_eq!(said.carried, Carried::Inline(Bytes(b"abc".to_vec())));
+    let said = call(&mut client, &mut io, &mut op, &mut |_, need| {
+        assert_eq!(*need, Need::Batch(LINK, vec![Request::Fetch(expected.clone())]));
+        Said::Batch(vec![inline(b"abc")])
+    });
+    assert_eq!(brought(said).carried, Carried::Inline(Bytes(b"abc".to_vec())));
     assert_eq!(client.home_of(PageId(FAR)), Some(place()));
     assert_eq!(client.guess(addr(FAR, 8)), None, "no call is needed any more");
 }
@@ -116,19 +133,27 @@ fn a_wrong_guess_or_a_lost_connection_is_followed_by_the_sure_way() {
     ] {
         let (mut client, mut io) = (guessing(), Exposing::default());
         let mut op = Rpc::new(&client, addr(FAR, 0), What::Store(Bytes(vec![1])));
-        asked_in_batch(step(&mut client, &mut io, &mut op));
-        op.on_replies(&mut client, vec![Err(refusal)]).unwrap();
-        let own = step(&mut client, &mut io, &mut op);
-        assert!(matches!(own, Ok(Step::Need(Need::Daemon(OWN, Request::Resolve { .. })))));
-        op.on_reply(&mut client, Ok(Reply::Homes(vec![]))).unwrap();
-        let master = step(&mut client, &mut io, &mut op);
-        assert!(matches!(master, Ok(Step::Need(Need::Master(_)))));
-        let homes = vec![Resolved::Home(place())];
-        op.on_master(&mut client, Ok(MasterAnswer::Homes(homes))).unwrap();
-        let there = step(&mut client, &mut io, &mut op);
-        assert!(matches!(there, Ok(Step::Need(Need::Daemon(LINK, Request::Store { .. })))));
-        op.on_reply(&mut client, Ok(Reply::Stored(place()))).unwrap();
-        assert_eq!(step(&mut client, &mut io, &mut op), Ok(Step::Done(Brought::Stored)));
+        let mut asked = vec![];
+        let said = call(&mut client, &mut io, &mut op, &mut |_, need| {
+            let (name, said) = match need {
+                Need::Batch(LINK, _) => ("guess", Said::Batch(vec![Err(refusal.clone())])),
+                Need::Daemon(OWN, Request::Resolve { .. }) => {
+                    ("own", Said::Daemon(Ok(Reply::Homes(vec![]))))
+                }
+                Need::Master(_) => {
+                    let homes = vec![Resolved::Home(place())];
+                    ("master", Said::Master(Ok(MasterAnswer::Homes(homes))))
+                }
+                Need::Daemon(LINK, Request::Store { .. }) => {
+                    ("there", Said::Daemon(Ok(Reply::Stored(place()))))
+                }
+                other => panic!("{other:?}"),
+            };
+            asked.push(name);
+            said
+        });
+        assert_eq!(said, Ok(Brought::Stored));
+        assert_eq!(asked, ["guess", "own", "master", "there"]);
     }
 }
 
@@ -146,16 +171,19 @@ fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() 
     ] {
         let mut op = Rpc::without_guess(addr(FAR, 8), what);
         client.install(LINK, &[place()]).unwrap();
-        step(&mut client, &mut io, &mut op).unwrap();
-        op.on_reply(&mut client, reply).unwrap();
-        assert!(matches!(step(&mut client, &mut io, &mut op), Ok(Step::Done(_))));
+        call_once(&mut client, &mut io, &mut op, reply).unwrap();
     }
     let both = [addr(FAR, 0), addr(101, 0)];
     client.forget(PageId(FAR));
     let mut calls = Calls::new(&both, Extent::Bytes(3), 512);
-    assert!(matches!(calls.step(&mut client, &mut io), Ok(Step::Need(Need::Batch(LINK, _)))));
     let beside = Fetched { home: home(101, 1, 4, 40), bytes: 3, carried: Carried::Not };
-    calls.on_replies(&mut client, vec![inline(b"abc"), Ok(Reply::Fetched(beside))]).unwrap();
+    ask(&mut io, &mut client, &mut calls, &mut |_, _, need| match need {
+        Need::Batch(LINK, _) => {
+            Said::Batch(vec![inline(b"abc"), Ok(Reply::Fetched(beside.clone()))])
+        }
+        other => panic!("{other:?}"),
+    })
+    .unwrap();
     let told = |client: &mut Client<TestMem>| {
         let told = client.take_use();
         let of = told.iter().find(|one| one.page == PageId(FAR)).expect("it was used");
@@ -165,9 +193,7 @@ fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() 
     // What was forgotten is not told; the call in the batch was answered since.
     assert_eq!(told(&mut client), (1, 0));
     let mut op = Rpc::without_guess(addr(FAR, 8), What::Store(Bytes(vec![1])));
-    step(&mut client, &mut io, &mut op).unwrap();
-    op.on_reply(&mut client, Ok(Reply::Stored(place()))).unwrap();
-    step(&mut client, &mut io, &mut op).unwrap();
+    call_once(&mut client, &mut io, &mut op, Ok(Reply::Stored(place()))).unwrap();
     assert_eq!(told(&mut client), (0, 1));
 }
 
@@ -176,19 +202,25 @@ fn a_page_that_has_moved_is_looked_up_again_and_asked_for_there() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.install(LINK, &[place()]).unwrap();
     let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Bytes(8), 64));
-    let first = step(&mut client, &mut io, &mut op);
-    assert!(matches!(first, Ok(Step::Need(Need::Daemon(LINK, Request::Fetch(_))))));
-    op.on_reply(&mut client, Err(Error::NotMapped { addr: addr(FAR, 0) })).unwrap();
-    let own = step(&mut client, &mut io, &mut op);
-    assert!(matches!(own, Ok(Step::Need(Need::Daemon(OWN, Request::Resolve { .. })))));
     let here = home(FAR, 0, 5, 50);
-    op.on_reply(&mut client, Ok(Reply::Homes(vec![here]))).unwrap();
-    let again = step(&mut client, &mut io, &mut op);
-    assert!(matches!(again, Ok(Step::Need(Need::Daemon(OWN, Request::Fetch(_))))));
-    let carried = Carried::Inline(Bytes(vec![9; 8]));
-    let reply = Reply::Fetched(Fetched { home: here, bytes: 8, carried });
-    op.on_reply(&mut client, Ok(reply)).unwrap();
-    assert!(matches!(step(&mut client, &mut io, &mut op), Ok(Step::Done(_))));
+    let mut asked = vec![];
+    let said = call(&mut client, &mut io, &mut op, &mut |_, need| {
+        let (name, reply) = match need {
+            Need::Daemon(LINK, Request::Fetch(_)) => {
+                ("there", Err(Error::NotMapped { addr: addr(FAR, 0) }))
+            }
+            Need::Daemon(OWN, Request::Resolve { .. }) => ("own", Ok(Reply::Homes(vec![here]))),
+            Need::Daemon(OWN, Request::Fetch(_)) => {
+                let carried = Carried::Inline(Bytes(vec![9; 8]));
+                ("here", Ok(Reply::Fetched(Fetched { home: here, bytes: 8, carried })))
+            }
+            other => panic!("{other:?}"),
+        };
+        asked.push(name);
+        Said::Daemon(reply)
+    });
+    brought(said);
+    assert_eq!(asked, ["there", "own", "here"]);
     assert_eq!(client.home_of(PageId(FAR)), Some(here));
 }
 
@@ -197,15 +229,15 @@ fn written_counts_only_if_all_of_it_has_come() {
     for (come, expected) in [(1000, Carried::Written), (999, Carried::Not), (0, Carried::Not)] {
         let (mut client, mut io) = (guessing(), Exposing { come, ..Exposing::default() });
         let mut op = Rpc::new(&client, addr(FAR, 0), What::FetchInto(1000, 512));
-        let Request::Fetch(asked) = asked_in_batch(step(&mut client, &mut io, &mut op)) else {
-            panic!("a fetch")
-        };
-        assert_eq!(asked.into, Some(io.open[0].1));
-        op.on_replies(&mut client, vec![fetched(1000, Carried::Written)]).unwrap();
-        let Ok(Step::Done(Brought::Fetched(said))) = step(&mut client, &mut io, &mut op) else {
-            panic!("it is done")
-        };
-        assert_eq!(said.carried, expected, "{come} bytes have come");
+        let said = call(&mut client, &mut io, &mut op, &mut |io, need| match need {
+            Need::Batch(LINK, requests) => {
+                let Request::Fetch(asked) = &requests[0] else { panic!("a fetch") };
+                assert_eq!(asked.into, Some(io.open[0].1));
+                Said::Batch(vec![fetched(1000, Carried::Written)])
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(brought(said).carried, expected, "{come} bytes have come");
         assert!(io.open.is_empty());
     }
 }
@@ -215,33 +247,54 @@ fn a_buffer_is_exposed_only_while_its_call_is_under_way() {
     let expose = |mutation| {
         let (_, mut client) = World::without(mutation, vec![]);
         client.add_link(RackId(1), Reach::OneSided(layout())).unwrap();
-        client.install(LINK, &[home(100, 1, 2, 20)]).unwrap();
+        client.install(LINK, &[place()]).unwrap();
         let mut io = Exposing::default();
         let mut op = Rpc::new(&client, addr(FAR, 0), What::FetchInto(1000, 512));
-        asked_in_batch(step(&mut client, &mut io, &mut op));
-        assert_eq!(io.open.len(), 1);
-        op.let_go(&client, &mut io);
+        call(&mut client, &mut io, &mut op, &mut |io, _| {
+            assert_eq!(io.open.len(), 1);
+            Said::Fails(Error::Timeout { peer: "it".into(), waited_ms: 1 })
+        })
+        .unwrap_err();
         io.open.len()
     };
     assert_eq!(expose(None), 0);
     assert_eq!(expose(Some(Mutation::KeepExposure)), 1);
     // After a refusal the next call has an exposure of its own.
+    let here = home(FAR, 0, 5, 50);
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.install(LINK, &[place()]).unwrap();
     let mut op = Rpc::new(&client, addr(FAR, 0), What::FetchInto(1000, 0));
-    step(&mut client, &mut io, &mut op).unwrap();
-    op.on_reply(&mut client, Err(Error::Moving { addr: addr(FAR, 0), retries: 0 })).unwrap();
-    step(&mut client, &mut io, &mut op).unwrap();
-    assert_eq!((io.open.len(), io.made), (0, 1));
+    call(&mut client, &mut io, &mut op, &mut |io, need| match need {
+        Need::Daemon(LINK, Request::Fetch(_)) if io.made == 1 => {
+            Said::Daemon(Err(Error::Moving { addr: addr(FAR, 0), retries: 0 }))
+        }
+        Need::Daemon(OWN, Request::Resolve { .. }) => {
+            assert_eq!((io.open.len(), io.made), (0, 1));
+            Said::Daemon(Ok(Reply::Homes(vec![here])))
+        }
+        _ => {
+            assert_eq!((io.open.len(), io.made), (1, 2));
+            let carried = Carried::Not;
+            Said::Daemon(Ok(Reply::Fetched(Fetched { home: here, bytes: 1000, carried })))
+        }
+    })
+    .unwrap();
+    assert_eq!((io.open.len(), io.made), (0, 2));
     // Short data needs none, and without room for one the call goes without.
-    let mut op = Rpc::new(&guessing(), addr(FAR, 0), What::FetchInto(512, 512));
-    asked_in_batch(step(&mut guessing(), &mut io, &mut op));
-    io.is_full = true;
-    let mut op = Rpc::new(&guessing(), addr(FAR, 0), What::FetchInto(513, 512));
-    let Request::Fetch(asked) = asked_in_batch(step(&mut guessing(), &mut io, &mut op)) else {
-        panic!("a fetch")
-    };
-    assert_eq!((asked.into, io.made), (None, 1));
+    for (bytes, is_full) in [(512, false), (513, true)] {
+        let mut io = Exposing { is_full, ..Exposing::default() };
+        let mut op = Rpc::new(&guessing(), addr(FAR, 0), What::FetchInto(bytes, 512));
+        let said = call(&mut guessing(), &mut io, &mut op, &mut |_, need| match need {
+            Need::Batch(LINK, requests) => {
+                let Request::Fetch(asked) = &requests[0] else { panic!("a fetch") };
+                assert_eq!(asked.into, None);
+                Said::Batch(vec![fetched(bytes, Carried::Not)])
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(brought(said).carried, Carried::Not);
+        assert_eq!(io.made, 0);
+    }
 }
 
 #[test]
@@ -264,16 +317,13 @@ fn an_answer_that_does_not_fit_is_a_broken_protocol() {
     for reply in wrong {
         let (mut client, mut io) = (guessing(), Exposing::default());
         let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Bytes(8), 64));
-        asked_in_batch(step(&mut client, &mut io, &mut op));
-        op.on_replies(&mut client, vec![reply.clone()]).unwrap();
-        let said = step(&mut client, &mut io, &mut op);
+        let said = call_once(&mut client, &mut io, &mut op, reply.clone());
         assert_eq!(said.unwrap_err().code(), "protocol", "{reply:?}");
     }
     let (mut client, mut io) = (guessing(), Exposing::default());
     let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Object, 4));
-    asked_in_batch(step(&mut client, &mut io, &mut op));
-    op.on_replies(&mut client, vec![inline(&[0; 5])]).unwrap();
-    assert!(step(&mut client, &mut io, &mut op).is_err(), "more than was wished for");
+    let said = call_once(&mut client, &mut io, &mut op, inline(&[0; 5]));
+    assert!(said.is_err(), "more than was wished for");
 }
 
 #[test]
@@ -289,14 +339,9 @@ fn many_calls_go_in_batches_to_the_racks_that_are_guessed() {
     (0..40).for_each(|n| addrs.extend([near(n), far(n)]));
     let mut op = Calls::new(&addrs, Extent::Object, u32::MAX);
     let mut batches = Vec::new();
-    let said = loop {
-        let step = op.step(&mut client, &mut io).unwrap();
-        let (link, requests) = match step {
-            Step::Done(said) => break said,
-            Step::Need(Need::Batch(link, requests)) => (link, requests),
-            other => panic!("{other:?}"),
-        };
-        batches.push((link, requests.len()));
+    let said = ask(&mut io, &mut client, &mut op, &mut |_, _, need| {
+        let Need::Batch(link, requests) = need else { panic!("{need:?}") };
+        batches.push((*link, requests.len()));
         let answer = |request: &Request| {
             let Request::Fetch(Fetch { addr: at, inline_bytes_max, .. }) = request else {
                 panic!("{request:?}")
@@ -310,9 +355,9 @@ fn many_calls_go_in_batches_to_the_racks_that_are_guessed() {
             let carried = Carried::Inline(Bytes(page.to_le_bytes().to_vec()));
             Ok(Reply::Fetched(Fetched { home, bytes: 8, carried }))
         };
-        let replies = requests.iter().map(answer).collect();
-        op.on_replies(&mut client, replies).unwrap();
-    };
+        Said::Batch(requests.iter().map(answer).collect())
+    })
+    .unwrap();
     assert_eq!(batches, [(LINK, 32), (second, 32), (LINK, 8), (second, 8)]);
     assert_eq!((&said[0], &said[1]), (&None, &None), "not known where, and known");
     for (at, said) in addrs.iter().zip(&said).skip(2) {

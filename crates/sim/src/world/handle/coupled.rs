@@ -7,12 +7,12 @@ use crate::mem::SimMem;
 use crate::time::Ps;
 use crate::world::kernel::block_on;
 use rackpool_core::client::{
-    Access, Client, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks, Io, LinkId,
-    Look, Losses, Need, Operation, Piece, Step, WriteBuffer,
+    Access, Client, Context, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks,
+    Io, LinkId, Look, Losses, Piece, Progress, WriteBuffer,
 };
 use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, WorkRequest, WorkStatus};
-use rackpool_core::wire::{Reply, Request};
-use rackpool_core::{Error, GAddr, Result};
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
 
 /// Buffered writes and the bytes of their half that leaves.
 pub(super) struct PackedFlush {
@@ -238,58 +238,92 @@ impl SimHandle {
     async fn drive_flush(&mut self, one: &mut PackedFlush) -> Option<Result<()>> {
         let timeout_ms = self.timeout.as_ns() / 1_000_000;
         let now_ns = self.ctx.now().as_ns();
-        match one.flush.look::<SimMem>(now_ns, &self.locks.losses, timeout_ms)? {
+        match one.flush.look(now_ns, &self.locks.losses, timeout_ms)? {
             Look::Wait => return None,
             Look::Ended(error) => return Some(Err(error)),
             Look::Go => {}
         }
         let deadline = Ps::ns(one.flush.deadline_ns()?);
-        let losses = self.locks.losses.count();
-        loop {
-            self.locks.note_strays(&mut self.client);
-            if self.locks.losses.count() != losses {
-                return Some(Err(self.locks.losses.last()));
-            }
-            match self.advance_flush(one, deadline).await {
-                Ok(Some(Step::Done(()))) => return Some(Ok(())),
-                Ok(Some(Step::Need(_))) => return None,
-                Ok(None) => {}
-                Err(error) => {
-                    if matches!(error, Error::LockLost { .. }) {
-                        // Who is told is whoever comes next.
-                        self.locks.losses.untell();
-                    }
-                    return Some(Err(error));
-                }
-            }
-        }
-    }
-
-    /// One step of the flush with what it needs; nothing, if it can go on.
-    async fn advance_flush(
-        &mut self,
-        one: &mut PackedFlush,
-        deadline: Ps,
-    ) -> Result<Option<Step<()>>> {
         let PackedFlush { flush, packed, lent, peers } = one;
         let (mut transfer, starts) = flush.transfer();
         let buf = lent.expect("it was registered when the flush began");
-        let links = LinksIo { ctx: &self.ctx, fabric: &self.fabric, links: &self.links };
-        let mut io = FlushIo { links, packed, buf, starts, peers };
-        match transfer.step(&mut self.client, &mut io)? {
-            Step::Done(()) => return Ok(Some(Step::Done(()))),
-            Step::Need(Need::Completions) => return Ok(Some(Step::Need(Need::Completions))),
-            Step::Need(Need::Link(rack)) => Box::pin(self.connect(rack, deadline)).await?,
-            Step::Need(Need::Master(call)) => {
-                let answer = self.master_call(call, deadline).await;
-                transfer.on_master(&mut self.client, answer)?;
+        let losses = self.locks.losses.count();
+        let mut context =
+            FlushContext { handle: self, packed, buf, starts, peers, deadline, losses };
+        match transfer.advance(&mut context).await {
+            Ok(Progress::Done) => Some(Ok(())),
+            Ok(Progress::Posted) => None,
+            Err(error) => {
+                if matches!(error, Error::LockLost { .. }) {
+                    // Who is told is whoever comes next.
+                    self.locks.losses.untell();
+                }
+                Some(Err(error))
             }
-            Step::Need(Need::Daemon(link, request)) => {
-                let reply = self.daemon_call(link, request, deadline).await;
-                transfer.on_reply(&mut self.client, reply)?;
-            }
-            Step::Need(Need::Batch(..)) => unreachable!("a transfer asks one thing at a time"),
         }
-        Ok(None)
+    }
+}
+
+/// The context of a flush, which never waits for the fabric. It costs no time of the processor but
+/// for what it sends.
+struct FlushContext<'a> {
+    handle: &'a mut SimHandle,
+    packed: &'a [u8],
+    buf: BufId,
+    starts: &'a [u64],
+    peers: &'a mut Vec<PeerId>,
+    deadline: Ps,
+    /// Losses of locks when it began.
+    losses: u64,
+}
+
+impl Context<SimMem> for FlushContext<'_> {
+    fn client(&mut self) -> &mut Client<SimMem> {
+        &mut self.handle.client
+    }
+
+    fn parts(&mut self) -> (&mut Client<SimMem>, impl Io) {
+        let SimHandle { client, ctx, fabric, links, .. } = &mut *self.handle;
+        let links = LinksIo { ctx, fabric, links };
+        let (packed, buf, starts) = (self.packed, self.buf, self.starts);
+        (client, FlushIo { links, packed, buf, starts, peers: self.peers })
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let locks = &mut self.handle.locks;
+        locks.note_strays(&mut self.handle.client);
+        if locks.losses.count() == self.losses { Ok(()) } else { Err(locks.losses.last()) }
+    }
+
+    fn end_with_locks(&mut self) {}
+
+    async fn connect(&mut self, rack: RackId) -> Result<()> {
+        self.check()?;
+        Box::pin(self.handle.connect(rack, self.deadline)).await
+    }
+
+    async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+        self.check()?;
+        self.handle.master_call(call, self.deadline).await
+    }
+
+    async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
+        self.check()?;
+        self.handle.daemon_call(link, request, self.deadline).await
+    }
+
+    async fn batch(&mut self, _: LinkId, _: Vec<Request>) -> Result<Vec<Result<Reply>>> {
+        unreachable!("a transfer asks one thing at a time")
+    }
+
+    async fn completions(
+        &mut self,
+        _take: impl FnMut(&mut Client<SimMem>, u64, WorkStatus) -> Result<()>,
+    ) -> Result<()> {
+        unreachable!("whoever has a flush looks for its completions")
+    }
+
+    fn has_failed(&self) -> bool {
+        false
     }
 }

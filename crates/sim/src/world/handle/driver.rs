@@ -109,7 +109,7 @@ impl Context<SimMem> for Driver<'_> {
     }
 
     fn end_with_locks(&mut self) {
-        self.losses = Some(self.handle.locks.losses.count());
+        self.losses.get_or_insert(self.handle.locks.losses.count());
     }
 
     async fn connect(&mut self, rack: RackId) -> Result<()> {

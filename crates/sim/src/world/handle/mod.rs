@@ -32,7 +32,7 @@ pub use locks::SimGuard;
 use rackpool_core::client::{
     Access, Alloc, AtHome, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
     CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, OWN, Operation, Piece,
-    Placement, Reach, Transfer, TransferTables, Turned, operate,
+    Placement, Reach, Transfer, TransferTables, Turned,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
@@ -499,7 +499,7 @@ impl SimHandle {
         op: &mut O,
         local: Local<'_>,
     ) -> Result<O::Output> {
-        self.wait_for(local, async |cx| operate(cx, op).await).await
+        self.wait_for(local, async |cx| op.run(cx).await).await
     }
 
     /// Takes the next input and sorts it; `false` when the time is up.
