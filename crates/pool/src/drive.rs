@@ -75,10 +75,10 @@ impl<'a> Driver<'a> {
         operation: impl AsyncFnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
         let result = block(operation(&mut self));
-        match self.failed.take() {
+        result.and_then(|output| match self.failed.take() {
             Some(error) => Err(error),
-            None => result.and_then(|output| self.check().map(|()| output)),
-        }
+            None => self.check().map(|()| output),
+        })
     }
 
     fn deadline_ns(&self) -> u64 {

@@ -48,7 +48,7 @@ pub trait Io {
 ///
 /// An error of [`Context::connect`] or of waiting for completions says that the context has failed
 /// ([`Context::has_failed`]): the operation tells those who wait for it and ends. For that, each
-/// answer has a time of its own. Whatever it returns then, its caller gets the error.
+/// answer has a time of its own. What it returns then besides an error is replaced by that error.
 #[allow(async_fn_in_trait, reason = "a context is known where it is used, and of one thread")]
 pub trait Context<M: Mem> {
     fn client(&mut self) -> &mut Client<M>;

@@ -115,7 +115,7 @@ fn a_call_goes_to_the_rack_of_the_pages_beside_and_brings_the_place() {
     let expected =
         Fetch { addr: addr(FAR, 8), extent: Extent::Bytes(3), inline_bytes_max: 512, into };
     let said = call(&mut client, &mut io, &mut op, &mut |_, need| {
-        assert_eq!(*need, Need::Batch(LINK, vec![Request::Fetch(expected.clone())]));
+        assert_eq!(*need, Need::Batch(LINK, vec![Request::Fetch(expected)]));
         Said::Batch(vec![inline(b"abc")])
     });
     assert_eq!(brought(said).carried, Carried::Inline(Bytes(b"abc".to_vec())));

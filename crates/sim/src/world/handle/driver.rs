@@ -45,10 +45,10 @@ impl SimHandle {
         let (waited, tells, handle) = (true, false, self);
         let mut driver = Driver { handle, buffers, deadline, losses, gone, waited, failed, tells };
         let result = operation(&mut driver).await;
-        let result = match driver.failed.take() {
+        let result = result.and_then(|output| match driver.failed.take() {
             Some(error) => Err(error),
-            None => result.and_then(|output| driver.check().map(|()| output)),
-        };
+            None => driver.check().map(|()| output),
+        });
         if result.is_err() {
             driver.close_posted();
         }
