@@ -3,17 +3,18 @@
 //! Of what is measured only that it runs and reports is checked, never a number: a CI machine's
 //! numbers mean nothing. What is simulated is the same on every machine: there the figures that a
 //! paper's verdict hangs on have to be as stated. All are built without LTO, beside what the
-//! simulator's steps have built. The rows of `BENCHMARKS` follow `rackpool`; add a row with each
-//! new benchmark.
+//! simulator's steps have built. Rows follow `rackpool`; add one with each new benchmark.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::run::Context;
 use crate::sim::without_lto;
 
-/// Words after `rackpool`; `--quick` is added to each, and where the report goes.
+/// Words after `rackpool`, the program of the README's first command; `--quick` is added to each,
+/// and where the report goes.
 const BENCHMARKS: &[&[&str]] = &[
     &["bench", "local"],
     &["bench", "ring"],
@@ -21,6 +22,10 @@ const BENCHMARKS: &[&[&str]] = &[
     &["bench", "remote", "--fabric", "shm"],
     &["bench", "locks"],
     &["bench", "ycsb"],
+];
+
+/// The same, of the program with the feature `lab`.
+const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "cache"],
     &["bench", "cache", "--workload", "cdn"],
     &["bench", "kv"],
@@ -51,9 +56,24 @@ const KINDS: &[&str] = &["measured", "emulated", "simulated"];
 pub fn smallest(context: &Context) -> Result<(), String> {
     let directory = context.target.join("xtask-bench");
     fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    // The test builds the program without the lab, which only it looks at.
+    let test = ["test", "--release", "-p", "rackpool-cli", "--test", "usage", "without_the_lab"];
+    without_lto(context, &test).minutes(15).count_tests().run(context)?;
+    run_all(context, &directory, BENCHMARKS, &[])?;
+    let lab = ["--features", "lab"];
     let build = ["build", "--release", "-p", "rackpool-cli"];
-    without_lto(context, &build).minutes(15).run(context)?;
-    for words in BENCHMARKS {
+    without_lto(context, &[&build[..], &lab].concat()).minutes(15).run(context)?;
+    run_all(context, &directory, LAB_BENCHMARKS, &lab)
+}
+
+/// Runs each row with the program of these features.
+fn run_all(
+    context: &Context,
+    directory: &Path,
+    rows: &[&[&str]],
+    features: &[&str],
+) -> Result<(), String> {
+    for words in rows {
         let name = words[1..].join("-").replace("---", "-").replace("--", "-");
         let report = directory.join(format!("{name}.json"));
         // A report of an earlier run must not pass for this one's.
@@ -62,7 +82,9 @@ pub fn smallest(context: &Context) -> Result<(), String> {
         }
         let file = report.to_string_lossy();
         let folder = directory.to_string_lossy();
-        let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli", "--"];
+        let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli"];
+        line.extend(features);
+        line.push("--");
         line.extend(*words);
         // An evaluation writes `PAPER.json` into a folder.
         let whereto = if words[0] == "repro" { ["--out", &folder] } else { ["--json", &file] };

@@ -16,9 +16,9 @@ use crate::{bench, deny, deps, residue, sim, tidy, vm};
 /// release builds 1200, what is only checked, rustdoc and the model checkers 1200.
 const ROOM_MIB: u64 = 7600;
 
-/// What tests are built with, and what virtual machines run: the program with all fabrics. `doc`
-/// and `bench` build the workspace without.
-pub const FEATURES: &str = "rackpool-cli/verbs";
+/// What tests are built with, and what virtual machines run: the program with all fabrics and the
+/// laboratory. `bench` builds it with one, the other and none of the two.
+pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/lab";
 
 /// One step; `run` gives the reason of a failure.
 pub struct Step {
@@ -191,7 +191,7 @@ fn doctest(context: &Context) -> Result<(), String> {
 }
 
 fn doc(context: &Context) -> Result<(), String> {
-    let words = ["doc", "--workspace", "--no-deps"];
+    let words = ["doc", "--workspace", "--no-deps", "--features", FEATURES];
     Task::cargo(&words).env("RUSTDOCFLAGS", "-D warnings").minutes(10).run(context)
 }
 

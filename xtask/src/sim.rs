@@ -94,10 +94,10 @@ pub fn without_lto(context: &Context, words: &[&str]) -> Task {
 }
 
 /// The example `sim` of crate bench, which runs seeds as `rackpool sim` does and is built without
-/// what else the program needs; with these words more. Its path.
-fn build(context: &Context, more: &[&str]) -> Result<String, String> {
+/// what else the program needs; with a feature. Its path.
+fn build(context: &Context, feature: &str) -> Result<String, String> {
     let what = ["build", "--release", "-p", "rackpool-bench", "--example", "sim"];
-    let words = [&what[..], &["--no-default-features"], more].concat();
+    let words = [&what[..], &["--features", feature]].concat();
     without_lto(context, &words).minutes(15).run(context)?;
     Ok(context.target.join("no-lto/release/examples/sim").to_string_lossy().into_owned())
 }
@@ -108,7 +108,7 @@ fn sweep(
     seeds: u64,
     seconds: Option<u64>,
 ) -> Result<Value, String> {
-    let program = build(context, &[])?;
+    let program = build(context, "lab")?;
     let report = report_path(context, "sim.json")?;
     let (first, count, store) =
         (first_seed.to_string(), seeds.to_string(), context.root.join(SEEDS));
@@ -176,7 +176,7 @@ fn summary(report: &Value, seeds_min: u64) -> Result<(), String> {
 /// The step of `ci`: each safeguard is missed by the seed that missed it last. Where one is not,
 /// since the engines have changed, all seeds are searched, and the file is to be written anew.
 pub fn mutations_step(context: &Context) -> Result<(), String> {
-    let program = build(context, &["--features", "mutations"])?;
+    let program = build(context, "mutations")?;
     let known = known_seeds(include_str!("../mutation-seeds.txt"))?;
     let report = report_path(context, "mutation.json")?;
     let file = report.to_string_lossy();
@@ -213,7 +213,7 @@ fn known_seeds(text: &str) -> Result<Vec<(u64, Vec<&str>)>, String> {
 
 /// Leaves each safeguard out in turn. The command prints the table and fails if one is not missed.
 fn mutations(context: &Context, options: Options) -> Result<(), String> {
-    let program = build(context, &["--features", "mutations"])?;
+    let program = build(context, "mutations")?;
     let report = report_path(context, "mutations.json")?;
     let seeds = options.seeds.unwrap_or(MUTATION_SEEDS).to_string();
     let first = options.first_seed.unwrap_or(1).to_string();

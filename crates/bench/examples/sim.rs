@@ -2,9 +2,9 @@
 //! that it is built in half the time: what `cargo xtask sim` and `cargo xtask mutations` run.
 //!
 //! ```text
-//! cargo run --release -p rackpool-bench --no-default-features --example sim -- \
+//! cargo run --release -p rackpool-bench --features lab --example sim -- \
 //!     run --first-seed 1 --seeds 100 [--seconds 40] [--store DIR] --json FILE
-//! cargo run --release -p rackpool-bench --no-default-features --features mutations \
+//! cargo run --release -p rackpool-bench --features mutations \
 //!     --example sim -- mutations --first-seed 1 --seeds 1000 [--only NAME] --json FILE
 //! ```
 

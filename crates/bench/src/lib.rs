@@ -17,7 +17,9 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+#[cfg(feature = "lab")]
 pub mod baselines;
+#[cfg(feature = "lab")]
 pub mod cache;
 mod crew;
 #[cfg(feature = "rack")]
@@ -26,10 +28,12 @@ pub mod format;
 pub mod histogram;
 pub mod html;
 pub mod interleave;
+#[cfg(feature = "lab")]
 pub mod kv;
 pub mod local;
 pub mod locks;
 pub mod micro;
+#[cfg(feature = "lab")]
 pub mod migrate;
 pub mod probe;
 pub mod remote;
@@ -38,9 +42,12 @@ pub mod ring;
 pub mod rng;
 pub mod rrpc;
 pub mod run;
+#[cfg(feature = "lab")]
 pub mod sim_runs;
+#[cfg(feature = "lab")]
 pub mod sim_table;
 pub mod value;
+#[cfg(feature = "lab")]
 pub mod verbs;
 pub mod ycsb;
 pub mod ycsb_run;

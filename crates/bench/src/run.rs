@@ -156,6 +156,7 @@ pub enum BenchError {
     #[error(transparent)]
     Herd(#[from] rackpool_kv::herd::Error),
     /// A comparison system failed; its error says whether to retry.
+    #[cfg(feature = "lab")]
     #[error(transparent)]
     Baselines(#[from] crate::baselines::Error),
     /// The fabric could not be set up; its error says whether to retry.
@@ -220,6 +221,7 @@ impl BenchError {
             Self::Table(error) => error.code(),
             Self::Cache(error) => error.code(),
             Self::Herd(error) => error.code(),
+            #[cfg(feature = "lab")]
             Self::Baselines(error) => error.code(),
             Self::Fabric(error) if error.is_absence() => "config",
             Self::Fabric(_) => "io",

@@ -9,11 +9,10 @@ use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
 use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats, Secret};
-use rackpool_bench::baselines::{self, Carrier};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{cache, dram, kv, local, locks, migrate, remote, ring, rrpc, verbs, ycsb_run};
+use rackpool_bench::{local, locks, remote, ring, rrpc, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use rackpool_kv::audit::Findings;
 use std::io::BufRead;
@@ -294,11 +293,13 @@ impl Watch {
     }
 
     /// What led to the master's choices of racks, from byte `from` of its log on.
+    #[cfg(feature = "lab")]
     pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
         Ok(self.monitor.placements(from)?)
     }
 
     /// What the daemons of a sample decided about pages, with the heat that led to it.
+    #[cfg(feature = "lab")]
     pub fn page_decisions(
         &mut self,
         sample: &Sample,
@@ -556,14 +557,6 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             locks::run(&locks::Options { size, source, fabric }, &mut command, &mut say)?
         }
         BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, &mut say)?,
-        BenchName::Sim => crate::sim::speed(true)?,
-        BenchName::Migrate
-        | BenchName::Cache
-        | BenchName::Kv
-        | BenchName::Dram
-        | BenchName::Verbs => {
-            return Err(Failure::new("bug", "it has no racks, or servers of its own"));
-        }
         BenchName::Ycsb => {
             let mut command = own_command("ycsb-worker")?;
             let YcsbPlan { workloads, distributions, clients } = ycsb;
@@ -578,96 +571,19 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             };
             ycsb_run::run(&options, &mut command, &mut say)?
         }
+        _ => return Err(Failure::new("bug", "it has no racks, or servers of its own")),
     };
     Ok(report)
 }
 
-/// What starts racks for one measurement, and ends them when its second part is dropped.
-pub type StartRacks<'r> =
-    dyn FnMut(&migrate::Wanted) -> Result<(PoolSource, Box<dyn std::any::Any>)> + 'r;
-
-/// Runs `bench cache`: look-ups, or with workloads hit ratios.
-pub fn run_cache(
-    workloads: &[String],
-    size: Size,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    Ok(match workloads {
-        [] => cache::speed::run(size, &mut say)?,
-        [all] if all == "all" => cache::ratio::run(&[], size, &mut say)?,
-        names => cache::ratio::run(names, size, &mut say)?,
-    })
-}
-
-/// Runs `bench dram`.
-pub fn run_dram(size: Size, progress: &mut dyn FnMut(usize, usize, &str)) -> Result<Report> {
-    Ok(dram::run(size, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
-}
-
-/// Runs `bench verbs`; `progress` as in [`run_bench`].
-pub fn run_verbs(
-    options: &verbs::Options,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    Ok(verbs::run(options, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
-}
-
-/// Runs `bench migrate`; `progress` as in [`run_bench`].
-pub fn run_migrate(
-    options: &migrate::Options,
-    racks: &mut StartRacks<'_>,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    let mut command = own_command("migrate-worker")?;
-    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    let mut racks = |wanted: &migrate::Wanted| match racks(wanted) {
-        Ok((source, guard)) => Ok(migrate::Racks { source, guard }),
-        Err(failure) => Err(BenchError::Io {
-            what: "starting racks".into(),
-            source: std::io::Error::other(failure.to_string()),
-        }),
-    };
-    Ok(migrate::run(options, &mut racks, &mut command, &mut say)?)
-}
-
-/// Runs `bench kv`; `progress` as in [`run_bench`].
-pub fn run_kv(
-    size: Size,
-    peers: bool,
-    baselines: Option<Carrier>,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    let mut command = own_command("kv")?;
-    let mut worker = own_command("baselines-worker")?;
-    let mut ours = |words: &[&str]| {
-        let mut command = command(0);
-        command.args(words);
-        command
-    };
-    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    let (ours, worker) = (&mut ours, &mut worker);
-    Ok(kv::run(&mut kv::Options { size, peers, ours, baselines, worker }, &mut say)?)
-}
-
 /// How client processes are started: this program with another command.
-fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
+pub fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
     let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
     Ok(move |_| {
         let mut command = Command::new(&own);
         crate::environment::clear(&mut command).arg(word);
         command
     })
-}
-
-/// A client process of `bench migrate`.
-pub fn serve_migrate(input: &mut dyn BufRead) -> Result<()> {
-    Ok(migrate::worker(input, &mut std::io::stdout())?)
-}
-
-/// A process of `bench kv --baselines`.
-pub fn serve_baselines(input: &mut dyn BufRead) -> Result<()> {
-    Ok(baselines::worker(input, &mut std::io::stdout())?)
 }
 
 /// A client process of `bench locks`.

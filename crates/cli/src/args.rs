@@ -6,9 +6,10 @@ use crate::agent_args::{AGENT_EXAMPLES, AgentArgs, FENCE_EXAMPLES, FenceArgs};
 use crate::api::{Emulate, FabricChoice, Migration, Policy, Rings};
 use crate::environment;
 pub use crate::kv_args::*;
+use crate::lab::LabCommand;
+#[cfg(feature = "lab")]
+pub use crate::lab::args::*;
 pub use crate::member_args::*;
-pub use crate::sim_args::*;
-pub use crate::trace_args::*;
 pub use crate::values::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rackpool_core::constants::SESSION_GRACE_MS_DEFAULT;
@@ -98,32 +99,6 @@ Examples:
   rackpool shell --rack 0 put notes file:notes.txt
   rackpool shell --rack 1 < commands.txt";
 
-const REPRO_EXAMPLES: &str = "\
-Figures that differ from the papers' texts are explained one by one in docs/repro-rcmp.md and
-docs/repro-herd.md.
-
-Examples:
-  rackpool repro rcmp --out report
-  rackpool repro herd --out report
-  rackpool repro herd --quick --profile herd-susitna --out /tmp/report
-  rackpool repro rcmp --quick --profile modern --out /tmp/report";
-
-const PLAN_EXAMPLES: &str = "\
-The answer may be not to pool. Prices are the user's, each with a date and a source; nothing is
-calibrated, and the report says so.
-
-Examples:
-  rackpool plan init                          writes plan.toml, which runs as it is
-  rackpool plan plan.toml --out report        then open report/report.html
-  rackpool plan --from-pool 127.0.0.1:7400 --for 10s --out seen
-                                              records a running pool: seen/recording.jsonl
-  rackpool plan plan.toml --from-pool 127.0.0.1:7400 --out report
-                                              and sets the prediction beside it
-
-A recording stays useful: name it in a plan as [live] recording = \"seen/recording.jsonl\". Every
-choice in it is made again by the simulator; one that comes out otherwise is an error. docs/plan.md
-describes the file.";
-
 const TOP_EXAMPLES: &str = "\
 One line a rack: frames in all, free (as far as the host has memory for them), used and, behind +,
 taken by replicas of other racks' pages (a cache, which gives way), in quarantine; live allocations;
@@ -168,21 +143,6 @@ Reads the region's private section (REGION.meta); the daemon may run or not. Not
 Examples:
   rackpool inspect /dev/shm/rack0
   rackpool inspect shm:/dev/shm/rack0 --json";
-
-const SIM_EXAMPLES: &str = "\
-Examples:
-  rackpool sim run --seeds 100                       a hundred clusters with every fault
-  rackpool sim replay 17 --faults crash-daemon       one of them again, with its trace
-  rackpool sim ladder --profile rcmp-testbed         what each access costs on that machine";
-
-const CALIBRATE_EXAMPLES: &str = "\
-Measures memory, processor and the loopback's sockets; CXL, network cards and switches come from
-another profile and say so. It takes some seconds and two processors that have nothing else to do.
-
-Examples:
-  rackpool calibrate > mine.toml
-  rackpool calibrate --out mine.toml --base rcmp-testbed
-  rackpool sim ladder --profile mine.toml";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -242,21 +202,9 @@ pub enum Command {
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
-    /// The same engines in virtual time: seeds with faults, and clusters that are not there
-    #[command(after_help = SIM_EXAMPLES)]
-    Sim(SimArgs),
-    /// Record, convert, count or make traces of memory accesses
-    #[command(after_help = TRACE_EXAMPLES)]
-    Trace(TraceArgs),
-    /// Measure this machine and write a device profile for the simulator
-    #[command(after_help = CALIBRATE_EXAMPLES)]
-    Calibrate(CalibrateArgs),
-    /// The evaluation of a paper again, in virtual time: each figure of its text beside ours
-    #[command(after_help = REPRO_EXAMPLES)]
-    Repro(ReproArgs),
-    /// What memory to buy for machines and pools, and whether to pool at all
-    #[command(after_help = environment::with(PLAN_EXAMPLES, environment::WATCH))]
-    Plan(PlanArgs),
+    /// What only measures, simulates or reproduces.
+    #[command(flatten)]
+    Lab(LabCommand),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
@@ -272,44 +220,9 @@ pub enum Command {
     /// A client process of `bench ycsb` and `demo`
     #[command(hide = true)]
     YcsbWorker,
-    /// A client process of `bench migrate`
-    #[command(hide = true)]
-    MigrateWorker,
     /// A client process of `bench locks`
     #[command(hide = true)]
     LocksWorker,
-    /// A server or client process of `bench kv --baselines`
-    #[command(hide = true)]
-    BaselinesWorker,
-}
-
-/// Papers that can be reproduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PaperName {
-    /// Rcmp: Reconstructing RDMA-Based Memory Disaggregation via CXL, ACM TACO 2024
-    Rcmp,
-    /// HERD: Using RDMA Efficiently for Key-Value Services, SIGCOMM 2014
-    Herd,
-    /// Rack-scale memory disaggregation with smart-idle pool selection, arXiv 2303.06420
-    Racksim,
-}
-
-/// Options of `repro`.
-#[derive(Debug, Args)]
-pub struct ReproArgs {
-    /// Which paper
-    #[arg(value_enum)]
-    pub paper: PaperName,
-    /// Write PAPER.html and PAPER.json into this directory
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub out: PathBuf,
-    /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]; not
-    /// for racksim, which has presets and runs under both
-    #[arg(long, value_name = "PROFILE")]
-    pub profile: Option<String>,
-    /// A fifth of the operations: to try the command, not for figures
-    #[arg(long)]
-    pub quick: bool,
 }
 
 /// Options of `demo`.
@@ -624,7 +537,7 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lab"))]
 mod tests {
     use super::*;
     use clap::CommandFactory;

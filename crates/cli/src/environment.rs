@@ -42,7 +42,7 @@ pub fn clear(command: &mut Command) -> &mut Command {
     CLIENT.iter().fold(command, |command, (name, _)| command.env_remove(name))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lab"))]
 mod tests {
     use super::*;
     use crate::args::Cli;

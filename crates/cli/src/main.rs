@@ -21,18 +21,17 @@ mod inspect;
 mod interrupt;
 mod kv;
 mod kv_args;
+#[cfg(feature = "lab")]
+mod lab;
+#[cfg(not(feature = "lab"))]
+#[path = "without_lab.rs"]
+mod lab;
 mod member_args;
 mod members;
 mod output;
-mod plan;
-mod repro;
 mod servers;
 mod shell;
-mod sim;
-mod sim_args;
 mod top;
-mod trace;
-mod trace_args;
 mod values;
 mod worker;
 
@@ -99,19 +98,13 @@ fn run(command: &Command) -> Result<()> {
         Command::Top(args) => top::run(args),
         Command::Kv(args) => kv::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Sim(args) => sim::run(args),
-        Command::Trace(args) => trace::run(args),
-        Command::Calibrate(args) => sim::calibrate(args),
-        Command::Repro(args) => repro::run(args),
-        Command::Plan(args) => plan::run(args),
+        Command::Lab(command) => lab::run(command),
         Command::Doctor(args) => doctor::run(args),
         Command::Fsck(args) => fsck::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),
         Command::YcsbWorker => worker::run_ycsb(),
-        Command::MigrateWorker => worker::run_migrate(),
         Command::LocksWorker => worker::run_locks(),
-        Command::BaselinesWorker => worker::run_baselines(),
     }
 }
 

@@ -34,6 +34,7 @@ pub fn bar(title: &str, total: u64, unit: &str) -> ProgressBar {
 }
 
 /// A bar with rate and time left, for work whose length is said later.
+#[cfg(feature = "lab")]
 pub fn timed_bar(title: &str, unit: &str) -> ProgressBar {
     let template = format!(
         "  {{prefix:<22}} {{bar:32}} {{human_pos:>11}} of {{human_len}} {unit}, {{per_sec}}, \
@@ -116,6 +117,7 @@ pub fn open_if(path: Option<&PathBuf>) -> Result<Option<Output>> {
 }
 
 /// A directory that the user asked for, made if it is missing.
+#[cfg(feature = "lab")]
 pub fn directory(path: &Path) -> Result<()> {
     if path == Path::new("-") {
         return Err(Failure::usage("- is standard output, and a directory is needed here"));
@@ -125,6 +127,7 @@ pub fn directory(path: &Path) -> Result<()> {
 
 impl Output {
     /// What the user called it.
+    #[cfg(feature = "lab")]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -135,11 +138,13 @@ impl Output {
     }
 
     /// Where to write what is long; [`Output::commit`] follows.
+    #[cfg(feature = "lab")]
     pub fn writer(&mut self) -> Result<Box<dyn Write + Send>> {
         self.file.writer().map_err(|error| Failure::output(self.path.display(), &error))
     }
 
     /// Makes what was written the file.
+    #[cfg(feature = "lab")]
     pub fn commit(self) -> Result<()> {
         let Output { file, path } = self;
         file.commit().map_err(|error| Failure::output(path.display(), &error))
@@ -167,6 +172,7 @@ mod tests {
         bar("files", 3, "bytes").finish_and_clear();
         bar("files", 3, "files").finish_and_clear();
         spinner("waiting").finish_and_clear();
+        #[cfg(feature = "lab")]
         timed_bar("simulating", "accesses").finish_and_clear();
     }
 }

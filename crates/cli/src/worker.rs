@@ -95,16 +95,6 @@ pub fn run_ycsb() -> Result<()> {
     api::serve_ycsb(&mut orders()?)
 }
 
-/// Serves as a client process of `bench migrate`.
-pub fn run_migrate() -> Result<()> {
-    api::serve_migrate(&mut orders()?)
-}
-
-/// Serves as a process of `bench kv --baselines`.
-pub fn run_baselines() -> Result<()> {
-    api::serve_baselines(&mut orders()?)
-}
-
 /// Serves the orders of `rackpool_bench::locks` until the input ends.
 pub fn run_locks() -> Result<()> {
     api::serve_locks(&mut orders()?)
@@ -112,7 +102,7 @@ pub fn run_locks() -> Result<()> {
 
 /// Standard input, read by a thread of its own. When it ends, the process ends: by itself if it
 /// is idle, by force if it is deep in a call, because whoever gave the orders may be dead.
-fn orders() -> Result<BufReader<PipeReader>> {
+pub fn orders() -> Result<BufReader<PipeReader>> {
     let failed = |error| Failure::io("a pipe for orders", &error);
     let (reader, mut writer) = std::io::pipe().map_err(failed)?;
     let forward = move || {

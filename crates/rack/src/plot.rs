@@ -1,6 +1,6 @@
 //! Plots as SVG text that needs nothing else: lines over time with marks, and stacked bars.
 
-use rackpool_sim::report::Escaped;
+use rackpool_stats::html::Escaped;
 use std::fmt::Write;
 
 /// Colours of series, told apart also without hue.

@@ -5,29 +5,6 @@
 use crate::run::{Config, Sweep};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::fmt;
-
-/// Text as it may stand in HTML, in an attribute and in SVG. Every string of a page goes through
-/// this, whoever wrote it.
-pub struct Escaped<'a>(pub &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                // Control characters have no place in HTML and may confuse a terminal's `cat`.
-                c if c.is_control() && c != '\n' && c != '\t' => f.write_str("\u{fffd}")?,
-                c => write!(f, "{c}")?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

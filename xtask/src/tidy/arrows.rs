@@ -7,10 +7,11 @@ use super::{File, Package, Tree, Violation};
 /// of any kind). The order is bottom up.
 const ARROWS: &[(&str, &[&str])] = &[
     ("rackpool-core", &[]),
+    ("rackpool-stats", &[]),
     ("rackpool-hw", &["rackpool-core"]),
     ("rackpool", &["rackpool-core", "rackpool-hw"]),
     ("rackpool-sim", &["rackpool-core", "rackpool-hw"]),
-    ("rackpool-rack", &["rackpool-core", "rackpool-sim"]),
+    ("rackpool-rack", &["rackpool-core", "rackpool-sim", "rackpool-stats"]),
     ("rackpool-kv", &["rackpool", "rackpool-core", "rackpool-hw", "rackpool-sim"]),
     ("rackpool-fs", &["rackpool"]),
     (
@@ -20,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "rackpool-kv",
             "rackpool-rack",
             "rackpool-sim",
+            "rackpool-stats",
             "rackpool-hw",
             "rackpool-core",
         ],
@@ -35,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "rackpool-kv",
             "rackpool-rack",
             "rackpool-sim",
+            "rackpool-stats",
         ],
     ),
     ("xtask", &[]),

@@ -1,6 +1,7 @@
 //! Pilaf, FaRM-KV and ECHO over real fabrics: how many READs and messages each request takes, that
 //! values are right while PUTs go on, and what happens when one end dies. Children are this program
 //! again.
+#![cfg(feature = "lab")]
 
 use rackpool_bench::baselines::{
     Carrier, Client, Counts, Door, Error, Kind, Outcome, Server, Spec,

@@ -1,5 +1,5 @@
 //! `bench verbs` on an RDMA device, in its smallest size. `cargo xtask vm herd` runs it.
-#![cfg(feature = "verbs")]
+#![cfg(all(feature = "lab", feature = "verbs"))]
 
 use rackpool_bench::run::Size;
 use rackpool_bench::verbs::{self, Carrier};

@@ -5,7 +5,9 @@
 use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_bench::run::{PoolSource, Progress, Size};
-use rackpool_bench::{local, remote, ring, rrpc, verbs};
+#[cfg(feature = "lab")]
+use rackpool_bench::verbs;
+use rackpool_bench::{local, remote, ring, rrpc};
 use std::sync::Mutex;
 
 /// The runners pin their thread and want the machine for themselves: one at a time.
@@ -128,6 +130,7 @@ fn bench_rrpc_reports_each_mode_beside_a_raw_read_and_the_rate_by_reads_under_wa
     assert!(deep.extra["send_calls_each"].as_f64() < Some(0.5), "{deep:?}");
 }
 
+#[cfg(feature = "lab")]
 #[test]
 fn bench_verbs_reports_each_verb_alone_in_out_and_all_to_all() {
     let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,5 +1,6 @@
 //! The pool's hash table in simulated runs, by fixed seeds: every key is linearizable under all
 //! faults, no memory is lost, and buckets split, words are retired and sweeps are killed meanwhile.
+#![cfg(feature = "lab")]
 
 use rackpool_bench::sim_table::run_seed;
 use rackpool_sim::run::{Config, FaultSet, Group, Sweep, sweep};

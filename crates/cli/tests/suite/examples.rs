@@ -5,6 +5,7 @@
 //! ends. A block after `<!-- not run: REASON -->` is left out. A `text`
 //! block after `<!-- printed -->` is what the block before it prints: its words have to be there in
 //! that order, numbers and their units aside.
+#![cfg(feature = "lab")]
 
 use crate::common::{Dir, Server, rackpool, told};
 use std::path::{Path, PathBuf};

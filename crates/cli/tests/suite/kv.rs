@@ -1,6 +1,7 @@
 //! `rackpool kv` as operators run it: doors, a kill and a warm restart, refusals.
 
 use crate::common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
+#[cfg(feature = "lab")]
 use rackpool_bench::report::Report;
 use rackpool_hw::memory::HostMemory;
 use rackpool_kv::herd::Client;
@@ -525,6 +526,7 @@ fn a_pool_that_is_not_there_is_said_at_once() {
     assert!(code == 2 && err.contains("--pool"), "{err}");
 }
 
+#[cfg(feature = "lab")]
 #[test]
 fn what_herd_is_compared_with_is_measured_beside_it_and_every_message_counted() {
     let dir = Dir::new();

@@ -1,5 +1,6 @@
 //! Files that commands write: through devices, pipes and links, whole or as they were, refused
 //! before the work; and what happens when nobody reads the answers.
+#![cfg(feature = "lab")]
 
 use crate::common::{Cluster, Dir, WITHIN, rackpool, run, told};
 use std::fs;

@@ -1,4 +1,5 @@
 //! A running pool, recorded with `plan --from-pool`: its choices are made again by the simulator.
+#![cfg(feature = "lab")]
 
 use crate::common::{Dir, Server, WITHIN, run, told};
 use rackpool_core::addr::{PageId, RackId};

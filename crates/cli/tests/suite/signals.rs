@@ -1,5 +1,6 @@
 //! How signals end commands and servers: at once, with the exit code that says so, and nothing is
 //! left.
+#![cfg(feature = "lab")]
 
 use crate::common::{
     Dir, Server, WITHIN, descendants, lives, own_directories, rackpool, told, unique,

@@ -1,4 +1,5 @@
 //! `rackpool trace` as a person uses it: made, recorded, converted, counted.
+#![cfg(feature = "lab")]
 
 use crate::common::{Dir, rackpool, run, told};
 

@@ -7,10 +7,9 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    for command in [
-        "demo", "master", "daemon", "shell", "top", "bench", "sim", "trace", "plan", "doctor",
-        "inspect",
-    ] {
+    let commands = ["demo", "master", "daemon", "shell", "top", "bench", "doctor", "inspect"];
+    let of_lab: &[&str] = if cfg!(feature = "lab") { &["sim", "trace", "plan"] } else { &[] };
+    for &command in commands.iter().chain(of_lab) {
         assert!(out.contains(command), "{out}");
         let (code, out, _) = told(&run(&["help", command]));
         assert_eq!(code, 0);
@@ -23,6 +22,7 @@ fn help_shows_every_command_and_examples() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_says_so() {
+    // Without the feature `lab` the commands of it are wrong usage as well.
     for words in [
         &["fly"] as &[&str],
         &["master"],
@@ -130,6 +130,34 @@ fn the_doctor_describes_this_machine() {
     assert!(out.contains("membarrier"), "{out}");
 }
 
+#[cfg(not(feature = "lab"))]
+#[test]
+fn a_program_without_the_lab_says_how_to_build_one_that_has_it() {
+    for (words, name) in [
+        (&["sim", "run", "--seeds", "3"] as &[&str], "sim"),
+        (&["sim", "run", "--help"], "sim"),
+        (&["plan"], "plan"),
+        (&["trace", "run", "--", "ls", "-l"], "trace"),
+        (&["calibrate", "--out", "-"], "calibrate"),
+        (&["repro", "rcmp"], "repro"),
+        (&["bench", "cache", "--quick"], "bench cache"),
+        (&["bench", "kv", "--baselines"], "bench kv"),
+        (&["bench", "migrate"], "bench migrate"),
+        (&["bench", "verbs", "--fabric", "tcp"], "bench verbs"),
+        (&["bench", "sim"], "bench sim"),
+        (&["bench", "dram"], "bench dram"),
+    ] {
+        let (code, out, err) = told(&run(words));
+        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+        assert!(err.starts_with("error usage ") && err.lines().count() == 1, "{words:?}: {err}");
+        assert!(err.contains(&format!("`rackpool {name}`")), "{words:?}: {err}");
+        assert!(err.contains("cargo build --release --features lab"), "{words:?}: {err}");
+        let (code, out, _) = told(&run(&[words[0], "--help"]));
+        assert!(code == 0 && (name.contains("bench") || out.contains("--features lab")), "{out}");
+    }
+}
+
+#[cfg(feature = "lab")]
 #[test]
 fn a_few_seeds_are_run_and_reported() {
     let dir = Dir::new();
@@ -144,6 +172,7 @@ fn a_few_seeds_are_run_and_reported() {
     assert!(out.contains(report["trace_hash"].as_str().unwrap()), "{out}");
 }
 
+#[cfg(feature = "lab")]
 #[test]
 fn a_plan_is_made_and_a_wrong_one_is_answered_with_line_and_field() {
     let dir = Dir::new();

@@ -1,7 +1,7 @@
 //! The report's own drawings: cost against p99, and rows of ranges (latencies, savings, swings).
 
 use crate::plot::{COLOURS, HEIGHT, WIDTH, number, open, step_of};
-use rackpool_sim::report::Escaped;
+use rackpool_stats::html::Escaped;
 use std::fmt::Write;
 
 /// A point of a scatter.

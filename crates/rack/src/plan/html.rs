@@ -10,7 +10,8 @@ use super::stats::Estimate;
 use super::summary::Origin;
 use super::tables::{self, SHOWN_MAX, number, shown};
 use crate::plot::Stacks;
-use rackpool_sim::report::{Cell, Escaped, Table};
+use rackpool_sim::report::{Cell, Table};
+use rackpool_stats::html::Escaped;
 use std::fmt::Write;
 
 /// Most designs in a chart of rows.

@@ -3,6 +3,7 @@
 use super::super::{Engine, run_on};
 use super::*;
 use crate::args::{Cli, Command};
+use crate::lab::LabCommand;
 use clap::Parser;
 use rackpool_bench::sim_runs::calibration;
 use rackpool_sim::device::Profile;
@@ -41,7 +42,7 @@ fn toy(config: &Config, seed: u64) -> SeedOutcome {
 
 fn sim(line: &str) -> Result<()> {
     let cli = Cli::try_parse_from(line.split_whitespace()).expect("a good line");
-    let Command::Sim(args) = cli.command else { panic!("not sim") };
+    let Command::Lab(LabCommand::Sim(args)) = cli.command else { panic!("not sim") };
     let scale = |_: &Profile, options: &Options, told: &mut dyn FnMut(&str)| {
         let racks = *options.racks.last().expect("there is a size");
         told(&format!("{racks} racks"));

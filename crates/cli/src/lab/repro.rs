@@ -4,8 +4,8 @@ mod racksim;
 
 use crate::args::{PaperName, ReproArgs};
 use crate::failure::{Failure, Result};
+use crate::lab::sim;
 use crate::output;
-use crate::sim;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::Table;

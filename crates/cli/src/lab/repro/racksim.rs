@@ -2,8 +2,8 @@
 
 use crate::args::ReproArgs;
 use crate::failure::{Failure, Result};
+use crate::lab::sim;
 use crate::output;
-use crate::sim;
 use rackpool_bench::report::{Kind, Report};
 use rackpool_rack::model::config::Preset;
 use rackpool_rack::model::{Config, Outcome};
@@ -11,7 +11,8 @@ use rackpool_rack::report;
 use rackpool_rack::repro::{self, Drawing, PRESETS, PaperClaim, Run, Runs};
 use rackpool_rack::run::{Sweep, hash_of, sweep};
 use rackpool_rack::source::TraceSet;
-use rackpool_sim::report::{Escaped, Table};
+use rackpool_sim::report::Table;
+use rackpool_stats::html::Escaped;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::AtomicBool;
