@@ -24,9 +24,11 @@ use std::time::{Duration, Instant};
 
 pub use rackpool::daemon::Rings;
 pub use rackpool::monitor::Sample;
+#[cfg(feature = "lab")]
+pub use rackpool::{DecisionRecord, LogPiece};
 pub use rackpool::{
-    DecisionRecord, DrainReport, Emulate, FabricChoice, GAddr, LogPiece, Member, Migration,
-    Placement, Policy, RackId, Standing,
+    DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
+    Standing,
 };
 
 /// The table that holds the shell's objects and the files of `demo`.
