@@ -8,7 +8,6 @@
 
 pub mod access;
 pub mod addr;
-pub mod baselines;
 pub mod client;
 pub mod coherence;
 pub mod constants;

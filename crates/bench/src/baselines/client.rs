@@ -7,15 +7,15 @@ use super::places::{LANE_BYTES, Places, READ_BYTES, post, post_bytes};
 use super::spec::{Carrier, Door, Spec};
 use crate::rng::Rng;
 use rackpool_core::addr::Generation;
-use rackpool_core::baselines::{
-    Ack, Get, LANES_MAX, Plan, Request, SLOT_BYTES, System, Table, Then, hash,
-};
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, Mem, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rackpool_hw::fabric::shm::ShmEndpoint;
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, Target};
 use rackpool_hw::window::Window;
+use rackpool_sim::repro::herd::baselines::{
+    Ack, Get, LANES_MAX, Plan, Request, SLOT_BYTES, System, Table, Then, hash,
+};
 
 /// Polls between two looks whether the server is still there.
 const POLLS_PER_LOOK: u32 = 4096;

@@ -1,8 +1,8 @@
 //! What can go wrong between a client and a server, with numbers, and whether to retry.
 
-use rackpool_core::baselines::NoPlace;
 use rackpool_hw::control::ControlError;
 use rackpool_hw::fabric::FabricError;
+use rackpool_sim::repro::herd::baselines::NoPlace;
 use std::io;
 
 /// A result of this module.

@@ -1,5 +1,5 @@
 //! Pilaf, FaRM-KV and ECHO over real fabrics, between processes: what `bench kv --baselines`
-//! measures beside HERD. The protocol is [`rackpool_core::baselines`], the same that the simulator
+//! measures beside HERD. The protocol is [`rackpool_sim::repro::herd::baselines`], the same that the simulator
 //! runs; here are its memory, its connections and its two loops.
 //!
 //! ```text

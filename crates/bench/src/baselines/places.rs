@@ -12,13 +12,13 @@
 use super::error::{Error, Result};
 use super::spec::Spec;
 use rackpool_core::addr::{FrameIndex, Generation, PageGeometry};
-use rackpool_core::baselines::{LANES_MAX, Region, SLOT_BYTES};
 use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{
     BufId, Fabric, Mem, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest,
 };
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
 use rackpool_hw::window::Window;
+use rackpool_sim::repro::herd::baselines::{LANES_MAX, Region, SLOT_BYTES};
 
 /// Bytes of a client's page.
 pub(super) const ANSWER_PAGE_BYTES: u64 = LANES_MAX as u64 * SLOT_BYTES;

@@ -9,9 +9,11 @@ use super::error::{Error, Result, io_error};
 use super::places::Places;
 use super::spec::{Carrier, Door, Spec};
 use super::{far, near};
-use rackpool_core::baselines::{Ack, Plan, Request, SLOT_BYTES, System, Table, value_of};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
+use rackpool_sim::repro::herd::baselines::{
+    Ack, Plan, Request, SLOT_BYTES, System, Table, value_of,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, Thread};

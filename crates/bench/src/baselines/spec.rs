@@ -2,7 +2,7 @@
 //! same, and say so to each other when a client connects.
 
 use super::error::{Error, Result};
-use rackpool_core::baselines::{
+use rackpool_sim::repro::herd::baselines::{
     CLIENTS_MAX, Connection, Exchange, LANES_MAX, Request, System, Table, Way,
 };
 use serde::{Deserialize, Serialize};

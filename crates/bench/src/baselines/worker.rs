@@ -8,7 +8,7 @@ use crate::crew::{Answers, end_with, next_order, say};
 use crate::histogram::Histogram;
 use crate::rng::Rng;
 use crate::run::BenchError;
-use rackpool_core::baselines::{is_value, value_of};
+use rackpool_sim::repro::herd::baselines::{is_value, value_of};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use rackpool_bench::baselines::{
     Carrier, Client, Counts, Door, Error, Kind, Outcome, Server, Spec,
 };
 use rackpool_bench::rng::Rng;
-use rackpool_core::baselines::{is_value, value_of};
+use rackpool_sim::repro::herd::baselines::{is_value, value_of};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -80,7 +80,7 @@ impl From<EndpointId> for Remote {
 }
 
 /// The transport of a connection.
-pub use rackpool_core::baselines::Connection;
+pub use crate::repro::herd::baselines::Connection;
 
 /// What precedes a datagram in the receiver's buffer.
 pub const GRH_BYTES: usize = 40;

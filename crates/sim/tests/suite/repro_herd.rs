@@ -2,10 +2,10 @@
 //! parts, what is saturated gives the rate of its slowest stage, and the systems stand to each
 //! other as in the paper.
 
-use rackpool_core::baselines::{Exchange, System, Way};
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::Connection;
 use rackpool_sim::repro::Origin;
+use rackpool_sim::repro::herd::baselines::{Exchange, System, Way};
 use rackpool_sim::repro::herd::figures::herd_parts;
 use rackpool_sim::repro::herd::rig::Request;
 use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;

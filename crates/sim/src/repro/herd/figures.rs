@@ -6,8 +6,8 @@ use super::{Load, Seen};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::report::Table;
+use crate::repro::herd::baselines::{Exchange, System, Way};
 use crate::repro::{Figure, Origin, Paper, Repro, Set};
-use rackpool_core::baselines::{Exchange, System, Way};
 
 /// Payloads of single verbs, bytes.
 const SIZES: [u64; 9] = [4, 16, 32, 64, 96, 128, 192, 256, 512];

@@ -1,10 +1,11 @@
 //! HERD's evaluation (SIGCOMM 2014) in virtual time: verbs, ECHO, HERD, and Pilaf and FaRM-KV
 //! emulated as the paper has them, on the network cards of [`crate::net`].
 //!
-//! [`rackpool_core::baselines`] says what each system sends, and has the tables of those that read;
+//! [`baselines`] says what each system sends, and has the tables of those that read;
 //! `bench kv --baselines` runs the same over real fabrics. [`client`] and [`server`] are their
 //! processes here; [`rig`] has machines, cards and counts; [`store`] what is behind the full ones.
 
+pub mod baselines;
 pub mod client;
 pub mod figures;
 mod requests;
@@ -17,8 +18,8 @@ pub mod zipf;
 use crate::device::Profile;
 use crate::histogram::Histogram;
 use crate::net::{Connection, EndpointId};
+use baselines::{CLIENTS_MAX, LANES_MAX, Region, System};
 use client::{Client, Peers};
-use rackpool_core::baselines::{CLIENTS_MAX, LANES_MAX, Region, System};
 use rackpool_core::seam::PeerId;
 use rig::{Rig, Shared, Who};
 use server::Server;

@@ -6,7 +6,7 @@ use super::{Load, Seen};
 use crate::device::Profile;
 use crate::report::{Cell, Table};
 use crate::repro::Paper;
-use rackpool_core::baselines::System;
+use crate::repro::herd::baselines::System;
 
 /// Answers of HERD from here on are not inline. Source: HERD, throughput comparison.
 const INLINE_BELOW_APT: u64 = 144;

@@ -17,10 +17,10 @@ use super::rig::{End, Who, address, message_of};
 use super::store::Store;
 use super::{Load, rig::AREA_BYTES};
 use crate::net::Connection;
+use crate::repro::herd::baselines::{Ack, Exchange, Plan, Request, Way};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
-use rackpool_core::baselines::{Ack, Exchange, Plan, Request, Way};
 use rackpool_core::seam::{FabricEvent, PeerId, Verb};
 use std::collections::VecDeque;
 

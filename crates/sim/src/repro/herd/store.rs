@@ -1,5 +1,5 @@
 //! What is behind the full systems: the tables of Pilaf and FaRM-KV as bytes of the server's memory
-//! that READs bring (`rackpool_core::baselines`), and for HERD the index and log of MICA, one
+//! that READs bring (`crate::repro::herd::baselines`), and for HERD the index and log of MICA, one
 //! partition for each server process. The emulated systems have none.
 //!
 //! A value is a function of its key, so that whoever gets one can tell whether it is right; a PUT
@@ -10,7 +10,7 @@
 
 use super::Load;
 use super::zipf::Keys;
-use rackpool_core::baselines::{Lookup, Request, Table, hash, value_of};
+use crate::repro::herd::baselines::{Lookup, Request, Table, hash, value_of};
 
 /// Slots of one bucket of MICA's index. Source: MICA's published code.
 const MICA_SLOTS: usize = 8;
@@ -42,7 +42,7 @@ impl Store {
         match table {
             Some(table) => {
                 let mut bytes = vec![0; table.bytes() as usize];
-                let filled = table.fill(&mut bytes, |key| store.value_of(key));
+                let filled = table.fill(bytes.as_mut_slice(), |key| store.value_of(key));
                 filled.map_err(|error| error.to_string())?;
                 store.bytes = bytes;
             }
@@ -106,7 +106,9 @@ impl Store {
                 let place = mica[server as usize].find(request.key);
                 place.map(|place| place.copy_from_slice(value)).is_some()
             }
-            (Some(value), Some(table)) => table.put(bytes, request.key, value, scratch),
+            (Some(value), Some(table)) => {
+                table.put(bytes.as_mut_slice(), request.key, value, scratch)
+            }
             // Of the others GETs come by READ.
             (None, Some(_)) => true,
         }
@@ -150,7 +152,7 @@ fn tag(key: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rackpool_core::baselines::System;
+    use crate::repro::herd::baselines::System;
 
     #[test]
     fn a_partition_answers_what_was_put() {

@@ -6,10 +6,10 @@
 use super::rig::{AREA_BYTES, End, Rig, Shared, Who, Work, address};
 use crate::device::Profile;
 use crate::net::Connection;
+use crate::repro::herd::baselines::{Region, SLOT_BYTES};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
-use rackpool_core::baselines::{Region, SLOT_BYTES};
 use rackpool_core::seam::{FabricEvent, PeerId, Verb};
 use std::cell::RefCell;
 use std::rc::Rc;

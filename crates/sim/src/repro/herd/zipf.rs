@@ -3,8 +3,8 @@
 //! Source: HERD, workloads: parameter 0.99 as YCSB makes it, 8 Mi keys for each client. The draw is
 //! the one of Gray et al. (SIGMOD 1994), which YCSB uses.
 
+use crate::repro::herd::baselines::hash;
 use crate::rng::Rng;
-use rackpool_core::baselines::hash;
 
 /// The skew. Source: HERD, workloads.
 pub const ZIPF: f64 = 0.99;

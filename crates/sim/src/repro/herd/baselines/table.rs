@@ -15,7 +15,7 @@
 
 use super::place::{self, CUCKOO_HASHES, NoPlace};
 use super::{FARM_POINTER_BYTES, FARM_SLOTS, KEY_BYTES, PILAF_BUCKET_BYTES, System, hash};
-use crate::seam::Mem;
+use rackpool_core::seam::Mem;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Slots of the hopscotch table for each key: no key may be further from its home than the
@@ -32,7 +32,7 @@ pub trait Bytes {
     fn store_from(&mut self, at: u64, from: &[u8]);
 }
 
-impl Bytes for Vec<u8> {
+impl Bytes for [u8] {
     fn copy_to(&self, at: u64, to: &mut [u8]) {
         to.copy_from_slice(&self[at as usize..][..to.len()]);
     }
@@ -144,7 +144,7 @@ impl Table {
     /// [`NoPlace`].
     pub fn fill(
         &self,
-        memory: &mut impl Bytes,
+        memory: &mut (impl Bytes + ?Sized),
         mut value_of: impl FnMut(u64) -> Vec<u8>,
     ) -> Result<(), NoPlace> {
         let places = match self.kind {
@@ -172,7 +172,7 @@ impl Table {
     /// usual length. `scratch` is overwritten.
     pub fn put(
         &self,
-        memory: &mut impl Bytes,
+        memory: &mut (impl Bytes + ?Sized),
         key: u64,
         value: &[u8],
         scratch: &mut Vec<u8>,
@@ -186,7 +186,7 @@ impl Table {
     }
 
     /// Where the entry of a key is.
-    fn find(&self, memory: &impl Bytes, key: u64, scratch: &mut Vec<u8>) -> Option<u64> {
+    fn find(&self, memory: &(impl Bytes + ?Sized), key: u64, scratch: &mut Vec<u8>) -> Option<u64> {
         let hashes = match self.kind {
             Kind::Cuckoo { .. } => CUCKOO_HASHES,
             Kind::Hopscotch { .. } => 1,
@@ -206,7 +206,7 @@ impl Table {
     }
 
     /// Value and checksums of a key that has an entry.
-    fn store(&self, memory: &mut impl Bytes, key: u64, entry: u64, value: &[u8]) {
+    fn store(&self, memory: &mut (impl Bytes + ?Sized), key: u64, entry: u64, value: &[u8]) {
         let outside = self.values_at() + (key - 1) * self.value_bytes;
         let sum = checksum(key, value);
         memory.store_from(if self.is_inline() { entry + KEY_BYTES } else { outside }, value);

@@ -9,7 +9,7 @@ const VALUE_BYTES: u64 = 32;
 fn full(system: System) -> (Table, Vec<u8>) {
     let table = Table::new(system, KEYS, VALUE_BYTES).unwrap();
     let mut memory = vec![0; table.bytes() as usize];
-    table.fill(&mut memory, |key| value_of(key, 0, VALUE_BYTES)).unwrap();
+    table.fill(memory.as_mut_slice(), |key| value_of(key, 0, VALUE_BYTES)).unwrap();
     (table, memory)
 }
 
@@ -73,7 +73,7 @@ fn each_byte_that_a_put_changes_is_seen_to_be_wrong_until_all_are_there() {
         let (key, mut scratch) = (77, Vec::new());
         let mut after = before.clone();
         let value = value_of(key, 5, VALUE_BYTES);
-        assert!(table.put(&mut after, key, &value, &mut scratch));
+        assert!(table.put(after.as_mut_slice(), key, &value, &mut scratch));
         let changed: Vec<usize> =
             (0..before.len()).filter(|at| before[*at] != after[*at]).collect();
         assert!(changed.len() > 30, "{system:?}");
@@ -112,9 +112,9 @@ fn bytes_that_mean_nothing_are_wrong_or_absent_and_no_panic() {
         }
         let mut scratch = Vec::new();
         let mut memory = memory;
-        assert!(!table.put(&mut memory, KEYS + 1, &[9; 32], &mut scratch), "no such key");
-        assert!(!table.put(&mut memory, 0, &[9; 32], &mut scratch), "no key is 0");
-        assert!(!table.put(&mut memory, 1, &[9; 31], &mut scratch), "another length");
+        assert!(!table.put(memory.as_mut_slice(), KEYS + 1, &[9; 32], &mut scratch), "no such key");
+        assert!(!table.put(memory.as_mut_slice(), 0, &[9; 32], &mut scratch), "no key is 0");
+        assert!(!table.put(memory.as_mut_slice(), 1, &[9; 31], &mut scratch), "another length");
         assert_eq!(ended(&table, &memory, KEYS + 1), Step::Absent);
     }
 }
@@ -124,7 +124,7 @@ fn a_value_that_was_put_is_what_is_read() {
     for system in [System::Pilaf, System::Farm, System::FarmVar] {
         let (table, mut memory) = full(system);
         for key in [1, 77, 19_999] {
-            assert!(table.put(&mut memory, key, &[9; 32], &mut Vec::new()));
+            assert!(table.put(memory.as_mut_slice(), key, &[9; 32], &mut Vec::new()));
             let mut lookup = table.look_up(key);
             let read = loop {
                 let data = bytes(&memory, lookup.at as usize, lookup.bytes as usize);
