@@ -1,6 +1,6 @@
 //! Pilaf, FaRM-KV and ECHO over real fabrics, between processes: what `bench kv --baselines`
-//! measures beside HERD. The protocol is [`rackpool_sim::repro::herd::baselines`], the same that the simulator
-//! runs; here are its memory, its connections and its two loops.
+//! measures beside HERD. The protocol is [`rackpool_sim::repro::herd::baselines`],
+//! the same that the simulator runs; here are its memory, its connections and its two loops.
 //!
 //! ```text
 //! client process                            server process
