@@ -57,7 +57,7 @@ pub fn smallest(context: &Context) -> Result<(), String> {
     let directory = context.target.join("xtask-bench");
     fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
     // The test builds the program without the lab, which only it looks at.
-    let test = ["test", "--release", "-p", "rackpool-cli", "--test", "usage", "without_the_lab"];
+    let test = ["test", "--release", "-p", "rackpool-cli", "--test", "suite", "without_the_lab"];
     without_lto(context, &test).minutes(15).count_tests().run(context)?;
     run_all(context, &directory, BENCHMARKS, &[])?;
     let lab = ["--features", "lab"];
