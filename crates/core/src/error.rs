@@ -39,6 +39,9 @@ pub enum Distrust {
     /// Only the end that was called encrypts.
     #[error("its secret's file begins with `encrypt:`, ours does not: give both the same file")]
     InitiatorInClear,
+    /// The handshakes of the two ends are of different versions.
+    #[error("its handshake is of another version: run the same release on both ends")]
+    OtherVersion,
 }
 
 /// What a protocol call can answer instead of its result.

@@ -25,8 +25,6 @@ pub mod files;
 #[cfg(not(any(loom, shuttle)))]
 pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
-pub mod line;
-#[cfg(not(any(loom, shuttle)))]
 pub mod log;
 #[cfg(not(any(loom, shuttle)))]
 pub mod memory;
@@ -44,6 +42,8 @@ pub mod region;
 pub mod ring;
 #[cfg(not(any(loom, shuttle)))]
 pub mod secret;
+#[cfg(not(any(loom, shuttle)))]
+pub mod secure_stream;
 pub mod sync;
 #[cfg(not(any(loom, shuttle)))]
 pub mod temporary;

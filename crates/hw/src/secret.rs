@@ -1,11 +1,12 @@
-//! The secret that all processes of a pool share, as they were given it in a file. Owns the key and
-//! the rules of that file; [`crate::handshake`] proves with it that both ends of a connection have
-//! it.
+//! The secret that all processes of a pool share, as they were given it in a file. Owns the rules of
+//! that file and the key that is derived from it, SHA-256 over a label and the secret;
+//! [`crate::handshake`] proves with it that both ends of a connection have it.
 //!
 //! It never travels, and nothing prints it. Source: DESIGN §4; decisions 0035, 0038.
 
+use crate::handshake::PSK_BYTES;
 use rackpool_core::error::{Error, Result};
-use ring::hmac;
+use ring::digest;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::fmt;
@@ -13,6 +14,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// Shortest secret, bytes: fewer could be found by trying.
@@ -21,6 +23,8 @@ pub const SECRET_BYTES_MIN: usize = 16;
 pub const SECRET_BYTES_MAX: usize = 4096;
 /// At the beginning of a file: connections are encrypted.
 const ENCRYPT: &[u8] = b"encrypt:";
+/// What the secret's hash begins with, so that it is no hash of the file alone.
+const PSK_LABEL: &[u8] = b"rackpool psk 2";
 /// What nobody but the file's owner may do to it: its group may read it, others nothing.
 const MODE_REFUSED: u32 = 0o037;
 
@@ -36,7 +40,8 @@ const MODE_REFUSED: u32 = 0o037;
 /// ```
 #[derive(Clone)]
 pub struct Secret {
-    key: Arc<hmac::Key>,
+    /// Overwritten when the last copy is dropped.
+    psk: Arc<Zeroizing<[u8; PSK_BYTES]>>,
     encrypts: bool,
 }
 
@@ -52,7 +57,7 @@ impl Secret {
                 ),
             });
         }
-        Ok(Self { key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)), encrypts: false })
+        Ok(Self { psk: Arc::new(derive_psk(bytes)), encrypts: false })
     }
 
     /// Whether connections are encrypted as well, with keys that it vouches for. Off at first; all
@@ -103,15 +108,23 @@ impl Secret {
     /// # Ok::<(), rackpool_core::Error>(())
     /// ```
     pub fn is(&self, given: &[u8]) -> bool {
-        // Each signs the same; what is compared are the signatures.
-        let message = b"rackpool";
-        let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, given), message);
-        hmac::verify(&self.key, message, signed.as_ref()).is_ok()
+        self.psk.ct_eq(derive_psk(given).as_slice()).into()
     }
 
-    pub(crate) fn key(&self) -> &hmac::Key {
-        &self.key
+    /// The key that Noise mixes in.
+    pub(crate) fn psk(&self) -> &[u8; PSK_BYTES] {
+        &self.psk
     }
+}
+
+/// SHA-256 over a label and the bytes.
+fn derive_psk(bytes: &[u8]) -> Zeroizing<[u8; PSK_BYTES]> {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    hash.update(PSK_LABEL);
+    hash.update(bytes);
+    let mut psk = Zeroizing::new([0; PSK_BYTES]);
+    psk.copy_from_slice(hash.finish().as_ref());
+    psk
 }
 
 /// What a file holds that only its owner and its group may read: a secret, passwords, a key.
@@ -159,9 +172,7 @@ impl fmt::Debug for Secret {
 /// In constant time, as everything that looks at the key.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
-        let ours = hmac::sign(&self.key, b"the same");
-        let is_same = hmac::verify(&other.key, b"the same", ours.as_ref()).is_ok();
-        is_same && self.encrypts == other.encrypts
+        bool::from(self.psk.ct_eq(other.psk.as_slice())) && self.encrypts == other.encrypts
     }
 }
 

@@ -1,81 +1,91 @@
-//! A stream socket that never blocks, plain or sealed: whoever moves frames over TCP does it by
-//! this, and sees the same bytes either way.
+//! A stream socket that never blocks, in clear text or encrypted: what moves frames over TCP does it
+//! by this, and sees the same bytes either way.
 //!
-//! Plain, each call is one call of the system, on the caller's own memory. Sealed
-//! ([`Line::seal`]), what is sent goes into records that are kept here until the socket has taken
-//! them ([`Line::owes`]), and what is received is opened in a buffer here and copied out. `recv`
-//! fills all that it was given as long as the socket has bytes: fewer mean that nothing is left,
-//! here or there, so that a caller who sleeps until the socket is ready misses nothing. Who stops
-//! before that asks for what is left here first ([`Line::take_held`]).
+//! In clear text each call is one system call, on the caller's own memory. Encrypted
+//! ([`SecureStream::encrypt`]), what is sent goes into records that are kept here until the socket
+//! has taken them ([`SecureStream::has_unsent`]), and what is received is decrypted into the
+//! caller's memory if a whole record fits there, and else into a buffer here. `recv` fills all that
+//! it was given as long as the socket has bytes: fewer mean that nothing is left, here or there, so
+//! that a caller that sleeps until the socket is ready misses nothing. One that stops before that
+//! asks for what is left here first ([`SecureStream::take_buffered`]).
 //!
-//! Used by one thread at a time. Source: decision 0038.
+//! All buffers are allocated when encryption begins. Used by one thread at a time. Source: decision
+//! 0038.
 
-mod seal;
+mod record_layer;
 
-pub use seal::Seal;
+pub use record_layer::RecordLayer;
 
+use record_layer::{HEAD_BYTES, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, TAG_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use seal::{HEAD_BYTES, PLAIN_BYTES_MAX, RECORD_BYTES_MAX};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 
-/// Bytes of sealed records that one call sends, and that one call receives, at most.
+/// Bytes of records that one call sends, and that one call receives, at most.
 const BURST_BYTES: usize = 4 * RECORD_BYTES_MAX;
 const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// A connected socket; see the module.
-pub struct Line {
+pub struct SecureStream {
     socket: OwnedFd,
-    sealed: Option<Box<Sealed>>,
+    encrypted: Option<Box<Encrypted>>,
 }
 
-struct Sealed {
-    seal: Seal,
-    /// Records for the socket; what is before `sent` it has taken.
-    out: Vec<u8>,
-    sent: usize,
-    /// Opened bytes in `plain`, then records in `raw`.
+struct Encrypted {
+    records: RecordLayer,
+    /// Records that the socket has not taken.
+    output: Box<[u8]>,
+    unsent: Range<usize>,
+    /// Where pieces that are shorter than a record are gathered.
+    gathered: Box<[u8]>,
+    /// Received bytes of records.
     input: Box<[u8]>,
-    plain: std::ops::Range<usize>,
-    raw: std::ops::Range<usize>,
+    received: Range<usize>,
+    /// A decrypted record, and which bytes of it the caller has not got.
+    plain: Box<[u8]>,
+    left: Range<usize>,
 }
 
-impl Line {
-    /// A plain one. The socket should not block.
+impl SecureStream {
+    /// One in clear text. The socket should not block.
     pub fn new(socket: impl Into<OwnedFd>) -> Self {
-        Self { socket: socket.into(), sealed: None }
+        Self { socket: socket.into(), encrypted: None }
     }
 
-    /// Seals what is sent from now on, and opens what is received from now on.
-    pub fn seal(&mut self, seal: Seal) {
-        self.sealed = Some(Box::new(Sealed {
-            seal,
-            out: Vec::with_capacity(BURST_BYTES),
-            sent: 0,
-            input: vec![0; BURST_BYTES].into_boxed_slice(),
-            plain: 0..0,
-            raw: 0..0,
+    /// Encrypts what is sent from now on, and decrypts what is received from now on.
+    pub fn encrypt(&mut self, records: RecordLayer) {
+        let buffer = |bytes| vec![0; bytes].into_boxed_slice();
+        self.encrypted = Some(Box::new(Encrypted {
+            records,
+            output: buffer(BURST_BYTES),
+            unsent: 0..0,
+            gathered: buffer(PLAIN_BYTES_MAX),
+            input: buffer(BURST_BYTES),
+            received: 0..0,
+            plain: buffer(PLAIN_BYTES_MAX + TAG_BYTES),
+            left: 0..0,
         }));
     }
 
-    /// Whether it is sealed: bytes do not go straight between the socket and the caller's memory.
+    /// Whether bytes do not go straight between the socket and the caller's memory.
     #[inline]
-    pub fn is_sealed(&self) -> bool {
-        self.sealed.is_some()
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted.is_some()
     }
 
-    /// Whether sealed bytes wait here for the socket to have room: to be looked at by
-    /// [`Line::flush`].
+    /// Whether records wait here for the socket to have room: to be looked at by
+    /// [`SecureStream::flush`].
     #[inline]
-    pub fn owes(&self) -> bool {
-        self.sealed.as_ref().is_some_and(|sealed| sealed.sent < sealed.out.len())
+    pub fn has_unsent(&self) -> bool {
+        self.encrypted.as_ref().is_some_and(|encrypted| !encrypted.unsent.is_empty())
     }
 
     /// Sends what waits here; whether all of it went.
     pub fn flush(&mut self) -> Result<bool, Errno> {
-        match &mut self.sealed {
-            Some(sealed) => sealed.flush(self.socket.as_fd()),
+        match &mut self.encrypted {
+            Some(encrypted) => encrypted.flush(self.socket.as_fd()),
             None => Ok(true),
         }
     }
@@ -83,8 +93,8 @@ impl Line {
     /// Sends some of the pieces, which are not all empty; how many bytes are taken. Errors: `AGAIN`
     /// if the socket has no room, and what the system says.
     pub fn send(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        match (&mut self.sealed, pieces) {
-            (Some(sealed), pieces) => sealed.send(self.socket.as_fd(), pieces),
+        match (&mut self.encrypted, pieces) {
+            (Some(encrypted), pieces) => encrypted.send(self.socket.as_fd(), pieces),
             (None, [bytes]) => rustix::net::send(&self.socket, bytes, FLAGS),
             (None, pieces) => {
                 let mut control = SendAncillaryBuffer::default();
@@ -94,47 +104,48 @@ impl Line {
     }
 
     /// Receives into `to`, which is not empty; 0 at the end of the stream. Errors: `AGAIN` if there
-    /// is nothing; `BADMSG` if somebody between the ends has changed bytes; what the system says.
+    /// is nothing; `BADMSG` if somebody between the ends has changed bytes; `CONNRESET` if the stream
+    /// ends within a record; what the system says.
     pub fn recv(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
-        match &mut self.sealed {
-            Some(sealed) => sealed.recv(self.socket.as_fd(), to),
+        match &mut self.encrypted {
+            Some(encrypted) => encrypted.recv(self.socket.as_fd(), to),
             None => raw_recv(self.socket.as_fd(), to),
         }
     }
 
     /// Appends what was received and is still here, at most 64 KiB, without a look at the socket:
     /// then the system reports whatever else comes. Errors: `BADMSG`.
-    pub fn take_held(&mut self, to: &mut Vec<u8>) -> Result<(), Errno> {
-        let Some(sealed) = &mut self.sealed else { return Ok(()) };
+    pub fn take_buffered(&mut self, to: &mut Vec<u8>) -> Result<(), Errno> {
+        let Some(encrypted) = &mut self.encrypted else { return Ok(()) };
         loop {
-            to.extend_from_slice(&sealed.input[sealed.plain.clone()]);
-            sealed.plain.start = sealed.plain.end;
-            if !sealed.open_next()? {
+            to.extend_from_slice(&encrypted.plain[encrypted.left.clone()]);
+            encrypted.left = 0..0;
+            if encrypted.decrypt_next(&mut [])?.is_none() {
                 return Ok(());
             }
         }
     }
 }
 
-impl AsFd for Line {
+impl AsFd for SecureStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl io::Read for Line {
+impl io::Read for SecureStream {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         Ok(self.recv(to)?)
     }
 }
 
-impl io::Write for Line {
+impl io::Write for SecureStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(self.send(&[IoSlice::new(bytes)])?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if Line::flush(self)? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        if SecureStream::flush(self)? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 }
 
@@ -142,17 +153,16 @@ fn raw_recv(socket: BorrowedFd<'_>, to: &mut [u8]) -> Result<usize, Errno> {
     rustix::net::recv(socket, to, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes)
 }
 
-impl Sealed {
+impl Encrypted {
     fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Errno> {
-        while self.sent < self.out.len() {
-            match rustix::net::send(socket, &self.out[self.sent..], FLAGS) {
-                Ok(bytes) => self.sent += bytes,
+        while !self.unsent.is_empty() {
+            match rustix::net::send(socket, &self.output[self.unsent.clone()], FLAGS) {
+                Ok(bytes) => self.unsent.start += bytes,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        self.out.clear();
-        self.sent = 0;
+        self.unsent = 0..0;
         Ok(true)
     }
 
@@ -162,25 +172,30 @@ impl Sealed {
         }
         let mut taken = 0;
         let mut pieces = pieces.iter().map(|piece| &piece[..]);
-        let mut left: &[u8] = &[];
-        while self.out.len() + RECORD_BYTES_MAX <= BURST_BYTES {
-            let start = self.out.len();
-            self.out.extend_from_slice(&[0; HEAD_BYTES]);
-            let limit = start + HEAD_BYTES + PLAIN_BYTES_MAX;
-            while self.out.len() < limit {
-                if left.is_empty() {
+        let mut piece: &[u8] = &[];
+        while self.unsent.end + RECORD_BYTES_MAX <= BURST_BYTES {
+            let mut gathered = 0;
+            // A record's worth of one piece is encrypted from where it is.
+            while gathered < PLAIN_BYTES_MAX && (gathered > 0 || piece.len() < PLAIN_BYTES_MAX) {
+                if piece.is_empty() {
                     let Some(next) = pieces.next() else { break };
-                    left = next;
+                    piece = next;
+                    continue;
                 }
-                let (now, later) = left.split_at(left.len().min(limit - self.out.len()));
-                self.out.extend_from_slice(now);
-                (left, taken) = (later, taken + now.len());
+                let (now, later) = piece.split_at(piece.len().min(PLAIN_BYTES_MAX - gathered));
+                self.gathered[gathered..gathered + now.len()].copy_from_slice(now);
+                (piece, gathered) = (later, gathered + now.len());
             }
-            if self.out.len() == start + HEAD_BYTES {
-                self.out.truncate(start);
-                break;
-            }
-            self.seal.outgoing.seal(&mut self.out, start);
+            let plain = match (gathered, piece.split_at_checked(PLAIN_BYTES_MAX)) {
+                (1.., _) => &self.gathered[..gathered],
+                (0, Some((now, later))) => {
+                    piece = later;
+                    now
+                }
+                (0, None) => break,
+            };
+            taken += plain.len();
+            self.unsent.end += self.records.encrypt(plain, &mut self.output[self.unsent.end..]);
         }
         // What does not go now waits here: it counts as sent.
         self.flush(socket)?;
@@ -190,29 +205,31 @@ impl Sealed {
     fn recv(&mut self, socket: BorrowedFd<'_>, to: &mut [u8]) -> Result<usize, Errno> {
         let (mut done, mut is_drained) = (0, false);
         loop {
-            let bytes = self.plain.len().min(to.len() - done);
-            let from = self.plain.start..self.plain.start + bytes;
-            to[done..done + bytes].copy_from_slice(&self.input[from]);
-            self.plain.start += bytes;
+            let bytes = self.left.len().min(to.len() - done);
+            let from = self.left.start..self.left.start + bytes;
+            to[done..done + bytes].copy_from_slice(&self.plain[from]);
+            self.left.start += bytes;
             done += bytes;
             if done == to.len() {
                 return Ok(done);
             }
-            if self.open_next()? {
+            if let Some(bytes) = self.decrypt_next(&mut to[done..])? {
+                done += bytes;
                 continue;
             }
             if is_drained && done > 0 {
                 return Ok(done);
             }
             // What is not whole is moved to the beginning, and has room for the rest.
-            self.input.copy_within(self.raw.clone(), 0);
-            self.raw = 0..self.raw.len();
-            let room = &mut self.input[self.raw.end..];
+            self.input.copy_within(self.received.clone(), 0);
+            self.received = 0..self.received.len();
+            let room = &mut self.input[self.received.end..];
             let asked = room.len();
             match raw_recv(socket, room) {
+                Ok(0) if done == 0 && !self.received.is_empty() => return Err(Errno::CONNRESET),
                 Ok(0) => return Ok(done),
                 Ok(bytes) => {
-                    self.raw.end += bytes;
+                    self.received.end += bytes;
                     is_drained = bytes < asked;
                 }
                 Err(Errno::AGAIN | Errno::INTR) if done > 0 => return Ok(done),
@@ -221,15 +238,18 @@ impl Sealed {
         }
     }
 
-    /// Opens the next record, if it is whole; whether it was.
-    fn open_next(&mut self) -> Result<bool, Errno> {
-        let Some(opened) = self.seal.incoming.open(&mut self.input[self.raw.clone()])? else {
-            return Ok(false);
+    /// Decrypts the next record, if it is whole: into `to` if it fits there, and else to be taken
+    /// from `plain`, where nothing is left. How many bytes are in `to`.
+    fn decrypt_next(&mut self, to: &mut [u8]) -> Result<Option<usize>, Errno> {
+        let Some(body) = self.records.next(&self.input[self.received.clone()])? else {
+            return Ok(None);
         };
-        let start = self.raw.start + HEAD_BYTES;
-        self.plain = start..start + opened.plain_bytes;
-        self.raw.start += opened.record_bytes;
-        Ok(true)
+        self.received.start += HEAD_BYTES + body.len();
+        if to.len() >= body.len() {
+            return self.records.decrypt(body, to).map(Some);
+        }
+        self.left = 0..self.records.decrypt(body, &mut self.plain)?;
+        Ok(Some(0))
     }
 }
 

@@ -21,10 +21,10 @@ use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION,
 };
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
-use rackpool_hw::line::Line;
 use rackpool_hw::names::resolve;
 use rackpool_hw::process::random_u64;
 use rackpool_hw::secret::Secret;
+use rackpool_hw::secure_stream::SecureStream;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -59,7 +59,7 @@ enum Stage {
 }
 
 struct Socket {
-    line: Line,
+    stream: SecureStream,
     reader: FrameReader,
     writer: FrameWriter,
     stage: Stage,
@@ -71,7 +71,9 @@ struct Socket {
 impl Socket {
     /// Whether it waits for room in the socket, or for the connection.
     fn wants_out(&self) -> bool {
-        self.stage == Stage::Connecting || self.writer.waiting_bytes() > 0 || self.line.owes()
+        self.stage == Stage::Connecting
+            || self.writer.waiting_bytes() > 0
+            || self.stream.has_unsent()
     }
 }
 
@@ -194,7 +196,7 @@ impl MasterLink {
         if self.epoll.is_none() {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             if let Some(socket) = &self.socket {
-                epoll::add(&epoll, &socket.line, EventData::new_u64(0), socket.interest)?;
+                epoll::add(&epoll, &socket.stream, EventData::new_u64(0), socket.interest)?;
             }
             self.epoll = Some(epoll);
         }
@@ -282,7 +284,7 @@ impl MasterLink {
                     }
                 }
                 self.socket = Some(Socket {
-                    line: Line::new(stream),
+                    stream: SecureStream::new(stream),
                     reader: FrameReader::default(),
                     writer: FrameWriter::default(),
                     stage: Stage::Connecting,
@@ -316,7 +318,7 @@ impl MasterLink {
         if let Some(socket) = self.socket.take() {
             if let Some(epoll) = &self.epoll {
                 // It cannot fail: the socket was added when it was made.
-                let _ = epoll::delete(epoll, &socket.line);
+                let _ = epoll::delete(epoll, &socket.stream);
             }
             // One that served for a while was a good one; who comes and goes is pressed less.
             if socket.stage == Stage::Up && socket.since.elapsed() > CONNECT_TIMEOUT {
@@ -346,7 +348,7 @@ impl MasterLink {
         socket.writer.push(&bytes);
         // Nothing is read here: an answer taken now would no longer make the descriptor ready.
         // A failed socket is ready as well, so that `poll` finds it.
-        let _ = socket.writer.flush(&mut socket.line);
+        let _ = socket.writer.flush(&mut socket.stream);
         self.set_interest();
     }
 
@@ -362,7 +364,7 @@ impl MasterLink {
     fn progress(&mut self) {
         let Some(socket) = &mut self.socket else { return };
         if socket.stage == Stage::Connecting {
-            match finish_connect(socket.line.as_fd()) {
+            match finish_connect(socket.stream.as_fd()) {
                 Ok(false) => return,
                 Ok(true) => return self.begin_proof(),
                 Err(error) => return self.failed(&error),
@@ -371,8 +373,8 @@ impl MasterLink {
         if socket.stage == Stage::Proving {
             return self.prove();
         }
-        let written = socket.writer.flush(&mut socket.line);
-        let read = socket.reader.fill_of(&mut socket.line);
+        let written = socket.writer.flush(&mut socket.stream);
+        let read = socket.reader.fill_of(&mut socket.stream);
         let mut taken = Vec::new();
         let broken = loop {
             match socket.reader.next(MASTER_MESSAGE_BYTES_MAX) {
@@ -408,7 +410,7 @@ impl MasterLink {
     /// Goes on with the proof; after it hello is said.
     fn prove(&mut self) {
         let socket = self.socket.as_mut().expect("the caller looked");
-        let read = socket.reader.fill_of(&mut socket.line);
+        let read = socket.reader.fill_of(&mut socket.stream);
         let proof = socket.proof.as_mut().expect("there is one in this stage");
         let progress = loop {
             let step = proof.advance(socket.reader.waiting());
@@ -420,12 +422,12 @@ impl MasterLink {
                 break step.progress;
             }
         };
-        let written = socket.writer.flush(&mut socket.line);
+        let written = socket.writer.flush(&mut socket.stream);
         let is_open = written.is_ok() && matches!(read, Ok(ReadEnd::Empty | ReadEnd::More));
         match progress {
             Progress::Done if is_open => {
-                if let Some(seal) = socket.proof.take().and_then(Handshake::into_seal) {
-                    socket.line.seal(seal);
+                if let Some(records) = socket.proof.take().and_then(Handshake::into_records) {
+                    socket.stream.encrypt(records);
                 }
                 return self.greet();
             }
@@ -519,7 +521,7 @@ impl MasterLink {
         if interest != socket.interest {
             socket.interest = interest;
             // It cannot fail: the socket was added when it was made.
-            let _ = epoll::modify(epoll, &socket.line, EventData::new_u64(0), interest);
+            let _ = epoll::modify(epoll, &socket.stream, EventData::new_u64(0), interest);
         }
     }
 
@@ -609,7 +611,7 @@ impl MasterLink {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).ok();
         // An interrupted or failed wait is as good as a short one: the caller looks again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&socket.line, flags)], left.as_ref());
+        let _ = rustix::event::poll(&mut [PollFd::new(&socket.stream, flags)], left.as_ref());
     }
 }
 

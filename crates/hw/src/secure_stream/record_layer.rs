@@ -1,191 +1,175 @@
-//! What encrypts the bytes of a connection: one key each way, and records of at most 16 KiB.
+//! What encrypts the bytes of a connection: transport messages of Noise, one key each way.
 //!
-//! A record is the length of what follows in two little-endian bytes, the sealed bytes, and a tag
-//! of 16 bytes, which covers the length, too. Its number is the nonce, and is nowhere said: a
-//! record that is changed, left out, repeated or put elsewhere does not open, and the connection
-//! ends. After [`RECORDS_PER_KEY`] records both ends go on to the next key of their chain.
+//! A record is the length of what follows in two little-endian bytes, then a transport message: the
+//! encrypted bytes and a tag of 16. Its number is the nonce, and is nowhere said: a record that is
+//! changed, cut, left out, repeated or put elsewhere does not open, and the connection ends. After
+//! [`RECORDS_PER_KEY`] records both ends go on to the next key, by Noise's `REKEY`.
 //!
-//! AES-256-GCM (RFC 5116) with keys of HKDF-SHA256 (RFC 5869); bound on records of one key:
-//! RFC 8446 §5.5. Source: decision 0038.
+//! The caller owns the memory; snow encrypts and decrypts in it. Source: Noise §4.2, §11.3;
+//! decision 0038.
 
-use ring::aead::{self, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
-use ring::hkdf::{self, Prk};
 use rustix::io::Errno;
+use snow::TransportState;
 
-/// Most bytes in a record.
-pub(super) const PLAIN_BYTES_MAX: usize = 16 << 10;
 /// Bytes of the length before a record.
 pub(super) const HEAD_BYTES: usize = 2;
 /// Bytes of the tag behind it.
-const TAG_BYTES: usize = 16;
+pub(super) const TAG_BYTES: usize = 16;
+/// Most bytes in a record. Noise would allow 65,519; these stay in the first caches on both ends.
+pub(super) const PLAIN_BYTES_MAX: usize = 16 << 10;
 /// Bytes of the longest record with all that goes with it.
 pub(super) const RECORD_BYTES_MAX: usize = HEAD_BYTES + PLAIN_BYTES_MAX + TAG_BYTES;
-/// Records under one key: below the 2^24.5 of full size that RFC 8446 §5.5 allows.
-const RECORDS_PER_KEY: u64 = 1 << 23;
+/// Records under one key, 16 GiB at most: below the 2^24.5 of 16 KiB that RFC 8446 §5.5 allows.
+const RECORDS_PER_KEY: u64 = 1 << 20;
 
 /// The keys of one connection, as one end of it has them.
-pub struct Seal {
-    pub(super) outgoing: Chain,
-    pub(super) incoming: Chain,
-}
-
-impl Seal {
-    /// Of what both ends and nobody else know: `shared` by an exchange of keys that goes with the
-    /// connection, `salt` by the secret.
-    pub(crate) fn new(salt: &[u8], shared: &[u8], is_initiator: bool) -> Self {
-        let root = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(shared);
-        let chain = |label: &[u8]| Chain::new(derive_chain(&root, label));
-        let (initiator, target) = (chain(b"rackpool initiator"), chain(b"rackpool target"));
-        let (outgoing, incoming) =
-            if is_initiator { (initiator, target) } else { (target, initiator) };
-        Self { outgoing, incoming }
-    }
-}
-
-/// The keys of one direction, of which one is in use.
-pub(super) struct Chain {
-    root: Prk,
-    key: LessSafeKey,
-    /// Records sealed or opened by `key`.
-    records: u64,
+pub struct RecordLayer {
+    noise: Box<TransportState>,
     records_per_key: u64,
 }
 
-impl Chain {
-    fn new(root: Prk) -> Self {
-        let key = derive_key(&root);
-        Self { root, key, records: 0, records_per_key: RECORDS_PER_KEY }
+impl RecordLayer {
+    pub(crate) fn new(noise: Box<TransportState>) -> Self {
+        Self { noise, records_per_key: RECORDS_PER_KEY }
     }
 
-    /// The nonce of the next record.
-    fn next(&mut self) -> Nonce {
-        if self.records == self.records_per_key {
-            self.root = derive_chain(&self.root, b"rackpool next");
-            (self.key, self.records) = (derive_key(&self.root), 0);
+    /// Makes a record of `plain`, 1 to [`PLAIN_BYTES_MAX`] bytes, at the beginning of `to`, which
+    /// has room for it; how many bytes it has.
+    pub(super) fn encrypt(&mut self, plain: &[u8], to: &mut [u8]) -> usize {
+        assert!((1..=PLAIN_BYTES_MAX).contains(&plain.len()), "a record of {}", plain.len());
+        let (head, body) = to.split_at_mut(HEAD_BYTES);
+        let written = self.noise.write_message(plain, body);
+        let bytes = written.expect("there is room, and nonces last for longer than connections");
+        head.copy_from_slice(&(bytes as u16).to_le_bytes());
+        if self.noise.sending_nonce().is_multiple_of(self.records_per_key) {
+            self.noise.rekey_outgoing();
         }
-        let mut nonce = [0; aead::NONCE_LEN];
-        nonce[..8].copy_from_slice(&self.records.to_le_bytes());
-        self.records += 1;
-        Nonce::assume_unique_for_key(nonce)
+        HEAD_BYTES + bytes
     }
 
-    /// Makes a record of `record`, which holds room for the length and then the plain bytes.
-    pub(super) fn seal(&mut self, out: &mut Vec<u8>, start: usize) {
-        let body = out.len() - start - HEAD_BYTES;
-        assert!((1..=PLAIN_BYTES_MAX).contains(&body), "a record of {body} bytes");
-        let head = ((body + TAG_BYTES) as u16).to_le_bytes();
-        out[start..start + HEAD_BYTES].copy_from_slice(&head);
-        let (nonce, plain) = (self.next(), &mut out[start + HEAD_BYTES..]);
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(head), plain);
-        let tag: Tag = tag.expect("no record is too long");
-        out.extend_from_slice(tag.as_ref());
-    }
-
-    /// Opens the record at the beginning of `bytes`, in its place. Answers how many bytes it took,
-    /// of which the last 16 and the first 2 are not of it; `None` if it is not whole yet. Errors:
-    /// `EBADMSG` if nobody with our key has sealed it, as the next one.
-    pub(super) fn open(&mut self, bytes: &mut [u8]) -> Result<Option<Opened>, Errno> {
-        let Some(head) = bytes.first_chunk::<HEAD_BYTES>().copied() else { return Ok(None) };
-        let body = usize::from(u16::from_le_bytes(head));
-        if !(TAG_BYTES + 1..=PLAIN_BYTES_MAX + TAG_BYTES).contains(&body) {
+    /// The bytes that are encrypted in the record at the beginning of `input`, if it is whole.
+    /// Errors: `EBADMSG` if no record has this length.
+    pub(super) fn next<'a>(&self, input: &'a [u8]) -> Result<Option<&'a [u8]>, Errno> {
+        let Some(head) = input.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+        let bytes = usize::from(u16::from_le_bytes(*head));
+        if !(TAG_BYTES + 1..=PLAIN_BYTES_MAX + TAG_BYTES).contains(&bytes) {
             return Err(Errno::BADMSG);
         }
-        let Some(sealed) = bytes.get_mut(HEAD_BYTES..HEAD_BYTES + body) else { return Ok(None) };
-        let nonce = self.next();
-        let opened = self.key.open_in_place(nonce, Aad::from(head), sealed);
-        let plain_bytes = opened.map_err(|_| Errno::BADMSG)?.len();
-        Ok(Some(Opened { plain_bytes, record_bytes: HEAD_BYTES + body }))
+        Ok(input.get(HEAD_BYTES..HEAD_BYTES + bytes))
     }
-}
 
-/// A record that was opened in its place, behind its length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opened {
-    /// Bytes that were sealed.
-    pub plain_bytes: usize,
-    /// Bytes of the whole record.
-    pub record_bytes: usize,
-}
-
-fn derive_key(root: &Prk) -> LessSafeKey {
-    let okm = root.expand(&[b"rackpool key"], &aead::AES_256_GCM);
-    LessSafeKey::new(UnboundKey::from(okm.expect("a key is not too long")))
-}
-
-fn derive_chain(root: &Prk, label: &[u8]) -> Prk {
-    let label = [label];
-    let okm = root.expand(&label, hkdf::HKDF_SHA256);
-    Prk::from(okm.expect("a digest is not too long"))
+    /// Decrypts what [`RecordLayer::next`] found into `to`, which is at least as long: snow opens it
+    /// there, tag and all. Answers how many bytes it holds. Errors: `EBADMSG` if the other end did
+    /// not encrypt it, as the next one.
+    pub(super) fn decrypt(&mut self, body: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
+        assert!(to.len() >= body.len(), "{} bytes do not fit into {}", body.len(), to.len());
+        let bytes = self.noise.read_message(body, to).map_err(|_| Errno::BADMSG)?;
+        if self.noise.receiving_nonce().is_multiple_of(self.records_per_key) {
+            self.noise.rekey_incoming();
+        }
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::handshake::{Handshake, Purpose};
+    use crate::secret::Secret;
 
-    fn ends() -> (Seal, Seal) {
-        (Seal::new(&[1; 32], &[2; 32], true), Seal::new(&[1; 32], &[2; 32], false))
+    /// The two ends of a new connection.
+    pub(crate) fn ends() -> (RecordLayer, RecordLayer) {
+        let secret = Secret::new(&[7; 32]).unwrap().encrypting(true);
+        let (mut one, first) = Handshake::begin(&secret, Purpose::Fabric).unwrap();
+        let mut other = Handshake::accept(Some(&secret), Purpose::Fabric).unwrap();
+        let greeting = other.advance(&first).reply.unwrap();
+        let proof = one.advance(&greeting).reply.unwrap();
+        let proof = other.advance(&proof).reply.unwrap();
+        one.advance(&proof);
+        (one.into_records().unwrap(), other.into_records().unwrap())
     }
 
-    fn record(chain: &mut Chain, plain: &[u8]) -> Vec<u8> {
-        let mut out = vec![0; HEAD_BYTES];
-        out.extend_from_slice(plain);
-        chain.seal(&mut out, 0);
+    fn record(layer: &mut RecordLayer, plain: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; RECORD_BYTES_MAX];
+        let bytes = layer.encrypt(plain, &mut out);
+        out.truncate(bytes);
         out
+    }
+
+    fn open(layer: &mut RecordLayer, record: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        let Some(body) = layer.next(record)? else { return Ok(None) };
+        let mut plain = vec![0; PLAIN_BYTES_MAX + TAG_BYTES];
+        let bytes = layer.decrypt(body, &mut plain)?;
+        Ok(Some(plain[..bytes].to_vec()))
     }
 
     #[test]
     fn what_one_end_seals_the_other_one_opens_and_nothing_of_it_is_seen_between() {
         let (mut one, mut other) = ends();
         for plain in [&b"x"[..], &[7; 1000], &[9; PLAIN_BYTES_MAX]] {
-            let mut bytes = record(&mut one.outgoing, plain);
+            let bytes = record(&mut one, plain);
             assert_eq!(bytes.len(), HEAD_BYTES + plain.len() + TAG_BYTES);
             assert!(plain.len() == 1 || !bytes.windows(8).any(|part| part == &plain[..8]));
-            let opened = other.incoming.open(&mut bytes).unwrap().unwrap();
-            assert_eq!(opened.record_bytes, bytes.len());
-            assert_eq!(&bytes[HEAD_BYTES..HEAD_BYTES + opened.plain_bytes], plain);
+            assert_eq!(open(&mut other, &bytes), Ok(Some(plain.to_vec())));
         }
     }
 
     #[test]
     fn the_two_directions_have_keys_of_their_own() {
         let (mut one, _) = ends();
-        let mut bytes = record(&mut one.outgoing, b"to the other end");
-        assert_eq!(one.incoming.open(&mut bytes), Err(Errno::BADMSG));
+        let bytes = record(&mut one, b"to the other end");
+        assert_eq!(open(&mut one, &bytes), Err(Errno::BADMSG));
     }
 
     #[test]
     fn a_record_that_is_changed_repeated_left_out_or_of_other_keys_does_not_open() {
         for bit in 0..8 * (HEAD_BYTES + 5 + TAG_BYTES) {
             let (mut one, mut other) = ends();
-            let mut bytes = record(&mut one.outgoing, b"bytes");
+            let mut bytes = record(&mut one, b"bytes");
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!matches!(other.incoming.open(&mut bytes), Ok(Some(_))), "bit {bit}");
+            assert!(!matches!(open(&mut other, &bytes), Ok(Some(_))), "bit {bit}");
         }
         let (mut one, mut other) = ends();
-        let first = record(&mut one.outgoing, b"first");
-        let mut second = record(&mut one.outgoing, b"second");
-        assert_eq!(other.incoming.open(&mut second), Err(Errno::BADMSG));
-        let (_, mut other) = ends();
-        assert!(other.incoming.open(&mut first.clone()).unwrap().is_some());
-        assert_eq!(other.incoming.open(&mut first.clone()), Err(Errno::BADMSG));
-        for (salt, shared) in [([1; 32], [3; 32]), ([3; 32], [2; 32])] {
-            let mut stranger = Seal::new(&salt, &shared, false);
-            assert_eq!(stranger.incoming.open(&mut first.clone()), Err(Errno::BADMSG));
+        let first = record(&mut one, b"first");
+        let second = record(&mut one, b"second");
+        assert_eq!(open(&mut other, &second), Err(Errno::BADMSG));
+        assert!(open(&mut other, &first).unwrap().is_some());
+        assert_eq!(open(&mut other, &first), Err(Errno::BADMSG));
+        assert_eq!(open(&mut ends().1, &first), Err(Errno::BADMSG));
+    }
+
+    #[test]
+    fn a_record_that_is_cut_is_waited_for_and_one_whose_length_is_changed_does_not_open() {
+        let (mut one, mut other) = ends();
+        let bytes = record(&mut one, &[3; 100]);
+        for length in 0..bytes.len() {
+            assert_eq!(open(&mut other, &bytes[..length]), Ok(None), "{length} bytes");
         }
+        let body = 100 + TAG_BYTES;
+        for length in [TAG_BYTES + 1, body - 1] {
+            let shorter = [&(length as u16).to_le_bytes(), &bytes[HEAD_BYTES..]].concat();
+            assert_eq!(open(&mut other, &shorter), Err(Errno::BADMSG), "{length} bytes");
+        }
+        for length in [0, TAG_BYTES, PLAIN_BYTES_MAX + TAG_BYTES + 1, usize::from(u16::MAX)] {
+            let none = [&(length as u16).to_le_bytes(), &bytes[HEAD_BYTES..]].concat();
+            assert_eq!(open(&mut other, &none), Err(Errno::BADMSG), "{length} bytes");
+        }
+        assert!(open(&mut other, &bytes).unwrap().is_some());
     }
 
     #[test]
     fn keys_are_changed_after_their_share_of_records_at_both_ends() {
         let (mut one, mut other) = ends();
-        (one.outgoing.records_per_key, other.incoming.records_per_key) = (3, 3);
+        (one.records_per_key, other.records_per_key) = (3, 3);
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..12 {
-            let mut bytes = record(&mut one.outgoing, b"the same bytes each time");
+            let bytes = record(&mut one, b"the same bytes each time");
             assert!(seen.insert(bytes.clone()), "a nonce was used twice under a key");
-            assert!(other.incoming.open(&mut bytes).unwrap().is_some());
+            assert!(open(&mut other, &bytes).unwrap().is_some());
         }
-        let mut bytes = record(&mut one.outgoing, b"x");
-        other.incoming.records_per_key = RECORDS_PER_KEY;
-        assert_eq!(other.incoming.open(&mut bytes), Err(Errno::BADMSG), "it has the old key");
+        other.records_per_key = RECORDS_PER_KEY;
+        // At most three more records, then the one end has a new key and the other one has not.
+        let outcomes: Vec<_> = (0..4).map(|_| open(&mut other, &record(&mut one, b"x"))).collect();
+        assert_eq!(outcomes.last(), Some(&Err(Errno::BADMSG)), "it has the old key");
     }
 }

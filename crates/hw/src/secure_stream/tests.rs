@@ -6,12 +6,13 @@ use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
 
 /// Two ends of one connection, and a plain view of neither.
-fn ends(is_sealed: bool) -> (Line, Line) {
+fn ends(is_encrypted: bool) -> (SecureStream, SecureStream) {
     let (one, other) = UnixStream::pair().unwrap();
-    let (mut one, mut other) = (Line::new(one), Line::new(other));
-    if is_sealed {
-        one.seal(Seal::new(&[1; 32], &[2; 32], true));
-        other.seal(Seal::new(&[1; 32], &[2; 32], false));
+    let (mut one, mut other) = (SecureStream::new(one), SecureStream::new(other));
+    if is_encrypted {
+        let records = record_layer::tests::ends();
+        one.encrypt(records.0);
+        other.encrypt(records.1);
     }
     (one, other)
 }
@@ -22,8 +23,8 @@ fn bytes(count: usize) -> Vec<u8> {
 
 #[test]
 fn an_empty_line_a_full_one_and_one_that_ended_are_told_apart() {
-    for is_sealed in [false, true] {
-        let (mut one, mut other) = ends(is_sealed);
+    for is_encrypted in [false, true] {
+        let (mut one, mut other) = ends(is_encrypted);
         let mut to = [0; 100];
         assert_eq!(other.recv(&mut to), Err(Errno::AGAIN));
         let (data, mut sent) = (bytes(1 << 20), 0);
@@ -32,18 +33,18 @@ fn an_empty_line_a_full_one_and_one_that_ended_are_told_apart() {
         }
         assert!(sent > 0 && sent < data.len(), "{sent}");
         assert_eq!(one.send(&[IoSlice::new(&data[sent..])]), Err(Errno::AGAIN));
-        assert_eq!(one.owes(), is_sealed);
+        assert_eq!(one.has_unsent(), is_encrypted);
         // What waits here goes when there is room, and all that was taken arrives.
         let (mut back, mut to) = (Vec::new(), vec![0; 50_000]);
         while back.len() < sent {
             match other.recv(&mut to) {
                 Ok(taken) => back.extend_from_slice(&to[..taken]),
-                Err(Errno::AGAIN) => assert!(one.owes() && one.flush().is_ok()),
+                Err(Errno::AGAIN) => assert!(one.has_unsent() && one.flush().is_ok()),
                 Err(error) => panic!("{error}"),
             }
         }
         assert!(back == data[..sent]);
-        assert!(!one.owes());
+        assert!(!one.has_unsent());
         drop(one);
         assert_eq!(other.recv(&mut to), Ok(0));
     }
@@ -76,7 +77,7 @@ fn who_stops_early_gets_what_is_held_here_without_the_socket() {
     let (data, mut to) = (bytes(40_000), vec![0; 100]);
     assert_eq!(one.send(&[IoSlice::new(&data)]), Ok(data.len()));
     assert_eq!(other.recv(&mut to), Ok(100));
-    other.take_held(&mut to).unwrap();
+    other.take_buffered(&mut to).unwrap();
     assert!(to == data);
     assert_eq!(other.recv(&mut [0; 8]), Err(Errno::AGAIN));
 }
@@ -85,9 +86,10 @@ fn who_stops_early_gets_what_is_held_here_without_the_socket() {
 fn bytes_that_somebody_changed_on_the_way_end_it() {
     let (one, between) = UnixStream::pair().unwrap();
     let (back, other) = UnixStream::pair().unwrap();
-    let (mut one, mut other) = (Line::new(one), Line::new(other));
-    one.seal(Seal::new(&[1; 32], &[2; 32], true));
-    other.seal(Seal::new(&[1; 32], &[2; 32], false));
+    let (mut one, mut other) = (SecureStream::new(one), SecureStream::new(other));
+    let records = record_layer::tests::ends();
+    one.encrypt(records.0);
+    other.encrypt(records.1);
     one.send(&[IoSlice::new(b"pay ten"), IoSlice::new(b" to nobody")]).unwrap();
     let mut taken = [0; 100];
     let count = rustix::io::read(&between, &mut taken).unwrap();
@@ -101,10 +103,10 @@ fn bytes_that_somebody_changed_on_the_way_end_it() {
 proptest! {
     #[test]
     fn whatever_is_sent_in_pieces_arrives(
-        is_sealed in any::<bool>(),
+        is_encrypted in any::<bool>(),
         pieces in proptest::collection::vec((0usize..40_000, 1usize..30_000), 1..12),
     ) {
-        let (mut one, mut other) = ends(is_sealed);
+        let (mut one, mut other) = ends(is_encrypted);
         let (mut sent, mut back) = (Vec::new(), Vec::new());
         for (count, room) in pieces {
             let data = bytes(count + 1);

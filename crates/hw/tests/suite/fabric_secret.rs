@@ -214,8 +214,8 @@ fn what_was_heard_on_a_good_connection_opens_no_other() {
 fn whatever_strangers_say_and_wherever_they_stop_the_others_are_served() {
     let mut rig = rig();
     let addr = rig.target().local_addr();
-    let greeting = [&b"rackaut1"[..], &[9; 32]].concat();
-    let proof = [&b"rackprf1"[..], &[9; 32]].concat();
+    let greeting = [&b"rackaut2"[..], &[9; 48]].concat();
+    let proof = [&b"rackprf2"[..], &[9; 48]].concat();
     let whole = [&greeting[..], &proof, &[0xff; 64 << 10]].concat();
     for length in (0..=2 * MESSAGE_BYTES).chain([whole.len()]) {
         let mut stream = TcpStream::connect(addr).unwrap();

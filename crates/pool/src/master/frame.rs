@@ -3,7 +3,7 @@
 //! allowed is an error before any of it is kept, and the writer says how much waits.
 
 use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
-use rackpool_hw::line::Line;
+use rackpool_hw::secure_stream::SecureStream;
 use std::io::{self, Read, Write};
 
 /// The number of an answer that the master gives unasked, to a connection that it does not take.
@@ -61,11 +61,11 @@ impl FrameReader {
         Ok(ReadEnd::More)
     }
 
-    /// The same of a line; what it has opened already comes as well, because no system reports it.
-    pub(crate) fn fill_of(&mut self, line: &mut Line) -> io::Result<ReadEnd> {
-        let end = self.fill(line)?;
+    /// The same of a secure stream; what it has decrypted already comes as well, because no system reports it.
+    pub(crate) fn fill_of(&mut self, stream: &mut SecureStream) -> io::Result<ReadEnd> {
+        let end = self.fill(stream)?;
         if end == ReadEnd::More {
-            line.take_held(&mut self.buffer)?;
+            stream.take_buffered(&mut self.buffer)?;
         }
         Ok(end)
     }
@@ -146,7 +146,7 @@ impl FrameWriter {
 
     /// Writes as much as the socket takes.
     pub(crate) fn flush(&mut self, stream: &mut impl Write) -> io::Result<()> {
-        // What a line has taken and owes the socket goes first.
+        // What the stream has taken and not sent goes first.
         match stream.flush() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             flushed => flushed?,
@@ -166,7 +166,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Bytes that wait for the socket, but for those that a line has taken and owes it.
+    /// Bytes that wait for the socket, but for those that the stream has taken.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.buffer.len() - self.start
     }

@@ -26,11 +26,11 @@ use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
 use rackpool_hw::addresses::{self, Addresses, Place, oldest_of_most, turn_away, usual_share};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{self, Failure, Handshake, Progress, Purpose};
-use rackpool_hw::line::{Line, Seal};
 use rackpool_hw::log::Kind;
 use rackpool_hw::names::peer_of;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
+use rackpool_hw::secure_stream::{RecordLayer, SecureStream};
 use rackpool_hw::tell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -53,7 +53,7 @@ const SWEEP_NS: Nanos = 100_000_000;
 const DESCRIPTORS_SPARE: u64 = 64;
 
 struct Connection {
-    line: Line,
+    stream: SecureStream,
     reader: FrameReader,
     writer: FrameWriter,
     interest: Interest,
@@ -105,8 +105,8 @@ impl Connection {
                 Progress::Done => {
                     let proved = std::mem::replace(&mut self.trust, Trust::Given);
                     if let Trust::Proving(proof) = proved
-                        && let Some(seal) = proof.into_seal()
-                        && !self.seal(seal)
+                        && let Some(records) = proof.into_records()
+                        && !self.encrypt(records)
                     {
                         return Progress::Failed(Failure::Strange);
                     }
@@ -123,17 +123,18 @@ impl Connection {
 }
 
 impl Connection {
-    /// Seals the rest; `false` if what is to go in clear does not go, or more came than should.
-    fn seal(&mut self, seal: Seal) -> bool {
+    /// Encrypts the rest; `false` if what is to go in clear does not go, or more came than should.
+    fn encrypt(&mut self, records: RecordLayer) -> bool {
         // Our proof is the last that goes in clear, and theirs the last that came so.
-        let is_sent = self.writer.flush(&mut self.line).is_ok() && self.writer.waiting_bytes() == 0;
-        self.line.seal(seal);
+        let is_sent =
+            self.writer.flush(&mut self.stream).is_ok() && self.writer.waiting_bytes() == 0;
+        self.stream.encrypt(records);
         is_sent && self.reader.waiting().is_empty()
     }
 
     /// Bytes that wait for the socket.
     fn waiting_bytes(&self) -> usize {
-        self.writer.waiting_bytes() + usize::from(self.line.owes())
+        self.writer.waiting_bytes() + usize::from(self.stream.has_unsent())
     }
 }
 
@@ -342,7 +343,7 @@ impl Server {
         }
         self.token_next += 1;
         let connection = Connection {
-            line: Line::new(stream),
+            stream: SecureStream::new(stream),
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             interest: Interest::Read,
@@ -428,14 +429,14 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         connection.heard = now;
         if event.writable {
-            connection.ended |= connection.writer.flush(&mut connection.line).is_err();
+            connection.ended |= connection.writer.flush(&mut connection.stream).is_err();
             if connection.greeted {
                 connection.owing_since = Some(now);
             }
         }
         let wants_input = connection.interest != Interest::Write || event.closed;
         if event.readable && wants_input {
-            match connection.reader.fill_of(&mut connection.line) {
+            match connection.reader.fill_of(&mut connection.stream) {
                 Ok(ReadEnd::Empty | ReadEnd::More) => {}
                 Ok(ReadEnd::Closed) | Err(_) => connection.ended = true,
             }
@@ -490,7 +491,7 @@ impl Server {
                     connection.ended = true;
                     connection.broken = true;
                     self.pending.insert(token);
-                    let from = peer_of(&connection.line);
+                    let from = peer_of(&connection.stream);
                     tell!(self.log, Warn, "closing the connection of {from}: {error}");
                     return;
                 }
@@ -501,7 +502,7 @@ impl Server {
     /// Ends a connection that did not prove the secret, once it has heard why.
     fn refuse(&mut self, token: u64, why: Failure) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
-        let from = peer_of(&connection.line);
+        let from = peer_of(&connection.stream);
         (connection.ended, connection.broken) = (true, true);
         self.pending.insert(token);
         self.master.note_refused(Error::Denied { reason: why.to_string() });
@@ -548,7 +549,7 @@ impl Server {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|&token| {
             let Some(connection) = self.connections.get_mut(&token) else { return false };
-            if connection.writer.flush(&mut connection.line).is_err() {
+            if connection.writer.flush(&mut connection.stream).is_err() {
                 connection.ended = true;
             }
             let waiting = connection.waiting_bytes();
@@ -566,7 +567,8 @@ impl Server {
             }
             if interest != connection.interest {
                 connection.interest = interest;
-                connection.ended |= self.poller.modify(&connection.line, token, interest).is_err();
+                connection.ended |=
+                    self.poller.modify(&connection.stream, token, interest).is_err();
             }
             let takes_frames = !matches!(connection.trust, Trust::Proving(_));
             let has_frame = takes_frames && connection.reader.has_frame();
@@ -581,7 +583,7 @@ impl Server {
             self.buffered_bytes -= connection.buffered_bytes;
             self.pending.remove(&token);
             // It cannot fail: the connection was added when it was admitted.
-            let _ = self.poller.remove(&connection.line);
+            let _ = self.poller.remove(&connection.stream);
             self.master.on_closed(ConnId(token));
         }
     }

@@ -10,6 +10,7 @@ use rackpool::monitor::Monitor;
 use rackpool::{Connections, Error, FabricChoice, Options, Placement, Pool, Secret};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::wire::{MasterAnswer, MasterCall, WIRE_VERSION};
+use rackpool_hw::handshake::MESSAGE_BYTES;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
@@ -131,10 +132,10 @@ fn strangers_cannot_ask_a_master_anything_or_keep_others_out() {
     raw.0.write_all(&hello).unwrap();
     assert_eq!(raw.receive().answer.unwrap_err().code(), "denied");
     raw.expect_end();
-    let greeting = [&b"rackaut1"[..], &[9; 32]].concat();
-    let proof = [&b"rackprf1"[..], &[9; 32]].concat();
+    let greeting = [&b"rackaut2"[..], &[9; 48]].concat();
+    let proof = [&b"rackprf2"[..], &[9; 48]].concat();
     let whole = [&greeting[..], &proof, &[0xff; 64 << 10]].concat();
-    for length in (0..=80).chain([whole.len()]) {
+    for length in (0..=2 * MESSAGE_BYTES).chain([whole.len()]) {
         let mut stream = TcpStream::connect(master.local_addr()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let _ = stream.write_all(&whole[..length]);
@@ -142,7 +143,7 @@ fn strangers_cannot_ask_a_master_anything_or_keep_others_out() {
         let mut heard = Vec::new();
         // A reset is an end as well.
         let _ = stream.read_to_end(&mut heard);
-        assert!(heard.len() <= 80, "{length} bytes: {} heard", heard.len());
+        assert!(heard.len() <= 2 * MESSAGE_BYTES, "{length} bytes: {} heard", heard.len());
     }
     // Those that stay give way.
     let connect = |_| TcpStream::connect(master.local_addr()).unwrap();

@@ -25,7 +25,7 @@ use super::frame::{
 };
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
 use crate::handshake::{Handshake, Message};
-use crate::line::Line;
+use crate::secure_stream::SecureStream;
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
@@ -152,7 +152,7 @@ enum Receiving {
 
 /// One connection of an endpoint.
 pub(super) struct Connection {
-    pub(super) line: Line,
+    pub(super) stream: SecureStream,
     pub(super) addr: SocketAddr,
     pub(super) broken: Option<Broken>,
     /// What the endpoint's epoll waits for: also room to send.
@@ -186,7 +186,7 @@ impl Connection {
         now: Nanos,
     ) -> Self {
         Self {
-            line: Line::new(socket),
+            stream: SecureStream::new(socket),
             addr,
             broken: None,
             polls_out: false,
@@ -223,7 +223,7 @@ impl Connection {
 
     /// Whether the socket should be asked for room.
     pub(super) fn wants_out(&self) -> bool {
-        self.stage == Stage::Connecting || self.unsent_bytes > 0 || self.line.owes()
+        self.stage == Stage::Connecting || self.unsent_bytes > 0 || self.stream.has_unsent()
     }
 
     /// Whether nothing can be expected soon.
@@ -303,7 +303,7 @@ impl Connection {
     /// have been read; see [`Connection::poll`].
     pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, Broken> {
         let mut moved = false;
-        if self.line.owes() && !self.line.flush()? {
+        if self.stream.has_unsent() && !self.stream.flush()? {
             self.send_blocked = true;
             return Ok(false);
         }
@@ -317,7 +317,7 @@ impl Connection {
                     staged.extend_from_slice(bytes);
                     true
                 });
-                send(&mut self.line, staged, cx.stats)?
+                send(&mut self.stream, staged, cx.stats)?
             } else {
                 self.send_gathered(cx.buffers, cx.stats)?
             };
@@ -343,7 +343,7 @@ impl Connection {
             count += 1;
             count < GATHERED_PIECES
         });
-        sent(self.line.send(&pieces[..count]), stats)
+        sent(self.stream.send(&pieces[..count]), stats)
     }
 
     /// Notes that `bytes` more bytes of the queue are with the kernel.
@@ -470,7 +470,7 @@ impl Connection {
         {
             let to = cx.buffers.slice_mut(&piece);
             let asked = to.len();
-            let moved = recv(&mut self.line, to, cx.stats)?;
+            let moved = recv(&mut self.stream, to, cx.stats)?;
             if let Moved::Bytes(bytes) = moved {
                 self.exposures.advance(landing, bytes as u64);
             }
@@ -482,7 +482,7 @@ impl Connection {
                 let piece = work.piece_at(*done, CHUNK_BYTES);
                 let to = cx.buffers.slice_mut(&piece);
                 let asked = to.len();
-                let moved = recv(&mut self.line, to, cx.stats)?;
+                let moved = recv(&mut self.stream, to, cx.stats)?;
                 if let Moved::Bytes(bytes) = moved {
                     *done += bytes as u64;
                 }
@@ -490,7 +490,7 @@ impl Connection {
             }
         }
         let asked = self.input_limit();
-        Ok((self.input.fill(&mut self.line, asked, cx.stats)?, asked))
+        Ok((self.input.fill(&mut self.stream, asked, cx.stats)?, asked))
     }
 
     /// How much to receive into the input: not into the data of a long READ, which goes straight

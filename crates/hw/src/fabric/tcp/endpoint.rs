@@ -138,7 +138,7 @@ impl Endpoint {
         let proof = secret.map(|secret| Handshake::begin(secret, Purpose::Fabric)).transpose();
         let proof = proof.map_err(FabricError::io("random numbers"))?;
         let mut connection = Connection::new(socket, addr, proof, now);
-        match rustix::net::connect(&connection.line, &addr) {
+        match rustix::net::connect(&connection.stream, &addr) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => connection.broken = Some(Broken::System(error)),
         }
@@ -146,7 +146,7 @@ impl Endpoint {
         let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
         let connection = self.peers.get_mut(peer).expect("just inserted");
         let data = epoll::EventData::new_u64(peer.0.into());
-        epoll::add(&self.epoll, &connection.line, data, epoll::EventFlags::IN)
+        epoll::add(&self.epoll, &connection.stream, data, epoll::EventFlags::IN)
             .map_err(FabricError::io("adding a socket to an epoll descriptor"))?;
         Ok(peer)
     }
@@ -236,7 +236,7 @@ impl Endpoint {
                 flags.set(epoll::EventFlags::OUT, wants_out);
                 let data = epoll::EventData::new_u64(peer.0.into());
                 // A refusal can only mean that the socket is not there; polling finds out why.
-                let _ = epoll::modify(&self.epoll, &connection.line, data, flags);
+                let _ = epoll::modify(&self.epoll, &connection.stream, data, flags);
             }
         }
         self.epoll.as_fd()

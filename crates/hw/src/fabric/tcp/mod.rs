@@ -16,7 +16,7 @@
 //! Here: settings of sockets and the buffer that both sides receive into.
 //! Without a secret only loopback addresses are spoken to. With one, both ends of a connection
 //! prove first that they have it ([`crate::handshake`]), and what follows may be encrypted
-//! ([`crate::line`]): then each byte is copied once more on either side.
+//! ([`crate::secure_stream`]): then each byte is copied once more on either side.
 //!
 //! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only without
 //! authentication).
@@ -37,8 +37,8 @@ pub use mail::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};
 
 use super::{FabricError, FabricStats};
-use crate::line::Line;
 use crate::secret::Secret;
+use crate::secure_stream::SecureStream;
 use rackpool_core::seam::Nanos;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -112,8 +112,8 @@ enum Moved {
 type Io = Result<Moved, Errno>;
 
 /// Sends without blocking. `bytes` is not empty.
-fn send(line: &mut Line, bytes: &[u8], stats: &mut FabricStats) -> Io {
-    sent(line.send(&[IoSlice::new(bytes)]), stats)
+fn send(stream: &mut SecureStream, bytes: &[u8], stats: &mut FabricStats) -> Io {
+    sent(stream.send(&[IoSlice::new(bytes)]), stats)
 }
 
 /// Counts the outcome of a call that sends.
@@ -133,9 +133,9 @@ fn sent(result: Result<usize, Errno>, stats: &mut FabricStats) -> Io {
 }
 
 /// Receives without blocking. `to` is not empty.
-fn recv(line: &mut Line, to: &mut [u8], stats: &mut FabricStats) -> Io {
+fn recv(stream: &mut SecureStream, to: &mut [u8], stats: &mut FabricStats) -> Io {
     debug_assert!(!to.is_empty());
-    received(line.recv(to), stats)
+    received(stream.recv(to), stats)
 }
 
 /// Counts the outcome of a call that receives into something that is not empty.
@@ -190,14 +190,14 @@ impl Input {
 
     /// Receives up to `limit` bytes; never with a full buffer, because whatever is waited for in
     /// it is shorter than the buffer.
-    fn fill(&mut self, line: &mut Line, limit: usize, stats: &mut FabricStats) -> Io {
+    fn fill(&mut self, stream: &mut SecureStream, limit: usize, stats: &mut FabricStats) -> Io {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         let to = self.bytes.len().min(self.end + limit);
         assert!(to > self.end, "the receive buffer is full");
-        let moved = recv(line, &mut self.bytes[self.end..to], stats)?;
+        let moved = recv(stream, &mut self.bytes[self.end..to], stats)?;
         if let Moved::Bytes(bytes) = moved {
             self.end += bytes;
         }

@@ -30,7 +30,7 @@ use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, 
 use crate::addresses::Place as AddressPlace;
 use crate::fabric::doors::Doors;
 use crate::handshake::Handshake;
-use crate::line::Line;
+use crate::secure_stream::SecureStream;
 use crate::window::{Next, Piece, send_gather};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
@@ -60,7 +60,7 @@ pub(super) struct Service<'a> {
     pub(super) memory: &'a ShmPeer,
     pub(super) doors: &'a Doors,
     pub(super) stats: &'a mut FabricStats,
-    /// Where dropped data goes, and sealed data on its way.
+    /// Where dropped data goes, and encrypted data on its way.
     pub(super) scrap: &'a mut [u8],
 }
 
@@ -155,7 +155,7 @@ impl Guest for Served {
 
 /// One connection of a target.
 pub(super) struct Served {
-    pub(super) line: Line,
+    pub(super) stream: SecureStream,
     /// Set when the connection has its place in the table.
     pub(super) peer: PeerId,
     pub(super) moved_at: Nanos,
@@ -182,7 +182,7 @@ impl Served {
     /// One that was accepted; `proof` is asked before anything else.
     pub(super) fn new(socket: OwnedFd, proof: Handshake, place: AddressPlace, now: Nanos) -> Self {
         Self {
-            line: Line::new(socket),
+            stream: SecureStream::new(socket),
             peer: PeerId(0),
             moved_at: now,
             since: now,
@@ -211,7 +211,7 @@ impl Served {
 
     /// Whether it waits for the socket to take something.
     pub(super) fn is_blocked(&self) -> bool {
-        !self.output.is_empty() || self.long_read.is_some() || self.line.owes()
+        !self.output.is_empty() || self.long_read.is_some() || self.stream.has_unsent()
     }
 
     /// Does what can be done without waiting; `true` if anything moved.
@@ -267,9 +267,9 @@ impl Served {
     /// Sends answers; `true` if bytes went.
     fn flush(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
         if self.output.is_empty() {
-            return Ok(self.line.owes() && self.line.flush()?);
+            return Ok(self.stream.has_unsent() && self.stream.flush()?);
         }
-        match send(&mut self.line, self.output.pending(), service.stats)? {
+        match send(&mut self.stream, self.output.pending(), service.stats)? {
             Moved::Bytes(bytes) => {
                 self.output.advance(bytes);
                 Ok(true)
@@ -285,11 +285,11 @@ impl Served {
                 if place.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
             {
                 *calls_left -= 1;
-                receive_long_write(&mut self.line, place, service)?
+                receive_long_write(&mut self.stream, place, service)?
             }
             _ => {
                 let limit = INPUT_BYTES - self.input.filled().len();
-                self.input.fill(&mut self.line, limit, service.stats)?
+                self.input.fill(&mut self.stream, limit, service.stats)?
             }
         };
         match moved {
@@ -311,7 +311,7 @@ impl Served {
                 break;
             }
             *calls_left -= 1;
-            let outcome = send_piece(&mut self.line, self.output.pending(), place, service)?;
+            let outcome = send_piece(&mut self.stream, self.output.pending(), place, service)?;
             let Moved::Bytes(bytes) = outcome else { break };
             moved = true;
             let data = self.output.advance(bytes) as u64;
@@ -573,14 +573,14 @@ fn frame_status(status: WorkStatus) -> Status {
 
 /// Receives data of a long WRITE straight into the pages, or drops it.
 fn receive_long_write(
-    line: &mut Line,
+    stream: &mut SecureStream,
     place: &mut Place,
     service: &mut Service<'_>,
 ) -> Result<Moved, Errno> {
     let left = place.pieces.left_bytes();
-    if line.is_sealed() {
+    if stream.is_encrypted() {
         let limit = left.min(service.scrap.len() as u64) as usize;
-        let moved = recv(line, &mut service.scrap[..limit], service.stats)?;
+        let moved = recv(stream, &mut service.scrap[..limit], service.stats)?;
         if let Moved::Bytes(bytes) = moved {
             place.pieces.write(service.memory, &service.scrap[..bytes]);
         }
@@ -589,12 +589,12 @@ fn receive_long_write(
     let bytes = left.min(CHUNK_BYTES);
     let result = place
         .pieces
-        .writing(service.memory, bytes, |pages, offset| pages.recv(line.as_fd(), offset, bytes));
+        .writing(service.memory, bytes, |pages, offset| pages.recv(stream.as_fd(), offset, bytes));
     let moved = match result {
         Some(result) => received(result.map_err(errno), service.stats)?,
         None => {
             let limit = left.min(service.scrap.len() as u64) as usize;
-            recv(line, &mut service.scrap[..limit], service.stats)?
+            recv(stream, &mut service.scrap[..limit], service.stats)?
         }
     };
     if let Moved::Bytes(bytes) = moved {
@@ -605,29 +605,31 @@ fn receive_long_write(
 
 /// Sends `before` and then data of a long READ, from the pages or, once its key is revoked, zeros.
 fn send_piece(
-    line: &mut Line,
+    stream: &mut SecureStream,
     before: &[u8],
     place: &mut Place,
     service: &mut Service<'_>,
 ) -> Result<Moved, Errno> {
     let left = place.pieces.left_bytes();
-    let is_sealed = line.is_sealed();
+    let is_encrypted = stream.is_encrypted();
     let scrap_bytes = left.min(service.scrap.len() as u64) as usize;
     let scrap = &mut service.scrap[..scrap_bytes];
     let bytes = left.min(CHUNK_BYTES).max(scrap_bytes as u64);
     let result = place.pieces.reading(service.memory, bytes, |pages, offset| {
-        if is_sealed {
+        if is_encrypted {
             pages.copy_out(offset, scrap);
             return None;
         }
         let data = Piece::Shared(pages, offset, left.min(CHUNK_BYTES));
         // The rest follows at once, or how it ended: that goes with the last bytes.
-        Some(send_gather(line.as_fd(), &[Piece::Private(before), data], Next::More))
+        Some(send_gather(stream.as_fd(), &[Piece::Private(before), data], Next::More))
     });
     match result {
         Some(Some(result)) => sent(result.map_err(errno), service.stats),
-        Some(None) => sent(line.send(&[IoSlice::new(before), IoSlice::new(scrap)]), service.stats),
-        None if !before.is_empty() => send(line, before, service.stats),
-        None => send(line, &ZEROS[..left.min(ZEROS.len() as u64) as usize], service.stats),
+        Some(None) => {
+            sent(stream.send(&[IoSlice::new(before), IoSlice::new(scrap)]), service.stats)
+        }
+        None if !before.is_empty() => send(stream, before, service.stats),
+        None => send(stream, &ZEROS[..left.min(ZEROS.len() as u64) as usize], service.stats),
     }
 }

@@ -370,7 +370,7 @@ impl Server {
             flags.set(epoll::EventFlags::OUT, asks.1);
             let data = epoll::EventData::new_u64(peer.0.into());
             // Only fails for a descriptor that is not there, and this one is open.
-            let modified = epoll::modify(&self.epoll, &served.line, data, flags);
+            let modified = epoll::modify(&self.epoll, &served.stream, data, flags);
             assert!(modified.is_ok(), "epoll lost a socket: {modified:?}");
         }
     }
@@ -391,7 +391,7 @@ impl Server {
         }
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, Broken::Closed | Broken::Left) {
-            let from = peer_of(&served.line);
+            let from = peer_of(&served.stream);
             tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
         }
         self.stats.refused += u64::from(matches!(broken, Broken::Handshake(_)));

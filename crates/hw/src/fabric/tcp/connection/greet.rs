@@ -51,7 +51,7 @@ impl Connection {
 
     /// Says something short, as soon as the connection is made, and then waits in `next`.
     fn say(&mut self, bytes: &[u8], next: Stage, cx: &mut Context<'_>) -> Result<(), Broken> {
-        match send(&mut self.line, bytes, cx.stats)? {
+        match send(&mut self.stream, bytes, cx.stats)? {
             Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
             Moved::Nothing if self.stage == Stage::Connecting => {}
             // A new connection has room for more than this.
@@ -63,7 +63,7 @@ impl Connection {
     /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
     fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, Broken> {
         let missing = bytes - self.input.filled().len();
-        if missing > 0 && self.input.fill(&mut self.line, missing, cx.stats)? == Moved::End {
+        if missing > 0 && self.input.fill(&mut self.stream, missing, cx.stats)? == Moved::End {
             return Err(Broken::Closed);
         }
         Ok(self.input.filled().len() == bytes)
@@ -82,8 +82,10 @@ impl Connection {
             match step.progress {
                 Progress::Failed(why) => return Err(why.into()),
                 Progress::Done => {
-                    if let Some(seal) = self.proof.take().and_then(|(proof, _)| proof.into_seal()) {
-                        self.line.seal(seal);
+                    if let Some(records) =
+                        self.proof.take().and_then(|(proof, _)| proof.into_records())
+                    {
+                        self.stream.encrypt(records);
                     }
                     return self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx);
                 }

@@ -31,13 +31,13 @@ impl Served {
                 else {
                     unreachable!("looked at above");
                 };
-                if let Some(seal) = proof.into_seal() {
+                if let Some(records) = proof.into_records() {
                     // Our proof is the last that goes in clear, and theirs the last that came so.
                     self.flush(service)?;
                     if !self.output.is_empty() || !self.input.is_empty() {
                         return Err(Failure::Strange.into());
                     }
-                    self.line.seal(seal);
+                    self.stream.encrypt(records);
                 }
                 Ok(Step::Again)
             }

@@ -61,7 +61,7 @@ impl Server {
         let served = self.peers.get_mut(peer).expect("just inserted");
         served.peer = peer;
         let data = epoll::EventData::new_u64(peer.0.into());
-        let added = epoll::add(&self.epoll, &served.line, data, epoll::EventFlags::IN);
+        let added = epoll::add(&self.epoll, &served.stream, data, epoll::EventFlags::IN);
         if let Err(error) = added {
             self.peers.remove(peer);
             return Err(FabricError::Io {
