@@ -4,7 +4,7 @@
 #[path = "suite/fabric_rig/mod.rs"]
 mod fabric_rig;
 
-use fabric_rig::{Rig, ShmRig, TcpRig, at, sge};
+use fabric_rig::{EncryptedRig, Rig, ShmRig, TcpRig, at, sge};
 use rackpool_core::seam::{Fabric, FabricEvent, Sge, Verb, WorkRequest, WorkStatus};
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, monotonic_ns};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -85,5 +85,6 @@ fn count<R: Rig<End: LocalBuffers>>() {
 #[test]
 fn one_sided_operations_allocate_nothing() {
     count::<TcpRig>();
+    count::<EncryptedRig>();
     count::<ShmRig>();
 }

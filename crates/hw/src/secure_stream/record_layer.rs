@@ -60,10 +60,13 @@ impl RecordLayer {
 
     /// Decrypts what [`RecordLayer::next`] found into `to`, which is at least as long: snow opens it
     /// there, tag and all. Answers how many bytes it holds. Errors: `EBADMSG` if the other end did
-    /// not encrypt it, as the next one.
+    /// not encrypt it, as the next one; `to` then holds zeros.
     pub(super) fn decrypt(&mut self, body: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
         assert!(to.len() >= body.len(), "{} bytes do not fit into {}", body.len(), to.len());
-        let bytes = self.noise.read_message(body, to).map_err(|_| Errno::BADMSG)?;
+        let Ok(bytes) = self.noise.read_message(body, to) else {
+            to[..body.len()].fill(0);
+            return Err(Errno::BADMSG);
+        };
         if self.noise.receiving_nonce().is_multiple_of(self.records_per_key) {
             self.noise.rekey_incoming();
         }

@@ -131,3 +131,48 @@ proptest! {
         prop_assert!(back == sent);
     }
 }
+
+/// What one end sent, as it was on the way, in pieces that `change` puts together again; how the
+/// other end takes it.
+fn through(change: impl FnOnce([&[u8]; 3]) -> Vec<u8>) -> (Vec<u8>, Result<usize, Errno>) {
+    let (one, between) = UnixStream::pair().unwrap();
+    let (back, other) = UnixStream::pair().unwrap();
+    let (mut one, mut other) = (SecureStream::new(one), SecureStream::new(other));
+    let records = record_layer::tests::ends();
+    one.encrypt(records.0);
+    other.encrypt(records.1);
+    let mut taken = [[0; 100]; 3];
+    let mut count = 0;
+    for (record, text) in taken.iter_mut().zip([b"first ", b"second", b"third "]) {
+        one.send(&[IoSlice::new(text)]).unwrap();
+        count = rustix::io::read(&between, record).unwrap();
+    }
+    let bytes = change([&taken[0][..count], &taken[1][..count], &taken[2][..count]]);
+    rustix::io::write(&back, &bytes).unwrap();
+    drop(back);
+    let mut heard = Vec::new();
+    loop {
+        let mut to = [0; 6];
+        match other.recv(&mut to) {
+            Ok(bytes @ 1..) => heard.extend_from_slice(&to[..bytes]),
+            end => return (heard, end),
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_reordered_repeated_or_cut_ends_with_an_error_and_what_was_whole_before() {
+    let all = through(|records| records.concat());
+    assert_eq!(all, (b"first secondthird ".to_vec(), Ok(0)));
+    let first = b"first ".to_vec();
+    let reordered = through(|[one, two, three]| [one, three, two].concat());
+    assert_eq!(reordered, (first.clone(), Err(Errno::BADMSG)));
+    let left_out = through(|[one, _, three]| [one, three].concat());
+    assert_eq!(left_out, (first.clone(), Err(Errno::BADMSG)));
+    let repeated = through(|[one, two, _]| [one, one, two].concat());
+    assert_eq!(repeated, (first.clone(), Err(Errno::BADMSG)));
+    for length in 1..first.len() + HEAD_BYTES + TAG_BYTES {
+        let cut = through(|[one, two, _]| [one, &two[..length]].concat());
+        assert_eq!(cut, (first.clone(), Err(Errno::CONNRESET)), "{length} bytes of the second");
+    }
+}
