@@ -28,6 +28,10 @@ const PSK_LABEL: &[u8] = b"rackpool psk 2";
 /// What nobody but the file's owner may do to it: its group may read it, others nothing.
 const MODE_REFUSED: u32 = 0o037;
 
+/// What a server logs when it starts with a secret that does not encrypt.
+pub const CLEAR_TEXT: &str = "both ends of a connection prove the secret, and what follows is clear \
+                              text: the secret's file does not begin with `encrypt:`";
+
 /// The secret of a pool. A copy costs one count; two are equal if the bytes are, and if both or
 /// none encrypt.
 ///

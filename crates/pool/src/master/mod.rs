@@ -21,7 +21,7 @@ use rackpool_hw::event::WakeEvent;
 use rackpool_hw::log::{self, Kind};
 use rackpool_hw::names;
 use rackpool_hw::process::{monotonic_ns, raise_descriptor_limit, random_u64};
-use rackpool_hw::secret::Secret;
+use rackpool_hw::secret::{CLEAR_TEXT, Secret};
 use rackpool_hw::{tell, warn};
 use server::{Serve, Server, connections_max};
 use std::fmt;
@@ -190,6 +190,9 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
     let config = MasterConfig { lease_ms: options.lease_ms, policy: options.policy, seed };
     let (term, pages, racks) = (state.term(), state.pages(), state.racks().count());
     tell!(options.log, Info, "term {term}: {pages} pages in {racks} racks; serving {addr}");
+    if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
+        tell!(options.log, Info, "{CLEAR_TEXT}");
+    }
     let master = Master::new(state, config, monotonic_ns());
     let wake = WakeEvent::new().map_err(MasterError::system("make an event"))?;
     let (connections_max, log) = (connections_max(), options.log);

@@ -22,7 +22,7 @@ use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
 use super::{heartbeat_ns, new_socket, require_trust};
 use crate::names::peer_of;
-use crate::secret::Secret;
+use crate::secret::{CLEAR_TEXT, Secret};
 use crate::window::Window;
 use crate::{log, tell, warn};
 use rackpool_core::constants::{
@@ -126,6 +126,9 @@ impl Target {
     /// Begins to serve. Errors: `NotLoopback`, `Geometry`, `Io` (such as an address in use).
     pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
+        if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
+            tell!(options.log, Info, "{CLEAR_TEXT}");
+        }
         let TargetOptions { layout, pages, table, cells, .. } = options.clone();
         let memory = ShmPeer::new(pages, table, cells, layout)?;
         let listener = new_socket(options.listen)?;

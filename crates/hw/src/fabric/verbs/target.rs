@@ -28,7 +28,7 @@ use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use crate::handshake::{self, Failure};
 use crate::names;
-use crate::secret::Secret;
+use crate::secret::{CLEAR_TEXT, Secret};
 use crate::window::Window;
 use crate::{log, tell, warn};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
@@ -135,6 +135,9 @@ impl Target {
     /// `Io`.
     pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
+        if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
+            tell!(options.log, Info, "{CLEAR_TEXT}");
+        }
         super::require_plain(options.secret.as_ref())?;
         let TargetOptions { layout, pages, table, cells, .. } = options.clone();
         let found_bytes = cells.bytes();
