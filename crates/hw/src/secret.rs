@@ -1,5 +1,5 @@
-//! The secret that all processes of a pool share, as they were given it in a file. Owns the rules of
-//! that file and the key that is derived from it, SHA-256 over a label and the secret;
+//! The secret that all processes of a pool share, as they were given it in a file. Owns the rules
+//! of that file and the key that is derived from it, SHA-256 over a label and the secret;
 //! [`crate::handshake`] proves with it that both ends of a connection have it.
 //!
 //! It never travels, and nothing prints it. Source: DESIGN §4; decisions 0035, 0038.
@@ -29,8 +29,8 @@ const PSK_LABEL: &[u8] = b"rackpool psk 2";
 const MODE_REFUSED: u32 = 0o037;
 
 /// What a server logs when it starts with a secret that does not encrypt.
-pub const CLEAR_TEXT: &str = "both ends of a connection prove the secret, and what follows is clear \
-                              text: the secret's file does not begin with `encrypt:`";
+pub const CLEAR_TEXT: &str = "both ends of a connection prove the secret, and what follows is \
+                              clear text: the secret's file does not begin with `encrypt:`";
 
 /// The secret of a pool. A copy costs one count; two are equal if the bytes are, and if both or
 /// none encrypt.

@@ -1,5 +1,5 @@
-//! A stream socket that never blocks, in clear text or encrypted: what moves frames over TCP does it
-//! by this, and sees the same bytes either way.
+//! A stream socket that never blocks, in clear text or encrypted: what moves frames over TCP
+//! does it by this, and sees the same bytes either way.
 //!
 //! In clear text each call is one system call, on the caller's own memory. Encrypted
 //! ([`SecureStream::encrypt`]), what is sent goes into records that are kept here until the socket
@@ -104,8 +104,8 @@ impl SecureStream {
     }
 
     /// Receives into `to`, which is not empty; 0 at the end of the stream. Errors: `AGAIN` if there
-    /// is nothing; `BADMSG` if somebody between the ends has changed bytes; `CONNRESET` if the stream
-    /// ends within a record; what the system says.
+    /// is nothing; `BADMSG` if somebody between the ends has changed bytes; `CONNRESET` if the
+    /// stream ends within a record; what the system says.
     pub fn recv(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
         match &mut self.encrypted {
             Some(encrypted) => encrypted.recv(self.socket.as_fd(), to),
