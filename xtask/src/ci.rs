@@ -31,7 +31,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "deps", run: deps::install },
     Step { name: "fmt", run: fmt },
     Step { name: "clippy", run: clippy },
-    Step { name: "tidy", run: |_| tidy::run(tidy::Bless::No) },
+    Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "deny", run: deny::step },
     Step { name: "test", run: test },
     Step { name: "doctest", run: doctest },

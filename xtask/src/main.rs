@@ -42,10 +42,6 @@ Usage: cargo xtask NAME [OPTIONS]
             each kind of process
   help      this text
 
-Options of tidy:
-  --bless           lower the entries of xtask/tidy-ratchet.txt to the present counts
-  --bless --raise   the same, and take in new or higher counts too (say why in the commit)
-
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):
   --bless           writes SPECIFICATION.md anew
   WORDS             prints the promises that have these words, with their tests
@@ -64,7 +60,6 @@ Options of sim (failing seeds are shrunk and stored):
 Examples:
   cargo xtask ci                what .ci/run calls
   cargo xtask tidy              after each change: takes well under a second
-  cargo xtask tidy --bless      after a long function was split
   cargo xtask promises torn     which tests hold promises about what is torn
   cargo xtask sim --seeds 2000  what a release needs
   cargo xtask sim --mutations   the proof that the checks bite
@@ -83,10 +78,6 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["ci"] => ci::all(),
-        ["tidy", options @ ..] => match tidy::Bless::parse(options) {
-            Some(bless) => ci::alone("tidy", |_| tidy::run(bless)),
-            None => return wrong_usage(&words),
-        },
         ["promises", words @ ..] if words.len() < 2 => tidy::promises(words),
         ["sim", options @ ..] => match sim::Options::parse(options) {
             Some(options) => ci::alone("sim", |context| sim::run(context, options)),

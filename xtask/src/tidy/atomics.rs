@@ -5,13 +5,12 @@
 //! by `Relaxed:` and a reason. In a short function one comment above serves all that follow it, and
 //! so does the function's own documentation. No comment of another function counts.
 
-use super::source::Source;
-use super::{File, Tree, Violation};
+use super::{File, Tree, Violation, parts};
 
 const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst", "Relaxed"];
 
 /// Types whose `X::Acquire` is an ordering: the standard one, and the core's own for `Mem`.
-const TYPES: &[&str] = &["Ordering", "Order", "MemOrder", "MemoryOrder", "atomic"];
+const TYPES: &[&str] = &["Ordering::", "Order::"];
 
 /// How far above the code a comment may end.
 const REACH_LINES: usize = 6;
@@ -23,97 +22,79 @@ const SHORT_FUNCTION_LINES: usize = 25;
 const REASON_CHARS_MIN: usize = 8;
 
 pub fn check(tree: &Tree, violations: &mut Vec<Violation>) {
-    for (file, source) in tree.sources() {
-        check_file(file, source, violations);
+    for file in tree.sources() {
+        let lines: Vec<&str> = file.text.lines().collect();
+        for (line, code) in file.code().take_while(|(line, _)| *line < file.tests_line) {
+            check_line(file, &lines, line, code, violations);
+        }
     }
 }
 
-fn check_file(file: &File, source: &Source, violations: &mut Vec<Violation>) {
-    let imported = imported(source);
-    for index in 0..source.count() {
-        let name = source.token(index);
-        let line = source.line(index);
-        let counts = ORDERINGS.contains(&name)
-            && !file.is_test(line)
-            && !source.in_use(index)
-            && is_ordering(source, index, &imported)
-            && !is_translation(source, index);
-        if !counts {
-            continue;
-        }
-        let comment = comment_above(source, line);
-        let relaxed = name == "Relaxed";
-        let explained = if relaxed { has_reason(&comment) } else { has_partner(&comment) };
-        if explained {
-            continue;
-        }
-        let message = match relaxed {
-            true => format!("{name} without a comment `Relaxed: why that is enough`"),
-            false => format!("{name} without a comment that says what it `pairs with`"),
+fn check_line(
+    file: &File,
+    lines: &[&str],
+    line: usize,
+    code: &str,
+    violations: &mut Vec<Violation>,
+) {
+    // `Order::Acquire => Ordering::Acquire` says one type's name in another's words.
+    if code.contains("=>") && TYPES.iter().all(|name| code.contains(name)) {
+        return;
+    }
+    let comment = comment_above(lines, line);
+    for name in ORDERINGS.iter().filter(|name| is_used(code, name)) {
+        let (explained, what) = match *name {
+            "Relaxed" => (has_reason(&comment), "`Relaxed: why that is enough`"),
+            _ => (has_partner(&comment), "that says what it `pairs with`"),
         };
-        let path = file.path.clone();
-        violations.push(Violation { rule: "atomic-partner", path, line, message });
-    }
-}
-
-/// Orderings that the file uses without their type.
-fn imported(source: &Source) -> Vec<&str> {
-    let mut names = Vec::new();
-    for (path, _) in source.imports() {
-        match path.as_slice() {
-            [.., "Ordering", "*"] => names.extend(ORDERINGS.iter().copied()),
-            [.., name] if ORDERINGS.contains(name) => names.push(name),
-            _ => {}
+        if !explained {
+            let message = format!("{name} without a comment {what}");
+            let path = file.path.clone();
+            violations.push(Violation { rule: "atomic-partner", path, line, message });
         }
     }
-    names
 }
 
-fn is_ordering(source: &Source, index: usize, imported: &[&str]) -> bool {
-    if source.before(index, 1) == ":" && source.before(index, 2) == ":" {
-        return TYPES.contains(&source.before(index, 3));
-    }
-    // A variant of that name in somebody's own enum is declared between commas or brackets, but
-    // then the file does not also import the ordering.
-    imported.contains(&source.token(index))
-}
-
-/// `Order::Acquire => Ordering::Acquire`, either side: one type's name in another's words.
-fn is_translation(source: &Source, index: usize) -> bool {
-    if source.stands(index + 1, &["=", ">"]) {
-        return true;
-    }
-    let arrow = (2..=7)
-        .find(|back| source.before(index, *back) == "=" && source.before(index, *back - 1) == ">");
-    arrow.is_some_and(|back| source.before(index, back + 1) == source.token(index))
+/// A whole word, in a value: what is imported by its own name is not used so here.
+fn is_used(code: &str, name: &str) -> bool {
+    !code.trim_start().starts_with("use ")
+        && TYPES.iter().any(|of| {
+            let name = format!("{of}{name}");
+            let mut ends = code.match_indices(&name).map(|(at, _)| at + name.len());
+            ends.any(|end| !code[end..].starts_with(char::is_alphanumeric))
+        })
 }
 
 /// The text of all comments that may explain code on the line, as one line.
-fn comment_above(source: &Source, line: usize) -> String {
-    let function = source.function(line);
-    let floor = function.map_or(1, |function| header(source, function.first));
-    let short = function.is_some_and(|f| f.last - f.first < SHORT_FUNCTION_LINES);
-    let mut first = if short { floor } else { line.saturating_sub(REACH_LINES).max(floor) };
-    while first > floor && source.is_comment_only(first) && source.is_comment_only(first - 1) {
+fn comment_above(lines: &[&str], line: usize) -> String {
+    let head = (0..line).rev().find(|index| is_function(lines[*index])).unwrap_or(0);
+    let floor = (0..head).rev().find(|index| !belongs(lines[*index])).map_or(0, |above| above + 1);
+    let indent = lines[head].len() - lines[head].trim_start().len();
+    let is_end = |text: &&str| text.trim_start() == "}" && text.len() == indent + 1;
+    let is_short = lines[head..].iter().take(SHORT_FUNCTION_LINES + 1).any(|text| is_end(&text));
+    let reach = line.saturating_sub(REACH_LINES + 1).max(floor);
+    let mut first = if is_short { floor } else { reach };
+    while first > floor && is_comment(lines[first]) && is_comment(lines[first - 1]) {
         first -= 1;
     }
-    let parts = source.comments().range(first..=line);
-    let words =
-        parts.flat_map(|(_, text)| text.trim_start_matches(['/', '!', '*', ' ']).split(' '));
+    let comments = lines[first..line].iter().map(|text| parts(text).1);
+    let words = comments.flat_map(|text| text.trim_start_matches(['/', '!', ' ']).split(' '));
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Where the comments and attributes above a function begin.
-fn header(source: &Source, first: usize) -> usize {
-    let belongs = |line: usize| {
-        source.is_comment_only(line)
-            || source.first_token(line).is_some_and(|index| source.token(index) == "#")
-    };
-    let mut line = first;
-    while line > 1 && belongs(line - 1) {
-        line -= 1;
-    }
-    line
+fn is_function(line: &str) -> bool {
+    let words = parts(line).0.trim_start();
+    let of = |word: &str| matches!(word, "const" | "async" | "unsafe") || word.starts_with("pub");
+    words.split(' ').find(|word| !of(word)) == Some("fn")
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+/// To the function below it: a comment or an attribute.
+fn belongs(line: &str) -> bool {
+    is_comment(line) || line.trim_start().starts_with("#[")
 }
 
 fn has_partner(comment: &str) -> bool {

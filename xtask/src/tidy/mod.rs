@@ -1,76 +1,31 @@
-//! The house rules that the compiler does not check, over all files that git tracks.
+//! The house rules that neither clippy nor cargo-deny can check, over all files that git tracks.
 //!
-//! A rule reads a `Tree` (file texts, already split into tokens and comments by `source`, and the
-//! packages from `cargo metadata`) and returns `Violation`s; it touches no disk, so that `tests`
-//! can show for each rule what fails and what passes. Three rules are ratcheted (`ratchet`): a
-//! checked-in count per file that may only go down.
+//! A rule reads a `Tree` (paths and texts) and returns `Violation`s; it touches no disk, so that
+//! `tests` can show for each rule what fails and what passes. Rules read lines, not tokens: they
+//! are good for code that rustfmt has laid out. Which crate may depend on which is in `deny.toml`.
 
-mod arrows;
 mod atomics;
+mod lines;
 mod links;
 mod promises;
-mod ratchet;
-mod source;
 #[cfg(test)]
 mod tests;
-mod text;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
-
 use crate::run;
-use ratchet::Ratchet;
-use source::Source;
-
-/// Where the ratchet's table lies.
-const RATCHET: &str = "xtask/tidy-ratchet.txt";
-
-/// What to do with the ratchet's table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bless {
-    No,
-    /// Lower its entries to the present counts.
-    Down,
-    /// Take the present counts, higher ones too.
-    Raise,
-}
-
-impl Bless {
-    /// From the words of the command line; `None` is wrong usage.
-    pub fn parse(words: &[&str]) -> Option<Self> {
-        match words {
-            [] => Some(Self::No),
-            ["--bless"] => Some(Self::Down),
-            ["--bless", "--raise"] | ["--raise", "--bless"] => Some(Self::Raise),
-            _ => None,
-        }
-    }
-}
 
 /// Checks the working tree; prints every violation.
-pub fn run(bless: Bless) -> Result<(), String> {
-    let root = run::root();
-    let tree = Tree::read(&root)?;
-    let table = fs::read_to_string(root.join(RATCHET)).unwrap_or_default();
-    let mut ratchet = Ratchet::parse(&table)?;
-    if bless != Bless::No {
-        ratchet.bless(&ratchet::measure(&tree), bless == Bless::Raise);
-        let path = root.join(RATCHET);
-        fs::write(&path, ratchet.print()).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    let report = check(&tree, &ratchet);
-    for violation in &report.violations {
+pub fn run() -> Result<(), String> {
+    let tree = Tree::read(&run::root())?;
+    let violations = check(&tree);
+    for violation in &violations {
         println!("{violation}");
     }
-    for notice in &report.notices {
-        println!("note: {notice}");
-    }
     let files = tree.files.len();
-    match report.violations.len() {
+    match violations.len() {
         0 => {
             println!("tidy: {files} files are clean");
             Ok(())
@@ -104,23 +59,15 @@ pub fn promises(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Every rule over the tree.
-fn check(tree: &Tree, ratchet: &Ratchet) -> Report {
+/// Every rule over the tree, in the order of files and lines.
+fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
-    arrows::check(tree, &mut violations);
     atomics::check(tree, &mut violations);
-    text::check(tree, &mut violations);
+    lines::check(tree, &mut violations);
     promises::check(tree, &mut violations);
     links::check(tree, &mut violations);
-    let notices = ratchet.check(&ratchet::measure(tree), &mut violations);
     violations.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
-    Report { violations, notices }
-}
-
-/// What `check` found.
-struct Report {
-    violations: Vec<Violation>,
-    notices: Vec<String>,
+    violations
 }
 
 /// One place that breaks one rule.
@@ -143,26 +90,14 @@ impl std::fmt::Display for Violation {
 /// All that the rules may look at.
 struct Tree {
     files: Vec<File>,
-    packages: Vec<Package>,
 }
 
 struct File {
     /// From the workspace's directory, with `/`.
     path: String,
     text: String,
-    source: Option<Source>,
-    /// Whether the whole file is test code.
-    test: bool,
-}
-
-/// One package of the workspace.
-struct Package {
-    name: String,
-    manifest: String,
-    /// Names of all dependencies, of every kind, that lie in the workspace.
-    dependencies: Vec<String>,
-    /// Paths of `lib.rs`, `main.rs` and other crate roots of libraries and binaries.
-    roots: Vec<String>,
+    /// The first line, from 1, of what only tests are built with; 1 in a file of tests.
+    tests_line: usize,
 }
 
 impl Tree {
@@ -174,61 +109,60 @@ impl Tree {
                 files.push((path, text));
             }
         }
-        Ok(Self::of(files, packages(root)?))
+        Ok(Self::of(files))
     }
 
-    fn of(files: Vec<(String, String)>, packages: Vec<Package>) -> Self {
-        let mut files: Vec<File> = files
-            .into_iter()
-            .map(|(path, text)| {
-                let source = path.ends_with(".rs").then(|| Source::parse(&text));
-                File { path, text, source, test: false }
-            })
-            .collect();
-        let modules = test_modules(&files);
-        for file in &mut files {
-            file.test = is_test_path(&file.path)
-                || file.source.as_ref().is_some_and(|source| source.all_test)
-                || modules.iter().any(|module| {
-                    let rest = file.path.strip_prefix(module.as_str());
-                    rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-                });
-        }
-        Self { files, packages }
+    fn of(files: Vec<(String, String)>) -> Self {
+        let files = files.into_iter().map(|(path, text)| {
+            let tests_line = match is_test_path(&path) {
+                true => 1,
+                false => tests_line(&text),
+            };
+            File { path, text, tests_line }
+        });
+        Self { files: files.collect() }
     }
 
-    /// All Rust files with their tokens.
-    fn sources(&self) -> impl Iterator<Item = (&File, &Source)> {
-        self.files.iter().filter_map(|file| Some((file, file.source.as_ref()?)))
+    fn sources(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 }
 
 impl File {
-    /// Whether the line is test code: the whole file, or a `#[cfg(test)]` item around the line.
-    fn is_test(&self, line: usize) -> bool {
-        self.test || self.source.as_ref().is_some_and(|source| source.is_test(line))
+    /// Lines without their comments, counted from 1.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(index, line)| (index + 1, parts(line).0))
     }
 }
 
 fn is_test_path(path: &str) -> bool {
     let mut parts = path.split('/');
-    path.ends_with("/tests.rs") || parts.any(|part| matches!(part, "tests" | "benches" | "fuzz"))
+    path.ends_with("/tests.rs")
+        || parts.any(|part| matches!(part, "tests" | "benches" | "examples"))
 }
 
-/// Paths, without `.rs`, of the modules that are declared `#[cfg(test)] mod name;`.
-fn test_modules(files: &[File]) -> BTreeSet<String> {
-    let mut modules = BTreeSet::new();
-    for file in files {
-        let Some(source) = &file.source else { continue };
-        let (directory, name) = file.path.rsplit_once('/').unwrap_or((".", &file.path));
-        for module in &source.test_modules {
-            modules.insert(match name {
-                "lib.rs" | "main.rs" | "mod.rs" => format!("{directory}/{module}"),
-                _ => format!("{directory}/{}/{module}", name.trim_end_matches(".rs")),
-            });
-        }
+/// Where the module of tests begins at a file's end; behind the end where there is none.
+fn tests_line(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.contains(&"#![cfg(test)]") {
+        return 1;
     }
-    modules
+    let is_tests = |line: &&str| line.starts_with("mod ") && line.ends_with('{');
+    let begins = |index: &usize| {
+        let (line, rest) = (lines[*index], &lines[*index + 1..]);
+        let item = rest.iter().find(|line| !line.starts_with("#["));
+        line.starts_with("#[cfg(") && line.contains("test") && item.is_some_and(is_tests)
+    };
+    let index = (0..lines.len()).find(begins);
+    index.map_or(lines.len() + 1, |index| index + 1)
+}
+
+/// A line's code and its comment.
+fn parts(line: &str) -> (&str, &str) {
+    let is_comment =
+        |at: &usize| !line[..*at].ends_with(':') && line[..*at].matches('"').count() % 2 == 0;
+    let at = line.match_indices("//").map(|(at, _)| at).find(is_comment);
+    line.split_at(at.unwrap_or(line.len()))
 }
 
 fn tracked(root: &Path) -> Result<Vec<String>, String> {
@@ -244,52 +178,4 @@ fn tracked(root: &Path) -> Result<Vec<String>, String> {
     }
     let names = String::from_utf8_lossy(&output.stdout);
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
-}
-
-fn packages(root: &Path) -> Result<Vec<Package>, String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .current_dir(root)
-        .output()
-        .map_err(|e| format!("cannot start cargo: {e}"))?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("cargo metadata failed: {}", why.trim()));
-    }
-    let metadata: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|e| format!("cargo metadata is not JSON: {e}"))?;
-    Ok(packages_of(&metadata))
-}
-
-fn packages_of(metadata: &Value) -> Vec<Package> {
-    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
-    let root = text(metadata, "workspace_root");
-    let inside = |path: &str| {
-        let path = path.strip_prefix(&root).unwrap_or(path);
-        path.trim_start_matches('/').to_owned()
-    };
-    let is_root = |target: &Value| {
-        let kinds = list(target, "kind");
-        kinds.iter().filter_map(Value::as_str).any(|kind| kind == "bin" || kind.contains("lib"))
-    };
-    let package = |package: &Value| {
-        let dependencies = list(package, "dependencies");
-        let targets = list(package, "targets");
-        let ours = |dependency: &&Value| {
-            dependency["path"].as_str().is_some_and(|path| path.starts_with(&root))
-        };
-        Package {
-            name: text(package, "name"),
-            manifest: inside(&text(package, "manifest_path")),
-            dependencies: dependencies.iter().filter(ours).map(|d| text(d, "name")).collect(),
-            roots: targets
-                .iter()
-                .filter(|t| is_root(t))
-                .map(|t| inside(&text(t, "src_path")))
-                .collect(),
-        }
-    };
-    list(metadata, "packages").iter().map(package).collect()
 }
