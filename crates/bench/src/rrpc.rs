@@ -14,7 +14,7 @@ use rackpool::{FabricChoice, FetchMode, Handle, Options as PoolOptions, Placemen
 use rackpool::{RackId, RrpcThreshold};
 use rackpool_core::GAddr;
 use rackpool_core::addr::Generation;
-use rackpool_core::rrpc::{INLINE_BYTES_MAX, Probe, THRESHOLD_PAPER_BYTES, threshold};
+use rackpool_core::rrpc::{INLINE_BYTES_MAX, LinkProbe, THRESHOLD_PAPER_BYTES, threshold};
 use rackpool_core::seam::WorkStatus;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
@@ -142,7 +142,7 @@ impl Run {
                 }
             }
             if let [Some(inline_ns), Some(two_steps_ns), ..] = ns {
-                probes.push(Probe { bytes: bytes as u32, inline_ns, two_steps_ns });
+                probes.push(LinkProbe { bytes: bytes as u32, inline_ns, two_steps_ns });
             }
             steps.begin(&format!("rpc_write_back_over_rpc_then_read_{bytes}B"));
             rows.push(self.modes(bytes)?);

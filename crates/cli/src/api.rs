@@ -315,17 +315,17 @@ impl Watch {
     }
 
     /// Orders that a rack is drained; what it is now.
-    pub fn drain(&mut self, rack: RackId) -> Result<Standing> {
+    pub fn drain(&mut self, rack: RackId) -> Result<RackState> {
         Ok(self.monitor.drain(rack)?)
     }
 
     /// Orders that a draining rack serves again.
-    pub fn undrain(&mut self, rack: RackId) -> Result<Standing> {
+    pub fn undrain(&mut self, rack: RackId) -> Result<RackState> {
         Ok(self.monitor.undrain(rack)?)
     }
 
     /// Gives up a dead rack.
-    pub fn forget(&mut self, rack: RackId) -> Result<Standing> {
+    pub fn forget(&mut self, rack: RackId) -> Result<RackState> {
         Ok(self.monitor.forget(rack)?)
     }
 

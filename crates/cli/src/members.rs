@@ -2,7 +2,7 @@
 //! that change it. In: the master's address and a rack. Out: a table or one line; progress on a
 //! terminal, on standard error.
 
-use crate::api::{Member, RackId, Standing, Watch};
+use crate::api::{Member, RackId, RackState, Watch};
 use crate::args::{DrainArgs, ForgetArgs, RacksArgs, UndrainArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Level, log};
@@ -67,12 +67,12 @@ pub fn drain(args: &DrainArgs) -> Result<()> {
     let mut watch = Watch::open(&args.at)?;
     let rack = RackId(args.rack);
     let standing = watch.drain(rack)?;
-    if standing == Standing::Draining && !args.no_wait {
+    if standing == RackState::Draining && !args.no_wait {
         wait(&mut watch, rack, args.timeout)?;
         return output::print(&format!("rack {rack} has left the pool\n"));
     }
     output::print(&match standing {
-        Standing::Left => format!("rack {rack} has left the pool\n"),
+        RackState::Left => format!("rack {rack} has left the pool\n"),
         _ => format!("rack {rack} is {}\n", standing.name()),
     })
 }
@@ -90,18 +90,18 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
     loop {
         let now = shards(watch, rack)?;
         bar.set_position(first.saturating_sub(pages(&now)) * page_bytes);
-        match Standing::of_shards(now.iter().map(|member| member.standing)) {
-            Standing::Left => {
+        match RackState::of_shards(now.iter().map(|member| member.standing)) {
+            RackState::Left => {
                 bar.finish_and_clear();
                 return Ok(());
             }
-            Standing::Draining => {}
+            RackState::Draining => {}
             other => {
                 let reason = format!("rack {rack} is {} by somebody else's order", other.name());
                 return Err(Failure::new("interrupted", reason));
             }
         }
-        let waits_for = |one: &Member| one.standing == Standing::Draining && !one.info.alive;
+        let waits_for = |one: &Member| one.standing == RackState::Draining && !one.info.alive;
         let is_dead = now.iter().any(waits_for);
         if is_dead && !was_dead {
             let text = "its daemon is dead: the drain goes on when it is back";
@@ -166,7 +166,7 @@ pub fn forget(args: &ForgetArgs) -> Result<()> {
     let before = shards(&mut watch, rack)?;
     let pages: u64 = before.iter().map(|member| member.pages).sum();
     let bytes = pages << before[0].info.page_shift;
-    if before.iter().all(|member| member.standing == Standing::Lost) {
+    if before.iter().all(|member| member.standing == RackState::Lost) {
         return output::print(&format!("rack {rack} is lost already: {pages} pages\n"));
     }
     if before.iter().any(|member| member.info.alive) {

@@ -2,7 +2,7 @@
 //! master's address and an interval. Out: one table a look, in place on a terminal, one below the
 //! other in a pipe; rates are differences between two looks. Stops at a signal.
 
-use crate::api::{Sample, Standing, Watch};
+use crate::api::{RackState, Sample, Watch};
 use crate::args::TopArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
@@ -181,7 +181,7 @@ fn row(now: &Sample, index: usize, before: Option<&Sample>) -> [String; HEADS.le
     let standing = now.master.standings.get(&rack.rack.0);
     let state = match (rack.alive, &rack.daemon) {
         (false, _) => "dead",
-        (true, Some(_)) if standing == Some(&Standing::Draining) => "draining",
+        (true, Some(_)) if standing == Some(&RackState::Draining) => "draining",
         (true, None) => "silent",
         (true, Some(_)) => "alive",
     };

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// What a rack is to its pool. The master stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum RackState {
     #[default]
     Serving,
     /// It takes none, and its pages go to other racks.
@@ -28,35 +28,35 @@ pub enum Standing {
     Lost,
 }
 
-impl Standing {
+impl RackState {
     /// What a rack is whose shards are this: what the one is that has the longest way to go.
-    pub fn of_shards(shards: impl IntoIterator<Item = Standing>) -> Standing {
-        let way_to_go = |standing: &Standing| match standing {
-            Standing::Left => 0,
-            Standing::Lost => 1,
-            Standing::Serving => 2,
-            Standing::Draining => 3,
+    pub fn of_shards(shards: impl IntoIterator<Item = RackState>) -> RackState {
+        let way_to_go = |standing: &RackState| match standing {
+            RackState::Left => 0,
+            RackState::Lost => 1,
+            RackState::Serving => 2,
+            RackState::Draining => 3,
         };
         shards.into_iter().max_by_key(way_to_go).unwrap_or_default()
     }
 
     /// All of them, in order.
-    pub const ALL: [Standing; 4] =
-        [Standing::Serving, Standing::Draining, Standing::Left, Standing::Lost];
+    pub const ALL: [RackState; 4] =
+        [RackState::Serving, RackState::Draining, RackState::Left, RackState::Lost];
 
     /// A word for people and counters.
     pub fn name(self) -> &'static str {
         match self {
-            Standing::Serving => "serving",
-            Standing::Draining => "draining",
-            Standing::Left => "left",
-            Standing::Lost => "lost",
+            RackState::Serving => "serving",
+            RackState::Draining => "draining",
+            RackState::Left => "left",
+            RackState::Lost => "lost",
         }
     }
 
     /// Whether the pool counts on the rack.
     pub fn is_member(self) -> bool {
-        matches!(self, Standing::Serving | Standing::Draining)
+        matches!(self, RackState::Serving | RackState::Draining)
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Member {
     /// The rack, with its present or last region.
     pub info: RackInfo,
     /// What it is to the pool.
-    pub standing: Standing,
+    pub standing: RackState,
     /// Pages of the directory that live there.
     pub pages: u64,
     /// Pages of the directory that lived there and are lost.
@@ -96,7 +96,7 @@ pub enum MemberAnswer {
     /// To `List`, by number.
     List(Vec<Member>),
     /// To all others, and to a daemon's heartbeat: what the rack is now.
-    Standing(Standing),
+    RackState(RackState),
     /// To `Load`.
     Load(PoolLoad),
 }

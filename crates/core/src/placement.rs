@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 pub use hot::{HotDecision, HotPages, OwnRoom};
 pub use idle::HISTORY_WINDOWS;
 pub use name::PolicyNameError;
-pub use recorder::{Entry, LogPiece, Pick, Recorder, Replay, ReplayError, entries_of};
+pub use recorder::{LogPiece, Pick, RecordedEvent, Recorder, Replay, ReplayError, entries_of};
 
 /// A pool's policy. As text: `local-first`, `alternate`, `random`, `round-robin`, `least-loaded`,
 /// `smart-idle`, `even`, or an order and a choice such as `alternate+smart-idle`. A choice alone is

@@ -107,7 +107,7 @@ impl EntryWord {
 
 /// Where a replica is, for those who write to its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ReplicaLocation {
     pub rack: RackId,
     /// Its entry's word.
     pub word: GAddr,
@@ -129,7 +129,7 @@ pub struct Poll {
     /// Replicas that it has closed for good, or could not make.
     pub gone: Vec<PageId>,
     /// Replicas that it has made.
-    pub made: Vec<(PageId, Place)>,
+    pub made: Vec<(PageId, ReplicaLocation)>,
 }
 
 /// What a home tells a keeper.
@@ -190,7 +190,7 @@ pub struct Sharers {
     /// The page's key for which this holds: as long as it is valid, there are no other replicas.
     pub key: Generation,
     /// Its replicas. None: the home has to write.
-    pub places: Vec<Place>,
+    pub places: Vec<ReplicaLocation>,
 }
 
 /// What a daemon has done about replicas since it started, as home and as their rack.

@@ -23,7 +23,7 @@ pub const CALLS_MAX: usize = 32;
 pub const PROBE_BYTES: [u32; 3] = [64, 1 << 10, 4 << 10];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Extent {
+pub enum FetchExtent {
     /// So many bytes, within one page.
     Bytes(u64),
     /// The object that begins there, whose length its home knows.
@@ -33,7 +33,7 @@ pub enum Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     pub addr: GAddr,
-    pub extent: Extent,
+    pub extent: FetchExtent,
     /// Up to this length the answer carries it, bytes; more than [`INLINE_BYTES_MAX`] is never
     /// carried.
     pub inline_bytes_max: u32,
@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for Bytes {
 
 /// What one length costs on a link, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct LinkProbe {
     /// The length, bytes.
     pub bytes: u32,
     /// A call whose answer carries the data.
@@ -108,7 +108,7 @@ pub struct Probe {
 /// the last of the lengths, in ascending order, up to which carrying was never slower, and from
 /// there on towards the first where it was, in proportion to the two differences. Without a
 /// measurement the paper's.
-pub fn threshold(probes: &[Probe]) -> u32 {
+pub fn threshold(probes: &[LinkProbe]) -> u32 {
     let mut last: Option<(u32, u64)> = None;
     for probe in probes {
         if probe.inline_ns <= probe.two_steps_ns {
@@ -140,8 +140,8 @@ mod tests {
     use super::*;
     use crate::wire::{decode, encode_vec};
 
-    fn probe(bytes: u32, inline_ns: u64, two_steps_ns: u64) -> Probe {
-        Probe { bytes, inline_ns, two_steps_ns }
+    fn probe(bytes: u32, inline_ns: u64, two_steps_ns: u64) -> LinkProbe {
+        LinkProbe { bytes, inline_ns, two_steps_ns }
     }
 
     #[test]

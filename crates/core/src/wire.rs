@@ -8,7 +8,7 @@ mod join;
 mod proxied;
 mod stats;
 
-pub use agent::{AgentHears, AgentSays, HostProcess, HostTag};
+pub use agent::{AgentEvent, AgentRequest, HostProcess, HostTag};
 pub use audit::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::layout::AllocationKind;
 use crate::member::{
-    BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing,
+    BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, RackState,
 };
 use crate::placement::{LogPiece, Order};
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
@@ -48,7 +48,7 @@ pub struct PageHome {
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageKeep {
+pub struct PageMetadata {
     /// log2 of the object size of a slab page; 0 for a whole page.
     pub shift: u8,
     /// What its allocations are for.
@@ -169,7 +169,7 @@ pub enum Request {
         /// The new frame's generation, as `MoveIn` answered.
         generation: Generation,
         /// What the old home knows of the page.
-        keep: PageKeep,
+        keep: PageMetadata,
     },
     /// To either rack: the move is over, done or given up. The old home asks the directory whose
     /// the page is and opens it again or frees its frame; the new one gives up a frame that was
@@ -348,7 +348,7 @@ pub enum Reply {
     Shut {
         /// The key under which it is read.
         key: Generation,
-        keep: PageKeep,
+        keep: PageMetadata,
     },
     /// To `MoveCommit`: the new home.
     Moved(PageHome),
@@ -557,7 +557,7 @@ pub enum MasterCall {
     /// told to free them. Numbers grow in the life of a region; the master takes each once.
     FreeElsewhere {
         /// In the order of their numbers; at most `DEBTS_MAX`.
-        debts: Vec<Orphan>,
+        debts: Vec<DeferredFree>,
     },
     /// From a daemon: what it is to free for others, as soon as there is something. Answered then,
     /// and a later one of the same connection takes its place.
@@ -565,7 +565,7 @@ pub enum MasterCall {
     /// From a daemon: it has noted these and frees them; the numbers of `Orphans`.
     OrphansTaken {
         /// At most `DUES_MAX`.
-        orphans: Vec<Orphan>,
+        orphans: Vec<DeferredFree>,
     },
     /// Answered with `Done` as soon as no page of a range of addresses is at home anywhere, and
     /// none is left to be freed.
@@ -578,7 +578,7 @@ pub enum MasterCall {
 
 /// An allocation that is to be freed by its home, whose address nobody knows any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Orphan {
+pub struct DeferredFree {
     /// A number that no other has: of the debtor's region to the master, of the pool from there.
     pub id: u64,
     pub addr: GAddr,
@@ -640,7 +640,7 @@ pub enum MasterAnswer {
         /// Pages of freed runs: freed and forgotten by `RemovePages`.
         pages: Vec<PageId>,
         /// Allocations: taken by `OrphansTaken`, then freed.
-        allocations: Vec<Orphan>,
+        allocations: Vec<DeferredFree>,
     },
 }
 
@@ -673,7 +673,7 @@ pub struct MasterStats {
     /// The name of the placement policy.
     pub placement: String,
     /// Racks that joined once and do not just serve.
-    pub standings: BTreeMap<u16, Standing>,
+    pub standings: BTreeMap<u16, RackState>,
     /// Whether changes are refused because the state's disk is full.
     pub storage_full: bool,
 }

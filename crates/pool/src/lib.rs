@@ -53,10 +53,10 @@ pub use pool::Pool;
 pub use rackpool_core::client::CoupledStats;
 pub use rackpool_core::client::Placement;
 pub use rackpool_core::layout::AllocationKind;
-pub use rackpool_core::member::{DrainReport, Member, Standing};
+pub use rackpool_core::member::{DrainReport, Member, RackState};
 pub use rackpool_core::placement::{LogPiece, Policy};
 pub use rackpool_core::policy::{
-    BalanceParams, BalanceRecord, DecisionRecord, Policy as Migration,
+    BalanceParams, BalanceRecord, DecisionRecord, MigrationPolicy as Migration,
 };
 pub use rackpool_core::wire::{
     AllocationPiece, AuditReply, AuditRequest, ChangingSession, DaemonStats, KindTotal,

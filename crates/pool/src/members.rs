@@ -8,7 +8,7 @@ use crate::monitor::Monitor;
 use rackpool_core::constants::BALANCES_MAX;
 use rackpool_core::member::{
     BalanceReply, BalanceRequest, DrainReply, DrainReport, DrainRequest, Member, MemberAnswer,
-    MemberCall, Standing,
+    MemberCall, RackState,
 };
 use rackpool_core::policy::BalanceRecord;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
@@ -58,14 +58,14 @@ impl Monitor {
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {
-    /// use rackpool::{Placement, RackId, Standing, cluster::Cluster, monitor::Monitor};
+    /// use rackpool::{Placement, RackId, RackState, cluster::Cluster, monitor::Monitor};
     /// let cluster = Cluster::start(2)?;
     /// let mut handle = cluster.pool(0)?.handle()?;
     /// let addr = handle.alloc(4096, Placement::Rack(RackId(1)))?;
     /// handle.write(addr, b"moves away")?;
     /// let mut monitor = Monitor::new(vec![cluster.master_addr()], 5_000)?;
     /// monitor.drain(RackId(1))?;
-    /// while monitor.members()?[1].standing != Standing::Left {
+    /// while monitor.members()?[1].standing != RackState::Left {
     ///     std::thread::sleep(std::time::Duration::from_millis(20));
     /// }
     /// assert_eq!(handle.explain(addr)?.rack, 0);
@@ -74,7 +74,7 @@ impl Monitor {
     ///
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` if it was declared lost.
-    pub fn drain(&mut self, rack: RackId) -> Result<Standing> {
+    pub fn drain(&mut self, rack: RackId) -> Result<RackState> {
         self.set_standing(rack, MemberCall::Drain)
     }
 
@@ -82,7 +82,7 @@ impl Monitor {
     ///
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` if it has left or was declared lost.
-    pub fn undrain(&mut self, rack: RackId) -> Result<Standing> {
+    pub fn undrain(&mut self, rack: RackId) -> Result<RackState> {
         self.set_standing(rack, MemberCall::Undrain)
     }
 
@@ -92,7 +92,7 @@ impl Monitor {
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` while the daemon is alive, or has not been
     /// dead for a lease, or if the rack has left.
-    pub fn forget(&mut self, rack: RackId) -> Result<Standing> {
+    pub fn forget(&mut self, rack: RackId) -> Result<RackState> {
         self.set_standing(rack, MemberCall::Forget)
     }
 
@@ -109,8 +109,8 @@ impl Monitor {
     }
 
     /// Gives an order to all shards of a rack, the living ones first, until one is refused; what
-    /// the rack is then ([`Standing::of_shards`]).
-    fn set_standing(&mut self, rack: RackId, order: fn(RackId) -> MemberCall) -> Result<Standing> {
+    /// the rack is then ([`RackState::of_shards`]).
+    fn set_standing(&mut self, rack: RackId, order: fn(RackId) -> MemberCall) -> Result<RackState> {
         let mut members = self.members()?;
         members.retain(|member| member.info.rack.same_rack(rack));
         members.sort_by_key(|member| !member.info.alive);
@@ -121,11 +121,11 @@ impl Monitor {
         let mut said = Vec::new();
         for shard in shards {
             said.push(match self.member_call(order(shard))? {
-                MemberAnswer::Standing(standing) => standing,
+                MemberAnswer::RackState(standing) => standing,
                 other => return Err(unexpected_answer(&MasterAnswer::Member(other))),
             });
         }
-        Ok(Standing::of_shards(said))
+        Ok(RackState::of_shards(said))
     }
 
     fn member_call(&mut self, call: MemberCall) -> Result<MemberAnswer> {

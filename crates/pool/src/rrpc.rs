@@ -11,8 +11,8 @@ use crate::handle::Handle;
 use crate::options::RrpcThreshold;
 use rackpool_core::client::{Access, Brought, Calls, LinkId, Operation, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
-    self, Bytes, Carried, Extent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES, PROBE_BYTES,
-    Probe, THRESHOLD_PAPER_BYTES,
+    self, Bytes, Carried, FetchExtent, Fetched, INLINE_BYTES_MAX, LinkProbe, OBJECT_PREFIX_BYTES,
+    PROBE_BYTES, THRESHOLD_PAPER_BYTES,
 };
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::LocalBuffer;
@@ -121,7 +121,7 @@ impl Handle {
         }
         let link = addrs.iter().find_map(|addr| self.client.guess(*addr));
         let inline = link.map_or(THRESHOLD_PAPER_BYTES, |link| self.threshold(link));
-        let said = self.run(&mut Calls::new(addrs, Extent::Object, inline))?;
+        let said = self.run(&mut Calls::new(addrs, FetchExtent::Object, inline))?;
         let mut objects = vec![Vec::new(); addrs.len()];
         let mut by_read = Vec::new();
         for (index, fetched) in said.into_iter().enumerate() {
@@ -181,8 +181,8 @@ impl Handle {
             return Err(Error::OutOfBounds { addr, bytes, limit_bytes });
         }
         let what = match mode {
-            FetchMode::Inline => What::Fetch(Extent::Bytes(bytes), INLINE_BYTES_MAX),
-            FetchMode::OneSidedRead => What::Fetch(Extent::Bytes(bytes), 0),
+            FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
+            FetchMode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
             FetchMode::WriteBack => What::FetchInto(bytes, 0),
         };
         self.before_others(GAddr::NULL, 0)?;
@@ -247,7 +247,7 @@ impl Handle {
     pub(crate) fn first_read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
         let bytes = to.len() as u64;
         let Some(link) = self.short_guess(addr, bytes) else { return Ok(false) };
-        let what = What::Fetch(Extent::Bytes(bytes), self.threshold(link));
+        let what = What::Fetch(FetchExtent::Bytes(bytes), self.threshold(link));
         self.links.tell_loss()?;
         self.give_locks_back();
         let call = Rpc::new(&self.client, addr, what);
@@ -294,7 +294,7 @@ impl Handle {
 
     /// Asks an object's home about it.
     fn call_object(&mut self, addr: GAddr, inline: u32, guess: bool) -> Result<Fetched> {
-        let what = What::Fetch(Extent::Object, inline);
+        let what = What::Fetch(FetchExtent::Object, inline);
         let mut call = match guess {
             true => Rpc::new(&self.client, addr, what),
             false => Rpc::without_guess(addr, what),
@@ -367,12 +367,12 @@ impl Handle {
 
     /// The least that each length cost, both ways by turns, and the least that it cost to look a
     /// page up and to read the first length there.
-    fn probe(&mut self, addr: GAddr) -> Result<(Vec<Probe>, u64)> {
+    fn probe(&mut self, addr: GAddr) -> Result<(Vec<LinkProbe>, u64)> {
         let page = self.client.geometry().page(addr);
         let start = self.client.geometry().join(page, 0);
         let fitting = PROBE_BYTES.iter().filter(|bytes| u64::from(**bytes) <= self.page_bytes());
-        let mut probes: Vec<Probe> = fitting
-            .map(|bytes| Probe { bytes: *bytes, inline_ns: u64::MAX, two_steps_ns: u64::MAX })
+        let mut probes: Vec<LinkProbe> = fitting
+            .map(|bytes| LinkProbe { bytes: *bytes, inline_ns: u64::MAX, two_steps_ns: u64::MAX })
             .collect();
         let mut buffer = vec![0; PROBE_BYTES[PROBE_BYTES.len() - 1] as usize];
         let (began_ns, mut lookup_ns) = (clock::now_ns(), u64::MAX);

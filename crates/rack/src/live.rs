@@ -7,7 +7,7 @@
 //!
 //! A recording is text, a line of JSON each: first `header`, then `counters` of the racks when it
 //! began, `entry` for each thing that the master's placement was told or chose
-//! ([`Entry`]), `gap` where some are missing, `heat` for each decision of a daemon about a page
+//! ([`RecordedEvent`]), `gap` where some are missing, `heat` for each decision of a daemon about a page
 //! with all counts that it was made of ([`DecisionRecord`]), and `counters` again at the end.
 
 mod predict;
@@ -15,7 +15,7 @@ mod predict;
 pub use predict::{PolicyRow, RackRow, Report};
 
 use rackpool_core::addr::RackId;
-use rackpool_core::placement::{Entry, Policy, Replay, ReplayError};
+use rackpool_core::placement::{Policy, RecordedEvent, Replay, ReplayError};
 use rackpool_core::policy::{self, DecisionRecord};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub enum RecordLine {
     /// The racks at the begin, and at the end.
     Counters(Counters),
     /// What placement was told, or chose.
-    Entry(Entry),
+    Entry(RecordedEvent),
     /// Entries are missing here; what follows begins with a chooser.
     Gap,
     /// A decision about a page.
@@ -131,7 +131,7 @@ pub struct Recording {
     pub header: RecordHeader,
     pub hash: u64,
     /// What placement was told, or chose, since the last gap.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RecordedEvent>,
     /// Choices that were made again.
     pub picks: u64,
     /// Decisions about pages that were made again.

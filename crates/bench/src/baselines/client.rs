@@ -192,7 +192,7 @@ struct Lane {
 pub struct ClientOver<E> {
     spec: Spec,
     system: System,
-    table: Option<Table>,
+    table: Option<KeyTable>,
     places: Places,
     number: u32,
     ends: Ends<E>,
@@ -268,7 +268,7 @@ impl<E: Wire> ClientOver<E> {
 
     fn ask(&mut self, lane: u8, key: u64, value: Option<&[u8]>) -> Result<()> {
         let value = value.map(<[u8]>::to_vec);
-        let request = Request { key, lane, value, client: self.number, peer: 0 }.encode();
+        let request = KvRequest { key, lane, value, client: self.number, peer: 0 }.encode();
         let exchange = self.system.exchange();
         if exchange.answer.is_write {
             // What says that an answer is there: its first byte, or an echo's last word.
@@ -410,7 +410,7 @@ impl<E: Wire> ClientOver<E> {
             }
             Then::Absent => Outcome::Absent,
             Then::Found => match (&*get, table) {
-                (Get::Table(lookup), Some(table)) => Outcome::Found(table.value(lookup, data)),
+                (Get::KeyTable(lookup), Some(table)) => Outcome::Found(table.value(lookup, data)),
                 _ => Outcome::Found(&[]),
             },
         };
@@ -453,7 +453,7 @@ impl<E: Wire> ClientOver<E> {
         let corrupt = Error::Corrupt { what: "its answer" };
         let is_echo = matches!(self.system, System::Echo(_));
         let (lane, outcome) = match (is_echo, answer) {
-            (true, _) => match Request::decode(answer, 0) {
+            (true, _) => match KvRequest::decode(answer, 0) {
                 Some(request) => (request.lane, Outcome::Echoed),
                 None => return Err(corrupt),
             },

@@ -180,7 +180,7 @@ struct Serving<F> {
     pages: Window,
     /// The table's part of it.
     memory: Window,
-    table: Option<Table>,
+    table: Option<KeyTable>,
     floor: F,
     present: Vec<bool>,
     came: Vec<Came>,
@@ -232,7 +232,7 @@ impl<F: Floor> Serving<F> {
                 Came::Joined(client) => self.present[client as usize] = true,
                 Came::Left(client) => self.forget(client),
                 Came::Message(client, message) => {
-                    let request = Request::decode(&message, 0);
+                    let request = KvRequest::decode(&message, 0);
                     if let Some(request) = request.filter(|request| request.client == client) {
                         self.answer(client, &request);
                     }
@@ -269,7 +269,7 @@ impl<F: Floor> Serving<F> {
         let found = [FIRST_BYTES, SLOT_BYTES as usize].into_iter().find_map(|bytes| {
             let slot = &mut self.slot[..bytes];
             self.pages.copy_out(end - bytes as u64, slot);
-            Request::in_slot(slot).and_then(|request| Request::decode(request, 0))
+            KvRequest::in_slot(slot).and_then(|request| KvRequest::decode(request, 0))
         });
         // The rest of it comes, or the client does not keep to the protocol.
         let Some(request) = found else { return };
@@ -279,7 +279,7 @@ impl<F: Floor> Serving<F> {
         }
     }
 
-    fn answer(&mut self, client: u32, request: &Request) {
+    fn answer(&mut self, client: u32, request: &KvRequest) {
         let lane = request.lane;
         if u32::from(lane) >= self.spec.window {
             return;

@@ -118,8 +118,8 @@ impl Spec {
 
     /// The sizes of its table; of an emulated one those that its table would have.
     #[must_use]
-    pub fn table(&self) -> Option<Table> {
-        Table::new(self.system(), self.keys, self.value_bytes)
+    pub fn table(&self) -> Option<KeyTable> {
+        KeyTable::new(self.system(), self.keys, self.value_bytes)
     }
 
     /// Whether answers come by WRITE.

@@ -3,7 +3,7 @@
 
 use crate::common::{Dir, Server, WITHIN, run, told};
 use rackpool_core::addr::{PageId, RackId};
-use rackpool_core::placement::{Entry, ReplayError};
+use rackpool_core::placement::{RecordedEvent, ReplayError};
 use rackpool_core::policy::{Decision, Reason};
 use rackpool_rack::live::{RecordLine, Recording, RecordingError, Report};
 use std::path::Path;

@@ -33,8 +33,8 @@ use crate::constants::{
 use crate::error::{Error, Result};
 use crate::layout::AllocationKind;
 use crate::replica::{
-    ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_UNTIL, Orders, Place, Poll,
-    ReplicaOrder, entry_offset,
+    ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_UNTIL, Orders, Poll,
+    ReplicaLocation, ReplicaOrder, entry_offset,
 };
 use crate::seam::{Mem, Mutation, Nanos, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{PageHome, Reply, Request};
@@ -80,7 +80,7 @@ pub struct Keeper {
     /// When that was sent first.
     sent: Option<Nanos>,
     gone: Vec<PageId>,
-    made: Vec<(PageId, Place)>,
+    made: Vec<(PageId, ReplicaLocation)>,
     /// What is to be done before the next poll.
     orders: VecDeque<ReplicaOrder>,
     /// Since when it waits for those who are at a replica.
@@ -386,7 +386,7 @@ impl Keeper {
             return;
         };
         let (rack, word) = (client.own_rack(), self.at(entry + ENTRY_WORD));
-        self.made.push((page, Place { rack, word, data, placement }));
+        self.made.push((page, ReplicaLocation { rack, word, data, placement }));
     }
 
     /// A replica could not be made, or its memory is given back.

@@ -22,7 +22,7 @@ use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
 use crate::constants::{MOVE_BITMAP_WORDS_MAX, MOVE_CHUNK_BYTES};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
-use crate::wire::{MasterAnswer, MasterCall, PageHome, PageKeep, Reply, Request, Resolved};
+use crate::wire::{MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, Resolved};
 
 /// Whom to tell if the move is given up.
 #[derive(Debug, Default)]

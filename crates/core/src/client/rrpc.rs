@@ -66,7 +66,7 @@ impl<M: Mem> Client<M> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Fetches; up to this length the answer carries the data, bytes.
-    Fetch(Extent, u32),
+    Fetch(FetchExtent, u32),
     /// Fetches so many bytes into the caller's buffer, piece 0, which is as long or longer; up to
     /// the second length the answer carries them.
     FetchInto(u64, u32),
@@ -168,7 +168,7 @@ impl Rpc {
             }
             (Reply::Fetched(mut fetched), What::Fetch(..) | What::FetchInto(..)) => {
                 let (extent, inline_bytes_max) = match &self.what {
-                    What::FetchInto(bytes, max) => (Extent::Bytes(*bytes), *max),
+                    What::FetchInto(bytes, max) => (FetchExtent::Bytes(*bytes), *max),
                     What::Fetch(extent, max) => (*extent, *max),
                     What::Store(_) => unreachable!("matched above"),
                 };
@@ -187,16 +187,16 @@ impl Rpc {
 }
 
 /// The answer carries what was asked for, and no more.
-fn check_fetched(fetched: &Fetched, extent: Extent, inline_bytes_max: u32) -> Result<()> {
+fn check_fetched(fetched: &Fetched, extent: FetchExtent, inline_bytes_max: u32) -> Result<()> {
     let length_fits = match extent {
-        Extent::Bytes(bytes) => fetched.bytes == bytes,
-        Extent::Object => true,
+        FetchExtent::Bytes(bytes) => fetched.bytes == bytes,
+        FetchExtent::Object => true,
     };
     let data_fits = match &fetched.carried {
         Carried::Inline(data) => {
             data.0.len() as u64 == fetched.bytes && data.0.len() as u64 <= inline_bytes_max.into()
         }
-        Carried::Written => extent != Extent::Object,
+        Carried::Written => extent != FetchExtent::Object,
         Carried::Not => true,
     };
     if length_fits && data_fits { Ok(()) } else { Err(unexpected("daemon", "a call for data")) }
@@ -246,7 +246,7 @@ impl<M: Mem> Operation<M> for Rpc {
 #[derive(Debug)]
 pub struct Calls<'a> {
     addrs: &'a [GAddr],
-    extent: Extent,
+    extent: FetchExtent,
     inline_bytes_max: u32,
     /// Which of them are not asked yet, the next one last.
     left: Vec<usize>,
@@ -255,7 +255,7 @@ pub struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     /// Fetches what is at each address; up to `inline_bytes_max` bytes the answer carries it.
-    pub fn new(addrs: &'a [GAddr], extent: Extent, inline_bytes_max: u32) -> Self {
+    pub fn new(addrs: &'a [GAddr], extent: FetchExtent, inline_bytes_max: u32) -> Self {
         let left = (0..addrs.len()).rev().collect();
         let inline_bytes_max = inline_bytes_max.min(INLINE_BYTES_MAX);
         Self { addrs, extent, inline_bytes_max, left, said: vec![None; addrs.len()] }

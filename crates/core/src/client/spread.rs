@@ -26,7 +26,7 @@ use crate::constants::{
     FABRIC_OUTSTANDING_MAX, REPLICA_PLACES_MAX, REPLICA_TRIES_MAX, SHARERS_MAX, STALE_RETRIES_MAX,
 };
 use crate::error::{Error, Result};
-use crate::replica::{EntryWord, Place};
+use crate::replica::{EntryWord, ReplicaLocation};
 use crate::seam::{Mem, Mutation, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{Reply, Request};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(super) struct Known(BTreeMap<PageId, KnownPage>);
 #[derive(Debug)]
 struct KnownPage {
     home: Home,
-    places: Vec<Place>,
+    places: Vec<ReplicaLocation>,
     /// So many writes are left to the home.
     by_home: u32,
     /// Whether the last write by it was done everywhere: else the home is asked again.
@@ -52,7 +52,7 @@ struct KnownPage {
 }
 
 impl Known {
-    fn note(&mut self, page: PageId, home: Home, places: Vec<Place>) {
+    fn note(&mut self, page: PageId, home: Home, places: Vec<ReplicaLocation>) {
         if self.0.len() >= SHARERS_MAX {
             self.0.clear();
         }
@@ -97,7 +97,7 @@ enum Sent {
 
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    place: Place,
+    place: ReplicaLocation,
     /// Where the entry's word and the bytes are.
     word: Option<Translation>,
     data: Option<Translation>,
@@ -257,7 +257,7 @@ impl Spread {
 }
 
 impl Target {
-    fn new(place: Place) -> Target {
+    fn new(place: ReplicaLocation) -> Target {
         Target { place, word: None, data: None, add: Sent::Not, copy: Sent::Not }
     }
 }

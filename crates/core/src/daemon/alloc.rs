@@ -21,7 +21,7 @@ use crate::constants::{
     BACKING_STEP_BYTES, BACKING_STEP_FRAMES_MAX, COMMIT_PAGES_MAX, RUN_PAGES_MAX,
 };
 use crate::copies;
-use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::frames::{FrameEntry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::slab::Class;
 use crate::daemon::{Daemon, World, back_metadata, set_table, slab, word_of};
@@ -43,7 +43,7 @@ pub(super) enum Progress {
 
 /// What is to become of a job's pages.
 #[derive(Debug)]
-enum Use {
+enum JobPurpose {
     /// One slab page; who waits for its objects.
     Slab { class: Class, waiters: Vec<Ticket> },
     /// A run of whole pages.
@@ -60,7 +60,7 @@ struct Job {
     backed: usize,
     queued: usize,
     committed: usize,
-    purpose: Use,
+    purpose: JobPurpose,
 }
 
 /// Jobs and those who wait for room.
@@ -156,7 +156,7 @@ impl Daemon {
         }
         let Some(shift) = slab::class_shift(&self.layout, ticket.bytes) else {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
-            return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
+            return self.new_pages(pages, JobPurpose::Run(*ticket), ticket, first, world);
         };
         // A page whose bitmap turns out to be damaged has no room from then on.
         let class = ticket.class(shift);
@@ -171,14 +171,16 @@ impl Daemon {
         let room = slab::capacity(&self.layout, shift) as usize;
         for job in self.allocations.jobs.values_mut() {
             match &mut job.purpose {
-                Use::Slab { class: other, waiters } if *other == class && waiters.len() < room => {
+                JobPurpose::Slab { class: other, waiters }
+                    if *other == class && waiters.len() < room =>
+                {
                     waiters.push(*ticket);
                     return Progress::Joined;
                 }
                 _ => {}
             }
         }
-        let purpose = Use::Slab { class, waiters: vec![*ticket] };
+        let purpose = JobPurpose::Slab { class, waiters: vec![*ticket] };
         self.new_pages(1, purpose, ticket, first, world)
     }
 
@@ -200,7 +202,7 @@ impl Daemon {
             let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
             coherence::writing(world.pages(), (at, 1 << shift), |pages| pages.zero(at, 1 << shift));
         }
-        let page = Entry::load_checked(world.private(), frame).page;
+        let page = FrameEntry::load_checked(world.private(), frame).page;
         let addr = self.frames.addr(page, offset);
         self.redo.set(taking.offset, taking.word);
         self.commit_allocated(ticket, word, addr, world);
@@ -245,7 +247,7 @@ impl Daemon {
     fn new_pages<W: World>(
         &mut self,
         count: u32,
-        purpose: Use,
+        purpose: JobPurpose,
         ticket: &Ticket,
         first: bool,
         world: &mut W,
@@ -293,7 +295,7 @@ impl Daemon {
     fn start_job<W: World>(
         &mut self,
         count: u32,
-        purpose: Use,
+        purpose: JobPurpose,
         ticket: &Ticket,
         world: &mut W,
     ) -> Result<()> {
@@ -305,11 +307,11 @@ impl Daemon {
         let first_generation = self.frames.take_generations(mem, count);
         let frames = self.frames.take(mem, count);
         let shift = match purpose {
-            Use::Slab { class, .. } => class.shift,
-            Use::Run(_) => 0,
+            JobPurpose::Slab { class, .. } => class.shift,
+            JobPurpose::Run(_) => 0,
         };
         for (index, frame) in frames.iter().enumerate() {
-            let entry = Entry {
+            let entry = FrameEntry {
                 page: PageId(first_page + index as u64),
                 generation: Generation(first_generation + index as u64),
                 state: FrameState::Pending,
@@ -356,7 +358,7 @@ impl Daemon {
     fn back_some<W: World>(&mut self, id: u64, budget: usize, world: &mut W) -> Result<usize> {
         let job = self.allocations.jobs.get_mut(&id).expect("fail_job takes it off the queue");
         let frame = job.frames[job.backed];
-        if let Use::Slab { class, .. } = job.purpose {
+        if let JobPurpose::Slab { class, .. } = job.purpose {
             let offset = self.layout.bitmap_offset(FrameIndex(frame));
             let bytes = slab::bitmap_bytes(&self.layout, class.shift);
             back_metadata(world, offset, bytes)?;
@@ -407,8 +409,10 @@ impl Daemon {
         }
         let job = self.allocations.jobs.remove(&id).expect("it was found above");
         match job.purpose {
-            Use::Slab { class, ref waiters } => self.finish_slab(&job, class, waiters, world),
-            Use::Run(ref ticket) => self.finish_run(&job, ticket, world),
+            JobPurpose::Slab { class, ref waiters } => {
+                self.finish_slab(&job, class, waiters, world)
+            }
+            JobPurpose::Run(ref ticket) => self.finish_run(&job, ticket, world),
         }
     }
 
@@ -424,7 +428,7 @@ impl Daemon {
             world.private().met(Race::JobOutlivedRequest);
             return self.start_freeing(&job.frames, None, world);
         }
-        let entry = Entry::load_checked(world.private(), frame);
+        let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), job.first_generation);
         self.slabs.insert_fresh(frame, class);
@@ -453,13 +457,13 @@ impl Daemon {
                 return self.answer(ticket, Err(error), world);
             }
         };
-        let entry = Entry::load_checked(world.private(), job.frames[0]);
+        let entry = FrameEntry::load_checked(world.private(), job.frames[0]);
         let addr = self.frames.addr(PageId(job.first_page), 0);
         self.redo.set(state_offset(job.frames[0]), entry.state_word(FrameState::Home));
         self.commit_allocated(ticket, word, addr, world);
         for (index, frame) in job.frames.iter().enumerate() {
             if index > 0 {
-                let entry = Entry { first: false, span: index as u32, ..entry };
+                let entry = FrameEntry { first: false, span: index as u32, ..entry };
                 copies::store(
                     world.private(),
                     state_offset(*frame),
@@ -485,8 +489,8 @@ impl Daemon {
         self.calls.forget_job(id);
         self.start_freeing(&job.frames, None, world);
         let tickets = match job.purpose {
-            Use::Slab { waiters, .. } => waiters,
-            Use::Run(ticket) => vec![ticket],
+            JobPurpose::Slab { waiters, .. } => waiters,
+            JobPurpose::Run(ticket) => vec![ticket],
         };
         for ticket in tickets {
             self.answer(&ticket, Err(error.clone()), world);

@@ -16,17 +16,17 @@ use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::audit::Audits;
 use crate::daemon::balance::Balancing;
-use crate::daemon::calls::Calls;
-use crate::daemon::frames::{Entry, Frames, state_offset};
+use crate::daemon::calls::MasterCalls;
+use crate::daemon::deferred_free::DeferredFrees;
+use crate::daemon::drain::DrainState;
+use crate::daemon::frames::{FrameEntry, Frames, state_offset};
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
-use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
-use crate::daemon::orphans::Orphans;
 use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
-use crate::daemon::replica_room::Rooms;
+use crate::daemon::replica_quota::ReplicaQuotas;
 use crate::daemon::replicas::Replicas;
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::Sessions;
@@ -167,7 +167,7 @@ impl Daemon {
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
-        let orphans = Orphans::load(mem)?;
+        let orphans = DeferredFrees::load(mem)?;
         let audits = Audits::load(mem)?;
         let epoch = copies::load(mem, StateWord::Epoch.offset())?.wrapping_add(1);
         copies::store(mem, StateWord::Epoch.offset(), epoch);
@@ -182,15 +182,15 @@ impl Daemon {
             sessions,
             locks,
             heat: Heat::off(),
-            leaving: Leaving::default(),
+            leaving: DrainState::default(),
             balancing: Balancing::default(),
             allocations: Allocations::new(),
             freeing: Freeing::default(),
-            calls: Calls::new(),
+            calls: MasterCalls::new(),
             moves: Moves::default(),
             orphans,
             replicas: Replicas::default(),
-            rooms: Rooms::default(),
+            rooms: ReplicaQuotas::default(),
             quota: Quota::default(),
             audits,
             allocated_bytes: 0,
@@ -220,11 +220,11 @@ impl Daemon {
         let generation_next = copies::load(mem, StateWord::GenerationNext.offset())?;
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
-            if !Entry::is_readable(mem, frame) {
+            if !FrameEntry::is_readable(mem, frame) {
                 self.frames.damaged.insert(frame);
                 continue;
             }
-            let entry = Entry::load(mem, frame)?;
+            let entry = FrameEntry::load(mem, frame)?;
             match entry.state {
                 FrameState::Free => {
                     self.frames.free.insert(frame);
@@ -262,7 +262,7 @@ impl Daemon {
         let mut leaving = Vec::new();
         let mut head = Head { page: 0, pages: 0, stays: false };
         for (page, frame) in pages {
-            let entry = Entry::load(world.private(), frame)?;
+            let entry = FrameEntry::load(world.private(), frame)?;
             if matches!(entry.state, FrameState::Arriving | FrameState::Departing) {
                 settle_table(world, frame, 0);
                 self.settle_move(frame, &entry, world);
@@ -318,8 +318,8 @@ impl Daemon {
     /// Runs that were being freed: their pages in other racks are to be freed there. Those that
     /// this rack has forgotten already are unknown to the master as well.
     fn hold_first_pages<M: Mem>(&mut self, leaving: &[u32], mem: &M) {
-        let entries: Vec<(u32, Entry)> =
-            leaving.iter().map(|frame| (*frame, Entry::load_checked(mem, *frame))).collect();
+        let entries: Vec<(u32, FrameEntry)> =
+            leaving.iter().map(|frame| (*frame, FrameEntry::load_checked(mem, *frame))).collect();
         let here: BTreeSet<PageId> = entries.iter().map(|(_, entry)| entry.page).collect();
         for (frame, entry) in entries.iter().filter(|(_, entry)| entry.first && entry.shift == 0) {
             let run = entry.page.0 + 1..entry.page.0 + u64::from(entry.span);
@@ -331,7 +331,7 @@ impl Daemon {
     }
 
     /// Puts a page that stays into the indexes.
-    fn keep_page<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) -> Result<()> {
+    fn keep_page<W: World>(&mut self, frame: u32, entry: &FrameEntry, world: &W) -> Result<()> {
         let owner = entry.owner.0;
         if owner != 0 && entry.first {
             self.frames.owned.insert((owner, frame));

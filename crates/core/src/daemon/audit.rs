@@ -12,7 +12,7 @@ use crate::constants::{
     AUDIT_FRAMES_MAX, AUDIT_PIECES_MAX, AUDIT_WATCHES_MAX, AUDIT_WORDS_MAX, SLOTS_MAX,
 };
 use crate::copies;
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
@@ -169,7 +169,7 @@ impl Daemon {
                 return Ok(AuditReply::Pieces { pieces, totals, next });
             }
             // A damaged entry is nobody's.
-            let Ok(entry) = Entry::load(world.private(), frame) else { continue };
+            let Ok(entry) = FrameEntry::load(world.private(), frame) else { continue };
             if entry.state != FrameState::Home {
                 continue;
             }
@@ -204,7 +204,7 @@ impl Daemon {
         Ok(AuditReply::Pieces { pieces, totals: totals.to_vec(), next })
     }
 
-    fn add_to_totals(&self, frame: u32, entry: &Entry, totals: &mut [KindTotal]) {
+    fn add_to_totals(&self, frame: u32, entry: &FrameEntry, totals: &mut [KindTotal]) {
         // Versions before 8 of the layout knew of owners, not of kinds.
         let is_older = entry.kind == AllocationKind::User && entry.owner.0 != 0;
         let kind = if is_older { AllocationKind::Session } else { entry.kind };

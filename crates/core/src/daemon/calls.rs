@@ -15,7 +15,7 @@ use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::Error;
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
-use crate::wire::{MasterAnswer, MasterCall, MasterReply, Orphan, Reply};
+use crate::wire::{DeferredFree, MasterAnswer, MasterCall, MasterReply, Reply};
 use std::collections::BTreeMap;
 
 /// Why a call was made.
@@ -48,7 +48,7 @@ pub(super) enum Purpose {
     /// What others owe here; answered when there is something.
     Orphans,
     Take {
-        orphans: Vec<Orphan>,
+        orphans: Vec<DeferredFree>,
     },
     /// Pages that were to be freed here and are not here.
     Gone,
@@ -75,17 +75,17 @@ struct Outstanding {
     retry_at: Option<Nanos>,
 }
 
-/// Calls without answer.
-pub(super) struct Calls {
+/// MasterCalls without answer.
+pub(super) struct MasterCalls {
     up: bool,
     next_id: u64,
     leasing: bool,
     outstanding: BTreeMap<u64, Outstanding>,
 }
 
-impl Calls {
-    pub(super) fn new() -> Calls {
-        Calls { up: false, next_id: 1, leasing: false, outstanding: BTreeMap::new() }
+impl MasterCalls {
+    pub(super) fn new() -> MasterCalls {
+        MasterCalls { up: false, next_id: 1, leasing: false, outstanding: BTreeMap::new() }
     }
 
     /// Whether a call waits to be sent again.

@@ -16,11 +16,11 @@ use crate::layout::{
     AllocationKind, FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, StateWord, frame_word,
 };
 use crate::seam::{Mem, Mutation};
-use crate::wire::PageKeep;
+use crate::wire::PageMetadata;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct FrameEntry {
     pub(super) page: PageId,
     pub(super) generation: Generation,
     pub(super) state: FrameState,
@@ -36,9 +36,9 @@ pub(super) struct Entry {
     pub(super) kind: AllocationKind,
 }
 
-impl Entry {
+impl FrameEntry {
     /// Reads the entry of `frame`; its state byte and its kind are checked.
-    pub(super) fn load<M: Mem>(mem: &M, frame: u32) -> Result<Entry> {
+    pub(super) fn load<M: Mem>(mem: &M, frame: u32) -> Result<FrameEntry> {
         let word = |word| copies::load(mem, frame_word(FrameIndex(frame), word));
         let state_word = word(FrameWord::State)?;
         let state = FrameState::from_byte(state_word as u8).ok_or_else(|| Error::BadRegion {
@@ -49,7 +49,7 @@ impl Entry {
         let kind = kind.ok_or_else(|| Error::BadRegion {
             reason: format!("frame {frame} has an allocation of the unknown kind {number}"),
         })?;
-        Ok(Entry {
+        Ok(FrameEntry {
             page: PageId(word(FrameWord::Page)?),
             generation: Generation(word(FrameWord::Generation)?),
             state,
@@ -63,10 +63,10 @@ impl Entry {
     }
 
     /// The entry of a frame for a page that comes from another rack.
-    pub(super) fn arriving(page: PageId, generation: Generation) -> Entry {
+    pub(super) fn arriving(page: PageId, generation: Generation) -> FrameEntry {
         let (state, owner) = (FrameState::Arriving, SessionId(0));
         let kind = AllocationKind::User;
-        Entry {
+        FrameEntry {
             page,
             generation,
             state,
@@ -87,8 +87,9 @@ impl Entry {
 
     /// Reads an entry that attach has checked. If it was damaged since, in two copies at once,
     /// this process ends here: the next attach puts the frame into quarantine.
-    pub(super) fn load_checked<M: Mem>(mem: &M, frame: u32) -> Entry {
-        Entry::load(mem, frame).expect("attach checked every entry and only the engine writes them")
+    pub(super) fn load_checked<M: Mem>(mem: &M, frame: u32) -> FrameEntry {
+        FrameEntry::load(mem, frame)
+            .expect("attach checked every entry and only the engine writes them")
     }
 
     /// The first page of its run.
@@ -103,8 +104,8 @@ impl Entry {
 
     /// The entry of an arriving page as its old home describes it; `None` if that makes no sense.
     /// What a session owns does not move.
-    pub(super) fn of_run(self, keep: &PageKeep) -> Option<Entry> {
-        let PageKeep { shift, run_index, run_more, kind, .. } = *keep;
+    pub(super) fn of_run(self, keep: &PageMetadata) -> Option<FrameEntry> {
+        let PageMetadata { shift, run_index, run_more, kind, .. } = *keep;
         let is_slab = shift != 0;
         let inside = run_index.max(run_more) < RUN_PAGES_MAX && u64::from(run_index) < self.page.0;
         if !inside
@@ -115,7 +116,7 @@ impl Entry {
             return None;
         }
         let span = if run_index == 0 { run_more + 1 } else { run_index };
-        Some(Entry { shift, first: run_index == 0, span, kind, ..self })
+        Some(FrameEntry { shift, first: run_index == 0, span, kind, ..self })
     }
 
     /// What the objects of a slab page have in common.
@@ -212,9 +213,9 @@ impl Frames {
     }
 
     /// The frame and entry of a page that lives here now.
-    pub(super) fn home<M: Mem>(&self, mem: &M, page: PageId) -> Option<(u32, Entry)> {
+    pub(super) fn home<M: Mem>(&self, mem: &M, page: PageId) -> Option<(u32, FrameEntry)> {
         let frame = *self.by_page.get(&page.0)?;
-        let entry = Entry::load_checked(mem, frame);
+        let entry = FrameEntry::load_checked(mem, frame);
         (entry.state == FrameState::Home).then_some((frame, entry))
     }
 

@@ -12,7 +12,7 @@
 use crate::addr::{FrameIndex, GAddr, PageId};
 use crate::constants::{QUARANTINE_FRAMES_MAX, SLOTS_MAX};
 use crate::copies;
-use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::frames::{FrameEntry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::slab::{self, Class};
 use crate::daemon::{Daemon, World, set_table, word_of};
@@ -96,7 +96,7 @@ impl Freeing {
 
 /// What an address and a size name.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
+pub(super) enum FreeTarget {
     Object { frame: u32, index: u32, shift: u8 },
     Run { frame: u32, page: PageId, pages: u32 },
 }
@@ -133,10 +133,10 @@ impl Daemon {
     }
 
     /// A word that goes with what it names could not be set to 0 in the same step.
-    fn check_apart(&self, ticket: &Ticket, addr: GAddr, target: Target) -> Result<Target> {
+    fn check_apart(&self, ticket: &Ticket, addr: GAddr, target: FreeTarget) -> Result<FreeTarget> {
         let span = match target {
-            Target::Object { shift, .. } => 1 << shift,
-            Target::Run { pages, .. } => u64::from(pages) * self.layout.pages.page_bytes(),
+            FreeTarget::Object { shift, .. } => 1 << shift,
+            FreeTarget::Run { pages, .. } => u64::from(pages) * self.layout.pages.page_bytes(),
         };
         if (addr.0..addr.0 + span).contains(&ticket.word.0) {
             let reason = format!("the word {} that names it lies inside", ticket.word);
@@ -149,11 +149,11 @@ impl Daemon {
         &mut self,
         ticket: Ticket,
         addr: GAddr,
-        target: Target,
+        target: FreeTarget,
         word: Option<u64>,
         world: &mut W,
     ) {
-        if matches!(target, Target::Run { .. }) && self.is_quarantine_full(world.private()) {
+        if matches!(target, FreeTarget::Run { .. }) && self.is_quarantine_full(world.private()) {
             let limit = u64::from(QUARANTINE_FRAMES_MAX);
             let what = "the quarantine of frames that stopped clients may touch".into();
             return self.answer(&ticket, Err(Error::Busy { what, limit }), world);
@@ -173,7 +173,7 @@ impl Daemon {
     }
 
     /// Frees what lives at an address, with the stores that are prepared and for nobody here.
-    pub(super) fn release_now<W: World>(&mut self, target: Target, addr: GAddr, world: &mut W) {
+    pub(super) fn release_now<W: World>(&mut self, target: FreeTarget, addr: GAddr, world: &mut W) {
         let disowned = self.sessions.disown(addr.0, &mut self.redo);
         self.prepare_release(target, world);
         self.redo.commit(world);
@@ -207,9 +207,9 @@ impl Daemon {
     pub(super) fn free_owned<W: World>(&mut self, session: u64, world: &mut W) {
         let range = (session, 0)..=(session, u32::MAX);
         while let Some(&(_, frame)) = self.frames.owned.range(range.clone()).next() {
-            let entry = Entry::load_checked(world.private(), frame);
+            let entry = FrameEntry::load_checked(world.private(), frame);
             if entry.shift == 0 {
-                let target = Target::Run { frame, page: entry.page, pages: entry.span };
+                let target = FreeTarget::Run { frame, page: entry.page, pages: entry.span };
                 self.finish_release(target, None, world);
             } else {
                 self.start_freeing(&[frame], None, world);
@@ -240,7 +240,7 @@ impl Daemon {
         addr: GAddr,
         bytes: u64,
         world: &W,
-    ) -> Result<Target> {
+    ) -> Result<FreeTarget> {
         let bad = |reason: &str| Err(Error::BadFree { addr, bytes, reason: reason.into() });
         if bytes == 0 || addr.is_null() {
             return bad(if bytes == 0 { "nothing has 0 bytes" } else { "it is null" });
@@ -259,12 +259,12 @@ impl Daemon {
                 () if !entry.first => bad("it lies inside a run of pages"),
                 () if offset != 0 => bad("it lies inside a page"),
                 () if world.private().mutated(Mutation::FreeAnySize) => {
-                    Ok(Target::Run { frame, page, pages: entry.span })
+                    Ok(FreeTarget::Run { frame, page, pages: entry.span })
                 }
                 () if class.is_some() || asked != u64::from(entry.span) => {
                     bad(&format!("a run of {} pages is there", entry.span))
                 }
-                () => Ok(Target::Run { frame, page, pages: entry.span }),
+                () => Ok(FreeTarget::Run { frame, page, pages: entry.span }),
             };
         }
         let shift = entry.shift;
@@ -276,21 +276,21 @@ impl Daemon {
         }
         let index = (offset >> shift) as u32;
         match self.slabs.release(world.private(), frame, index) {
-            Some(_) => Ok(Target::Object { frame, index, shift }),
+            Some(_) => Ok(FreeTarget::Object { frame, index, shift }),
             None => bad("the object there was freed, never handed out, or its bitmap is damaged"),
         }
     }
 
     /// Adds to the redo record the store that frees.
-    fn prepare_release<W: World>(&mut self, target: Target, world: &W) {
+    fn prepare_release<W: World>(&mut self, target: FreeTarget, world: &W) {
         match target {
-            Target::Object { frame, index, .. } => {
+            FreeTarget::Object { frame, index, .. } => {
                 let store = self.slabs.release(world.private(), frame, index);
                 let (offset, word) = store.expect("find_allocation saw the object live");
                 self.redo.set(offset, word);
             }
-            Target::Run { frame, .. } => {
-                let entry = Entry::load_checked(world.private(), frame);
+            FreeTarget::Run { frame, .. } => {
+                let entry = FrameEntry::load_checked(world.private(), frame);
                 self.redo.set(state_offset(frame), entry.state_word(FrameState::Freeing));
             }
         }
@@ -299,12 +299,12 @@ impl Daemon {
     /// Follows in the indexes, and starts the way of a run's frames.
     fn finish_release<W: World>(
         &mut self,
-        target: Target,
+        target: FreeTarget,
         by: Option<(Ticket, GAddr)>,
         world: &mut W,
     ) {
         match target {
-            Target::Object { frame, index, shift } => {
+            FreeTarget::Object { frame, index, shift } => {
                 let slab = self.slabs.released(frame, index);
                 self.quota.credit_object(frame, index);
                 self.allocations_live -= 1;
@@ -316,10 +316,10 @@ impl Daemon {
                     self.answer(&ticket, Ok(Reply::Freed), world);
                 }
             }
-            Target::Run { page, pages, .. } => {
+            FreeTarget::Run { page, pages, .. } => {
                 let range = page.0..page.0 + u64::from(pages);
                 let is_here = |(_, frame): &(&u64, &u32)| {
-                    let state = Entry::load_checked(world.private(), **frame).state;
+                    let state = FrameEntry::load_checked(world.private(), **frame).state;
                     matches!(state, FrameState::Home | FrameState::Freeing)
                 };
                 let here = self.frames.by_page.range(range.clone()).filter(is_here);
@@ -375,7 +375,7 @@ impl Daemon {
         let id = self.freeing.next_removal;
         self.freeing.next_removal += 1;
         for frame in frames {
-            let entry = Entry::load_checked(world.private(), *frame);
+            let entry = FrameEntry::load_checked(world.private(), *frame);
             if entry.state != FrameState::Freeing {
                 let word = entry.state_word(FrameState::Freeing);
                 copies::store(world.private(), state_offset(*frame), word);
@@ -387,7 +387,7 @@ impl Daemon {
                 set_table(world, table, 0);
                 self.freeing.unfenced = true;
             }
-            let Entry { owner, page, .. } = Entry::load_checked(world.private(), *frame);
+            let FrameEntry { owner, page, .. } = FrameEntry::load_checked(world.private(), *frame);
             self.frames.owned.remove(&(owner.0, *frame));
             self.forget_shared(*frame, page);
             self.quota.credit_frame(*frame, self.layout.pages.page_bytes());
@@ -411,7 +411,7 @@ impl Daemon {
     ) -> (Vec<u32>, Vec<PageId>) {
         let count = limit.min(self.freeing.queue.len());
         let frames: Vec<u32> = self.freeing.queue.drain(..count).collect();
-        let page = |frame: &u32| Entry::load_checked(world.private(), *frame).page;
+        let page = |frame: &u32| FrameEntry::load_checked(world.private(), *frame).page;
         let pages = frames.iter().map(page).collect();
         (frames, pages)
     }
@@ -505,7 +505,7 @@ impl Daemon {
     }
 
     fn make_free<W: World>(&mut self, frame: u32, world: &mut W) {
-        let entry = Entry::load_checked(world.private(), frame);
+        let entry = FrameEntry::load_checked(world.private(), frame);
         let bitmap_bytes = self.layout.bitmap_bytes();
         if entry.shift != 0 && bitmap_bytes >= BLOCK_BYTES {
             let offset = self.layout.bitmap_offset(FrameIndex(frame));

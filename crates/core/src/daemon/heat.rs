@@ -17,22 +17,22 @@ use crate::constants::{
     MOVE_REST_NS, MOVE_RESTING_MAX, SLOTS_MAX, USE_PAGES_MAX, VICTIM_SAMPLE,
 };
 use crate::counts::MoveCounts;
-use crate::daemon::frames::{Entry, Frames};
+use crate::daemon::frames::{FrameEntry, Frames};
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::heat::{Counts, HeatTable, PageHeat, PageUse, Recent};
 use crate::layout::FrameState;
 use crate::policy::{
-    AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveHistory,
-    MoveReport, Observation, Policy, Reason, Use, Victim,
+    AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MigrationPolicy,
+    MoveAsk, MoveHistory, MoveReport, Observation, Reason, Use, Victim,
 };
 use crate::seam::{Mem, Nanos};
 use crate::wire::{Reply, Request};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the daemon knows of use and moves. Empty while the policy is [`Policy::Off`].
+/// What the daemon knows of use and moves. Empty while the policy is [`MigrationPolicy::Off`].
 pub(super) struct Heat {
-    policy: Policy,
+    policy: MigrationPolicy,
     now: Nanos,
     table: Option<HeatTable>,
     wanted: Wanted,
@@ -84,7 +84,7 @@ impl Heat {
     /// Knows nothing and wants nothing.
     pub(super) fn off() -> Heat {
         Heat {
-            policy: Policy::Off,
+            policy: MigrationPolicy::Off,
             now: 0,
             table: None,
             wanted: Wanted::default(),
@@ -118,8 +118,8 @@ impl Heat {
     /// By what pages are compared: of two, the hotter one has more.
     fn rank(&self, of: &Use) -> u64 {
         match self.policy {
-            Policy::Cost(_) => of.recent.counts.total(),
-            Policy::Off | Policy::Paper(_) => of.heat_milli,
+            MigrationPolicy::Cost(_) => of.recent.counts.total(),
+            MigrationPolicy::Off | MigrationPolicy::Paper(_) => of.heat_milli,
         }
     }
 
@@ -159,8 +159,8 @@ impl Heat {
             let is_resting = || resting.get(&one.page).is_some_and(|until| *now < *until);
             if policy.asks(&noted) && !is_home(one.page) && !is_resting() {
                 let rank = match policy {
-                    Policy::Cost(_) => noted.recent_after,
-                    Policy::Off | Policy::Paper(_) => noted.heat_milli,
+                    MigrationPolicy::Cost(_) => noted.recent_after,
+                    MigrationPolicy::Off | MigrationPolicy::Paper(_) => noted.heat_milli,
                 };
                 wanted.insert(one.page, rank);
             }
@@ -231,9 +231,9 @@ impl Heat {
 
 impl Daemon {
     /// Sets how it is decided where pages live; what was known of their use is forgotten.
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: MigrationPolicy) {
         let table = match policy {
-            Policy::Off => None,
+            MigrationPolicy::Off => None,
             policy => HeatTable::new(policy.heat(), HEAT_TABLE_BYTES).ok(),
         };
         self.heat = Heat { policy, now: self.heat.now, table, ..Heat::off() };
@@ -241,12 +241,12 @@ impl Daemon {
 
     /// Whether a write ends the replicas of its page. Source: Rcmp §5.3. Else it updates them.
     pub(super) fn replicas_end_with_writes(&self) -> bool {
-        matches!(self.heat.policy, Policy::Paper(_))
+        matches!(self.heat.policy, MigrationPolicy::Paper(_))
     }
 
     /// Whether clients shall say how they use pages.
     pub fn counts_use(&self) -> bool {
-        self.heat.policy != Policy::Off
+        self.heat.policy != MigrationPolicy::Off
     }
 
     /// Whether [`Request::NextMove`] may have something to answer.
@@ -432,6 +432,6 @@ fn victim_here(ask: &MoveAsk, heat: &Heat, frames: &Frames) -> Option<Victim> {
 
 /// Whether a page might be moved, as far as its frame's entry says.
 fn may_go<M: Mem>(frame: u32, mem: &M) -> bool {
-    let entry = Entry::load_checked(mem, frame);
+    let entry = FrameEntry::load_checked(mem, frame);
     entry.state == FrameState::Home && entry.owner.0 == 0
 }

@@ -31,18 +31,18 @@ use std::ops;
 
 /// Addresses of whole lines within one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
+struct LineRange {
     first: u64,
     end: u64,
 }
 
-impl Range {
+impl LineRange {
     /// As a ticket names it.
-    fn of(ticket: &Ticket) -> Range {
-        Range { first: ticket.word.0, end: ticket.word.0 + ticket.bytes }
+    fn of(ticket: &Ticket) -> LineRange {
+        LineRange { first: ticket.word.0, end: ticket.word.0 + ticket.bytes }
     }
 
-    fn meets(&self, other: &Range) -> bool {
+    fn meets(&self, other: &LineRange) -> bool {
         self.first < other.end && other.first < self.end
     }
 
@@ -52,8 +52,8 @@ impl Range {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Hold {
-    range: Range,
+struct LockGrant {
+    range: LineRange,
     session: u64,
     token: u64,
     write: bool,
@@ -63,8 +63,8 @@ struct Hold {
     since: Option<Nanos>,
 }
 
-impl Hold {
-    fn excludes(&self, range: &Range, write: bool) -> bool {
+impl LockGrant {
+    fn excludes(&self, range: &LineRange, write: bool) -> bool {
         (write || self.write) && self.range.meets(range)
     }
 }
@@ -86,7 +86,7 @@ type Turn = (u64, u64);
 pub(super) struct Locks {
     pages: PageGeometry,
     /// By first line and token.
-    holds: BTreeMap<(u64, u64), Hold>,
+    holds: BTreeMap<(u64, u64), LockGrant>,
     waiting: BTreeMap<Turn, Waiter>,
     free: BTreeSet<u32>,
     /// First lines and tokens of what a session holds.
@@ -163,13 +163,13 @@ impl Locks {
                     format!("lock entry {entry} makes no sense: {name:#x}, {lines}, {token}");
                 return Err(Error::BadRegion { reason });
             };
-            locks.insert(Hold { range, session, token, write, entry, since: None });
+            locks.insert(LockGrant { range, session, token, write, entry, since: None });
         }
         Ok(locks)
     }
 
     /// The range of `lines` lines from `addr` on, if there is one.
-    fn range_of(&self, addr: GAddr, lines: u64) -> Result<Range> {
+    fn range_of(&self, addr: GAddr, lines: u64) -> Result<LineRange> {
         if !addr.0.is_multiple_of(LOCK_ALIGN_BYTES) {
             return Err(Error::Misaligned { addr, align_bytes: LOCK_ALIGN_BYTES });
         }
@@ -177,10 +177,10 @@ impl Locks {
         let bytes = lines.saturating_mul(LOCK_ALIGN_BYTES);
         let end = addr.checked_add(bytes).filter(|_| (1..=limit_bytes).contains(&bytes));
         let end = end.ok_or(Error::OutOfBounds { addr, bytes, limit_bytes })?;
-        Ok(Range { first: addr.0, end: end.0 })
+        Ok(LineRange { first: addr.0, end: end.0 })
     }
 
-    fn insert(&mut self, hold: Hold) {
+    fn insert(&mut self, hold: LockGrant) {
         let key = (hold.range.first, hold.token);
         self.free.remove(&hold.entry);
         self.held.entry(hold.session).or_default().insert(key);
@@ -188,7 +188,7 @@ impl Locks {
         self.untimed = true;
     }
 
-    fn remove(&mut self, key: (u64, u64)) -> Option<Hold> {
+    fn remove(&mut self, key: (u64, u64)) -> Option<LockGrant> {
         let hold = self.holds.remove(&key)?;
         self.free.insert(hold.entry);
         if let Some(keys) = self.held.get_mut(&hold.session) {
@@ -202,28 +202,28 @@ impl Locks {
     }
 
     /// What a session holds by this name.
-    fn hold(&self, addr: GAddr, session: u64) -> Option<&Hold> {
+    fn hold(&self, addr: GAddr, session: u64) -> Option<&LockGrant> {
         let mut named = self.holds.range((addr.0, 0)..=(addr.0, u64::MAX));
         named.find(|(_, hold)| hold.session == session).map(|(_, hold)| hold)
     }
 
     /// Grants that share a line with a range: they lie in its page.
-    fn meeting(&self, range: &Range) -> impl Iterator<Item = &Hold> {
+    fn meeting(&self, range: &LineRange) -> impl Iterator<Item = &LockGrant> {
         let page_first = range.first - self.pages.offset(GAddr(range.first));
         let (range, near) = (*range, self.holds.range((page_first, 0)..(range.end, 0)));
         near.map(|(_, hold)| hold).filter(move |hold| hold.range.meets(&range))
     }
 
     /// A grant that is in the way of a range.
-    fn excluding(&self, range: &Range, write: bool) -> Option<&Hold> {
+    fn excluding(&self, range: &LineRange, write: bool) -> Option<&LockGrant> {
         self.meeting(range).find(|hold| hold.excludes(range, write))
     }
 
     /// Whether nobody who came before `turn` is in the way of a range.
-    fn admits(&self, range: &Range, write: bool, turn: Turn) -> bool {
+    fn admits(&self, range: &LineRange, write: bool, turn: Turn) -> bool {
         self.excluding(range, write).is_none()
             && self.waiting.range((turn.0, 0)..turn).all(|(_, before)| {
-                !(write || before.write) || !Range::of(&before.ticket).meets(range)
+                !(write || before.write) || !LineRange::of(&before.ticket).meets(range)
             })
     }
 
@@ -270,7 +270,7 @@ impl Daemon {
         self.locks.untimed = true;
     }
 
-    fn check_lock<W: World>(&self, ticket: &Ticket, world: &W) -> Result<Range> {
+    fn check_lock<W: World>(&self, ticket: &Ticket, world: &W) -> Result<LineRange> {
         let addr = ticket.word;
         let range = self.locks.range_of(addr, ticket.bytes / LOCK_ALIGN_BYTES)?;
         self.locate_word(addr, world)?;
@@ -293,7 +293,7 @@ impl Daemon {
 
     /// Gives a lock to whoever asked: entry, token and result are one redo record.
     fn grant<W: World>(&mut self, ticket: &Ticket, write: bool, world: &mut W) {
-        let (session, range) = (self.sessions.session(ticket.record), Range::of(ticket));
+        let (session, range) = (self.sessions.session(ticket.record), LineRange::of(ticket));
         let entry = *self.locks.free.first().expect("check_lock saw a free entry");
         let step = u64::from(!world.private().mutated(Mutation::ReuseToken));
         let token = (self.locks.token_last + step).max(1);
@@ -307,7 +307,7 @@ impl Daemon {
         let (record, seq) = (ticket.record, ticket.seq);
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         self.locks.token_last = token;
-        self.locks.insert(Hold { range, session, token, write, entry, since: None });
+        self.locks.insert(LockGrant { range, session, token, write, entry, since: None });
         self.answer(ticket, Ok(Reply::Locked { token }), world);
     }
 
@@ -408,7 +408,7 @@ impl Daemon {
             let (turn, ticket, write) = (*turn, waiter.ticket, waiter.write);
             next = (page, turn.1 + 1);
             let waits = self.sessions.waits(&ticket, world.private());
-            if waits && !self.locks.admits(&Range::of(&ticket), write, turn) {
+            if waits && !self.locks.admits(&LineRange::of(&ticket), write, turn) {
                 continue;
             }
             self.locks.waiting.remove(&turn);
@@ -437,14 +437,20 @@ impl Daemon {
         let late: Vec<_> =
             late.map(|waiter| (waiter.ticket, waiter.write, waiter.wait_ns)).collect();
         for (ticket, write, wait_ns) in late {
-            let hold = self.locks.excluding(&Range::of(&ticket), write).copied();
+            let hold = self.locks.excluding(&LineRange::of(&ticket), write).copied();
             self.locks.take_waiter(ticket.record);
             let error = self.lock_timeout(ticket.word, wait_ns, hold, now);
             self.answer(&ticket, Err(error), world);
         }
     }
 
-    fn lock_timeout(&self, addr: GAddr, wait_ns: Nanos, hold: Option<Hold>, now: Nanos) -> Error {
+    fn lock_timeout(
+        &self,
+        addr: GAddr,
+        wait_ns: Nanos,
+        hold: Option<LockGrant>,
+        now: Nanos,
+    ) -> Error {
         let session = hold.map_or(0, |hold| hold.session);
         let holder = self.sessions.iter().find(|info| info.session.0 == session);
         let since = hold.and_then(|hold| hold.since).unwrap_or(now);

@@ -21,18 +21,18 @@ mod attach;
 mod audit;
 mod balance;
 mod calls;
+mod deferred_free;
+mod drain;
 mod frames;
 mod free;
 mod heat;
-mod leaving;
 mod locks;
 mod moves;
-mod orphans;
 mod proxy;
 mod quota;
 mod redo;
 mod remotes;
-mod replica_room;
+mod replica_quota;
 mod replicas;
 mod rrpc;
 mod scrub;
@@ -41,7 +41,7 @@ mod slab;
 
 pub use attach::{format, read_superblock};
 pub use proxy::{OutcomeData, Proxy, Rings, Uplinks};
-pub use remotes::{Act, Place, Remotes};
+pub use remotes::{Act, ClientRoute, Remotes};
 pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
@@ -55,18 +55,18 @@ use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::audit::Audits;
 use crate::daemon::balance::Balancing;
-use crate::daemon::calls::Calls;
+use crate::daemon::calls::MasterCalls;
+use crate::daemon::deferred_free::DeferredFrees;
+use crate::daemon::drain::DrainState;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
-use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
-use crate::daemon::orphans::Orphans;
 use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
-use crate::daemon::replica_room::Rooms;
-use crate::daemon::replicas::{Hold, Replicas};
+use crate::daemon::replica_quota::ReplicaQuotas;
+use crate::daemon::replicas::{HoldDecision, Replicas};
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
@@ -186,15 +186,15 @@ pub struct Daemon {
     sessions: Sessions,
     locks: Locks,
     heat: Heat,
-    leaving: Leaving,
+    leaving: DrainState,
     balancing: Balancing,
     allocations: Allocations,
     freeing: Freeing,
-    calls: Calls,
+    calls: MasterCalls,
     moves: Moves,
-    orphans: Orphans,
+    orphans: DeferredFrees,
     replicas: Replicas,
-    rooms: Rooms,
+    rooms: ReplicaQuotas,
     quota: Quota,
     audits: Audits,
     allocated_bytes: u64,
@@ -399,9 +399,9 @@ impl Daemon {
         self.requests.note(&frame.request);
         self.replicas.forget_before(from, frame.seq);
         match self.hold_for_replicas(from, &frame, world) {
-            Hold::No => self.dispatch(from, frame, world),
-            Hold::Yes => {}
-            Hold::Refused(error) => {
+            HoldDecision::No => self.dispatch(from, frame, world),
+            HoldDecision::Yes => {}
+            HoldDecision::Refused(error) => {
                 let reply = Err(error);
                 self.answers.note(&reply);
                 world.reply(from, ReplyFrame { seq: frame.seq, reply });
@@ -453,7 +453,7 @@ impl Daemon {
                 Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
                 Request::ReplicaPoll(poll) => self.replica_poll((record, seq), &poll),
                 Request::ReplicaRoom { home, directory } => {
-                    Some(self.replica_room(record, (home, directory), world))
+                    Some(self.replica_quota(record, (home, directory), world))
                 }
                 Request::Replicate { page, to } => Some(self.replicate(page, to, world)),
                 Request::Sharers { page } => Some(self.sharers(page)),

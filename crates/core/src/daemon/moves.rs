@@ -25,12 +25,12 @@ use crate::constants::{
     BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_WAITERS_MAX, MOVES_MAX, SLAB_SHIFT_MIN,
 };
 use crate::copies;
-use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::frames::{FrameEntry, state_offset};
 use crate::daemon::{ClientId, Daemon, World, back_metadata, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::seam::{Mutation, Nanos, Probe, Race};
-use crate::wire::{MasterCall, PageHome, PageKeep, Reply, ReplyFrame, Resolved};
+use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Fencing tokens beyond this are no tokens: counting up from them could overflow.
@@ -60,7 +60,7 @@ impl Asker {
 
 /// How far an old home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaving {
+enum DepartureStage {
     /// Users that began before are waited for.
     Draining,
     /// Nobody touches the page but who has the key.
@@ -80,13 +80,13 @@ struct Departure {
     /// The session record that moves it.
     record: u32,
     asker: Option<Asker>,
-    stage: Leaving,
+    stage: DepartureStage,
     since: Option<Nanos>,
 }
 
 /// How far a new home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coming {
+enum ArrivalStage {
     /// The frame gets its memory; so much has it.
     Backing(u64),
     Filling,
@@ -101,13 +101,13 @@ struct Arrival {
     generation: Generation,
     record: u32,
     asker: Option<Asker>,
-    stage: Coming,
+    stage: ArrivalStage,
     since: Option<Nanos>,
 }
 
 /// A search for a page that waits until its move is over.
 #[derive(Clone, Copy, Debug)]
-struct Parked {
+struct ParkedSearch {
     asker: Asker,
     page: PageId,
     count: u32,
@@ -118,7 +118,7 @@ struct Parked {
 pub(super) struct Moves {
     departing: BTreeMap<u32, Departure>,
     arriving: BTreeMap<u32, Arrival>,
-    parked: Vec<Parked>,
+    parked: Vec<ParkedSearch>,
     /// Pages that come as soon as replicas have given way; at most one a session and page.
     awaited: VecDeque<(Asker, PageId)>,
     /// Frames whose question to the directory has not been sent.
@@ -141,7 +141,7 @@ impl Moves {
 
     /// Frames whose users are waited for.
     pub(super) fn draining(&self) -> impl Iterator<Item = u32> + '_ {
-        let waits = |d: &Departure| d.stage == Leaving::Draining;
+        let waits = |d: &Departure| d.stage == DepartureStage::Draining;
         self.departing.iter().filter(move |(_, d)| waits(d)).map(|(frame, _)| *frame)
     }
 
@@ -152,7 +152,7 @@ impl Moves {
 
     /// Whether the outcome of a frame's move decides what a search for its page finds.
     fn is_undecided(&self, frame: u32) -> bool {
-        let asking = |a: &Arrival| matches!(a.stage, Coming::Asking(_));
+        let asking = |a: &Arrival| matches!(a.stage, ArrivalStage::Asking(_));
         self.departing.contains_key(&frame) || self.arriving.get(&frame).is_some_and(asking)
     }
 }
@@ -197,15 +197,15 @@ impl Daemon {
             return Some(Err(Error::Moving { addr, retries: 0 }));
         }
         world.private().met(Race::SearchParked);
-        self.moves.parked.push(Parked { asker, page, count });
+        self.moves.parked.push(ParkedSearch { asker, page, count });
         None
     }
 
     /// The move of a page is over: whoever waited for it is answered.
     fn unpark<W: World>(&mut self, page: PageId, world: &mut W) {
-        let ready = |parked: &mut Parked| parked.page == page;
-        let parked: Vec<Parked> = self.moves.parked.extract_if(.., ready).collect();
-        for Parked { asker, page, count } in parked {
+        let ready = |parked: &mut ParkedSearch| parked.page == page;
+        let parked: Vec<ParkedSearch> = self.moves.parked.extract_if(.., ready).collect();
+        for ParkedSearch { asker, page, count } in parked {
             let reply = self.resolve(page, count, world);
             self.say(Some(asker), reply, world);
         }
@@ -235,7 +235,7 @@ impl Daemon {
         let coming: Vec<u32> =
             self.moves.arriving.iter().filter_map(|(f, a)| of_record((f, a.record))).collect();
         for frame in coming {
-            if !matches!(self.moves.arriving[&frame].stage, Coming::Asking(_)) {
+            if !matches!(self.moves.arriving[&frame].stage, ArrivalStage::Asking(_)) {
                 self.drop_arrival(frame, "its mover is gone", world);
             }
         }
@@ -261,11 +261,11 @@ impl Daemon {
         {
             let same = (departure.record, departure.generation) == (record, generation);
             return match departure.stage {
-                Leaving::Draining if same => {
+                DepartureStage::Draining if same => {
                     departure.asker = Some(Asker::new((record, seq)));
                     None
                 }
-                Leaving::Shut if same => Some(self.shut_reply(frame, world)),
+                DepartureStage::Shut if same => Some(self.shut_reply(frame, world)),
                 _ => Some(stays(page, "another move of it is under way")),
             };
         }
@@ -283,7 +283,7 @@ impl Daemon {
         set_table(world, table_word(FrameIndex(frame)), key.0);
         self.uncount(frame, &entry);
         let asker = Some(Asker::new((record, seq)));
-        let (stage, since) = (Leaving::Draining, None);
+        let (stage, since) = (DepartureStage::Draining, None);
         let departure = Departure { page, generation, key, reopen, record, asker, stage, since };
         self.moves.departing.insert(frame, departure);
         self.freeing.table_changed();
@@ -297,7 +297,7 @@ impl Daemon {
         page: PageId,
         generation: Generation,
         world: &W,
-    ) -> Result<(u32, Entry)> {
+    ) -> Result<(u32, FrameEntry)> {
         let addr = self.layout.pages.join(page, 0);
         let home = self.frames.home(world.private(), page);
         let (frame, entry) = home.ok_or(Error::NotMapped { addr })?;
@@ -343,7 +343,7 @@ impl Daemon {
     }
 
     /// Takes an allocation's page out of the indexes and counters.
-    pub(super) fn uncount(&mut self, frame: u32, entry: &Entry) {
+    pub(super) fn uncount(&mut self, frame: u32, entry: &FrameEntry) {
         match self.slabs.remove(frame) {
             Some((slab, live)) => {
                 self.allocations_live -= u64::from(live);
@@ -358,7 +358,7 @@ impl Daemon {
 
     /// Puts a page that is at home into the indexes and counters. A run counts where its first page
     /// is, each of its pages with its bytes.
-    fn count<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) {
+    fn count<W: World>(&mut self, frame: u32, entry: &FrameEntry, world: &W) {
         if entry.shift == 0 {
             self.allocations_live += u64::from(entry.first);
             self.allocated_bytes += self.layout.pages.page_bytes();
@@ -373,7 +373,7 @@ impl Daemon {
     /// Nobody can touch a departing page any more: its mover gets the key.
     pub(super) fn drained<W: World>(&mut self, frame: u32, world: &mut W) {
         let Some(departure) = self.moves.departing.get_mut(&frame) else { return };
-        departure.stage = Leaving::Shut;
+        departure.stage = DepartureStage::Shut;
         departure.since = None;
         let asker = departure.asker.take();
         let reply = self.shut_reply(frame, world);
@@ -382,7 +382,7 @@ impl Daemon {
 
     fn shut_reply<W: World>(&self, frame: u32, world: &W) -> Result<Reply> {
         let key = self.moves.departing[&frame].key;
-        let entry = Entry::load_checked(world.private(), frame);
+        let entry = FrameEntry::load_checked(world.private(), frame);
         let objects = match entry.shift {
             0 => Vec::new(),
             shift => self.slabs.bitmap_words(world.private(), frame, shift)?,
@@ -390,7 +390,7 @@ impl Daemon {
         let (lock_token, history) = (self.locks.token_last(), self.history_of(entry.page));
         let (run_index, run_more) = entry.place_in_run();
         let (shift, kind) = (entry.shift, entry.kind);
-        let keep = PageKeep { shift, kind, objects, lock_token, history, run_index, run_more };
+        let keep = PageMetadata { shift, kind, objects, lock_token, history, run_index, run_more };
         Ok(Reply::Shut { key, keep })
     }
 
@@ -404,10 +404,10 @@ impl Daemon {
         if let Some(frame) = self.frames.by_page.get(&page.0).copied() {
             let arrival = self.moves.arriving.get_mut(&frame);
             return match arrival.filter(|arrival| arrival.record == record) {
-                Some(Arrival { stage: Coming::Filling, generation, .. }) => {
+                Some(Arrival { stage: ArrivalStage::Filling, generation, .. }) => {
                     Some(Ok(Reply::Room { frame: FrameIndex(frame), generation: *generation }))
                 }
-                Some(arrival @ Arrival { stage: Coming::Backing(_), .. }) => {
+                Some(arrival @ Arrival { stage: ArrivalStage::Backing(_), .. }) => {
                     arrival.asker = Some(Asker::new((record, seq)));
                     None
                 }
@@ -461,9 +461,9 @@ impl Daemon {
         }
         let generation = Generation(self.frames.take_generations(world.private(), 1));
         let frame = self.frames.take(world.private(), 1)[0];
-        Entry::arriving(page, generation).store(world.private(), frame);
+        FrameEntry::arriving(page, generation).store(world.private(), frame);
         self.frames.by_page.insert(page.0, frame);
-        let (asker, stage, since) = (Some(asker), Coming::Backing(0), None);
+        let (asker, stage, since) = (Some(asker), ArrivalStage::Backing(0), None);
         let arrival = Arrival { page, generation, record, asker, stage, since };
         self.moves.arriving.insert(frame, arrival);
         Ok(())
@@ -472,7 +472,7 @@ impl Daemon {
     /// Gives memory to the frames of arriving pages, one bounded step each.
     pub(super) fn back_arrivals<W: World>(&mut self, world: &mut W) {
         let backing = |(frame, a): (&u32, &Arrival)| match a.stage {
-            Coming::Backing(done) => Some((*frame, done)),
+            ArrivalStage::Backing(done) => Some((*frame, done)),
             _ => None,
         };
         let frames: Vec<(u32, u64)> = self.moves.arriving.iter().filter_map(backing).collect();
@@ -485,11 +485,11 @@ impl Daemon {
                 continue;
             }
             let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
-            arrival.stage = Coming::Backing(done + bytes);
+            arrival.stage = ArrivalStage::Backing(done + bytes);
             if done + bytes < page_bytes {
                 continue;
             }
-            arrival.stage = Coming::Filling;
+            arrival.stage = ArrivalStage::Filling;
             let (asker, generation) = (arrival.asker.take(), arrival.generation);
             set_table(world, table_word(FrameIndex(frame)), generation.0);
             self.say(asker, Ok(Reply::Room { frame: FrameIndex(frame), generation }), world);
@@ -501,7 +501,7 @@ impl Daemon {
         &mut self,
         (record, seq): (u32, u64),
         (from, generation): (PageHome, Generation),
-        keep: &PageKeep,
+        keep: &PageMetadata,
         world: &mut W,
     ) -> Option<Result<Reply>> {
         let page = from.page;
@@ -514,11 +514,11 @@ impl Daemon {
         let meant = |a: &&mut Arrival| (a.record, a.generation) == (record, generation);
         let asker = Some(Asker::new((record, seq)));
         match arrival.filter(meant) {
-            Some(arrival @ Arrival { stage: Coming::Asking(_), .. }) => {
+            Some(arrival @ Arrival { stage: ArrivalStage::Asking(_), .. }) => {
                 arrival.asker = asker;
                 return None;
             }
-            Some(Arrival { stage: Coming::Filling, .. }) => {}
+            Some(Arrival { stage: ArrivalStage::Filling, .. }) => {}
             _ => return Some(stays(page, "its new frame was given up")),
         }
         if let Err(error) = self.store_keep(frame, keep, world) {
@@ -527,7 +527,7 @@ impl Daemon {
         self.take_history(page, keep.history);
         let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
         arrival.asker = asker;
-        arrival.stage = Coming::Asking(from);
+        arrival.stage = ArrivalStage::Asking(from);
         self.moves.questions.push_back(frame);
         if world.private().mutated(Mutation::HomeBeforeCommit) {
             self.arrived(frame, world);
@@ -536,7 +536,12 @@ impl Daemon {
     }
 
     /// Checks and stores what came with a page; its state says it last.
-    fn store_keep<W: World>(&mut self, frame: u32, keep: &PageKeep, world: &mut W) -> Result<()> {
+    fn store_keep<W: World>(
+        &mut self,
+        frame: u32,
+        keep: &PageMetadata,
+        world: &mut W,
+    ) -> Result<()> {
         let shifts = SLAB_SHIFT_MIN..self.layout.pages.page_shift();
         if keep.shift != 0 && !shifts.contains(&keep.shift) {
             return broken(format!("objects of 2^{} bytes", keep.shift));
@@ -544,7 +549,7 @@ impl Daemon {
         if keep.lock_token > LOCK_TOKEN_MAX {
             return broken(format!("fencing token {}", keep.lock_token));
         }
-        let entry = Entry::load_checked(world.private(), frame).of_run(keep);
+        let entry = FrameEntry::load_checked(world.private(), frame).of_run(keep);
         let entry = entry.ok_or_else(|| Error::Protocol {
             peer: "the mover of a page".into(),
             reason: format!("page {} of a run, {} more", keep.run_index, keep.run_more),
@@ -602,7 +607,7 @@ impl Daemon {
             && [record, NOBODY].contains(&arrival.record)
         {
             arrival.asker = asker;
-            if !matches!(arrival.stage, Coming::Asking(_)) {
+            if !matches!(arrival.stage, ArrivalStage::Asking(_)) {
                 self.drop_arrival(frame, "its mover gave up", world);
             }
             return None;
@@ -616,20 +621,20 @@ impl Daemon {
     fn give_up_departure<W: World>(&mut self, frame: u32, world: &mut W) {
         let departure = self.moves.departing.get_mut(&frame).expect("the caller found it");
         match departure.stage {
-            Leaving::Asking => {}
-            Leaving::Draining => {
+            DepartureStage::Asking => {}
+            DepartureStage::Draining => {
                 let generation = departure.generation;
                 self.reopen(frame, generation, world);
             }
-            Leaving::Shut if world.private().mutated(Mutation::TakeBackUnasked) => {
+            DepartureStage::Shut if world.private().mutated(Mutation::TakeBackUnasked) => {
                 let generation = departure.reopen;
                 self.reopen(frame, generation, world);
             }
-            Leaving::Shut if world.private().mutated(Mutation::GiveAwayUnasked) => {
+            DepartureStage::Shut if world.private().mutated(Mutation::GiveAwayUnasked) => {
                 self.gone(frame, world);
             }
-            Leaving::Shut => {
-                departure.stage = Leaving::Asking;
+            DepartureStage::Shut => {
+                departure.stage = DepartureStage::Asking;
                 self.moves.questions.push_back(frame);
             }
         }
@@ -643,7 +648,7 @@ impl Daemon {
                 let from = self.own_home(d.page, frame, d.generation);
                 (from, PageHome { generation: d.reopen, ..from })
             } else if let Some(a) = self.moves.arriving.get(&frame)
-                && let Coming::Asking(from) = a.stage
+                && let ArrivalStage::Asking(from) = a.stage
             {
                 (from, self.own_home(a.page, frame, a.generation))
             } else {
@@ -690,7 +695,7 @@ impl Daemon {
             let offset = frame_word(FrameIndex(frame), FrameWord::Generation);
             copies::store(world.private(), offset, generation.0);
         }
-        let entry = Entry::load_checked(world.private(), frame);
+        let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), generation.0);
         self.count(frame, &entry, world);
@@ -714,7 +719,7 @@ impl Daemon {
     /// An arriving page is at home here.
     fn arrived<W: World>(&mut self, frame: u32, world: &mut W) {
         let arrival = self.moves.arriving.remove(&frame).expect("the caller found it");
-        let entry = Entry::load_checked(world.private(), frame);
+        let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), arrival.generation.0);
         self.count(frame, &entry, world);
@@ -744,7 +749,7 @@ impl Daemon {
     /// A frame whose page is elsewhere: nobody begins with it any more, and who has begun is
     /// waited for.
     fn leave_frame<W: World>(&mut self, frame: u32, page: PageId, world: &mut W) {
-        let entry = Entry::load_checked(world.private(), frame);
+        let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Gone));
         set_table(world, table_word(FrameIndex(frame)), 0);
         self.frames.by_page.remove(&page.0);

@@ -53,12 +53,12 @@ impl std::str::FromStr for Rings {
     }
 }
 
-/// Work requests under way on one connection.
+/// UplinkWork requests under way on one connection.
 const IN_FLIGHT_MAX: usize = FABRIC_OUTSTANDING_MAX as usize;
 
 /// Outcomes kept for one client: one for each tag, two for each channel.
 const BACKLOG_MAX: usize = RING_ENTRIES as usize + 2 * PROXY_CHANNELS_MAX;
-/// Work requests and messages that wait for one connection: all tags of all clients of a rack, and
+/// UplinkWork requests and messages that wait for one connection: all tags of all clients of a rack, and
 /// as many ends of channels.
 const WAITING_MAX: usize = 2 * (RING_ENTRIES * SLOTS_MAX) as usize;
 
@@ -101,11 +101,11 @@ pub struct Proxy {
     estranged: BTreeSet<RackId>,
     uplinks: BTreeMap<RackId, Uplink>,
     rack_of: BTreeMap<PeerId, RackId>,
-    clients: BTreeMap<u32, Client>,
+    clients: BTreeMap<u32, RingClient>,
     /// Slot and channel of each number that the other racks know.
     owners: BTreeMap<u32, (u32, u32)>,
     numbers: u32,
-    /// Work requests that clients posted.
+    /// UplinkWork requests that clients posted.
     operations: u64,
     /// Clients so far: a slot is used again, this is not.
     arrivals: u64,
@@ -114,7 +114,7 @@ pub struct Proxy {
 }
 
 #[derive(Debug, Default)]
-struct Client {
+struct RingClient {
     arrival: u64,
     channels: BTreeMap<u32, Channel>,
     /// Tags under way, one bit each.
@@ -134,7 +134,7 @@ struct Channel {
 struct Uplink {
     state: State,
     waiting: VecDeque<Waiting>,
-    in_flight: Vec<Option<Work>>,
+    in_flight: Vec<Option<UplinkWork>>,
     free: Vec<u32>,
 }
 
@@ -147,7 +147,7 @@ enum State {
 
 /// A work request: whose it is, and what its client calls it; `None` for our own messages.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct UplinkWork {
     number: u32,
     slot: u32,
     arrival: u64,
@@ -158,7 +158,7 @@ struct Work {
 
 #[derive(Debug)]
 struct Waiting {
-    work: Work,
+    work: UplinkWork,
     data: Vec<u8>,
 }
 
@@ -173,7 +173,7 @@ impl Uplink {
     }
 
     /// Posts, or keeps until there is room or the connection is up.
-    fn take_in<U: Uplinks>(&mut self, work: Work, data: &[u8], links: &mut U) {
+    fn take_in<U: Uplinks>(&mut self, work: UplinkWork, data: &[u8], links: &mut U) {
         match (self.state, self.free.last()) {
             (State::Up(peer), Some(&index)) if self.waiting.is_empty() => {
                 self.free.pop();
@@ -198,7 +198,8 @@ impl Uplink {
 }
 
 /// A message of the daemon itself.
-const HELLO: Work = Work { number: 0, slot: 0, arrival: 0, tag: None, verb: Verb::Send, bytes: 0 };
+const HELLO: UplinkWork =
+    UplinkWork { number: 0, slot: 0, arrival: 0, tag: None, verb: Verb::Send, bytes: 0 };
 
 fn hello(identity: SessionId) -> Vec<u8> {
     wire::encode_vec(&Routed { channel: 0, message: RemoteRequest::Uplink(identity) })
@@ -239,7 +240,7 @@ impl Proxy {
         }
     }
 
-    /// Work requests of clients that have no outcome yet.
+    /// UplinkWork requests of clients that have no outcome yet.
     pub fn under_way(&self) -> u32 {
         self.clients.values().map(|client| client.tags.count_ones()).sum()
     }
@@ -272,11 +273,11 @@ impl Proxy {
         }
     }
 
-    fn client(&mut self, slot: u32) -> &mut Client {
+    fn client(&mut self, slot: u32) -> &mut RingClient {
         let arrivals = &mut self.arrivals;
         self.clients.entry(slot).or_insert_with(|| {
             *arrivals += 1;
-            Client { arrival: *arrivals, ..Client::default() }
+            RingClient { arrival: *arrivals, ..RingClient::default() }
         })
     }
 
@@ -350,7 +351,7 @@ impl Proxy {
         client.tags |= bit;
         self.operations += 1;
         let (number, verb) = (found.number, work.verb());
-        let work = Work { number, slot, arrival, tag: Some(tag), verb, bytes };
+        let work = UplinkWork { number, slot, arrival, tag: Some(tag), verb, bytes };
         let uplink = self.uplinks.get_mut(&found.rack).expect("a channel has an uplink");
         uplink.take_in(work, routed.as_deref().unwrap_or(data), links);
         Ok(())
@@ -375,7 +376,7 @@ impl Proxy {
         if channel.is_open {
             let message = Routed { channel: channel.number, message: last };
             let (number, verb) = (channel.number, Verb::Send);
-            let work = Work { number, slot, arrival: 0, tag: None, verb, bytes: 0 };
+            let work = UplinkWork { number, slot, arrival: 0, tag: None, verb, bytes: 0 };
             uplink.take_in(work, &wire::encode_vec(&message), links);
         }
         for Waiting { work, .. } in dropped {
@@ -494,7 +495,13 @@ impl Proxy {
     }
 
     /// The end of a work request whose channel is closed.
-    fn done_of_old<U: Uplinks>(&mut self, work: Work, tag: u8, status: WorkStatus, links: &mut U) {
+    fn done_of_old<U: Uplinks>(
+        &mut self,
+        work: UplinkWork,
+        tag: u8,
+        status: WorkStatus,
+        links: &mut U,
+    ) {
         let client = self.clients.get(&work.slot);
         if client.is_some_and(|client| client.arrival == work.arrival) {
             let status = match status {
@@ -566,7 +573,7 @@ impl Proxy {
         slot: u32,
         tag: u8,
         status: WorkStatus,
-        from: Option<(PeerId, u32, Work)>,
+        from: Option<(PeerId, u32, UplinkWork)>,
         links: &mut U,
     ) {
         let Some(client) = self.clients.get_mut(&slot) else { return };

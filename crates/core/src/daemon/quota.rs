@@ -9,7 +9,7 @@
 //! other memory is not. Without a limit nothing is kept here.
 
 use crate::constants::SLOTS_MAX;
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::session::{SessionInfo, Ticket};
 use crate::daemon::{Daemon, World, slab};
 use crate::error::{Error, Result};
@@ -105,7 +105,7 @@ impl Daemon {
         let owned: Vec<(u64, u32)> = self.frames.owned.iter().copied().collect();
         for (session, frame) in owned {
             let Some(record) = self.sessions.record_of(session) else { continue };
-            let entry = Entry::load_checked(world.private(), frame);
+            let entry = FrameEntry::load_checked(world.private(), frame);
             if entry.shift == 0 {
                 let pages = entry.page.0..entry.page.0 + u64::from(entry.span);
                 let frames = self.frames.by_page.range(pages).map(|(_, frame)| *frame);

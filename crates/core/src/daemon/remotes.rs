@@ -12,13 +12,15 @@ use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX, UPLINK
 use crate::daemon::{ClientId, Daemon, World, WriteBack};
 use crate::error::{Error, Result};
 use crate::seam::{Mutation, Nanos, PeerId, Probe};
-use crate::wire::{self, AgentSays, RegionInfo, RemoteReply, RemoteRequest, Routed, WIRE_VERSION};
+use crate::wire::{
+    self, AgentRequest, RegionInfo, RemoteReply, RemoteRequest, Routed, WIRE_VERSION,
+};
 use std::collections::BTreeMap;
 
 /// Where a client is: its connection, and the channel in it if a daemon shares one among its own
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ClientRoute {
     pub peer: PeerId,
     /// The channel; 0 for whoever owns the connection.
     pub channel: u32,
@@ -33,9 +35,9 @@ pub enum Act {
     /// back it asks again.
     Send(PeerId, Routed<RemoteReply>),
     /// Write memory into a client's buffer, then send one of its answers, in order with others.
-    WriteBack(Place, Box<WriteBack>),
+    WriteBack(ClientRoute, Box<WriteBack>),
     /// The agent of another host of the rack said something, which is its owner's to do.
-    Agent(PeerId, Box<AgentSays>),
+    Agent(PeerId, Box<AgentRequest>),
 }
 
 /// All clients of the fabric.
@@ -43,8 +45,8 @@ pub enum Act {
 pub struct Remotes {
     /// How long a session outlives its connection.
     grace_ns: Nanos,
-    record_of: BTreeMap<Place, u32>,
-    place_of: BTreeMap<u32, Place>,
+    record_of: BTreeMap<ClientRoute, u32>,
+    place_of: BTreeMap<u32, ClientRoute>,
     /// Daemons that work for their clients, and when they last said so.
     uplinks: BTreeMap<SessionId, (PeerId, Nanos)>,
     closed: BTreeMap<u32, Closed>,
@@ -105,7 +107,7 @@ impl Remotes {
     ) -> Result<()> {
         let routed = wire::decode::<Routed<RemoteRequest>>(message, "remote client");
         let routed = routed.inspect_err(|_| acts.push(Act::Close(peer)))?;
-        let place = Place { peer, channel: routed.channel };
+        let place = ClientRoute { peer, channel: routed.channel };
         match routed.message {
             RemoteRequest::Join { version, session, next, pid, consumed_seq, locks } => {
                 let who = ((session, next), pid, consumed_seq);
@@ -160,7 +162,7 @@ impl Remotes {
     /// its record.
     fn join<W: World>(
         &mut self,
-        place: Place,
+        place: ClientRoute,
         version: u32,
         (sessions, pid, consumed_seq): ((SessionId, SessionId), u32, u64),
         engine: &mut Daemon,
@@ -192,15 +194,16 @@ impl Remotes {
     }
 
     pub fn on_closed(&mut self, peer: PeerId, engine: &mut Daemon, now: Nanos) {
-        let of_peer = Place { peer, channel: 0 }..=Place { peer, channel: u32::MAX };
-        let places: Vec<Place> = self.record_of.range(of_peer).map(|(place, _)| *place).collect();
+        let of_peer = ClientRoute { peer, channel: 0 }..=ClientRoute { peer, channel: u32::MAX };
+        let places: Vec<ClientRoute> =
+            self.record_of.range(of_peer).map(|(place, _)| *place).collect();
         for place in places {
             self.on_place_over(place, engine, now);
         }
         self.uplinks.retain(|_, (uplink, _)| *uplink != peer);
     }
 
-    fn on_place_over(&mut self, place: Place, engine: &mut Daemon, now: Nanos) {
+    fn on_place_over(&mut self, place: ClientRoute, engine: &mut Daemon, now: Nanos) {
         if let Some(record) = self.record_of.remove(&place) {
             self.place_of.remove(&record);
             let closed = self.closed_at(now);
@@ -239,12 +242,12 @@ impl Remotes {
     }
 }
 
-fn to(place: Place, message: RemoteReply) -> Act {
+fn to(place: ClientRoute, message: RemoteReply) -> Act {
     Act::Send(place.peer, Routed { channel: place.channel, message })
 }
 
 /// The end of a client's connection, or of its part of one.
-fn over(place: Place) -> Act {
+fn over(place: ClientRoute) -> Act {
     if place.channel == 0 { Act::Close(place.peer) } else { to(place, RemoteReply::Ended) }
 }
 

@@ -33,12 +33,12 @@ use crate::constants::{
     REPLICA_WAITERS_MAX, REPLICAS_MAX, TICK_NS,
 };
 use crate::copies;
-use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::frames::{FrameEntry, state_offset};
 use crate::daemon::{ClientId, Daemon, World, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::table_word;
 use crate::policy::Decision;
-use crate::replica::{Orders, Place, Poll, ReplicaCounts, ReplicaOrder, Sharers};
+use crate::replica::{Orders, Poll, ReplicaCounts, ReplicaLocation, ReplicaOrder, Sharers};
 use crate::rrpc::Bytes;
 use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{PageHome, Reply, ReplyFrame, Request, RequestFrame};
@@ -47,11 +47,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 mod keeper;
 mod time;
 
-use keeper::Keeper;
+use keeper::KeeperState;
 
 /// How far a replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ReplicaStage {
     /// The page's writers are waited for.
     Wanted,
     /// It is being filled; `sent`: the order is on its way or executed.
@@ -74,21 +74,29 @@ enum Stage {
 /// A replica of a page.
 #[derive(Clone, Copy, Debug)]
 struct Replica {
-    stage: Stage,
+    stage: ReplicaStage,
     /// Where it is, once it is made.
-    place: Option<Place>,
+    place: Option<ReplicaLocation>,
     /// When it was asked for last; `None` since the last tick.
     asked: Option<Nanos>,
 }
 
 impl Replica {
     fn is_readable(&self) -> bool {
-        matches!(self.stage, Stage::Open | Stage::Closing | Stage::Dropping { open: true })
+        matches!(
+            self.stage,
+            ReplicaStage::Open | ReplicaStage::Closing | ReplicaStage::Dropping { open: true }
+        )
     }
 
     /// Whether it is made, its place is known, and it stays.
     fn is_made(&self) -> bool {
-        let stays = [Stage::Closed, Stage::Opening, Stage::Open, Stage::Closing];
+        let stays = [
+            ReplicaStage::Closed,
+            ReplicaStage::Opening,
+            ReplicaStage::Open,
+            ReplicaStage::Closing,
+        ];
         self.place.is_some() && stays.contains(&self.stage)
     }
 }
@@ -121,8 +129,8 @@ impl Shared {
     /// Whether another key is due: replicas have gone or are to come, and none is on its way that
     /// would be read by the old one.
     fn wants_key(&self) -> bool {
-        let comes = |replica: &Replica| replica.stage == Stage::Wanted;
-        let busy = |replica: &Replica| matches!(replica.stage, Stage::Fetching { .. });
+        let comes = |replica: &Replica| replica.stage == ReplicaStage::Wanted;
+        let busy = |replica: &Replica| matches!(replica.stage, ReplicaStage::Fetching { .. });
         let mut replicas = self.replicas.values();
         let wants = self.outdated || replicas.clone().any(comes);
         wants && self.sharing == Sharing::Ready && !self.recalled && !replicas.any(busy)
@@ -141,7 +149,7 @@ enum Wants {
 pub(super) struct Replicas {
     pages: BTreeMap<PageId, Shared>,
     pub(super) frames: BTreeSet<u32>,
-    keepers: BTreeMap<u64, Keeper>,
+    keepers: BTreeMap<u64, KeeperState>,
     /// Requests that wait, in order.
     held: VecDeque<(ClientId, RequestFrame)>,
     /// Pages that shall have no replicas, until when.
@@ -163,7 +171,7 @@ pub(super) struct Replicas {
 }
 
 /// What becomes of a request.
-pub(super) enum Hold {
+pub(super) enum HoldDecision {
     No,
     Yes,
     /// It is answered with this.
@@ -224,7 +232,7 @@ impl Replicas {
 
     /// A rack does not want its replica of a page any more.
     pub(super) fn unwanted(&mut self, page: PageId, rack: RackId) {
-        let of = |(id, keeper): (&u64, &Keeper)| (keeper.rack == rack).then_some(*id);
+        let of = |(id, keeper): (&u64, &KeeperState)| (keeper.rack == rack).then_some(*id);
         let ids: Vec<u64> = self.keepers.iter().filter_map(of).collect();
         ids.into_iter().for_each(|id| self.drop_replicas(page, Some(id)));
     }
@@ -243,13 +251,13 @@ impl Replicas {
         for (id, replica) in &mut shared.replicas {
             let Some(keeper) = keepers.get_mut(id) else { continue };
             match replica.stage {
-                Stage::Opening => {
+                ReplicaStage::Opening => {
                     keeper.orders.retain(|order| *order != ReplicaOrder::Open(page));
-                    replica.stage = Stage::Closed;
+                    replica.stage = ReplicaStage::Closed;
                 }
-                Stage::Open => {
+                ReplicaStage::Open => {
                     keeper.tell(ReplicaOrder::Close(page));
-                    replica.stage = Stage::Closing;
+                    replica.stage = ReplicaStage::Closing;
                 }
                 _ => {}
             }
@@ -262,15 +270,17 @@ impl Replicas {
         let Some(shared) = pages.get_mut(&page) else { return };
         changed.insert(page);
         shared.replicas.retain(|id, replica| {
-            if of.is_some_and(|of| of != *id) || matches!(replica.stage, Stage::Dropping { .. }) {
+            if of.is_some_and(|of| of != *id)
+                || matches!(replica.stage, ReplicaStage::Dropping { .. })
+            {
                 return true;
             }
             counts.dropped += 1;
-            let keeper = keepers.get_mut(id).filter(|_| replica.stage != Stage::Wanted);
+            let keeper = keepers.get_mut(id).filter(|_| replica.stage != ReplicaStage::Wanted);
             let Some(keeper) = keeper else { return false };
             keeper.untell(page);
             keeper.tell(ReplicaOrder::Drop(page));
-            replica.stage = Stage::Dropping { open: replica.is_readable() };
+            replica.stage = ReplicaStage::Dropping { open: replica.is_readable() };
             true
         });
     }
@@ -290,7 +300,7 @@ impl Replicas {
     /// has.
     fn give_up_wanted(&mut self, page: PageId) {
         let Some(shared) = self.pages.get_mut(&page) else { return };
-        shared.replicas.retain(|_, replica| replica.stage != Stage::Wanted);
+        shared.replicas.retain(|_, replica| replica.stage != ReplicaStage::Wanted);
         shared.sharing = Sharing::Ready;
         self.draining.remove(&shared.frame);
         self.changed.insert(page);
@@ -317,7 +327,7 @@ impl Replicas {
     }
 
     /// A keeper has done what it was told, and says where replicas are.
-    fn note_done(&mut self, id: u64, told: &[ReplicaOrder], made: &[(PageId, Place)]) {
+    fn note_done(&mut self, id: u64, told: &[ReplicaOrder], made: &[(PageId, ReplicaLocation)]) {
         let rack = self.keepers.get(&id).map(|keeper| keeper.rack);
         for (page, place) in made.iter().filter(|(_, place)| Some(place.rack) == rack) {
             let shared = self.pages.get_mut(page);
@@ -330,12 +340,14 @@ impl Replicas {
             let Some(replica) = shared.replicas.get_mut(&id) else { continue };
             self.changed.insert(order.page());
             match (order, replica.stage) {
-                (ReplicaOrder::Fetch(_), Stage::Fetching { sent: true }) => {
+                (ReplicaOrder::Fetch(_), ReplicaStage::Fetching { sent: true }) => {
                     self.counts.made += 1;
-                    replica.stage = Stage::Closed;
+                    replica.stage = ReplicaStage::Closed;
                 }
-                (ReplicaOrder::Close(_), Stage::Closing) => replica.stage = Stage::Closed,
-                (ReplicaOrder::Drop(_), Stage::Dropping { .. }) => {
+                (ReplicaOrder::Close(_), ReplicaStage::Closing) => {
+                    replica.stage = ReplicaStage::Closed
+                }
+                (ReplicaOrder::Drop(_), ReplicaStage::Dropping { .. }) => {
                     shared.replicas.remove(&id);
                     shared.outdated = true;
                 }
@@ -352,14 +364,17 @@ impl Replicas {
         changed.insert(page);
         for (id, replica) in &mut shared.replicas {
             let Some(keeper) = keepers.get_mut(id) else { continue };
-            if !matches!(replica.stage, Stage::Fetching { sent: true } | Stage::Closed) {
+            if !matches!(
+                replica.stage,
+                ReplicaStage::Fetching { sent: true } | ReplicaStage::Closed
+            ) {
                 continue;
             }
             counts.updates += 1;
             if keeper.orders_bytes + data.len() > REPLICA_BACKLOG_BYTES_MAX {
                 keeper.untell(page);
                 keeper.tell(ReplicaOrder::Fetch(home));
-                replica.stage = Stage::Fetching { sent: false };
+                replica.stage = ReplicaStage::Fetching { sent: false };
                 continue;
             }
             let data = Bytes(data.to_vec());
@@ -377,9 +392,9 @@ impl Replicas {
         };
         for (id, replica) in &mut shared.replicas {
             let Some(keeper) = keepers.get_mut(id) else { continue };
-            if replica.stage == Stage::Closed {
+            if replica.stage == ReplicaStage::Closed {
                 keeper.tell(ReplicaOrder::Open(page));
-                replica.stage = Stage::Opening;
+                replica.stage = ReplicaStage::Opening;
             }
         }
     }
@@ -392,10 +407,12 @@ impl Replicas {
                 continue;
             };
             match (order, replica.stage) {
-                (ReplicaOrder::Fetch(_), Stage::Fetching { .. }) => {
-                    replica.stage = Stage::Fetching { sent: true };
+                (ReplicaOrder::Fetch(_), ReplicaStage::Fetching { .. }) => {
+                    replica.stage = ReplicaStage::Fetching { sent: true };
                 }
-                (ReplicaOrder::Open(_), Stage::Opening) => replica.stage = Stage::Open,
+                (ReplicaOrder::Open(_), ReplicaStage::Opening) => {
+                    replica.stage = ReplicaStage::Open
+                }
                 _ => {}
             }
         }
@@ -433,8 +450,8 @@ impl Replicas {
 
 /// Notes in the entry of a frame whether its table word has the key of a page with replicas: before
 /// it has one, and after it has one no more.
-fn set_shared<W: World>(frame: u32, entry: Entry, shared: bool, world: &W) {
-    let changed = Entry { shared, ..entry };
+fn set_shared<W: World>(frame: u32, entry: FrameEntry, shared: bool, world: &W) {
+    let changed = FrameEntry { shared, ..entry };
     if changed != entry {
         copies::store(world.private(), state_offset(frame), changed.state_word(entry.state));
     }
@@ -448,14 +465,14 @@ impl Daemon {
         from: ClientId,
         frame: &RequestFrame,
         world: &W,
-    ) -> Hold {
+    ) -> HoldDecision {
         if self.replicas.pages.is_empty() {
-            return Hold::No;
+            return HoldDecision::No;
         }
         let shared = self.shared_pages(&frame.request, world);
-        let Some((pages, wants)) = shared else { return Hold::No };
+        let Some((pages, wants)) = shared else { return HoldDecision::No };
         if world.private().mutated(Mutation::WriteUnderReplica) && wants == Wants::Closed {
-            return Hold::No;
+            return HoldDecision::No;
         }
         for page in &pages {
             match wants {
@@ -467,20 +484,20 @@ impl Daemon {
             }
         }
         if pages.iter().all(|page| self.replicas.is_ready(*page, wants)) {
-            return Hold::No;
+            return HoldDecision::No;
         }
         let replicas = &mut self.replicas;
         if replicas.held.iter().any(|(other, held)| *other == from && held.seq == frame.seq) {
-            return Hold::Yes;
+            return HoldDecision::Yes;
         }
         if replicas.held.len() >= REPLICA_WAITERS_MAX {
             let what = "requests that wait for replicas".into();
-            return Hold::Refused(Error::Busy { what, limit: REPLICA_WAITERS_MAX as u64 });
+            return HoldDecision::Refused(Error::Busy { what, limit: REPLICA_WAITERS_MAX as u64 });
         }
         replicas.counts.waited += 1;
         world.private().met(Race::ReplicaInTheWay);
         replicas.held.push_back((from, frame.clone()));
-        Hold::Yes
+        HoldDecision::Yes
     }
 
     /// A client gives a lock back: what of it waits may have been given up, and is asked for again
@@ -630,7 +647,9 @@ impl Daemon {
             replica.asked = None;
             return Ok(Reply::Replicas);
         }
-        shared.replicas.insert(id, Replica { stage: Stage::Wanted, place: None, asked: None });
+        shared
+            .replicas
+            .insert(id, Replica { stage: ReplicaStage::Wanted, place: None, asked: None });
         replicas.frames.insert(frame);
         if let Some(keeper) = replicas.keepers.get_mut(&id) {
             keeper.room -= 1;
@@ -649,7 +668,7 @@ impl Daemon {
         shared.sharing = Sharing::Draining(None);
         shared.outdated = false;
         self.replicas.draining.insert(shared.frame);
-        let entry = Entry::load_checked(world.private(), shared.frame);
+        let entry = FrameEntry::load_checked(world.private(), shared.frame);
         set_shared(shared.frame, entry, true, world);
         set_table(world, table_word(FrameIndex(shared.frame)), shared.key.0);
         self.freeing.table_changed();
@@ -705,11 +724,11 @@ impl Daemon {
         let Replicas { pages, keepers, .. } = &mut self.replicas;
         let Some(shared) = pages.get_mut(&page) else { return };
         for (id, replica) in &mut shared.replicas {
-            if replica.stage == Stage::Wanted
+            if replica.stage == ReplicaStage::Wanted
                 && let Some(keeper) = keepers.get_mut(id)
             {
                 keeper.tell(ReplicaOrder::Fetch(home));
-                replica.stage = Stage::Fetching { sent: false };
+                replica.stage = ReplicaStage::Fetching { sent: false };
             }
         }
     }
@@ -745,7 +764,7 @@ impl Daemon {
         match known {
             _ if poll.number == 1 => {
                 replicas.forget_replicas(id);
-                replicas.keepers.insert(id, Keeper::new(poll.rack));
+                replicas.keepers.insert(id, KeeperState::new(poll.rack));
             }
             Some(keeper) if poll.number == keeper.number => {
                 if keeper.parked.is_none() {
@@ -771,10 +790,10 @@ impl Daemon {
     /// wants it.
     fn tell_keepers<W: World>(&mut self, due: bool, world: &mut W) {
         let now = self.replicas.now;
-        let late = |keeper: &Keeper| {
+        let late = |keeper: &KeeperState| {
             keeper.parked_since.is_some_and(|since| now.saturating_sub(since) > REPLICA_POLL_NS)
         };
-        let waits = |keeper: &Keeper| {
+        let waits = |keeper: &KeeperState| {
             keeper.parked.is_some() && (!keeper.orders.is_empty() || (due && late(keeper)))
         };
         let keepers = self.replicas.keepers.iter().filter(|(_, keeper)| waits(keeper));

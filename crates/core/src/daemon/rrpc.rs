@@ -13,10 +13,12 @@
 use crate::addr::{FrameIndex, GAddr};
 use crate::coherence;
 use crate::constants::SLOTS_MAX;
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::{ClientId, Daemon, World, word_of};
 use crate::error::{Error, Result};
-use crate::rrpc::{Bytes, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES};
+use crate::rrpc::{
+    Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES,
+};
 use crate::seam::{Exposure, Mem, Mutation, Probe, RemoteAddr};
 use crate::wire::{PageHome, Reply, ReplyFrame};
 
@@ -36,7 +38,7 @@ pub struct WriteBack {
 }
 
 /// Where data of a call lies in this rack.
-struct Place {
+struct LocatedData {
     home: PageHome,
     /// Offset in the pages section.
     offset: u64,
@@ -57,7 +59,7 @@ impl Daemon {
             Ok(place) => place,
             Err(error) => return Some(Err(error)),
         };
-        let Place { home, offset, bytes, is_whole } = place;
+        let LocatedData { home, offset, bytes, is_whole } = place;
         let reply = |carried| Ok(Reply::Fetched(Fetched { home, bytes, carried }));
         if is_whole && bytes <= u64::from(fetch.inline_bytes_max.min(INLINE_BYTES_MAX)) {
             let mut data = vec![0; bytes as usize];
@@ -92,15 +94,15 @@ impl Daemon {
         Ok(Reply::Stored(home))
     }
 
-    fn place_of<W: World>(&self, fetch: &Fetch, world: &W) -> Result<Place> {
+    fn place_of<W: World>(&self, fetch: &Fetch, world: &W) -> Result<LocatedData> {
         let addr = fetch.addr;
         let (home, offset, entry) = self.home_of(addr, world)?;
         match fetch.extent {
-            Extent::Bytes(bytes) => {
+            FetchExtent::Bytes(bytes) => {
                 self.check_in_page(addr, bytes)?;
-                Ok(Place { home, offset, bytes, is_whole: true })
+                Ok(LocatedData { home, offset, bytes, is_whole: true })
             }
-            Extent::Object => {
+            FetchExtent::Object => {
                 let align_bytes = OBJECT_PREFIX_BYTES;
                 if !addr.0.is_multiple_of(align_bytes) {
                     return Err(Error::Misaligned { addr, align_bytes });
@@ -113,19 +115,19 @@ impl Daemon {
                     return Err(Error::OutOfBounds { addr, bytes: needed, limit_bytes: room });
                 }
                 let is_whole = self.check_in_page(addr, needed).is_ok();
-                Ok(Place { home, offset: offset + OBJECT_PREFIX_BYTES, bytes, is_whole })
+                Ok(LocatedData { home, offset: offset + OBJECT_PREFIX_BYTES, bytes, is_whole })
             }
         }
     }
 
     /// The page of an address, if it is at home here: where it is, the address's offset in the
     /// pages section, and the frame's entry.
-    fn home_of<W: World>(&self, addr: GAddr, world: &W) -> Result<(PageHome, u64, Entry)> {
+    fn home_of<W: World>(&self, addr: GAddr, world: &W) -> Result<(PageHome, u64, FrameEntry)> {
         let page = self.layout.pages.page(addr);
         let mut found = self.frames.home(world.private(), page);
         if found.is_none() && world.private().mutated(Mutation::FetchUnchecked) {
             let frame = self.frames.by_page.get(&page.0).copied();
-            found = frame.map(|frame| (frame, Entry::load_checked(world.private(), frame)));
+            found = frame.map(|frame| (frame, FrameEntry::load_checked(world.private(), frame)));
         }
         let missing = || self.not_at_home(addr, Error::NotMapped { addr });
         let (frame, entry) = found.ok_or_else(missing)?;
@@ -147,7 +149,7 @@ impl Daemon {
         &self,
         addr: GAddr,
         frame: FrameIndex,
-        entry: &Entry,
+        entry: &FrameEntry,
         world: &W,
     ) -> Result<u64> {
         let pages = self.layout.pages;

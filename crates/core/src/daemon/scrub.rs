@@ -9,7 +9,7 @@
 use crate::addr::{FrameIndex, Generation};
 use crate::constants::{DAMAGED_WORDS_MAX, SCRUB_BLOCKS_MAX};
 use crate::copies::{self, Checked};
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World, set_table, slab};
 use crate::layout::{
     BLOCK_BYTES, FRAME_BYTES, FRAMES_OFFSET, FrameState, FrameWord, STATE_OFFSET, frame_word,
@@ -105,7 +105,7 @@ impl Daemon {
     fn scrub_table<W: World>(&self, frames: std::ops::Range<u32>, world: &W) -> u64 {
         let mut wrong = 0;
         for frame in frames.filter(|frame| !self.frames.damaged.contains(frame)) {
-            let Ok(entry) = Entry::load(world.private(), frame) else { continue };
+            let Ok(entry) = FrameEntry::load(world.private(), frame) else { continue };
             let expected = match entry.state {
                 FrameState::Arriving | FrameState::Departing => continue,
                 FrameState::Home => self.key_of(entry.page, entry.generation),

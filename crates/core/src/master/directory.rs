@@ -23,7 +23,7 @@ pub enum Role {
 
 /// One home of a page, as the directory and the journal keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct StoredHome {
     pub rack: RackId,
     /// What this home is to the page.
     pub role: Role,
@@ -45,15 +45,15 @@ const _: () = assert!(size_of::<Packed>() == 20);
 
 #[expect(clippy::cast_possible_truncation, reason = "the casts cut a number into its halves")]
 impl Packed {
-    fn pack(home: &Home) -> Self {
+    fn pack(home: &StoredHome) -> Self {
         let place = u32::from(home.rack.0) << 16 | (home.role as u32) << 8 | u32::from(home.tier);
         let version = home.version.0;
         Self([place, home.frame.0, home.region, version as u32, (version >> 32) as u32])
     }
 
-    fn unpack(self) -> Home {
+    fn unpack(self) -> StoredHome {
         let [place, frame, region, low, high] = self.0;
-        Home {
+        StoredHome {
             rack: RackId((place >> 16) as u16),
             role: Role::Primary,
             tier: place as u8,
@@ -88,14 +88,14 @@ pub struct Directory {
 
 impl Directory {
     /// The home of a page.
-    pub fn get(&self, page: PageId) -> Option<Home> {
+    pub fn get(&self, page: PageId) -> Option<StoredHome> {
         let chunk = self.chunks.get(&(page.0 >> CHUNK_SHIFT))?;
         let (index, there) = chunk.find(page.0 & CHUNK_MASK);
         there.then(|| chunk.homes[index].unpack())
     }
 
     /// Gives a page a home; the home that it had.
-    pub fn insert(&mut self, page: PageId, home: Home) -> Option<Home> {
+    pub fn insert(&mut self, page: PageId, home: StoredHome) -> Option<StoredHome> {
         let chunk = self.chunks.entry(page.0 >> CHUNK_SHIFT).or_default();
         let bit = page.0 & CHUNK_MASK;
         let (index, there) = chunk.find(bit);
@@ -110,7 +110,7 @@ impl Directory {
     }
 
     /// Forgets a page; the home that it had.
-    pub fn remove(&mut self, page: PageId) -> Option<Home> {
+    pub fn remove(&mut self, page: PageId) -> Option<StoredHome> {
         let key = page.0 >> CHUNK_SHIFT;
         let chunk = self.chunks.get_mut(&key)?;
         let bit = page.0 & CHUNK_MASK;
@@ -135,12 +135,15 @@ impl Directory {
     }
 
     /// All pages in order.
-    pub fn iter(&self) -> impl Iterator<Item = (PageId, Home)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (PageId, StoredHome)> + '_ {
         self.chunks.iter().flat_map(pages_of)
     }
 
     /// The pages of a range that have homes, in order.
-    pub fn range(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = (PageId, Home)> + '_ {
+    pub fn range(
+        &self,
+        range: RangeInclusive<u64>,
+    ) -> impl Iterator<Item = (PageId, StoredHome)> + '_ {
         let chunks = self.chunks.range(range.start() >> CHUNK_SHIFT..=range.end() >> CHUNK_SHIFT);
         chunks.flat_map(pages_of).filter(move |(page, _)| range.contains(&page.0))
     }
@@ -155,7 +158,7 @@ impl Directory {
 }
 
 /// The pages of a chunk, in order.
-fn pages_of((&key, chunk): (&u64, &Chunk)) -> impl Iterator<Item = (PageId, Home)> {
+fn pages_of((&key, chunk): (&u64, &Chunk)) -> impl Iterator<Item = (PageId, StoredHome)> {
     let bits = (0..=CHUNK_MASK).filter(|bit| chunk.present >> bit & 1 == 1);
     bits.zip(&chunk.homes).map(move |(bit, home)| (PageId(key << CHUNK_SHIFT | bit), home.unpack()))
 }
@@ -164,8 +167,8 @@ fn pages_of((&key, chunk): (&u64, &Chunk)) -> impl Iterator<Item = (PageId, Home
 mod tests {
     use super::*;
 
-    pub(crate) fn home(n: u64) -> Home {
-        Home {
+    pub(crate) fn home(n: u64) -> StoredHome {
+        StoredHome {
             rack: RackId((n % 256) as u16),
             role: Role::Primary,
             tier: (n % 3) as u8,

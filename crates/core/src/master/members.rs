@@ -1,4 +1,4 @@
-//! Racks that come and go: what a rack is to the pool, durably ([`Standing`]), and what follows
+//! Racks that come and go: what a rack is to the pool, durably ([`RackState`]), and what follows
 //! from it for those who ask where memory goes and where a rack is.
 //!
 //! A rack leaves when it is drained and the directory has no page of it: the state decides both in
@@ -12,7 +12,7 @@ use super::{ConnId, Master, Notice};
 use crate::addr::RackId;
 use crate::constants::{RACKS_MAX, RETIRED_REGIONS_MAX};
 use crate::error::{Error, Result};
-use crate::member::{Member, MemberAnswer, MemberCall, PoolLoad, Standing};
+use crate::member::{Member, MemberAnswer, MemberCall, PoolLoad, RackState};
 use crate::policy::used_milli;
 use crate::seam::{Mutation, Probe};
 use crate::wire::{MasterAnswer, RackInfo};
@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 
 impl State {
     /// What a rack is to the pool.
-    pub fn standing(&self, rack: RackId) -> Standing {
-        self.racks.get(&rack).map_or(Standing::Serving, |rack| rack.membership.standing)
+    pub fn standing(&self, rack: RackId) -> RackState {
+        self.racks.get(&rack).map_or(RackState::Serving, |rack| rack.membership.standing)
     }
 
     /// All racks that ever joined, in order; not alive and without free frames.
@@ -36,9 +36,9 @@ impl State {
     }
 
     /// Racks that do not just serve.
-    pub(super) fn standings(&self) -> BTreeMap<u16, Standing> {
+    pub(super) fn standings(&self) -> BTreeMap<u16, RackState> {
         let standings = self.racks.iter().map(|(rack, known)| (rack.0, known.membership.standing));
-        standings.filter(|(_, standing)| *standing != Standing::Serving).collect()
+        standings.filter(|(_, standing)| *standing != RackState::Serving).collect()
     }
 
     /// What a rack is to the pool once this region has joined. A region that has left stays so: its
@@ -47,7 +47,7 @@ impl State {
         let Some(known) = self.racks.get(&info.rack) else { return Ok(Membership::default()) };
         let mut membership = known.membership.clone();
         let is_same = known.record.region_id == info.region_id;
-        let is_lost = is_same && membership.standing == Standing::Lost;
+        let is_lost = is_same && membership.standing == RackState::Lost;
         if is_lost || membership.retired.contains(&info.region_id) {
             return Err(Error::Forgotten { rack: info.rack });
         }
@@ -56,16 +56,16 @@ impl State {
                 membership.retired.remove(0);
             }
             membership.retired.push(known.record.region_id);
-            membership.standing = Standing::Serving;
+            membership.standing = RackState::Serving;
         }
         Ok(membership)
     }
 
-    /// One step of a rack's life; see [`Standing`].
+    /// One step of a rack's life; see [`RackState`].
     pub(super) fn set_standing(
         &mut self,
         rack: RackId,
-        to: Standing,
+        to: RackState,
         pages_max: u64,
         writes: &mut Vec<StateWrite>,
     ) -> Result<Applied> {
@@ -74,18 +74,18 @@ impl State {
         let denied = |reason: &str| Err(Error::Denied { reason: format!("rack {rack} {reason}") });
         match (from, to) {
             // Who drains what has left wanted that.
-            (Standing::Left, Standing::Draining) => return Ok(stands(rack, from)),
+            (RackState::Left, RackState::Draining) => return Ok(stands(rack, from)),
             (from, to) if from == to => return Ok(stands(rack, from)),
-            (Standing::Lost, _) => return denied("was declared lost"),
-            (Standing::Left, _) => return denied("has left the pool"),
-            (Standing::Serving, Standing::Left) => return denied("is not being drained"),
-            (Standing::Draining, Standing::Left) if known.pages > pages_max => {
+            (RackState::Lost, _) => return denied("was declared lost"),
+            (RackState::Left, _) => return denied("has left the pool"),
+            (RackState::Serving, RackState::Left) => return denied("is not being drained"),
+            (RackState::Draining, RackState::Left) if known.pages > pages_max => {
                 return denied(&format!("still has {} pages", known.pages));
             }
             _ => {}
         }
         let mut pages_newly_lost = 0;
-        if to == Standing::Lost {
+        if to == RackState::Lost {
             let full = || Error::Busy {
                 what: format!("regions that rack {rack} ever had"),
                 limit: u64::from(u32::MAX),
@@ -96,17 +96,17 @@ impl State {
         }
         known.membership.standing = to;
         writes.push(record::write_rack(rack, &known.record, &known.membership));
-        Ok(Applied::Standing { rack, standing: to, is_new: true, pages_newly_lost })
+        Ok(Applied::RackState { rack, standing: to, is_new: true, pages_newly_lost })
     }
 }
 
-fn stands(rack: RackId, standing: Standing) -> Applied {
-    Applied::Standing { rack, standing, is_new: false, pages_newly_lost: 0 }
+fn stands(rack: RackId, standing: RackState) -> Applied {
+    Applied::RackState { rack, standing, is_new: false, pages_newly_lost: 0 }
 }
 
 /// The answer that says what a rack is.
-pub(super) fn standing(standing: Standing) -> MasterAnswer {
-    MasterAnswer::Member(MemberAnswer::Standing(standing))
+pub(super) fn standing(standing: RackState) -> MasterAnswer {
+    MasterAnswer::Member(MemberAnswer::RackState(standing))
 }
 
 impl<P: Probe> Master<P> {
@@ -144,19 +144,19 @@ impl<P: Probe> Master<P> {
         let (rack, to) = match call {
             MemberCall::List => return Ok(Some(self.list_members())),
             MemberCall::Load => return Ok(Some(self.load())),
-            MemberCall::Drain(rack) => (rack, Standing::Draining),
-            MemberCall::Undrain(rack) => (rack, Standing::Serving),
+            MemberCall::Drain(rack) => (rack, RackState::Draining),
+            MemberCall::Undrain(rack) => (rack, RackState::Serving),
             MemberCall::Leave(rack) => {
                 if self.probe.mutated(Mutation::LeaveWithPages) {
                     pages_max = u64::MAX;
                 }
-                (rack, Standing::Left)
+                (rack, RackState::Left)
             }
             MemberCall::Forget(rack) => {
                 if !self.probe.mutated(Mutation::ForgetLivingRack) {
                     self.check_dead(rack)?;
                 }
-                (rack, Standing::Lost)
+                (rack, RackState::Lost)
             }
         };
         let command = Command::SetStanding { rack, to, pages_max };
@@ -173,7 +173,7 @@ impl<P: Probe> Master<P> {
     }
 
     fn load(&self) -> MasterAnswer {
-        let serves = |member: &Member| member.info.alive && member.standing == Standing::Serving;
+        let serves = |member: &Member| member.info.alive && member.standing == RackState::Serving;
         let members = self.state.members().map(|member| {
             let info = self.with_liveness(member.info);
             Member { info, ..member }
@@ -213,7 +213,7 @@ impl<P: Probe> Master<P> {
 
     /// Says what became of a rack.
     pub(super) fn note_standing(&mut self, applied: Option<&Applied>) {
-        let Some(Applied::Standing { rack, standing, is_new: true, pages_newly_lost }) = applied
+        let Some(Applied::RackState { rack, standing, is_new: true, pages_newly_lost }) = applied
         else {
             return;
         };
@@ -232,9 +232,9 @@ impl<P: Probe> Master<P> {
     /// Whether new memory may go to a rack.
     pub(super) fn may_be_picked(&self, rack: RackId) -> bool {
         match self.state.standing(rack) {
-            Standing::Serving => true,
-            Standing::Draining => self.probe.mutated(Mutation::PickDrainingRack),
-            Standing::Left | Standing::Lost => false,
+            RackState::Serving => true,
+            RackState::Draining => self.probe.mutated(Mutation::PickDrainingRack),
+            RackState::Left | RackState::Lost => false,
         }
     }
 
@@ -264,9 +264,9 @@ impl<P: Probe> Master<P> {
     /// Refuses a rack to which no page goes any more.
     pub(super) fn check_takes_pages(&self, rack: RackId) -> Result<()> {
         match self.state.standing(rack) {
-            Standing::Serving => Ok(()),
-            Standing::Draining => Err(Error::Draining { rack }),
-            Standing::Left | Standing::Lost => Err(Error::NoSuchRack { rack }),
+            RackState::Serving => Ok(()),
+            RackState::Draining => Err(Error::Draining { rack }),
+            RackState::Left | RackState::Lost => Err(Error::NoSuchRack { rack }),
         }
     }
 }

@@ -14,10 +14,10 @@
 //!
 //! Source: Rcmp §4.1, §5.1 (MS: page directory, membership, placement); leases: DESIGN §3.
 
+mod deferred_free;
 pub mod directory;
 mod members;
 mod moves;
-mod orphans;
 mod pick;
 pub mod record;
 mod state;
@@ -32,14 +32,14 @@ use crate::constants::{
 };
 use crate::counts::{CallCounts, Refusals};
 use crate::error::{DeathCause, Error, Result};
-use crate::member::Standing;
+use crate::member::RackState;
 use crate::placement::{Policy, Recorder};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
-use moves::Moves;
-use orphans::Parked;
+use deferred_free::FreeWaiters;
+use moves::MoveClaims;
 use std::collections::BTreeMap;
 
 /// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
@@ -81,7 +81,7 @@ pub enum Notice {
         pages: u64,
     },
     /// A rack stands otherwise to the pool than before.
-    RackStands { rack: RackId, standing: Standing },
+    RackStands { rack: RackId, standing: RackState },
     /// A daemon is dead or silent. Its pages stay where they are.
     RackDead { rack: RackId, cause: DeathCause },
 }
@@ -134,9 +134,9 @@ pub struct Master<P: Probe = ()> {
     /// Daemons with a new region that wait until the rack's own had a lease's time to come back.
     deferred: Vec<(ConnId, u64, RackInfo)>,
     /// Pages that somebody moves now.
-    moves: Moves,
+    moves: MoveClaims,
     /// Daemons that wait for what others free.
-    parked: Parked,
+    parked: FreeWaiters,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
     /// Whether the log takes nothing for now.
@@ -173,8 +173,8 @@ impl<P: Probe> Master<P> {
             racks,
             joining: BTreeMap::new(),
             deferred: Vec::new(),
-            moves: Moves::default(),
-            parked: Parked::default(),
+            moves: MoveClaims::default(),
+            parked: FreeWaiters::default(),
             proposals: Vec::new(),
             proposed_pages: 0,
             storage_full: false,
@@ -689,7 +689,7 @@ impl<P: Probe> Master<P> {
             Applied::PageIds(first) => MasterAnswer::PageIds { first, count: page_ids },
             Applied::Root(addr) => MasterAnswer::Root(addr),
             Applied::Home(resolved) => MasterAnswer::Homes(vec![resolved]),
-            Applied::Standing { standing, .. } => members::standing(standing),
+            Applied::RackState { standing, .. } => members::standing(standing),
         }
     }
 }

@@ -25,9 +25,9 @@ struct Claim {
 
 /// The claims, at most [`MASTER_MOVES_MAX`].
 #[derive(Default)]
-pub(super) struct Moves(BTreeMap<PageId, Claim>);
+pub(super) struct MoveClaims(BTreeMap<PageId, Claim>);
 
-impl Moves {
+impl MoveClaims {
     /// Claims a page for a connection, or claims it again.
     fn claim(&mut self, conn: ConnId, home: PageHome, asked_at: Nanos) -> Result<()> {
         match self.0.get(&home.page) {

@@ -5,9 +5,9 @@
 //! release adds versions, never a reformat, and a damaged value is a typed error. A page's
 //! payload has room for up to three homes; this release writes and reads one.
 
-use super::directory::{Home, Role};
+use super::directory::{Role, StoredHome};
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
-use crate::member::Standing;
+use crate::member::RackState;
 use crate::wire::{FabricKind, RackInfo};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -170,7 +170,7 @@ impl RackRecord {
 /// records of earlier releases are read as what they were.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Membership {
-    pub standing: Standing,
+    pub standing: RackState,
     /// Regions that left or were given up, and may not come back.
     pub retired: Vec<[u64; 2]>,
 }
@@ -235,7 +235,7 @@ pub(super) fn erase(table: Table, key: Vec<u8>) -> StateWrite {
 }
 
 /// A page's value: how many homes, then 20 bytes each.
-pub(super) fn write_page(page: PageId, home: &Home) -> StateWrite {
+pub(super) fn write_page(page: PageId, home: &StoredHome) -> StateWrite {
     let mut payload = [0; 1 + HOME_BYTES];
     payload[0] = 1;
     payload[1..3].copy_from_slice(&home.rack.0.to_le_bytes());
@@ -262,7 +262,7 @@ pub(super) fn read<T: DeserializeOwned>(
 }
 
 /// Reads what [`write_page`] wrote.
-pub(super) fn read_page(key: &[u8], value: &[u8]) -> Result<(PageId, Home), StateError> {
+pub(super) fn read_page(key: &[u8], value: &[u8]) -> Result<(PageId, StoredHome), StateError> {
     let page = parse_page_key(key)?;
     let payload = open(Table::Pages, key, value)?;
     let wrong = |what: &str| damaged(Table::Pages, format!("page {page}: {what}"));
@@ -276,7 +276,7 @@ pub(super) fn read_page(key: &[u8], value: &[u8]) -> Result<(PageId, Home), Stat
     }
     let field4 =
         |at: usize| u32::from_le_bytes([home[at], home[at + 1], home[at + 2], home[at + 3]]);
-    let home = Home {
+    let home = StoredHome {
         rack: RackId(u16::from_le_bytes([home[0], home[1]])),
         role: Role::Primary,
         tier: home[3],
@@ -326,8 +326,8 @@ fn checksum(table: Table, key: &[u8], body: &[u8]) -> [u8; CHECK_BYTES] {
 mod tests {
     use super::*;
 
-    fn home() -> Home {
-        Home {
+    fn home() -> StoredHome {
+        StoredHome {
             rack: RackId(3),
             role: Role::Primary,
             tier: 1,

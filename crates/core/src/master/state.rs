@@ -8,14 +8,14 @@
 //! A page is lost when its home names another region of its rack than the present one: a rack's
 //! new region loses any number of pages with one write.
 
-use super::directory::{Directory, Home, Role};
-use super::orphans::Orphans;
+use super::deferred_free::DeferredFreeTable;
+use super::directory::{Directory, Role, StoredHome};
 use super::record::{self, Membership, PoolRecord, RackRecord, StateError, StateWrite, Table};
 use crate::addr::{GAddr, PageGeometry, PageId, RackId};
 use crate::constants::{RACK_SHARDS_MAX, ROOTS_MAX};
 use crate::error::{Error, Result};
-use crate::member::Standing;
-use crate::wire::{Orphan, PageHome, RackInfo, Resolved};
+use crate::member::RackState;
+use crate::wire::{DeferredFree, PageHome, RackInfo, Resolved};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -62,10 +62,10 @@ pub enum Command {
         /// What shall be there; null removes the name.
         addr: GAddr,
     },
-    /// A rack comes to stand otherwise to the pool; see [`Standing`].
+    /// A rack comes to stand otherwise to the pool; see [`RackState`].
     SetStanding {
         rack: RackId,
-        to: Standing,
+        to: RackState,
         /// To leave: how many pages it may still have. 0 from every caller.
         pages_max: u64,
     },
@@ -86,10 +86,10 @@ pub enum Command {
         rack: RackId,
         /// Its region; another one by now refuses the command.
         region_id: [u64; 2],
-        debts: Vec<Orphan>,
+        debts: Vec<DeferredFree>,
     },
     /// Homes have noted what they free.
-    OrphansTaken { orphans: Vec<Orphan> },
+    OrphansTaken { orphans: Vec<DeferredFree> },
 }
 
 impl Command {
@@ -125,9 +125,9 @@ pub enum Applied {
     /// To `MovePage`: where the page is now.
     Home(Resolved),
     /// To `SetStanding`.
-    Standing {
+    RackState {
         rack: RackId,
-        standing: Standing,
+        standing: RackState,
         /// Whether it was otherwise before.
         is_new: bool,
         /// Pages that this lost.
@@ -151,7 +151,7 @@ pub struct State {
     pub(super) racks: BTreeMap<RackId, Rack>,
     roots: BTreeMap<String, GAddr>,
     pub(super) directory: Directory,
-    pub(super) orphans: Orphans,
+    pub(super) orphans: DeferredFreeTable,
 }
 
 impl State {
@@ -174,7 +174,7 @@ impl State {
             racks: BTreeMap::new(),
             roots: BTreeMap::new(),
             directory: Directory::default(),
-            orphans: Orphans::default(),
+            orphans: DeferredFreeTable::default(),
         };
         let writes = vec![state.pool_write()];
         (state, writes)
@@ -334,7 +334,7 @@ impl State {
         record::write(Table::Pool, record::POOL_KEY.to_vec(), &self.pool)
     }
 
-    pub(super) fn is_lost(&self, home: &Home) -> bool {
+    pub(super) fn is_lost(&self, home: &StoredHome) -> bool {
         self.racks.get(&home.rack).is_none_or(|rack| rack.record.region != home.region)
     }
 
@@ -418,9 +418,9 @@ impl State {
         if !self.standing(rack).is_member() {
             return Err(Error::Denied { reason: format!("rack {rack} has left the pool") });
         }
-        let mut fresh: BTreeMap<PageId, Home> = BTreeMap::new();
+        let mut fresh: BTreeMap<PageId, StoredHome> = BTreeMap::new();
         for asked in homes {
-            let home = Home {
+            let home = StoredHome {
                 rack,
                 role: Role::Primary,
                 tier: 0,
@@ -473,7 +473,7 @@ impl State {
     }
 
     /// A page of its rack is forgotten.
-    pub(super) fn uncount_page(&mut self, home: &Home) {
+    pub(super) fn uncount_page(&mut self, home: &StoredHome) {
         let known = self.racks.get_mut(&home.rack).expect("a home has a rack");
         let present = home.region == known.record.region;
         *(if present { &mut known.pages } else { &mut known.pages_lost }) -= 1;
@@ -504,7 +504,7 @@ impl State {
         let is_member = self.standing(rack).is_member();
         if is_member && self.resolve(page) == Resolved::Home(*from) && from != to {
             let (frame, version) = (to.frame, to.generation);
-            let home = Home { rack, role: Role::Primary, tier: 0, frame, region, version };
+            let home = StoredHome { rack, role: Role::Primary, tier: 0, frame, region, version };
             self.directory.insert(page, home);
             writes.push(record::write_page(page, &home));
             let old = self.racks.get_mut(&from.rack).expect("a home that is not lost has a rack");
@@ -543,7 +543,7 @@ impl State {
     /// Number and size in frames of a rack's region if it is `region_id`.
     pub(super) fn present_region(&self, rack: RackId, region_id: [u64; 2]) -> Result<(u32, u32)> {
         let known = self.racks.get(&rack).ok_or(Error::NoSuchRack { rack })?;
-        if known.membership.standing == Standing::Lost {
+        if known.membership.standing == RackState::Lost {
             return Err(Error::Forgotten { rack });
         }
         if known.record.region_id == region_id {

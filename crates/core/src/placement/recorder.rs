@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A [`Recorder`] is a [`Chooser`] that keeps what it was told and what it chose: postcard of
-//! [`Entry`], one after the other, in two parts of bounded length. Each part begins with the
+//! [`RecordedEvent`], one after the other, in two parts of bounded length. Each part begins with the
 //! chooser as it was then, so that whoever reads from there needs nothing older; when the second
 //! part is full the first one is forgotten. [`Replay`] makes the choices again. Owned by the
 //! master's engine; no clock, nothing outside.
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// What a chooser was told, or chose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Entry {
+pub enum RecordedEvent {
     /// The chooser as it is here: where reading begins, and what a reader has come to.
     Chooser {
         choice: Choice,
@@ -97,7 +97,7 @@ impl Recorder {
             return;
         }
         self.make_room();
-        self.write(&Entry::Accesses { rack, total });
+        self.write(&RecordedEvent::Accesses { rack, total });
         self.chooser.note_accesses(rack, total);
     }
 
@@ -112,7 +112,7 @@ impl Recorder {
         let asked = (own, bytes, tried);
         let chosen = pick_home(self.choice, &candidates, asked, at, &mut self.chooser);
         let tried = tried.to_vec();
-        self.write(&Entry::Pick(Pick { at, own, bytes, tried, candidates, chosen }));
+        self.write(&RecordedEvent::Pick(Pick { at, own, bytes, tried, candidates, chosen }));
         chosen
     }
 
@@ -136,10 +136,10 @@ impl Recorder {
         let next = Part { begin: self.new.end(), bytes: Vec::new() };
         self.old = std::mem::replace(&mut self.new, next);
         let chooser = Box::new(self.chooser.clone());
-        self.write(&Entry::Chooser { choice: self.choice, chooser });
+        self.write(&RecordedEvent::Chooser { choice: self.choice, chooser });
     }
 
-    fn write(&mut self, entry: &Entry) {
+    fn write(&mut self, entry: &RecordedEvent) {
         let bytes = postcard::to_stdvec(entry).expect("numbers and lists can be written");
         self.new.bytes.extend(bytes);
     }
@@ -161,7 +161,7 @@ pub enum ReplayError {
         /// How many were made again.
         picks: u64,
     },
-    /// The first entry is no [`Entry::Chooser`].
+    /// The first entry is no [`RecordedEvent::Chooser`].
     #[error("it does not begin with a chooser")]
     NoBegin,
 }
@@ -187,21 +187,21 @@ impl Replay {
     ///
     /// # Errors
     /// What was done differs, or nothing is known to begin with.
-    pub fn step(&mut self, entry: &Entry) -> Result<(), ReplayError> {
+    pub fn step(&mut self, entry: &RecordedEvent) -> Result<(), ReplayError> {
         match (entry, self.chooser.as_mut()) {
-            (Entry::Chooser { choice, chooser }, None) => {
+            (RecordedEvent::Chooser { choice, chooser }, None) => {
                 self.chooser = Some((*choice, Chooser::clone(chooser)));
             }
-            (Entry::Chooser { choice, chooser }, Some(own)) => {
+            (RecordedEvent::Chooser { choice, chooser }, Some(own)) => {
                 if (own.0, &own.1) != (*choice, &**chooser) {
                     return Err(ReplayError::State { picks: self.picks });
                 }
             }
             (_, None) => return Err(ReplayError::NoBegin),
-            (Entry::Accesses { rack, total }, Some((_, chooser))) => {
+            (RecordedEvent::Accesses { rack, total }, Some((_, chooser))) => {
                 chooser.note_accesses(*rack, *total);
             }
-            (Entry::Pick(pick), Some((choice, chooser))) => {
+            (RecordedEvent::Pick(pick), Some((choice, chooser))) => {
                 let asked = (pick.own, pick.bytes, pick.tried.as_slice());
                 let replayed = pick_home(*choice, &pick.candidates, asked, pick.at, chooser);
                 self.picks += 1;
@@ -217,7 +217,7 @@ impl Replay {
 
 /// The whole entries at the begin of `bytes`, and how many bytes they take. `None` if they are not
 /// entries.
-pub fn entries_of(bytes: &[u8]) -> Option<(Vec<Entry>, usize)> {
+pub fn entries_of(bytes: &[u8]) -> Option<(Vec<RecordedEvent>, usize)> {
     let (mut entries, mut rest) = (Vec::new(), bytes);
     while !rest.is_empty() {
         match postcard::take_from_bytes(rest) {
@@ -316,19 +316,24 @@ mod tests {
         let mut recorder = Recorder::new(Choice::SmartIdle(Window::PerChoice), 7);
         work(&mut recorder, 0..100);
         let (entries, _) = entries_of(&all(&recorder, 0).1).unwrap();
-        let run = |entries: &[Entry]| {
+        let run = |entries: &[RecordedEvent]| {
             let mut replay = Replay::default();
             entries.iter().try_for_each(|entry| replay.step(entry))
         };
         assert_eq!(run(&entries), Ok(()));
         assert_eq!(run(&entries[1..]), Err(ReplayError::NoBegin));
         let mut changed = entries.clone();
-        let Entry::Pick(pick) = &mut changed[100] else { panic!("every other entry is a pick") };
+        let RecordedEvent::Pick(pick) = &mut changed[100] else {
+            panic!("every other entry is a pick")
+        };
         pick.chosen = Some(RackId(77));
         let error = run(&changed).unwrap_err();
         assert!(matches!(error, ReplayError::Chosen { pick: 50, .. }), "{error}");
         let mut again = entries.clone();
-        again.push(Entry::Chooser { choice: Choice::Random, chooser: Box::new(Chooser::new(7)) });
+        again.push(RecordedEvent::Chooser {
+            choice: Choice::Random,
+            chooser: Box::new(Chooser::new(7)),
+        });
         assert_eq!(run(&again), Err(ReplayError::State { picks: 100 }));
     }
 
@@ -348,7 +353,7 @@ mod tests {
         let mut replay = Replay::default();
         // The second part begins with a chooser as well, which is what the first one came to.
         entries.iter().for_each(|entry| replay.step(entry).unwrap());
-        let begins = entries.iter().filter(|entry| matches!(entry, Entry::Chooser { .. }));
+        let begins = entries.iter().filter(|entry| matches!(entry, RecordedEvent::Chooser { .. }));
         assert_eq!(begins.count(), 2);
         // What was never there is answered with the begin, what is cut waits for the rest.
         assert_eq!(recorder.read(end + 1).at, begin);

@@ -6,7 +6,7 @@
 //!
 //! No input makes these functions panic: parts of an observation come from other processes.
 //!
-//! Source: Rcmp §5.3 for [`Policy::Paper`]; [`Policy::Cost`] is ours, with its reasons in decision
+//! Source: Rcmp §5.3 for [`MigrationPolicy::Paper`]; [`MigrationPolicy::Cost`] is ours, with its reasons in decision
 //! 0018.
 
 mod allowance;
@@ -24,7 +24,7 @@ pub use balance::{
     used_milli,
 };
 pub use cost::{CostParams, CostReasoning};
-pub use name::PolicyNameError;
+pub use name::MigrationPolicyNameError;
 pub use paper::{PaperParams, PaperReasoning};
 
 use crate::addr::{PageId, RackId};
@@ -33,7 +33,7 @@ use crate::heat::{Counts, HeatParams, Noted, Recent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Policy {
+pub enum MigrationPolicy {
     /// Pages stay where they are.
     #[default]
     Off,
@@ -67,7 +67,7 @@ pub enum Decision {
 /// Why a page stays where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// The policy is [`Policy::Off`].
+    /// The policy is [`MigrationPolicy::Off`].
     Off,
     /// The page is at home in the rack that asks.
     OwnRack,
@@ -211,7 +211,7 @@ impl MoveHistory {
 /// A decision with all that it was made of: to be logged, and decided again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionRecord {
-    pub policy: Policy,
+    pub policy: MigrationPolicy,
     pub observation: Observation,
     /// What moving was allowed before the decision.
     pub allowance: Allowance,
@@ -227,9 +227,9 @@ pub struct DecisionRecord {
 pub enum Reasoning {
     /// None.
     Off,
-    /// Of [`Policy::Paper`].
+    /// Of [`MigrationPolicy::Paper`].
     Paper(PaperReasoning),
-    /// Of [`Policy::Cost`].
+    /// Of [`MigrationPolicy::Cost`].
     Cost(CostReasoning),
 }
 
@@ -245,20 +245,20 @@ pub enum HeatEffect {
     ClearAtOldHomes,
 }
 
-impl Policy {
+impl MigrationPolicy {
     /// How heat is counted under it.
     pub fn heat(&self) -> HeatParams {
         match self {
-            Policy::Paper(params) => params.heat,
-            Policy::Off | Policy::Cost(_) => HeatParams::default(),
+            MigrationPolicy::Paper(params) => params.heat,
+            MigrationPolicy::Off | MigrationPolicy::Cost(_) => HeatParams::default(),
         }
     }
 
     /// The constants of allowance and history under it: `Paper` has neither, and nothing looks.
     pub fn cost(&self) -> CostParams {
         match self {
-            Policy::Cost(params) => *params,
-            Policy::Off | Policy::Paper(_) => CostParams::default(),
+            MigrationPolicy::Cost(params) => *params,
+            MigrationPolicy::Off | MigrationPolicy::Paper(_) => CostParams::default(),
         }
     }
 
@@ -267,9 +267,9 @@ impl Policy {
     /// two.
     pub fn asks(&self, noted: &Noted) -> bool {
         match self {
-            Policy::Off => false,
-            Policy::Paper(params) => noted.heat_milli > params.heat.hot_milli,
-            Policy::Cost(params) => {
+            MigrationPolicy::Off => false,
+            MigrationPolicy::Paper(params) => noted.heat_milli > params.heat.hot_milli,
+            MigrationPolicy::Cost(params) => {
                 noted.recent_after >= u64::from(params.count_min)
                     && noted.recent_after.checked_ilog2() > noted.recent_before.checked_ilog2()
             }
@@ -280,12 +280,12 @@ impl Policy {
     /// `fabric_bytes` from its allowance, and applies [`DecisionRecord::heat_effect`].
     pub fn decide(&self, observation: &Observation, allowance: &Allowance) -> DecisionRecord {
         let (decision, reasoning) = match self {
-            Policy::Off => (Decision::Leave(Reason::Off), Reasoning::Off),
-            Policy::Paper(params) => {
+            MigrationPolicy::Off => (Decision::Leave(Reason::Off), Reasoning::Off),
+            MigrationPolicy::Paper(params) => {
                 let (decision, reasoning) = paper::decide(params, observation);
                 (decision, Reasoning::Paper(reasoning))
             }
-            Policy::Cost(params) => {
+            MigrationPolicy::Cost(params) => {
                 let (decision, reasoning) = cost::decide(params, observation, allowance);
                 (decision, Reasoning::Cost(reasoning))
             }
@@ -304,7 +304,7 @@ impl Policy {
 impl DecisionRecord {
     /// What becomes of the heat. Only `Paper` clears any.
     pub fn heat_effect(&self) -> HeatEffect {
-        let Policy::Paper(_) = self.policy else { return HeatEffect::Keep };
+        let MigrationPolicy::Paper(_) = self.policy else { return HeatEffect::Keep };
         match self.decision {
             Decision::Move { .. } | Decision::Swap { .. } => HeatEffect::ClearAtOldHomes,
             Decision::Replicate { .. } => HeatEffect::Keep,

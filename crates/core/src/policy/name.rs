@@ -1,7 +1,7 @@
 //! Names of policies, as the command line takes them: `off`, `paper` or `cost`, and behind a comma
 //! each what shall differ from its defaults, such as `cost,fabric_share_milli=100`.
 
-use super::{CostParams, PaperParams, Policy};
+use super::{CostParams, MigrationPolicy, PaperParams};
 use crate::heat::HeatParams;
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// A text that names no policy, or a constant that it does not have. Correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}`: write off, paper or cost, and constants behind commas: {constants}")]
-pub struct PolicyNameError {
+pub struct MigrationPolicyNameError {
     /// The part that makes no sense.
     pub part: String,
     pub constants: String,
@@ -43,36 +43,36 @@ fn cost_fields(cost: &mut CostParams) -> Vec<(&'static str, Field<'_>)> {
     ]
 }
 
-fn fields(policy: &mut Policy) -> Vec<(&'static str, Field<'_>)> {
+fn fields(policy: &mut MigrationPolicy) -> Vec<(&'static str, Field<'_>)> {
     match policy {
-        Policy::Off => Vec::new(),
-        Policy::Paper(params) => heat_fields(&mut params.heat),
-        Policy::Cost(params) => cost_fields(params),
+        MigrationPolicy::Off => Vec::new(),
+        MigrationPolicy::Paper(params) => heat_fields(&mut params.heat),
+        MigrationPolicy::Cost(params) => cost_fields(params),
     }
 }
 
-fn named(name: &str) -> Option<Policy> {
+fn named(name: &str) -> Option<MigrationPolicy> {
     match name {
-        "off" => Some(Policy::Off),
-        "paper" => Some(Policy::Paper(PaperParams::default())),
-        "cost" => Some(Policy::Cost(CostParams::default())),
+        "off" => Some(MigrationPolicy::Off),
+        "paper" => Some(MigrationPolicy::Paper(PaperParams::default())),
+        "cost" => Some(MigrationPolicy::Cost(CostParams::default())),
         _ => None,
     }
 }
 
-impl FromStr for Policy {
-    type Err = PolicyNameError;
+impl FromStr for MigrationPolicy {
+    type Err = MigrationPolicyNameError;
 
-    fn from_str(text: &str) -> Result<Self, PolicyNameError> {
+    fn from_str(text: &str) -> Result<Self, MigrationPolicyNameError> {
         let mut parts = text.split(',');
         let name = parts.next().unwrap_or_default();
-        let wrong = |part: &str, policy: Option<Policy>| {
+        let wrong = |part: &str, policy: Option<MigrationPolicy>| {
             let names: Vec<_> = fields(&mut policy.unwrap_or_default())
                 .into_iter()
                 .map(|(name, _)| format!("{name}=N"))
                 .collect();
             let constants = if names.is_empty() { "none".into() } else { names.join(", ") };
-            PolicyNameError { part: part.into(), constants }
+            MigrationPolicyNameError { part: part.into(), constants }
         };
         let mut policy = named(name).ok_or_else(|| wrong(name, None))?;
         for part in parts {
@@ -83,7 +83,7 @@ impl FromStr for Policy {
     }
 }
 
-fn set(policy: &mut Policy, key: &str, value: &str) -> Option<()> {
+fn set(policy: &mut MigrationPolicy, key: &str, value: &str) -> Option<()> {
     let plain = value.bytes().all(|byte| byte.is_ascii_digit());
     let (_, field) = fields(policy).into_iter().find(|(name, _)| *name == key && plain)?;
     match field {
@@ -93,13 +93,13 @@ fn set(policy: &mut Policy, key: &str, value: &str) -> Option<()> {
     Some(())
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for MigrationPolicy {
     /// The shortest text that means this policy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Policy::Off => "off",
-            Policy::Paper(_) => "paper",
-            Policy::Cost(_) => "cost",
+            MigrationPolicy::Off => "off",
+            MigrationPolicy::Paper(_) => "paper",
+            MigrationPolicy::Cost(_) => "cost",
         };
         f.write_str(name)?;
         let value = |field: &Field<'_>| match field {
@@ -125,20 +125,23 @@ mod tests {
         for name in
             ["off", "paper", "cost", "paper,hot_milli=3000", "cost,horizon_ms=5000,burst_bytes=0"]
         {
-            assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
+            assert_eq!(name.parse::<MigrationPolicy>().unwrap().to_string(), name);
         }
-        let same: Policy = "cost,margin_milli=2000".parse().unwrap();
-        assert_eq!((same, same.to_string()), (Policy::Cost(CostParams::default()), "cost".into()));
+        let same: MigrationPolicy = "cost,margin_milli=2000".parse().unwrap();
+        assert_eq!(
+            (same, same.to_string()),
+            (MigrationPolicy::Cost(CostParams::default()), "cost".into())
+        );
     }
 
     #[test]
     fn what_means_nothing_is_refused_with_what_could_stand_there() {
         for wrong in ["", "on", "off,hot_milli=1", "paper,horizon_ms=1", "cost,", "cost,count_min"]
         {
-            assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
+            assert!(wrong.parse::<MigrationPolicy>().is_err(), "{wrong}");
         }
         for value in ["-1", "+1", "4294967296", "1.5", ""] {
-            let error = format!("cost,count_min={value}").parse::<Policy>().unwrap_err();
+            let error = format!("cost,count_min={value}").parse::<MigrationPolicy>().unwrap_err();
             assert!(error.to_string().contains("horizon_ms=N"), "{error}");
         }
     }

@@ -8,7 +8,7 @@ pub type Accesses = [u64; 2];
 
 /// Where each page should live, and what is remote then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct OptimalPlacement {
     /// For each page the index of its rack, 0 or 1.
     pub racks: Vec<u8>,
     /// Accesses of the other rack over all pages.
@@ -37,7 +37,7 @@ pub struct DoesNotFit {
 pub fn best_static_placement(
     pages: &[Accesses],
     capacity_pages: [usize; 2],
-) -> Result<Placement, DoesNotFit> {
+) -> Result<OptimalPlacement, DoesNotFit> {
     let [first, second] = capacity_pages;
     if first.saturating_add(second) < pages.len() {
         return Err(DoesNotFit { pages: pages.len(), first, second });
@@ -52,7 +52,7 @@ pub fn best_static_placement(
         racks[page] = 0;
     }
     let remote_accesses = remote_accesses(pages, &racks);
-    Ok(Placement { racks, remote_accesses })
+    Ok(OptimalPlacement { racks, remote_accesses })
 }
 
 /// Accesses of the other rack over all pages, if page `i` lives in `racks[i]`.

@@ -49,15 +49,15 @@ fn wanted() -> Observation {
     }
 }
 
-fn paper() -> Policy {
-    Policy::Paper(PaperParams::default())
+fn paper() -> MigrationPolicy {
+    MigrationPolicy::Paper(PaperParams::default())
 }
 
-fn cost() -> Policy {
-    Policy::Cost(CostParams::default())
+fn cost() -> MigrationPolicy {
+    MigrationPolicy::Cost(CostParams::default())
 }
 
-fn decide(policy: Policy, observation: &Observation) -> Decision {
+fn decide(policy: MigrationPolicy, observation: &Observation) -> Decision {
     policy.decide(observation, &Allowance::default()).decision
 }
 
@@ -66,7 +66,7 @@ const MOVE: Decision = Decision::Move { to: RackId(0) };
 
 #[test]
 fn off_leaves_every_page() {
-    let record = Policy::Off.decide(&wanted(), &Allowance::default());
+    let record = MigrationPolicy::Off.decide(&wanted(), &Allowance::default());
     assert_eq!(record.decision, Decision::Leave(Reason::Off));
     assert_eq!((record.fabric_bytes, record.heat_effect()), (0, HeatEffect::Keep));
 }
@@ -103,7 +103,7 @@ fn paper_takes_the_six_steps_in_their_order() {
 #[test]
 fn no_policy_moves_a_page_between_shards_of_one_rack() {
     let [home, asker] = [0, 1].map(|shard| RackId::sharded(3, shard, 2).unwrap());
-    for policy in [paper(), Policy::Cost(CostParams::default())] {
+    for policy in [paper(), MigrationPolicy::Cost(CostParams::default())] {
         let o = Observation { home, asker, ..wanted() };
         assert_eq!(decide(policy, &o), Decision::Leave(Reason::OwnRack));
         let o = Observation { home: RackId(4), ..o };
@@ -250,7 +250,7 @@ fn cost_stops_at_its_share_of_the_fabric() {
     let step_ns = 1000;
     for step in 0..1_000_000_u64 / step_ns {
         let o = Observation { now_ns: step * step_ns, ..wanted() };
-        let record = Policy::Cost(params).decide(&o, &allowance);
+        let record = MigrationPolicy::Cost(params).decide(&o, &allowance);
         match record.decision {
             Decision::Swap { .. } => {
                 assert_eq!(record.fabric_bytes, 8192);
@@ -292,7 +292,7 @@ struct Rounds {
 }
 
 /// The moves of the page in 1000 rounds.
-fn moves_of_equal_use(policy: Policy, rounds: Rounds) -> u64 {
+fn moves_of_equal_use(policy: MigrationPolicy, rounds: Rounds) -> u64 {
     let page = PageId(1);
     let mut tables = [0, 1].map(|_| HeatTable::new(HeatParams::default(), 4000).unwrap());
     let (mut home, mut now_ns, mut moves) = (0, 0, 0);
@@ -346,8 +346,8 @@ fn moves_of_equal_use(policy: Policy, rounds: Rounds) -> u64 {
 }
 
 /// Nothing but time saved and spent.
-fn unguarded() -> Policy {
-    Policy::Cost(CostParams {
+fn unguarded() -> MigrationPolicy {
+    MigrationPolicy::Cost(CostParams {
         margin_milli: 1000,
         deviations_squared: 0,
         dominance_milli: 0,
@@ -434,9 +434,9 @@ prop_compose! {
     }
 }
 
-fn any_policy() -> impl Strategy<Value = Policy> {
+fn any_policy() -> impl Strategy<Value = MigrationPolicy> {
     let wild = any::<([u32; 9], [u64; 3])>().prop_map(|(small, large)| {
-        Policy::Cost(CostParams {
+        MigrationPolicy::Cost(CostParams {
             horizon_ms: small[0],
             margin_milli: small[1],
             count_min: small[2] % 100,
@@ -455,7 +455,7 @@ fn any_policy() -> impl Strategy<Value = Policy> {
             lease_ms_max: large[2] as u32,
         })
     });
-    prop_oneof![Just(Policy::Off), Just(paper()), Just(cost()), wild]
+    prop_oneof![Just(MigrationPolicy::Off), Just(paper()), Just(cost()), wild]
 }
 
 proptest! {
@@ -493,7 +493,7 @@ proptest! {
             Decision::Swap { victim } => {
                 let chosen = o.victim.expect("a swap needs a page to swap with");
                 prop_assert!(chosen.page == victim && !o.free_frame && o.asker != o.home);
-                if let Policy::Paper(_) = policy {
+                if let MigrationPolicy::Paper(_) = policy {
                     prop_assert!(chosen.heat_milli <= 4000, "hot");
                     prop_assert!(chosen.heat_milli < o.asker_use.heat_milli, "hotter");
                 }

@@ -19,7 +19,7 @@ pub struct HostProcess {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AgentSays {
+pub enum AgentRequest {
     Hello {
         /// `WIRE_VERSION`.
         version: u32,
@@ -46,7 +46,7 @@ pub enum AgentSays {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AgentHears {
+pub enum AgentEvent {
     /// To `Hello`: slots of clients of its host. The agent says `Left` for those whose process has
     /// ended.
     Welcome {

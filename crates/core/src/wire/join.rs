@@ -1,6 +1,6 @@
 //! How clients come to a daemon: over the fabric by SEND, or on the control socket of its host.
 
-use super::{AgentHears, AgentSays, ReplyFrame, RequestFrame};
+use super::{AgentEvent, AgentRequest, ReplyFrame, RequestFrame};
 use crate::addr::{GAddr, RackId, SessionId};
 use crate::coherence::Coherence;
 use crate::error::Error;
@@ -40,7 +40,7 @@ pub enum RemoteRequest {
     /// whether its end was heard of or not.
     Uplink(SessionId),
     /// Of the agent of another host of the rack.
-    Agent(AgentSays),
+    Agent(AgentRequest),
 }
 
 /// SEND messages from a daemon to a remote client, [`Routed`](super::Routed).
@@ -63,7 +63,7 @@ pub enum RemoteReply {
     /// The channel is over, as if a connection of its own had ended.
     Ended,
     /// To the agent of another host of the rack.
-    Agent(AgentHears),
+    Agent(AgentEvent),
 }
 
 /// What a client must know of a region before it uses addresses in it.

@@ -7,8 +7,8 @@ use rackpool_core::constants::{
 };
 use rackpool_core::heat::{Counts, PageUse, Recent};
 use rackpool_core::policy::{
-    AccessCosts, CostParams, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveReport,
-    PaperParams, Policy, Reason, Use, Victim, replay,
+    AccessCosts, CostParams, Decided, Decision, DecisionRecord, HeatEffect, MigrationPolicy,
+    MoveAsk, MoveReport, PaperParams, Reason, Use, Victim, replay,
 };
 use rackpool_core::wire::{DaemonStats, Reply, ReplyFrame, Request, encode_vec};
 use rackpool_core::{PageId, RackId};
@@ -23,15 +23,15 @@ const COSTS: AccessCosts = AccessCosts {
 /// Pages that no daemon here has.
 const FAR: u64 = 1 << 30;
 
-fn cost() -> Policy {
-    Policy::Cost(CostParams::default())
+fn cost() -> MigrationPolicy {
+    MigrationPolicy::Cost(CostParams::default())
 }
 
-fn paper() -> Policy {
-    Policy::Paper(PaperParams::default())
+fn paper() -> MigrationPolicy {
+    MigrationPolicy::Paper(PaperParams::default())
 }
 
-fn rig(frames: u32, policy: Policy) -> Rig {
+fn rig(frames: u32, policy: MigrationPolicy) -> Rig {
     let mut rig = Rig::new(frames);
     rig.join(0);
     rig.run(|daemon, _| daemon.set_policy(policy));
@@ -236,7 +236,7 @@ fn what_was_moved_is_missing_from_the_allowance_until_time_fills_it() {
 
 #[test]
 fn without_a_policy_nothing_is_kept_and_nothing_goes() {
-    let mut rig = rig(8, Policy::Off);
+    let mut rig = rig(8, MigrationPolicy::Off);
     let page = page(&mut rig);
     note(&mut rig, &[(page, 400), (FAR, 400)]);
     assert_eq!(next(&mut rig, None), None);

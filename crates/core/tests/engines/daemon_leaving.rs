@@ -3,11 +3,11 @@
 
 use crate::daemon_world::{PAGE, RACK, Rig, kind_of};
 use rackpool_core::constants::DRAIN_REASON_BYTES_MAX;
-use rackpool_core::member::{DrainReply, DrainReport, DrainRequest, Standing};
+use rackpool_core::member::{DrainReply, DrainReport, DrainRequest, RackState};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, PageId, Result};
 
-fn stand(rig: &mut Rig, standing: Standing) {
+fn stand(rig: &mut Rig, standing: RackState) {
     rig.run(|daemon, world| daemon.set_standing(standing, world));
 }
 
@@ -30,7 +30,7 @@ fn a_draining_rack_gives_no_memory_but_into_words_and_takes_no_page() {
     let mut rig = Rig::new(8);
     rig.join(0);
     let word = rig.alloc(0, 64, false);
-    stand(&mut rig, Standing::Draining);
+    stand(&mut rig, RackState::Draining);
     let refused = Err(Error::Draining { rack: RACK });
     for (bytes, owned) in [(64, false), (PAGE, false), (64, true)] {
         assert_eq!(rig.ask(0, Request::Alloc { bytes, kind: kind_of(owned) }), refused);
@@ -39,7 +39,7 @@ fn a_draining_rack_gives_no_memory_but_into_words_and_takes_no_page() {
     let into = rig.ask(0, Request::AllocInto { word, bytes: 64 });
     assert!(matches!(into, Ok(Reply::Allocated { .. })), "{into:?}");
     assert_eq!(rig.ask(0, Request::FreeFrom { word, bytes: 64 }), Ok(Reply::Freed));
-    stand(&mut rig, Standing::Serving);
+    stand(&mut rig, RackState::Serving);
     let again = rig.alloc(0, 64, false);
     rig.free(0, again, 64);
     rig.free(0, word, 64);
@@ -57,7 +57,7 @@ fn its_pages_are_named_in_order_and_empty_slab_pages_go_by_themselves() {
     let of = |rig: &Rig, addr| rig.world.layout.pages.page(addr);
     let (small_page, large_page) = (of(&rig, small), of(&rig, large));
     assert_eq!(pages(&mut rig, PageId(0)).len(), 4, "with the spare page of a class");
-    stand(&mut rig, Standing::Draining);
+    stand(&mut rig, RackState::Draining);
     rig.quiesce();
     let mut expected = vec![small_page, large_page, PageId(large_page.0 + 1)];
     expected.sort();
@@ -77,7 +77,7 @@ fn only_the_own_racks_mover_asks_and_tells_and_everybody_may_read_the_report() {
     let mut rig = Rig::new(8);
     rig.join(0);
     rig.join_remote(1);
-    stand(&mut rig, Standing::Draining);
+    stand(&mut rig, RackState::Draining);
     let reasons = vec![(PageId(7), "é".repeat(500)), (PageId(8), "short".into())];
     let report = DrainReport { moved: 3, stayed: 2, reasons };
     let from = PageId(0);

@@ -7,7 +7,7 @@ use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::layout::table_word;
 use rackpool_core::seam::{Mem, Mutation, Race};
-use rackpool_core::wire::{PageHome, PageKeep, Reply, Request};
+use rackpool_core::wire::{PageHome, PageMetadata, Reply, Request};
 use rackpool_core::{GAddr, Generation, PageId, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -163,14 +163,14 @@ fn a_commit_that_comes_too_late_or_makes_no_sense_is_refused() {
     let Ok(Reply::Room { generation, .. }) = rig.ask(0, Request::MoveIn { page }) else {
         panic!("there is room")
     };
-    let commit = |keep: PageKeep, generation| {
+    let commit = |keep: PageMetadata, generation| {
         let from = away.home;
         Request::MoveCommit { from, generation, keep }
     };
-    let wrong_shift = PageKeep { shift: 63, ..away.keep.clone() };
-    let too_short = PageKeep { objects: Vec::new(), ..away.keep.clone() };
-    let past_end = PageKeep { objects: vec![u64::MAX], ..away.keep.clone() };
-    let token = PageKeep { lock_token: u64::MAX, ..away.keep.clone() };
+    let wrong_shift = PageMetadata { shift: 63, ..away.keep.clone() };
+    let too_short = PageMetadata { objects: Vec::new(), ..away.keep.clone() };
+    let past_end = PageMetadata { objects: vec![u64::MAX], ..away.keep.clone() };
+    let token = PageMetadata { lock_token: u64::MAX, ..away.keep.clone() };
     for keep in [wrong_shift, too_short, past_end, token] {
         assert_eq!(code(rig.ask(0, commit(keep, generation))), "protocol");
     }
@@ -309,7 +309,7 @@ fn an_attach_that_does_not_ask_loses_or_doubles_pages() {
         rig.start();
         rig.quiesce();
         assert_eq!(settle(rig, 0, from.page), Ok(Reply::Settled { here: false }));
-        bring_back(rig, 0, &Away { home, keep: PageKeep::default(), words });
+        bring_back(rig, 0, &Away { home, keep: PageMetadata::default(), words });
     });
     bites(Mutation::ForgetArrival, |rig| {
         rig.join(0);

@@ -8,7 +8,7 @@ use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::constants::DEBTS_MAX;
 use rackpool_core::layout::{DebtWord, debt_word, due_word};
 use rackpool_core::seam::Mutation;
-use rackpool_core::wire::{Orphan, PageKeep, Reply, Request};
+use rackpool_core::wire::{DeferredFree, PageMetadata, Reply, Request};
 use rackpool_core::{Error, GAddr, PageId, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -39,7 +39,7 @@ fn freed_elsewhere(rig: &mut Rig, run: GAddr, pages: u64) {
 fn owed(rig: &mut Rig, addr: GAddr, bytes: u64, id: u64) {
     rig.live.remove(&addr.0).expect("it was allocated");
     rig.words.remove(&addr.0);
-    rig.world.master.owed.insert(addr.0, Orphan { id, addr, bytes });
+    rig.world.master.owed.insert(addr.0, DeferredFree { id, addr, bytes });
     rig.quiesce();
 }
 
@@ -177,7 +177,7 @@ fn a_page_that_makes_no_sense_in_its_run_is_refused() {
         panic!("there is room")
     };
     for (run_index, run_more, shift) in [(1, 1, 0), (u32::MAX, 0, 0), (0, 1 << 16, 0), (1, 0, 6)] {
-        let keep = PageKeep { run_index, run_more, shift, ..away.keep.clone() };
+        let keep = PageMetadata { run_index, run_more, shift, ..away.keep.clone() };
         let commit = Request::MoveCommit { from: away.home, generation, keep };
         assert_eq!(code(rig.ask(0, commit)), "protocol", "{run_index} {run_more} {shift}");
     }
@@ -273,7 +273,7 @@ fn memory_that_is_about_to_be_freed_for_another_rack_stays_and_is_free_only_then
     let other = rig.alloc(0, 64, false);
     rig.live.remove(&object.0);
     rig.words.remove(&object.0);
-    let orphan = Orphan { id: 9, addr: object, bytes: 64 };
+    let orphan = DeferredFree { id: 9, addr: object, bytes: 64 };
     rig.world.master.owed.insert(object.0, orphan);
     // Its question is answered; the master has not heard that it is noted.
     let reply = rig.world.master.ripe().expect("the daemon asks at its start");
@@ -288,7 +288,7 @@ fn memory_that_is_about_to_be_freed_for_another_rack_stays_and_is_free_only_then
     let page = page_of(&rig, other);
     settle(&mut rig, 0, page).unwrap();
     // What is owed and not there is forgotten.
-    rig.world.master.owed.insert(object.0, Orphan { id: 10, ..orphan });
+    rig.world.master.owed.insert(object.0, DeferredFree { id: 10, ..orphan });
     rig.finish();
 }
 

@@ -4,7 +4,7 @@
 use crate::daemon_world::{PAGE, RACK, Rig};
 use proptest::prelude::*;
 use rackpool_core::addr::Generation;
-use rackpool_core::rrpc::{Bytes, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
+use rackpool_core::rrpc::{Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};
 use rackpool_core::seam::{Exposure, Mutation, RemoteAddr};
 use rackpool_core::wire::{PageHome, Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
@@ -31,11 +31,11 @@ fn ask(rig: &mut Rig, name: u32, fetch: Fetch) -> Result<Fetched> {
 }
 
 fn bytes_of(addr: GAddr, bytes: u64, inline_bytes_max: u32) -> Fetch {
-    Fetch { addr, extent: Extent::Bytes(bytes), inline_bytes_max, into: None }
+    Fetch { addr, extent: FetchExtent::Bytes(bytes), inline_bytes_max, into: None }
 }
 
 fn object(addr: GAddr, inline_bytes_max: u32) -> Fetch {
-    Fetch { addr, extent: Extent::Object, inline_bytes_max, into: None }
+    Fetch { addr, extent: FetchExtent::Object, inline_bytes_max, into: None }
 }
 
 fn home_of(rig: &Rig, addr: GAddr) -> PageHome {
@@ -242,7 +242,7 @@ proptest! {
                 let at = rig.world.offset_of(addr);
                 rig.world.pages_mem().poke(at, hostile >> (bytes % 64));
             }
-            let extent = if kind & 2 == 0 { Extent::Object } else { Extent::Bytes(bytes) };
+            let extent = if kind & 2 == 0 { FetchExtent::Object } else { FetchExtent::Bytes(bytes) };
             let into = Some(Exposure { id: 0, key: 1, bytes: hostile % 5000 });
             match ask(&mut rig, REMOTE, Fetch { addr, extent, inline_bytes_max, into }) {
                 Ok(fetched) => {

@@ -2,7 +2,7 @@
 
 use crate::master_world::*;
 use rackpool_core::master::{ConnId, Master, MasterConfig};
-use rackpool_core::member::{Member, MemberAnswer, MemberCall, Standing};
+use rackpool_core::member::{Member, MemberAnswer, MemberCall, RackState};
 use rackpool_core::placement::Policy;
 use rackpool_core::seam::{Mutation, Probe};
 use rackpool_core::wire::*;
@@ -18,9 +18,9 @@ fn call(world: &mut World, call: MemberCall) -> Result<MemberAnswer> {
     }
 }
 
-fn stand(world: &mut World, asked: MemberCall) -> Standing {
+fn stand(world: &mut World, asked: MemberCall) -> RackState {
     match call(world, asked) {
-        Ok(MemberAnswer::Standing(standing)) => standing,
+        Ok(MemberAnswer::RackState(standing)) => standing,
         other => panic!("{other:?}"),
     }
 }
@@ -34,9 +34,9 @@ fn heartbeat(world: &mut World, daemon: ConnId) -> Result<MasterAnswer> {
     world.call(daemon, MasterCall::Heartbeat { frames_free: 900, accesses: 0 })
 }
 
-fn told(world: &mut World, daemon: ConnId) -> Standing {
+fn told(world: &mut World, daemon: ConnId) -> RackState {
     match heartbeat(world, daemon) {
-        Ok(MasterAnswer::Member(MemberAnswer::Standing(standing))) => standing,
+        Ok(MasterAnswer::Member(MemberAnswer::RackState(standing))) => standing,
         other => panic!("{other:?}"),
     }
 }
@@ -73,20 +73,20 @@ const ONE: RackId = RackId(1);
 #[test]
 fn a_draining_rack_is_told_is_never_picked_and_takes_no_page() {
     let (mut world, [zero, one]) = two_racks();
-    assert_eq!(told(&mut world, one), Standing::Serving);
+    assert_eq!(told(&mut world, one), RackState::Serving);
     assert_eq!(pick(&mut world, 0), Ok(ONE));
     let at = new_page(&mut world, zero, 0, 3);
-    assert_eq!(stand(&mut world, MemberCall::Drain(ONE)), Standing::Draining);
-    assert_eq!(stand(&mut world, MemberCall::Drain(ONE)), Standing::Draining, "again");
+    assert_eq!(stand(&mut world, MemberCall::Drain(ONE)), RackState::Draining);
+    assert_eq!(stand(&mut world, MemberCall::Drain(ONE)), RackState::Draining, "again");
     assert_eq!(
         (told(&mut world, zero), told(&mut world, one)),
-        (Standing::Serving, Standing::Draining)
+        (RackState::Serving, RackState::Draining)
     );
     assert_eq!(code(pick(&mut world, 0)), "full");
     let conn = world.connect();
     let to = MasterCall::BeginMove { page: at.page, to: ONE };
     assert_eq!(code(world.call(conn, to)), "draining");
-    assert_eq!(stand(&mut world, MemberCall::Undrain(ONE)), Standing::Serving);
+    assert_eq!(stand(&mut world, MemberCall::Undrain(ONE)), RackState::Serving);
     assert_eq!(pick(&mut world, 0), Ok(ONE));
     assert_eq!(code(call(&mut world, MemberCall::Drain(RackId(7)))), "no-such-rack");
 }
@@ -97,8 +97,8 @@ fn what_a_rack_is_survives_a_restart_of_the_master_and_of_the_daemon() {
     stand(&mut world, MemberCall::Drain(ONE));
     world.crash();
     let one = world.daemon(RackInfo { epoch: 2, ..info(1, 1) });
-    assert_eq!(told(&mut world, one), Standing::Draining);
-    assert_eq!(member(&mut world, 1).standing, Standing::Draining);
+    assert_eq!(told(&mut world, one), RackState::Draining);
+    assert_eq!(member(&mut world, 1).standing, RackState::Draining);
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn a_rack_leaves_only_without_pages_and_nothing_comes_to_it_afterwards() {
     let to = home(at.page, 0, 8);
     let moved = world.call(zero, MasterCall::MovePage { from: at, to });
     assert_eq!(moved, Ok(MasterAnswer::Homes(vec![Resolved::Home(to)])));
-    assert_eq!(stand(&mut world, MemberCall::Leave(ONE)), Standing::Left);
-    assert_eq!(stand(&mut world, MemberCall::Leave(ONE)), Standing::Left, "its answer was lost");
-    assert_eq!(stand(&mut world, MemberCall::Drain(ONE)), Standing::Left, "it is drained");
+    assert_eq!(stand(&mut world, MemberCall::Leave(ONE)), RackState::Left);
+    assert_eq!(stand(&mut world, MemberCall::Leave(ONE)), RackState::Left, "its answer was lost");
+    assert_eq!(stand(&mut world, MemberCall::Drain(ONE)), RackState::Left, "it is drained");
     assert_eq!(code(call(&mut world, MemberCall::Undrain(ONE))), "denied");
-    assert_eq!(told(&mut world, one), Standing::Left);
+    assert_eq!(told(&mut world, one), RackState::Left);
     assert_eq!(code(rack(&mut world, 1)), "no-such-rack");
     assert_eq!(code(pick(&mut world, 0)), "full");
     let late = home(world.page_ids(one, 1), 1, 5);
@@ -145,14 +145,14 @@ fn a_page_that_was_committed_in_the_same_batch_keeps_its_rack_in_the_pool() {
 fn a_region_that_has_left_stays_so_and_a_new_one_serves_in_its_place() {
     let (mut world, [_, one]) = two_racks();
     stand(&mut world, MemberCall::Drain(ONE));
-    assert_eq!(stand(&mut world, MemberCall::Leave(ONE)), Standing::Left);
+    assert_eq!(stand(&mut world, MemberCall::Leave(ONE)), RackState::Left);
     world.master.on_closed(one);
     world.crash();
     let again = world.daemon(RackInfo { epoch: 2, ..info(1, 1) });
-    assert_eq!(told(&mut world, again), Standing::Left, "it ends by itself");
+    assert_eq!(told(&mut world, again), RackState::Left, "it ends by itself");
     // Nobody waits for the old daemon, which may be there still.
     let new = world.daemon(info(1, 2));
-    assert_eq!(told(&mut world, new), Standing::Serving);
+    assert_eq!(told(&mut world, new), RackState::Serving);
     assert_eq!(code(heartbeat(&mut world, again)), "denied");
     let old = world.connect();
     assert_eq!(code(world.call(old, MasterCall::JoinDaemon(info(1, 1)))), "forgotten");
@@ -176,13 +176,13 @@ fn a_rack_is_given_up_only_when_its_daemon_had_a_lease_to_come_back() {
     world.wait_for_a_lease();
     world.now += 1;
     world.master.tick(world.now, &mut Vec::new());
-    assert_eq!(stand(&mut world, forget), Standing::Lost);
-    assert_eq!(stand(&mut world, forget), Standing::Lost, "again");
+    assert_eq!(stand(&mut world, forget), RackState::Lost);
+    assert_eq!(stand(&mut world, forget), RackState::Lost, "again");
     assert_eq!(world.resolve(there.page), Resolved::Lost(ONE));
     assert_eq!(world.resolve(here.page), Resolved::Home(here));
     assert_eq!(code(rack(&mut world, 1)), "no-such-rack");
     let member = member(&mut world, 1);
-    assert_eq!((member.pages, member.pages_lost, member.standing), (0, 1, Standing::Lost));
+    assert_eq!((member.pages, member.pages_lost, member.standing), (0, 1, RackState::Lost));
     // Also after a restart, the old region is refused and a new one is not.
     world.crash();
     assert_eq!(world.resolve(there.page), Resolved::Lost(ONE));
@@ -190,7 +190,7 @@ fn a_rack_is_given_up_only_when_its_daemon_had_a_lease_to_come_back() {
     let back = RackInfo { epoch: 2, ..info(1, 1) };
     assert_eq!(code(world.call(old, MasterCall::JoinDaemon(back.clone()))), "forgotten");
     let new = world.daemon(info(1, 2));
-    assert_eq!(told(&mut world, new), Standing::Serving);
+    assert_eq!(told(&mut world, new), RackState::Serving);
     world.master.on_closed(new);
     world.wait_for_a_lease();
     assert_eq!(code(world.call(old, MasterCall::JoinDaemon(back))), "forgotten", "for good");
@@ -209,8 +209,8 @@ fn a_daemon_that_wakes_up_after_its_rack_was_given_up_is_told_and_changes_nothin
         world.master.tick(world.now, &mut Vec::new());
     }
     world.wait_for_a_lease();
-    assert_eq!(stand(&mut world, MemberCall::Forget(ONE)), Standing::Lost);
-    assert_eq!(told(&mut world, one), Standing::Lost);
+    assert_eq!(stand(&mut world, MemberCall::Forget(ONE)), RackState::Lost);
+    assert_eq!(told(&mut world, one), RackState::Lost);
     let commit = MasterCall::CommitPages { homes: vec![home(ids, 1, 5)] };
     assert_eq!(code(world.call(one, commit)), "forgotten");
     let remove = MasterCall::RemovePages { rack: ONE, pages: vec![at.page] };
@@ -230,7 +230,7 @@ fn a_draining_rack_that_dies_can_be_given_up() {
     world.wait_for_a_lease();
     world.now += 1;
     world.master.tick(world.now, &mut Vec::new());
-    assert_eq!(stand(&mut world, MemberCall::Forget(ONE)), Standing::Lost);
+    assert_eq!(stand(&mut world, MemberCall::Forget(ONE)), RackState::Lost);
     assert_eq!(code(call(&mut world, MemberCall::Leave(ONE))), "denied");
     assert_eq!(code(call(&mut world, MemberCall::Undrain(ONE))), "denied");
 }

@@ -27,7 +27,7 @@ fn addr(page: PageId) -> GAddr {
     GAddr(page.0 << SHIFT)
 }
 
-fn orphans(pages: &[PageId], allocations: &[Orphan]) -> MasterAnswer {
+fn orphans(pages: &[PageId], allocations: &[DeferredFree]) -> MasterAnswer {
     MasterAnswer::Orphans { pages: pages.to_vec(), allocations: allocations.to_vec() }
 }
 
@@ -92,7 +92,7 @@ fn only_the_home_of_the_first_page_gives_pages_up_and_only_those_of_a_run() {
     ] {
         assert_eq!(code(world.call(guest, call)), "protocol");
     }
-    let many = vec![Orphan { id: 1, addr: addr(first), bytes: 1 }; DEBTS_MAX + 1];
+    let many = vec![DeferredFree { id: 1, addr: addr(first), bytes: 1 }; DEBTS_MAX + 1];
     assert_eq!(code(world.call(zero, MasterCall::FreeElsewhere { debts: many })), "protocol");
 }
 
@@ -100,9 +100,9 @@ fn only_the_home_of_the_first_page_gives_pages_up_and_only_those_of_a_run() {
 fn what_is_owed_is_taken_over_once_and_told_where_its_page_is() {
     let (mut world, [zero, one], first) = a_run_in_two_racks();
     let second = PageId(first.0 + 1);
-    let debt = Orphan { id: 5, addr: addr(second), bytes: 64 };
-    let pay = |debts: &[Orphan]| MasterCall::FreeElsewhere { debts: debts.to_vec() };
-    let told = Orphan { id: 1, ..debt };
+    let debt = DeferredFree { id: 5, addr: addr(second), bytes: 64 };
+    let pay = |debts: &[DeferredFree]| MasterCall::FreeElsewhere { debts: debts.to_vec() };
+    let told = DeferredFree { id: 1, ..debt };
     let asked = park(&mut world, one, MasterCall::NextOrphans);
     let said = answers(&mut world, zero, pay(&[debt]));
     assert_eq!(said[1..], [(asked, Ok(orphans(&[], &[told])))]);
@@ -113,7 +113,7 @@ fn what_is_owed_is_taken_over_once_and_told_where_its_page_is() {
     park(&mut world, one, MasterCall::NextOrphans);
     assert_eq!(world.call(zero, MasterCall::NextOrphans), Ok(orphans(&[], &[told])));
     let waits = park(&mut world, one, MasterCall::AwaitGone { addr: debt.addr, bytes: 64 });
-    let wrong = Orphan { id: 9, ..told };
+    let wrong = DeferredFree { id: 9, ..told };
     world.call(zero, MasterCall::OrphansTaken { orphans: vec![wrong] }).unwrap();
     assert_eq!(world.call(zero, MasterCall::NextOrphans), Ok(orphans(&[], &[told])));
     let taken = MasterCall::OrphansTaken { orphans: vec![told] };
@@ -121,13 +121,13 @@ fn what_is_owed_is_taken_over_once_and_told_where_its_page_is() {
     // Said again, it is known: a new allocation at the same address stays.
     world.call(zero, pay(&[debt])).unwrap();
     park(&mut world, zero, MasterCall::NextOrphans);
-    let next = Orphan { id: 6, ..debt };
+    let next = DeferredFree { id: 6, ..debt };
     world.call(zero, pay(&[debt, next])).unwrap();
-    let told = Orphan { id: 2, ..debt };
+    let told = DeferredFree { id: 2, ..debt };
     assert_eq!(world.call(zero, MasterCall::NextOrphans), Ok(orphans(&[], &[told])));
     // What is owed by two is freed once; what is nowhere is not owed.
-    let lost = Orphan { id: 1, addr: addr(PageId(first.0 + 90)), bytes: 64 };
-    world.call(one, pay(&[lost, Orphan { id: 2, ..debt }])).unwrap();
+    let lost = DeferredFree { id: 1, addr: addr(PageId(first.0 + 90)), bytes: 64 };
+    world.call(one, pay(&[lost, DeferredFree { id: 2, ..debt }])).unwrap();
     assert_eq!(world.call(zero, MasterCall::NextOrphans), Ok(orphans(&[], &[told])));
     let said = answers(&mut world, zero, remove(0, &[second]));
     assert_eq!(said[1..], [(waits, Ok(MasterAnswer::Done))], "its page is gone");
@@ -138,13 +138,13 @@ fn what_is_owed_is_taken_over_once_and_told_where_its_page_is() {
 fn a_restarted_master_tells_the_same() {
     let (mut world, [zero, _], first) = a_run_in_two_racks();
     let second = PageId(first.0 + 1);
-    let debt = Orphan { id: 3, addr: addr(PageId(first.0 + 2)), bytes: 1 << SHIFT };
+    let debt = DeferredFree { id: 3, addr: addr(PageId(first.0 + 2)), bytes: 1 << SHIFT };
     world.call(zero, MasterCall::FreeElsewhere { debts: vec![debt] }).unwrap();
     world.call(zero, MasterCall::OrphanPages { first, pages: vec![second] }).unwrap();
     world.crash();
     let (zero, one) = (world.daemon(info(0, 1)), world.daemon(info(1, 1)));
     assert_eq!(world.call(one, MasterCall::NextOrphans), Ok(orphans(&[second], &[])));
-    let told = Orphan { id: 1, ..debt };
+    let told = DeferredFree { id: 1, ..debt };
     assert_eq!(world.call(zero, MasterCall::NextOrphans), Ok(orphans(&[], &[told])));
     world.call(zero, MasterCall::OrphansTaken { orphans: vec![told] }).unwrap();
     world.call(one, remove(1, &[second])).unwrap();
@@ -162,7 +162,7 @@ fn what_was_in_a_region_that_is_gone_is_nobodys() {
     let Resolved::Home(from) = world.resolve(third) else { panic!("it lives") };
     let to = home(third, 1, 8);
     world.call(one, MasterCall::MovePage { from, to }).unwrap();
-    let debt = Orphan { id: 1, addr: addr(third), bytes: 64 };
+    let debt = DeferredFree { id: 1, addr: addr(third), bytes: 64 };
     world.call(zero, MasterCall::FreeElsewhere { debts: vec![debt] }).unwrap();
     world.call(zero, MasterCall::OrphanPages { first, pages: vec![second] }).unwrap();
     let gone = MasterCall::AwaitGone { addr: addr(second), bytes: 2 << SHIFT };

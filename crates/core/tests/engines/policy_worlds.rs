@@ -3,7 +3,7 @@
 
 use crate::policy_world;
 use crate::policy_world::{COPIES_MAX, Likes, Load, Outcome, run, run_oracle};
-use rackpool_core::policy::{CostParams, PaperParams, Policy};
+use rackpool_core::policy::{CostParams, MigrationPolicy, PaperParams};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -17,20 +17,20 @@ fn mostly_read(likes: Likes, page_bytes: u64) -> Load {
     Load { reads_milli: 950, copies: COPIES_MAX, ..load(likes, page_bytes) }
 }
 
-fn paper(hot_milli: u64) -> Policy {
+fn paper(hot_milli: u64) -> MigrationPolicy {
     let mut params = PaperParams::default();
     params.heat.hot_milli = hot_milli;
-    Policy::Paper(params)
+    MigrationPolicy::Paper(params)
 }
 
-fn cost() -> Policy {
-    Policy::Cost(CostParams::default())
+fn cost() -> MigrationPolicy {
+    MigrationPolicy::Cost(CostParams::default())
 }
 
 /// How many times as fast as without moves, thousandths.
-fn speedup_milli(load: &Load, policy: Policy) -> u64 {
+fn speedup_milli(load: &Load, policy: MigrationPolicy) -> u64 {
     let outcome = run(load, policy);
-    let speedup_milli = outcome.speedup_milli(&run(load, Policy::Off));
+    let speedup_milli = outcome.speedup_milli(&run(load, MigrationPolicy::Off));
     println!("{load:?}\n  {policy:?}\n  {speedup_milli} {outcome:?}");
     speedup_milli
 }
@@ -49,7 +49,7 @@ fn a_zipfian_rank_has_its_share() {
 #[test]
 fn a_run_repeats_itself() {
     let load = Load { accesses: 50_000, ..mostly_read(Likes::OwnHotSet, 4 * KIB) };
-    for policy in [Policy::Off, paper(4000), cost()] {
+    for policy in [MigrationPolicy::Off, paper(4000), cost()] {
         assert_eq!(run(&load, policy), run(&load, policy));
     }
 }
@@ -83,7 +83,7 @@ fn cost_beats_paper_by_a_fifth_where_both_racks_read_the_same_hot_set() {
         let load = Load { seed, ..mostly_read(Likes::SameHotSet, 4 * KIB) };
         // In this world a write drops a copy, which is fetched again: two round trips.
         let dropping = CostParams { copy_write_accesses: 2, ..CostParams::default() };
-        let ours = speedup_milli(&load, Policy::Cost(dropping));
+        let ours = speedup_milli(&load, MigrationPolicy::Cost(dropping));
         let best = [3000, 4000].map(|hot_milli| speedup_milli(&load, paper(hot_milli)));
         let best = best.into_iter().max().unwrap();
         assert!(ours * 1000 >= best * 1200, "seed {seed}: cost {ours}, paper {best}");
@@ -121,7 +121,7 @@ fn cost_loses_little_where_there_is_nothing_to_gain() {
 
 /// The share of the oracle's gain, thousandths.
 fn share_of_oracle_milli(load: &Load) -> u64 {
-    let [off, ours] = [Policy::Off, cost()].map(|policy| run(load, policy).time_ns);
+    let [off, ours] = [MigrationPolicy::Off, cost()].map(|policy| run(load, policy).time_ns);
     let best = run_oracle(load).time_ns;
     let share_milli = off.saturating_sub(ours) * 1000 / (off - best);
     println!("{load:?}\n  off {off} ns, cost {ours} ns, oracle {best} ns: {share_milli}");

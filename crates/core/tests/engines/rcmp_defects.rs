@@ -12,9 +12,11 @@ use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::heat::{Counts, PageUse, is_read_hot};
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::table_word;
-use rackpool_core::policy::{AccessCosts, PaperParams, Policy};
+use rackpool_core::policy::{AccessCosts, MigrationPolicy, PaperParams};
 use rackpool_core::seam::{Mem, Mutation, WorkStatus};
-use rackpool_core::wire::{MasterAnswer, MasterCall, PageHome, PageKeep, Reply, Request, Resolved};
+use rackpool_core::wire::{
+    MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, Resolved,
+};
 use rackpool_core::{FrameIndex, GAddr, Generation, PageId, RackId, Result};
 use std::collections::BTreeSet;
 
@@ -63,7 +65,7 @@ struct Move {
     from: PageHome,
     frame: FrameIndex,
     generation: Generation,
-    keep: PageKeep,
+    keep: PageMetadata,
 }
 
 impl Move {
@@ -367,7 +369,7 @@ fn what_was_known_of_a_page_was_never_freed() {
 #[test]
 fn read_heat_was_write_heat() {
     let mut rig = rack(None);
-    let policy = Policy::Paper(PaperParams::default());
+    let policy = MigrationPolicy::Paper(PaperParams::default());
     rig.run(|daemon, _| daemon.set_policy(policy));
     let page = PageId(1 << 30);
     let counts = Counts { reads: 700, writes: 20 };

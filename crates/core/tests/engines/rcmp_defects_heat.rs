@@ -6,7 +6,8 @@ use rackpool_core::PageId;
 use rackpool_core::constants::{NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::heat::{Counts, HEAT_MILLI_MIN, PageUse};
 use rackpool_core::policy::{
-    AccessCosts, Decided, Decision, HeatEffect, MoveAsk, MoveReport, PaperParams, Policy, Reason,
+    AccessCosts, Decided, Decision, HeatEffect, MigrationPolicy, MoveAsk, MoveReport, PaperParams,
+    Reason,
 };
 use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{Reply, Request};
@@ -20,7 +21,7 @@ fn rack(mutation: Option<Mutation>) -> Rig {
     let mut rig = Rig::new(FRAMES);
     rig.world.fuse.answers.mutation.set(mutation);
     rig.join(0);
-    rig.run(|daemon, _| daemon.set_policy(Policy::Paper(PaperParams::default())));
+    rig.run(|daemon, _| daemon.set_policy(MigrationPolicy::Paper(PaperParams::default())));
     at(&mut rig, 10 * NS_PER_SECOND);
     rig
 }

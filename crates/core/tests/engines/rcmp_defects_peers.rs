@@ -14,7 +14,7 @@ use rackpool_core::layout::FRAMES_OFFSET;
 use rackpool_core::member::MemberCall;
 use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{
-    MasterAnswer, MasterCall, PageHome, PageKeep, Reply, Request, RequestFrame, Resolved,
+    MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, RequestFrame, Resolved,
 };
 use rackpool_core::{FrameIndex, GAddr, Generation, PageId, RackId};
 
@@ -95,7 +95,7 @@ fn pointers_from_peers_were_followed() {
             panic!("there is room")
         };
         // Four objects of 1 KiB.
-        let keep = |objects| PageKeep { shift: 10, objects, ..PageKeep::default() };
+        let keep = |objects| PageMetadata { shift: 10, objects, ..PageMetadata::default() };
         for objects in [vec![1 << 4], vec![u64::MAX], vec![1, 1], vec![]] {
             let keep = keep(objects);
             let commit = rig.ask(0, Request::MoveCommit { from, generation, keep });

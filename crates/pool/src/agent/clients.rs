@@ -11,7 +11,7 @@ use rackpool_core::access::AccessList;
 use rackpool_core::constants::{CONTROL_PENDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING, SlotWord};
 use rackpool_core::seam::{Mem, Nanos};
-use rackpool_core::wire::{self, AgentSays, ControlHello, ControlReply, HostProcess};
+use rackpool_core::wire::{self, AgentRequest, ControlHello, ControlReply, HostProcess};
 use rackpool_core::{Error, Result, SessionId};
 use rackpool_hw::control::{ControlConn, Drained, Received};
 use rackpool_hw::event::{Interest, Poller};
@@ -117,13 +117,13 @@ impl Clients {
     }
 
     /// What the daemon has not been told yet of those who come.
-    pub(super) fn take_joins(&mut self) -> Vec<AgentSays> {
+    pub(super) fn take_joins(&mut self) -> Vec<AgentRequest> {
         let untold = self.pending.iter_mut().filter(|(_, pending)| !pending.is_told);
         let joins = untold.filter_map(|(number, pending)| {
             let (hello, process) = pending.hello.clone()?;
             pending.is_told = true;
             let process = HostProcess { pid: process.pid, start_time: process.start_time };
-            Some(AgentSays::Join { number: *number, hello, process })
+            Some(AgentRequest::Join { number: *number, hello, process })
         });
         joins.collect()
     }
@@ -143,7 +143,7 @@ impl Clients {
         number: u64,
         reply: ControlReply,
         poller: &Poller,
-    ) -> Option<AgentSays> {
+    ) -> Option<AgentRequest> {
         let pending = self.pending.remove(&number);
         let said = pending.and_then(|pending| {
             let _ = poller.remove(&pending.conn);
@@ -183,10 +183,10 @@ impl Clients {
     }
 
     /// Something happened on a slot's connection: its client wakes the daemon, or it ended.
-    pub(super) fn on_slot(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+    pub(super) fn on_slot(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let conn = self.slots.get(&slot)?.conn.as_ref()?;
         match conn.drain() {
-            Drained::Open => Some(AgentSays::Ring),
+            Drained::Open => Some(AgentRequest::Ring),
             Drained::Closed => self.on_conn_lost(slot, poller),
             Drained::Broken => {
                 // It may live, and have the memory mapped.
@@ -196,7 +196,7 @@ impl Clients {
         }
     }
 
-    fn on_conn_lost(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+    fn on_conn_lost(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let kept = self.slots.get_mut(&slot)?;
         if let Some(conn) = kept.conn.take() {
             let _ = poller.remove(&conn);
@@ -210,7 +210,7 @@ impl Clients {
     }
 
     /// Waits for the end of a slot's process, which has the memory though it is not connected.
-    fn watch(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+    fn watch(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let kept = self.slots.get_mut(&slot)?;
         let handle = ProcessHandle::open_exact(kept.process).ok().filter(ProcessHandle::is_alive);
         let watched = handle.filter(|handle| {
@@ -226,12 +226,12 @@ impl Clients {
     }
 
     /// The process of a slot without a connection may have ended.
-    pub(super) fn on_process(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+    pub(super) fn on_process(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let is_alive = self.slots.get(&slot)?.handle.as_ref()?.is_alive();
         if is_alive { None } else { self.left(slot, poller) }
     }
 
-    fn left(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+    fn left(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let kept = self.slots.get_mut(&slot)?;
         let session = kept.session;
         // The daemon gives away what it hears of: nothing of it may be written back later.
@@ -243,7 +243,7 @@ impl Clients {
             return None;
         }
         self.forget(slot, poller);
-        Some(AgentSays::Left { slot, session })
+        Some(AgentRequest::Left { slot, session })
     }
 
     fn forget(&mut self, slot: u32, poller: &Poller) {
@@ -262,7 +262,7 @@ impl Clients {
         &mut self,
         slots: Vec<(u32, SessionId, HostProcess)>,
         poller: &Poller,
-    ) -> Vec<AgentSays> {
+    ) -> Vec<AgentRequest> {
         self.detach(poller);
         self.slots.clear();
         let mut ended = Vec::new();

@@ -7,7 +7,7 @@ use crate::links::fabric_error;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{
-    self, AgentHears, AgentSays, FabricKind, RackInfo, RemoteReply, RemoteRequest, Routed,
+    self, AgentEvent, AgentRequest, FabricKind, RackInfo, RemoteReply, RemoteRequest, Routed,
 };
 use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over};
@@ -57,7 +57,7 @@ impl Line {
     }
 
     /// Puts a message in. Errors: `Busy` if the daemon takes none.
-    pub(super) fn say(&mut self, says: &AgentSays) -> Result<()> {
+    pub(super) fn say(&mut self, says: &AgentRequest) -> Result<()> {
         if self.outbox.len() >= WAITING_MAX {
             let limit = WAITING_MAX as u64;
             return Err(Error::Busy { what: "messages to the daemon".into(), limit });
@@ -82,7 +82,7 @@ impl Line {
     }
 
     /// What has come. Errors: `PeerDead` when the connection is over; `Protocol`.
-    pub(super) fn poll(&mut self) -> Result<Vec<AgentHears>> {
+    pub(super) fn poll(&mut self) -> Result<Vec<AgentEvent>> {
         let mut events = std::mem::take(&mut self.events);
         self.endpoint.poll(clock::now_ns(), &mut events);
         let mut heard = Vec::new();
@@ -112,7 +112,7 @@ impl Line {
     pub(super) fn wait<T>(
         &mut self,
         deadline_ns: u64,
-        mut pick: impl FnMut(AgentHears) -> Option<T>,
+        mut pick: impl FnMut(AgentEvent) -> Option<T>,
     ) -> Result<T> {
         let started_ns = clock::now_ns();
         loop {

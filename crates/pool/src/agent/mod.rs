@@ -24,7 +24,7 @@ use crate::link::MasterLink;
 use line::Line;
 use rackpool_core::constants::REQUEST_TIMEOUT_MS_DEFAULT;
 use rackpool_core::wire::{
-    AgentHears, AgentSays, MasterAnswer, MasterCall, RackInfo, WIRE_VERSION,
+    AgentEvent, AgentRequest, MasterAnswer, MasterCall, RackInfo, WIRE_VERSION,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -185,10 +185,10 @@ pub fn fence(options: &AgentOptions, host: &str) -> Result<u32> {
     let mut master = options.master_link();
     let info = rack_info(&mut master, options.rack, deadline_ns)?;
     let mut line = Line::new(options, &info)?;
-    line.say(&AgentSays::Fence { version: WIRE_VERSION, host: host.into() })?;
+    line.say(&AgentRequest::Fence { version: WIRE_VERSION, host: host.into() })?;
     let heard = line.wait(deadline_ns, |heard| match heard {
-        AgentHears::Fenced { clients } => Some(Ok(clients)),
-        AgentHears::Refused(error) => Some(Err(error)),
+        AgentEvent::Fenced { clients } => Some(Ok(clients)),
+        AgentEvent::Refused(error) => Some(Err(error)),
         _ => None,
     });
     heard?

@@ -10,7 +10,7 @@ use crate::link::MasterLink;
 use crate::metrics::{self, AgentSnapshot, Door, Endpoint};
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::seam::Nanos;
-use rackpool_core::wire::{AgentHears, AgentSays, RackInfo, WIRE_VERSION};
+use rackpool_core::wire::{AgentEvent, AgentRequest, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use rackpool_hw::control;
 use rackpool_hw::event::{Interest, Poller, Readiness};
@@ -115,15 +115,15 @@ impl Agent {
     fn connect(&mut self, info: &RackInfo, deadline_ns: u64) -> Result<()> {
         let region_id = self.sections.superblock().map_err(Error::from)?.region_id;
         let mut line = Line::new(&self.options, info)?;
-        line.say(&AgentSays::Hello {
+        line.say(&AgentRequest::Hello {
             version: WIRE_VERSION,
             host: self.options.name.clone(),
             boot: self.boot.clone(),
             region_id,
         })?;
         let slots = line.wait(deadline_ns, |heard| match heard {
-            AgentHears::Welcome { slots } => Some(Ok(slots)),
-            AgentHears::Refused(error) => Some(Err(error)),
+            AgentEvent::Welcome { slots } => Some(Ok(slots)),
+            AgentEvent::Refused(error) => Some(Err(error)),
             _ => None,
         })??;
         for ended in self.clients.of_daemon(slots, &self.poller) {
@@ -180,7 +180,7 @@ impl Agent {
         let Some(line) = &mut self.line else { return Ok(()) };
         let now = clock::now_ns();
         if now >= self.beat_at {
-            line.say(&AgentSays::Ring)?;
+            line.say(&AgentRequest::Ring)?;
             self.beat_at = now + BEAT_NS;
         }
         for says in self.clients.take_joins() {
@@ -193,14 +193,14 @@ impl Agent {
             }
             for heard in line.poll()? {
                 match heard {
-                    AgentHears::Joined { number, reply } => {
+                    AgentEvent::Joined { number, reply } => {
                         if let Some(says) = self.clients.joined(number, reply, &self.poller) {
                             line.say(&says)?;
                         }
                     }
-                    AgentHears::Wake { slot } => self.clients.wake(slot),
-                    AgentHears::Refused(error) => return Err(error),
-                    AgentHears::Welcome { .. } | AgentHears::Fenced { .. } => {
+                    AgentEvent::Wake { slot } => self.clients.wake(slot),
+                    AgentEvent::Refused(error) => return Err(error),
+                    AgentEvent::Welcome { .. } | AgentEvent::Fenced { .. } => {
                         let reason = "an answer that nobody asked for".into();
                         return Err(Error::Protocol { peer: "daemon".into(), reason });
                     }
@@ -230,7 +230,7 @@ impl Agent {
         self.connect(&info, deadline_ns)
     }
 
-    fn say(&mut self, says: &AgentSays) {
+    fn say(&mut self, says: &AgentRequest) {
         let said = self.line.as_mut().map_or(Ok(()), |line| line.say(says));
         if let Err(error) = said {
             self.lose(&error);
@@ -252,7 +252,7 @@ impl Agent {
         self.clients.detach(&self.poller);
     }
 
-    fn on_ready(&mut self, ready: &Readiness) -> Option<AgentSays> {
+    fn on_ready(&mut self, ready: &Readiness) -> Option<AgentRequest> {
         match ready.token {
             TOKEN_LISTENER => {
                 let now = clock::now_ns();

@@ -13,7 +13,7 @@ use super::world::RegionWorld;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::daemon::Daemon;
 use rackpool_core::seam::{Nanos, PeerId};
-use rackpool_core::wire::{AgentHears, AgentSays, HostTag, WIRE_VERSION};
+use rackpool_core::wire::{AgentEvent, AgentRequest, HostTag, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::Poller;
 use rackpool_hw::warn;
@@ -47,16 +47,16 @@ impl Hosts {
     pub(super) fn hear(
         &mut self,
         (peer, now): (PeerId, Nanos),
-        says: AgentSays,
+        says: AgentRequest,
         rack: &mut Rack<'_>,
         welcome: &Welcome<'_>,
-    ) -> (Option<AgentHears>, Option<PeerId>) {
+    ) -> (Option<AgentEvent>, Option<PeerId>) {
         let mut replaced = None;
         if let Some(host) = self.agents.get_mut(&peer) {
             host.heard = now;
         }
         let answer = match says {
-            AgentSays::Hello { version, host, boot, region_id } => {
+            AgentRequest::Hello { version, host, boot, region_id } => {
                 let own = (rack.engine.region_id(), welcome.region.rack);
                 let checked = check(version).and_then(|()| match region_id == own.0 {
                     true => Ok(()),
@@ -69,39 +69,39 @@ impl Hosts {
                     }),
                 });
                 Some(match checked {
-                    Err(error) => AgentHears::Refused(error),
+                    Err(error) => AgentEvent::Refused(error),
                     Ok(()) => {
                         replaced = self.leave_others(&host);
                         let tag = HostTag::new(&host, &boot);
                         let slots =
                             rack.clients.host_is_back(tag, rack.engine, rack.world, rack.poller);
                         self.agents.insert(peer, Host { name: host, tag, heard: now });
-                        AgentHears::Welcome { slots }
+                        AgentEvent::Welcome { slots }
                     }
                 })
             }
-            AgentSays::Join { number, hello, process } => self.agents.get(&peer).map(|host| {
+            AgentRequest::Join { number, hello, process } => self.agents.get(&peer).map(|host| {
                 let Rack { clients, engine, world, .. } = rack;
                 let reply =
                     clients.join_of_host((host.tag, process), &hello, engine, world, welcome);
-                AgentHears::Joined { number, reply }
+                AgentEvent::Joined { number, reply }
             }),
-            AgentSays::Left { slot, session } => {
+            AgentRequest::Left { slot, session } => {
                 if let Some(host) = self.agents.get(&peer) {
                     let of = (slot, session, host.tag);
                     rack.clients.left_of_host(of, rack.engine, rack.world, rack.poller);
                 }
                 None
             }
-            AgentSays::Ring => None,
-            AgentSays::Fence { version, host } => {
+            AgentRequest::Ring => None,
+            AgentRequest::Fence { version, host } => {
                 let fenced = check(version).and_then(|()| self.fence(&host, now, rack));
                 if fenced.is_ok() {
                     replaced = self.leave_others(&host);
                 }
                 Some(match fenced {
-                    Ok(clients) => AgentHears::Fenced { clients },
-                    Err(error) => AgentHears::Refused(error),
+                    Ok(clients) => AgentEvent::Fenced { clients },
+                    Err(error) => AgentEvent::Refused(error),
                 })
             }
         };

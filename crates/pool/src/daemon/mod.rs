@@ -31,7 +31,7 @@ use rackpool_core::constants::{
     SESSION_GRACE_MS_DEFAULT,
 };
 pub use rackpool_core::daemon::Rings;
-use rackpool_core::policy::{BalanceParams, Policy as Migration};
+use rackpool_core::policy::{BalanceParams, MigrationPolicy as Migration};
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;

@@ -17,11 +17,11 @@ use crate::clock;
 use crate::link::MasterLink;
 use crate::metrics::{self, DaemonSnapshot, Door, Endpoint};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, WriteBack};
+use rackpool_core::daemon::{Act, ClientId, ClientRoute, Daemon, Proxy, Remotes, Rings, WriteBack};
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, AgentHears, AgentSays, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo,
+    self, AgentEvent, AgentRequest, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo,
     RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
@@ -529,7 +529,7 @@ impl Server {
     }
 
     /// The agent of another host of the rack said something.
-    fn on_agent(&mut self, peer: PeerId, says: AgentSays) {
+    fn on_agent(&mut self, peer: PeerId, says: AgentRequest) {
         let Self { clients, engine, world, poller, .. } = self;
         let mut rack = Rack { clients, engine, world, poller };
         let welcome = Welcome { region: &self.region };
@@ -594,7 +594,7 @@ impl Server {
                     let is_asleep = client.replies.wake_if_sleeping();
                     let agent = client.host.and_then(|tag| self.hosts.agent_of(tag));
                     if let Some(agent) = agent.filter(|_| is_asleep) {
-                        let message = RemoteReply::Agent(AgentHears::Wake { slot });
+                        let message = RemoteReply::Agent(AgentEvent::Wake { slot });
                         self.send_remote(agent, &Routed { channel: 0, message });
                     }
                 }
@@ -624,7 +624,7 @@ impl Server {
     }
 
     /// Hands what goes into a client's buffer to the fabric, with the answers after it.
-    fn write_back(&mut self, Place { peer, channel }: Place, job: WriteBack) {
+    fn write_back(&mut self, ClientRoute { peer, channel }: ClientRoute, job: WriteBack) {
         let WriteBack { to, from, bytes, done, refused } = job;
         let routed = |frame| Routed { channel, message: RemoteReply::Reply(frame) };
         let encoded = |frame| wire::encode_vec(&routed(frame));
@@ -767,7 +767,7 @@ impl Server {
                 self.on_rack(rack, answer);
             } else if let Some(id) = self.calls.remove(&reply.id) {
                 self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
-            } else if let Ok(MasterAnswer::Member(MemberAnswer::Standing(is))) = reply.answer {
+            } else if let Ok(MasterAnswer::Member(MemberAnswer::RackState(is))) = reply.answer {
                 let was = self.engine.standing();
                 self.engine.set_standing(is, &mut self.world);
                 self.membership.on_standing((was, is), &self.options, &self.wake, now);

@@ -4,7 +4,7 @@
 
 use super::drain::DrainThread;
 use super::{DaemonOptions, Ended, io_error};
-use rackpool_core::member::Standing;
+use rackpool_core::member::RackState;
 use rackpool_core::seam::Nanos;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -28,7 +28,7 @@ impl Membership {
     /// The master said what the rack is; `was` it was before.
     pub(super) fn on_standing(
         &mut self,
-        (was, is): (Standing, Standing),
+        (was, is): (RackState, RackState),
         options: &DaemonOptions,
         wake: &WakeEvent,
         now: Nanos,
@@ -37,12 +37,12 @@ impl Membership {
             say(options, was, is);
         }
         match is {
-            Standing::Draining => self.begin(options, wake),
-            Standing::Serving => self.stop(),
-            Standing::Left => {
+            RackState::Draining => self.begin(options, wake),
+            RackState::Serving => self.stop(),
+            RackState::Left => {
                 self.left_at.get_or_insert(now);
             }
-            Standing::Lost => self.was_forgotten = true,
+            RackState::Lost => self.was_forgotten = true,
         }
     }
 
@@ -98,27 +98,27 @@ impl Membership {
     }
 }
 
-fn say(options: &DaemonOptions, was: Standing, is: Standing) {
+fn say(options: &DaemonOptions, was: RackState, is: RackState) {
     let (rack, memory) = (options.name(), &options.memory);
     match is {
-        Standing::Draining => info!("rackpool", "rack {rack} is being drained: its pages move"),
-        Standing::Serving if was == Standing::Draining => {
+        RackState::Draining => info!("rackpool", "rack {rack} is being drained: its pages move"),
+        RackState::Serving if was == RackState::Draining => {
             info!("rackpool", "rack {rack} is not being drained any more");
         }
-        Standing::Serving => {}
-        Standing::Left if options.ephemeral => {
+        RackState::Serving => {}
+        RackState::Left if options.ephemeral => {
             info!("rackpool", "rack {rack} has left the pool: no page is in it any more");
         }
-        Standing::Left if options.shards > 1 => info!(
+        RackState::Left if options.shards > 1 => info!(
             "rackpool",
             "rack {rack} has left the pool: no page is in it any more; when all shards \
              of the rack have, its memory {memory} can be removed"
         ),
-        Standing::Left => info!(
+        RackState::Left => info!(
             "rackpool",
             "rack {rack} has left the pool: no page is in it any more, and its memory \
              {memory} can be removed"
         ),
-        Standing::Lost => warn!("rackpool", "rack {rack} was declared lost: stopping"),
+        RackState::Lost => warn!("rackpool", "rack {rack} was declared lost: stopping"),
     }
 }

@@ -7,7 +7,7 @@ use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Random, alone, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::monitor::Monitor;
-use rackpool::{Error, FabricChoice, GAddr, Handle, Placement, Pool, RackId, Standing};
+use rackpool::{Error, FabricChoice, GAddr, Handle, Placement, Pool, RackId, RackState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -215,7 +215,7 @@ impl Scene {
         assert!(self.threads.iter().all(|thread| !thread.is_finished()), "a thread has ended");
     }
 
-    fn standing(&mut self) -> (Standing, u64) {
+    fn standing(&mut self) -> (RackState, u64) {
         let members = self.operator.members().unwrap();
         let found = members.iter().find(|member| member.info.rack == RackId(RACK));
         let found = found.expect("it joined once");
@@ -225,7 +225,7 @@ impl Scene {
     fn drain(&mut self) {
         self.drains += 1;
         let standing = self.operator.drain(RackId(RACK)).unwrap();
-        assert!(matches!(standing, Standing::Draining | Standing::Left), "{standing:?}");
+        assert!(matches!(standing, RackState::Draining | RackState::Left), "{standing:?}");
     }
 
     /// Waits until some of the pages have gone, or the rack has.
@@ -234,8 +234,8 @@ impl Scene {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let (standing, pages) = self.standing();
-            if standing == Standing::Left || pages <= PAGES - goal {
-                self.midway += u32::from(standing == Standing::Draining && pages > 0);
+            if standing == RackState::Left || pages <= PAGES - goal {
+                self.midway += u32::from(standing == RackState::Draining && pages > 0);
                 return;
             }
             assert!(Instant::now() < deadline, "{pages} pages stay");
@@ -248,7 +248,7 @@ impl Scene {
         let started = Instant::now();
         wait_until("the rack leaves", PATIENCE, || {
             let (standing, pages) = self.standing();
-            (standing != Standing::Left).then(|| format!("{standing:?}, {pages} pages"))
+            (standing != RackState::Left).then(|| format!("{standing:?}, {pages} pages"))
         });
         self.slowest_drain = self.slowest_drain.max(started.elapsed());
         let daemon = self.stage.daemon(RACK.into());

@@ -7,7 +7,7 @@ use crate::tools::stage::{MEMORY, Stage};
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::monitor::Monitor;
-use rackpool::{GAddr, Handle, Placement, Pool, RackId, Standing};
+use rackpool::{GAddr, Handle, Placement, Pool, RackId, RackState};
 use std::time::{Duration, Instant};
 
 /// Rack 0 has two daemons, rack 1 one.
@@ -303,14 +303,14 @@ fn a_divided_rack_is_drained_as_a_whole_and_both_daemons_end() {
     for page in &pages {
         pool.write(*page, &page.0.to_le_bytes()).unwrap();
     }
-    assert_eq!(operator.drain(RackId(0)), Ok(Standing::Draining));
+    assert_eq!(operator.drain(RackId(0)), Ok(RackState::Draining));
     // In the midst of it one of the daemons dies; the other one drains for it.
     stage.kill_daemon(0);
     wait_until("both shards leave", PATIENCE, || {
         let members = operator.members().unwrap().into_iter();
         let shards = members.filter(|member| member.info.rack.number() == 0);
         let left: Vec<_> = shards.map(|member| (member.standing, member.pages)).collect();
-        (left != [(Standing::Left, 0); 2]).then(|| format!("{left:?}"))
+        (left != [(RackState::Left, 0); 2]).then(|| format!("{left:?}"))
     });
     let survivor = stage.daemon(1);
     assert_eq!(survivor.exit_code(PATIENCE), Some(0), "{}", survivor.stderr());

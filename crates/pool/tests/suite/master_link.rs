@@ -5,7 +5,7 @@ use rackpool::link::MasterLink;
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool_core::Error;
 use rackpool_core::constants::MASTER_CALLS_MAX;
-use rackpool_core::member::{MemberAnswer, Standing};
+use rackpool_core::member::{MemberAnswer, RackState};
 use rackpool_core::placement::Order;
 use rackpool_core::wire::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -142,7 +142,7 @@ fn a_poll_loop_drives_it_by_one_descriptor_through_a_restart() {
     assert_eq!(wait(&mut link), 1, "an answer wakes");
     let replies = link.poll();
     assert_eq!((replies.len(), replies[0].id), (1, id));
-    let serving = MasterAnswer::Member(MemberAnswer::Standing(Standing::Serving));
+    let serving = MasterAnswer::Member(MemberAnswer::RackState(RackState::Serving));
     assert_eq!(replies[0].answer, Ok(serving));
 
     master.stop().unwrap();

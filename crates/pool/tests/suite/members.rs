@@ -5,7 +5,7 @@ use rackpool::cluster::Cluster;
 use rackpool::daemon::{DaemonOptions, DaemonServer, Ended};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
-use rackpool::{FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId, Standing};
+use rackpool::{FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId, RackState};
 use std::time::{Duration, Instant};
 
 /// Ten times as long as anything here needs, and more.
@@ -24,7 +24,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn standing(monitor: &mut Monitor, rack: u16) -> Standing {
+fn standing(monitor: &mut Monitor, rack: u16) -> RackState {
     let members = monitor.members().unwrap();
     members.iter().find(|one| one.info.rack == RackId(rack)).expect("it joined once").standing
 }
@@ -65,14 +65,14 @@ fn a_drained_rack_leaves_with_nothing_lost_and_its_daemon_ends() {
     }
     let word = handle.alloc(8, there).unwrap();
     let mut operator = monitor(&cluster);
-    assert_eq!(operator.drain(RackId(2)), Ok(Standing::Draining));
+    assert_eq!(operator.drain(RackId(2)), Ok(RackState::Draining));
     let mut added = 0;
     until("it leaves", || {
         for (one, n) in [(&mut handle, 1), (&mut mapped, 1)] {
             one.fetch_add(word, n).unwrap();
             added += n;
         }
-        standing(&mut operator, 2) == Standing::Left
+        standing(&mut operator, 2) == RackState::Left
     });
     until("its daemon ends", || third.has_ended());
     assert_eq!(third.end(), Ok(Ended::Left));
@@ -85,11 +85,11 @@ fn a_drained_rack_leaves_with_nothing_lost_and_its_daemon_ends() {
     assert_eq!(handle.read_u64(word), Ok(added));
     let gone = handle.alloc(64, there).unwrap_err();
     assert_eq!(gone.code(), "no-such-rack");
-    assert_eq!(operator.drain(RackId(2)), Ok(Standing::Left), "asked again");
+    assert_eq!(operator.drain(RackId(2)), Ok(RackState::Left), "asked again");
     assert_eq!(operator.undrain(RackId(2)).unwrap_err().code(), "denied");
     // A new region joins in its place.
     let again = join(&cluster, 2);
-    assert_eq!(standing(&mut operator, 2), Standing::Serving);
+    assert_eq!(standing(&mut operator, 2), RackState::Serving);
     let addr = fill(&mut handle, PAGE, there, 9);
     assert_eq!(home(&mut handle, addr), 2);
     check(&mut mapped, addr, PAGE, 9);
@@ -121,14 +121,14 @@ fn what_stays_is_named_and_goes_when_its_reason_has_passed() {
     });
     assert_eq!(home(&mut here, free), 0);
     check(&mut there, free, PAGE, 5);
-    assert_eq!(operator.undrain(RackId(1)), Ok(Standing::Serving));
+    assert_eq!(operator.undrain(RackId(1)), Ok(RackState::Serving));
     until("it serves again", || {
         there.alloc(64, Placement::Local).is_ok_and(|addr| there.free(addr, 64).is_ok())
     });
     operator.drain(RackId(1)).unwrap();
     // The memory of a session goes with it.
     drop(there);
-    until("it leaves", || standing(&mut operator, 1) == Standing::Left);
+    until("it leaves", || standing(&mut operator, 1) == RackState::Left);
     check(&mut here, free, PAGE, 5);
 }
 
@@ -145,7 +145,7 @@ fn a_rack_that_was_given_up_is_lost_at_once_and_the_others_go_on() {
     let refused = operator.forget(RackId(2)).unwrap_err();
     assert!(refused.code() == "denied" && refused.to_string().contains("is alive"), "{refused}");
     third.stop();
-    until("it may be given up", || operator.forget(RackId(2)) == Ok(Standing::Lost));
+    until("it may be given up", || operator.forget(RackId(2)) == Ok(RackState::Lost));
     let started = Instant::now();
     let mut line = [0; 64];
     for (is_late, addr) in [(false, lost), (false, unread), (true, lost)] {
@@ -182,7 +182,7 @@ fn a_region_that_was_given_up_may_not_come_back() {
     let lost = fill(&mut handle, PAGE, Placement::Rack(RackId(1)), 3);
     one.stop();
     let mut operator = Monitor::new(vec![addr.clone()], 5_000).unwrap();
-    until("it may be given up", || operator.forget(RackId(1)) == Ok(Standing::Lost));
+    until("it may be given up", || operator.forget(RackId(1)) == Ok(RackState::Lost));
     let refused = start(1, &memory).unwrap_err();
     assert_eq!(refused.code(), "forgotten", "{refused}");
     assert_eq!(handle.read(lost, &mut [0; 8]).unwrap_err().code(), "lost");

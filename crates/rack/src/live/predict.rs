@@ -3,7 +3,9 @@
 
 use super::Recording;
 use rackpool_core::addr::RackId;
-use rackpool_core::placement::{Candidate, Choice, Chooser, Entry, Pick, Window, pick_home};
+use rackpool_core::placement::{
+    Candidate, Choice, Chooser, Pick, RecordedEvent, Window, pick_home,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -72,25 +74,25 @@ struct Model {
 
 impl Model {
     /// Does what was asked for, by a choice.
-    fn run(entries: &[Entry], other: Option<Choice>) -> Model {
+    fn run(entries: &[RecordedEvent], other: Option<Choice>) -> Model {
         let mut model = Model::default();
         let mut policy: Option<(Choice, Chooser)> = None;
         for entry in entries {
             match (entry, policy.as_mut()) {
-                (Entry::Chooser { choice, chooser }, None) => {
+                (RecordedEvent::Chooser { choice, chooser }, None) => {
                     policy = Some((other.unwrap_or(*choice), Chooser::clone(chooser)));
                 }
-                (Entry::Accesses { rack, total }, Some((_, chooser))) => {
+                (RecordedEvent::Accesses { rack, total }, Some((_, chooser))) => {
                     chooser.note_accesses(*rack, *total);
                 }
-                (Entry::Pick(pick), Some((choice, chooser))) => {
+                (RecordedEvent::Pick(pick), Some((choice, chooser))) => {
                     let candidates = model.candidates(pick);
                     let asked = (pick.own, pick.bytes, pick.tried.as_slice());
                     let chosen = pick_home(*choice, &candidates, asked, pick.at, chooser);
                     model.place(chosen, pick.bytes);
                 }
                 // Later ones are where the live chooser came to; the model's is another one.
-                (Entry::Chooser { .. }, Some(_)) | (_, None) => {}
+                (RecordedEvent::Chooser { .. }, Some(_)) | (_, None) => {}
             }
         }
         model
@@ -124,7 +126,7 @@ impl Report {
         let model = Model::run(&recording.entries, None);
         let mut live = Model::default();
         for entry in &recording.entries {
-            if let Entry::Pick(pick) = entry {
+            if let RecordedEvent::Pick(pick) = entry {
                 live.candidates(pick);
                 live.place(pick.chosen, pick.bytes);
             }
@@ -149,7 +151,8 @@ impl Report {
                 refused: model.refused,
             }
         };
-        let picks = recording.entries.iter().filter(|entry| matches!(entry, Entry::Pick(_)));
+        let picks =
+            recording.entries.iter().filter(|entry| matches!(entry, RecordedEvent::Pick(_)));
         Report {
             recording_hash: format!("{:016x}", recording.hash),
             placement: recording.header.placement.to_string(),

@@ -9,7 +9,7 @@ use crate::world::performance::{self, AHEAD_MAX, Settings, Shape, World};
 use crate::world::{Cluster, Ctx, Input, Path, SimHandle};
 use rackpool_core::client::{CoupledOptions, LockRange, Mover, Turned};
 use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
-use rackpool_core::policy::{AccessCosts, Policy};
+use rackpool_core::policy::{AccessCosts, MigrationPolicy};
 use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -222,7 +222,7 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
                 _ => world.spawn_on_stack(rack, main),
             });
         }
-        if load.settings.migration != Policy::Off {
+        if load.settings.migration != MigrationPolicy::Off {
             let shared = shared.clone();
             world.spawn(rack, move |ctx, cluster| mover(ctx, cluster, shared, rack));
         }
@@ -320,7 +320,7 @@ impl Client {
             }
             ctx.sync(AHEAD_MAX).await;
             let told = before / TELL_EVERY != client.done / TELL_EVERY;
-            if load.settings.migration != Policy::Off && told {
+            if load.settings.migration != MigrationPolicy::Off && told {
                 client.handle.tell_use().await.expect("the daemon listens");
             }
         }

@@ -14,8 +14,8 @@ use crate::world::performance::Settings;
 use crate::world::{Mode, Path};
 use rackpool_core::constants::BUFFERED_WRITE_BYTES_MAX_DEFAULT;
 use rackpool_core::daemon::Rings;
-use rackpool_core::policy::{CostParams, PaperParams, Policy};
-use rackpool_core::rrpc::{INLINE_BYTES_MAX, Probe, THRESHOLD_PAPER_BYTES, threshold};
+use rackpool_core::policy::{CostParams, MigrationPolicy, PaperParams};
+use rackpool_core::rrpc::{INLINE_BYTES_MAX, LinkProbe, THRESHOLD_PAPER_BYTES, threshold};
 
 /// How near a figure has to be to be as stated: a fifth.
 const WITHIN: f64 = 0.2;
@@ -104,13 +104,13 @@ fn percent(ours: f64, base: f64) -> f64 {
     (ours / base - 1.0) * 100.0
 }
 
-fn paper_policy(hot: u64) -> Policy {
+fn paper_policy(hot: u64) -> MigrationPolicy {
     let mut params = PaperParams::default();
     params.heat.hot_milli = hot * 1000;
-    Policy::Paper(params)
+    MigrationPolicy::Paper(params)
 }
 
-fn moving(migration: Policy) -> Settings {
+fn moving(migration: MigrationPolicy) -> Settings {
     Settings { migration, ..Settings::default() }
 }
 
@@ -348,7 +348,7 @@ impl Rcmp {
             self.run(of(true, Settings::default()))?.rate,
         ];
         let policies = HOT.map(|hot| (format!("paper, Hp = {hot}"), paper_policy(hot)));
-        let cost = [("cost (ours)".to_owned(), Policy::Cost(CostParams::default()))];
+        let cost = [("cost (ours)".to_owned(), MigrationPolicy::Cost(CostParams::default()))];
         for (name, policy) in policies.into_iter().chain(cost) {
             let uniform = self.run(of(false, moving(policy)))?;
             let zipfian = self.run(of(true, moving(policy)))?;
@@ -454,7 +454,7 @@ impl Rcmp {
             }
             // Picoseconds: a call of one of many clients takes few nanoseconds of the whole.
             let [inline_ns, two_steps_ns] = [datagrams, and_read].map(|rate| (1e12 / rate) as u64);
-            probes.push(Probe { bytes: bytes as u32, inline_ns, two_steps_ns });
+            probes.push(LinkProbe { bytes: bytes as u32, inline_ns, two_steps_ns });
         }
         rates.note(
             "RRPC's answer carries up to 512 B, and the home writes longer data into the caller's \
@@ -466,7 +466,7 @@ impl Rcmp {
         self.rrpc_figures(&large, &probes)
     }
 
-    fn rrpc_figures(&mut self, large: &[(f64, f64)], probes: &[Probe]) -> Result<(), String> {
+    fn rrpc_figures(&mut self, large: &[(f64, f64)], probes: &[LinkProbe]) -> Result<(), String> {
         let least = |of: fn(&(f64, f64)) -> f64| large.iter().map(of).fold(f64::MAX, f64::min);
         let most = |of: fn(&(f64, f64)) -> f64| large.iter().map(of).fold(0.0, f64::max);
         let note = "6.5, at large sizes: 1 to 16 KiB here";
@@ -536,7 +536,7 @@ impl Rcmp {
             let paper = self.run(Load { settings: moving(paper_policy(3)), ..load })?.rate;
             let ours = Load {
                 path: Path::OneSided,
-                settings: moving(Policy::Cost(CostParams::default())),
+                settings: moving(MigrationPolicy::Cost(CostParams::default())),
                 ..load
             };
             let ours = self.run(ours)?.rate;
@@ -570,7 +570,7 @@ impl Rcmp {
         let coupled = buffered(BUFFERED_WRITE_BYTES_MAX_DEFAULT);
         let rrpc = Load { is_by_calls: false, coupled, ..swap };
         let direct = Load { path: Path::OneSided, coupled, ..load };
-        let cost = moving(Policy::Cost(CostParams::default()));
+        let cost = moving(MigrationPolicy::Cost(CostParams::default()));
         let own = Load { racks: 1, pages: 2 * load.pages, ..load };
         let steps = [
             ("base: one layer, calls", Load { settings: single, ..calls }),

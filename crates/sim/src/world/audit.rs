@@ -4,7 +4,7 @@
 use super::handle::{Path, SimHandle};
 use super::kernel::Ctx;
 use super::scenario::Scene;
-use super::workload::{Orphan, Worker};
+use super::workload::{DeferredFree, Worker};
 use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
 use crate::time::Ps;
 use rackpool_core::wire::{DaemonStats, Reply, Request, Resolved};
@@ -41,7 +41,7 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
         let table = &scene.model.table;
         orphans.extend(table.orphans(&ctx.kernel, each_max, scene.model.nothing_lost()));
     }
-    for Orphan { addr, bytes, freeing, readable } in orphans {
+    for DeferredFree { addr, bytes, freeing, readable } in orphans {
         if readable {
             worker.read_all(addr).await;
         }

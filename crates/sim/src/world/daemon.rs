@@ -17,7 +17,7 @@ use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
     SLOT_REQUEST_RING, SlotWord,
 };
-use rackpool_core::member::{MemberAnswer, Standing};
+use rackpool_core::member::{MemberAnswer, RackState};
 use rackpool_core::seam::{FabricEvent, Mem, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
@@ -598,10 +598,10 @@ impl Server {
         } else if let Some(id) = self.calls.remove(&reply.id) {
             let now = self.ctx.clock_ns();
             self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
-        } else if let Ok(MasterAnswer::Member(MemberAnswer::Standing(standing))) = reply.answer {
+        } else if let Ok(MasterAnswer::Member(MemberAnswer::RackState(standing))) = reply.answer {
             if self.engine.standing() != standing {
                 let drains =
-                    (standing == Standing::Draining).then(|| (self.ctx.id, self.ctx.now()));
+                    (standing == RackState::Draining).then(|| (self.ctx.id, self.ctx.now()));
                 self.rack.drains.set(drains);
             }
             self.engine.set_standing(standing, &mut self.world);

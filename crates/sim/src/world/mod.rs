@@ -97,7 +97,7 @@ pub struct Cluster {
     pub lease_ms: u64,
     pub policy: Policy,
     /// How the daemons decide where pages live.
-    pub migration: policy::Policy,
+    pub migration: policy::MigrationPolicy,
     /// How the daemons serve their clients' rings.
     pub rings: rackpool_core::daemon::Rings,
     /// Whether, and how, full racks send cold pages to emptier ones.
@@ -143,7 +143,7 @@ impl Cluster {
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             lease_ms: LEASE_MS_DEFAULT,
             policy: Policy::default(),
-            migration: policy::Policy::Off,
+            migration: policy::MigrationPolicy::Off,
             rings: Default::default(),
             balance: None,
             hooks,

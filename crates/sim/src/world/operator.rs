@@ -7,7 +7,7 @@ use super::master::MasterLink;
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
-use rackpool_core::member::{MemberAnswer, MemberCall, Standing};
+use rackpool_core::member::{MemberAnswer, MemberCall, RackState};
 use rackpool_core::wire::{MasterAnswer, MasterCall};
 use rackpool_core::{RackId, Result};
 use std::rc::Rc;
@@ -49,7 +49,7 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
         patience = Ps(patience.0 + Ps::ms(40).0);
     }
     let goes_on = || stays_on || !scene.is_over();
-    while standing(&scene, id) == Standing::Draining && goes_on() && patience.0 > 0 {
+    while standing(&scene, id) == RackState::Draining && goes_on() && patience.0 > 0 {
         let pause = Ps(rng.exponential(LOOK).0.clamp(1, patience.0));
         ctx.sleep(pause).await;
         patience = Ps(patience.0 - pause.0);
@@ -59,11 +59,11 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
     }
     loop {
         match standing(&scene, id) {
-            Standing::Serving | Standing::Lost => break,
-            Standing::Draining => {
+            RackState::Serving | RackState::Lost => break,
+            RackState::Draining => {
                 let _ = order(&ctx, &scene, MemberCall::Undrain(id)).await;
             }
-            Standing::Left => {
+            RackState::Left => {
                 scene.count_operation("rack", "left");
                 scene.remove_rack(rack);
                 ctx.sleep(rng.exponential(Ps::ms(1)) + Ps::us(1)).await;
@@ -86,7 +86,7 @@ async fn forget_living(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId) {
         return;
     }
     let forgotten = order(ctx, scene, MemberCall::Forget(rack)).await;
-    if matches!(forgotten, Some(Ok(MemberAnswer::Standing(Standing::Lost)))) {
+    if matches!(forgotten, Some(Ok(MemberAnswer::RackState(RackState::Lost)))) {
         ctx.kernel.fail("members", format!("rack {rack} was given up while its daemon lived"));
     }
 }
@@ -100,7 +100,7 @@ pub async fn forget_dead(ctx: &Ctx, scene: &Rc<Scene>, rack: usize) {
 }
 
 /// What a rack is, as the master has stored it.
-fn standing(scene: &Scene, rack: RackId) -> Standing {
+fn standing(scene: &Scene, rack: RackId) -> RackState {
     scene.cluster.stored_state().standing(rack)
 }
 

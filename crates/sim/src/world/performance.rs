@@ -54,7 +54,7 @@ pub struct Shape {
 pub struct Settings {
     pub placement: Policy,
     /// Whether and by what rule pages move.
-    pub migration: policy::Policy,
+    pub migration: policy::MigrationPolicy,
     /// How daemons serve their clients' rings.
     pub rings: Rings,
 }

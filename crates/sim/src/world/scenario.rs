@@ -349,12 +349,12 @@ impl Scene {
 }
 
 /// How pages move by themselves: with thresholds that a run of milliseconds meets.
-fn migration(seed: u64) -> policy::Policy {
+fn migration(seed: u64) -> policy::MigrationPolicy {
     let mut rng = Rng::new(seed, Purpose::Shape, MIGRATION_STREAM);
     match rng.below(4) {
-        0 => policy::Policy::Off,
-        1 | 2 => policy::Policy::Paper(PaperParams::default()),
-        _ => policy::Policy::Cost(CostParams {
+        0 => policy::MigrationPolicy::Off,
+        1 | 2 => policy::MigrationPolicy::Paper(PaperParams::default()),
+        _ => policy::MigrationPolicy::Cost(CostParams {
             count_min: 4,
             deviations_squared: 1,
             dominance_milli: 1000,

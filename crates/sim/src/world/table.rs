@@ -11,7 +11,7 @@
 use super::handle::SimHandle;
 use super::kernel::{Kernel, ProcessId, block_on};
 use super::scenario::Scene;
-use super::workload::{Fate, Orphan};
+use super::workload::{DeferredFree, Fate};
 use crate::check::conserve::AllocationAudit;
 use crate::check::keys::{MapKey, MapOp};
 use crate::check::linear::{Event, Histories, Times};
@@ -456,7 +456,12 @@ impl TableModel {
 
     /// After the table's end: what it did not give back. More than `each_max` for every operation
     /// that may have left something is a violation, if `bounded`.
-    pub(super) fn orphans(&self, kernel: &Kernel, each_max: u64, bounded: bool) -> Vec<Orphan> {
+    pub(super) fn orphans(
+        &self,
+        kernel: &Kernel,
+        each_max: u64,
+        bounded: bool,
+    ) -> Vec<DeferredFree> {
         let pieces = self.pieces.borrow();
         let forgotten = pieces.values().filter(|piece| !piece.is_in_doubt()).count() as u64;
         let lossy = self.lossy.get();
@@ -470,7 +475,7 @@ impl TableModel {
                 ),
             );
         }
-        let orphan = |(addr, one): (&u64, &Piece)| Orphan {
+        let orphan = |(addr, one): (&u64, &Piece)| DeferredFree {
             addr: GAddr(*addr),
             bytes: one.bytes,
             freeing: one.is_in_doubt(),

@@ -6,7 +6,7 @@ use super::kernel::{Ctx, Input, ProcessId};
 use super::rack::Rack;
 use crate::mem::{Memory, SimMem};
 use crate::net::{EndpointId, Executed};
-use rackpool_core::daemon::{Act, Place, WriteBack};
+use rackpool_core::daemon::{Act, ClientRoute, WriteBack};
 use rackpool_core::seam::{FabricEvent, PostError, Verb, WorkStatus};
 use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{self, RemoteReply, Routed};
@@ -78,7 +78,7 @@ async fn main(
 /// Puts memory into a client's buffer, then the answer that is true.
 fn write_back(
     ctx: &Ctx,
-    (endpoint, Place { peer, channel }): (EndpointId, Place),
+    (endpoint, ClientRoute { peer, channel }): (EndpointId, ClientRoute),
     memory: &TargetMemory<SimMem>,
     job: WriteBack,
 ) -> Result<(), PostError> {

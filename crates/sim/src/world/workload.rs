@@ -78,7 +78,7 @@ pub enum Fate {
 }
 
 /// An allocation that nobody holds.
-pub struct Orphan {
+pub struct DeferredFree {
     pub addr: GAddr,
     pub bytes: u64,
     /// A free of it has an unknown end.
@@ -194,9 +194,9 @@ impl Model {
     }
 
     /// What nobody holds any more.
-    pub fn orphans(&self) -> Vec<Orphan> {
+    pub fn orphans(&self) -> Vec<DeferredFree> {
         let objects = self.objects.borrow();
-        let orphan = |(addr, one): (&u64, &Object)| Orphan {
+        let orphan = |(addr, one): (&u64, &Object)| DeferredFree {
             addr: GAddr(*addr),
             bytes: one.bytes,
             freeing: one.freeing,

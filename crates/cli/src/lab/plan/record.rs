@@ -5,7 +5,7 @@ use crate::args::{MasterAt, PlanArgs};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output;
-use rackpool_core::placement::{Entry, entries_of};
+use rackpool_core::placement::{RecordedEvent, entries_of};
 use rackpool_rack::live::{
     Counters, Heat, RackCounters, RecordHeader, RecordLine, Recording, RecordingError, SCHEMA,
 };

@@ -5,9 +5,9 @@ use super::moving::*;
 use super::*;
 use crate::member::{
     BalanceReply, BalanceRequest, DrainReply, DrainReport, DrainRequest, MemberAnswer, MemberCall,
-    PoolLoad, Standing,
+    PoolLoad, RackState,
 };
-use crate::wire::{FabricKind, PageKeep, RackInfo};
+use crate::wire::{FabricKind, PageMetadata, RackInfo};
 use std::collections::BTreeMap;
 
 /// Two pages of the own rack, and what is refused.
@@ -67,7 +67,7 @@ impl Script {
                 Err(Error::Denied { reason: "it has pages".into() })
             }
             MasterCall::Member(MemberCall::Leave(RackId(0))) => {
-                Ok(MasterAnswer::Member(MemberAnswer::Standing(Standing::Left)))
+                Ok(MasterAnswer::Member(MemberAnswer::RackState(RackState::Left)))
             }
             MasterCall::Member(MemberCall::Load) => {
                 Ok(MasterAnswer::Member(MemberAnswer::Load(LOAD)))
@@ -111,7 +111,7 @@ impl Script {
             }
             Request::MoveOut { page, .. } => {
                 word(&world.own, self.homes[&page.0], 777);
-                Ok(Reply::Shut { key: Generation(777), keep: PageKeep::default() })
+                Ok(Reply::Shut { key: Generation(777), keep: PageMetadata::default() })
             }
             Request::MoveCommit { from, .. } => {
                 self.homes.insert(from.page.0, new(from.page));

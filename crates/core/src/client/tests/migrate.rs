@@ -4,15 +4,15 @@
 use super::moving::*;
 use super::*;
 use crate::constants::{MOVE_BITMAP_WORDS_MAX, MOVE_CHUNK_BYTES};
-use crate::wire::PageKeep;
+use crate::wire::PageMetadata;
 
 const PAGE_7: u64 = 7;
 const KEY: u64 = 777;
 /// The stages of a move, as the script calls them.
 const STAGES: [&str; 3] = ["in", "out", "commit"];
 
-fn keep() -> PageKeep {
-    PageKeep { shift: 6, objects: vec![5; 1], lock_token: 3, ..PageKeep::default() }
+fn keep() -> PageMetadata {
+    PageMetadata { shift: 6, objects: vec![5; 1], lock_token: 3, ..PageMetadata::default() }
 }
 
 /// Two racks that do as they should, except for what a test changes.
@@ -305,7 +305,7 @@ fn answers_that_make_no_sense_end_the_move_and_both_racks_are_told() {
         frame: FrameIndex(frame),
         generation: Generation(generation),
     };
-    let long = PageKeep { objects: vec![0; MOVE_BITMAP_WORDS_MAX + 1], ..keep() };
+    let long = PageMetadata { objects: vec![0; MOVE_BITMAP_WORDS_MAX + 1], ..keep() };
     let moved = |rack, generation| Reply::Moved(home(PAGE_7, rack, 4, generation));
     for (stage, reply) in [
         ("in", room(FRAMES, 40)),

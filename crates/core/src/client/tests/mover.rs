@@ -8,7 +8,7 @@ use crate::heat::Recent;
 use crate::policy::{
     AccessCosts, Decided, Decision, HeatEffect, MoveAsk, MoveReport, Reason, Use, Victim,
 };
-use crate::wire::PageKeep;
+use crate::wire::PageMetadata;
 use std::collections::BTreeMap;
 
 const FAR: u64 = 107;
@@ -101,7 +101,7 @@ impl Script {
             }
             Request::MoveOut { page, .. } => {
                 Self::word(world, self.homes[&page.0], 777);
-                Ok(Reply::Shut { key: Generation(777), keep: PageKeep::default() })
+                Ok(Reply::Shut { key: Generation(777), keep: PageMetadata::default() })
             }
             Request::MoveCommit { from, .. } => {
                 self.homes.insert(from.page.0, free(from.page));

@@ -2,7 +2,7 @@
 //! exposed.
 
 use super::*;
-use crate::rrpc::{Bytes, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
+use crate::rrpc::{Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};
 use crate::seam::Exposure;
 
 /// A fabric that exposes buffers and does nothing else.
@@ -109,7 +109,7 @@ fn brought(said: Result<Brought, Error>) -> Fetched {
 #[test]
 fn a_call_goes_to_the_rack_of_the_pages_beside_and_brings_the_place() {
     let (mut client, mut io) = (guessing(), Exposing::default());
-    let what = What::Fetch(Extent::Bytes(3), 512);
+    let what = What::Fetch(FetchExtent::Bytes(3), 512);
     let mut op = Rpc::new(&client, addr(FAR, 8), what);
     let into = None;
     let expected =
@@ -161,8 +161,8 @@ fn a_wrong_guess_or_a_lost_connection_is_followed_by_the_sure_way() {
 fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.count_use(true);
-    let (fetch, store) = (What::Fetch(Extent::Bytes(3), 512), What::Store(Bytes(vec![1])));
-    let later = What::Fetch(Extent::Bytes(1000), 0);
+    let (fetch, store) = (What::Fetch(FetchExtent::Bytes(3), 512), What::Store(Bytes(vec![1])));
+    let later = What::Fetch(FetchExtent::Bytes(1000), 0);
     for (what, reply) in [
         (fetch.clone(), inline(b"abc")),
         (store, Ok(Reply::Stored(place()))),
@@ -337,7 +337,7 @@ fn many_calls_go_in_batches_to_the_racks_that_are_guessed() {
     let unknown = addr(9 * lease, 0);
     let mut addrs = vec![unknown, addr(100, 0)];
     (0..40).for_each(|n| addrs.extend([near(n), far(n)]));
-    let mut op = Calls::new(&addrs, Extent::Object, u32::MAX);
+    let mut op = Calls::new(&addrs, FetchExtent::Object, u32::MAX);
     let mut batches = Vec::new();
     let said = ask(&mut io, &mut client, &mut op, &mut |_, _, need| {
         let Need::Batch(link, requests) = need else { panic!("{need:?}") };

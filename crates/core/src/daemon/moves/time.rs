@@ -1,9 +1,9 @@
 //! What becomes of a move without its mover: one that takes too long, one that attach found.
 
-use super::{Arrival, Coming, Departure, Leaving, NOBODY};
+use super::{Arrival, ArrivalStage, Departure, DepartureStage, NOBODY};
 use crate::addr::Generation;
 use crate::constants::{MOVE_DRAIN_NS, MOVE_SHUT_NS};
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World};
 use crate::layout::FrameState;
 use crate::seam::{Mutation, Nanos, Probe, Race};
@@ -17,9 +17,9 @@ impl Daemon {
         for (frame, departure) in &mut self.moves.departing {
             let since = *departure.since.get_or_insert(now);
             let limit_ns = match departure.stage {
-                Leaving::Draining => MOVE_DRAIN_NS,
-                Leaving::Shut => shut_ns,
-                Leaving::Asking => continue,
+                DepartureStage::Draining => MOVE_DRAIN_NS,
+                DepartureStage::Shut => shut_ns,
+                DepartureStage::Asking => continue,
             };
             if now.saturating_sub(since) > limit_ns {
                 late.push(*frame);
@@ -32,7 +32,7 @@ impl Daemon {
         let mut late = Vec::new();
         for (frame, arrival) in &mut self.moves.arriving {
             let since = *arrival.since.get_or_insert(now);
-            let filling = arrival.stage == Coming::Filling;
+            let filling = arrival.stage == ArrivalStage::Filling;
             if filling && now.saturating_sub(since) > 2 * shut_ns {
                 late.push(*frame);
             }
@@ -46,16 +46,16 @@ impl Daemon {
     pub(in crate::daemon) fn settle_move<W: World>(
         &mut self,
         frame: u32,
-        entry: &Entry,
+        entry: &FrameEntry,
         world: &mut W,
     ) {
-        let Entry { page, generation, .. } = *entry;
+        let FrameEntry { page, generation, .. } = *entry;
         let (record, asker, since) = (NOBODY, None, None);
         match entry.state {
             FrameState::Departing => {
                 let key = Generation(self.frames.take_generations(world.private(), 2));
                 let reopen = Generation(key.0 + 1);
-                let stage = Leaving::Asking;
+                let stage = DepartureStage::Asking;
                 let departure =
                     Departure { page, generation, key, reopen, record, asker, stage, since };
                 self.moves.departing.insert(frame, departure);
@@ -64,7 +64,7 @@ impl Daemon {
                 }
             }
             _ => {
-                let stage = Coming::Asking(self.own_home(page, frame, generation));
+                let stage = ArrivalStage::Asking(self.own_home(page, frame, generation));
                 let arrival = Arrival { page, generation, record, asker, stage, since };
                 self.moves.arriving.insert(frame, arrival);
                 if world.private().mutated(Mutation::ForgetArrival) {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// One who keeps replicas of this rack's pages, by its session.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct KeeperState {
     pub(super) rack: RackId,
     pub(super) room: u32,
     /// The number of its last poll.
@@ -30,9 +30,9 @@ pub(super) struct Keeper {
     pub(super) answered: Option<Nanos>,
 }
 
-impl Keeper {
-    pub(super) fn new(rack: RackId) -> Keeper {
-        Keeper {
+impl KeeperState {
+    pub(super) fn new(rack: RackId) -> KeeperState {
+        KeeperState {
             rack,
             room: 0,
             number: 0,

@@ -1,6 +1,6 @@
 //! What time brings to replicas: leases end, polls are answered, what nobody wants is dropped.
 
-use super::{Keeper, Sharing};
+use super::{KeeperState, Sharing};
 use crate::constants::{MOVE_DRAIN_NS, REPLICA_IDLE_NS, REPLICA_LEASE_NS, REPLICA_STEP_NS};
 use crate::daemon::{Daemon, World};
 use crate::seam::{Mutation, Nanos, Probe, Race};
@@ -26,7 +26,7 @@ impl Daemon {
         self.tell_keepers(true, world);
         let ignored = world.private().mutated(Mutation::IgnoreReplicaLease);
         let lease_ns = if ignored { 0 } else { REPLICA_LEASE_NS };
-        let over = |keeper: &Keeper| {
+        let over = |keeper: &KeeperState| {
             keeper.answered.is_some_and(|at| now.saturating_sub(at) > lease_ns)
                 && keeper.parked.is_none()
         };

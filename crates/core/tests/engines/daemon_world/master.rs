@@ -1,7 +1,9 @@
 //! The master as the daemon tests play it.
 
 use super::RACK;
-use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, Orphan, PageHome, Resolved};
+use rackpool_core::wire::{
+    DeferredFree, MasterAnswer, MasterCall, MasterReply, PageHome, Resolved,
+};
 use rackpool_core::{Error, PageId, Result};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,8 +21,8 @@ pub struct FakeMaster {
     /// The same in other racks, as far as the daemon has told.
     pub orphans_elsewhere: BTreeSet<u64>,
     /// Allocations that it is to free, by address.
-    pub owed: BTreeMap<u64, Orphan>,
-    pub debts: Vec<Orphan>,
+    pub owed: BTreeMap<u64, DeferredFree>,
+    pub debts: Vec<DeferredFree>,
     /// Its question that waits until there is something.
     pub parked: Option<u64>,
 }
@@ -115,7 +117,7 @@ impl FakeMaster {
                 self.debts.extend(debts.iter().filter(|debt| debt.id > paid));
             }
             MasterCall::OrphansTaken { orphans } => {
-                for Orphan { id, addr, .. } in orphans {
+                for DeferredFree { id, addr, .. } in orphans {
                     if self.owed.get(&addr.0).is_some_and(|owed| owed.id == *id) {
                         self.owed.remove(&addr.0);
                     }

@@ -1,7 +1,7 @@
 //! Pages that leave the rig's rack and come back: the other rack and the mover are played.
 
 use super::{PAGE, Rig};
-use rackpool_core::wire::{PageHome, PageKeep, Reply, Request};
+use rackpool_core::wire::{PageHome, PageMetadata, Reply, Request};
 use rackpool_core::{Error, FrameIndex, GAddr, Generation, PageId, RackId, Result};
 
 /// The rack that the test plays.
@@ -29,7 +29,7 @@ pub fn words_of_frame(rig: &Rig, frame: FrameIndex) -> Vec<u64> {
 /// A page that the other rack has.
 pub struct Away {
     pub home: PageHome,
-    pub keep: PageKeep,
+    pub keep: PageMetadata,
     pub words: Vec<u64>,
 }
 

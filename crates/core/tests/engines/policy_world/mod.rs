@@ -13,8 +13,8 @@ use rackpool_core::heat::{
     Counts, HEAT_MILLI_MIN, HeatParams, HeatTable, ONE_Q32, PageHeat, Recent, exp2_neg_q32,
 };
 use rackpool_core::policy::{
-    AccessCosts, Allowance, CostParams, Decision, DecisionRecord, HeatEffect, Limit, MoveHistory,
-    Observation, Policy, Use, Victim, oracle, replay,
+    AccessCosts, Allowance, CostParams, Decision, DecisionRecord, HeatEffect, Limit,
+    MigrationPolicy, MoveHistory, Observation, Use, Victim, oracle, replay,
 };
 use rackpool_core::{PageId, RackId};
 
@@ -145,7 +145,7 @@ impl Random {
 }
 
 /// Runs a load under a policy, from a placement that has every second page in each rack.
-pub fn run(load: &Load, policy: Policy) -> Outcome {
+pub fn run(load: &Load, policy: MigrationPolicy) -> Outcome {
     let homes = (0..load.pages).map(|page| (page % 2) as u8).collect();
     World::new(load, policy, homes).run()
 }
@@ -160,7 +160,7 @@ pub fn run_oracle(load: &Load) -> Outcome {
     }
     let capacity = [load.pages.div_ceil(2), load.pages / 2];
     let best = oracle::best_static_placement(&uses, capacity).unwrap();
-    let outcome = World::new(load, Policy::Off, best.racks).run();
+    let outcome = World::new(load, MigrationPolicy::Off, best.racks).run();
     assert_eq!(outcome.remote, best.remote_accesses);
     outcome
 }
@@ -176,7 +176,7 @@ struct Copy {
 
 struct World {
     load: Load,
-    policy: Policy,
+    policy: MigrationPolicy,
     heat: HeatParams,
     limit: Limit,
     settle_ns: u64,
@@ -199,11 +199,11 @@ fn id(page: usize) -> PageId {
 }
 
 impl World {
-    fn new(load: &Load, policy: Policy, homes: Vec<u8>) -> Self {
+    fn new(load: &Load, policy: MigrationPolicy, homes: Vec<u8>) -> Self {
         let (heat, params) = match policy {
-            Policy::Paper(params) => (params.heat, CostParams::default()),
-            Policy::Cost(params) => (HeatParams::default(), params),
-            Policy::Off => (HeatParams::default(), CostParams::default()),
+            MigrationPolicy::Paper(params) => (params.heat, CostParams::default()),
+            MigrationPolicy::Cost(params) => (HeatParams::default(), params),
+            MigrationPolicy::Off => (HeatParams::default(), CostParams::default()),
         };
         let table = HeatTable::new(heat, load.pages * 50).unwrap();
         Self {
@@ -273,7 +273,7 @@ impl World {
     /// Before a write. The paper's policy lets a dropped copy become hot again first; ours decides
     /// anew when the page is read next.
     fn drop_copies(&mut self, writer: usize, page: usize) {
-        let keeps_lease = matches!(self.policy, Policy::Cost(_));
+        let keeps_lease = matches!(self.policy, MigrationPolicy::Cost(_));
         for rack in 0..2 {
             let Some(index) = self.copies[rack].iter().position(|copy| copy.page == page) else {
                 continue;
@@ -385,7 +385,7 @@ impl World {
             victim: Some(victim),
             // By the paper the copy that was used longest ago makes room (§6.2, LRU).
             replica_room: match self.policy {
-                Policy::Paper(_) => self.load.copies > 0,
+                MigrationPolicy::Paper(_) => self.load.copies > 0,
                 _ => others < self.load.copies,
             },
             under_way: false,
@@ -400,7 +400,7 @@ impl World {
         let recent =
             |rack: usize, page: usize| self.tables[rack].get(id(page)).recent(&self.heat, now_ns);
         let coldness = |page: usize| match self.policy {
-            Policy::Cost(_) => recent(rack, page).counts.total(),
+            MigrationPolicy::Cost(_) => recent(rack, page).counts.total(),
             _ => self.tables[rack].heat_milli(id(page), now_ns) - HEAT_MILLI_MIN,
         };
         let mut coldest = (u64::MAX, 0);

@@ -138,7 +138,7 @@ impl Client {
             false => self.number % self.load.servers,
         };
         let value = is_put.then(|| self.value(key));
-        let request = Request { key, lane, value, client: self.number, peer: 0 };
+        let request = KvRequest { key, lane, value, client: self.number, peer: 0 };
         let payload = request.encode();
         let bytes = payload.len() as u64;
         let sent = &mut self.sent[server as usize];

@@ -95,7 +95,7 @@ pub struct Shared {
     /// How the server's memory is divided.
     pub region: Region,
     /// What has been written into it and not been taken, by server process and client.
-    pub written: RefCell<Vec<Vec<VecDeque<Request>>>>,
+    pub written: RefCell<Vec<Vec<VecDeque<KvRequest>>>>,
     pub servers: RefCell<Vec<ProcessId>>,
     /// Tables of the server, if there are any.
     pub store: Option<RefCell<Store>>,
@@ -340,7 +340,7 @@ fn write_request(ctx: &Ctx, shared: &Shared, slot: u64, peer: PeerId, payload: &
         // Verbs without anybody who polls: the write is all that counts.
         return shared.measured.borrow_mut().count(ctx.now(), None);
     };
-    let Some(request) = Request::decode(payload, peer.0) else {
+    let Some(request) = KvRequest::decode(payload, peer.0) else {
         return shared.torn.set(shared.torn.get() + 1);
     };
     shared.written.borrow_mut()[server as usize][client as usize].push_back(request);

@@ -49,7 +49,7 @@ impl Prefetcher {
 
 /// A request in the pipeline: when its line is there.
 struct Staged {
-    request: Option<Request>,
+    request: Option<KvRequest>,
     line: Ps,
 }
 
@@ -60,7 +60,7 @@ pub struct Server {
     exchange: Exchange,
     /// To clients by datagram; others answer by the connection that the request came by.
     datagrams: Vec<PeerId>,
-    messages: VecDeque<Request>,
+    messages: VecDeque<KvRequest>,
     /// Which client's slot is looked at next.
     at: u64,
     idle_since: Ps,
@@ -110,7 +110,7 @@ impl Server {
         match input {
             Some(Input::Fabric(event @ FabricEvent::Received { peer, .. })) => {
                 let kind = self.exchange.request.kind;
-                let request = Request::decode(message_of(&event, kind), peer.0);
+                let request = KvRequest::decode(message_of(&event, kind), peer.0);
                 if let FabricEvent::Received { message, .. } = event {
                     self.end.ctx.kernel.with_net(|net, _| net.recycle(message));
                 }
@@ -131,7 +131,7 @@ impl Server {
     }
 
     /// Looks at slots until it finds a request, at most one round.
-    fn next_request(&mut self) -> Option<Request> {
+    fn next_request(&mut self) -> Option<KvRequest> {
         if let Some(request) = self.messages.pop_front() {
             return Some(request);
         }
@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    async fn begin(&mut self, request: Request) {
+    async fn begin(&mut self, request: KvRequest) {
         let costs = self.end.shared.profile.cpu;
         self.end.charge(costs.daemon_request);
         let accesses = self.load.accesses.unwrap_or(self.load.system.accesses());
@@ -185,7 +185,7 @@ impl Server {
     }
 
     /// A request, or none, goes in; whoever has made its last access comes out.
-    async fn advance(&mut self, request: Option<Request>) {
+    async fn advance(&mut self, request: Option<KvRequest>) {
         let stages = self.load.accesses.unwrap_or(self.load.system.accesses()) as usize;
         let memory = self.end.shared.profile.memory;
         let line = self.ask(request.is_some(), memory.dram_load);
@@ -220,7 +220,7 @@ impl Server {
         self.lines.ask(self.end.ctx.now(), takes)
     }
 
-    async fn answer(&mut self, request: Request) {
+    async fn answer(&mut self, request: KvRequest) {
         let value = request.value.as_ref();
         let bytes = value.map_or(self.load.value_bytes, |value| value.len() as u64);
         let chance = |ppm| self.rng.chance_ppm(ppm);

@@ -18,7 +18,7 @@ const MICA_SLOTS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Store {
     /// Its sizes, of systems that read.
-    table: Option<Table>,
+    table: Option<KeyTable>,
     value_bytes: u64,
     bytes: Vec<u8>,
     scratch: Vec<u8>,
@@ -36,7 +36,7 @@ struct Partition {
 impl Store {
     /// The table of a load with all its keys. An error if one finds no place.
     pub fn new(load: &Load, keys: &Keys) -> Result<Store, String> {
-        let table = Table::new(load.system, keys.count(), load.value_bytes);
+        let table = KeyTable::new(load.system, keys.count(), load.value_bytes);
         let (value_bytes, bytes) = (load.value_bytes, Vec::new());
         let mut store = Store { table, value_bytes, bytes, scratch: vec![], mica: vec![] };
         match table {
@@ -66,7 +66,7 @@ impl Store {
     }
 
     /// The sizes of the table, of systems that read.
-    pub fn table(&self) -> Option<&Table> {
+    pub fn table(&self) -> Option<&KeyTable> {
         self.table.as_ref()
     }
 
@@ -92,7 +92,7 @@ impl Store {
 
     /// A server process serves a request: a GET's value is copied to the answer. Whether a PUT's
     /// is stored. It is the server's processor that stores, so in one step for whoever reads.
-    pub fn serve(&mut self, server: u32, request: &Request, answer: &mut [u8]) -> bool {
+    pub fn serve(&mut self, server: u32, request: &KvRequest, answer: &mut [u8]) -> bool {
         let Store { table, bytes, scratch, mica, .. } = self;
         match (&request.value, table) {
             (None, None) => {
@@ -163,10 +163,10 @@ mod tests {
         for key in [1, 77, 19_999] {
             let server = keys.partition(key, 6);
             let mut answer = vec![0; 32];
-            let get = Request { key, ..Request::default() };
+            let get = KvRequest { key, ..KvRequest::default() };
             store.serve(server, &get, &mut answer);
             assert!(store.is_value_of(key, &answer[1..]));
-            let put = Request { key, value: Some(vec![9; 32]), ..Request::default() };
+            let put = KvRequest { key, value: Some(vec![9; 32]), ..KvRequest::default() };
             store.serve(server, &put, &mut [0]);
             store.serve(server, &get, &mut answer);
             assert_eq!(answer, [9; 32]);

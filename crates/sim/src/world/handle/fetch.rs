@@ -5,7 +5,7 @@ use crate::time::Ps;
 use crate::world::handle::io::Local;
 use rackpool_core::client::{Access, Brought, LinkId, Piece, Rpc, What};
 use rackpool_core::error::DeathCause;
-use rackpool_core::rrpc::{Bytes, Carried, Extent, INLINE_BYTES_MAX};
+use rackpool_core::rrpc::{Bytes, Carried, FetchExtent, INLINE_BYTES_MAX};
 use rackpool_core::wire::{RemoteReply, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
 
@@ -30,8 +30,8 @@ impl SimHandle {
         let bytes = to.len() as u64;
         self.client.check(addr, bytes)?;
         let what = match mode {
-            Mode::Inline => What::Fetch(Extent::Bytes(bytes), INLINE_BYTES_MAX),
-            Mode::OneSidedRead => What::Fetch(Extent::Bytes(bytes), 0),
+            Mode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
+            Mode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
             Mode::WriteBack => What::FetchInto(bytes, 0),
         };
         let mut call = Rpc::new(&self.client, addr, what);

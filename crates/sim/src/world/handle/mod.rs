@@ -36,7 +36,7 @@ use rackpool_core::client::{
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
-use rackpool_core::policy::Policy;
+use rackpool_core::policy::MigrationPolicy;
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -135,7 +135,7 @@ impl SimHandle {
         let fabric = Fabric::new(endpoint, path == Path::Proxied);
         fabric.attach(&link.view.slot);
         let mut client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
-        client.count_use(cluster.migration != Policy::Off);
+        client.count_use(cluster.migration != MigrationPolicy::Off);
         Ok(SimHandle {
             client,
             links: vec![Link::Local(Box::new(link))],

@@ -4,7 +4,7 @@ use super::Worker;
 use crate::time::Ps;
 use crate::world::kernel::ProcessId;
 use rackpool_core::client::{Balanced, Drained, Turned};
-use rackpool_core::policy::{AccessCosts, Policy};
+use rackpool_core::policy::{AccessCosts, MigrationPolicy};
 use rackpool_core::{Error, GAddr, PageId, RackId};
 
 /// What is said of accesses between racks: it only has to be known.
@@ -24,7 +24,7 @@ impl Worker {
         if self.scene.cluster.balance.is_some() && self.rng.chance_ppm(400_000) {
             return self.balance_turn().await;
         }
-        if self.scene.cluster.migration == Policy::Off || self.rng.chance_ppm(500_000) {
+        if self.scene.cluster.migration == MigrationPolicy::Off || self.rng.chance_ppm(500_000) {
             self.begin("tell-use");
             let told = self.handle.tell_use().await;
             self.end("tell-use", &told).await;

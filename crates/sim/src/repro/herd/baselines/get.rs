@@ -1,12 +1,12 @@
 //! A GET by READs, one after the other: of the sizes that a plan names, or through a table.
 
-use super::table::{Lookup, Step, Table};
+use super::table::{KeyTable, Lookup, LookupStep};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
     /// Emulated: bytes of the READs to come, 0 for those that are not needed.
     Sizes([u64; 4]),
-    Table(Lookup),
+    KeyTable(Lookup),
 }
 
 /// How a GET goes on.
@@ -24,21 +24,21 @@ pub enum Then {
 
 impl Get {
     /// A GET of a key through a table.
-    pub fn of(table: &Table, key: u64) -> Get {
-        Get::Table(table.look_up(key))
+    pub fn of(table: &KeyTable, key: u64) -> Get {
+        Get::KeyTable(table.look_up(key))
     }
 
     /// The READ that is due: where in the table, if there is one, and how many bytes.
     pub fn due(&self) -> (u64, u64) {
         match self {
             Get::Sizes(sizes) => (0, sizes[0]),
-            Get::Table(lookup) => (lookup.at, lookup.bytes),
+            Get::KeyTable(lookup) => (lookup.at, lookup.bytes),
         }
     }
 
     /// Whether what READs bring is looked at.
     pub fn has_table(&self) -> bool {
-        matches!(self, Get::Table(_))
+        matches!(self, Get::KeyTable(_))
     }
 
     /// Takes what the READ brought that was due; of an emulated one nothing is looked at.
@@ -46,7 +46,7 @@ impl Get {
     /// # Panics
     /// If it goes through a table and there is none, or `data` is shorter than was due.
     #[inline]
-    pub fn take(&mut self, table: Option<&Table>, data: &[u8]) -> Then {
+    pub fn take(&mut self, table: Option<&KeyTable>, data: &[u8]) -> Then {
         match self {
             Get::Sizes(sizes) => {
                 sizes[0] = 0;
@@ -57,15 +57,17 @@ impl Get {
                 }
                 if sizes[0] == 0 { Then::Found } else { Then::Read }
             }
-            Get::Table(lookup) => match table.expect("look-ups have a table").step(*lookup, data) {
-                Step::Read(next) => {
-                    *lookup = next;
-                    Then::Read
+            Get::KeyTable(lookup) => {
+                match table.expect("look-ups have a table").step(*lookup, data) {
+                    LookupStep::Read(next) => {
+                        *lookup = next;
+                        Then::Read
+                    }
+                    LookupStep::Found => Then::Found,
+                    LookupStep::Wrong => Then::Wrong,
+                    LookupStep::Absent => Then::Absent,
                 }
-                Step::Found => Then::Found,
-                Step::Wrong => Then::Wrong,
-                Step::Absent => Then::Absent,
-            },
+            }
         }
     }
 }

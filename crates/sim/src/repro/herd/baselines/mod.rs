@@ -31,9 +31,9 @@ mod table;
 
 pub use get::{Get, Then};
 pub use place::NoPlace;
-pub use request::{Ack, CLIENTS_MAX, LANES_MAX, Region, Request};
+pub use request::{Ack, CLIENTS_MAX, KvRequest, LANES_MAX, Region};
 pub use systems::{Connection, Exchange, Plan, System, Way};
-pub use table::{Bytes, Lookup, Step, Table, is_value, value_of};
+pub use table::{KeyTable, Lookup, LookupStep, TableMemory, is_value, value_of};
 
 /// A slot of the request region, and the longest item, bytes. Source: HERD, requests.
 pub const SLOT_BYTES: u64 = 1024;

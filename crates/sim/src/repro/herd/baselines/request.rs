@@ -22,7 +22,7 @@ const TAIL_BYTES: usize = (LENGTH_BYTES + KEY_BYTES) as usize;
 
 /// A request in the server's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct KvRequest {
     /// The key's number, as its hash begins.
     pub key: u64,
     /// Which of the client's requests it is, as its hash ends.
@@ -35,7 +35,7 @@ pub struct Request {
     pub peer: u32,
 }
 
-impl Request {
+impl KvRequest {
     /// As it is sent: the value and its length, then the key hash, which is the slot's end.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// From what was sent. `None` if it is no request, or not all of one.
-    pub fn decode(bytes: &[u8], peer: u32) -> Option<Request> {
+    pub fn decode(bytes: &[u8], peer: u32) -> Option<KvRequest> {
         let (checked, whose) = bytes.split_last_chunk::<8>()?;
         let whose = u64::from_le_bytes(*whose);
         if sealed(checked, whose & ((1 << CHECK_SHIFT) - 1)) != whose {
@@ -72,11 +72,11 @@ impl Request {
             return None;
         }
         let client = u32::from((whose >> CLIENT_SHIFT) as u16);
-        Some(Request { key: u64::from_le_bytes(*key), lane: whose as u8, value, client, peer })
+        Some(KvRequest { key: u64::from_le_bytes(*key), lane: whose as u8, value, client, peer })
     }
 
     /// The bytes of the request that a slot ends with, if its last word says that there is one;
-    /// whether all of it has come is for [`Request::decode`] to say.
+    /// whether all of it has come is for [`KvRequest::decode`] to say.
     pub fn in_slot(slot: &[u8]) -> Option<&[u8]> {
         let (_, whose) = slot.split_last_chunk::<8>()?;
         let whose = u64::from_le_bytes(*whose);
@@ -157,8 +157,8 @@ impl Region {
 mod tests {
     use super::*;
 
-    fn put() -> Request {
-        Request { key: 7, lane: 63, value: Some(vec![5; 32]), client: 65_535, peer: 3 }
+    fn put() -> KvRequest {
+        KvRequest { key: 7, lane: 63, value: Some(vec![5; 32]), client: 65_535, peer: 3 }
     }
 
     #[test]
@@ -168,30 +168,30 @@ mod tests {
         let mut slot = vec![0xee; SLOT_BYTES as usize];
         let at = slot.len() - bytes.len();
         slot[at..].copy_from_slice(&bytes);
-        let found = Request::in_slot(&slot).and_then(|found| Request::decode(found, 3));
+        let found = KvRequest::in_slot(&slot).and_then(|found| KvRequest::decode(found, 3));
         assert_eq!(found, Some(put()));
         for index in at..slot.len() {
             let mut torn = slot.clone();
             torn[index] ^= 0x11;
-            let found = Request::in_slot(&torn).and_then(|found| Request::decode(found, 3));
+            let found = KvRequest::in_slot(&torn).and_then(|found| KvRequest::decode(found, 3));
             assert_eq!(found, None, "byte {index}");
         }
         slot[(SLOT_BYTES - 8) as usize..].fill(0);
-        assert_eq!(Request::in_slot(&slot), None);
-        let get = Request { value: None, ..put() };
+        assert_eq!(KvRequest::in_slot(&slot), None);
+        let get = KvRequest { value: None, ..put() };
         slot[(SLOT_BYTES - KEY_BYTES) as usize..].copy_from_slice(&get.encode());
-        let found = Request::in_slot(&slot).and_then(|found| Request::decode(found, 3));
+        let found = KvRequest::in_slot(&slot).and_then(|found| KvRequest::decode(found, 3));
         assert_eq!(found, Some(get), "what lies before a GET is not its");
     }
 
     #[test]
     fn a_slot_that_says_more_than_it_holds_has_no_request() {
         let mut slot = vec![0xff; SLOT_BYTES as usize];
-        assert_eq!(Request::in_slot(&slot), None);
+        assert_eq!(KvRequest::in_slot(&slot), None);
         slot[..].fill(0);
-        assert_eq!(Request::in_slot(&slot), None);
-        assert_eq!(Request::in_slot(&[1, 2, 3]), None);
-        assert_eq!(Request::in_slot(&[0xff; 10]), None);
+        assert_eq!(KvRequest::in_slot(&slot), None);
+        assert_eq!(KvRequest::in_slot(&[1, 2, 3]), None);
+        assert_eq!(KvRequest::in_slot(&[0xff; 10]), None);
     }
 
     #[test]

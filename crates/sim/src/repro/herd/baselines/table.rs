@@ -25,7 +25,7 @@ const HOPSCOTCH_SPARSE: u64 = 4;
 const BUCKET_SEED: u64 = 0x6275_636b_6574;
 
 /// Memory that a table lies in.
-pub trait Bytes {
+pub trait TableMemory {
     /// Copies from an offset on.
     fn copy_to(&self, at: u64, to: &mut [u8]);
     /// Stores from an offset on.
@@ -42,7 +42,7 @@ impl Bytes for [u8] {
     }
 }
 
-impl<M: Mem> Bytes for M {
+impl<M: Mem> TableMemory for M {
     #[inline]
     fn copy_to(&self, at: u64, to: &mut [u8]) {
         self.copy_out(at, to);
@@ -60,20 +60,20 @@ pub struct Lookup {
     pub at: u64,
     pub bytes: u64,
     /// Which hash, or that the value comes: its checksum.
-    stage: Stage,
+    stage: LookupStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum LookupStage {
     Bucket(u64),
     Value(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LookupStep {
     /// There is another one to do.
     Read(Lookup),
-    /// It is the key's value: [`Table::value`] says where.
+    /// It is the key's value: [`KeyTable::value`] says where.
     Found,
     /// It is not whole: a PUT went on.
     Wrong,
@@ -89,16 +89,16 @@ enum Kind {
 
 /// The sizes of a table, by which everybody finds keys in it; its bytes are elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct KeyTable {
     kind: Kind,
     keys: u64,
     value_bytes: u64,
 }
 
-impl Table {
+impl KeyTable {
     /// The table of a system for so many keys, from 1 on. `None` for systems that have no table
     /// for READs.
-    pub fn new(system: System, keys: u64, value_bytes: u64) -> Option<Table> {
+    pub fn new(system: System, keys: u64, value_bytes: u64) -> Option<KeyTable> {
         let slots = HOPSCOTCH_SPARSE * keys;
         let kind = match system {
             System::Pilaf => Kind::Cuckoo { buckets: keys * 4 / 3 + 1 },
@@ -106,7 +106,7 @@ impl Table {
             System::FarmVar => Kind::Hopscotch { slots, is_inline: false },
             _ => return None,
         };
-        Some(Table { kind, keys, value_bytes })
+        Some(KeyTable { kind, keys, value_bytes })
     }
 
     fn is_inline(&self) -> bool {
@@ -229,7 +229,7 @@ impl Table {
             Kind::Cuckoo { buckets } => (place::bucket(key, which, buckets), 1),
             Kind::Hopscotch { slots, .. } => (place::home(key, slots), FARM_SLOTS),
         };
-        Lookup { key, at: first * bytes, bytes: count * bytes, stage: Stage::Bucket(which) }
+        Lookup { key, at: first * bytes, bytes: count * bytes, stage: LookupStage::Bucket(which) }
     }
 
     /// What to do with what a READ brought, which may be anything.
@@ -237,51 +237,56 @@ impl Table {
     /// # Panics
     /// If it is shorter than the READ that was asked for.
     #[inline]
-    pub fn step(&self, lookup: Lookup, data: &[u8]) -> Step {
+    pub fn step(&self, lookup: Lookup, data: &[u8]) -> LookupStep {
         let key = lookup.key;
         let which = match lookup.stage {
-            Stage::Value(sum) if checksum(key, data) == sum => return Step::Found,
-            Stage::Value(_) => return Step::Wrong,
-            Stage::Bucket(which) => which,
+            LookupStage::Value(sum) if checksum(key, data) == sum => return LookupStep::Found,
+            LookupStage::Value(_) => return LookupStep::Wrong,
+            LookupStage::Bucket(which) => which,
         };
         if let Kind::Cuckoo { .. } = self.kind {
             let (found, sum, pointer) = (word(data, 0), word(data, 8), word(data, 24) as u32);
             let is_whole = found == 0 || word(data, 16) == bucket_sum(found, sum, pointer);
             return match (found == key, is_whole) {
-                (_, false) => Step::Wrong,
+                (_, false) => LookupStep::Wrong,
                 (true, true) => self.value_read(key, pointer.into(), sum),
-                _ if which + 1 < CUCKOO_HASHES => Step::Read(self.entries_of(key, which + 1)),
-                _ => Step::Absent,
+                _ if which + 1 < CUCKOO_HASHES => LookupStep::Read(self.entries_of(key, which + 1)),
+                _ => LookupStep::Absent,
             };
         }
-        let Some(at) = self.entry_in(key, data) else { return Step::Absent };
+        let Some(at) = self.entry_in(key, data) else { return LookupStep::Absent };
         let sum = word(data, at + 8);
         if !self.is_inline() {
             return self.value_read(key, word(data, at + 16), sum);
         }
         let value = &data[at + KEY_BYTES as usize..at + self.entry_bytes() as usize];
-        if checksum(key, value) == sum { Step::Found } else { Step::Wrong }
+        if checksum(key, value) == sum { LookupStep::Found } else { LookupStep::Wrong }
     }
 
     /// The value in what the last READ of a GET brought; empty if that was none.
     pub fn value<'d>(&self, lookup: &Lookup, data: &'d [u8]) -> &'d [u8] {
         match lookup.stage {
-            Stage::Value(_) => data,
-            Stage::Bucket(_) if self.is_inline() => {
+            LookupStage::Value(_) => data,
+            LookupStage::Bucket(_) if self.is_inline() => {
                 let at = self.entry_in(lookup.key, data);
                 let end = self.entry_bytes() as usize;
                 at.and_then(|at| data.get(at + KEY_BYTES as usize..at + end)).unwrap_or_default()
             }
-            Stage::Bucket(_) => &[],
+            LookupStage::Bucket(_) => &[],
         }
     }
 
-    fn value_read(&self, key: u64, pointer: u64, sum: u64) -> Step {
+    fn value_read(&self, key: u64, pointer: u64, sum: u64) -> LookupStep {
         if !(1..=self.keys).contains(&pointer) {
-            return Step::Wrong;
+            return LookupStep::Wrong;
         }
         let at = self.values_at() + (pointer - 1) * self.value_bytes;
-        Step::Read(Lookup { key, at, bytes: self.value_bytes, stage: Stage::Value(sum) })
+        LookupStep::Read(Lookup {
+            key,
+            at,
+            bytes: self.value_bytes,
+            stage: LookupStage::Value(sum),
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use super::*;
 const KEYS: u64 = 20_000;
 const VALUE_BYTES: u64 = 32;
 
-fn full(system: System) -> (Table, Vec<u8>) {
-    let table = Table::new(system, KEYS, VALUE_BYTES).unwrap();
+fn full(system: System) -> (KeyTable, Vec<u8>) {
+    let table = KeyTable::new(system, KEYS, VALUE_BYTES).unwrap();
     let mut memory = vec![0; table.bytes() as usize];
     table.fill(memory.as_mut_slice(), |key| value_of(key, 0, VALUE_BYTES)).unwrap();
     (table, memory)
@@ -27,9 +27,9 @@ fn every_key_is_found_by_reads_of_the_table() {
             loop {
                 let data = bytes(&memory, lookup.at as usize, lookup.bytes as usize);
                 match table.step(lookup, data) {
-                    Step::Read(next) => lookup = next,
+                    LookupStep::Read(next) => lookup = next,
                     end => {
-                        assert_eq!(end, Step::Found, "{system:?} key {key}");
+                        assert_eq!(end, LookupStep::Found, "{system:?} key {key}");
                         let value = value_of(key, 0, VALUE_BYTES);
                         break assert_eq!(table.value(&lookup, data), value, "{system:?} {key}");
                     }
@@ -54,16 +54,16 @@ fn what_was_changed_under_a_read_is_seen_to_be_wrong() {
     let lookup = (1..).map(|key| table.look_up(key)).find(|lookup| {
         matches!(
             table.step(*lookup, bytes(&memory, lookup.at as usize, lookup.bytes as usize)),
-            Step::Read(Lookup { stage: Stage::Value(_), .. })
+            LookupStep::Read(Lookup { stage: LookupStage::Value(_), .. })
         )
     });
     let lookup = lookup.unwrap();
     let mut data = bytes(&memory, lookup.at as usize, lookup.bytes as usize).to_vec();
     data[16] ^= 1;
-    assert_eq!(table.step(lookup, &data), Step::Wrong);
+    assert_eq!(table.step(lookup, &data), LookupStep::Wrong);
     let absent = table.look_up(1 << 40);
     let data = bytes(&memory, absent.at as usize, absent.bytes as usize);
-    assert_ne!(table.step(absent, data), Step::Found);
+    assert_ne!(table.step(absent, data), LookupStep::Found);
 }
 
 #[test]
@@ -84,19 +84,19 @@ fn each_byte_that_a_put_changes_is_seen_to_be_wrong_until_all_are_there() {
                 changed[cut..].iter().for_each(|at| memory[*at] = last[*at]);
                 let end = ended(&table, &memory, key);
                 let is_whole = memory == before || memory == after;
-                let expected = if is_whole { Step::Found } else { Step::Wrong };
+                let expected = if is_whole { LookupStep::Found } else { LookupStep::Wrong };
                 assert_eq!(end, expected, "{system:?}, {cut} bytes");
             }
         }
     }
 }
 
-fn ended(table: &Table, memory: &[u8], key: u64) -> Step {
+fn ended(table: &KeyTable, memory: &[u8], key: u64) -> LookupStep {
     let mut lookup = table.look_up(key);
     loop {
         let data = bytes(memory, lookup.at as usize, lookup.bytes as usize);
         match table.step(lookup, data) {
-            Step::Read(next) => lookup = next,
+            LookupStep::Read(next) => lookup = next,
             end => return end,
         }
     }
@@ -108,7 +108,7 @@ fn bytes_that_mean_nothing_are_wrong_or_absent_and_no_panic() {
         let (table, memory) = full(system);
         for fill in [0u8, 0x55, 0xff] {
             let memory = vec![fill; memory.len()];
-            assert_ne!(ended(&table, &memory, 77), Step::Found);
+            assert_ne!(ended(&table, &memory, 77), LookupStep::Found);
         }
         let mut scratch = Vec::new();
         let mut memory = memory;
@@ -129,7 +129,7 @@ fn a_value_that_was_put_is_what_is_read() {
             let read = loop {
                 let data = bytes(&memory, lookup.at as usize, lookup.bytes as usize);
                 match table.step(lookup, data) {
-                    Step::Read(next) => lookup = next,
+                    LookupStep::Read(next) => lookup = next,
                     _ => break data,
                 }
             };

@@ -21,13 +21,13 @@
 use crate::addr::{GAddr, PageId};
 use crate::constants::{COMMIT_PAGES_MAX, DEBTS_MAX, DUES_MAX, ORPHANS_RETRY_NS};
 use crate::copies;
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::{Daemon, World, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{DebtWord, FrameState, ResultKind, StateWord, debt_word, due_word};
 use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
-use crate::wire::{MasterCall, Orphan, Reply};
+use crate::wire::{DeferredFree, MasterCall, Reply};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Pages of a freed run that are not here, which the master has not been told.
@@ -42,13 +42,13 @@ struct Apart {
 #[derive(Debug)]
 struct Debt {
     entry: u32,
-    orphan: Orphan,
+    orphan: DeferredFree,
     waiter: Option<Ticket>,
 }
 
 /// All that is freed together with other racks.
 #[derive(Default)]
-pub(super) struct Orphans {
+pub(super) struct DeferredFrees {
     /// By the frame of the run's first page.
     apart: BTreeMap<u32, Apart>,
     /// By number, which is the order in which they are paid.
@@ -57,7 +57,7 @@ pub(super) struct Orphans {
     is_paying: bool,
     dues: BTreeMap<u64, Debt>,
     /// Allocations that are not here although their page is: they are nobody's.
-    unknown: Vec<Orphan>,
+    unknown: Vec<DeferredFree>,
     is_taking: bool,
     /// Frames of others' runs whose page the master still tells us to free.
     frames: BTreeSet<u32>,
@@ -72,10 +72,10 @@ pub(super) struct Orphans {
     has_skipped: bool,
 }
 
-impl Orphans {
-    pub(super) fn load<M: Mem>(mem: &M) -> Result<Orphans> {
+impl DeferredFrees {
+    pub(super) fn load<M: Mem>(mem: &M) -> Result<DeferredFrees> {
         let debt_last = copies::load(mem, StateWord::DebtLast.offset())?;
-        let mut orphans = Orphans { debt_last, ..Orphans::default() };
+        let mut orphans = DeferredFrees { debt_last, ..DeferredFrees::default() };
         for entry in 0..DEBTS_MAX as u32 {
             let Some(debt) = load_entry(entry, |word| copies::load(mem, debt_word(entry, word)))?
             else {
@@ -133,7 +133,7 @@ impl Orphans {
 
 fn load_entry(entry: u32, word: impl Fn(DebtWord) -> Result<u64>) -> Result<Option<Debt>> {
     let addr = GAddr(word(DebtWord::Addr)?);
-    let orphan = Orphan { id: word(DebtWord::Id)?, addr, bytes: word(DebtWord::Bytes)? };
+    let orphan = DeferredFree { id: word(DebtWord::Id)?, addr, bytes: word(DebtWord::Bytes)? };
     Ok((!addr.is_null()).then_some(Debt { entry, orphan, waiter: None }))
 }
 
@@ -206,13 +206,13 @@ impl Daemon {
         if !self.is_apart(addr, world) || ticket.bytes == 0 {
             return self.free(ticket, addr, Some(at), world);
         }
-        let Some(entry) = Orphans::free_entry(&self.orphans.debts, DEBTS_MAX) else {
+        let Some(entry) = DeferredFrees::free_entry(&self.orphans.debts, DEBTS_MAX) else {
             let what = "the frees that a rack owes others".into();
             let error = Error::Busy { what, limit: DEBTS_MAX as u64 };
             return self.answer(&ticket, Err(error), world);
         };
         let id = self.orphans.debt_last + 1;
-        let orphan = Orphan { id, addr, bytes: ticket.bytes };
+        let orphan = DeferredFree { id, addr, bytes: ticket.bytes };
         if !world.private().mutated(Mutation::ForgetDebt) {
             self.redo.set(debt_word(entry, DebtWord::Bytes), orphan.bytes);
             self.redo.set(debt_word(entry, DebtWord::Id), id);
@@ -283,7 +283,7 @@ impl Daemon {
     pub(super) fn on_orphans<W: World>(
         &mut self,
         now: Nanos,
-        (pages, allocations): (&[PageId], &[Orphan]),
+        (pages, allocations): (&[PageId], &[DeferredFree]),
         world: &mut W,
     ) {
         self.orphans.is_asking = false;
@@ -312,7 +312,7 @@ impl Daemon {
         // Its mover's commit is refused by now.
         self.give_up_moving(frame, world);
         let Some((frame, entry)) = self.frames.home(world.private(), page) else {
-            return Entry::load_checked(world.private(), frame).state == FrameState::Freeing;
+            return FrameEntry::load_checked(world.private(), frame).state == FrameState::Freeing;
         };
         self.uncount(frame, &entry);
         self.orphans.frames.insert(frame);
@@ -321,8 +321,8 @@ impl Daemon {
     }
 
     /// An allocation that a word of another rack named; whether it is noted.
-    fn take_due<W: World>(&mut self, orphan: Orphan, world: &mut W) -> bool {
-        let Orphan { id, addr, bytes } = orphan;
+    fn take_due<W: World>(&mut self, orphan: DeferredFree, world: &mut W) -> bool {
+        let DeferredFree { id, addr, bytes } = orphan;
         if let Some(due) = self.orphans.dues.get(&addr.0) {
             return due.orphan.id == id;
         }
@@ -337,7 +337,9 @@ impl Daemon {
             }
             return true;
         }
-        let Some(entry) = Orphans::free_entry(&self.orphans.dues, DUES_MAX) else { return false };
+        let Some(entry) = DeferredFrees::free_entry(&self.orphans.dues, DUES_MAX) else {
+            return false;
+        };
         let mem = world.private();
         copies::store(mem, due_word(entry, DebtWord::Bytes), bytes);
         copies::store(mem, due_word(entry, DebtWord::Id), id);
@@ -347,13 +349,13 @@ impl Daemon {
     }
 
     /// The next acknowledgement of allocations: what is due, and what is not there.
-    pub(super) fn next_taking(&mut self) -> Option<(Vec<Orphan>, MasterCall)> {
+    pub(super) fn next_taking(&mut self) -> Option<(Vec<DeferredFree>, MasterCall)> {
         if self.orphans.is_taking {
             return None;
         }
         let dues = self.orphans.dues.values().map(|due| due.orphan);
         let unknown = std::mem::take(&mut self.orphans.unknown);
-        let mut orphans: Vec<Orphan> = dues.chain(unknown).collect();
+        let mut orphans: Vec<DeferredFree> = dues.chain(unknown).collect();
         self.orphans.unknown = orphans.split_off(orphans.len().min(DUES_MAX));
         if orphans.is_empty() {
             return None;
@@ -363,7 +365,7 @@ impl Daemon {
     }
 
     /// The master has forgotten these: what is due is freed now.
-    pub(super) fn on_taken<W: World>(&mut self, orphans: &[Orphan], world: &mut W) {
+    pub(super) fn on_taken<W: World>(&mut self, orphans: &[DeferredFree], world: &mut W) {
         self.orphans.is_taking = false;
         for orphan in orphans {
             let addr = orphan.addr;

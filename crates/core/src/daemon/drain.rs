@@ -11,36 +11,36 @@
 
 use crate::addr::PageId;
 use crate::constants::{DRAIN_PAGES_MAX, DRAIN_REASON_BYTES_MAX, DRAIN_REASONS_MAX, SLOTS_MAX};
-use crate::daemon::frames::Entry;
+use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::FrameState;
-use crate::member::{DrainReply, DrainReport, DrainRequest, Standing};
+use crate::member::{DrainReply, DrainReport, DrainRequest, RackState};
 use crate::seam::{Mutation, Probe};
 use crate::wire::Reply;
 
 /// What the rack is to its pool, and how far it is with leaving.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
-    standing: Standing,
+pub(super) struct DrainState {
+    standing: RackState,
     report: DrainReport,
 }
 
-impl Leaving {
+impl DrainState {
     /// Whether pages may come to the rack.
     pub(super) fn takes_pages(&self) -> bool {
-        self.standing == Standing::Serving
+        self.standing == RackState::Serving
     }
 }
 
 impl Daemon {
     /// What the master said last that the rack is to the pool.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> RackState {
         self.leaving.standing
     }
 
     /// The master says what the rack is to the pool.
-    pub fn set_standing<W: World>(&mut self, standing: Standing, world: &mut W) {
+    pub fn set_standing<W: World>(&mut self, standing: RackState, world: &mut W) {
         if std::mem::replace(&mut self.leaving.standing, standing) == standing {
             return;
         }
@@ -98,7 +98,7 @@ impl Daemon {
 
     fn pages_at_home<W: World>(&self, from: PageId, world: &W) -> Vec<PageId> {
         let is_home = |(_, frame): &(&u64, &u32)| {
-            Entry::load_checked(world.private(), **frame).state == FrameState::Home
+            FrameEntry::load_checked(world.private(), **frame).state == FrameState::Home
         };
         let pages = self.frames.by_page.range(from.0..).filter(is_home);
         pages.map(|(page, _)| PageId(*page)).take(DRAIN_PAGES_MAX).collect()

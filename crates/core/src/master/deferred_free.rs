@@ -25,11 +25,11 @@ use crate::constants::{
 };
 use crate::error::{Error, Result};
 use crate::seam::Probe;
-use crate::wire::{MasterAnswer, MasterCall, MasterReply, Orphan, PageHome, Resolved};
+use crate::wire::{DeferredFree, MasterAnswer, MasterCall, MasterReply, PageHome, Resolved};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Default)]
-pub(super) struct Orphans {
+pub(super) struct DeferredFreeTable {
     /// Pages that the directory has forgotten, with the rack that had them.
     pages: BTreeMap<PageId, RackId>,
     of_rack: BTreeSet<(RackId, PageId)>,
@@ -38,7 +38,7 @@ pub(super) struct Orphans {
     paid: BTreeMap<RackId, PaidRecord>,
 }
 
-impl Orphans {
+impl DeferredFreeTable {
     /// Records in all, to find at the start that none is missing.
     pub(super) fn count(&self) -> u64 {
         (self.pages.len() + self.owed.len() + self.paid.len()) as u64
@@ -139,7 +139,7 @@ impl State {
     pub(super) fn free_elsewhere(
         &mut self,
         (rack, region_id): (RackId, [u64; 2]),
-        debts: &[Orphan],
+        debts: &[DeferredFree],
         writes: &mut Vec<StateWrite>,
     ) -> Result<Applied> {
         let (region, _) = self.present_region(rack, region_id)?;
@@ -149,7 +149,7 @@ impl State {
             let what = "frees that racks owe one another".into();
             return Err(Error::Busy { what, limit: ORPHANS_MAX as u64 });
         }
-        for &Orphan { id, addr, bytes } in debts {
+        for &DeferredFree { id, addr, bytes } in debts {
             if id <= last {
                 continue;
             }
@@ -175,10 +175,10 @@ impl State {
     /// Homes have noted what they free.
     pub(super) fn orphans_taken(
         &mut self,
-        orphans: &[Orphan],
+        orphans: &[DeferredFree],
         writes: &mut Vec<StateWrite>,
     ) -> Applied {
-        for Orphan { id, addr, .. } in orphans {
+        for DeferredFree { id, addr, .. } in orphans {
             if self.orphans.owed.get(addr).is_some_and(|owed| owed.id == *id) {
                 self.orphans.forget_owed(*addr, writes);
             }
@@ -221,8 +221,9 @@ impl State {
             Resolved::Unmapped | Resolved::Lost(_) => false,
         };
         let owed = self.orphans.owed.iter().filter(|(addr, _)| is_there(addr));
-        let allocations = owed.map(|(&addr, &OwedRecord { id, bytes })| Orphan { id, addr, bytes });
-        let allocations: Vec<Orphan> = allocations.take(DUES_MAX).collect();
+        let allocations =
+            owed.map(|(&addr, &OwedRecord { id, bytes })| DeferredFree { id, addr, bytes });
+        let allocations: Vec<DeferredFree> = allocations.take(DUES_MAX).collect();
         let nothing = pages.is_empty() && allocations.is_empty();
         (!nothing).then_some(MasterAnswer::Orphans { pages, allocations })
     }
@@ -231,12 +232,12 @@ impl State {
 /// Whoever waits for something to free, or for the end of a free: in a leader's memory, and asked
 /// again after every reconnect.
 #[derive(Default)]
-pub(super) struct Parked {
+pub(super) struct FreeWaiters {
     next: BTreeMap<ConnId, u64>,
     awaits: Vec<(ConnId, u64, GAddr, u64)>,
 }
 
-impl Parked {
+impl FreeWaiters {
     pub(super) fn on_closed(&mut self, conn: ConnId) {
         self.next.remove(&conn);
         self.awaits.retain(|(waits, ..)| *waits != conn);
@@ -315,7 +316,7 @@ impl<P: Probe> Master<P> {
         let Some(pages) = self.state.geometry() else { return true };
         let end = addr.0.saturating_add(bytes.max(1));
         let (first, last) = (pages.page(addr), pages.page(GAddr(end - 1)));
-        let Orphans { pages, owed, .. } = &self.state.orphans;
+        let DeferredFreeTable { pages, owed, .. } = &self.state.orphans;
         let lives = |(_, home)| !self.state.is_lost(&home);
         owed.range(addr..GAddr(end)).next().is_none()
             && pages.range(first..=last).next().is_none()

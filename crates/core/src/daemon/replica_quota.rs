@@ -8,8 +8,8 @@
 
 use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::SLOTS_MAX;
-use crate::daemon::frames::Entry;
-use crate::daemon::free::Target;
+use crate::daemon::frames::FrameEntry;
+use crate::daemon::free::FreeTarget;
 use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::replica::home_index;
@@ -21,10 +21,10 @@ const RESERVE: u32 = 8;
 
 /// The rack's keepers by record.
 #[derive(Debug, Default)]
-pub(super) struct Rooms(BTreeMap<u32, Room>);
+pub(super) struct ReplicaQuotas(BTreeMap<u32, ReplicaQuota>);
 
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct ReplicaQuota {
     /// Its word behind the page table.
     index: u64,
     /// The first page of its directory, and how many there are, if it has one.
@@ -33,7 +33,7 @@ struct Room {
 
 impl Daemon {
     /// A keeper says where its directory is, and asks how many frames it may have.
-    pub(super) fn replica_room<W: World>(
+    pub(super) fn replica_quota<W: World>(
         &mut self,
         record: u32,
         (home, directory): (RackId, GAddr),
@@ -49,7 +49,7 @@ impl Daemon {
         if others || self.rooms.0.get(&record).is_some_and(|at| at.index != index) {
             return denied("another one keeps replicas of that rack");
         }
-        let mut room = Room { index, directory: None };
+        let mut room = ReplicaQuota { index, directory: None };
         if !directory.is_null() {
             let page = self.layout.pages.page(directory);
             match self.frames.home(world.private(), page) {
@@ -61,7 +61,7 @@ impl Daemon {
         }
         set_table(world, self.layout.replicas_word(index), directory.0);
         let owned = self.frames.owned.range((session, 0)..=(session, u32::MAX));
-        let spans = owned.map(|(_, frame)| Entry::load_checked(world.private(), *frame).span);
+        let spans = owned.map(|(_, frame)| FrameEntry::load_checked(world.private(), *frame).span);
         let frames = spans.sum::<u32>();
         self.rooms.0.insert(record, room);
         let reserve = (self.layout.frame_count / RESERVE).max(1);
@@ -90,7 +90,7 @@ impl Daemon {
 
     /// Frames that replicas and their directories take.
     pub(super) fn replica_frames(&self) -> u32 {
-        let of = |(record, room): (&u32, &Room)| {
+        let of = |(record, room): (&u32, &ReplicaQuota)| {
             let more = room.directory.map_or(0, |(_, span)| span.saturating_sub(1));
             self.kept(*record).count() as u32 + more
         };
@@ -102,7 +102,7 @@ impl Daemon {
         if self.keeps_replicas(record) {
             return 0;
         }
-        let of = |(record, room): (&u32, &Room)| {
+        let of = |(record, room): (&u32, &ReplicaQuota)| {
             let directory = usize::from(room.directory.is_some());
             self.kept(*record).count().saturating_sub(directory) as u32
         };
@@ -115,14 +115,14 @@ impl Daemon {
         for (record, room) in &self.rooms.0 {
             let directory = room.directory.map(|(page, _)| page);
             found.extend(self.kept(*record).filter_map(|frame| {
-                let entry = Entry::load_checked(world.private(), frame);
+                let entry = FrameEntry::load_checked(world.private(), frame);
                 let is_one = entry.shift == 0 && Some(entry.page) != directory;
                 is_one.then_some((frame, entry.page, entry.span))
             }));
         }
         for (frame, page, pages) in found.into_iter().take(count as usize) {
             let addr = self.layout.pages.join(page, 0);
-            self.release_now(Target::Run { frame, page, pages }, addr, world);
+            self.release_now(FreeTarget::Run { frame, page, pages }, addr, world);
         }
     }
 }
