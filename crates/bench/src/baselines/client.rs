@@ -410,7 +410,7 @@ impl<E: Wire> ClientOver<E> {
             }
             Then::Absent => Outcome::Absent,
             Then::Found => match (&*get, table) {
-                (Get::KeyTable(lookup), Some(table)) => Outcome::Found(table.value(lookup, data)),
+                (Get::Table(lookup), Some(table)) => Outcome::Found(table.value(lookup, data)),
                 _ => Outcome::Found(&[]),
             },
         };

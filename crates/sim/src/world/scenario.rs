@@ -15,7 +15,7 @@ use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
 use rackpool_core::layout::{FrameState, RegionLayout};
-use rackpool_core::master::directory::Home;
+use rackpool_core::master::directory::StoredHome;
 use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Mutation, Race, Rare};
 use rackpool_core::wire::Resolved;
@@ -210,7 +210,7 @@ impl Scene {
         let seen = |rack: &Rc<Rack>| Some((rack.id, rack.announced(process)?));
         let (rack, frame) = racks.clone().find_map(seen)?;
         let state = self.cluster.stored_state();
-        let there = |home: &Home| home.rack == rack && home.frame.0 == frame;
+        let there = |home: &StoredHome| home.rack == rack && home.frame.0 == frame;
         state.directory().iter().find(|(_, home)| there(home)).map(|(page, _)| page.0)
     }
 

@@ -7,7 +7,7 @@ use rackpool_sim::net::Connection;
 use rackpool_sim::repro::Origin;
 use rackpool_sim::repro::herd::baselines::{Exchange, System, Way};
 use rackpool_sim::repro::herd::figures::herd_parts;
-use rackpool_sim::repro::herd::rig::Request;
+use rackpool_sim::repro::herd::rig::KvRequest;
 use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;
 use rackpool_sim::repro::herd::verbs::{self, Flow, Verbs, What};
 use rackpool_sim::repro::herd::{Load, Seen, run};
@@ -211,18 +211,18 @@ fn prefetching_hides_accesses_behind_posts() {
 
 #[test]
 fn a_request_is_what_was_sent_and_what_is_torn_is_none() {
-    let put = Request { key: 7, lane: 3, value: Some(vec![5; 32]), client: 499, peer: 0 };
-    let get = Request { value: None, ..put.clone() };
+    let put = KvRequest { key: 7, lane: 3, value: Some(vec![5; 32]), client: 499, peer: 0 };
+    let get = KvRequest { value: None, ..put.clone() };
     for request in [put, get] {
         let bytes = request.encode();
-        assert_eq!(Request::decode(&bytes, 0), Some(request));
-        assert_eq!(Request::decode(&bytes[..15], 0), None);
+        assert_eq!(KvRequest::decode(&bytes, 0), Some(request));
+        assert_eq!(KvRequest::decode(&bytes[..15], 0), None);
     }
     let mut wrong = vec![0; 17];
-    assert_eq!(Request::decode(&wrong, 0), None);
+    assert_eq!(KvRequest::decode(&wrong, 0), None);
     wrong.insert(0, 255);
     wrong[1] = 255;
-    assert_eq!(Request::decode(&wrong, 0), None, "longer than it is");
+    assert_eq!(KvRequest::decode(&wrong, 0), None, "longer than it is");
 }
 
 #[test]

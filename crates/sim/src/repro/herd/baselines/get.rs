@@ -6,7 +6,7 @@ use super::table::{KeyTable, Lookup, LookupStep};
 pub enum Get {
     /// Emulated: bytes of the READs to come, 0 for those that are not needed.
     Sizes([u64; 4]),
-    KeyTable(Lookup),
+    Table(Lookup),
 }
 
 /// How a GET goes on.
@@ -25,20 +25,20 @@ pub enum Then {
 impl Get {
     /// A GET of a key through a table.
     pub fn of(table: &KeyTable, key: u64) -> Get {
-        Get::KeyTable(table.look_up(key))
+        Get::Table(table.look_up(key))
     }
 
     /// The READ that is due: where in the table, if there is one, and how many bytes.
     pub fn due(&self) -> (u64, u64) {
         match self {
             Get::Sizes(sizes) => (0, sizes[0]),
-            Get::KeyTable(lookup) => (lookup.at, lookup.bytes),
+            Get::Table(lookup) => (lookup.at, lookup.bytes),
         }
     }
 
     /// Whether what READs bring is looked at.
     pub fn has_table(&self) -> bool {
-        matches!(self, Get::KeyTable(_))
+        matches!(self, Get::Table(_))
     }
 
     /// Takes what the READ brought that was due; of an emulated one nothing is looked at.
@@ -57,17 +57,15 @@ impl Get {
                 }
                 if sizes[0] == 0 { Then::Found } else { Then::Read }
             }
-            Get::KeyTable(lookup) => {
-                match table.expect("look-ups have a table").step(*lookup, data) {
-                    LookupStep::Read(next) => {
-                        *lookup = next;
-                        Then::Read
-                    }
-                    LookupStep::Found => Then::Found,
-                    LookupStep::Wrong => Then::Wrong,
-                    LookupStep::Absent => Then::Absent,
+            Get::Table(lookup) => match table.expect("look-ups have a table").step(*lookup, data) {
+                LookupStep::Read(next) => {
+                    *lookup = next;
+                    Then::Read
                 }
-            }
+                LookupStep::Found => Then::Found,
+                LookupStep::Wrong => Then::Wrong,
+                LookupStep::Absent => Then::Absent,
+            },
         }
     }
 }
