@@ -96,7 +96,7 @@ impl Spec {
     pub fn checked(self) -> Result<Spec> {
         for (what, value, max) in [
             ("keys", self.keys, KEYS_MAX),
-            ("bytes of a value", self.value_bytes, Request::VALUE_BYTES_MAX),
+            ("bytes of a value", self.value_bytes, KvRequest::VALUE_BYTES_MAX),
             ("clients", self.clients.into(), u64::from(CLIENTS_MAX).min(1024)),
             ("windows", self.window.into(), LANES_MAX.into()),
         ] {
