@@ -7,8 +7,8 @@
 //!
 //! A recording is text, a line of JSON each: first `header`, then `counters` of the racks when it
 //! began, `entry` for each thing that the master's placement was told or chose
-//! ([`RecordedEvent`]), `gap` where some are missing, `heat` for each decision of a daemon about a page
-//! with all counts that it was made of ([`DecisionRecord`]), and `counters` again at the end.
+//! ([`RecordedEvent`]), `gap` where some are missing, `heat` for each decision of a daemon about a
+//! page with all counts that it was made of ([`DecisionRecord`]), and `counters` again at the end.
 
 mod predict;
 

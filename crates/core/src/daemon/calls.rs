@@ -75,7 +75,7 @@ struct Outstanding {
     retry_at: Option<Nanos>,
 }
 
-/// MasterCalls without answer.
+/// Calls without answer.
 pub(super) struct MasterCalls {
     up: bool,
     next_id: u64,

@@ -53,12 +53,12 @@ impl std::str::FromStr for Rings {
     }
 }
 
-/// UplinkWork requests under way on one connection.
+/// Work requests under way on one connection.
 const IN_FLIGHT_MAX: usize = FABRIC_OUTSTANDING_MAX as usize;
 
 /// Outcomes kept for one client: one for each tag, two for each channel.
 const BACKLOG_MAX: usize = RING_ENTRIES as usize + 2 * PROXY_CHANNELS_MAX;
-/// UplinkWork requests and messages that wait for one connection: all tags of all clients of a rack, and
+/// Work requests and messages that wait for one connection: all tags of all clients of a rack, and
 /// as many ends of channels.
 const WAITING_MAX: usize = 2 * (RING_ENTRIES * SLOTS_MAX) as usize;
 
@@ -105,7 +105,7 @@ pub struct Proxy {
     /// Slot and channel of each number that the other racks know.
     owners: BTreeMap<u32, (u32, u32)>,
     numbers: u32,
-    /// UplinkWork requests that clients posted.
+    /// Work requests that clients posted.
     operations: u64,
     /// Clients so far: a slot is used again, this is not.
     arrivals: u64,
@@ -240,7 +240,7 @@ impl Proxy {
         }
     }
 
-    /// UplinkWork requests of clients that have no outcome yet.
+    /// Work requests of clients that have no outcome yet.
     pub fn under_way(&self) -> u32 {
         self.clients.values().map(|client| client.tags.count_ones()).sum()
     }

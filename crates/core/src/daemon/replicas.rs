@@ -51,7 +51,7 @@ use keeper::KeeperState;
 
 /// How far a replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplicaStage {
+enum Phase {
     /// The page's writers are waited for.
     Wanted,
     /// It is being filled; `sent`: the order is on its way or executed.
@@ -74,7 +74,7 @@ enum ReplicaStage {
 /// A replica of a page.
 #[derive(Clone, Copy, Debug)]
 struct Replica {
-    stage: ReplicaStage,
+    stage: Phase,
     /// Where it is, once it is made.
     place: Option<ReplicaLocation>,
     /// When it was asked for last; `None` since the last tick.
@@ -83,20 +83,12 @@ struct Replica {
 
 impl Replica {
     fn is_readable(&self) -> bool {
-        matches!(
-            self.stage,
-            ReplicaStage::Open | ReplicaStage::Closing | ReplicaStage::Dropping { open: true }
-        )
+        matches!(self.stage, Phase::Open | Phase::Closing | Phase::Dropping { open: true })
     }
 
     /// Whether it is made, its place is known, and it stays.
     fn is_made(&self) -> bool {
-        let stays = [
-            ReplicaStage::Closed,
-            ReplicaStage::Opening,
-            ReplicaStage::Open,
-            ReplicaStage::Closing,
-        ];
+        let stays = [Phase::Closed, Phase::Opening, Phase::Open, Phase::Closing];
         self.place.is_some() && stays.contains(&self.stage)
     }
 }
@@ -129,8 +121,8 @@ impl Shared {
     /// Whether another key is due: replicas have gone or are to come, and none is on its way that
     /// would be read by the old one.
     fn wants_key(&self) -> bool {
-        let comes = |replica: &Replica| replica.stage == ReplicaStage::Wanted;
-        let busy = |replica: &Replica| matches!(replica.stage, ReplicaStage::Fetching { .. });
+        let comes = |replica: &Replica| replica.stage == Phase::Wanted;
+        let busy = |replica: &Replica| matches!(replica.stage, Phase::Fetching { .. });
         let mut replicas = self.replicas.values();
         let wants = self.outdated || replicas.clone().any(comes);
         wants && self.sharing == Sharing::Ready && !self.recalled && !replicas.any(busy)
@@ -251,13 +243,13 @@ impl Replicas {
         for (id, replica) in &mut shared.replicas {
             let Some(keeper) = keepers.get_mut(id) else { continue };
             match replica.stage {
-                ReplicaStage::Opening => {
+                Phase::Opening => {
                     keeper.orders.retain(|order| *order != ReplicaOrder::Open(page));
-                    replica.stage = ReplicaStage::Closed;
+                    replica.stage = Phase::Closed;
                 }
-                ReplicaStage::Open => {
+                Phase::Open => {
                     keeper.tell(ReplicaOrder::Close(page));
-                    replica.stage = ReplicaStage::Closing;
+                    replica.stage = Phase::Closing;
                 }
                 _ => {}
             }
@@ -270,17 +262,15 @@ impl Replicas {
         let Some(shared) = pages.get_mut(&page) else { return };
         changed.insert(page);
         shared.replicas.retain(|id, replica| {
-            if of.is_some_and(|of| of != *id)
-                || matches!(replica.stage, ReplicaStage::Dropping { .. })
-            {
+            if of.is_some_and(|of| of != *id) || matches!(replica.stage, Phase::Dropping { .. }) {
                 return true;
             }
             counts.dropped += 1;
-            let keeper = keepers.get_mut(id).filter(|_| replica.stage != ReplicaStage::Wanted);
+            let keeper = keepers.get_mut(id).filter(|_| replica.stage != Phase::Wanted);
             let Some(keeper) = keeper else { return false };
             keeper.untell(page);
             keeper.tell(ReplicaOrder::Drop(page));
-            replica.stage = ReplicaStage::Dropping { open: replica.is_readable() };
+            replica.stage = Phase::Dropping { open: replica.is_readable() };
             true
         });
     }
@@ -300,7 +290,7 @@ impl Replicas {
     /// has.
     fn give_up_wanted(&mut self, page: PageId) {
         let Some(shared) = self.pages.get_mut(&page) else { return };
-        shared.replicas.retain(|_, replica| replica.stage != ReplicaStage::Wanted);
+        shared.replicas.retain(|_, replica| replica.stage != Phase::Wanted);
         shared.sharing = Sharing::Ready;
         self.draining.remove(&shared.frame);
         self.changed.insert(page);
@@ -340,14 +330,12 @@ impl Replicas {
             let Some(replica) = shared.replicas.get_mut(&id) else { continue };
             self.changed.insert(order.page());
             match (order, replica.stage) {
-                (ReplicaOrder::Fetch(_), ReplicaStage::Fetching { sent: true }) => {
+                (ReplicaOrder::Fetch(_), Phase::Fetching { sent: true }) => {
                     self.counts.made += 1;
-                    replica.stage = ReplicaStage::Closed;
+                    replica.stage = Phase::Closed;
                 }
-                (ReplicaOrder::Close(_), ReplicaStage::Closing) => {
-                    replica.stage = ReplicaStage::Closed
-                }
-                (ReplicaOrder::Drop(_), ReplicaStage::Dropping { .. }) => {
+                (ReplicaOrder::Close(_), Phase::Closing) => replica.stage = Phase::Closed,
+                (ReplicaOrder::Drop(_), Phase::Dropping { .. }) => {
                     shared.replicas.remove(&id);
                     shared.outdated = true;
                 }
@@ -364,17 +352,14 @@ impl Replicas {
         changed.insert(page);
         for (id, replica) in &mut shared.replicas {
             let Some(keeper) = keepers.get_mut(id) else { continue };
-            if !matches!(
-                replica.stage,
-                ReplicaStage::Fetching { sent: true } | ReplicaStage::Closed
-            ) {
+            if !matches!(replica.stage, Phase::Fetching { sent: true } | Phase::Closed) {
                 continue;
             }
             counts.updates += 1;
             if keeper.orders_bytes + data.len() > REPLICA_BACKLOG_BYTES_MAX {
                 keeper.untell(page);
                 keeper.tell(ReplicaOrder::Fetch(home));
-                replica.stage = ReplicaStage::Fetching { sent: false };
+                replica.stage = Phase::Fetching { sent: false };
                 continue;
             }
             let data = Bytes(data.to_vec());
@@ -392,9 +377,9 @@ impl Replicas {
         };
         for (id, replica) in &mut shared.replicas {
             let Some(keeper) = keepers.get_mut(id) else { continue };
-            if replica.stage == ReplicaStage::Closed {
+            if replica.stage == Phase::Closed {
                 keeper.tell(ReplicaOrder::Open(page));
-                replica.stage = ReplicaStage::Opening;
+                replica.stage = Phase::Opening;
             }
         }
     }
@@ -407,12 +392,10 @@ impl Replicas {
                 continue;
             };
             match (order, replica.stage) {
-                (ReplicaOrder::Fetch(_), ReplicaStage::Fetching { .. }) => {
-                    replica.stage = ReplicaStage::Fetching { sent: true };
+                (ReplicaOrder::Fetch(_), Phase::Fetching { .. }) => {
+                    replica.stage = Phase::Fetching { sent: true };
                 }
-                (ReplicaOrder::Open(_), ReplicaStage::Opening) => {
-                    replica.stage = ReplicaStage::Open
-                }
+                (ReplicaOrder::Open(_), Phase::Opening) => replica.stage = Phase::Open,
                 _ => {}
             }
         }
@@ -647,9 +630,7 @@ impl Daemon {
             replica.asked = None;
             return Ok(Reply::Replicas);
         }
-        shared
-            .replicas
-            .insert(id, Replica { stage: ReplicaStage::Wanted, place: None, asked: None });
+        shared.replicas.insert(id, Replica { stage: Phase::Wanted, place: None, asked: None });
         replicas.frames.insert(frame);
         if let Some(keeper) = replicas.keepers.get_mut(&id) {
             keeper.room -= 1;
@@ -724,11 +705,11 @@ impl Daemon {
         let Replicas { pages, keepers, .. } = &mut self.replicas;
         let Some(shared) = pages.get_mut(&page) else { return };
         for (id, replica) in &mut shared.replicas {
-            if replica.stage == ReplicaStage::Wanted
+            if replica.stage == Phase::Wanted
                 && let Some(keeper) = keepers.get_mut(id)
             {
                 keeper.tell(ReplicaOrder::Fetch(home));
-                replica.stage = ReplicaStage::Fetching { sent: false };
+                replica.stage = Phase::Fetching { sent: false };
             }
         }
     }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A [`Recorder`] is a [`Chooser`] that keeps what it was told and what it chose: postcard of
-//! [`RecordedEvent`], one after the other, in two parts of bounded length. Each part begins with the
-//! chooser as it was then, so that whoever reads from there needs nothing older; when the second
+//! [`RecordedEvent`], one after the other, in two parts of bounded length. Each part begins with
+//! the chooser as it was then, so that reading from there needs nothing older; when the second
 //! part is full the first one is forgotten. [`Replay`] makes the choices again. Owned by the
 //! master's engine; no clock, nothing outside.
 

@@ -6,8 +6,8 @@
 //!
 //! No input makes these functions panic: parts of an observation come from other processes.
 //!
-//! Source: Rcmp §5.3 for [`MigrationPolicy::Paper`]; [`MigrationPolicy::Cost`] is ours, with its reasons in decision
-//! 0018.
+//! Source: Rcmp §5.3 for [`MigrationPolicy::Paper`]; [`MigrationPolicy::Cost`] is ours, with its
+//! reasons in decision 0018.
 
 mod allowance;
 mod ask;
