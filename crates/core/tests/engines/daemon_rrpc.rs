@@ -242,7 +242,8 @@ proptest! {
                 let at = rig.world.offset_of(addr);
                 rig.world.pages_mem().poke(at, hostile >> (bytes % 64));
             }
-            let extent = if kind & 2 == 0 { FetchExtent::Object } else { FetchExtent::Bytes(bytes) };
+            let is_object = kind & 2 == 0;
+            let extent = if is_object { FetchExtent::Object } else { FetchExtent::Bytes(bytes) };
             let into = Some(Exposure { id: 0, key: 1, bytes: hostile % 5000 });
             match ask(&mut rig, REMOTE, Fetch { addr, extent, inline_bytes_max, into }) {
                 Ok(fetched) => {
