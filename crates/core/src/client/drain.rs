@@ -18,7 +18,7 @@ use super::{Context, Migrate, OWN, Operation};
 use crate::addr::{PageId, RackId};
 use crate::constants::{DRAIN_PAGES_MAX, DRAIN_REASONS_MAX, RACKS_MAX};
 use crate::error::{Error, Result};
-use crate::member::{DrainReply, DrainReport, DrainRequest, MemberAnswer, MemberCall, Standing};
+use crate::member::{DrainReply, DrainReport, DrainRequest, MemberAnswer, MemberCall, RackState};
 use crate::seam::Mem;
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 use std::collections::VecDeque;
@@ -104,7 +104,7 @@ impl DrainTurn<'_> {
     async fn leave<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Drained> {
         let own = cx.client().own_rack();
         match cx.master(MasterCall::Member(MemberCall::Leave(own))).await {
-            Ok(MasterAnswer::Member(MemberAnswer::Standing(Standing::Left))) => Ok(Drained::Left),
+            Ok(MasterAnswer::Member(MemberAnswer::RackState(RackState::Left))) => Ok(Drained::Left),
             Ok(_) => Err(unexpected("master", "a rack that leaves")),
             // Something is on its way here or back, or the rack is to stay.
             Err(Error::Denied { .. }) => Ok(self.pass_over()),

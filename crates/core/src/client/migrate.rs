@@ -162,7 +162,7 @@ impl Migrate {
     async fn move_out<M: Mem>(
         &mut self,
         cx: &mut impl Context<M>,
-    ) -> Result<(Generation, PageKeep)> {
+    ) -> Result<(Generation, PageMetadata)> {
         let PageHome { rack, generation, .. } = self.from;
         let link = link_of(cx.client(), rack)?;
         self.open.source = true;
@@ -263,7 +263,7 @@ impl Migrate {
     }
 
     /// Has the new home commit.
-    async fn commit<M: Mem>(&mut self, cx: &mut impl Context<M>, keep: PageKeep) -> Result<()> {
+    async fn commit<M: Mem>(&mut self, cx: &mut impl Context<M>, keep: PageMetadata) -> Result<()> {
         let (from, generation) = (self.from, self.room.generation);
         let link = link_of(cx.client(), self.to)?;
         match cx.daemon(link, Request::MoveCommit { from, generation, keep }).await {

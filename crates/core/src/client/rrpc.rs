@@ -17,7 +17,7 @@ use super::{Access, Client, Context, Io, LinkId, Operation, Reach};
 use crate::addr::{GAddr, PageId};
 use crate::constants::PAGE_ID_LEASE;
 use crate::error::Result;
-use crate::rrpc::{Bytes, CALLS_MAX, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
+use crate::rrpc::{Bytes, CALLS_MAX, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};
 use crate::seam::{Exposure, Mem, Mutation};
 use crate::wire::{PageHome, Reply, Request};
 
@@ -117,7 +117,7 @@ impl Rpc {
             What::FetchInto(bytes, inline_bytes_max) => {
                 let is_long = *bytes > u64::from(*inline_bytes_max);
                 let into = if is_long { io.expose(link, 0, 0, *bytes) } else { None };
-                (Extent::Bytes(*bytes), *inline_bytes_max, into)
+                (FetchExtent::Bytes(*bytes), *inline_bytes_max, into)
             }
         };
         (Request::Fetch(Fetch { addr, extent, inline_bytes_max, into }), into)

@@ -317,8 +317,9 @@ impl UnderWay {
         match reply {
             Ok(Reply::Sharers(sharers)) if sharers.key == self.home.generation => {
                 let starts_page = |at| client.geometry().offset(at) == 0;
-                let is_sound =
-                    |place: &Place| place.word.0.is_multiple_of(8) && starts_page(place.data);
+                let is_sound = |place: &ReplicaLocation| {
+                    place.word.0.is_multiple_of(8) && starts_page(place.data)
+                };
                 if !sharers.places.iter().all(is_sound) {
                     return Err(unexpected("daemon", "where replicas are"));
                 }
@@ -348,7 +349,7 @@ impl UnderWay {
             let client = cx.client();
             let mut missing = None;
             for target in &mut *targets {
-                let Place { word, data, .. } = target.place;
+                let ReplicaLocation { word, data, .. } = target.place;
                 for (addr, found) in [(word, &mut target.word), (data, &mut target.data)] {
                     let page = client.geometry().page(addr);
                     *found = found.or_else(|| client.translation(page).copied());

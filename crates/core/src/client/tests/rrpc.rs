@@ -113,7 +113,7 @@ fn a_call_goes_to_the_rack_of_the_pages_beside_and_brings_the_place() {
     let mut op = Rpc::new(&client, addr(FAR, 8), what);
     let into = None;
     let expected =
-        Fetch { addr: addr(FAR, 8), extent: Extent::Bytes(3), inline_bytes_max: 512, into };
+        Fetch { addr: addr(FAR, 8), extent: FetchExtent::Bytes(3), inline_bytes_max: 512, into };
     let said = call(&mut client, &mut io, &mut op, &mut |_, need| {
         assert_eq!(*need, Need::Batch(LINK, vec![Request::Fetch(expected)]));
         Said::Batch(vec![inline(b"abc")])
@@ -175,7 +175,7 @@ fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() 
     }
     let both = [addr(FAR, 0), addr(101, 0)];
     client.forget(PageId(FAR));
-    let mut calls = Calls::new(&both, Extent::Bytes(3), 512);
+    let mut calls = Calls::new(&both, FetchExtent::Bytes(3), 512);
     let beside = Fetched { home: home(101, 1, 4, 40), bytes: 3, carried: Carried::Not };
     ask(&mut io, &mut client, &mut calls, &mut |_, _, need| match need {
         Need::Batch(LINK, _) => {
@@ -201,7 +201,7 @@ fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() 
 fn a_page_that_has_moved_is_looked_up_again_and_asked_for_there() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.install(LINK, &[place()]).unwrap();
-    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Bytes(8), 64));
+    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(FetchExtent::Bytes(8), 64));
     let here = home(FAR, 0, 5, 50);
     let mut asked = vec![];
     let said = call(&mut client, &mut io, &mut op, &mut |_, need| {
@@ -316,12 +316,12 @@ fn an_answer_that_does_not_fit_is_a_broken_protocol() {
     ];
     for reply in wrong {
         let (mut client, mut io) = (guessing(), Exposing::default());
-        let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Bytes(8), 64));
+        let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(FetchExtent::Bytes(8), 64));
         let said = call_once(&mut client, &mut io, &mut op, reply.clone());
         assert_eq!(said.unwrap_err().code(), "protocol", "{reply:?}");
     }
     let (mut client, mut io) = (guessing(), Exposing::default());
-    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(Extent::Object, 4));
+    let mut op = Rpc::new(&client, addr(FAR, 0), What::Fetch(FetchExtent::Object, 4));
     let said = call_once(&mut client, &mut io, &mut op, inline(&[0; 5]));
     assert!(said.is_err(), "more than was wished for");
 }
