@@ -28,7 +28,7 @@ pub use rackpool::monitor::Sample;
 pub use rackpool::{DecisionRecord, LogPiece};
 pub use rackpool::{
     DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
-    Standing,
+    RackState,
 };
 
 /// The table that holds the shell's objects and the files of `demo`.

@@ -70,8 +70,8 @@ fn comment_above(lines: &[&str], line: usize) -> String {
     let head = (0..line).rev().find(|index| is_function(lines[*index])).unwrap_or(0);
     let floor = (0..head).rev().find(|index| !belongs(lines[*index])).map_or(0, |above| above + 1);
     let indent = lines[head].len() - lines[head].trim_start().len();
-    let is_end = |text: &&str| text.trim_start() == "}" && text.len() == indent + 1;
-    let is_short = lines[head..].iter().take(SHORT_FUNCTION_LINES + 1).any(|text| is_end(&text));
+    let is_end = |text: &str| text.trim_start() == "}" && text.len() == indent + 1;
+    let is_short = lines[head..].iter().take(SHORT_FUNCTION_LINES + 1).any(|text| is_end(text));
     let reach = line.saturating_sub(REACH_LINES + 1).max(floor);
     let mut first = if is_short { floor } else { reach };
     while first > floor && is_comment(lines[first]) && is_comment(lines[first - 1]) {

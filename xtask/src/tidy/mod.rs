@@ -147,7 +147,13 @@ fn tests_line(text: &str) -> usize {
     if lines.contains(&"#![cfg(test)]") {
         return 1;
     }
-    let is_tests = |line: &&str| line.starts_with("mod ") && line.ends_with('{');
+    let is_tests = |line: &&str| {
+        let is_module = line
+            .trim_start_matches("pub(crate) ")
+            .trim_start_matches("pub(super) ")
+            .starts_with("mod ");
+        is_module && line.ends_with('{')
+    };
     let begins = |index: &usize| {
         let (line, rest) = (lines[*index], &lines[*index + 1..]);
         let item = rest.iter().find(|line| !line.starts_with("#["));
@@ -159,8 +165,9 @@ fn tests_line(text: &str) -> usize {
 
 /// A line's code and its comment.
 fn parts(line: &str) -> (&str, &str) {
-    let is_comment =
-        |at: &usize| !line[..*at].ends_with(':') && line[..*at].matches('"').count() % 2 == 0;
+    let is_comment = |at: &usize| {
+        !line[..*at].ends_with(':') && line[..*at].matches('"').count().is_multiple_of(2)
+    };
     let at = line.match_indices("//").map(|(at, _)| at).find(is_comment);
     line.split_at(at.unwrap_or(line.len()))
 }

@@ -298,6 +298,7 @@ impl Tests {
             let Some((name, rest)) = path.split_once('/') else { continue };
             let lines: Vec<&str> = file.text.lines().map(str::trim).collect();
             for (index, line) in lines.iter().enumerate() {
+                let line = line.trim_start_matches("pub ");
                 let function =
                     line.strip_prefix("fn ").and_then(|rest| rest.split(['(', '<']).next());
                 // The attribute stands a few lines above, with others.

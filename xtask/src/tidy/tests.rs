@@ -81,7 +81,7 @@ fn an_atomic_with_its_partner_passes() {
     passes(HW, "fn a() { b.load(Ordering::Acquire); } // pairs with the Release in `push`\n");
     passes(HW, "// Pairs with b.\nfn a() { b.load(Ordering::Acquire); }\n");
     passes(HW, "// It pairs\n// with b.\n#[inline]\nfn a() { b.load(Ordering::Acquire); }\n");
-    let lines = "fn a() {\n    // Acquire: pairs with c. Relaxed: only we write it.\n    let x = 1;\n    \
+    let lines = "fn a() {\n// Acquire: pairs with c. Relaxed: only we write it.\nlet x = 1;\n\
         b.swap(1, Ordering::Acquire, Ordering::Relaxed);\n}\n";
     passes(HW, lines);
     let filler = "    c();\n".repeat(30);

@@ -14,7 +14,7 @@ use rackpool_hw::fabric::shm::ShmEndpoint;
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, Target};
 use rackpool_hw::window::Window;
 use rackpool_sim::repro::herd::baselines::{
-    Ack, Get, LANES_MAX, Plan, Request, SLOT_BYTES, System, Table, Then, hash,
+    Ack, Get, KeyTable, KvRequest, LANES_MAX, Plan, SLOT_BYTES, System, Then, hash,
 };
 
 /// Polls between two looks whether the server is still there.

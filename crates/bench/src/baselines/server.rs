@@ -12,7 +12,7 @@ use super::{far, near};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_sim::repro::herd::baselines::{
-    Ack, Plan, Request, SLOT_BYTES, System, Table, value_of,
+    Ack, KeyTable, KvRequest, Plan, SLOT_BYTES, System, value_of,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

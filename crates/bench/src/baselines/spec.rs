@@ -3,7 +3,7 @@
 
 use super::error::{Error, Result};
 use rackpool_sim::repro::herd::baselines::{
-    CLIENTS_MAX, Connection, Exchange, LANES_MAX, Request, System, Table, Way,
+    CLIENTS_MAX, Connection, Exchange, KeyTable, KvRequest, LANES_MAX, System, Way,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

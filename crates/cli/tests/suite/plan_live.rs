@@ -47,10 +47,12 @@ impl Live {
 fn with_another_choice(text: &str) -> String {
     let mut is_changed = false;
     let lines = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
-        RecordLine::Entry(Entry::Pick(mut pick)) if !is_changed && pick.chosen.is_some() => {
+        RecordLine::Entry(RecordedEvent::Pick(mut pick))
+            if !is_changed && pick.chosen.is_some() =>
+        {
             is_changed = true;
             pick.chosen = pick.chosen.map(|rack| RackId((rack.0 + 1) % 3));
-            RecordLine::Entry(Entry::Pick(pick)).to_text()
+            RecordLine::Entry(RecordedEvent::Pick(pick)).to_text()
         }
         line => line.to_text(),
     });

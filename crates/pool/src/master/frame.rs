@@ -61,7 +61,8 @@ impl FrameReader {
         Ok(ReadEnd::More)
     }
 
-    /// The same of a secure stream; what it has decrypted already comes as well, because no system reports it.
+    /// The same of a secure stream; what it has decrypted already comes as well, because the
+    /// kernel does not report it.
     pub(crate) fn fill_of(&mut self, stream: &mut SecureStream) -> io::Result<ReadEnd> {
         let end = self.fill(stream)?;
         if end == ReadEnd::More {

@@ -3,7 +3,7 @@
 
 use crate::plan_common::{origin, recording, small, work_out};
 use rackpool_core::addr::RackId;
-use rackpool_core::placement::{Choice, Entry, ReplayError, Window};
+use rackpool_core::placement::{Choice, RecordedEvent, ReplayError, Window};
 use rackpool_rack::live::{RecordLine, Recording, RecordingError, Report};
 use rackpool_rack::plan;
 use std::path::Path;
@@ -43,12 +43,13 @@ fn a_planted_difference_is_found_with_its_line() {
     let text = recording(Choice::SmartIdle(Window::PerChoice), 20);
     let lines: Vec<&str> = text.lines().collect();
     let number = lines.iter().rposition(|line| line.contains("\"pick\"")).unwrap();
-    let RecordLine::Entry(Entry::Pick(mut pick)) = serde_json::from_str(lines[number]).unwrap()
+    let RecordLine::Entry(RecordedEvent::Pick(mut pick)) =
+        serde_json::from_str(lines[number]).unwrap()
     else {
         panic!("it is a pick")
     };
     pick.chosen = pick.chosen.map(|rack| RackId((rack.0 + 1) % 4));
-    let other = RecordLine::Entry(Entry::Pick(pick)).to_text();
+    let other = RecordLine::Entry(RecordedEvent::Pick(pick)).to_text();
     let changed = text.replace(&format!("{}\n", lines[number]), &other);
     let error = read(&changed).unwrap_err();
     let RecordingError::Placement { line, error, .. } = error else { panic!("{error}") };

@@ -103,7 +103,7 @@ impl Log {
             let broken = || Failure::new("protocol", "the master's log of choices makes no sense");
             let (entries, used) = entries_of(&self.rest).ok_or_else(broken)?;
             self.rest.drain(..used);
-            let line = |entry: Entry| RecordLine::Entry(entry).to_text();
+            let line = |entry: RecordedEvent| RecordLine::Entry(entry).to_text();
             text.extend(entries.into_iter().map(line));
         }
     }

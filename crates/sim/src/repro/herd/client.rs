@@ -7,7 +7,7 @@
 use super::Load;
 use super::rig::{AREA_BYTES, End, TABLE_AT, Work, address, message_of};
 use super::zipf::Keys;
-use crate::repro::herd::baselines::{Ack, Exchange, Get, Plan, Request, SLOT_BYTES, Then};
+use crate::repro::herd::baselines::{Ack, Exchange, Get, KvRequest, Plan, SLOT_BYTES, Then};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;

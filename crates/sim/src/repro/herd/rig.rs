@@ -12,7 +12,7 @@ use crate::device::{Bytes, Profile};
 use crate::histogram::Histogram;
 use crate::mem::{Cpu, MemCosts};
 use crate::net::{Connection, EndpointId, Executed};
-pub use crate::repro::herd::baselines::Request;
+pub use crate::repro::herd::baselines::KvRequest;
 use crate::repro::herd::baselines::{Region, SLOT_BYTES};
 use crate::time::Ps;
 use crate::world::performance::{add_host, kernel, mem_costs, notice};

@@ -17,7 +17,7 @@ use super::rig::{End, Who, address, message_of};
 use super::store::Store;
 use super::{Load, rig::AREA_BYTES};
 use crate::net::Connection;
-use crate::repro::herd::baselines::{Ack, Exchange, Plan, Request, Way};
+use crate::repro::herd::baselines::{Ack, Exchange, KvRequest, Plan, Way};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;

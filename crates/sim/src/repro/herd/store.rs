@@ -10,7 +10,7 @@
 
 use super::Load;
 use super::zipf::Keys;
-use crate::repro::herd::baselines::{Lookup, Request, Table, hash, value_of};
+use crate::repro::herd::baselines::{KeyTable, KvRequest, Lookup, hash, value_of};
 
 /// Slots of one bucket of MICA's index. Source: MICA's published code.
 const MICA_SLOTS: usize = 8;

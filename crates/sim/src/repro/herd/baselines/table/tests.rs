@@ -115,7 +115,7 @@ fn bytes_that_mean_nothing_are_wrong_or_absent_and_no_panic() {
         assert!(!table.put(memory.as_mut_slice(), KEYS + 1, &[9; 32], &mut scratch), "no such key");
         assert!(!table.put(memory.as_mut_slice(), 0, &[9; 32], &mut scratch), "no key is 0");
         assert!(!table.put(memory.as_mut_slice(), 1, &[9; 31], &mut scratch), "another length");
-        assert_eq!(ended(&table, &memory, KEYS + 1), Step::Absent);
+        assert_eq!(ended(&table, &memory, KEYS + 1), LookupStep::Absent);
     }
 }
 
