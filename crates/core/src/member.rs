@@ -172,8 +172,8 @@ pub struct DrainReport {
 }
 
 impl DrainReport {
-    /// Why pages stay, each reason once, with the number of its pages, of those with a known
-    /// reason.
+    /// Why pages stay, each reason once, with the number of pages that stay for it, among those
+    /// with a known reason.
     pub fn lines(&self) -> Vec<String> {
         let mut counts: Vec<(&str, u64)> = Vec::new();
         for (_, reason) in &self.reasons {

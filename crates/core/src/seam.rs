@@ -38,7 +38,6 @@ pub trait Mem: Probe {
     fn copy_out(&self, offset: u64, to: &mut [u8]);
     /// Copies into the window, under the same rules. Earlier stores do not pass it (release).
     fn copy_in(&self, offset: u64, from: &[u8]);
-    /// Sets bytes to zero.
     fn zero(&self, offset: u64, bytes: u64);
     /// Whether two ranges are equal. No process stores to them meanwhile.
     fn equal(&self, first: u64, second: u64, bytes: u64) -> bool {

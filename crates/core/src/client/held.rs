@@ -164,7 +164,8 @@ impl HeldLocks {
         self.held.values().any(|held| held.link == link && !held.is_lost)
     }
 
-    /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
+    /// Notes that locks of a rack are lost, all of them or those with these tokens; the error of
+    /// one of them.
     pub fn lose(&mut self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
         let mut first = None;
         for held in self.held.values_mut() {
@@ -177,9 +178,9 @@ impl HeldLocks {
         first
     }
 
-    /// Notes the loss of locks in pages that have turned out to be elsewhere; one of them. A page
-    /// with a lock stays where it is, so its lock went before it did, though its rack has not been
-    /// heard since: what goes to the page's new home would go there without a lock.
+    /// Notes the loss of locks in pages that have turned out to be elsewhere; the error of one of
+    /// them. A page with a lock stays where it is, so its lock went before it did, though its rack
+    /// has not been heard since: what goes to the page's new home would go there without a lock.
     pub fn stray<M: Mem>(&mut self, client: &Client<M>) -> Option<Error> {
         let mut first = None;
         for held in self.held.values_mut().filter(|held| !held.is_lost) {

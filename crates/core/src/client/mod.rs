@@ -70,7 +70,7 @@ pub struct LinkId(pub u16);
 
 pub const OWN: LinkId = LinkId(0);
 
-/// A rack's memory mapped here, with the slot that has the cells that announce our accesses.
+/// A rack's memory mapped here, with the slot of the cells that announce our accesses.
 #[derive(Clone, Debug)]
 pub struct RackView<M> {
     pub pages: M,

@@ -25,7 +25,7 @@ pub struct Mover {
     costs: BTreeMap<RackId, AccessCosts>,
     latest: AccessCosts,
     pub(super) last: Option<MoveReport>,
-    /// A page at a home with costs that were not known.
+    /// A page for which the costs of its home were not known.
     pending: Option<MoveAsk>,
     /// Questions one after another that moved nothing.
     in_vain: u32,

@@ -13,9 +13,9 @@
 //!
 //! A debt is stored by the record that clears the word, and cleared when the master has it. A due
 //! is stored before the master forgets the allocation, and cleared by the record that frees it:
-//! until then the allocation lives, so its address belongs to no other, and its page stays. A page
-//! id is never used twice, so a page needs no due. The first page of a run is forgotten last: its
-//! entry says how many pages there are.
+//! until then the allocation lives, so its address belongs to no other allocation, and its page
+//! stays. A page id is never used twice, so a page needs no due. The first page of a run is
+//! forgotten last: its entry says how many pages there are.
 //! Source: DESIGN §3 (reuse only when provably no process can touch it), decision 0024.
 
 use crate::addr::{GAddr, PageId};
@@ -56,7 +56,7 @@ pub(super) struct DeferredFrees {
     debt_last: u64,
     is_paying: bool,
     dues: BTreeMap<u64, Debt>,
-    /// Allocations that are not here although their page is: they belong to no session.
+    /// Allocations that are not here although their page is: they have no owner.
     unknown: Vec<DeferredFree>,
     is_taking: bool,
     /// Frames of others' runs with a page that the master still tells us to free.

@@ -6,7 +6,7 @@
 //! sequence, count, checksum, then the stores, then count 0. The record counts from the moment its
 //! checksum is there; a crash before it leaves nothing, a crash after it is finished by
 //! [`Redo::replay`]. A word of a page can be seen by clients, which live on while the daemon is
-//! down: it may be stored once more at the replay, so until the record is done no other request may
+//! down: it may be stored once more at the replay, so until the record is done no other process may
 //! change it (`Request::AllocInto` says so). Source: DESIGN §2 (state changes by one store or by a
 //! checksummed, idempotent redo record).
 

@@ -22,8 +22,8 @@
 //!
 //! A keeper that is silent may still have readers. It is waited for until its lease is over: as
 //! long as `REPLICA_LEASE_NS` after the last answer to it, by a time that was surely taken after
-//! that answer. A process that starts finds which pages were shared by their entries, and waits
-//! for as long before it lets anybody write there. So no clock but this host's counts here.
+//! that answer. A process that starts finds which pages were shared by their entries, and waits for
+//! as long before it lets any client write there. So no clock but this host's counts here.
 //!
 //! Source: Rcmp §5.3 (read-hot pages are cached); decision 0031.
 

@@ -95,7 +95,7 @@ impl Slabs {
         self.insert(frame, Slab { class, free, hint: 0, fresh: 0, damaged: false });
     }
 
-    /// Adds a page with a bitmap that says what lives; the number of objects that do.
+    /// Adds a page with a bitmap that says what lives; the number of objects that live.
     pub(super) fn insert_found<M: Mem>(
         &mut self,
         mem: &M,

@@ -7,10 +7,11 @@
 //! FreeElsewhere --> owed:   address -> size --NextOrphans--> its home --OrphansTaken--> gone
 //! ```
 //!
-//! A page's entry goes when its home has shut the page; the frame is in its books from then on. An
-//! allocation's entry goes when its home has noted that it will free it, and only after that the
-//! home does: while the entry is here the allocation is live, so no other allocation can have its
-//! address. What an entry is of is found by the directory when it is told, since pages move on.
+//! A page's entry goes when its home has shut the page; the home keeps account of the frame from
+//! then on. An allocation's entry goes when its home has noted that it will free it, and only after
+//! that the home does: while the entry is here the allocation is live, so no other allocation can
+//! have its address. What an entry is of is found by the directory when it is told, since pages
+//! move on.
 //!
 //! Debts of a region are numbered and paid in order; the last number is kept, so that a repeated
 //! call adds nothing.

@@ -73,7 +73,7 @@ impl State {
         let from = known.membership.standing;
         let denied = |reason: &str| Err(Error::Denied { reason: format!("rack {rack} {reason}") });
         match (from, to) {
-            // A call to drain what has left wanted that.
+            // A call that drains a rack which has left wanted that.
             (RackState::Left, RackState::Draining) => return Ok(stands(rack, from)),
             (from, to) if from == to => return Ok(stands(rack, from)),
             (RackState::Lost, _) => return denied("was declared lost"),

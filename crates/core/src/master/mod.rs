@@ -243,7 +243,7 @@ impl<P: Probe> Master<P> {
     }
 
     /// Looks at leases: a silent daemon is dead, its pages stay. To be called after everything that
-    /// had arrived by `now` was handed in, so that a pause of the master expires no daemon.
+    /// had arrived by `now` was handed in, so that a pause of the master expires no lease.
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<(ConnId, MasterReply)>) {
         self.assert_committed();
         let lease = self.lease_ns();
