@@ -73,10 +73,11 @@ pub fn register() -> io::Result<()> {
 /// microseconds and interrupts every core that runs one, so movers gather frames for one call.
 ///
 /// # Errors
-/// If the kernel has no such barrier: then nobody may have announced without a fence.
+/// If the kernel has no such barrier: then no thread may have announced without a fence.
 pub fn barrier() -> io::Result<()> {
-    // The caller's own accesses must be ordered too, even if the kernel finds nobody to interrupt.
-    // SeqCst: pairs with the point P of each announcing thread (window.rs, `Mem::announce`).
+    // The caller's own accesses must be ordered too, even if the kernel finds no thread to
+    // interrupt. SeqCst: pairs with the point P of each announcing thread (window.rs,
+    // `Mem::announce`).
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     Ok(membarrier(MembarrierCommand::GlobalExpedited)?)
 }

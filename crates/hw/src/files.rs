@@ -226,7 +226,8 @@ mod tests {
         assert!(reason(&at("link")).contains("link of user 65534"));
         std::os::unix::fs::chown(at("own"), Some(65534), None).unwrap();
         assert!(reason(&at("own")).contains("belongs to user 65534"));
-        // Where only we could have placed it, whose link it is says nothing; the file itself does.
+        // Where only we could have placed it, the owner of the link says nothing; the file itself
+        // does.
         std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(reason(&at("link")).contains("belongs to user 65534"));
     }

@@ -25,7 +25,7 @@ pub const SECRET_BYTES_MAX: usize = 4096;
 const ENCRYPT: &[u8] = b"encrypt:";
 /// What the secret's hash begins with, so that it is no hash of the file alone.
 const PSK_LABEL: &[u8] = b"rackpool psk 2";
-/// What nobody but the file's owner may do to it: its group may read it, others nothing.
+/// What no user but the file's owner may do to it: its group may read it, others nothing.
 const MODE_REFUSED: u32 = 0o037;
 
 /// What a server logs when it starts with a secret that does not encrypt.

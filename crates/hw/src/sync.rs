@@ -3,9 +3,9 @@
 //! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the
 //! rings and the waiting are checked as they run.
 //!
-//! Used by every module of this crate that touches memory which others see. A compiler fence has
-//! no loom model; who relies on one (the asymmetric announcement) has its partner in the kernel's
-//! `membarrier`, and the loom tests check the variant with the full fence.
+//! Used by every module of this crate that touches memory that other threads or processes see. A
+//! compiler fence has no loom model; code that relies on one (the asymmetric announcement) has its
+//! partner in the kernel's `membarrier`, and the loom tests check the variant with the full fence.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use std::{

@@ -61,8 +61,8 @@ struct Mapped<H> {
     down: bool,
 }
 
-/// An endpoint whose peers are mapped. `post` executes; `poll` only delivers the completions.
-/// A completion counts as outstanding until it was polled.
+/// An endpoint with mapped peers. `post` executes; `poll` only delivers the completions. A
+/// completion counts as outstanding until it was polled.
 pub struct ShmEndpoint<H> {
     options: ShmOptions,
     buffers: Buffers,

@@ -174,7 +174,7 @@ impl RegionFiles {
         }
     }
 
-    /// Removes a region that nobody serves, finished or not. Whether there was one.
+    /// Removes a region that no daemon serves, finished or not. Whether there was one.
     ///
     /// # Errors
     /// [`RegionError::Locked`] if a daemon serves it: nothing is changed. [`RegionError::Io`].
@@ -249,7 +249,7 @@ impl RegionFiles {
         self.layout
     }
 
-    /// Who keeps the caches of the hosts that share it in agreement.
+    /// What keeps the caches of the hosts that share it coherent.
     pub fn coherence(&self) -> Coherence {
         self.spec.coherence.unwrap_or_default()
     }
@@ -270,7 +270,7 @@ impl RegionFiles {
 
     /// Maps a section for the daemon itself, to read and write. Each call is a new mapping; the
     /// pages are touched here if the specification says `touch=1`. What other hosts share is kept
-    /// coherent as the region says; slots are the caller's to mark, who knows where their clients
+    /// coherent as the region says; slots are the caller's to mark, as it knows where their clients
     /// are.
     ///
     /// # Errors
@@ -357,9 +357,9 @@ impl RegionFiles {
         self.map_slot(own, slot, &path)
     }
 
-    /// Removes the section of a slot; it need not be there. Who has it mapped keeps it until it
-    /// unmaps, apart from later users of the slot (but on a device, where slots are fixed places:
-    /// give one away only when its client is dead).
+    /// Removes the section of a slot; it need not be there. A process that has it mapped keeps it
+    /// until it unmaps, apart from later users of the slot (but on a device, where slots are fixed
+    /// places: give one away only when its client is dead).
     ///
     /// # Errors
     /// [`RegionError::Io`].
@@ -410,7 +410,7 @@ impl RegionFiles {
     }
 
     /// Takes the memory of a part of the pages back. It reads as zero when it is backed again;
-    /// until then nobody touches it.
+    /// until then nothing touches it.
     ///
     /// # Errors
     /// [`RegionError::Unsupported`], [`RegionError::Io`].
@@ -528,7 +528,7 @@ impl RegionFiles {
         if bytes == 0 {
             return Ok(());
         }
-        // A device keeps its memory. So do pages whose lines software writes back: who writes back
+        // A device keeps its memory. So do pages whose lines software writes back: writing back
         // what is not there takes memory, and there may be none. Freed memory reads as zero all the
         // same.
         let is_flushed = section == Section::Pages && !self.coherence().is_hardware();

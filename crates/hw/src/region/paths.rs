@@ -123,7 +123,7 @@ impl Paths {
                 other => other?,
             };
             lock_exclusive(fd.as_fd(), &self.pages)?;
-            // Whoever had the lock before may have removed or renamed the file.
+            // The process that had the lock before may have removed or renamed the file.
             let same = rustix::fs::stat(name).ok().zip(rustix::fs::fstat(&fd).ok());
             if same.is_some_and(|(a, b)| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)) {
                 return Ok(Some(fd));

@@ -1,6 +1,6 @@
 //! What a user writes to say where a rack's memory lies: `shm:/dev/shm/rack0?size=8G&huge=2M`,
 //! `heap:64M`, `dax:/dev/dax0.0`. Text in, a checked [`MemorySpec`] or an error that shows the
-//! right form out; nothing is opened here. Called by whoever reads options.
+//! right form out; nothing is opened here. Called by the code that reads options.
 //!
 //! Source: DESIGN §2 (region).
 
@@ -23,7 +23,7 @@ pub enum MemoryKind {
     Shm {
         /// The pages section; the others are `PATH.meta` and so on.
         path: PathBuf,
-        /// Where the other sections lie, if not beside the pages: needed on hugetlbfs, whose
+        /// Where the other sections lie, if not beside the pages: needed on hugetlbfs, where the
         /// smallest file is a huge page.
         meta: Option<PathBuf>,
     },
@@ -75,10 +75,10 @@ pub struct MemorySpec {
     pub touch: bool,
     /// Memory node that all pages are to come from, such as one without processors.
     pub numa: Option<u16>,
-    /// Who keeps the caches of the hosts that share the memory in agreement. `None` takes what an
+    /// What keeps the caches of the hosts that share the memory coherent. `None` takes what an
     /// existing region has, else it is the hardware.
     pub coherence: Option<Coherence>,
-    /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: nobody
+    /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: no user
     /// writes that. `None` is all of it.
     pub part: Option<(u16, u16)>,
 }

@@ -200,8 +200,8 @@ impl Consumer<Window> {
     /// Waits until [`Consumer::pop`] would answer something, or the deadline; whether it would.
     /// Spins, then yields, then sleeps; the producer has to call
     /// [`super::Producer::wake_if_sleeping`] after its pushes. The deadline is looked at once
-    /// spinning has ended, some 50 µs late at most. Whoever must notice that the other side died
-    /// gives a near deadline and looks in between.
+    /// spinning has ended, some 50 µs late at most. A caller that must notice that the other side
+    /// died gives a near deadline and looks in between.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         loop {
             if self.is_ready() {

@@ -665,7 +665,7 @@ impl Connection {
         self.settle_refused(peer, cx, events);
     }
 
-    /// Ends refused work requests whose turn has come.
+    /// Ends refused work requests when their turn has come.
     fn settle_refused(
         &mut self,
         peer: PeerId,

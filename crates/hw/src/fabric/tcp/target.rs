@@ -70,7 +70,7 @@ pub struct TargetOptions {
     pub pages: Window,
     /// The table section: one generation word a frame.
     pub table: Window,
-    /// Announce cells that whoever frees frames looks at; the thread uses the first.
+    /// Announce cells that a free of frames looks at; the target's thread uses the first.
     pub cells: Window,
     /// Connections at once; others are refused. At most `FABRIC_PEERS_MAX`; as a rule one for each
     /// session.
@@ -90,7 +90,7 @@ pub struct TargetOptions {
 }
 
 impl TargetOptions {
-    /// The usual settings for a region; nobody is woken.
+    /// The usual settings for a region; no thread is woken.
     pub fn new(
         listen: SocketAddr,
         layout: RegionLayout,
@@ -214,7 +214,7 @@ impl Target {
     }
 }
 
-/// The counters of a [`Target`], for whoever tells of it; they outlive it.
+/// The counters of a [`Target`], for the code that reports them; they outlive it.
 #[derive(Clone)]
 pub struct TargetCounters {
     pub(in crate::fabric) doors: Arc<Doors>,

@@ -141,7 +141,7 @@ impl Device {
     }
 }
 
-/// An open device; closed when nobody refers to it.
+/// An open device; closed with the last reference to it.
 pub(super) struct Context {
     pub(super) raw: NonNull<ffi::Context>,
     pub(super) library: &'static Library,

@@ -6,8 +6,8 @@
 //! WRITE_IMMs among them. Each message says how many its sender has used up; if there is none to
 //! say it with, a message of no bytes is sent, for which some slots are kept free.
 //!
-//! Signalling: of the work requests under one doorbell the last is always completed, so nothing is
-//! ever left that nobody hears of; before it those that somebody waits for, and each
+//! Signalling: of the work requests under one doorbell the last is always completed, so none is
+//! ever left without a completion; before it those that a caller waits for, and each
 //! [`SIGNAL_EACH`]th.
 //!
 //! Failure: when one work request fails, the device gives back all behind it as not done, and both
@@ -287,7 +287,7 @@ impl<T> Lane<T> {
         !self.posted.is_empty()
     }
 
-    /// Posts a message of no bytes, whose doorbell has the device look at its queue once more;
+    /// Posts a message of no bytes: its doorbell has the device look at its queue once more;
     /// whether one fitted.
     pub(super) fn remind(&mut self, tag: T) -> Result<bool, VerbsError> {
         let fits = self.send_nothing(|| tag);

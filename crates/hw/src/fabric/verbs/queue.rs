@@ -1,7 +1,8 @@
 //! Completion queues and queue pairs of the three kinds: made, connected, reset, posted to under
 //! one doorbell a batch, and polled.
 //!
-//! Whoever posts names pieces of [`Region`]s; a queue pair stops using them when it is dropped.
+//! The caller that posts names pieces of [`Region`]s; a queue pair stops using them when it is
+//! dropped.
 
 use super::VerbsError;
 use super::device::{Device, Domain, RawDomain};
@@ -173,7 +174,7 @@ pub struct Completions {
     events: u32,
 }
 
-// SAFETY: the library's functions may be called from any thread, and who polls has `&mut`.
+// SAFETY: the library's functions may be called from any thread, and the poller has `&mut`.
 unsafe impl Send for Completions {}
 
 impl Completions {
@@ -192,7 +193,7 @@ impl Completions {
         };
         let Some(raw) = NonNull::new(raw) else {
             let error = VerbsError::os("making a completion queue");
-            // SAFETY: made above, used by nobody.
+            // SAFETY: made above, used by no other code.
             unsafe { (library.destroy_comp_channel)(channel.as_ptr()) };
             return Err(error);
         };
@@ -284,7 +285,7 @@ pub struct Peer {
 unsafe impl Send for Peer {}
 
 impl Peer {
-    /// The datagram queue pair at `to`. Errors: `Os`, above all that nobody answers there.
+    /// The datagram queue pair at `to`. Errors: `Os`, above all that no peer answers there.
     pub fn new(device: &Device, domain: &Domain, to: &Address) -> Result<Peer, VerbsError> {
         let mut path = path_to(device, to);
         let Domain(domain) = domain;
@@ -336,8 +337,8 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// One whose completions of both kinds come to `completions`, which has to outlive it, since
-    /// the device refuses to end a queue that is in use. Not yet connected. Errors: `Os`.
+    /// One that has its completions of both kinds come to `completions`, which has to outlive it,
+    /// since the device refuses to end a queue that is in use. Not yet connected. Errors: `Os`.
     pub fn new(
         device: &Device,
         domain: &Domain,
@@ -490,8 +491,8 @@ impl QueuePair {
     }
 
     /// Adds a work request to the batch that [`QueuePair::ring`] posts. Each piece is a part of a
-    /// region: offset and length, bytes. Whoever adds more than the queue is deep, or a datagram
-    /// that is longer than a packet (`mtu_bytes`), has a bug, and panics.
+    /// region: offset and length, bytes. A caller that adds more than the queue is deep, or a
+    /// datagram that is longer than a packet (`mtu_bytes`), has a bug, and panics.
     pub fn push<'a>(
         &mut self,
         id: u64,
@@ -536,8 +537,8 @@ impl QueuePair {
         });
     }
 
-    /// Posts the batch under one doorbell. The last of it is always completed, so that nothing is
-    /// left of which nobody hears. Errors: `Os`; the queue pair is then of no more use.
+    /// Posts the batch under one doorbell. The last of it is always completed, so that none is left
+    /// without a completion. Errors: `Os`; the queue pair is then of no more use.
     pub fn ring(&mut self) -> Result<(), VerbsError> {
         let Some(last) = self.requests.last_mut() else { return Ok(()) };
         last.send_flags |= number::SEND_SIGNALED;

@@ -1,5 +1,5 @@
 //! The beginning of a connection, as its target sees it: the proof of the secret, if there is one,
-//! then a hello each way. Who is refused hears why, in words that it understands.
+//! then a hello each way. An initiator that is refused is told why, in a form that it understands.
 
 use super::super::broken::Broken;
 use super::super::frame::{FrameError, HELLO_BYTES, HELLO_MAGIC, Hello, HelloStatus};
