@@ -105,7 +105,7 @@ pub struct PeerCredentials {
     pub gid: u32,
 }
 
-/// Whom this process deals with: its own user, root, and `users`.
+/// Users that this process deals with: its own user, root, and `users`.
 pub fn access(users: impl IntoIterator<Item = u32>) -> AccessList {
     AccessList::new(rustix::process::geteuid().as_raw(), users)
 }
@@ -312,8 +312,8 @@ impl ControlConn {
         let _ = self.send(&NOTICE, &[]);
     }
 
-    /// Takes what [`ControlConn::notify`] sent, as the waiter does before it looks for work; at
-    /// most so much in one call that others have their turn. Never blocks.
+    /// Takes what [`ControlConn::notify`] sent, as the waiting thread does before it looks for
+    /// work; at most so much in one call that others have their turn. Never blocks.
     pub fn drain(&self) -> Drained {
         for _ in 0..NOTICES_MAX {
             match self.recv(&mut [0; NOTICE.len()]) {
@@ -440,7 +440,7 @@ pub fn spare_names_of(name: &str) -> Vec<String> {
     let mut listed = Vec::new();
     let file = std::fs::File::open("/proc/net/unix");
     let read = file.and_then(|file| file.take(SOCKETS_BYTES_MAX).read_to_end(&mut listed));
-    // Without the list none is found, which is said of the name itself.
+    // Without the list no spare name is found; the error is then about the name itself.
     drop(read);
     let is_spare = |found: &&str| {
         let digits = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));

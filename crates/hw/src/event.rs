@@ -35,8 +35,8 @@ impl WakeEvent {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Wakes the waiter, or makes its next wait return at once. Never blocks; many notifications
-    /// before one drain count as one.
+    /// Wakes the waiting thread, or makes its next wait return at once. Never blocks; many
+    /// notifications before one drain count as one.
     pub fn notify(&self) {
         // The only failure: a full counter, which is notified anyway.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());

@@ -29,7 +29,6 @@ use rackpool_core::error::Distrust;
 use snow::{Builder, HandshakeState, TransportState};
 use std::io;
 
-/// Bytes of every message.
 pub const MESSAGE_BYTES: usize = WORD_BYTES + BODY_BYTES;
 /// Bytes of the word that says what a message is, its last one the version.
 const WORD_BYTES: usize = 8;
@@ -100,7 +99,7 @@ pub struct Step {
 enum Stage {
     /// The other end's greeting is waited for.
     Greeting(Box<HandshakeState>),
-    /// Its proof is.
+    /// The other end's proof is waited for.
     Proof(Box<TransportState>),
     Done(Box<TransportState>),
     /// There is no secret, or it failed.

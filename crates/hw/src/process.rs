@@ -361,8 +361,8 @@ extern "C" fn on_lost_memory(_: libc::c_int) {
         b"error io memory of a file is gone (SIGBUS): a region or cache was cut or \
         removed while it was in use, or its disk is full or broken; mend that and start anew\n";
     let mut errors = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
-    // A log that is not read must not keep the process here. SAFETY: `errors` is one descriptor to
-    // be polled, as said.
+    // A log that is not read must not keep the process here.
+    // SAFETY: `errors` is one descriptor to be polled, as said.
     if unsafe { libc::poll(&mut errors, 1, 0) } == 1 {
         // SAFETY: all bytes of `WHAT` are readable; a failed write is harmless.
         unsafe { libc::write(2, WHAT.as_ptr().cast(), WHAT.len()) };

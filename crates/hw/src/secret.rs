@@ -19,7 +19,6 @@ use zeroize::Zeroizing;
 
 /// Shortest secret, bytes: fewer could be found by trying.
 pub const SECRET_BYTES_MIN: usize = 16;
-/// Longest secret, bytes.
 pub const SECRET_BYTES_MAX: usize = 4096;
 /// At the beginning of a file: connections are encrypted.
 const ENCRYPT: &[u8] = b"encrypt:";

@@ -1,7 +1,7 @@
-//! The one door for atomics, fences and spin hints: the standard library's, or loom's models of
+//! The one place for atomics, fences and spin hints: the standard library's, or loom's models of
 //! them under `cfg(loom)` (every interleaving of a few steps, weak memory), or shuttle's under
-//! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the
-//! rings and the waiting are checked as they run.
+//! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the rings
+//! and the waiting are checked as they run.
 //!
 //! Used by every module of this crate that touches memory that other threads or processes see. A
 //! compiler fence has no loom model; code that relies on one (the asymmetric announcement) has its

@@ -83,7 +83,7 @@ impl Waiter {
         Waiter { spins_limit, yields_limit: YIELDS_MAX, spins: 0, yields: 0 }
     }
 
-    /// Passes a moment, longer the more often it is called without [`Waiter::progressed`].
+    /// Waits a short time, longer the more often it is called without [`Waiter::progressed`].
     #[inline]
     pub fn pause(&mut self) -> Pause {
         if self.spins < self.spins_limit {

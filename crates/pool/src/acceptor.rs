@@ -1,5 +1,5 @@
-//! Lets connections in at a control socket: of users who may, and no more at once of one user than
-//! others have room beside. Owns the listener. Used by the poll loops of daemon and agent.
+//! Accepts connections at a control socket: of permitted users only, and no more at once of one
+//! user than leave room for others. Owns the listener. Used by the poll loops of daemon and agent.
 //!
 //! The kernel says of which user a connection is before a byte of it is read, so one that may not
 //! come never takes a place. What waits for its hello is bounded; when it is too much, the oldest
@@ -33,7 +33,7 @@ impl Acceptor {
     /// begins with it: abstract names have no owner.
     pub(crate) fn bind(asked: &str, token: u64, access: AccessList) -> Result<Self, ControlError> {
         let (asked, mut name) = (asked.to_owned(), asked.to_owned());
-        // Users who are let in do not serve in our place.
+        // Permitted users do not serve in our place.
         let own = control::access([]);
         let is_ours = |name: &String| {
             ControlConn::connect(name).is_ok_and(|conn| conn.check_peer_of(&own).is_ok())

@@ -281,11 +281,11 @@ impl Buffers {
 }
 
 impl Held {
-    /// The vector that it was; `None` if it is somebody else's.
+    /// The vector that it was; `None` if it has another owner.
     fn into_vec(self) -> Option<Vec<u8>> {
         let Memory { start, bytes, .. } = self.memory;
-        // SAFETY: `register` took these three out of a vector that it did not drop; only who has
-        // taken it out of the table gives it back here, once.
+        // SAFETY: `register` took these three out of a vector that it did not drop; only the code
+        // that took it out of the table gives it back here, once.
         self.capacity.map(|all| unsafe { Vec::from_raw_parts(start.as_ptr(), bytes, all) })
     }
 }

@@ -1,4 +1,4 @@
-//! The doors between the thread of a target and its application: events out, messages in. Owned by
+//! The queues between the thread of a target and its application: events out, messages in. Owned by
 //! both; the application calls from any thread and never waits for the target's thread.
 //!
 //! Ordering rule: a caller puts its work under the lock, then sets `mail`, then looks at

@@ -1,7 +1,7 @@
-//! Connection numbers of an endpoint or a target: a table of bounded size whose ids are never
-//! used twice, and who is let into a target's. Owns the connections; no I/O.
+//! Connection numbers of an endpoint or a target: a table of bounded size with ids that are never
+//! used twice, and which connections a target accepts. Owns the connections; no I/O.
 //!
-//! A `PeerId` is a slot below and the slot's use count above; a slot whose count is used up is
+//! A `PeerId` is a slot below and the slot's use count above; a slot with a used-up count is
 //! retired.
 
 use super::FabricError;

@@ -46,7 +46,6 @@ pub enum HandOffError {
     Down,
 }
 
-/// How a [`ShmEndpoint`] works.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShmOptions {
     /// Injected latency: each batch of one-sided operations takes this much longer, nanoseconds.

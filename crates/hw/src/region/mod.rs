@@ -8,7 +8,7 @@
 //! Ordering rules:
 //! - **Backed before written.** Table, bell, slots and the private section up to the slab
 //!   bitmaps are backed when they are made. Pages and slab bitmaps are backed by
-//!   [`RegionFiles::back_pages`] and [`RegionFiles::back_private`] before anybody touches them,
+//!   [`RegionFiles::back_pages`] and [`RegionFiles::back_private`] before any process touches them,
 //!   *reading included*: a load from a hole of tmpfs takes memory too. So a full file system is
 //!   [`RegionError::NoSpace`] and never SIGBUS.
 //! - **Published last.** [`RegionFiles::create`] gives zeroed sections under an unfinished name;
@@ -58,7 +58,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A section of a region, but for the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// The pages.
     Pages,
     /// Superblock, redo record, sessions, frames, slab bitmaps: for the daemon alone.
     Private,
@@ -70,7 +69,6 @@ pub enum Section {
 /// Memory that a region really takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackedBytes {
-    /// By pages.
     pub pages: u64,
     pub metadata: u64,
 }
@@ -244,7 +242,6 @@ impl RegionFiles {
         &self.spec
     }
 
-    /// Page geometry and frames.
     pub fn layout(&self) -> RegionLayout {
         self.layout
     }
@@ -528,7 +525,7 @@ impl RegionFiles {
         if bytes == 0 {
             return Ok(());
         }
-        // A device keeps its memory. So do pages whose lines software writes back: writing back
+        // A device keeps its memory. So do pages with lines that software writes back: writing back
         // what is not there takes memory, and there may be none. Freed memory reads as zero all the
         // same.
         let is_flushed = section == Section::Pages && !self.coherence().is_hardware();

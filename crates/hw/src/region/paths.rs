@@ -23,7 +23,6 @@ use std::time::Duration;
 /// The names of a region.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
-    /// The pages section.
     pub(super) pages: PathBuf,
     /// What the names of all others begin with.
     prefix: PathBuf,
@@ -57,7 +56,6 @@ impl Paths {
         self.with_suffix(".meta.unfinished")
     }
 
-    /// The page table section.
     pub(super) fn table(&self) -> PathBuf {
         self.with_suffix(".table")
     }

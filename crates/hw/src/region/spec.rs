@@ -36,14 +36,12 @@ pub enum MemoryKind {
 /// A size of huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugeSize {
-    /// 2 MiB.
     M2,
     /// 1 GiB; only on hugetlbfs.
     G1,
 }
 
 impl HugeSize {
-    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             HugeSize::M2 => 2 << 20,
@@ -107,7 +105,6 @@ pub enum SpecError {
             size_text(size_bytes.next_multiple_of(*page_bytes)), size_text(*fitting_bytes))]
     NotWholePages {
         size_bytes: u64,
-        /// The page size.
         page_bytes: u64,
         /// The largest page size that would do.
         fitting_bytes: u64,
@@ -121,7 +118,6 @@ pub enum SpecError {
         size_bytes: u64,
         /// Into how many shards it is divided.
         shards: u16,
-        /// The page size.
         page_bytes: u64,
     },
     /// More frames than a frame number counts.
@@ -129,7 +125,6 @@ pub enum SpecError {
              pages={}", size_text(*page_bytes), u32::MAX, size_text(*fitting_bytes))]
     TooManyFrames {
         frames: u64,
-        /// The page size.
         page_bytes: u64,
         /// A page size that would do, if the largest does.
         fitting_bytes: u64,
@@ -142,7 +137,6 @@ pub enum SpecError {
     #[error("memory: huge={} needs pages of at least that size, not {}: use pages={}",
             size_text(*huge_bytes), size_text(*page_bytes), size_text(*huge_bytes))]
     HugeAbovePages {
-        /// Huge page size.
         huge_bytes: u64,
         /// The page size.
         page_bytes: u64,

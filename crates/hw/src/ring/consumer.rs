@@ -31,8 +31,8 @@ pub struct Consumer<M: Mem = Window> {
     geometry: Geometry,
     incarnation: u16,
     taken: u64,
-    /// Where long messages are copied before anybody looks at them.
-    /// Room for the longest message; its memory appears with the messages that need it.
+    /// Where long messages are copied before any code looks at them. Room for the longest message;
+    /// its memory appears with the messages that need it.
     buffer: Vec<u8>,
     waiter: Waiter,
 }

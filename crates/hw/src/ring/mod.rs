@@ -119,7 +119,6 @@ impl Geometry {
         self.data_offset() + self.blocks as u64 * self.block_bytes as u64
     }
 
-    /// The longest message, bytes.
     pub const fn message_bytes_max(&self) -> usize {
         (self.blocks / LONGEST_UNDER_WAY * self.block_bytes) as usize
     }

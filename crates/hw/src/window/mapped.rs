@@ -415,13 +415,13 @@ impl Mem for Window {
     #[inline]
     fn load(&self, offset: u64) -> u64 {
         self.delay();
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         self.atomic_u64(offset).load(Ordering::Acquire)
     }
 
     #[inline]
     fn store(&self, offset: u64, value: u64) {
-        // Release: pairs with the Acquire in window/mapped.rs::load of any thread that shares the word.
+        // Release: pairs with the Acquire in window/mapped.rs::load of any sharer of the word.
         self.writable_u64(offset).store(value, Ordering::Release);
     }
 
@@ -521,7 +521,6 @@ impl Mem for Window {
 /// A piece of what goes out on a socket.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Private bytes.
     Private(&'a [u8]),
     /// Offset and length in a window.
     Shared(&'a Window, u64, u64),

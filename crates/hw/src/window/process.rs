@@ -20,7 +20,6 @@ use std::ptr::NonNull;
 
 /// Size and alignment of the huge pages that are asked for.
 const HUGE_BYTES: usize = 2 << 20;
-/// Bytes of a line.
 pub(super) const LINE_BYTES: usize = 64;
 
 /// Takes the memory of a part of a file, so that no store to a window there finds none later; what
@@ -200,7 +199,6 @@ impl Window {
     }
 }
 
-/// A line's words.
 type Line = [AtomicU64; LINE_BYTES / 8];
 
 /// The memory of a [`Window`]: start and length, by value, so that they stay in registers however
@@ -226,7 +224,7 @@ impl Words<'_> {
     /// Beyond the line.
     #[inline(always)]
     pub fn load(self, number: usize) -> u64 {
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         self.0[number].load(Ordering::Acquire)
     }
 }
@@ -242,7 +240,7 @@ impl WordsToWrite<'_> {
     /// Beyond the line.
     #[inline(always)]
     pub fn store(self, number: usize, value: u64) {
-        // Release: pairs with the Acquire in window/mapped.rs::load of any thread that shares the word.
+        // Release: pairs with the Acquire in window/mapped.rs::load of any sharer of the word.
         self.0[number].store(value, Ordering::Release);
     }
 }
@@ -281,7 +279,7 @@ impl<'a> Bare<'a> {
     /// As there.
     #[inline(always)]
     pub fn load(&self, offset: u64) -> u64 {
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         self.word(offset, self.bytes).load(Ordering::Acquire)
     }
 
@@ -291,7 +289,7 @@ impl<'a> Bare<'a> {
     /// As there.
     #[inline(always)]
     pub fn store(&self, offset: u64, value: u64) {
-        // Release: pairs with the Acquire in window/mapped.rs::load of any thread that shares the word.
+        // Release: pairs with the Acquire in window/mapped.rs::load of any sharer of the word.
         self.word(offset, self.writable_bytes).store(value, Ordering::Release);
     }
 
@@ -351,7 +349,7 @@ impl<'a> Bare<'a> {
         let at = unsafe { self.base.as_ptr().add(offset as usize) }.cast::<u64>();
         // SAFETY: aligned, as the base is, and inside the window; see `Window::atomic_u64`.
         let word = unsafe { AtomicU64::from_ptr(at) };
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         let word = word.load(Ordering::Acquire);
         // SAFETY: not beyond the end that was checked above.
         let behind = unsafe { at.add(1) };
@@ -440,7 +438,7 @@ impl<'a> Bare<'a> {
             None => match_halves(line, (mask >> 32) as u32, (value >> 32) as u32),
         };
         let first = (found | (1 << words)).trailing_zeros();
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         (first, line[first as usize & 7].load(Ordering::Acquire))
     }
 
@@ -470,7 +468,7 @@ fn refuse(offset: u64, bytes: u64, align_bytes: u64, window_bytes: u64) -> ! {
 pub struct Wide(());
 
 impl Wide {
-    /// If it does.
+    /// `None` if the processor has no such instruction.
     #[inline]
     pub fn of_this_processor() -> Option<Wide> {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -502,7 +500,7 @@ unsafe fn equals(at: *mut u64, bytes: &[u8]) -> bool {
         let at = unsafe { at.add(index) };
         // SAFETY: aligned, and inside the window; see `Window::atomic_u64`.
         let there = unsafe { AtomicU64::from_ptr(at) };
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares it.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of it.
         there.load(Ordering::Acquire) ^ u64::from_le_bytes(words[index])
     };
     // The length of many keys, without a loop.
@@ -553,7 +551,7 @@ fn match_halves(line: &Line, mask: u32, value: u32) -> u32 {
     return unsafe { match_halves_sse2(line.as_ptr().cast(), mask, value) };
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     (0..8).fold(0, |found, word| {
-        // Acquire: pairs with the Release in window/mapped.rs::store of any thread that shares it.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of it.
         let half = (line[word].load(Ordering::Acquire) >> 32) as u32;
         found | (u32::from((half ^ value) & mask == 0) << word)
     })

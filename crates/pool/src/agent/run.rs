@@ -111,7 +111,7 @@ impl Agent {
         self.metrics.as_ref().map(|(_, endpoint)| endpoint.local_addr())
     }
 
-    /// Connects to the daemon and says who this is.
+    /// Connects to the daemon and says which agent this is.
     fn connect(&mut self, info: &RackInfo, deadline_ns: u64) -> Result<()> {
         let region_id = self.sections.superblock().map_err(Error::from)?.region_id;
         let mut line = Line::new(&self.options, info)?;
@@ -175,7 +175,7 @@ impl Agent {
         }
     }
 
-    /// Does what the daemon says, and tells it who has come.
+    /// Does what the daemon says, and tells it which clients have come.
     fn turn(&mut self) -> Result<()> {
         let Some(line) = &mut self.line else { return Ok(()) };
         let now = clock::now_ns();

@@ -2,7 +2,7 @@
 //! the client's end, because a client unmaps before it closes and the kernel does the same for
 //! the dead. After a restart of the daemon the slots of living processes are kept until they
 //! resume. Clients of other hosts of the rack have their connections to the agents there
-//! (`hosts.rs`), which say who comes and who is gone.
+//! (`hosts.rs`), which say which clients come and which are gone.
 
 use super::io_error;
 use super::world::RegionWorld;
@@ -70,13 +70,13 @@ struct Pending {
 
 pub(super) struct Clients {
     pub slots: Vec<Option<Client>>,
-    /// Slots whose rings were made anew, or whose client is gone for good (`true`), for whoever
-    /// works for them elsewhere.
+    /// Slots with rings that were made anew, or with a client that is gone for good (`true`), for
+    /// the code that works for them elsewhere.
     pub ended: Vec<(u32, bool)>,
     pending: BTreeMap<u64, Pending>,
     next_pending: u64,
     buffer: Vec<u8>,
-    /// Whose processes are let in.
+    /// Users that may join with their processes.
     access: AccessList,
 }
 
@@ -148,8 +148,8 @@ impl Clients {
         }
     }
 
-    /// Gives back the slots that nobody will resume, as their clients say in them, and the locks of
-    /// dropped guards.
+    /// Gives back the slots that no client will resume, as their clients say in them, and the locks
+    /// of dropped guards.
     pub(super) fn give_back_left(
         &mut self,
         engine: &mut Daemon,
@@ -187,7 +187,8 @@ impl Clients {
         worked
     }
 
-    /// Slots of connected clients whose bell is not heard and that have said something.
+    /// Slots of connected clients that have sent something and have a doorbell that is not seen
+    /// here.
     pub(super) fn unheard(&self) -> Vec<u32> {
         let says =
             |client: &Client| client.is_apart() && client.is_connected() && client.has_spoken();
@@ -293,8 +294,8 @@ impl Clients {
         }
     }
 
-    /// The slot of a new client whose welcome was lost with the last daemon: it says hello again
-    /// with the same session, and nobody is connected there.
+    /// The slot of a new client that lost its welcome with the last daemon: it says hello again
+    /// with the same session, and no client is connected there.
     fn forgotten_slot(&self, hello: &ControlHello, engine: &Daemon) -> Option<u32> {
         let known = engine.sessions().find(|info| info.session == hello.session)?;
         let client = self.slots.get(known.record as usize)?.as_ref()?;
@@ -410,7 +411,7 @@ impl Clients {
         }
     }
 
-    /// Nobody serves the clients of a host until its agent is back.
+    /// The clients of a host are not served until its agent is back.
     pub(super) fn detach(&mut self, host: u32) {
         let of_host = |client: &&mut Client| client.host.is_some_and(|tag| tag.host == host);
         self.slots.iter_mut().flatten().filter(of_host).for_each(|one| one.is_attached = false);
@@ -531,7 +532,7 @@ impl Clients {
 }
 
 /// A client of this host is gone: what it may have left in caches is written back before its slot
-/// and what it held are anybody's. For one of another host its agent has done that.
+/// and what it held may be given away. For one of another host its agent has done that.
 fn settle(slot: u32, engine: &Daemon, world: &RegionWorld) {
     let info = engine.sessions().find(|info| info.record == slot);
     let is_near = info.is_some_and(|info| HostTag::unpack(info.pid, info.start_time).is_none());
@@ -544,7 +545,7 @@ pub(super) struct Welcome<'a> {
     pub region: &'a RegionInfo,
 }
 
-/// Slots of clients of a host, whose, of which boot and process.
+/// Slots of clients of a host, each with its session, boot and process.
 fn of_host(host: u32, engine: &Daemon) -> Vec<(u32, SessionId, HostTag, HostProcess)> {
     let local = engine.sessions().filter(|info| info.record < SLOTS_MAX);
     let known = local.filter_map(|info| {

@@ -1,9 +1,9 @@
 //! Other hosts that have the rack's memory: their agents, and the slots of their clients. In: what
 //! agents say. Out: answers to them, and calls of [`Clients`].
 //!
-//! A slot of another host is given back when it is certain that nobody touches its frames any more:
-//! the agent says that the process has ended, or the host has come back with another boot, or an
-//! operator has fenced it. The end of an agent's connection says nothing of that kind; until the
+//! A slot of another host is given back when it is certain that no process touches its frames any
+//! more: the agent says that the process has ended, or the host has come back with another boot, or
+//! an operator has fenced it. The end of an agent's connection says nothing of that kind; until the
 //! agent is back its clients are not served, and what they hold stays theirs.
 //!
 //! Source: DESIGN §3 (expiry never permits reuse).

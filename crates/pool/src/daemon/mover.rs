@@ -1,7 +1,7 @@
-//! The one who moves pages for a rack: a thread beside the daemon's poll loop, with an ordinary
-//! handle. The daemon rings when its clients want a page of another rack; the thread then takes
-//! turns (`core::client::Turn`) until there is nothing to move, and sleeps. It measures what
-//! accesses to another rack cost when a page of that rack is wanted, and anew every few seconds.
+//! Moves pages for a rack: a thread beside the daemon's poll loop, with an ordinary handle. The
+//! daemon rings when its clients want a page of another rack; the thread then takes turns
+//! (`core::client::Turn`) until there is nothing to move, and sleeps. It measures what accesses to
+//! another rack cost when a page of that rack is wanted, and anew every few seconds.
 //!
 //! It ends with its daemon, which goes on serving until the move that is under way is over.
 
@@ -41,7 +41,6 @@ const BULK_BYTES: u64 = 1 << 20;
 const BULK_TRIES: usize = 3;
 /// An access to the own rack, if there is no memory left to measure one, ns. Source: Rcmp §6.1.
 const LOCAL_NS: u64 = 140;
-/// A cache line.
 const LINE: usize = 64;
 
 /// The thread, as the daemon sees it.
@@ -114,7 +113,7 @@ impl MoverThread {
         Ok(Self { bell, thread })
     }
 
-    /// A page is wanted.
+    /// Tells the thread that a page is wanted.
     pub(super) fn ring(&self) {
         let mut state = self.bell.state();
         if !std::mem::replace(&mut state.is_rung, true) {

@@ -59,7 +59,7 @@ pub(super) struct Server {
     stop: Arc<Stop>,
     engine: Daemon,
     /// What is served under addresses and names goes before the region's lock, which `world` has:
-    /// whoever gets the lock next takes them.
+    /// the daemon that gets the lock next takes them.
     target: Target,
     acceptor: Acceptor,
     world: RegionWorld,
@@ -90,12 +90,12 @@ pub(super) struct Server {
     buffer: Box<[u8]>,
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
-    /// The door is closed before the thread is waited for.
+    /// The channel is closed before the thread is waited for.
     mover: Option<MoverThread>,
     balance: Option<BalanceThread>,
     sweeps: Sweeps,
     membership: Membership,
-    /// The rack is no member any more, and nobody of this host needs the daemon.
+    /// The rack is no member any more, and no process of this host needs the daemon.
     wants_end: bool,
     metrics: Option<(Door<DaemonSnapshot>, Endpoint)>,
     /// Says to the rack's other daemons that the shard's own one lives. Last: it goes after the
@@ -243,7 +243,7 @@ impl Server {
         self.metrics.as_ref().map(|(_, thread)| thread.local_addr())
     }
 
-    /// Joins the master before anybody is served: a rack that nobody can find is no rack.
+    /// Joins the master before any client is served: a rack that clients cannot find is no rack.
     fn join_master(&mut self) -> Result<()> {
         let deadline_ns = clock::deadline_ns(self.options.join_timeout_ms);
         while !self.joined {
@@ -312,14 +312,14 @@ impl Server {
         self.membership.ended(self.engine.rack())
     }
 
-    /// Whether nothing is under way that needs this loop: those who move pages have ended, or take
-    /// too long.
+    /// Whether nothing is under way that needs this loop: the threads that move pages have ended,
+    /// or take too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
         self.membership.stop();
         self.stop_helpers() && self.membership.is_stopped() || now >= end_at
     }
 
-    /// Asks those who move pages by policy to end; whether they have.
+    /// Asks the threads that move pages by policy to end; whether they have.
     fn stop_helpers(&self) -> bool {
         let mover = self.mover.as_ref().is_none_or(|mover| {
             mover.stop();
@@ -346,12 +346,13 @@ impl Server {
         self.bell.awake();
     }
 
-    /// Looked at after it was said that the daemon sleeps: whoever speaks later rings for it.
+    /// Looked at after it was said that the daemon sleeps: a client that writes a request later
+    /// rings its doorbell.
     fn has_unheard(&self) -> bool {
         !self.region.coherence.is_hardware() && !self.clients.unheard().is_empty()
     }
 
-    /// Drains the request rings whose bit is set. Bounded by the rings' length.
+    /// Drains the request rings with their bit set. Bounded by the rings' length.
     fn serve_rings(&mut self) -> bool {
         let mut worked = false;
         for word in 0..self.bell.words() {
@@ -375,8 +376,8 @@ impl Server {
         false
     }
 
-    /// Serves those whose bell is not heard here, because software alone keeps their host coherent
-    /// with this one: a look at each of their rings.
+    /// Serves clients with a doorbell that is not seen here, because software alone keeps their
+    /// host coherent with this one: a look at each of their rings.
     fn serve_unheard(&mut self) -> bool {
         if self.region.coherence.is_hardware() {
             return false;
@@ -498,7 +499,7 @@ impl Server {
         proxy.on_rack(rack, answer, &mut turn);
     }
 
-    /// Clients whose rings were made anew, or that are gone, do nothing elsewhere any more.
+    /// Clients with rings that were made anew, or that are gone, do nothing elsewhere any more.
     fn end_proxied(&mut self) {
         for (slot, is_gone) in std::mem::take(&mut self.clients.ended) {
             let (proxy, mut turn) = self.proxied();

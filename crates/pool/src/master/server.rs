@@ -3,12 +3,12 @@
 //! journal's sync.
 //!
 //! Ordering rule of a turn: read every ready socket, hand in what arrived (of closed connections
-//! first, so that a restarted daemon never meets its own ghost), look at the leases, store the
-//! batch, and only then send. Leases are looked at after reading, so that a pause of this process
-//! expires nobody.
+//! first, so that a restarted daemon never meets its own old connection), look at the leases, store
+//! the batch, and only then send. Leases are looked at after reading, so that a pause of this
+//! process expires no lease.
 //!
 //! Nothing a peer sends is trusted: frames are bounded, a broken one closes its connection only,
-//! and whoever does not read its answers is not read either.
+//! and a peer that does not read its answers is not read either.
 
 use super::error::MasterError;
 use super::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED, framed};
@@ -82,7 +82,7 @@ enum Trust {
     Proving(Handshake),
     /// It speaks in frames without having proved anything: its first one is answered by a refusal.
     Refused,
-    /// It is.
+    /// It has proved the secret, or said something where none is asked.
     Given,
 }
 
@@ -138,7 +138,8 @@ impl Connection {
     }
 }
 
-/// Who asks for the counters; the door is closed before the thread is waited for.
+/// Requests for the counters, and the endpoint that makes them; the channel is closed before the
+/// thread is waited for.
 pub(super) type Metrics = (Door<MasterSnapshot>, Endpoint);
 
 /// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
@@ -518,7 +519,7 @@ impl Server {
         if !matches!(connection.trust, Trust::Given) {
             let why = DeathCause::Distrusted(Distrust::InitiatorHasNone);
             let error = Error::of_death("master", why);
-            // One answer is enough for who has no secret.
+            // One answer is enough for a peer without the secret.
             (connection.ended, connection.broken) = (true, true);
             let reply = self.master.reply(request.id, Err(error));
             self.out.push((ConnId(token), reply));

@@ -2,7 +2,7 @@
 //! that a server tells them at. In: snapshots of counters. Out: text; nothing here counts. Other
 //! servers of rackpool, as the cache, tell theirs by [`Text`] and [`Endpoint`] too.
 //!
-//! Names: `rackpool_` and who counts (`rack`, `master`, `handle`, `kv`), counters end in `_total`.
+//! Names: `rackpool_` and what counts (`rack`, `master`, `handle`, `kv`), counters end in `_total`.
 //! A daemon tells of itself, the master of itself and of what is alive, `stats` of all of them;
 //! every server of its process ([`Text::process`]).
 
@@ -444,8 +444,8 @@ mod tests {
         PoolStats { master: MasterStats::default(), racks, handle }
     }
 
-    /// Every sample belongs to the metric whose head came last, each metric has one head, and
-    /// every value is a number.
+    /// Every sample belongs to the metric with the last head before it, each metric has one head,
+    /// and every value is a number.
     pub(super) fn check_format(text: &str) {
         let (mut seen, mut current) = (BTreeSet::new(), String::new());
         for line in text.lines() {

@@ -475,7 +475,7 @@ impl State {
             if inbox.messages <= MESSAGES_MAX {
                 return self.tell(member, FabricEvent::Received { peer, message });
             }
-            // No member is answered that much: a peer that sends it breaks the protocol.
+            // No member is sent so many answers: a peer that sends it breaks the protocol.
             return self.endpoint.close(line);
         }
         let channel = self.member(member).channels.get_mut(peer).copied();

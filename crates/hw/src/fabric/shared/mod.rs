@@ -1,6 +1,6 @@
-//! The fabric of a client whose threads share their connections: one endpoint, and one connection
-//! (queue pair) to each other rack, for all of them. To the target each thread is a channel of the
-//! connection, as the clients of a daemon that works for them are.
+//! The fabric of a client with threads that share their connections: one endpoint, and one
+//! connection (queue pair) to each other rack, for all of them. To the target each thread is a
+//! channel of the connection, as the clients of a daemon that works for them are.
 //!
 //! ```text
 //!  member (one thread)   post, connect, close  -->  +------ hub, under its lock ------+

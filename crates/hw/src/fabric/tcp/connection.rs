@@ -93,7 +93,6 @@ impl Work {
         self.op == Op::Ping
     }
 
-    /// Bytes of its frame.
     fn frame_bytes(&self) -> u64 {
         match self.refused {
             Some(_) => 0,

@@ -25,9 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"rackwire");
 /// Version of the frames here; another one is refused.
 pub const FRAME_VERSION: u32 = 2;
-/// Bytes of a [`Hello`].
 pub const HELLO_BYTES: usize = size_of::<Hello>();
-/// Bytes of a [`Header`].
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
 /// What each side says first.

@@ -54,8 +54,8 @@ const KEEPALIVE_INTERVAL_S: u64 = 1;
 /// … and is dead after this many probes without an answer.
 const KEEPALIVE_PROBES: u32 = 5;
 /// Sent data that the peer does not acknowledge, or a window that stays closed, ends a connection
-/// after this long, milliseconds. Longer than the probes, so that a stopped process whose kernel
-/// still answers keeps its connection for a while.
+/// after this long, milliseconds. Longer than the probes, so that a stopped process with a kernel
+/// that still answers keeps its connection for a while.
 const USER_TIMEOUT_MS: u32 = 20_000;
 /// A heartbeat is due after this fraction of the lease.
 const HEARTBEATS_PER_LEASE: u64 = 4;

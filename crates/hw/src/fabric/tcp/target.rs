@@ -1,5 +1,5 @@
 //! The target's end of the tcp fabric: a thread that executes one-sided operations on the pages
-//! of this process, and the doors between it and the application: events out, messages in.
+//! of this process, and the queues between it and the application: events out, messages in.
 //!
 //! In: connections (`admission.rs`), messages of the application. Out: `FabricEvent`s.
 //! The application calls from any thread and never waits for the fabric's thread (except to end
@@ -64,9 +64,7 @@ const WAKE: u64 = u64::MAX - 1;
 pub struct TargetOptions {
     /// Where to listen; without a secret a loopback address. Port 0 for any.
     pub listen: SocketAddr,
-    /// Geometry of the pages.
     pub layout: RegionLayout,
-    /// The pages section.
     pub pages: Window,
     /// The table section: one generation word a frame.
     pub table: Window,

@@ -42,7 +42,6 @@ pub(super) const TARGET_DEPTH: u32 = 2 * SLOTS;
 const SIGNAL_EACH: u32 = 16;
 /// Bytes that travel inside a work request, if the device can.
 pub(super) const INLINE_BYTES: u32 = 128;
-/// Bytes of a slot.
 const SLOT_BYTES: u64 = (HEAD_BYTES + MESSAGE_BYTES_MAX as usize) as u64;
 /// In the number of a work request: it is a receive.
 const RECEIVE: u64 = 1 << 31;

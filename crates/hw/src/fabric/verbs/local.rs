@@ -99,7 +99,7 @@ impl Locals {
             let address = memory.cast::<u8>().as_ptr() as u64;
             // SAFETY: the buffer is in the table; before it leaves that, `let_go` has waited for
             // the work that uses it, and `unpin` has ended this. The table's rules and
-            // `require_idle` keep everybody else away from pieces that are in use.
+            // `require_idle` keep all other code away from pieces that are in use.
             let region = unsafe { Region::of_memory(&self.domain, memory, address, rights) }?;
             self.pinned.insert(piece.buf.0, region);
         }

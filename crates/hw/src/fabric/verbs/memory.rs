@@ -116,7 +116,6 @@ impl Region {
         unsafe { self.raw.as_ref() }.rkey
     }
 
-    /// Length, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -137,7 +136,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: registered by us, ended once. It returns when the device no longer uses it.
         let code = unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) };
-        // If it could still be written, the memory must not be given to anybody else.
+        // If it could still be written, the memory must not be given away.
         if code != 0 {
             crate::log::abort(format_args!(
                 "a registered region could not be ended ({code}); the process ends"

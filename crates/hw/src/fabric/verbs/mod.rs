@@ -77,7 +77,6 @@ pub enum VerbsError {
     /// The kernel has no verbs.
     #[error("the kernel offers no verbs: modprobe ib_uverbs, or use another fabric")]
     NoKernel,
-    /// Not such a device.
     #[error(
         "no RDMA device {}; there are: {there:?}. Soft-RoCE makes one of any network card: \
          modprobe rdma_rxe, rdma link add rxe0 type rxe netdev eth0",

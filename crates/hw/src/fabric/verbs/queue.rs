@@ -40,7 +40,7 @@ pub enum Kind {
     Reliable,
     /// UC: WRITE, WRITE_IMM and SEND; what is lost is lost.
     Unreliable,
-    /// UD: SEND of at most a packet to anybody; without order.
+    /// UD: SEND of at most a packet to any peer; without order.
     Datagram,
 }
 
@@ -75,7 +75,6 @@ pub struct Address {
     pub number: u32,
     /// Number of its first packet.
     pub first_packet: u32,
-    /// Its largest packet, bytes.
     pub mtu_bytes: u32,
 }
 
@@ -84,36 +83,29 @@ pub struct Address {
 pub enum Operation<'a> {
     /// A message with four bytes beside it.
     Send {
-        /// The four bytes.
         imm: u32,
     },
     /// The same to the owner of a datagram queue pair.
     SendTo {
         to: &'a Peer,
-        /// The four bytes.
         imm: u32,
     },
     Write {
-        /// First byte.
         address: u64,
         key: u32,
     },
     /// The same, and a message of four bytes and no more.
     WriteImm {
-        /// First byte.
         address: u64,
         key: u32,
-        /// The four bytes.
         imm: u32,
     },
     Read {
-        /// First byte.
         address: u64,
         key: u32,
     },
     /// Compares and swaps a word there; the old one comes into the piece of 8 bytes.
     Cas {
-        /// The word.
         address: u64,
         key: u32,
         expected: u64,
@@ -121,7 +113,6 @@ pub enum Operation<'a> {
     },
     /// Adds to a word there, wrapping; the old one comes into the piece of 8 bytes.
     FetchAdd {
-        /// The word.
         address: u64,
         key: u32,
         n: u64,

@@ -271,7 +271,7 @@ impl Served {
             }
         } else if lane.has_failed() {
             let since = *self.failed_since.get_or_insert(service.now);
-            // Nobody asks for recovery.
+            // The initiator has not asked for recovery.
             if is_late(since) {
                 return Err(Broken::Silent { lease_ms });
             }

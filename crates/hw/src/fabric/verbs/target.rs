@@ -66,9 +66,7 @@ pub struct TargetOptions {
     /// What initiators have to prove that they have, and is proved to them; without it, only a
     /// loopback address may be listened at.
     pub secret: Option<Secret>,
-    /// Geometry of the pages.
     pub layout: RegionLayout,
-    /// The pages section.
     pub pages: Window,
     /// The table section: one generation word a frame.
     pub table: Window,

@@ -70,7 +70,8 @@ impl Served {
         Ok(Step::Again)
     }
 
-    /// Takes the initiator's hello, if it is whole. A stranger's first bytes are refused at once.
+    /// Takes the initiator's hello, if it is whole. The first bytes of another protocol are refused
+    /// at once.
     fn hello(&mut self) -> Result<Option<Hello>, Broken> {
         let filled = self.input.filled();
         let Ok((hello, _)) = Hello::read_from_prefix(filled) else {
