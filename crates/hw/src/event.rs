@@ -252,7 +252,7 @@ mod tests {
         [0, 1].into_iter().for_each(say);
         assert_eq!(seen(2), [(0, false), (1, false)]);
         assert_eq!(seen(0), []);
-        // 2 spoke before the others spoke again.
+        // 2 became ready before the others did again.
         [2, 1, 0].into_iter().for_each(say);
         assert_eq!(seen(3), [(2, false), (1, false), (0, false)]);
         [0, 1, 2, 0, 1].into_iter().for_each(hear);

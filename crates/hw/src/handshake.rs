@@ -19,7 +19,7 @@
 //! encrypts refuse one another, and so do ends of different versions.
 //!
 //! A target that has no secret answers a greeting by a refusal. One that has a secret and meets
-//! something else says so in the words of the connection's own protocol, which is its caller's.
+//! something else says so in the connection's own protocol, which is its caller's.
 //!
 //! Source: DESIGN §4; decisions 0035 and 0038.
 
@@ -297,7 +297,7 @@ const REASONS: [(u8, Failure); 6] = [
     (6, Failure::Distrust(Distrust::OtherVersion)),
 ];
 
-/// What a target says that takes no further connection, without having heard anything.
+/// What a target says that takes no further connection, before it has received anything.
 pub fn busy() -> Message {
     refusal(Failure::Busy)
 }

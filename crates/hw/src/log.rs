@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-/// Where a part of rackpool says something, if its owner wants to hear it otherwise.
+/// Where a part of rackpool reports something, for an owner that does not use the log.
 pub type Sink = dyn Fn(&'static Kind, fmt::Arguments<'_>) + Send + Sync;
 
 /// Logs what a person wants to know: `info!(source, "format", …)`.

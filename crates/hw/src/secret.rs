@@ -102,7 +102,7 @@ impl Secret {
         Ok(secret.encrypting(encrypts))
     }
 
-    /// Whether these bytes are the secret, in a time that does not tell how much of it they are.
+    /// Whether these bytes are the secret; compared in constant time.
     ///
     /// ```
     /// use rackpool_hw::secret::Secret;

@@ -85,8 +85,8 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Removes files that killed processes of this user left. What resists stays: it is in the way of
-/// nothing.
+/// Removes files that killed processes of this user left. What cannot be removed stays: it is in
+/// the way of nothing.
 fn sweep_files(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -224,7 +224,7 @@ fn is_left(directory: &Path) -> bool {
 
 /// Removes a directory that [`left`] named, if that is still so.
 fn remove_left(directory: &Path) {
-    // What resists stays: it is in the way of nothing.
+    // What cannot be removed stays: it is in the way of nothing.
     match lock_if_left(&directory.join(LOCK)) {
         Ok(Some(_held)) => drop(fs::remove_dir_all(directory)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_dir(directory)),

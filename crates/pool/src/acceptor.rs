@@ -20,7 +20,7 @@ use rackpool_hw::warn;
 pub(crate) struct Acceptor {
     listener: ControlListener,
     name: String,
-    /// What it was to be.
+    /// The name that was asked for.
     asked: String,
     token: u64,
     access: AccessList,
@@ -56,7 +56,7 @@ impl Acceptor {
         &self.name
     }
 
-    /// Where they would, if no other user had that name.
+    /// The name that was asked for; another one is served if another user has it.
     pub(crate) fn asked(&self) -> &str {
         &self.asked
     }
@@ -101,9 +101,9 @@ impl Acceptor {
     }
 }
 
-/// Tells a connection why it is not let in.
+/// Tells a connection why it is refused.
 pub(crate) fn refuse(conn: &ControlConn, why: Error) {
-    // One that is gone does not hear it.
+    // One that is gone does not get it.
     let _ = conn.send(&wire::encode_vec(&ControlReply::Refused(why)), &[]);
 }
 

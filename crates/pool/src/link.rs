@@ -319,8 +319,8 @@ impl MasterLink {
                 // It cannot fail: the socket was added when it was made.
                 let _ = epoll::delete(epoll, &socket.stream);
             }
-            // One that served for a while was a good one; a master that comes and goes is tried
-            // less often.
+            // After a connection that served for a while the backoff begins anew; else it grows, so
+            // that a master that comes and goes is tried less often.
             if socket.stage == Stage::Up && socket.since.elapsed() > CONNECT_TIMEOUT {
                 self.backoff_ms = MASTER_BACKOFF_MS_MIN;
             }
@@ -490,7 +490,7 @@ impl MasterLink {
             }
             Err(Error::NotLeader { leader }) => self.follow(leader),
             Err(error) => {
-                // The master speaks of the caller; our caller wants to hear of the master.
+                // The master's error names its caller; the error for our caller names the master.
                 self.refused = Some(match error {
                     Error::Version { found, supported, .. } => {
                         Error::Version { peer: self.peer(), found: supported, supported: found }

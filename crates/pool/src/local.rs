@@ -358,7 +358,7 @@ impl LocalLink {
         }
     }
 
-    /// Whether [`LocalLink::say`] would be heard, as far as is known without waiting: the last
+    /// Whether [`LocalLink::say`] would be taken, as far as is known without waiting: the last
     /// thing that was said is answered.
     pub(crate) fn is_heard(&mut self) -> bool {
         while self.aside.is_some() && matches!(self.pop_reply(), Some(Ok(_))) {}

@@ -3,9 +3,9 @@
 //!
 //! A guard shares a table with its handle and borrows nothing, so the handle reads and writes
 //! while it is held. Dropping the guard of a mapped rack puts its token into a word of the slot and
-//! rings the bell; over a fabric it is noted in the table, and the handle gives the lock back with
-//! its next call that sends anything. [`Handle::unlock`] gives it back at once and says how that
-//! went. Whatever way a handle ends, the daemon ends its locks with its session.
+//! rings the doorbell; over a fabric it is noted in the table, and the handle gives the lock back
+//! with its next call that sends anything. [`Handle::unlock`] gives it back at once and says how
+//! that went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts};

@@ -113,7 +113,7 @@ impl Doors {
     }
 
     pub(super) fn stats(&self) -> FabricStats {
-        // Relaxed: counters for the eye; each is whole by itself.
+        // Relaxed: counters for people; each is whole by itself.
         let value = |index: usize| self.stats[index].load(Ordering::Relaxed);
         FabricStats {
             ops: value(0),
@@ -159,7 +159,7 @@ impl Doors {
         Ok(())
     }
 
-    /// Tells of a new connection. Connections are accepted only while there is room for messages
+    /// Reports a new connection. Connections are accepted only while there is room for messages
     /// (see `is_congested`), which bounds the number of these events.
     pub(super) fn connected(&self, peer: PeerId) {
         let mut state = self.state();

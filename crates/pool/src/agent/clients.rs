@@ -91,7 +91,7 @@ impl Clients {
         }
     }
 
-    /// A connection without a slot has said something or closed.
+    /// A connection without a slot has sent something or closed.
     pub(super) fn on_pending(&mut self, token: u64, poller: &Poller) {
         let number = token - TOKEN_PENDING;
         let Some(pending) = self.pending.get_mut(&number) else { return };
@@ -234,7 +234,7 @@ impl Clients {
     fn left(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let kept = self.slots.get_mut(&slot)?;
         let session = kept.session;
-        // The daemon gives away what it hears of: nothing of it may be written back later.
+        // The daemon gives away what it is told of: nothing of it may be written back later.
         if let Err(error) = self.sections.settle(slot) {
             warn!("rackpool", "slot {slot} is kept until the agent is started again: {error}");
             if let Some(handle) = kept.handle.take() {

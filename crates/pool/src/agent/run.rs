@@ -28,7 +28,7 @@ const TOKEN_LINE: u64 = 4;
 const SLEEP: Duration = Duration::from_millis(100);
 /// Pause between two tries to reach the daemon.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often the daemon hears of this host.
+/// How often the daemon is told that this host is alive.
 const BEAT_NS: Nanos = LEASE_MS_DEFAULT * 1_000_000 / 4;
 /// How long one try may take, ms.
 const TRY_MS: u64 = 1_000;
@@ -46,7 +46,7 @@ pub(super) struct Agent {
     clients: Clients,
     /// Why the daemon was lost last.
     said: String,
-    /// When the daemon is to hear that this host is alive.
+    /// When the daemon is next told that this host is alive.
     beat_at: Nanos,
     metrics: Option<(Door<AgentSnapshot>, Endpoint)>,
 }

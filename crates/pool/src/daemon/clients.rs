@@ -160,7 +160,7 @@ impl Clients {
             let client = self.slots[slot as usize].as_ref();
             let reserved = client.is_some_and(|client| !client.is_connected());
             if client.is_some() {
-                // A guard may have been dropped while no daemon was there to hear the bell.
+                // A guard may have been dropped while no daemon was there to see the doorbell.
                 Self::take_releases(slot, engine, world);
             }
             if reserved && world.slot_word(slot, SlotWord::Left) != Some(0) {
@@ -208,7 +208,7 @@ impl Clients {
         });
     }
 
-    /// A pending connection has said something or closed.
+    /// A pending connection has sent something or closed.
     pub(super) fn on_pending(
         &mut self,
         token: u64,
@@ -249,7 +249,7 @@ impl Clients {
         }
     }
 
-    /// A user that was let in beside our own has half of the slots at most, so others can join.
+    /// A permitted user other than our own has half of the slots at most, so others can join.
     fn check_share(&self, user: u32) -> Result<()> {
         let held = self.slots.iter().flatten().filter(|client| client.user == Some(user)).count();
         let is_guest = user != self.access.own() && user != 0;
@@ -260,7 +260,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Finds or makes the slot of a client that says hello; `who` is asked for a new one.
+    /// Finds or makes the slot of a client that sends a hello; for a new one its process is looked
+    /// up.
     fn admit(
         &mut self,
         who: impl FnOnce(&AccessList) -> Result<(u64, u64)>,
@@ -555,7 +556,7 @@ fn of_host(host: u32, engine: &Daemon) -> Vec<(u32, SessionId, HostTag, HostProc
     known.collect()
 }
 
-/// The process at the other end of a control connection, for its session record, if it is let in.
+/// The process at the other end of a control connection, for its session record, if it may join.
 fn local_process(conn: &ControlConn, access: &AccessList) -> Result<(u64, u64)> {
     let peer = conn.peer_credentials().map_err(|e| Error::Denied { reason: e.to_string() })?;
     access.check(peer.uid, &())?;
@@ -596,12 +597,12 @@ fn rings(slot: &Window) -> Client {
 
 impl Client {
     /// Whether the client is of a host that no hardware keeps coherent with this one, so that its
-    /// bell is not heard: the daemon looks at its rings.
+    /// doorbell is not seen: the daemon looks at its rings.
     fn is_apart(&self) -> bool {
         !self.slot.is_coherent()
     }
 
-    /// Whether it has said something that was not taken yet.
+    /// Whether it has sent something that was not taken yet.
     fn has_spoken(&self) -> bool {
         self.requests.is_ready() || self.orders.as_ref().is_some_and(Consumer::is_ready)
     }

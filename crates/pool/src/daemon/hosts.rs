@@ -29,7 +29,7 @@ pub(super) struct Hosts {
 struct Host {
     name: String,
     tag: HostTag,
-    /// When it said something last.
+    /// When it last sent something.
     heard: Nanos,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Rack<'a> {
 }
 
 impl Hosts {
-    /// An agent, or an operator, said something; what it is answered, and which connection ends
-    /// because the agent has a new one.
+    /// An agent, or an operator, sent a message; the answer, and which connection ends because the
+    /// agent has a new one.
     pub(super) fn hear(
         &mut self,
         (peer, now): (PeerId, Nanos),
@@ -108,7 +108,7 @@ impl Hosts {
         (answer, replaced)
     }
 
-    /// A host has one agent; an earlier connection is over whether its end was heard of or not.
+    /// A host has one agent; an earlier connection is over whether its end was seen or not.
     fn leave_others(&mut self, name: &str) -> Option<PeerId> {
         let old = self.agents.iter().find(|(_, host)| host.name == name).map(|(peer, _)| *peer)?;
         self.agents.remove(&old);

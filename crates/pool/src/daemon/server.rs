@@ -1,6 +1,6 @@
 //! The poll loop of a daemon. One thread serves the rings of local clients, their control
 //! sockets, the messages of remote clients, and the master; it spins while there is work, then
-//! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
+//! yields, then sleeps in the poller until a client rings the doorbell or a socket is readable.
 
 use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
@@ -51,7 +51,7 @@ const RINGS_TURNS: u32 = 16;
 const SOCKETS_NS: u64 = 50_000;
 /// How long a daemon that is stopped goes on until its mover has ended, ns.
 const MOVER_END_NS: u64 = 500_000_000;
-/// Longest sleep, ns: a bell that a dying client did not ring is noticed by then.
+/// Longest sleep, ns: a doorbell that a dying client did not ring is noticed by then.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
 pub(super) struct Server {
@@ -197,7 +197,8 @@ impl Server {
         begun.map(|()| server)
     }
 
-    /// Clients of an earlier life first: they are known when the master hears of this one.
+    /// Clients of the daemon's earlier process first: they are known when the master learns of this
+    /// one.
     fn begin(&mut self) -> Result<()> {
         self.watch()?;
         self.clients.recover(&mut self.engine, &mut self.world, &self.poller)?;
@@ -529,7 +530,7 @@ impl Server {
         worked
     }
 
-    /// The agent of another host of the rack said something.
+    /// The agent of another host of the rack sent something.
     fn on_agent(&mut self, peer: PeerId, says: AgentRequest) {
         let Self { clients, engine, world, poller, .. } = self;
         let mut rack = Rack { clients, engine, world, poller };

@@ -129,7 +129,7 @@ impl Standby {
         Ok((!watched.is_empty()).then_some(Standby { watched, thread: None }))
     }
 
-    /// Begins to look; `own` is the process's own shard, which hears whether others are served.
+    /// Begins to look; `own` is the process's own shard, which is told whether others are served.
     pub(super) fn start(mut self, own: &Arc<Stop>) -> Result<Standby> {
         let own = Arc::clone(own);
         let (stop, stopped) = channel();

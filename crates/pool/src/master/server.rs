@@ -80,7 +80,7 @@ struct Connection {
 enum Trust {
     /// It has not proved the secret, or not said anything where none is asked.
     Proving(Handshake),
-    /// It speaks in frames without having proved anything: its first one is answered by a refusal.
+    /// It sends frames without having proved anything: its first one is answered by a refusal.
     Refused,
     /// It has proved the secret, or said something where none is asked.
     Given,
@@ -111,7 +111,7 @@ impl Connection {
                         return Progress::Failed(Failure::Strange);
                     }
                 }
-                // It is told in its own words.
+                // It is refused in its own protocol, by the answer to its first frame.
                 Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
                     self.trust = Trust::Refused;
                 }
@@ -474,7 +474,7 @@ impl Server {
             let request = match connection.reader.next(limit) {
                 Ok(None) => {
                     connection.reader.shrink();
-                    // The last word of a proof.
+                    // The last message of a proof.
                     if connection.writer.waiting_bytes() > 0 {
                         self.pending.insert(token);
                     }
@@ -500,7 +500,7 @@ impl Server {
         }
     }
 
-    /// Ends a connection that did not prove the secret, once it has heard why.
+    /// Ends a connection that did not prove the secret, once it has been told why.
     fn refuse(&mut self, token: u64, why: Failure) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
         let from = peer_of(&connection.stream);

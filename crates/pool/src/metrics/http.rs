@@ -371,8 +371,7 @@ impl Site {
         }
     }
 
-    /// Whether a request brings the token, if there is one; in a time that does not tell how much
-    /// of it is right.
+    /// Whether a request has the token, if there is one; compared in constant time.
     fn may_read(&self, request: &httparse::Request<'_, '_>) -> bool {
         let Some(token) = &self.token else { return true };
         let mut fields = request.headers.iter();

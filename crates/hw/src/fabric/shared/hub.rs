@@ -362,7 +362,7 @@ impl State {
         let Some(line) = self.lines.get(&channel.line) else { return };
         let (is_up, is_last) = (line.is_up, line.channels.is_empty());
         if is_up {
-            // Behind all that came over the channel, so that the target's daemon hears of the end
+            // Behind all that came over the channel, so that the target's daemon learns of the end
             // when nothing of it can be executed any more.
             let message = RemoteRequest::Ended;
             let message = wire::encode_vec(&Routed { channel: channel.number, message });

@@ -214,7 +214,7 @@ impl Endpoint {
         news.events
     }
 
-    /// Sleeps until there are news, the watch is handed over, or the time is over.
+    /// Sleeps until there are events, the watch is handed over, or the time is over.
     fn sleep(&mut self, now: Nanos, deadline: Nanos) {
         let mut state = self.hub.lock();
         state.drive(now);

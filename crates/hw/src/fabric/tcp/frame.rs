@@ -58,7 +58,7 @@ pub enum HelloStatus {
     Ok = 0,
     /// All connections of the target are taken.
     Busy = 1,
-    /// The target speaks another version, which it says.
+    /// The target has another version, which it names.
     Version = 2,
     /// The target asks for a proof of the pool's secret first ([`crate::handshake`]).
     Secret = 3,

@@ -64,7 +64,7 @@ pub struct EndpointOptions {
     /// What is proved to targets, and they have to prove; without it, only loopback addresses can
     /// be connected to.
     pub secret: Option<Secret>,
-    /// What executes CAS and FAA: the device or the target's thread.
+    /// What executes CAS and FAA: the device or the target's processor.
     pub atomics: Atomics,
     pub log: Log,
 }

@@ -294,7 +294,7 @@ impl<T> Lane<T> {
         Ok(fits)
     }
 
-    /// Posts free slots, of which the batch may speak, and then the batch under one doorbell.
+    /// Posts free slots, which the batch may announce, and then the batch under one doorbell.
     pub(super) fn ring(&mut self) -> Result<(), VerbsError> {
         self.post_receives()?;
         self.since_signalled = 0;
