@@ -58,9 +58,9 @@ impl RecordLayer {
         Ok(input.get(HEAD_BYTES..HEAD_BYTES + bytes))
     }
 
-    /// Decrypts what [`RecordLayer::next`] found into `to`, which is at least as long: snow opens it
-    /// there, tag and all. Answers how many bytes it holds. Errors: `EBADMSG` if the other end did
-    /// not encrypt it, as the next one; `to` then holds zeros.
+    /// Decrypts what [`RecordLayer::next`] found into `to`, which is at least as long: snow opens
+    /// it there, tag and all. Answers how many bytes it holds. Errors: `EBADMSG` if the other end
+    /// did not encrypt it, as the next one; `to` then holds zeros.
     pub(super) fn decrypt(&mut self, body: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
         assert!(to.len() >= body.len(), "{} bytes do not fit into {}", body.len(), to.len());
         let Ok(bytes) = self.noise.read_message(body, to) else {

@@ -1,8 +1,7 @@
 //! What a window offers to a program that keeps much private data in one: memory of this process
 //! alone on huge pages, comparison with private bytes without a copy, and copies to the end of a
-//! vector without zeroing it first. See `window.rs`.
-//!
-//! And memory that processes share without a file's name. Called by the key-value cache.
+//! vector without zeroing it first; and memory that processes share without a file's name. See
+//! `window.rs`. Called by the key-value cache.
 
 use super::mapped::{Owner, Window};
 use super::{Access, MapOptions};
@@ -126,8 +125,7 @@ impl Window {
     }
 
     /// A window of zeroed memory that is taken at once, and the descriptor by which other processes
-    /// map it: memory without a file's name and with a sealed length. `name` is what the system's
-    /// lists show.
+    /// map it: memory without a file's name and with a sealed length. The system shows `name`.
     ///
     /// # Errors
     /// What the system says: above all, that there is not so much memory.
