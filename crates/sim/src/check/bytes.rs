@@ -34,7 +34,6 @@ pub struct WriteId(u64);
 /// How an access was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No page is there.
     NotMapped,
     /// The page was on a region that is gone.
     Lost,

@@ -20,7 +20,6 @@ use rackpool_core::wire::DaemonStats;
 pub struct FrameAudit {
     pub frame: u32,
     pub state: FrameState,
-    /// The page in it.
     pub page: u64,
     /// Its generation in the private section.
     pub generation: u64,
@@ -55,7 +54,6 @@ pub struct RackAudit {
 /// A page as the master knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeAudit {
-    /// The page.
     pub page: u64,
     pub rack: u16,
     pub frame: u32,

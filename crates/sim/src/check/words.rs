@@ -30,13 +30,11 @@ pub enum WordOp {
         /// What has to be there.
         expected: u64,
         new: u64,
-        /// The value before.
         old: Option<u64>,
     },
     /// Adds, wrapping; the value before.
     FetchAdd {
         add: u64,
-        /// The value before.
         old: Option<u64>,
     },
 }

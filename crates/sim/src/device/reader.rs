@@ -15,7 +15,6 @@ pub struct Parameter {
     pub group: String,
     pub key: String,
     pub value: f64,
-    /// Its unit.
     pub unit: String,
     pub source: String,
 }

@@ -78,7 +78,6 @@ impl Memory {
         self.id
     }
 
-    /// Its length, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

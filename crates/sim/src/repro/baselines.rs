@@ -45,7 +45,6 @@ const DATA_AT: u64 = CREDITS * SLOT_BYTES;
 /// Pages of the home with data, and places of each, as many as the simulated racks have.
 pub const PAGES: u64 = 64;
 pub const PLACES_PER_PAGE: u64 = 64;
-/// Bytes of a page.
 const PAGE_BYTES: u64 = 2 << 20;
 /// More receives than there are datagrams.
 const RECEIVES: u32 = u32::MAX / 2;

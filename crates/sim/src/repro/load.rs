@@ -41,7 +41,6 @@ pub struct Load {
     pub operations: u64,
     /// How other racks are reached.
     pub path: Path,
-    /// Bytes of an item.
     pub item_bytes: u64,
     /// Pages of each rack with items.
     pub pages: u64,

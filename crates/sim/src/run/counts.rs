@@ -42,7 +42,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts `count` times `name`.
     pub fn add(&mut self, group: Group, name: &'static str, count: u64) {
         self.add_result(group, name, "", count);
     }

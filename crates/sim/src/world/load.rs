@@ -31,7 +31,6 @@ pub struct Load {
     pub remote_ppm: u32,
     /// Accesses whose page is forgotten first, parts per million.
     pub first_touch_ppm: u32,
-    /// Writes, parts per million.
     pub write_ppm: u32,
 }
 

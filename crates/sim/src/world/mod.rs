@@ -93,7 +93,6 @@ pub struct Cluster {
     pub request_timeout: Ps,
     /// How long a session outlives its connection, ms.
     pub session_grace_ms: u64,
-    /// Leases, ms.
     pub lease_ms: u64,
     pub policy: Policy,
     /// How the daemons decide where pages live.

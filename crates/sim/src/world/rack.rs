@@ -30,7 +30,6 @@ pub struct Region {
     pub is_formatted: bool,
     pub private: Rc<Memory>,
     pub table: Rc<Memory>,
-    /// Pages section.
     pub pages: Rc<Memory>,
     pub slots: Vec<Option<Rc<Memory>>>,
 }

@@ -156,7 +156,6 @@ impl<'a> TableMem<'a> {
         block_on(self.handle.read(addr, to))
     }
 
-    /// Writes `from` at `addr`.
     pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         block_on(self.handle.write(addr, from))
     }
@@ -197,13 +196,11 @@ impl<'a> TableMem<'a> {
         self.handle.begin_change();
     }
 
-    /// Ends what [`TableMem::begin_change`] began.
     pub fn end_change(&mut self) {
         self.model().change_ends(self.handle.ctx.id);
         self.handle.end_change();
     }
 
-    /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.handle.page_bytes()
     }

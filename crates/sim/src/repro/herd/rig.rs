@@ -278,7 +278,6 @@ pub struct Work<'a> {
     pub id: u64,
     /// Which area of the buffer.
     pub area: u64,
-    /// Bytes to move.
     pub bytes: u64,
     /// What is stored there first.
     pub payload: &'a [u8],
@@ -290,7 +289,6 @@ pub fn address(offset: u64) -> RemoteAddr {
     RemoteAddr { offset, key: Generation(1) }
 }
 
-/// A message's bytes.
 pub fn message_of(event: &FabricEvent, kind: Connection) -> &[u8] {
     let FabricEvent::Received { message, .. } = event else { panic!("no message: {event:?}") };
     match kind {

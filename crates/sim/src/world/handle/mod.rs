@@ -163,7 +163,6 @@ impl SimHandle {
         self.rack
     }
 
-    /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.client.geometry().page_bytes()
     }
@@ -223,7 +222,6 @@ impl SimHandle {
         self.transfer(Access::Read, &pieces, Local::Into(to)).await
     }
 
-    /// Writes `from` at `addr`.
     pub async fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if self.client.write_warm(addr, from).is_ok() {
@@ -321,7 +319,6 @@ impl SimHandle {
         self.client.begin_change();
     }
 
-    /// Ends what [`SimHandle::begin_change`] began.
     pub fn end_change(&mut self) {
         self.client.end_change();
     }

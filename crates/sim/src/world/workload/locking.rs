@@ -8,7 +8,6 @@ use rackpool_core::client::LockRange;
 use rackpool_core::{Error, GAddr};
 use std::collections::BTreeMap;
 
-/// Bytes of a line.
 const LINE_BYTES: u64 = 64;
 
 /// A lock that a client has.

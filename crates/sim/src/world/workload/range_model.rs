@@ -12,9 +12,7 @@ use rackpool_core::RackId;
 use rackpool_core::client::LockRange;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a line.
 pub(super) const LINE_BYTES: u64 = 64;
-/// Words of a line.
 pub(super) const WORDS: usize = 8;
 
 /// A lock that a client was given.
@@ -77,7 +75,6 @@ impl Hold {
 /// Which client has which first line under which token: regions count for themselves.
 pub(super) type Key = (ProcessId, u64, u64);
 
-/// One line.
 #[derive(Clone, Debug)]
 struct Line {
     /// What each word may be when the grant with this token begins.

@@ -114,7 +114,6 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// As a byte.
     pub fn encode(self) -> u8 {
         let kind = if self.is_stored { 0x80 } else { 0x40 };
         kind | self.lane & (LANES_MAX - 1)

@@ -113,7 +113,6 @@ impl KeyTable {
         matches!(self.kind, Kind::Hopscotch { is_inline: true, .. })
     }
 
-    /// Bytes of an entry.
     fn entry_bytes(&self) -> u64 {
         match self.kind {
             Kind::Cuckoo { .. } => PILAF_BUCKET_BYTES,
