@@ -2,8 +2,9 @@
 //! words of the command line. Out: running children that are gone when their owner is dropped,
 //! and so are their files.
 //!
-//! A child ends when its standard input ends, so it ends with us even if we are killed. A drop of a
-//! [`Cluster`] waits for its children; what does not end by itself is killed and reaped.
+//! A child ends when its standard input ends, so it ends with us even if we are killed. A
+//! [`Cluster`] that is dropped waits for its children; what does not end by itself is killed and
+//! reaped.
 //!
 //! Ownership rule: [`Residue`] is made before the first child and dropped after the last one.
 

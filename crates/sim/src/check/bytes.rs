@@ -3,10 +3,10 @@
 //! that nothing explains.
 //!
 //! Rules (docs/semantics.md): memory is zero when it is handed out; an acknowledged write is seen
-//! by every read that is called later; a write under way, or one whose outcome is unknown, may be
-//! seen or not, and may land again until it is over; a byte that somebody saw is there for
-//! everybody after that; accesses of exactly 1, 2, 4 or 8 aligned bytes are one piece, others tear
-//! at any byte; freed pages are an error for ever, freed objects hold anything.
+//! by every read that is called later; a write under way, or one with an unknown outcome, may be
+//! seen or not, and may land again until it is over; a byte that one client saw is there for all
+//! after that; accesses of exactly 1, 2, 4 or 8 aligned bytes are one piece, others tear at any
+//! byte; freed pages are an error for ever, freed objects hold anything.
 //!
 //! A store that waits in a store buffer is acknowledged to its own client before it is visible to
 //! the others, so [`Bytes::write_done`] takes both times. Words under atomics belong to
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 pub(super) const CHECKER: &str = "bytes";
 
-/// Whoever shares one store buffer: a client.
+/// What shares one store buffer: a client.
 pub type ClientId = u32;
 
 /// A write that was called.
@@ -42,9 +42,9 @@ pub enum Refusal {
 /// What an allocation is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Whole pages, whose ids are never used again.
+    /// Whole pages; their ids are never used again.
     Pages,
-    /// An object in a slab page, whose address is handed out again.
+    /// An object in a slab page; its address is handed out again.
     Object,
 }
 
@@ -129,7 +129,7 @@ impl Bytes {
         self.looked
     }
 
-    /// Every allocation that lives or may, whose memory is not gone, by address.
+    /// Every allocation that lives or may, if its memory is not gone, by address.
     pub fn live(&self) -> impl Iterator<Item = Live> + '_ {
         let live = |(addr, allocation): (&u64, &Allocation)| {
             let perhaps_freed = match allocation.life {
@@ -143,7 +143,8 @@ impl Bytes {
         self.allocations.iter().filter_map(live)
     }
 
-    /// Memory was handed out. It must be nobody else's; of whole pages, nobody's ever.
+    /// Memory was handed out. No other allocation may have it; of whole pages, none may ever have
+    /// had it.
     pub fn allocated(
         &mut self,
         addr: u64,

@@ -159,7 +159,7 @@ groups! {
         out_datagram: Rate,
         /// Atomics sent.
         out_atomic: Rate,
-        /// WRITEs and SENDs sent whose payload the card fetches, if that is slower.
+        /// WRITEs and SENDs sent with a payload that the card fetches, if that is slower.
         out_fetched: Rate,
         /// READ requests served, up to 64 bytes.
         in_read: Rate,
@@ -182,7 +182,7 @@ groups! {
         send_delay: Ps,
         /// From a packet's last bit to its effect or completion, without waiting and without DMA.
         receive_delay: Ps,
-        /// Connections whose state the card holds.
+        /// Connections that the card holds the state of.
         qp_cache: Count,
         /// What a connection that is not held adds when a request is sent.
         qp_miss_out: Ps,

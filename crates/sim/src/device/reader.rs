@@ -1,5 +1,5 @@
 //! Reads the tables of a profile file and knows the line of everything in it. Each number is
-//! `{ value = 93, unit = "ns", source = "where it comes from" }`. A key that nobody asked for is
+//! `{ value = 93, unit = "ns", source = "where it comes from" }`. A key that was not asked for is
 //! an error, so that a misspelt one cannot be overlooked.
 
 use super::profile::ProfileError;

@@ -29,7 +29,7 @@ pub struct Load {
     pub access_bytes: u64,
     /// Accesses to partner racks, parts per million.
     pub remote_ppm: u32,
-    /// Accesses whose page is forgotten first, parts per million.
+    /// Accesses that forget their page first, parts per million.
     pub first_touch_ppm: u32,
     pub write_ppm: u32,
 }

@@ -187,7 +187,7 @@ impl Cluster {
         fails
     }
 
-    /// A session that nobody had.
+    /// A session that no client had.
     pub fn new_session(&self) -> SessionId {
         self.sessions.set(self.sessions.get() + 1);
         SessionId(self.sessions.get())

@@ -319,7 +319,7 @@ pub fn value_of(key: u64, version: u64, bytes: u64) -> Vec<u8> {
     value
 }
 
-/// Whether it is a value of that key, of any version; whoever has less than 8 bytes has one.
+/// Whether it is a value of that key, of any version; fewer than 8 bytes always are one.
 pub fn is_value(key: u64, value: &[u8]) -> bool {
     let Some(version) = value.first_chunk::<8>() else { return true };
     let version = u64::from_le_bytes(*version);
