@@ -38,6 +38,7 @@ pub enum StoredError {
     #[error("{path}: {source}")]
     Config {
         path: PathBuf,
+        /// Why not.
         source: ConfigError,
     },
     #[error("{path}: fails again: {checker}: {text}; replay: {command}")]

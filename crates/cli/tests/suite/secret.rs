@@ -100,7 +100,7 @@ struct Pool {
     daemons: Vec<Server>,
     master: Server,
     listen: String,
-    /// Files with the pool's secret, another one, one that everybody may read, and the pool's where
+    /// Files with the pool's secret, another one, one that all users may read, and the pool's where
     /// what travels is encrypted, or not if it is.
     files: [String; 4],
     regions: Regions,

@@ -5,8 +5,8 @@
 //! Rules (docs/semantics.md): memory is zero when it is handed out; an acknowledged write is seen
 //! by every read that is called later; a write under way, or one with an unknown outcome, may be
 //! seen or not, and may land again until it is over; a byte that one client saw is there for all
-//! after that; accesses of exactly 1, 2, 4 or 8 aligned bytes are one piece, others tear at any
-//! byte; freed pages are an error for ever, freed objects hold anything.
+//! clients after that; accesses of exactly 1, 2, 4 or 8 aligned bytes are one piece, others tear at
+//! any byte; freed pages are an error for ever, freed objects hold anything.
 //!
 //! A store that waits in a store buffer is acknowledged to its own client before it is visible to
 //! the others, so [`Bytes::write_done`] takes both times. Words under atomics belong to
@@ -55,7 +55,7 @@ pub(super) struct Write {
     called: Ps,
     /// When its own client was told that it is done.
     acknowledged: Option<Ps>,
-    /// When it was done for everybody, so that nothing of it can land later.
+    /// When it was done for all clients, so that nothing of it can land later.
     over: Option<Ps>,
     /// Whether it is one access.
     pub(super) single: bool,
@@ -247,7 +247,7 @@ impl Bytes {
         Ok(id)
     }
 
-    /// The write was acknowledged to its client, and was visible to everybody from `visible` on
+    /// The write was acknowledged to its client, and was visible to all clients from `visible` on
     /// (the same moment, unless it waited in a store buffer).
     pub fn write_done(&mut self, id: WriteId, acknowledged: Ps, visible: Ps) {
         if let Some(write) = self.writes.get_mut(&id) {
@@ -262,7 +262,7 @@ impl Bytes {
         }
     }
 
-    /// A buffered write became visible to everybody.
+    /// A buffered write became visible to all clients.
     pub fn write_visible(&mut self, id: WriteId, visible: Ps) {
         if let Some(write) = self.writes.get_mut(&id) {
             write.over = Some(visible);
@@ -417,7 +417,7 @@ fn release(writes: &mut Writes, words: &[WriteId]) {
     }
 }
 
-/// Whether an access is one piece for everybody.
+/// Whether an access is one piece for all clients.
 fn is_single(addr: u64, bytes: usize) -> bool {
     matches!(bytes, 1 | 2 | 4 | 8) && addr.is_multiple_of(bytes as u64)
 }

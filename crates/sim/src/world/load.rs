@@ -121,7 +121,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Builds the cluster, allocates pages and connects everybody.
+    /// Builds the cluster, allocates pages and connects all clients.
     pub fn new(profile: &Profile, shape: Shape, load: Load) -> Result<Prepared, String> {
         let mut world = World::new(profile, shape);
         let racks = shape.racks as usize;

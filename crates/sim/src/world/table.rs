@@ -344,7 +344,7 @@ impl TableModel {
         self.changes.borrow_mut().remove(&client);
     }
 
-    /// A client died; the allocations that it may have been given without anybody knowing.
+    /// A client died; the allocations that it may have been given, though no client knows.
     pub(super) fn on_killed(&self, client: ProcessId, at: Ps) -> u64 {
         self.leaves(client);
         let Some(call) = self.under_way.borrow().get(&client).copied() else { return 0 };

@@ -362,7 +362,7 @@ impl Worker {
     async fn end_as(&self, name: &'static str, code: &'static str) {
         // No operation begins and ends in one moment.
         self.ctx.sleep(Ps::ns(1)).await;
-        // What was stored is in memory before anybody learns that it was.
+        // What was stored is in memory before any client learns that it was.
         self.ctx.cpu.drain();
         self.scene.model.under_way.borrow_mut().remove(&self.ctx.id);
         self.scene.count_operation(name, code);

@@ -259,6 +259,6 @@ impl Server {
 }
 
 impl Server {
-    /// For whom its processor time counts.
+    /// The kind of process that its processor time counts for.
     pub const WHO: Who = Who::Server;
 }

@@ -229,7 +229,7 @@ impl Loop {
         let mut processes = self.kernel.processes.borrow_mut();
         let process = &mut processes[id.0 as usize];
         if process.status == Status::Dead {
-            // Killed by itself or by whom it called; `settle` ends it.
+            // Killed by itself or by the process that it called; `settle` ends it.
             return;
         }
         match status {

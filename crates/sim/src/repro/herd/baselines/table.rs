@@ -87,7 +87,7 @@ enum Kind {
     Hopscotch { slots: u64, is_inline: bool },
 }
 
-/// The sizes of a table, by which everybody finds keys in it; its bytes are elsewhere.
+/// The sizes of a table, by which all processes find keys in it; its bytes are elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTable {
     kind: Kind,
