@@ -78,7 +78,7 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) {
 impl Server {
     fn open(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) -> Result<Server> {
         if !rack.region.borrow().is_formatted {
-            // A daemon that dies while it makes its region leaves nothing that another process opens.
+            // A daemon that dies while it makes its region leaves nothing that others open.
             rack.make_region();
         }
         let mut world = RackWorld::new(&rack, &ctx);
