@@ -21,7 +21,7 @@ pub(crate) struct Populator {
     /// Where the first one lies.
     at: u64,
     count: u32,
-    /// The first ones, whose memory was taken.
+    /// The first ones, which have their memory.
     taken: AtomicU32,
 }
 

@@ -118,7 +118,7 @@ impl Table {
     }
 
     /// Tells of every allocation that belongs to the table: address and bytes. For audits; exact
-    /// only if nobody changes the table meanwhile.
+    /// only if no client changes the table meanwhile.
     pub fn for_each_allocation<W: Words>(
         &mut self,
         mem: &mut W,
@@ -162,8 +162,8 @@ impl Table {
         Ok(())
     }
 
-    /// Takes the table's name away and frees all of its memory. Nobody else may use the table any
-    /// more: a handle that still does would read and write memory that belongs to others.
+    /// Takes the table's name away and frees all of its memory. No other client may use the table
+    /// any more: a handle that still does would read and write memory that belongs to others.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the name is another table's by now. After any other error the change
