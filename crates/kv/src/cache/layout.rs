@@ -316,7 +316,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The options that their words hold.
+    /// The header options of the words that these fields need.
     pub fn options(&self) -> u64 {
         let has_extra = self.flags > 0xffff || self.access_s.is_some();
         let option = |on: bool, option: u64| if on { option } else { 0 };

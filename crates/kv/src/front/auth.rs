@@ -1,5 +1,5 @@
-//! Who may use the server: passwords compared in constant time, memcached's file of users, and its
-//! way to say a password (`set anything 0 0 LENGTH`, then `user password` as the value).
+//! Authentication: passwords compared in constant time, memcached's file of users, and its way to
+//! say a password (`set anything 0 0 LENGTH`, then `user password` as the value).
 
 use super::bytes::unsigned32;
 use super::http;
@@ -28,7 +28,7 @@ const TOKEN_BYTES_MAX: u32 = 2048;
 /// Longest file of passwords or with a key, bytes.
 const FILE_BYTES_MAX: usize = 256 << 10;
 
-/// The text of a file that holds what nobody else may know, under the rule of a pool's secret.
+/// The text of a file that holds a secret, under the rule of a pool's secret.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Config`].

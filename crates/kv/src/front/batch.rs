@@ -43,7 +43,6 @@ impl LookupBatch {
         self.keys.len()
     }
 
-    /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

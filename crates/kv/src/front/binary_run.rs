@@ -37,7 +37,6 @@ pub enum Opcode {
     Stat,
     /// Passwords in a form that is not offered.
     Sasl,
-    /// Not known.
     Unknown,
 }
 

@@ -1,5 +1,6 @@
-//! Who is connected by RESP, for `CLIENT LIST`. A client is written down when it comes and when it
-//! says something about itself, and struck off when it goes, so that no other command pays for it.
+//! The clients connected by RESP, for `CLIENT LIST`. A client is entered when it connects and when
+//! it says something about itself, and removed when it leaves, so that no other command pays for
+//! it.
 
 use super::redis::ClientInfo;
 use super::resp::Version;

@@ -41,9 +41,9 @@ pub struct Connection {
     /// Answers that the socket did not take yet.
     output: Output,
     channel: Channel,
-    /// Whether the socket may hold something that nobody will be told of again.
+    /// Whether the socket may hold input that will not be reported again.
     has_left: bool,
-    /// Once everything is said: bytes that its client may still send, which nobody hears.
+    /// Once everything is said: bytes that its client may still send; they are discarded.
     lingering: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
@@ -198,7 +198,7 @@ impl Connection {
             // The socket took no more, so it tells when it does.
             (true, _) => NextInterest::Wait(Interest::Edges),
             (false, true) => self.half_close(),
-            // Nobody says again that it has come: the socket, which takes answers, wakes us.
+            // The input will not be reported again: the socket, which takes answers, wakes us.
             (false, false) if self.channel.has_input() || self.has_more() => {
                 NextInterest::Wait(Interest::Write)
             }
@@ -344,7 +344,7 @@ impl Connection {
         let failed = core.out.take_failed();
         core.add(Count::TierFailed, failed);
         if sent.is_err() {
-            // The client is gone: nobody will read the answers.
+            // The client is gone: its answers will not be read.
             core.out.clear();
             self.session.close();
         }

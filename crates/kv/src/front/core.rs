@@ -45,7 +45,7 @@ pub struct Settings {
     /// A client that takes nothing of its answers, or sends nothing of a value that it began, for
     /// so long is disconnected, milliseconds.
     pub stall_ms: u64,
-    /// Such a time for clients whose answers keep too much of the cache's memory, milliseconds.
+    /// Such a time for clients with answers that keep too much of the cache's memory, milliseconds.
     pub kept_stall_ms: u64,
     /// Such a time for the handshake of TLS and the password together, milliseconds.
     pub handshake_ms: u64,
@@ -63,7 +63,6 @@ pub struct Settings {
     pub users: Vec<(String, String)>,
     /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
     pub memory_bytes: u64,
-    /// Longest value, bytes.
     pub value_bytes_max: u64,
     /// The name of the eviction policy.
     pub policy: String,
@@ -101,7 +100,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What connections may make a server hold whose cache has so much memory.
+    /// What connections may make a server hold, for a cache with so much memory.
     pub fn held_bytes_for(memory_bytes: u64) -> u64 {
         (memory_bytes / HELD_SHARE).clamp(HELD_BYTES_MIN, HELD_BYTES_MAX)
     }
@@ -139,7 +138,7 @@ pub struct Shared {
     /// Bytes that all connections make the server hold, beside the cache's.
     pub held_bytes: AtomicU64,
     pub stopping: AtomicBool,
-    /// Why, if nobody wanted it to.
+    /// Why, if it was not stopped on purpose.
     pub failure: Mutex<Option<(&'static str, String)>>,
     /// What HERD's listener counts, if it is open.
     pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
@@ -247,7 +246,7 @@ impl Shared {
 
     /// Empties the cache if that was ordered for now or earlier; whether it was.
     pub fn flush_if_due(&self, now: Millis) -> bool {
-        // Relaxed: whoever sees the order late flushes late, by one wake-up.
+        // Relaxed: a thread that sees the order late flushes late, by one wake-up.
         let due = self.flush_at.load(Ordering::Relaxed);
         if due != 0 && has_passed(due, Times { now, wall: self.wall(now) }) {
             // Relaxed: only one thread takes the order; the cache has locks of its own.
@@ -268,9 +267,8 @@ pub struct Core {
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
-    /// Answers to the client whose commands run.
+    /// Answers to the client of the running commands.
     pub out: Output,
-    /// Words of its command.
     pub args: Args,
     /// Look-ups that wait for others to be done with them.
     pub batch: LookupBatch,
@@ -282,7 +280,7 @@ pub struct Core {
     pub tidies_all: bool,
     /// Where the command that ran goes on in a later turn of its connection, and how.
     pub unfinished: Option<(ResumePoint, Resume)>,
-    /// The clock of the read whose commands run.
+    /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What a server counts. Each thread has counters of its own, which only it changes; everybody may
+//! What a server counts. Each thread has counters of its own, which only it changes; any thread may
 //! read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,6 @@ pub enum Count {
     /// Keys looked up by memcached's commands.
     CmdGet,
     GetHits,
-    /// Not found.
     GetMisses,
     /// Values that memcached's commands brought.
     CmdSet,
@@ -20,13 +19,10 @@ pub enum Count {
     /// For items that were not.
     TouchMisses,
     DeleteHits,
-    /// Names without an item.
     DeleteMisses,
     IncrHits,
-    /// Without a number.
     IncrMisses,
     DecrHits,
-    /// Without a number.
     DecrMisses,
     CasHits,
     /// Conditions without an item.
@@ -46,9 +42,7 @@ pub enum Count {
     KeyHits,
     /// Keys not found by RESP's commands.
     KeyMisses,
-    /// Bytes received.
     BytesRead,
-    /// Bytes sent.
     BytesWritten,
     Accepted,
     Closed,

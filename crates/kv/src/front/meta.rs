@@ -71,7 +71,7 @@ pub struct MetaCommand<'a> {
     pub exptime: Option<i32>,
     /// `N`: make the item if it is not there, with this expiry.
     pub vivify: Option<i32>,
-    /// `R`: who sees less time left than this may fetch anew.
+    /// `R`: a client that sees less time left than this may fetch anew.
     pub recache: Option<i32>,
     /// `F`: the client's flags.
     pub flags: u32,
@@ -176,7 +176,7 @@ impl<'a> MetaCommand<'a> {
     }
 }
 
-/// The command of a line whose first word is `m` and `kind`.
+/// The command of a line with the first word `m` and `kind`.
 pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     let words = line.words();
     let kind = match kind {

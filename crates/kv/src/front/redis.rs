@@ -34,7 +34,6 @@ pub struct RespCall<'c> {
     pub client: &'c mut ClientInfo,
     /// Where the words lie.
     pub input: &'c [u8],
-    /// The words.
     pub args: &'c Args,
 }
 
@@ -70,7 +69,6 @@ pub struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// At word `index`.
     pub fn at(index: u64) -> Self {
         Self { index, ..Self::default() }
     }

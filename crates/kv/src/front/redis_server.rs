@@ -13,7 +13,7 @@ use super::resp::{
 };
 use super::stats;
 
-/// What we answer to those who ask for Redis's version: tools compare numbers.
+/// What we answer when asked for Redis's version: tools compare numbers.
 pub const VERSION: &str = "7.0.15";
 /// The only user there is.
 const USER: &[u8] = b"default";
@@ -241,7 +241,7 @@ fn client_list(call: &mut RespCall<'_>) -> CommandResult {
     client_list_ids(call, ResumePoint::at(3))
 }
 
-/// Tells of the clients whose numbers are no lower than the part's.
+/// Lists the clients with numbers no lower than the part's.
 fn client_list_all(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     loop {
         let shared = &call.core.shared;

@@ -118,7 +118,7 @@ pub fn set(call: &mut RespCall<'_>) -> CommandResult {
     set_with(call, key, StoreValue::Bytes(value), extra)
 }
 
-/// `SET` whose value was streamed; the words are those behind it.
+/// `SET` with a streamed value; the words are those behind it.
 pub fn set_streamed(call: &mut RespCall<'_>, writer: Writer) -> CommandResult {
     let extra = extra(call, 0, true)?;
     let key = writer.key().to_vec();
@@ -360,7 +360,6 @@ pub fn decrby(call: &mut RespCall<'_>) -> CommandResult {
     count(call, by)
 }
 
-/// Longest number, bytes.
 const NUMBER_BYTES_MAX: u64 = 20;
 
 fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {

@@ -45,7 +45,7 @@ pub enum Violation {
     /// A line without an end.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
-    /// A line of HTTP: whoever sent it may not know that it did.
+    /// A line of HTTP: its sender may not know that it sent it.
     #[error("Protocol error: this is no HTTP server")]
     Http,
     /// A quote that is not closed, or closed within a word.
@@ -57,7 +57,7 @@ pub enum Violation {
     /// The number of words is none, or too large.
     #[error("Protocol error: invalid multibulk length")]
     Count,
-    /// More words than somebody unknown may send.
+    /// More words than a client may send before it authenticates.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
     /// The length of a word without an end.
@@ -69,7 +69,7 @@ pub enum Violation {
     /// The length of a word is none, or too large.
     #[error("Protocol error: invalid bulk length")]
     Length,
-    /// A longer word than somebody unknown may send.
+    /// A longer word than a client may send before it authenticates.
     #[error("Protocol error: unauthenticated bulk length")]
     UnknownLength,
 }
@@ -83,7 +83,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For a client that may do what it wants (`known`), or that has to say who it is first.
+    /// For a client that may do what it wants (`known`), or that has to authenticate first.
     pub fn new(known: bool) -> Self {
         Self { args: RESP_ARGS_MAX, bulk: RESP_BULK_BYTES_MAX, known }
     }
@@ -99,7 +99,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// How many words.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -124,7 +123,6 @@ impl Args {
         (!self.inline).then(|| self.spans[index])
     }
 
-    /// All words.
     pub fn words<'a>(&'a self, input: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + 'a {
         (0..self.len()).map(move |index| self.get(input, index))
     }
@@ -568,8 +566,8 @@ mod tests {
         assert_eq!(args.get(rest, 1), b"9");
     }
 
-    /// What is said of bytes that arrive one by one, as soon as it is more than "wait", and of
-    /// how many of them. Who says "wait for so many" is not asked before.
+    /// What is said of bytes that arrive one by one, as soon as it is more than "wait", and of how
+    /// many of them. A parser that says "wait for so many" is not asked before.
     fn one_by_one(input: &[u8]) -> Option<(ParsedResp, usize)> {
         let (mut args, mut scan, mut need) = (Args::default(), Scan::default(), 1);
         for count in 1..=input.len() {

@@ -2,9 +2,9 @@
 //! arrive. In: bytes. Out: how many were understood, answers in [`Core::out`]. Knows no socket, so
 //! that tests and the fuzzer drive it with any split of any bytes.
 //!
-//! What is not whole yet stays with the caller, who gives it again with more behind it. Nothing of
-//! unbounded length is kept: long values go into the cache as they arrive, and what is refused is
-//! passed over.
+//! What is not whole yet stays with the caller, which gives it again with more behind it. Nothing
+//! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
+//! is passed over.
 
 use super::auth::{self, Attempt};
 use super::batch::{PendingSet, ReplyFormat, SetReply};
@@ -48,9 +48,9 @@ enum Pending {
     Value(Box<Incoming>),
     /// The words behind such a value, of a RESP command; no memory for it: it was refused already.
     Rest(Box<Incoming>),
-    /// A look-up whose first keys were answered.
+    /// A look-up with its first keys answered.
     Keys(Keys),
-    /// A command of RESP whose first words were answered.
+    /// A command of RESP with its first words answered.
     Words(SuspendedCommand),
 }
 
@@ -481,7 +481,7 @@ impl Session {
             }
             incoming.missing -= used as u64;
         }
-        // Nothing stands behind a binary one: whoever sent it may wait for its answer.
+        // Nothing stands behind a binary one: its sender may wait for the answer.
         let line_end = if self.dialect == Dialect::Binary { 0 } else { 2 };
         if incoming.missing > 0 || used > 0 && line_end > 0 {
             return ParseStep::Used(used);
@@ -543,7 +543,7 @@ impl Session {
         }
     }
 
-    /// Executes a `SET` whose value was streamed, if there was memory for it.
+    /// Executes a `SET` with a streamed value, if there was memory for it.
     fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], incoming: Incoming) {
         let Incoming { head: key, writer, took_ns, .. } = incoming;
         core.count(Count::RespCommands);

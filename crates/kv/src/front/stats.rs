@@ -118,7 +118,7 @@ fn resident_bytes() -> u64 {
 /// A counter: its name, what it is, and in words.
 type Counted = (&'static str, Count, &'static str);
 
-/// Counters whose names in `stats` are ours as well.
+/// Counters that go by their names in `stats` here as well.
 const COUNTS: &[Counted] = &[
     ("cmd_get", Count::CmdGet, "Keys looked up by memcached's commands"),
     ("cmd_set", Count::CmdSet, "Values that memcached's commands brought"),
@@ -430,7 +430,7 @@ const MORE_COUNTS: &[Counted] = &[
     ("slow_commands", Count::Slow, "Commands that took longer than --slow-us"),
 ];
 
-/// A page of the server for those who watch it.
+/// A page of the server for monitoring.
 ///
 /// # Errors
 /// Why it is not as it should be.

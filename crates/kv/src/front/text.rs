@@ -21,7 +21,7 @@ pub const WORDS_MAX: usize = 23;
 pub enum ParsedText<'a> {
     /// No whole line yet.
     Need,
-    /// A command whose line is `used` bytes long, the line end with it.
+    /// A command with a line of `used` bytes, the line end included.
     Command {
         /// Bytes of the line.
         used: usize,
@@ -37,7 +37,6 @@ pub enum Command<'a> {
     Get(Get<'a>),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, and lines of `ms`: a value follows.
     Store(Store<'a>),
-    /// `delete`.
     Delete(Quiet<&'a [u8]>),
     /// `incr` and `decr`.
     Count(Quiet<CounterChange<'a>>),
@@ -47,7 +46,6 @@ pub enum Command<'a> {
     FlushAll(Quiet<i32>),
     /// `verbosity`: understood, without effect.
     Verbosity(Quiet<()>),
-    /// `version`.
     Version,
     /// `quit`: the connection ends without an answer.
     Quit,
@@ -107,7 +105,7 @@ pub struct Store<'a> {
     /// Bytes of the value, which follows the line.
     pub len: u32,
     pub quiet: bool,
-    /// The flags of `ms`, whose answer is another one.
+    /// The flags of `ms`, which has another answer.
     pub meta: Option<MetaCommand<'a>>,
 }
 
@@ -153,7 +151,7 @@ pub enum Refusal {
     /// One of the two, for `md` and `ma`.
     #[error("CLIENT_ERROR invalid or duplicate flag")]
     InvalidOrDuplicateFlag,
-    /// A flag whose number is none.
+    /// A flag without a valid number.
     #[error("CLIENT_ERROR bad token in command line format")]
     FlagToken,
     /// More flags than are told apart (`mg`).

@@ -34,7 +34,6 @@ const RECORD_BYTES_MAX: usize = (16 << 10) + 2048 + 5;
 /// … and what rustls holds of a greeting in several records before it refuses it.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
-/// How bytes travel.
 #[derive(Debug)]
 pub enum Channel {
     Plain,
@@ -118,7 +117,7 @@ impl Channel {
     pub fn end(&mut self, fd: &OwnedFd) {
         if let Channel::Tls(tls) = self {
             tls.connection.send_close_notify();
-            // Whoever does not take it at once finds the connection closed.
+            // A client that does not take it at once finds the connection closed.
             let _ = tls.flush(fd);
         }
     }
@@ -228,7 +227,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::PROTO)
 }
 
-/// A socket that does not block, and whose other end may be gone.
+/// A socket that does not block; its other end may be gone.
 struct Socket<'a>(&'a OwnedFd);
 
 impl Read for Socket<'_> {

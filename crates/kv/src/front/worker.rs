@@ -27,7 +27,6 @@ pub struct AcceptedConnection {
     pub fd: OwnedFd,
     pub protocol: Protocol,
     pub addr: String,
-    /// How its bytes travel.
     pub channel: Channel,
     /// The place of its address.
     pub place: Option<Place>,
@@ -42,7 +41,7 @@ impl AcceptedConnection {
             Protocol::Resp => b"-ERR max number of clients reached\r\n",
         };
         if self.channel.is_plain() {
-            // Who does not take it at once need not know why.
+            // A client that does not take it at once need not know why.
             let _ = rustix::io::write(&self.fd, text);
         }
     }
@@ -118,7 +117,7 @@ impl<'i> Worker<'i> {
         let mut events: Vec<Readiness> = Vec::new();
         let mut kept_ahead = self.core.shared.cache.wall_ahead();
         let mut swept = self.core.now;
-        // Relaxed: the flag carries no data, and who sets it wakes us.
+        // Relaxed: the flag carries no data, and the thread that sets it wakes us.
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
             self.core.now = self.core.shared.look_at_clock();
@@ -189,7 +188,7 @@ impl<'i> Worker<'i> {
         }
     }
 
-    /// Waits until somebody comes, or a flush is due; not at all if there is something to tidy up.
+    /// Waits for an event, or until a flush is due; not at all if there is something to clean up.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
         for _ in 0..BUSY_POLLS {
             if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
@@ -225,7 +224,7 @@ impl<'i> Worker<'i> {
             Protocol::Memcached => settings.users.is_empty(),
             Protocol::Resp => settings.password.is_none(),
         };
-        // Relaxed: a number that nobody else gets.
+        // Relaxed: a number that no other thread gets.
         let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
         let client = ClientInfo { id, addr: accepted.addr, known, ..ClientInfo::default() };
         let now = self.core.now;
@@ -331,8 +330,8 @@ impl<'i> Worker<'i> {
         }
     }
 
-    /// Ends connections that were silent, or whose client does not go on with what keeps memory,
-    /// for too long.
+    /// Ends connections that were silent, or that did not go on with what keeps memory, for too
+    /// long.
     fn sweep(&mut self) {
         let shared = Arc::clone(&self.core.shared);
         if self.core.thread == 0 {
@@ -371,7 +370,7 @@ impl<'i> Worker<'i> {
     }
 
     /// Ends connections that keep `bytes` of the cache from being used for anything else: those
-    /// whose clients took nothing of them since `before`, the longest silent ones first.
+    /// with clients that took nothing of them since `before`, the longest silent ones first.
     fn give_back(&mut self, mut bytes: u64, before: Millis) {
         let keeps = |connection: &Connection| {
             (connection.active < before).then(|| connection.kept_bytes()).filter(|kept| *kept > 0)

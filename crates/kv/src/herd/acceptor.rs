@@ -191,7 +191,7 @@ impl ShmAcceptor {
         }
     }
 
-    /// A guest says something or has ended.
+    /// A connection has a message or has ended.
     fn on_message(&mut self, token: u64) {
         let Some(one) = self.connections.get(&token) else { return };
         let mut buffer = [0; 256];
@@ -208,12 +208,12 @@ impl ShmAcceptor {
         }
     }
 
-    /// Answers a hello; whether the guest is a client now.
+    /// Answers a hello; whether the peer is a client now.
     fn on_hello(&mut self, token: u64, message: &[u8]) -> bool {
         let conn = Arc::clone(&self.connections[&token].conn);
         let admitted = Hello::read(message).and_then(|hello| self.admit(hello, &conn));
         if admitted.is_err() {
-            // Before it can hear of it.
+            // Before the peer can learn of it.
             self.count(HerdCounter::Rejected);
         }
         let one = self.connections.get_mut(&token).expect("it has just spoken");
@@ -233,7 +233,7 @@ impl ShmAcceptor {
                 };
                 let geometry = Geometry { windows, ..self.geometry };
                 let welcome = Welcome::new(verdict, geometry, self.clients);
-                // Who does not listen need not know why.
+                // A peer that does not read need not know why.
                 let _ = one.conn.send(welcome.as_bytes(), &[]);
                 false
             }
@@ -259,7 +259,7 @@ impl ShmAcceptor {
         Ok(ClientGrant { welcome, memory: fd })
     }
 
-    /// A guest is gone, or has to go.
+    /// A connection has ended, or has to end.
     fn disconnect(&mut self, token: u64) {
         let Some(one) = self.connections.remove(&token) else { return };
         self.pending.remove(&token);

@@ -1,5 +1,5 @@
 //! What the fast path counts: one [`ThreadCounters`] a serving thread, which only that thread
-//! changes, and one of the acceptor. Anybody may read them.
+//! changes, and one of the acceptor. Any thread may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub enum HerdCounter {
     Refused,
     /// Requests that came again and were not applied again.
     Repeated,
-    /// Slots whose content was no request.
+    /// Slots with content that was no request.
     Malformed,
     /// Batches that requests were served in.
     Batches,

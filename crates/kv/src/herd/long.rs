@@ -1,11 +1,11 @@
 //! Long values under way at a serving thread: one for each client, that is written or read in parts
 //! (`part.rs`).
 //!
-//! *Written*: the parts go into memory of the cache that nobody sees, in their order; the last one
-//! makes them the key's value, all at once. A part that comes out of order, because one before it
-//! was lost, is not taken, and the answer says where to go on. *Read*: the first part pins the
-//! value, so all parts are of one value whatever happens to the key meanwhile; the last one lets it
-//! go.
+//! *Written*: the parts go into memory of the cache that is not visible yet, in their order; the
+//! last one makes them the key's value, all at once. A part that comes out of order, because one
+//! before it was lost, is not taken, and the answer says where to go on. *Read*: the first part
+//! pins the value, so all parts are of one value whatever happens to the key meanwhile; the last
+//! one lets it go.
 //!
 //! A new long value of the client ends the one before, and so does its silence for
 //! [`IDLE_MS`], or its end: what was written is given back, and nothing was stored.

@@ -10,9 +10,9 @@
 //! | behind | for each server thread a slot for a reply that comes apart | server |
 //!
 //! A slot holds a request and then its reply: of many that are under way, each moves one line to
-//! and fro. A client with one request under way looks at its reply's line while the server is at
-//! work, and would take the line of the request back just before the server writes it; that reply
-//! comes in the slot apart, whose lines the server alone writes.
+//! and fro. A client with one request under way polls its reply's line while the server is at work;
+//! that reply comes in the slot apart, with lines that the server alone writes. This avoids false
+//! sharing of the request's line with the server's next write.
 //!
 //! *The bell*, one ready bitmap for each server thread with a bit for each client and one for the
 //! acceptor's command queue, and the word by which the thread says that it sleeps. Bits are hints:

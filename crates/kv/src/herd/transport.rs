@@ -13,9 +13,9 @@ pub struct Lane {
     pub(super) answered: u64,
     /// Requests that the server was told of.
     pub(super) rung: u64,
-    /// Answers up to this one are of nobody's interest any more.
+    /// Requests up to this one were abandoned: their answers are not waited for.
     pub(super) given_up: u64,
-    /// The last request whose reply comes apart; 0 for none.
+    /// The last request with a reply that comes apart; 0 for none.
     pub(super) apart: u64,
     /// Where the slots of the next request and of the next answer begin: remainders are slow.
     pub(super) request_at: u64,
@@ -23,18 +23,18 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Whether an answer is owed.
+    /// Whether an answer is outstanding.
     pub(super) fn is_waiting(&self) -> bool {
         self.answered < self.submitted
     }
 
-    /// Requests whose answers are owed and of somebody's interest.
+    /// Outstanding requests that were not abandoned.
     pub(super) fn wanted(&self) -> u64 {
         self.submitted - self.answered.max(self.given_up)
     }
 
-    /// The oldest request whose answer is owed and of somebody's interest; if there is none, the
-    /// oldest that holds a window.
+    /// The oldest outstanding request that was not abandoned; if there is none, the oldest that
+    /// holds a window.
     pub(super) fn awaited(&self) -> u64 {
         if self.wanted() > 0 { self.answered.max(self.given_up) + 1 } else { self.answered + 1 }
     }

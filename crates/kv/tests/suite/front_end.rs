@@ -1,5 +1,5 @@
 //! How conversations end: what was answered before the end arrives, whatever is still sent behind
-//! it, and who does not end its side is let go of.
+//! it, and a client that does not end its side is disconnected.
 
 use crate::peers::{WITHIN, ask, connect, ours};
 use rackpool_kv::front::core::Settings;

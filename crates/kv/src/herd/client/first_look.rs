@@ -53,10 +53,10 @@ mod tests {
             let found = pauses(&mut look, 2000, |_| after);
             assert!(found.abs_diff(after) <= 1, "{found} {after}");
         }
-        // Of twenty answers one comes late: nobody waits for that.
+        // Of twenty answers one comes late: that one is not waited for.
         let found = pauses(&mut look, 2000, |number| if number % 20 == 0 { 90 } else { 12 });
         assert!((11..=16).contains(&found), "{found}");
-        // Whoever sleeps is not waited for without end.
+        // A server that sleeps is not waited for without end.
         assert_eq!(pauses(&mut look, 2000, |_| u32::MAX), MOST / 8);
     }
 }

@@ -23,7 +23,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// What a server thread has said, and what is owed to it.
+/// What a server thread has said, and whether it still has to be rung.
 #[derive(Clone, Copy, Default)]
 struct Ear {
     is_watching: bool,

@@ -1,6 +1,6 @@
-//! A datagram queue pair with memory to send from and to receive into, and what its completions
-//! say ([`Ends`]). What cannot be sent now is not sent: whoever misses it asks again. What has come
-//! is kept until somebody asks for it, whoever looked at the completions.
+//! A datagram queue pair with memory to send from and to receive into, and what its completions say
+//! ([`Ends`]). What cannot be sent now is not sent: a client that misses it asks again. What has
+//! come is kept until a caller asks for it, whichever one looked at the completions.
 //!
 //! A completion that says that something failed is the end of the queue pair: it sends and receives
 //! nothing more, and says so ([`Ends::take_failure`]).
@@ -63,7 +63,7 @@ impl Sends {
 pub(super) struct Ends {
     sends: Sends,
     depth: u32,
-    /// Receives that have ended, in their order, whose memory holds a message that was not taken:
+    /// Receives that have ended, in their order, with a message in their memory that was not taken:
     /// as many as were posted at most, since none is posted again before that.
     arrived: VecDeque<Completion>,
     has_failed: bool,
@@ -95,7 +95,7 @@ impl Ends {
         self.has_failed = true;
     }
 
-    /// The next receive whose message is to be taken.
+    /// The next receive with a message to be taken.
     fn arrival(&mut self) -> Option<Completion> {
         self.arrived.pop_front()
     }
@@ -145,7 +145,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// One whose messages have up to `message_bytes`, with so many receives posted. Errors: `Os`,
+    /// One for messages of up to `message_bytes`, with so many receives posted. Errors: `Os`,
     /// `Pin`.
     pub(super) fn new(
         device: &Device,

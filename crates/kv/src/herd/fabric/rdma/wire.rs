@@ -341,7 +341,7 @@ impl Fabric for Rdma {
                 }
             });
             if way.take_failure() {
-                // Nothing comes by it any more: whoever waits has to connect anew.
+                // Nothing comes by it any more: a client that waits has to connect anew.
                 let cause = DeathCause::Closed;
                 events.push(FabricEvent::Closed { peer: PeerId(0), cause });
             }
