@@ -223,7 +223,7 @@ impl Cache {
                     let hash = asked.hashes[index - start];
                     let number = self.index_of(hash);
                     if held.as_ref().is_none_or(|(other, _)| *other != number) {
-                        // Let go first: two threads may come from different sides.
+                        // Released first: two threads may lock the partitions in different order.
                         drop(held.take());
                     }
                     let partition = match held.take() {

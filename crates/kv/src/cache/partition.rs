@@ -48,7 +48,7 @@ impl Abandoned {
     pub fn add(&self, head: Pos, seq: u64) {
         let mut items = self.items();
         items.push((head, seq));
-        // Relaxed: a hint; what it speaks of is under the lock.
+        // Relaxed: a hint; the items themselves are under the lock.
         self.are_any.store(true, Ordering::Relaxed);
     }
 

@@ -77,12 +77,13 @@ pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, Error> {
     Ok(users)
 }
 
-/// What a client that has not said its password sent.
+/// Input of a client that is not authenticated yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// So many bytes must be there.
     Need(usize),
-    /// Of so many bytes; the answer, and whether it was right. `None` for "not an attempt".
+    /// An attempt of so many bytes; the answer, and whether the password was right. `None`: not an
+    /// attempt.
     Done(usize, &'static str, Option<bool>),
     /// Not this text: a line without end, or one of HTTP.
     Foreign,

@@ -97,7 +97,7 @@ pub enum Status {
     Exists = 2,
     /// Larger than a value may be.
     TooLarge = 3,
-    /// The request cannot be meant.
+    /// The request is invalid.
     Invalid = 4,
     /// A condition did not hold.
     NotStored = 5,

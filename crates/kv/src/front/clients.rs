@@ -34,14 +34,14 @@ impl Clients {
         self.entries().insert(client.id, entry);
     }
 
-    /// It has said something about itself.
+    /// The client has set its name or library.
     pub fn changed(&self, client: &ClientInfo) {
         if let Some(entry) = self.entries().get_mut(&client.id) {
             entry.about = about(client);
         }
     }
 
-    /// It is gone. Those that never came, as memcached's, may be named.
+    /// The client is gone. One that was never entered, as memcached's, may be named.
     pub fn gone(&self, client: &ClientInfo) {
         self.entries().remove(&client.id);
     }
@@ -69,7 +69,7 @@ impl Clients {
 impl ClientEntry {
     fn append_to(&self, lines: &mut String, id: u64, now: Millis) {
         let ClientEntry { came, active, addr, about } = self;
-        // Relaxed: a time for the eye. A client that came now has not been served.
+        // Relaxed: a time for display. A client that has just connected was not served yet.
         let active = active.load(Ordering::Relaxed).max(*came);
         let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
         // Writing to a string cannot fail.

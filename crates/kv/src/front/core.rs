@@ -23,7 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Less is what two looks at two clocks differ by, milliseconds.
+/// Smaller steps are the noise between two readings of two clocks, milliseconds.
 const WALL_STEP_MS_MIN: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Protocol {
     Resp,
 }
 
-/// What was chosen when the server started.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub threads: usize,
@@ -49,13 +49,13 @@ pub struct Settings {
     pub kept_stall_ms: u64,
     /// Such a time for the handshake of TLS and the password together, milliseconds.
     pub handshake_ms: u64,
-    /// Where all connections are in use one that was silent for so long gives its place to a new
-    /// one, milliseconds.
+    /// If all connections are in use, one that was idle for so long is closed for a new one,
+    /// milliseconds.
     pub evicted_idle_ms: u64,
     /// Connections of one address; `None`: as many as there may be of one of this host, a share of
     /// them of others.
     pub address_max: Option<usize>,
-    /// Bytes that all connections together may make the server hold, beside the cache's.
+    /// Memory of all connections together at most, bytes, beside the cache's.
     pub held_bytes_max: u64,
     /// The password of RESP's `AUTH`, for the user `default`.
     pub password: Option<String>,
@@ -100,7 +100,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What connections may make a server hold, for a cache with so much memory.
+    /// The memory limit of all connections for a cache of this size.
     pub fn held_bytes_for(memory_bytes: u64) -> u64 {
         (memory_bytes / HELD_SHARE).clamp(HELD_BYTES_MIN, HELD_BYTES_MAX)
     }
@@ -135,22 +135,22 @@ pub struct Shared {
     pub next_client: AtomicU64,
     pub clients: Clients,
     pub addresses: Arc<Addresses>,
-    /// Bytes that all connections make the server hold, beside the cache's.
+    /// Memory of all connections, bytes, beside the cache's.
     pub held_bytes: AtomicU64,
     pub stopping: AtomicBool,
     /// Why, if it was not stopped on purpose.
     pub failure: Mutex<Option<(&'static str, String)>>,
     /// What HERD's listener counts, if it is open.
     pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
-    /// What counters said at the last reset.
+    /// The counters at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
-    /// What the cache had counted then.
+    /// The cache's counters then.
     pub cache_baseline: Mutex<Stats>,
     /// Commands a second, lately.
     pub rate: Mutex<Rate>,
 }
 
-/// How many commands come, measured from time to time.
+/// The rate of commands, measured from time to time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     /// Commands a second between the last two looks.
@@ -244,7 +244,7 @@ impl Shared {
         now
     }
 
-    /// Empties the cache if that was ordered for now or earlier; whether it was.
+    /// Empties the cache if a delayed flush is due; whether one was.
     pub fn flush_if_due(&self, now: Millis) -> bool {
         // Relaxed: a thread that sees the order late flushes late, by one wake-up.
         let due = self.flush_at.load(Ordering::Relaxed);
@@ -270,9 +270,9 @@ pub struct Core {
     /// Answers to the client of the running commands.
     pub out: Output,
     pub args: Args,
-    /// Look-ups that wait for others to be done with them.
+    /// Look-ups that wait to be done in a batch.
     pub batch: LookupBatch,
-    /// Values that wait for others; never while look-ups wait.
+    /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
     /// Whether something may be left to do for what was flushed or has expired.
     pub has_to_tidy: bool,
@@ -287,7 +287,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// That of a thread of the server.
+    /// The state of one thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
             shared,

@@ -14,9 +14,7 @@ pub enum Count {
     /// Values that memcached's commands brought.
     CmdSet,
     CmdTouch,
-    /// For items that were there.
     TouchHits,
-    /// For items that were not.
     TouchMisses,
     DeleteHits,
     DeleteMisses,
@@ -25,7 +23,6 @@ pub enum Count {
     DecrHits,
     DecrMisses,
     CasHits,
-    /// Conditions without an item.
     CasMisses,
     /// Conditions that did not hold.
     CasBadval,
@@ -82,7 +79,6 @@ const BUCKETS: usize = 24;
 /// Where the first one ends, ns.
 const FIRST_BUCKET_NS: u64 = 1_000;
 
-/// The counters of one thread.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counters {

@@ -19,7 +19,7 @@ struct Extra {
     get: bool,
     keep: bool,
     persist: bool,
-    /// When the item expires, and whether it is told as a point in time.
+    /// When the item expires, and whether that was given as a point in time.
     expires: Option<Millis>,
 }
 
@@ -63,7 +63,7 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
     Ok(extra)
 }
 
-/// In what an expiry is told.
+/// The unit of an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unit {
     seconds: bool,
@@ -203,7 +203,7 @@ pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
     if call.count().is_multiple_of(2) {
         return Err(wrong_arity("mset"));
     }
-    // What can be known to fail fails before anything is stored.
+    // A failure that can be foreseen is answered before anything is stored.
     let max_bytes = call.core.cache().options().max_value;
     for index in (1..call.count()).step_by(2) {
         let (key, bytes) = (call.arg(index).len(), call.arg(index + 1).len() as u64);

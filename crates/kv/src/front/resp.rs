@@ -39,7 +39,7 @@ pub enum ParsedResp {
     Violation(Violation),
 }
 
-/// What cannot be followed by anything that could be understood.
+/// A violation after which the stream cannot be parsed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A line without an end.
@@ -74,7 +74,7 @@ pub enum Violation {
     UnknownLength,
 }
 
-/// How much may be sent.
+/// Limits of a command before and after authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     args: i64,
@@ -480,7 +480,7 @@ pub fn push_map(out: &mut Vec<u8>, len: usize, version: Version) {
     }
 }
 
-/// Appends a text for people: RESP3 marks it as such.
+/// Appends a text for display: RESP3 marks it as such.
 pub fn push_verbatim(out: &mut Vec<u8>, text: &[u8], version: Version) {
     match version {
         Version::Two => push_bulk(out, text),

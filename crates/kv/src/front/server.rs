@@ -1,5 +1,5 @@
-//! The server: listens, lets clients in, and gives each to the thread with the fewest. In: a cache
-//! and what was chosen. Out: a running server, which ends when it is stopped or dropped.
+//! The server: listens, accepts clients, and gives each to the thread with the fewest. In: a cache
+//! and its settings. Out: a running server, which ends when it is stopped or dropped.
 //!
 //! A thread of its own accepts; it sleeps unless a client connects. Another one answers to
 //! Prometheus.
@@ -201,7 +201,8 @@ impl Server {
     fn start_populating(&mut self) -> Result<(), StartError> {
         let (shared, ending) = (Arc::clone(&self.shared), self.ending());
         self.spawn("kv-memory".into(), move || {
-            // Of this thread alone, on Linux. A thread that may not step back does its work sooner.
+            // Of this thread alone, on Linux. A thread that may not lower its priority does its
+            // work sooner.
             let _ = rustix::process::nice(STEP_BACK);
             // Relaxed: as in `stop_all`.
             let taken = shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
@@ -309,8 +310,7 @@ impl Drop for Server {
 }
 
 const STOP: u64 = 2;
-/// By how much a thread steps back that others wait for only when it ends: a tenth of a processor
-/// that is busy is left for it.
+/// Nice value of a thread in the background: it gets a tenth of a processor that is busy.
 const STEP_BACK: i32 = 10;
 /// Pause after a client could not be let in: out of descriptors, as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -369,7 +369,7 @@ impl Acceptor {
         let (addr, place) =
             (addr.map_or_else(String::new, |addr| addr.to_string()), place.flatten());
         let mut accepted = AcceptedConnection { fd, protocol, addr, channel, place, is_too_many };
-        // Those that wait for a silent one to go have descriptors, too.
+        // Those that wait for an idle one to be closed have descriptors, too.
         if is_refused || all >= most + ACCEPTS_MAX as u64 {
             let why = if is_refused { Count::AddressRejected } else { Count::Rejected };
             self.shared.counters[self.assigned.len()].add(why, 1);
@@ -396,7 +396,7 @@ impl Acceptor {
 fn tune(fd: &OwnedFd) -> rustix::io::Result<()> {
     // Answers are sent whole; waiting for more to send would only delay them.
     sockopt::set_tcp_nodelay(fd, true)?;
-    // Clients vanish without a word: their machine fails, a firewall forgets them.
+    // Clients vanish without a FIN: their machine fails, a firewall drops their state.
     sockopt::set_socket_keepalive(fd, true)?;
     sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE_IDLE_S))?;
     sockopt::set_tcp_keepintvl(fd, Duration::from_secs(KEEPALIVE_INTERVAL_S))?;

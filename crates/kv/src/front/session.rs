@@ -22,7 +22,7 @@ use super::timer::TimedBatch;
 use crate::cache::{Error, Millis, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
-/// Words that are told of the first command of several that were timed together.
+/// Words kept of the first of several commands that were timed together.
 const FIRST_WORDS: usize = 16;
 /// Steps towards room for a long value: one for so many bytes of it …
 const ROOM_STEP_BYTES: u64 = 32 << 10;
@@ -31,7 +31,7 @@ const ROOM_STEPS_MIN: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
-    /// memcached's; the first byte will tell.
+    /// memcached's; the first byte decides which.
     Memcached,
     Text,
     Binary,
@@ -113,7 +113,7 @@ pub struct Session {
     seen: usize,
     /// How far a command of RESP was looked at.
     scan: Scan,
-    /// Fewer bytes than these are not worth a look.
+    /// With fewer bytes than these nothing can be parsed.
     need: usize,
     /// Steps that were made towards room for the value that comes next.
     room_steps: u64,
@@ -151,7 +151,7 @@ impl Session {
         }
     }
 
-    /// Bytes that it makes us hold, beside the cache's.
+    /// Memory that it takes, bytes, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
         match &self.pending {
             Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
@@ -442,8 +442,8 @@ impl Session {
         self.stream(core, head, store_key(store), (len, store.flags, expires), 0);
     }
 
-    /// Whether there is room for a long value, which is made step by step: others have their turn
-    /// meanwhile. If they use it up for too long, what is missing is made at once.
+    /// Whether there is room for a long value. It is made step by step: other connections are
+    /// served meanwhile. If they use it up for too long, what is missing is made at once.
     fn has_room(&mut self, core: &Core, key: &[u8], len: u64) -> bool {
         self.room_steps += 1;
         let is_enough = self.room_steps > ROOM_STEPS_MIN + len / ROOM_STEP_BYTES;

@@ -182,7 +182,7 @@ fn general(core: &Core) -> Pairs {
     put("curr_connections", shared.connections().to_string());
     put("total_connections", shared.count(Count::Accepted).to_string());
     put("rejected_connections", shared.count(Count::Rejected).to_string());
-    // Here they are sent away one by one, and listeners stay open.
+    // Here clients are refused one by one, and listeners stay open.
     put("listen_disabled_num", shared.count(Count::Rejected).to_string());
     for (name, count, _) in COUNTS {
         put(name, shared.count(*count).to_string());
@@ -474,7 +474,7 @@ fn prometheus(shared: &Shared) -> String {
     ] {
         show(&format!("{name}_total"), Kind::Counter, help, value);
     }
-    // Relaxed: numbers for the eye.
+    // Relaxed: numbers for display.
     let held_bytes = shared.held_bytes.load(Ordering::Relaxed);
     for (name, help, value) in [
         ("connections", "Connections now", shared.connections()),

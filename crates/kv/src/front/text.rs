@@ -11,7 +11,7 @@ use super::http;
 use super::meta::{self, MetaCommand};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
-/// Words of a line that are told apart, as in memcached; only `get` takes more.
+/// Words that a line is split into, as in memcached; only `get` takes more.
 pub const WORDS_MAX: usize = 23;
 
 /// What stands at the beginning of the bytes. It lives for one command: a box would cost an

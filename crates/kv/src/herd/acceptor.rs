@@ -1,7 +1,7 @@
-//! The acceptor of shared memory: lets clients in and sees when they end.
+//! The acceptor of shared memory: admits clients and detects their end.
 //!
-//! It owns the control sockets. A client that dies is seen by the end of its socket, at once: its
-//! place is free for the next one when every serving thread has dropped it.
+//! It owns the control sockets. The death of a client is seen at once by the end of its socket: its
+//! number is free for the next one when every serving thread has dropped it.
 //!
 //! Source: HERD §4.2 (an initializer that sleeps).
 
@@ -203,7 +203,7 @@ impl ShmAcceptor {
                     self.disconnect(token);
                 }
             }
-            // Its end; or it speaks although there is nothing to say.
+            // Its end; or a message, though none is expected.
             _ => self.disconnect(token),
         }
     }
@@ -222,7 +222,7 @@ impl ShmAcceptor {
                 one.client = Some(admitted.welcome.client);
                 let fds = [admitted.memory.as_fd(), self.bell.as_fd()];
                 self.counters.0[self.queues.len()].add(HerdCounter::Joined, 1);
-                // A client that is gone already is heard of next.
+                // The end of a client that is gone already is the next event.
                 let _ = one.conn.send(admitted.welcome.as_bytes(), &fds);
                 true
             }

@@ -1,5 +1,5 @@
-//! The client's end: submits requests into slots, rings once for many, takes replies as they
-//! come. What lies between it and the server is its link. Used by one thread at a time.
+//! The client's end: submits requests into slots, rings once for many, takes replies as they come.
+//! Its link is the transport to the server. Used by one thread at a time.
 //!
 //! A key belongs to one server thread. Requests to one thread are done and answered in the order in
 //! which they were submitted; requests to different threads in any order.
@@ -82,7 +82,7 @@ struct ReceivedReply {
     value_at: u64,
 }
 
-/// What the geometry says, worked out.
+/// Sizes derived from the geometry.
 #[derive(Clone, Copy)]
 struct Sizes {
     slot: u64,
@@ -168,7 +168,7 @@ impl<L: Transport> Client<L> {
         self.reminders
     }
 
-    /// The way to the server.
+    /// The transport to the server.
     pub fn link(&mut self) -> &mut L {
         &mut self.link
     }
@@ -451,7 +451,7 @@ impl<L: Transport> Client<L> {
         }
     }
 
-    /// Looks without a pause of the processor, which is longer than the server takes, as a rule.
+    /// Polls without a pause instruction, which takes longer than the server, as a rule.
     #[inline(always)]
     fn look_eagerly<T>(
         &mut self,

@@ -19,14 +19,13 @@ pub enum HerdCounter {
     Malformed,
     /// Batches that requests were served in.
     Batches,
-    /// Times that the thread slept.
     Sleeps,
     Joined,
     /// Clients that left or died.
     Left,
     /// Clients that were not let in.
     Rejected,
-    /// Queue pairs connected with a client's, for requests by WRITE: one a client, whatever the
+    /// Queue pairs connected to one of a client, for requests by WRITE: one a client, whatever the
     /// number of threads.
     QueuePairs,
     /// Datagram queue pairs that failed: the thread's replies go by tcp from then on, and no
@@ -55,7 +54,6 @@ impl HerdCounter {
     ];
 }
 
-/// The counters of one thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadCounters([AtomicU64; HerdCounter::ALL.len()]);

@@ -37,7 +37,7 @@ pub const FABRIC_CLIENTS_MAX: u32 = FABRIC_PEERS_MAX - FABRIC_GUESTS_MAX;
 /// Connections of a fabric beyond its clients.
 pub(super) const FABRIC_GUESTS_MAX: u32 = 64;
 /// Most requests of a client that are under way over a fabric, at all threads together: that many
-/// replies wait for a connection, with room for what each thread says beside them.
+/// replies wait for a connection, with room for what each thread sends beside them.
 pub const FABRIC_REQUESTS_MAX: u32 = FABRIC_MESSAGES_MAX as u32 * 3 / 4;
 /// Longest value over a fabric, bytes: its reply is one SEND.
 pub const FABRIC_VALUE_BYTES_MAX: u32 = MESSAGE_BYTES_MAX - 512;

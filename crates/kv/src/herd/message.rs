@@ -44,7 +44,7 @@ pub enum MessageKind {
     TooLarge = 20,
     /// Reply: the cache has no memory.
     NoMemory = 21,
-    /// Reply: the request makes no sense.
+    /// Reply: the request is malformed.
     Malformed = 22,
     /// Reply: a part was taken, or not, if it is not the next one; `extra` is how many bytes of the
     /// value are there.
@@ -217,19 +217,16 @@ impl Head {
             && self.value_bytes() <= geometry.value_bytes as usize
     }
 
-    /// Length of the key, bytes.
     #[inline(always)]
     pub const fn key_bytes(&self) -> usize {
         (self.about >> 8) as u8 as usize
     }
 
-    /// Length of the value, bytes.
     #[inline(always)]
     pub const fn value_bytes(&self) -> usize {
         (self.about >> 16) as u16 as usize
     }
 
-    /// Length of the whole message, bytes.
     #[inline(always)]
     pub const fn message_bytes(&self) -> usize {
         HEAD_BYTES + self.key_bytes() + self.value_bytes()

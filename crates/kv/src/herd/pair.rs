@@ -23,12 +23,12 @@ use super::geometry::Geometry;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::window::Window;
 
-/// Where the client says that it sleeps.
+/// Offset of the word that says that the client sleeps.
 pub(super) const SLEEPING: u64 = 0;
 /// Words that are written by different sides are so far apart.
 const APART: u64 = 128;
 
-/// Where a server thread says that it watches the client.
+/// Offset of the word that says that a server thread watches the client.
 pub(super) const fn watch_at(server: u32) -> u64 {
     APART + APART * server as u64
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 /// their bits.
 const WATCHED_MAX: usize = 64;
 /// Looks in a row that find nothing before a client is watched no more, while others ask on. HERD's
-/// server gives up hope after 100 (§4.1).
+/// server gives up after 100 (§4.1).
 const LOOKS_MAX: u32 = 4096;
 /// Rounds between two looks at the bits while any client is watched.
 const ROUNDS_PER_BITS: u32 = 8;
@@ -51,7 +51,7 @@ const STEPS_PER_CLOCK: usize = 256;
 /// the next requests are there already.
 const ROUNDS_PER_WAKE: u32 = 8;
 /// Rounds in a row without requests, after which a pipeline that holds requests is given a no-op:
-/// HERD's server polls so often in vain (§4.1).
+/// HERD's server does so after as many empty polls (§4.1).
 const ROUNDS_PER_NO_OP: u32 = 100;
 /// Longest sleep of a serving thread: a wake-up that a client did not send because it died is late
 /// by so much.

@@ -227,7 +227,7 @@ impl TableIndex {
         Ok(GAddr(mem.read_u64(GAddr(cell.0 + CELL_PREV))?))
     }
 
-    /// Tells of every array and chunk that exists.
+    /// Reports every array and chunk that exists.
     pub fn for_each_array<W: Words>(
         &mut self,
         mem: &mut W,

@@ -117,7 +117,7 @@ impl Table {
         Ok(report)
     }
 
-    /// Tells of every allocation that belongs to the table: address and bytes. For audits; exact
+    /// Reports every allocation that belongs to the table: address and bytes. For audits; exact
     /// only if no client changes the table meanwhile.
     pub fn for_each_allocation<W: Words>(
         &mut self,
@@ -128,7 +128,7 @@ impl Table {
     }
 
     /// As [`Table::for_each_allocation`], with what names it. What is named from start to end is
-    /// told of, once; other things may be.
+    /// reported once; other things may be.
     pub(crate) fn for_each_named<W: Words>(
         &mut self,
         mem: &mut W,

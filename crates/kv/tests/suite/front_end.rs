@@ -98,7 +98,7 @@ fn who_does_not_end_its_side_is_let_go_of() {
         client
     });
     for client in &mut silent {
-        // It is told at once all the same.
+        // It is answered at once all the same.
         client.read_to_end(&mut Vec::new()).unwrap();
     }
     let begin = Instant::now();

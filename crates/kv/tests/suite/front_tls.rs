@@ -161,7 +161,7 @@ fn who_does_not_speak_tls_is_sent_away_and_others_are_served() {
     let rig = Rig::start("plain");
     for said in [b"set a 0 0 1\r\nb\r\n".to_vec(), vec![22, 3, 1, 255, 255], vec![0; 40_000]] {
         let mut plain = connect(rig.server.addrs().0.unwrap());
-        // It may be sent away while it still speaks.
+        // It may be disconnected while it still sends.
         let _ = plain.write_all(&said);
         let _ = plain.shutdown(std::net::Shutdown::Write);
         plain.set_read_timeout(Some(WITHIN)).unwrap();
@@ -279,7 +279,7 @@ fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     let left = shared.connections();
     assert!(held() >= left * (12 << 10) && left <= most / (12 << 10), "{left} with {}", held());
     assert_eq!(shared.count(Count::HeldTooMuch), count as u64 + 1 - left);
-    // A client that has spoken stays, and others come in.
+    // A client that has sent a command stays, and others are admitted.
     known.write_all(b"PING\r\n").unwrap();
     read_to(&mut known, b"+PONG\r\n");
     let mut next = rig.client(rig.server.addrs().0);

@@ -10,7 +10,7 @@ const EARLY: u32 = 8;
 /// Eighths of a pause that are waited at most: less than sleeping and being woken by far.
 const MOST: u32 = 8 * 128;
 
-/// What a client has learnt.
+/// The pause that a client has learnt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstLook {
     eighths: u32,

@@ -45,7 +45,7 @@ const KEY_BITS: u32 = 48;
 
 /// The server's end of its clients' connections. No call but [`Port::pause`] blocks.
 pub(in super::super) trait Port: Clone + 'static {
-    /// What clients may come by beside it.
+    /// Devices that clients may use beside it.
     type Devices: Devices;
 
     /// Sends a message, behind those before it.
@@ -222,7 +222,7 @@ struct AdmittedClient {
     windows: u32,
 }
 
-/// Lets clients in, and sees them go.
+/// Admits clients, and handles their end.
 pub(in super::super) struct ConnectionManager<P: Port> {
     port: P,
     /// Before the pages, into which devices write.
@@ -357,7 +357,7 @@ impl<P: Port> ConnectionManager<P> {
         }
     }
 
-    /// When it has to look although nothing happens.
+    /// When it has to look although no event comes.
     pub(in super::super) fn poll_after(&self) -> Option<Duration> {
         (!self.pending.is_empty()).then_some(HELLO_POLL)
     }
@@ -407,7 +407,7 @@ impl<P: Port> ConnectionManager<P> {
     fn ring(&self, peer: PeerId, client: u32, server: Option<u32>) {
         match server.and_then(|server| self.queues.get(server as usize)) {
             Some(queue) => queue.bell.ring(client),
-            // It speaks nonsense.
+            // An invalid message.
             None => self.port.close(peer),
         }
     }
@@ -502,7 +502,7 @@ impl<P: Port> ConnectionManager<P> {
         let made = self.rdma.as_mut().map_or(0, Devices::take_made);
         self.counters.0[self.queues.len()].add(HerdCounter::QueuePairs, made);
         let Some((transports, consent)) = joined else {
-            // What is no consent is a refusal.
+            // Any answer but consent is a refusal.
             let _ = self.port.send(peer, &[0; 40]);
             return;
         };

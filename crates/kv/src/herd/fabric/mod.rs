@@ -1,4 +1,4 @@
-//! HERD's fast path between hosts: over a [`Fabric`]: one-sided WRITEs put requests into the
+//! HERD's fast path between hosts: over a [`Fabric`]. One-sided WRITEs put requests into the
 //! server's memory, and SENDs bring replies.
 //!
 //! ```text

@@ -67,7 +67,7 @@ struct TurnState {
     rng: u64,
     turn: u64,
     running: usize,
-    /// By thread: asleep until this turn, or `None` if it is gone.
+    /// By thread: sleeps until this turn, or `None` if it is gone.
     asleep: Vec<Option<u64>>,
 }
 

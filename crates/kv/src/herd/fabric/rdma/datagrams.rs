@@ -24,7 +24,7 @@ pub(super) const SENDS: u32 = 256;
 /// earlier, where its cards were faster without (decision 0045).
 pub(super) const INLINE_BYTES: u32 = 256;
 
-/// What of a send queue is in use.
+/// The entries of a send queue that are in use.
 #[derive(Default)]
 struct Sends {
     /// Work requests of each doorbell, of which the last one is completed.
@@ -67,7 +67,7 @@ pub(super) struct Ends {
     /// as many as were posted at most, since none is posted again before that.
     arrived: VecDeque<Completion>,
     has_failed: bool,
-    /// That this was not said yet.
+    /// Whether this was not reported yet.
     is_news: bool,
 }
 
@@ -89,7 +89,7 @@ impl Ends {
         }
     }
 
-    /// Notes that the queue pair is of no more use.
+    /// Notes that the queue pair has failed.
     pub(super) fn fail(&mut self) {
         self.is_news |= !self.has_failed;
         self.has_failed = true;
@@ -100,7 +100,7 @@ impl Ends {
         self.arrived.pop_front()
     }
 
-    /// Whether it is of no more use.
+    /// Whether it has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -278,8 +278,8 @@ impl Datagrams {
         true
     }
 
-    /// Asks to be told of what comes next by [`Datagrams::fd`]; what has come is to be polled once
-    /// more after this.
+    /// Arms [`Datagrams::fd`] for the next completion; what has come is to be polled once more
+    /// after this.
     pub(super) fn arm(&mut self) {
         self.completions.arm();
     }
@@ -292,7 +292,7 @@ impl Datagrams {
         self.ends.has_failed()
     }
 
-    /// Whether the queue pair is of no more use, said once.
+    /// Whether the queue pair has failed; `true` once.
     pub(super) fn take_failure(&mut self) -> bool {
         self.ends.take_failure()
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What each thread needs to answer a client, and what the client is told.
+/// What each thread needs to answer a client, and the reply to the client.
 pub(in crate::herd) type Joined = (Vec<RdmaClient>, Vec<u8>);
 
 type Shared = Arc<Mutex<Datagrams>>;
@@ -204,7 +204,7 @@ impl Drop for DatagramSource {
     }
 }
 
-/// Rings each time that the device tells of something, which it does when it was asked to.
+/// Rings at each event of the device, which comes only if it was armed.
 fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Doorbell) {
     let Ok(poll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return };
     let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;

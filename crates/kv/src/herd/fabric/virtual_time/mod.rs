@@ -74,7 +74,7 @@ struct SimRun {
     pipeline: Pipeline,
     threads: u32,
     windows: u32,
-    /// Clients at once, all lives of clients, and how many of these are cut short.
+    /// Clients at once, all clients of the run, and how many of these are killed.
     clients: u32,
     lives: u32,
     kills: u32,
@@ -122,7 +122,7 @@ impl SimShared {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct SimOutcome {
     failures: Vec<String>,
@@ -417,7 +417,7 @@ impl Cpus {
     }
 }
 
-/// A world before its processes begin.
+/// A simulation before its processes begin.
 struct World {
     run: SimRun,
     kernel: Rc<Kernel>,
@@ -610,7 +610,7 @@ const FAULTS: NetFaults = NetFaults {
     reorder_max: Ps::us(50),
 };
 
-/// Late, and nothing is lost.
+/// Delays without loss.
 const DELAYS: NetFaults = NetFaults {
     delay_ppm: 100_000,
     delay_max: Ps::ms(2),
@@ -626,7 +626,7 @@ const CARRIAGES: [Option<SimTransportKind>; 4] = [
     Some(SimTransportKind::Datagrams),
 ];
 
-/// What was met over the runs of a test.
+/// Events seen over the runs of a test.
 #[derive(Debug, Default)]
 struct Met {
     lost: u64,
