@@ -30,7 +30,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 pub(super) const SUPERBLOCK_BYTES: u64 = UNIT_BYTES as u64;
-/// Says what the file is, and by its last byte the version of all layouts.
+/// Identifies the file; its last byte is the version of all layouts.
 const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x02");
 /// Its part that all versions share.
 const MAGIC_MASK: u64 = !0xff;
@@ -400,7 +400,8 @@ impl Partition {
         let total = self.value_bytes(pos, header);
         let mut state = Xxh3::new();
         let (mut bytes, mut next) = (0, Some((pos, header)));
-        // A circle of damaged links ends, too: no two pieces of an item lie in one unit.
+        // The walk ends even if damaged links form a cycle: no two pieces of an item lie in one
+        // unit.
         for _ in 0..self.segments.count() {
             let Some((pos, header)) = next else { break };
             let end = u64::from(pos.offset()) + u64::from(header.bytes());

@@ -136,7 +136,7 @@ pub enum Refusal {
     /// More behind `delete KEY` than may be.
     #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
     DeleteUsage,
-    /// `shutdown`, which belongs to signals here.
+    /// `shutdown`: only signals stop this server.
     #[error("ERROR: shutdown not enabled")]
     Shutdown,
     /// `watch`, which is not offered.
@@ -154,10 +154,10 @@ pub enum Refusal {
     /// A flag without a valid number.
     #[error("CLIENT_ERROR bad token in command line format")]
     FlagToken,
-    /// More flags than are told apart (`mg`).
+    /// More flags than are accepted (`mg`).
     #[error("CLIENT_ERROR options flags are too long")]
     FlagsAreTooLong,
-    /// More flags than are told apart (the others).
+    /// More flags than are accepted (the others).
     #[error("CLIENT_ERROR options flags too long")]
     FlagsTooLong,
     /// A key that is no base64.

@@ -61,7 +61,7 @@ pub(super) const SLEEP_MAX: Duration = Duration::from_millis(100);
 pub(super) struct IncomingRequest<'a> {
     pub client: u32,
     pub window: u32,
-    /// What the client was given to prove that it is the one.
+    /// The key that the client was given when it was admitted.
     pub key: u64,
     /// The message as its slot is to have it.
     pub image: &'a [u8],
@@ -75,7 +75,7 @@ pub(super) trait RequestSource: 'static {
     /// more.
     fn arm(&mut self);
 
-    /// Whether nothing can come in any more, said once.
+    /// Whether no request can come in any more; `true` once.
     fn take_failure(&mut self) -> bool {
         false
     }
@@ -156,11 +156,11 @@ pub(super) trait ClientTransport: 'static {
     /// All replies so far are there, those of others included: once, before any client is woken.
     fn settle(&self);
 
-    /// It has replies of which it was not told.
+    /// The client has replies that it was not notified of: wakes it if it sleeps.
     fn wake(&self);
 }
 
-/// What the acceptor tells a serving thread.
+/// A command of the acceptor to a serving thread.
 pub(super) enum WorkerCommand<S> {
     Attach {
         client: u32,
@@ -185,12 +185,12 @@ impl Doorbell {
         Doorbell { bitmap, command_bit: clients }
     }
 
-    /// Says that a client asks.
+    /// Rings for a client.
     pub(super) fn ring(&self, client: u32) {
         pair::ring(&self.bitmap, client);
     }
 
-    /// Says that there is command queue, or that all ends.
+    /// Rings for the command queue, or for the end of the server.
     pub(super) fn notify(&self) {
         pair::ring(&self.bitmap, self.command_bit);
     }
@@ -334,7 +334,7 @@ impl<S: ClientTransport> Serving<S> {
         true
     }
 
-    /// What comes after a sleep.
+    /// Called after a sleep.
     pub(super) fn woke(&mut self) {
         self.look_around();
         // Also if a client that must not has cleared the bit of the command queue.
@@ -447,7 +447,7 @@ impl<S: ClientTransport> Serving<S> {
         for index in (0..self.rung.len()).rev() {
             let client = self.rung[index];
             if self.clients[client as usize].is_none() {
-                // As above: a client that rings was let in, as a rule.
+                // As above: a client that rings was admitted, as a rule.
                 self.run_commands();
             }
             self.begin_to_watch(client);

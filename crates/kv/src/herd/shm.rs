@@ -1,4 +1,4 @@
-//! A client's way to a server of the same host: memory that both map.
+//! The transport to a server of the same host: memory that both map.
 //!
 //! Nothing is lost here; a reminder only repeats a wake-up that another client may not have sent
 //! because it died.

@@ -326,7 +326,7 @@ mod tests {
             assert_eq!(read, Some(Read::Malformed(0)), "{bytes}");
             assert_eq!(window.load(seal_at), 0, "it is looked at once");
         }
-        // A seal that is right, over a head that speaks of another length.
+        // A seal that is right, over a head with another length.
         let message = Head::new(9, MessageKind::Put).with_lengths(1, 1).bytes();
         SlotFormat::Sealed.publish(&window, 0, &GEOMETRY, &message);
         let read = SlotFormat::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);

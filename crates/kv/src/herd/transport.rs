@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Lane {
     pub(super) submitted: u64,
     pub(super) answered: u64,
-    /// Requests that the server was told of.
+    /// Requests that the server was notified of.
     pub(super) rung: u64,
     /// Requests up to this one were abandoned: their answers are not waited for.
     pub(super) given_up: u64,
@@ -40,7 +40,7 @@ impl Lane {
     }
 }
 
-/// A client's way to a server.
+/// A client's transport to a server.
 pub trait Transport {
     /// Polls in a row without an answer before [`Transport::is_gone`] is asked.
     const POLLS_MAX: u32;
@@ -53,10 +53,10 @@ pub trait Transport {
     /// a server thread.
     fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]);
 
-    /// Tells a server thread of the requests behind `lane.rung` up to `lane.submitted`.
+    /// Notifies a server thread of the requests behind `lane.rung` up to `lane.submitted`.
     fn ring(&mut self, server: u32, lane: &Lane) -> Result<()>;
 
-    /// Tells it again of all that it has not answered.
+    /// Notifies it again of all that it has not answered.
     fn remind(&mut self, server: u32, lane: &Lane) -> Result<()>;
 
     /// Takes what has come, such that it lies in the reply slots, in ordered form. Does not block.

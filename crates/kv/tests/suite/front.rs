@@ -183,7 +183,7 @@ fn a_client_that_does_not_read_is_ended_and_counted() {
         client.write_all(&b"get v\r\n".repeat(1000)).unwrap();
     }
     wait_until("they are ended", || {
-        // To talk on is not to read. It fails at the end.
+        // To go on sending is not to read. It fails at the end.
         let _ = talker.write(b"g");
         server.shared().count(Count::SlowReaders) == 2
     });

@@ -360,7 +360,7 @@ fn who_does_not_say_the_password_in_time_is_let_go_of() {
     let mut known = resp(&server);
     assert_eq!(ask(&mut known, b"AUTH secret\r\n", b"\r\n"), b"+OK\r\n");
     let mut strangers = [resp(&server), memcached(&server), resp(&server)];
-    // Talking does not help.
+    // Sending more does not help.
     assert!(ask(&mut strangers[2], b"PING\r\n", b"\r\n").starts_with(b"-NOAUTH"));
     for stranger in &mut strangers {
         assert_eq!(read_until(stranger, |_| false), b"");

@@ -228,7 +228,7 @@ fn a_server_that_falls_asleep_misses_no_write() {
     for round in 0..rounds {
         let pause = Duration::from_micros(rng.below(2500) as u64);
         match round % 3 {
-            // Asleep itself, as an idle process is, or looking at the clock.
+            // It sleeps, as an idle process does, or polls the clock.
             0 => std::thread::sleep(pause),
             1 => {
                 let start = Instant::now();

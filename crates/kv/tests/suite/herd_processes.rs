@@ -453,7 +453,7 @@ fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
     assert!(matches!(is_long, Error::ValueSize { bytes: 1001, max_bytes: 1000 }), "{is_long}");
 }
 
-/// A client that writes anything anywhere into what it shares harms only itself.
+/// A client that writes anything anywhere into what it shares damages only its own requests.
 #[test]
 fn a_client_that_scribbles_harms_no_other() {
     let name = unique("scribble");
