@@ -97,7 +97,6 @@ pub enum Status {
     Exists = 2,
     /// Larger than a value may be.
     TooLarge = 3,
-    /// The request is invalid.
     Invalid = 4,
     /// A condition did not hold.
     NotStored = 5,

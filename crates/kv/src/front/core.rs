@@ -144,7 +144,6 @@ pub struct Shared {
     pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
     /// The counters at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
-    /// The cache's counters then.
     pub cache_baseline: Mutex<Stats>,
     /// Commands a second, lately.
     pub rate: Mutex<Rate>,

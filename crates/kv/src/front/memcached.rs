@@ -18,7 +18,6 @@ pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"))
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterCommand {
     Command,
-    /// Discard so many bytes.
     Skip(u64),
     /// End the connection when all was sent.
     Close,

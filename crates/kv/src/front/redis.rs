@@ -32,7 +32,6 @@ pub struct ClientInfo {
 pub struct RespCall<'c> {
     pub core: &'c mut Core,
     pub client: &'c mut ClientInfo,
-    /// Where the words lie.
     pub input: &'c [u8],
     pub args: &'c Args,
 }

@@ -30,7 +30,6 @@ pub enum ParsedResp {
     Large {
         /// Bytes before the value.
         used: usize,
-        /// Bytes of the value.
         len: u64,
         /// Words behind the value.
         rest: usize,

@@ -84,7 +84,6 @@ struct Incoming {
     head: Vec<u8>,
     /// Where it goes; `None`: it is not to be stored, for this reason.
     writer: Result<Writer, Error>,
-    /// Bytes of the value.
     bytes: u64,
     missing: u64,
     /// When it began to come.

@@ -19,7 +19,6 @@ pub const WORDS_MAX: usize = 23;
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParsedText<'a> {
-    /// No whole line yet.
     Need,
     /// A command with a line of `used` bytes, the line end included.
     Command {

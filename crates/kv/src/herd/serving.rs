@@ -185,7 +185,6 @@ impl Doorbell {
         Doorbell { bitmap, command_bit: clients }
     }
 
-    /// Rings for a client.
     pub(super) fn ring(&self, client: u32) {
         pair::ring(&self.bitmap, client);
     }
@@ -334,7 +333,6 @@ impl<S: ClientTransport> Serving<S> {
         true
     }
 
-    /// Called after a sleep.
     pub(super) fn woke(&mut self) {
         self.look_around();
         // Also if a client that must not has cleared the bit of the command queue.

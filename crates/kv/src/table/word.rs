@@ -56,7 +56,6 @@ impl Word {
         Ok(Word::pack(State::Data, version, hint_of(blob_bytes), line))
     }
 
-    /// The same content, frozen.
     pub fn frozen(self, version: u32) -> Word {
         Word::pack(State::Frozen, version, self.0 >> HINT_SHIFT & HINT_MAX, self.0 >> ADDR_SHIFT)
     }

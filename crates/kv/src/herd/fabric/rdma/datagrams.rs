@@ -100,7 +100,6 @@ impl Ends {
         self.arrived.pop_front()
     }
 
-    /// Whether it has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }

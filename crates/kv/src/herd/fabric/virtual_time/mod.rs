@@ -610,7 +610,6 @@ const FAULTS: NetFaults = NetFaults {
     reorder_max: Ps::us(50),
 };
 
-/// Delays without loss.
 const DELAYS: NetFaults = NetFaults {
     delay_ppm: 100_000,
     delay_max: Ps::ms(2),
