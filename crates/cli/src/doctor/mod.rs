@@ -186,8 +186,8 @@ fn shared_memory() -> Check {
     }
 }
 
-/// What killed runs left: directories whose lock nobody holds. Files of releases before these
-/// directories have the process in their names.
+/// What killed runs left: directories with a lock that no process holds. Files of releases before
+/// these directories have the process in their names.
 fn residue() -> Check {
     let bases = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
     let left = |base: &PathBuf| {
@@ -248,7 +248,7 @@ fn membarrier(supported: bool) -> Check {
         "membarrier",
         ok_if(supported),
         if supported { "global expedited" } else { "not supported" },
-        "whoever moves a page pays for the fence, readers and writers do not",
+        "moving a page pays for the fence, reads and writes do not",
         "use Linux 4.16 or newer, and allow the call in seccomp filters; accesses fence until then",
     )
 }
