@@ -66,13 +66,13 @@ struct Promise {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Measurements {
-    machine: Vec<Machine>,
+    machine: Vec<MeasuredMachine>,
     measurement: Vec<Measurement>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Machine {
+struct MeasuredMachine {
     id: String,
     is: String,
 }
