@@ -166,7 +166,7 @@ impl Sources {
             } else if tests == 0 && promise.command.is_none() {
                 "is held by no test and no command"
             } else if promise.promise.is_none() && tests != 1 {
-                "says nothing, and has not one test whose name would"
+                "says nothing, and has not one test with a name that would"
             } else {
                 continue;
             };

@@ -163,9 +163,9 @@ fn measure(
         .chain([(all.redis.as_ref(), true)])
     {
         if let Some(server) = server {
-            client::store_all(server.door(resp), resp, keys)?;
+            client::store_all(server.address(resp), resp, keys)?;
             if server.memcached.is_some() {
-                client::store_large(server.door(false))?;
+                client::store_large(server.address(false))?;
             }
         }
     }
@@ -237,7 +237,7 @@ impl<'s> Side<'s> {
         all: &'s All,
     ) -> Result<Self, BenchError> {
         let client = LoadGenerator::new(LoadOptions {
-            addr: server.door(figure.resp),
+            addr: server.address(figure.resp),
             resp: figure.resp,
             work: figure.work,
             connections: figure.connections,

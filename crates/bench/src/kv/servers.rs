@@ -18,9 +18,9 @@ pub struct ServerProcess {
     /// Where it serves memcached's protocols.
     pub memcached: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
-    /// The name of HERD's door.
+    /// The name of HERD's control socket.
     pub herd: Option<String>,
-    /// Where HERD's door over the fabric is.
+    /// The address of HERD's fabric listener.
     pub herd_fabric: Option<SocketAddr>,
 }
 
@@ -33,7 +33,7 @@ impl Drop for ServerProcess {
 }
 
 impl ServerProcess {
-    /// A server of which no door is known yet.
+    /// A server with no address known yet.
     fn of(child: Child) -> ServerProcess {
         ServerProcess { child, memcached: None, resp: None, herd: None, herd_fabric: None }
     }
@@ -52,9 +52,9 @@ impl ServerProcess {
     ///
     /// # Panics
     /// If it does not.
-    pub fn door(&self, resp: bool) -> SocketAddr {
-        let door = if resp { self.resp } else { self.memcached };
-        door.expect("a figure asks only servers that understand it")
+    pub fn address(&self, resp: bool) -> SocketAddr {
+        let address = if resp { self.resp } else { self.memcached };
+        address.expect("a figure asks only servers that understand it")
     }
 
     /// CPU time of all its threads so far, nanoseconds.
@@ -105,11 +105,11 @@ fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, B
 
 pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<ServerProcess, BenchError> {
     let words = ["--memory", "1g", "--threads", "1"];
-    let doors = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+    let listeners = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
     let random = rackpool_hw::process::random_u64().map_err(io_error("random numbers"))?;
     let herd = format!("rackpool/bench/{random:016x}");
     let fabric = ["--herd-listen", "127.0.0.1:0"];
-    let words = [&words[..], &doors, &["--herd", &herd], &fabric].concat();
+    let words = [&words[..], &listeners, &["--herd", &herd], &fabric].concat();
     let child = start("our server", &mut command(&words), Stdio::piped())?;
     let mut running = ServerProcess::of(child);
     running.herd = Some(herd);

@@ -1,5 +1,5 @@
 //! A master and two daemons as real processes that listen at an address which is not a loopback one
-//! and have a secret: who has it works with them, also after a kill; who has not is `denied`.
+//! and have a secret: a client that has it works with them, also after a kill; others are `denied`.
 
 use crate::common::{Dir, Server, WITHIN, rackpool, run, told, unique};
 use rackpool_hw::secret::Secret;
@@ -17,7 +17,7 @@ const ADDRESS: &str = "198.18.0.1";
 /// Exit code of a test that failed.
 const TEST_FAILED: i32 = 101;
 
-/// Runs the named test again in a network namespace whose loopback device has [`ADDRESS`] too;
+/// Runs the named test again in a network namespace with [`ADDRESS`] on its loopback device;
 /// `false` if this machine does not let us make one.
 fn runs_in_its_own_network(test: &str) -> bool {
     let set_up =
@@ -153,7 +153,7 @@ impl Pool {
     }
 }
 
-/// Who has not the secret hears so, long before it would give up waiting for a peer.
+/// A client without the secret is told, long before it would give up waiting for a peer.
 fn others_are_denied(pool: &Pool) {
     let (start, master) = (Instant::now(), pool.master.addr.as_str());
     for secret in [&pool.secret(1)[..], &[], &pool.secret(3)] {
