@@ -130,9 +130,9 @@ Examples:
 
 const FSCK_EXAMPLES: &str = "\
 Kinds: user (an application's, which only the application can judge), table (parts of hash tables:
-each is named by one exactly once), session and cache (they end with their client). The pool
-may be in use; what a client that is in the middle of a change may hold is listed and not judged. Exit code 0 if
-nothing is lost, named twice or unreadable, or if --repair gave it back, else 1.
+each is named by one exactly once), session and cache (they end with their client). The pool may be
+in use; what a client that is in the middle of a change may hold is listed and not judged. Exit code
+0 if nothing is lost, named twice or unreadable, or if --repair gave it back, else 1.
 
 Examples:
   rackpool fsck --master 127.0.0.1:7400
