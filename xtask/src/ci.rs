@@ -61,7 +61,7 @@ pub fn alone(name: &str, run: impl FnOnce(&Context) -> Result<(), String>) -> Re
 /// Runs all steps, then looks for what they left behind.
 pub fn all() -> Result<(), String> {
     let mut context = Context::new()?;
-    // Nobody builds again or looks for lines: both would cost room, and time to write and link.
+    // No incremental builds and no debug lines: both would cost room, and time to write and link.
     for (name, value) in [
         ("CARGO_INCREMENTAL", "0"),
         ("CARGO_PROFILE_DEV_DEBUG", "false"),

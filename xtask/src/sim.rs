@@ -1,4 +1,4 @@
-//! The simulator from the outside: fresh seeds, whose first is printed, with failing ones shrunk
+//! The simulator from the outside: fresh seeds (the first is printed), with failing ones shrunk
 //! and stored; and the proof that the checkers bite.
 //!
 //! What is built for this is a small program and no more, without LTO, in a target directory of its
@@ -86,7 +86,7 @@ fn golden(context: &Context) -> Result<(), String> {
     without_lto(context, &words).minutes(15).count_tests().run(context)
 }
 
-/// A release build whose speed matters less than the time that it takes.
+/// A release build that must be ready soon rather than be fast.
 pub fn without_lto(context: &Context, words: &[&str]) -> Task {
     Task::cargo(words)
         .env("CARGO_TARGET_DIR", &context.target.join("no-lto").to_string_lossy())

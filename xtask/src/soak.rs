@@ -3,13 +3,13 @@
 use crate::run::{Context, Task};
 
 /// A run: its name, what cargo is told, and what the environment says of its length.
-struct Run {
+struct SoakRun {
     name: &'static str,
     words: &'static [&'static str],
     env: (&'static str, &'static str),
 }
 
-const RUNS: [Run; 1] = [Run {
+const RUNS: [SoakRun; 1] = [SoakRun {
     name: "kills",
     words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
     env: ("RACKPOOL_KILLS", "200"),

@@ -2,7 +2,7 @@
 //! `cargo run --release -p rackpool-bench --example raw_limits`.
 
 use rackpool_bench::histogram::Histogram;
-use rackpool_bench::micro::tcp::{Client, Server, TcpError};
+use rackpool_bench::micro::tcp::{TcpClient, TcpError, TcpServer};
 use rackpool_bench::micro::{Wait, line, pin};
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use std::error::Error;
@@ -13,7 +13,7 @@ const MEBIBYTE: usize = 1 << 20;
 const TRANSFERS: usize = 4000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (first, second) = pin::two_cores()?;
+    let pin::CorePair { first, second } = pin::two_cores()?;
     let wait = Wait::for_cores(if first == second { 1 } else { 2 });
     let mut report = Report::here(Kind::Measured);
     let ns = line::ping_pong_ns(first, second, 1_000_000)?;
@@ -23,8 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .results
         .push(Row::new("line_roundtrip_one_core", "ns", Better::Lower, ns).samples(20_000));
     pin::pin_to(first)?;
-    let server = Server::spawn(wait, Some(second))?;
-    let mut client = Client::connect(server.address(), wait)?;
+    let server = TcpServer::spawn(wait, Some(second))?;
+    let mut client = TcpClient::connect(server.address(), wait)?;
     report.results.push(pings(&mut client)?);
     for (name, depth) in [("tcp_read_1MiB", 1), ("tcp_read_1MiB_stream", 4)] {
         let start = Instant::now();
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn pings(client: &mut Client) -> Result<Row, TcpError> {
+fn pings(client: &mut TcpClient) -> Result<Row, TcpError> {
     let mut histogram = Histogram::new();
     for _ in 0..PINGS / 10 {
         client.ping()?;

@@ -135,7 +135,7 @@ impl Arena {
     /// last word of what was just read.
     pub(crate) fn read_latency<const BYTES: usize>(
         &mut self,
-    ) -> Result<(Comparison, Samples), BenchError> {
+    ) -> Result<MeasuredLatency, BenchError> {
         let Chain { mask, starts: [mut at_ours, mut at_raw] } = self.lay_chain(BYTES);
         let (addr, offset, slice) = (self.addr.0, self.offset, self.size.slice());
         let (mut to_ours, mut to_raw) = ([0u8; BYTES], [0u8; BYTES]);
@@ -165,13 +165,13 @@ impl Arena {
             at = last_word(&to_ours) & mask;
             Ok(())
         })?;
-        Ok((comparison, samples))
+        Ok(MeasuredLatency { comparison, samples })
     }
 
     /// Writes of whole lines along a dependent chain, ns each. What is written names the next
     /// line, and the name is loaded from the line again, on both sides by the same bare load,
     /// before the next write begins. The order visits every line once a turn.
-    pub(crate) fn write_latency(&mut self) -> Result<(Comparison, Samples), BenchError> {
+    pub(crate) fn write_latency(&mut self) -> Result<MeasuredLatency, BenchError> {
         let mask = self.slots(LINE) - 1;
         let (addr, offset, slice) = (self.addr.0, self.offset, self.size.slice());
         let (mut at_ours, mut at_raw) = (0, mask / 2);
@@ -199,7 +199,7 @@ impl Arena {
             },
         )?;
         let samples = self.sample(write_ours)?;
-        Ok((comparison, samples))
+        Ok(MeasuredLatency { comparison, samples })
     }
 
     /// Reads of single lines at independent places, in batches, operations a second. The bare
@@ -311,6 +311,12 @@ pub(crate) enum Direction {
     Write,
 }
 
+/// Ours beside raw, and how ours is spread.
+pub(crate) struct MeasuredLatency {
+    pub comparison: Comparison,
+    pub samples: Samples,
+}
+
 /// Percentiles of the mean time of [`SAMPLE_GROUP`] accesses.
 pub(crate) struct Samples(Summary);
 
@@ -341,7 +347,7 @@ fn last_word<const BYTES: usize>(bytes: &[u8; BYTES]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Bed, PoolSource};
+    use crate::run::{PoolSource, Testbed};
     use rackpool::FabricChoice;
 
     #[test]
@@ -358,17 +364,18 @@ mod tests {
 
     #[test]
     fn an_arena_is_mapped_and_gives_its_memory_back() {
-        let bed = Bed::open(&PoolSource::default(), 1, 16 << 20).unwrap();
-        let pool = bed.pool(0, FabricChoice::Auto).unwrap();
+        let testbed = Testbed::open(&PoolSource::default(), 1, 16 << 20).unwrap();
+        let pool = testbed.pool(0, FabricChoice::Auto).unwrap();
         let mut handle = pool.handle().unwrap();
         let free = |handle: &mut Handle| {
             handle.pool_stats().unwrap().racks[0].daemon.as_ref().unwrap().frames_free
         };
         let before = free(&mut handle);
         let mut arena =
-            Arena::new(pool.handle().unwrap(), Placement::Local, Size::Smoke, bed.probe()).unwrap();
+            Arena::new(pool.handle().unwrap(), Placement::Local, Size::Smoke, testbed.probe())
+                .unwrap();
         assert!(free(&mut handle) < before);
-        let (comparison, _) = arena.read_latency::<LINE>().unwrap();
+        let comparison = arena.read_latency::<LINE>().unwrap().comparison;
         assert!(comparison.ours > 0.0 && comparison.reference > 0.0);
         assert!(arena.read_rate().unwrap().ratio > 0.0);
         arena.write_latency().unwrap();

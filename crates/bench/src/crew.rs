@@ -22,7 +22,7 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of a client's standard error that an error shows.
 const LAST_WORDS_BYTES: u64 = 2000;
 
-pub(crate) trait Answers: DeserializeOwned {
+pub(crate) trait WorkerReply: DeserializeOwned {
     /// Code and reason, if it says that the client failed.
     fn failure(&self) -> Option<(&str, &str)>;
     /// Whether it says that the client waits for a run to begin.
@@ -31,7 +31,7 @@ pub(crate) trait Answers: DeserializeOwned {
 
 /// The clients, which answer with `A`.
 pub(crate) struct Crew<A> {
-    clients: Vec<Process>,
+    clients: Vec<ClientProcess>,
     lines: Receiver<Line>,
     answers: PhantomData<A>,
 }
@@ -39,13 +39,14 @@ pub(crate) struct Crew<A> {
 /// A line of a client's standard output, or its end.
 type Line = (u32, Option<String>);
 
-struct Process {
+struct ClientProcess {
     child: Child,
     orders: Option<ChildStdin>,
     last_words: Option<JoinHandle<String>>,
 }
 
-impl<A: Answers> Crew<A> {
+impl<A: WorkerReply> Crew<A> {
+    /// Starts `count` clients.
     pub(crate) fn start(
         count: u32,
         command: &mut dyn FnMut(u32) -> Command,
@@ -53,7 +54,7 @@ impl<A: Answers> Crew<A> {
         let (sender, lines) = channel();
         let mut crew = Self { clients: Vec::new(), lines, answers: PhantomData };
         for client in 0..count {
-            crew.clients.push(Process::start(client, command(client), sender.clone())?);
+            crew.clients.push(ClientProcess::start(client, command(client), sender.clone())?);
         }
         Ok(crew)
     }
@@ -154,7 +155,7 @@ impl<A: Answers> Crew<A> {
     }
 }
 
-impl Process {
+impl ClientProcess {
     fn start(client: u32, mut command: Command, lines: Sender<Line>) -> Result<Self, BenchError> {
         let started =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -205,7 +206,7 @@ impl Process {
 
 impl<A> Drop for Crew<A> {
     fn drop(&mut self) {
-        self.clients.iter_mut().for_each(Process::stop);
+        self.clients.iter_mut().for_each(ClientProcess::stop);
     }
 }
 
@@ -249,34 +250,34 @@ mod tests {
 
     #[derive(serde::Deserialize)]
     #[serde(tag = "answer", rename_all = "snake_case")]
-    enum Answer {
+    enum TestReply {
         Loaded,
         Ready,
         Failed { code: String, reason: String },
     }
 
-    impl Answers for Answer {
+    impl WorkerReply for TestReply {
         fn failure(&self) -> Option<(&str, &str)> {
             match self {
-                Answer::Failed { code, reason } => Some((code, reason)),
-                Answer::Loaded | Answer::Ready => None,
+                TestReply::Failed { code, reason } => Some((code, reason)),
+                TestReply::Loaded | TestReply::Ready => None,
             }
         }
 
         fn is_ready(&self) -> bool {
-            matches!(self, Answer::Ready)
+            matches!(self, TestReply::Ready)
         }
     }
 
-    fn load(crew: &mut Crew<Answer>) -> Result<(), BenchError> {
+    fn load(crew: &mut Crew<TestReply>) -> Result<(), BenchError> {
         crew.tell_all(&"load")?;
         crew.gather(Duration::ZERO, |answer| match answer {
-            Answer::Loaded => Ok(()),
+            TestReply::Loaded => Ok(()),
             other => Err(other),
         })
     }
 
-    fn shell(script: &str) -> Crew<Answer> {
+    fn shell(script: &str) -> Crew<TestReply> {
         let mut command = |_| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
@@ -312,6 +313,6 @@ mod tests {
     #[test]
     fn a_client_that_cannot_be_started_is_an_error() {
         let mut command = |_| Command::new("/nonexistent/program");
-        assert_eq!(Crew::<Answer>::start(1, &mut command).err().unwrap().code(), "io");
+        assert_eq!(Crew::<TestReply>::start(1, &mut command).err().unwrap().code(), "io");
     }
 }

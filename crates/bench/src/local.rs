@@ -4,12 +4,12 @@
 //! order (see `arena.rs`). Then the copy routine itself beside the standard library's. Called by
 //! the command line; everything that it measures is in the [`Report`].
 
-use crate::arena::{Arena, BATCH, Direction, LINE, Samples};
+use crate::arena::{Arena, BATCH, Direction, LINE, MeasuredLatency};
 use crate::interleave::{Comparison, compare};
 use crate::micro::pin;
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
-use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path, slice_ns};
+use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path, slice_ns};
 use rackpool::{FabricChoice, Placement};
 use rackpool_core::copies as checked;
 use rackpool_core::seam::Mem;
@@ -44,16 +44,16 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     let mut steps = Steps::new(7 + COPIES.len(), progress);
     steps.begin("making the region");
     let cores = pin::allowed_cores()?;
-    let bed = Bed::open(&options.source, 1, options.size.region_bytes() + SPARE_BYTES)?;
+    let testbed = Testbed::open(&options.source, 1, options.size.region_bytes() + SPARE_BYTES)?;
     let rack = if options.source.master.is_some() { options.rack } else { 0 };
-    let pool = bed.pool(rack, FabricChoice::Auto)?;
+    let pool = testbed.pool(rack, FabricChoice::Auto)?;
     let handle = pool.handle()?;
     // Before this thread is pinned: the report says how many cores there are.
-    let mut report = bed.report(options.size, Kind::Measured);
+    let mut report = testbed.report(options.size, Kind::Measured);
     // The servers' threads are running by now and stay free to go where they like.
     pin::pin_to(cores[0])?;
     let measured = (|| {
-        let mut arena = Arena::new(handle, Placement::Local, options.size, bed.probe())?;
+        let mut arena = Arena::new(handle, Placement::Local, options.size, testbed.probe())?;
         let addr = arena.addr();
         report.kind = kind_of_path(arena.handle(), addr)?;
         let region_bytes = options.size.region_bytes();
@@ -61,8 +61,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         report.extra.insert("page_bytes".into(), arena.handle().page_bytes().into());
         report.results = accesses(&mut arena, &mut steps)?;
         arena.end()?;
-        report.results.extend(copies(options.size, bed.probe(), &mut steps)?);
-        report.results.extend(metadata(options.size, bed.probe(), &mut steps)?);
+        report.results.extend(copies(options.size, testbed.probe(), &mut steps)?);
+        report.results.extend(metadata(options.size, testbed.probe(), &mut steps)?);
         Ok(report)
     })();
     pin::pin_to_any(&cores)?;
@@ -75,13 +75,13 @@ fn accesses(arena: &mut Arena, steps: &mut Steps<'_>) -> Result<Vec<Row>, BenchE
     let mut rows = Vec::new();
     let name = "read_64B_own_rack_warm";
     steps.begin(name);
-    rows.push(latency(name, arena.read_latency::<LINE>()?));
+    rows.push(latency(name, &arena.read_latency::<LINE>()?));
     let name = "write_64B_own_rack_warm";
     steps.begin(name);
-    rows.push(latency(name, arena.write_latency()?));
+    rows.push(latency(name, &arena.write_latency()?));
     let name = "read_4KiB_own_rack_warm";
     steps.begin(name);
-    rows.push(latency(name, arena.read_latency::<4096>()?));
+    rows.push(latency(name, &arena.read_latency::<4096>()?));
     let name = "read_64B_own_rack_batch";
     steps.begin(name);
     let row = Row::compared(name, "ops/s", Better::Higher, &arena.read_rate()?, Reference::Raw);
@@ -94,8 +94,9 @@ fn accesses(arena: &mut Arena, steps: &mut Steps<'_>) -> Result<Vec<Row>, BenchE
     Ok(rows.into_iter().map(|row| row.with("messages", sent)).collect())
 }
 
-pub(crate) fn latency(name: &str, (comparison, samples): (Comparison, Samples)) -> Row {
-    samples.show_in(Row::compared(name, "ns", Better::Lower, &comparison, Reference::Raw))
+pub(crate) fn latency(name: &str, measured: &MeasuredLatency) -> Row {
+    let row = Row::compared(name, "ns", Better::Lower, &measured.comparison, Reference::Raw);
+    measured.samples.show_in(row)
 }
 
 pub(crate) fn bandwidth(

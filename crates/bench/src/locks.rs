@@ -14,9 +14,9 @@ use crate::interleave::compare;
 use crate::micro::pin;
 use crate::report::{Better, Reference, Report, Row};
 use crate::run::{
-    Bed, BenchError, PoolSource, Progress, Size, Steps, io_error, kind_of_path, slice_ns,
+    BenchError, PoolSource, Progress, Size, Steps, Testbed, io_error, kind_of_path, slice_ns,
 };
-use crate::ycsb_run::{Answer, Order, Ran};
+use crate::ycsb_run::{YcsbCommand, YcsbMeasurement, YcsbReply};
 use rackpool::{FabricChoice, Handle, Placement, Pool};
 use rackpool_core::{GAddr, RackId};
 use serde::{Deserialize, Serialize};
@@ -67,9 +67,9 @@ pub fn run(
         let reason = "mapped racks are neither buffered nor cached: tcp".into();
         return Err(BenchError::Option { option: "fabric", reason });
     }
-    let bed = Bed::open(&options.source, 2, RACK_BYTES)?;
+    let testbed = Testbed::open(&options.source, 2, RACK_BYTES)?;
     let cores = pin::allowed_cores()?;
-    let mut run = Run::open(options, bed)?;
+    let mut run = LockBench::open(options, testbed)?;
     let mut steps = Steps::new(2 + SIZES.len() + 3 + 2 + CONTENDERS.len(), progress);
     let measured = run.measure(command, &mut steps, &cores);
     pin::pin_to_any(&cores)?;
@@ -77,7 +77,7 @@ pub fn run(
     let results = measured?;
     freed?;
     steps.end();
-    let mut report = run.bed.report(options.size, kind_of_path(&mut run.with, run.probe)?);
+    let mut report = run.testbed.report(options.size, kind_of_path(&mut run.with, run.probe)?);
     run.with.free(run.probe, 64)?;
     report.extra.insert("fabric".into(), "tcp".into());
     report.extra.insert("accesses_a_lock".into(), ACCESSES.into());
@@ -85,9 +85,9 @@ pub fn run(
     Ok(report)
 }
 
-struct Run {
+struct LockBench {
     size: Size,
-    bed: Bed,
+    testbed: Testbed,
     /// A handle with buffer and cache, and one without.
     with: Handle,
     without: Handle,
@@ -98,46 +98,46 @@ struct Run {
 
 /// What is done under a lock.
 #[derive(Debug, Clone, Copy)]
-enum Section {
+enum CriticalSection {
     Write { bytes: usize, count: u64 },
     Read { bytes: usize },
 }
 
-impl Section {
+impl CriticalSection {
     fn name(self) -> String {
         match self {
-            Section::Write { bytes, count: ACCESSES } => {
+            CriticalSection::Write { bytes, count: ACCESSES } => {
                 format!("remote_write_{bytes}B_locked_buffered")
             }
-            Section::Write { bytes, count } => {
+            CriticalSection::Write { bytes, count } => {
                 format!("remote_write_{bytes}B_locked_buffered_{count}_a_lock")
             }
-            Section::Read { bytes } => format!("remote_read_{bytes}B_locked_cached"),
+            CriticalSection::Read { bytes } => format!("remote_read_{bytes}B_locked_cached"),
         }
     }
 
     fn count(self) -> u64 {
         match self {
-            Section::Write { count, .. } => count,
-            Section::Read { .. } => ACCESSES,
+            CriticalSection::Write { count, .. } => count,
+            CriticalSection::Read { .. } => ACCESSES,
         }
     }
 
     /// Takes the lock, works, gives it back.
     fn run(self, handle: &mut Handle, addr: GAddr, buffer: &mut [u8]) -> Result<(), BenchError> {
-        let (Section::Write { bytes, .. } | Section::Read { bytes }) = self;
+        let (CriticalSection::Write { bytes, .. } | CriticalSection::Read { bytes }) = self;
         // All places once, but not in a row: what lies side by side is not asked for so.
         let place = |index: u64| GAddr(addr.0 + (index * 37 % ACCESSES) * bytes as u64);
         let range_bytes = ACCESSES * bytes as u64;
         match self {
-            Section::Write { count, .. } => {
+            CriticalSection::Write { count, .. } => {
                 let guard = handle.write_lock_range(addr, range_bytes)?;
                 for index in 0..count {
                     handle.write(place(index), &buffer[..bytes])?;
                 }
                 Ok(handle.unlock(guard)?)
             }
-            Section::Read { .. } => {
+            CriticalSection::Read { .. } => {
                 let guard = handle.read_lock_range(addr, range_bytes)?;
                 for index in 0..ACCESSES {
                     handle.read(place(index), &mut buffer[..bytes])?;
@@ -148,16 +148,16 @@ impl Section {
     }
 }
 
-impl Run {
-    fn open(options: &Options, bed: Bed) -> Result<Self, BenchError> {
-        let mut with = bed.pool(0, options.fabric)?.handle()?;
-        let plain = rackpool::Options::new(bed.master(), 0).fabric(options.fabric);
+impl LockBench {
+    fn open(options: &Options, testbed: Testbed) -> Result<Self, BenchError> {
+        let mut with = testbed.pool(0, options.fabric)?.handle()?;
+        let plain = rackpool::Options::new(testbed.master(), 0).fabric(options.fabric);
         let without = Pool::open(plain.write_buffer_bytes(0).page_cache_blocks(0))?.handle()?;
         let placement = Placement::Rack(HOME);
         let addr = with.alloc(RANGE_BYTES, placement)?;
         let probe = with.alloc(64, placement)?;
         with.write(addr, &vec![0; RANGE_BYTES as usize])?;
-        Ok(Self { size: options.size, bed, with, without, addr, probe })
+        Ok(Self { size: options.size, testbed, with, without, addr, probe })
     }
 
     fn measure(
@@ -166,15 +166,15 @@ impl Run {
         steps: &mut Steps<'_>,
         cores: &[usize],
     ) -> Result<Vec<Row>, BenchError> {
-        pin::pin_to(pin::two_cores()?.0)?;
+        pin::pin_to(pin::two_cores()?.first)?;
         let mut rows = Vec::new();
         steps.begin("lock_unlock_local");
         rows.push(self.local()?);
         steps.begin("lock_unlock_remote");
         rows.push(self.remote()?);
-        let sizes = SIZES.iter().map(|&bytes| Section::Write { bytes, count: ACCESSES });
-        let counts = [1, 4, 16].map(|count| Section::Write { bytes: 64, count });
-        let reads = [64, 256].map(|bytes| Section::Read { bytes });
+        let sizes = SIZES.iter().map(|&bytes| CriticalSection::Write { bytes, count: ACCESSES });
+        let counts = [1, 4, 16].map(|count| CriticalSection::Write { bytes: 64, count });
+        let reads = [64, 256].map(|bytes| CriticalSection::Read { bytes });
         for section in sizes.chain(counts).chain(reads) {
             steps.begin(&section.name());
             rows.push(self.section(section)?);
@@ -182,18 +182,18 @@ impl Run {
         pin::pin_to_any(cores)?;
         for (name, count, racks) in CONTENDERS {
             steps.begin(name);
-            rows.push(self.contended(name, (count, racks), command)?);
+            rows.push(self.contended(name, count, racks, command)?);
         }
         Ok(rows)
     }
 
     /// A lock of the own rack beside a question to the same daemon.
     fn local(&mut self) -> Result<Row, BenchError> {
-        let handle = self.bed.pool(HOME.0, FabricChoice::Tcp)?.handle()?;
+        let handle = self.testbed.pool(HOME.0, FabricChoice::Tcp)?.handle()?;
         let (size, addr, probe) = (self.size, self.addr, self.probe);
         let handle = std::cell::RefCell::new(handle);
         let guard = handle.borrow_mut().write_lock(probe)?;
-        let row = lock_beside(size, &self.bed, "lock_unlock_local", addr, &handle, |handle| {
+        let row = lock_beside(size, &self.testbed, "lock_unlock_local", addr, &handle, |handle| {
             Ok(handle.check_lock(&guard)?)
         });
         handle.borrow_mut().unlock(guard)?;
@@ -202,17 +202,17 @@ impl Run {
 
     /// A lock of another rack beside a one-sided read of its line.
     fn remote(&mut self) -> Result<Row, BenchError> {
-        let handle = self.bed.pool(0, FabricChoice::Tcp)?.handle()?;
+        let handle = self.testbed.pool(0, FabricChoice::Tcp)?.handle()?;
         let (size, addr) = (self.size, self.addr);
         let handle = std::cell::RefCell::new(handle);
-        let row = lock_beside(size, &self.bed, "lock_unlock_remote", addr, &handle, |handle| {
+        let row = lock_beside(size, &self.testbed, "lock_unlock_remote", addr, &handle, |handle| {
             Ok(handle.read(addr, &mut [0; 64])?)
         });
         Ok(row?.with("beside", "a one-sided read of 64 bytes"))
     }
 
-    fn section(&mut self, section: Section) -> Result<Row, BenchError> {
-        let Self { size, bed, with, without, addr, .. } = self;
+    fn section(&mut self, section: CriticalSection) -> Result<Row, BenchError> {
+        let Self { size, testbed, with, without, addr, .. } = self;
         let (slice, addr, count) = (size.slice(), *addr, section.count());
         let mut buffers = [vec![0x5a; SIZES[SIZES.len() - 1]], vec![0xa5; SIZES[SIZES.len() - 1]]];
         let [first, second] = &mut buffers;
@@ -221,7 +221,7 @@ impl Run {
         let comparison = compare(
             &size.rules(),
             SEED,
-            &mut bed.probe(),
+            &mut testbed.probe(),
             || slice_ns(slice, count, || section.run(with, addr, first)).map(rate),
             || slice_ns(slice, count, || section.run(without, addr, second)).map(rate),
         )?;
@@ -240,7 +240,8 @@ impl Run {
     fn contended(
         &mut self,
         name: &str,
-        (count, racks): (u32, &[u16]),
+        count: u32,
+        racks: &[u16],
         command: &mut dyn FnMut(u32) -> Command,
     ) -> Result<Row, BenchError> {
         let (with, probe) = (&mut self.with, self.probe);
@@ -252,8 +253,8 @@ impl Run {
         };
         let mut crew = Crew::start(count, command)?;
         for client in 0..count {
-            let job = Job {
-                master: self.bed.master().to_owned(),
+            let job = LockJob {
+                master: self.testbed.master().to_owned(),
                 rack: racks[client as usize % racks.len()],
                 addr: probe.0,
                 run_ms: run.as_millis() as u64,
@@ -261,11 +262,11 @@ impl Run {
             crew.tell(client, &job)?;
         }
         crew.await_ready()?;
-        crew.tell_all(&Order::Go)?;
-        let mut merged = Ran::default();
+        crew.tell_all(&YcsbCommand::Go)?;
+        let mut merged = YcsbMeasurement::default();
         let mut counts = Vec::new();
         crew.gather(run, |answer| match answer {
-            Answer::Ran(ran) => {
+            YcsbReply::Ran(ran) => {
                 counts.push(ran.operations);
                 merged.merge(&ran);
                 Ok(())
@@ -293,7 +294,7 @@ impl Run {
 /// Taking a lock and giving it back, beside something else of the same handle.
 fn lock_beside(
     size: Size,
-    bed: &Bed,
+    testbed: &Testbed,
     name: &str,
     addr: GAddr,
     handle: &std::cell::RefCell<Handle>,
@@ -309,7 +310,7 @@ fn lock_beside(
     let comparison = compare(
         &size.rules(),
         SEED,
-        &mut bed.probe(),
+        &mut testbed.probe(),
         || slice_ns(slice, 1, lock),
         || slice_ns(slice, 1, || beside(&mut handle.borrow_mut())),
     )?;
@@ -325,7 +326,7 @@ fn lock_beside(
 
 /// The line that a client process is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Job {
+struct LockJob {
     master: String,
     rack: u16,
     addr: u64,
@@ -339,21 +340,21 @@ struct Job {
 /// [`BenchError`]: the first thing that went wrong.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
+    end_with(outcome, output, |code, reason| YcsbReply::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
-    let Some(job) = next_order::<Job>(input)? else { return Ok(()) };
+    let Some(job) = next_order::<LockJob>(input)? else { return Ok(()) };
     let options = rackpool::Options::new(&job.master, job.rack).fabric(FabricChoice::Tcp);
     let mut handle = Pool::open(options)?.handle()?;
     let addr = GAddr(job.addr);
     handle.read_u64(addr)?;
-    say(output, &Answer::Ready)?;
-    let Some(Order::Go) = next_order(input)? else {
+    say(output, &YcsbReply::Ready)?;
+    let Some(YcsbCommand::Go) = next_order(input)? else {
         let reason = "another order than to begin".into();
         return Err(BenchError::Option { option: "order", reason });
     };
-    let (mut ran, start) = (Ran::default(), Instant::now());
+    let (mut ran, start) = (YcsbMeasurement::default(), Instant::now());
     while start.elapsed() < Duration::from_millis(job.run_ms) {
         let asked = Instant::now();
         let guard = handle.write_lock_range(addr, 64)?;
@@ -364,7 +365,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
         ran.operations += 1;
     }
     ran.elapsed_ns = start.elapsed().as_nanos() as u64;
-    say(output, &Answer::Ran(Box::new(ran)))?;
+    say(output, &YcsbReply::Ran(Box::new(ran)))?;
     // A process that ends before the others are asked looks like one that died.
     std::io::copy(input, &mut std::io::sink()).map(drop).map_err(io_error("reading orders"))
 }

@@ -78,7 +78,7 @@ impl Probe for SystemProbe {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
+struct ProcessTicks {
     parent: u32,
     /// User and system time, its own and that of children it has waited for.
     ticks: u64,
@@ -98,7 +98,7 @@ fn busy_ticks(stat: &str) -> Option<u64> {
 }
 
 /// The name in parentheses may hold spaces and parentheses: fields count from the last one.
-fn process_ticks(stat: &str) -> Option<Process> {
+fn process_ticks(stat: &str) -> Option<ProcessTicks> {
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
@@ -106,10 +106,10 @@ fn process_ticks(stat: &str) -> Option<Process> {
     for index in 11..=14 {
         ticks += number(index)?;
     }
-    Some(Process { parent: u32::try_from(number(1)?).ok()?, ticks })
+    Some(ProcessTicks { parent: u32::try_from(number(1)?).ok()?, ticks })
 }
 
-fn tree_ticks(processes: &HashMap<u32, Process>, roots: &[u32]) -> u64 {
+fn tree_ticks(processes: &HashMap<u32, ProcessTicks>, roots: &[u32]) -> u64 {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (&pid, process) in processes {
         children.entry(process.parent).or_default().push(pid);
@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn a_process_name_with_parentheses_does_not_shift_the_fields() {
         let stat = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 11 22 33 44 20 0 1 0 100";
-        assert_eq!(process_ticks(stat), Some(Process { parent: 7, ticks: 110 }));
+        assert_eq!(process_ticks(stat), Some(ProcessTicks { parent: 7, ticks: 110 }));
         assert_eq!(process_ticks("42 (gone"), None);
         assert_eq!(process_ticks("42 (short) S 7 1"), None);
     }
 
     #[test]
     fn own_time_is_that_of_the_tree_and_a_loop_of_reused_numbers_ends() {
-        let process = |parent, ticks| Process { parent, ticks };
+        let process = |parent, ticks| ProcessTicks { parent, ticks };
         let processes = HashMap::from([
             (1, process(0, 1000)),
             (10, process(1, 1)),

@@ -10,12 +10,13 @@ use crate::arena::{Arena, Direction, LINE};
 use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::local::{bandwidth, latency};
+use crate::micro::Wait;
 use crate::micro::index::IndexStream;
-use crate::micro::tcp::{Client, Server, Tuning};
-use crate::micro::{Wait, pin};
+use crate::micro::pin::{self, CorePair};
+use crate::micro::tcp::{TcpClient, TcpServer, Tuning};
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::ring::Touches;
-use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path, slice_ns};
+use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path, slice_ns};
 use rackpool::{FabricChoice, Handle, HandleStats, Placement};
 use rackpool_core::{GAddr, RackId};
 use serde_json::json;
@@ -76,31 +77,32 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         return Err(BenchError::Option { option: "remote_rack", reason });
     }
     let racks = 1 + options.rack.max(options.remote_rack);
-    let bed = Bed::open(&options.source, racks, data_bytes + SPARE_BYTES)?;
+    let testbed = Testbed::open(&options.source, racks, data_bytes + SPARE_BYTES)?;
     let cores = pin::allowed_cores()?;
-    let (first, second) = pin::two_cores()?;
-    let run = Run { options, bed, placement: Placement::Rack(RackId(options.remote_rack)) };
+    let pair = pin::two_cores()?;
+    let run =
+        RemoteBench { options, testbed, placement: Placement::Rack(RackId(options.remote_rack)) };
     let measured = match options.fabric {
-        FabricChoice::Shm => run.over_shm(first, progress),
-        _ => run.over_tcp((first, second), progress),
+        FabricChoice::Shm => run.over_shm(pair.first, progress),
+        _ => run.over_tcp(pair, progress),
     };
     pin::pin_to_any(&cores)?;
     measured
 }
 
-struct Run<'o> {
+struct RemoteBench<'o> {
     options: &'o Options,
-    bed: Bed,
+    testbed: Testbed,
     placement: Placement,
 }
 
-impl Run<'_> {
+impl RemoteBench<'_> {
     fn handle(&self) -> Result<Handle, BenchError> {
-        Ok(self.bed.pool(self.options.rack, self.options.fabric)?.handle()?)
+        Ok(self.testbed.pool(self.options.rack, self.options.fabric)?.handle()?)
     }
 
     fn report(&self, kind: Kind) -> Report {
-        let mut report = self.bed.report(self.options.size, kind);
+        let mut report = self.testbed.report(self.options.size, kind);
         let fabric = format!("{:?}", self.options.fabric).to_lowercase();
         report.extra.insert("fabric".into(), fabric.into());
         report
@@ -116,7 +118,8 @@ impl Run<'_> {
         let mut report = self.report(Kind::Measured);
         let handle = self.handle()?;
         pin::pin_to(core)?;
-        let mut arena = Arena::new(handle, self.placement, self.options.size, self.bed.probe())?;
+        let mut arena =
+            Arena::new(handle, self.placement, self.options.size, self.testbed.probe())?;
         let addr = arena.addr();
         report.kind = kind_of_path(arena.handle(), addr)?;
         let region_bytes = self.options.size.region_bytes();
@@ -124,10 +127,10 @@ impl Run<'_> {
         let before = arena.handle().handle_stats();
         let name = "read_64B_remote_warm";
         steps.begin(name);
-        report.results.push(latency(name, arena.read_latency::<LINE>()?));
+        report.results.push(latency(name, &arena.read_latency::<LINE>()?));
         let name = "write_64B_remote_warm";
         steps.begin(name);
-        report.results.push(latency(name, arena.write_latency()?));
+        report.results.push(latency(name, &arena.write_latency()?));
         for (name, direction) in
             [("read_1MiB_remote", Direction::Read), ("write_1MiB_remote", Direction::Write)]
         {
@@ -147,7 +150,7 @@ impl Run<'_> {
 
     fn over_tcp(
         &self,
-        cores: (usize, usize),
+        cores: CorePair,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, BenchError> {
         let mut steps = Steps::new(9, progress);
@@ -157,12 +160,13 @@ impl Run<'_> {
         let mut handle = self.handle()?;
         let addr = handle.alloc(TCP_BYTES, self.placement)?;
         report.kind = kind_of_path(&mut handle, addr)?;
-        pin::pin_to(cores.0)?;
+        pin::pin_to(cores.first)?;
         raw.tune(self.options.size)?;
         report.extra.insert("raw_tcp".into(), raw.describe());
-        let mut wire = Wire { handle, addr, size: self.options.size, raw: &raw, bed: &self.bed };
-        let measured = wire.measure(&mut steps);
-        wire.handle.free(addr, TCP_BYTES)?;
+        let mut bench =
+            TcpBench { handle, addr, size: self.options.size, raw: &raw, testbed: &self.testbed };
+        let measured = bench.measure(&mut steps);
+        bench.handle.free(addr, TCP_BYTES)?;
         report.results = measured?;
         steps.begin("first_touch_remote");
         report.results.push(self.first_touch(&raw)?);
@@ -175,7 +179,7 @@ impl Run<'_> {
     /// one to the master.
     fn first_touch(&self, raw: &RawTcp) -> Result<Row, BenchError> {
         let size = self.options.size;
-        let mut handle = self.bed.forgetful(self.options.rack, self.options.fabric)?;
+        let mut handle = self.testbed.forgetful(self.options.rack, self.options.fabric)?;
         let addr = handle.alloc_pages(2, self.placement)?;
         let mut touches = Touches::new(handle, addr);
         let outcome = (|| -> Result<_, BenchError> {
@@ -184,7 +188,7 @@ impl Run<'_> {
             let comparison = compare(
                 &size.rules(),
                 SEED,
-                &mut self.bed.probe(),
+                &mut self.testbed.probe(),
                 || touches.slice(size.slice()),
                 || raw.ping_ns(size.slice()),
             )?;
@@ -205,15 +209,15 @@ fn master_messages(before: HandleStats, after: HandleStats) -> u64 {
     after.master_requests - before.master_requests
 }
 
-struct Wire<'r> {
+struct TcpBench<'r> {
     handle: Handle,
     addr: GAddr,
     size: Size,
     raw: &'r RawTcp,
-    bed: &'r Bed,
+    testbed: &'r Testbed,
 }
 
-impl Wire<'_> {
+impl TcpBench<'_> {
     fn measure(&mut self, steps: &mut Steps<'_>) -> Result<Vec<Row>, BenchError> {
         self.touch_all()?;
         let before = self.handle.handle_stats();
@@ -256,7 +260,7 @@ impl Wire<'_> {
         name: &str,
         mut access: impl FnMut(&mut Handle, GAddr) -> Result<(), BenchError>,
     ) -> Result<Row, BenchError> {
-        let Self { handle, addr, size, raw, bed } = self;
+        let Self { handle, addr, size, raw, testbed } = self;
         let (addr, slice) = (addr.0, size.slice());
         let mut stream = IndexStream::new(TCP_BYTES / LINE as u64, SEED);
         let mut next =
@@ -264,7 +268,7 @@ impl Wire<'_> {
         let comparison = compare(
             &size.rules(),
             SEED,
-            &mut bed.probe(),
+            &mut testbed.probe(),
             || slice_ns(slice, BLOCK, || (0..BLOCK).try_for_each(|_| next(handle))),
             || raw.ping_ns(slice),
         )?;
@@ -280,7 +284,7 @@ impl Wire<'_> {
 
     /// Large accesses, `depth` of them under way, beside the raw stream.
     fn large(&mut self, name: &str, direction: Direction, depth: usize) -> Result<Row, BenchError> {
-        let Self { handle, addr, size, raw, bed } = self;
+        let Self { handle, addr, size, raw, testbed } = self;
         let slice = size.slice();
         // The same addresses again and again, as the raw server sends the same bytes again and
         // again: it is the way there that is measured, not the memory behind it.
@@ -309,7 +313,7 @@ impl Wire<'_> {
             };
             Ok(rate(ns))
         };
-        let comparison = compare(&size.rules(), SEED, &mut bed.probe(), ours, || {
+        let comparison = compare(&size.rules(), SEED, &mut testbed.probe(), ours, || {
             Ok(rate(raw.stream_ns(slice, direction)?))
         })?;
         let row = Row::compared(name, "B/s", Better::Higher, &comparison, Reference::Raw);
@@ -321,26 +325,27 @@ impl Wire<'_> {
 struct RawTcp {
     wait: Wait,
     core: usize,
-    read: Stream,
-    write: Stream,
+    read: StreamTuning,
+    write: StreamTuning,
 }
 
 /// How a raw stream runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stream {
+struct StreamTuning {
     tuning: Tuning,
     depth: usize,
 }
 
 impl RawTcp {
-    fn new((first, second): (usize, usize)) -> Self {
+    fn new(cores: CorePair) -> Self {
+        let CorePair { first, second } = cores;
         let wait = Wait::for_cores(if first == second { 1 } else { 2 });
-        let stream = Stream { tuning: Tuning::default(), depth: STREAM_DEPTH };
+        let stream = StreamTuning { tuning: Tuning::default(), depth: STREAM_DEPTH };
         Self { wait, core: second, read: stream, write: stream }
     }
 
     fn describe(&self) -> serde_json::Value {
-        let stream = |Stream { tuning, depth }: Stream| {
+        let stream = |StreamTuning { tuning, depth }: StreamTuning| {
             json!({
                 "socket_buffer_bytes": tuning.socket_buffer_bytes,
                 "piece_bytes": tuning.piece_bytes,
@@ -357,10 +362,10 @@ impl RawTcp {
     fn with_client<R>(
         &self,
         tuning: Tuning,
-        work: impl FnOnce(&mut Client) -> Result<R, BenchError>,
+        work: impl FnOnce(&mut TcpClient) -> Result<R, BenchError>,
     ) -> Result<R, BenchError> {
-        let server = Server::spawn_tuned(self.wait, Some(self.core), tuning)?;
-        let mut client = Client::connect_tuned(server.address(), self.wait, tuning)?;
+        let server = TcpServer::spawn_tuned(self.wait, Some(self.core), tuning)?;
+        let mut client = TcpClient::connect_tuned(server.address(), self.wait, tuning)?;
         let result = work(&mut client);
         drop(client);
         let served = server.join();
@@ -379,7 +384,7 @@ impl RawTcp {
 
     /// Nanoseconds for a large transfer in an unbroken stream of them.
     fn stream_ns(&self, slice: Duration, direction: Direction) -> Result<f64, BenchError> {
-        let Stream { tuning, depth } = match direction {
+        let StreamTuning { tuning, depth } = match direction {
             Direction::Read => self.read,
             Direction::Write => self.write,
         };
@@ -415,7 +420,7 @@ impl RawTcp {
 }
 
 fn transfer(
-    client: &mut Client,
+    client: &mut TcpClient,
     direction: Direction,
     count: usize,
     depth: usize,
@@ -429,9 +434,9 @@ fn transfer(
 /// Both directions over one connection; the shortest of a few tries counts, so that a disturbed
 /// try does not rule its settings out.
 fn try_streams(
-    client: &mut Client,
+    client: &mut TcpClient,
     tuning: Tuning,
-    best: &mut [(Duration, Stream); 2],
+    best: &mut [(Duration, StreamTuning); 2],
 ) -> Result<(), BenchError> {
     for (direction, best) in [Direction::Read, Direction::Write].into_iter().zip(best) {
         for depth in [1, STREAM_DEPTH, 4 * STREAM_DEPTH] {
@@ -440,7 +445,7 @@ fn try_streams(
                 transfer(client, direction, WARMUP_BYTES / LARGE, depth)?;
                 let elapsed = start.elapsed();
                 if elapsed < best.0 {
-                    *best = (elapsed, Stream { tuning, depth });
+                    *best = (elapsed, StreamTuning { tuning, depth });
                 }
             }
         }

@@ -7,9 +7,10 @@
 
 use crate::histogram::Histogram;
 use crate::interleave::{Comparison, compare};
-use crate::micro::{line, pin};
+use crate::micro::line;
+use crate::micro::pin::{self, CorePair};
 use crate::report::{Better, Kind, Reference, Report, Row};
-use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path, slice_ns};
+use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path, slice_ns};
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::GAddr;
 use rackpool_core::layout::RING_BYTES;
@@ -48,27 +49,28 @@ pub const ONE_CORE_RATE_MIN: f64 = 20_000.0;
 /// [`BenchError`].
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
     let mut steps = Steps::new(3, progress);
-    let (first, second) = pin::two_cores()?;
-    let bed = Bed::open(&options.source, 1, RACK_BYTES)?;
+    let cores = pin::two_cores()?;
+    let CorePair { first, second } = cores;
+    let testbed = Testbed::open(&options.source, 1, RACK_BYTES)?;
     let size = options.size;
-    let mut report = bed.report(size, Kind::Measured);
+    let mut report = testbed.report(size, Kind::Measured);
     report.extra.insert("cores".into(), vec![first, second].into());
     report.extra.insert("ends".into(), "threads".into());
 
     steps.begin("ring_roundtrip");
-    let comparison = round_trips(&bed, size, first, second)?;
+    let comparison = round_trips(&testbed, size, first, second)?;
     let row = Row::compared("ring_roundtrip", "ns", Better::Lower, &comparison, Reference::Raw);
     report.results.push(row);
 
     steps.begin("ring_one_core");
-    let mut rates = round_trips(&bed, size, first, first)?;
+    let mut rates = round_trips(&testbed, size, first, first)?;
     invert(&mut rates);
     let row = Row::compared("ring_one_core", "ops/s", Better::Higher, &rates, Reference::Raw);
     report.results.push(row.with("least", ONE_CORE_RATE_MIN));
 
     steps.begin("first_touch_own_rack");
     let rack = if options.source.master.is_some() { options.rack } else { 0 };
-    let (row, kind) = first_touch(&bed, size, rack, (first, second))?;
+    let (row, kind) = first_touch(&testbed, size, rack, cores)?;
     report.kind = kind;
     report.results.push(row);
     steps.end();
@@ -86,7 +88,7 @@ fn invert(comparison: &mut Comparison) {
 
 /// Round trips through two rings beside a bare cache line, ns.
 fn round_trips(
-    bed: &Bed,
+    testbed: &Testbed,
     size: Size,
     core_first: usize,
     core_second: usize,
@@ -97,7 +99,7 @@ fn round_trips(
     compare(
         &size.rules(),
         2,
-        &mut bed.probe(),
+        &mut testbed.probe(),
         || ring_ns(core_first, core_second, trips_ours),
         || Ok(line::ping_pong_ns(core_first, core_second, trips_raw)?),
     )
@@ -118,9 +120,9 @@ pub fn ring_ns(core_first: usize, core_second: usize, round_trips: u64) -> Resul
     let end = |core, send: &Window, receive: &Window, turn: Turn, counts: [u64; 2]| {
         let own_cores = core_first != core_second;
         // A waiter looks how many cores it may use: with a core of its own, it may spin.
-        let early = own_cores.then(|| End::new(send.clone(), receive.clone(), &stop));
+        let early = own_cores.then(|| RingEnd::new(send.clone(), receive.clone(), &stop));
         let outcome = pin::pin_to(core).map_err(BenchError::from).and_then(|()| {
-            let late = || End::new(send.clone(), receive.clone(), &stop);
+            let late = || RingEnd::new(send.clone(), receive.clone(), &stop);
             let mut end = early.unwrap_or_else(late);
             end.exchange(turn, counts[0])?;
             let start = Instant::now();
@@ -157,7 +159,7 @@ enum Turn {
     Answer,
 }
 
-struct End<'s> {
+struct RingEnd<'s> {
     producer: Producer,
     consumer: Consumer,
     stop: &'s AtomicBool,
@@ -167,7 +169,7 @@ struct End<'s> {
     number: u64,
 }
 
-impl<'s> End<'s> {
+impl<'s> RingEnd<'s> {
     fn new(send: Window, receive: Window, stop: &'s AtomicBool) -> Self {
         let (producer, consumer) = (Producer::attach(send), Consumer::attach(receive));
         let now = Instant::now();
@@ -292,25 +294,25 @@ pub(crate) struct Messages {
 
 /// First touches of pages of the own rack: one request to its daemon each.
 fn first_touch(
-    bed: &Bed,
+    testbed: &Testbed,
     size: Size,
     rack: u16,
-    (first, second): (usize, usize),
+    pair: CorePair,
 ) -> Result<(Row, Kind), BenchError> {
-    let mut handle = bed.forgetful(rack, FabricChoice::Auto)?;
+    let mut handle = testbed.forgetful(rack, FabricChoice::Auto)?;
     let addr = handle.alloc_pages(2, Placement::Local)?;
     let kind = kind_of_path(&mut handle, addr)?;
     let cores = pin::allowed_cores()?;
-    pin::pin_to(first)?;
+    pin::pin_to(pair.first)?;
     let trips = ((size.slice().as_secs_f64() * 1e7) as u64).max(100);
     let mut touches = Touches::new(handle, addr);
     let outcome = (|| -> Result<_, BenchError> {
         let comparison = compare(
             &size.rules(),
             3,
-            &mut bed.probe(),
+            &mut testbed.probe(),
             || touches.slice(size.slice()),
-            || Ok(line::ping_pong_ns(first, second, trips)?),
+            || Ok(line::ping_pong_ns(pair.first, pair.second, trips)?),
         )?;
         Ok((comparison, touches.sample(size.samples())?, touches.messages()?))
     })();
@@ -329,14 +331,14 @@ mod tests {
 
     #[test]
     fn every_message_is_answered_on_two_cores_and_on_one() {
-        let (first, second) = pin::two_cores().unwrap();
+        let CorePair { first, second } = pin::two_cores().unwrap();
         assert!(ring_ns(first, second, 500).unwrap() > 0.0);
         assert!(ring_ns(first, first, 500).unwrap() > 0.0);
     }
 
     #[test]
     fn an_end_that_cannot_run_ends_the_other_one_too() {
-        let (first, _) = pin::two_cores().unwrap();
+        let first = pin::two_cores().unwrap().first;
         let start = Instant::now();
         let error = ring_ns(first, 100_000, 500).unwrap_err();
         assert_eq!(error.code(), "raw", "{error}");

@@ -9,7 +9,7 @@ use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::micro::pin;
 use crate::report::{Better, Kind, Reference, Report, Row};
-use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path, slice_ns};
+use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path, slice_ns};
 use rackpool::{FabricChoice, FetchMode, Handle, Options as PoolOptions, Placement, Pool};
 use rackpool::{RackId, RrpcThreshold};
 use rackpool_core::GAddr;
@@ -55,10 +55,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         let reason = "mapped racks are read by loads, not by calls: tcp".into();
         return Err(BenchError::Option { option: "fabric", reason });
     }
-    let bed = Bed::open(&options.source, 2, RACK_BYTES)?;
+    let testbed = Testbed::open(&options.source, 2, RACK_BYTES)?;
     let cores = pin::allowed_cores()?;
-    pin::pin_to(pin::two_cores()?.0)?;
-    let mut run = Run::open(options.size, bed)?;
+    pin::pin_to(pin::two_cores()?.first)?;
+    let mut run = RrpcBench::open(options.size, testbed)?;
     let mut steps = Steps::new(5 * SIZES.len() + 3 + DEPTHS.len(), progress);
     let measured = run.measure(&mut steps);
     pin::pin_to_any(&cores)?;
@@ -67,15 +67,15 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     let results = measured?;
     freed?;
     steps.end();
-    let mut report: Report = run.bed.report(options.size, kind.unwrap_or(Kind::Measured));
+    let mut report: Report = run.testbed.report(options.size, kind.unwrap_or(Kind::Measured));
     report.extra.insert("fabric".into(), "tcp".into());
     report.results = results;
     Ok(report)
 }
 
-struct Run {
+struct RrpcBench {
     size: Size,
-    bed: Bed,
+    testbed: Testbed,
     handle: Handle,
     raw: Raw,
     addr: GAddr,
@@ -117,13 +117,13 @@ impl Way {
     }
 }
 
-impl Run {
-    fn open(size: Size, bed: Bed) -> Result<Self, BenchError> {
-        let mut handle = bed.pool(0, FabricChoice::Tcp)?.handle()?;
+impl RrpcBench {
+    fn open(size: Size, testbed: Testbed) -> Result<Self, BenchError> {
+        let mut handle = testbed.pool(0, FabricChoice::Tcp)?.handle()?;
         let addr = handle.alloc(LINES_BYTES, Placement::Rack(HOME))?;
         handle.write(addr, &vec![0x5a; LINES_BYTES as usize])?;
         let raw = Raw::open(&mut handle, addr)?;
-        Ok(Self { size, bed, handle, raw, addr })
+        Ok(Self { size, testbed, handle, raw, addr })
     }
 
     fn measure(&mut self, steps: &mut Steps<'_>) -> Result<Vec<Row>, BenchError> {
@@ -162,7 +162,7 @@ impl Run {
 
     /// One way beside a raw one-sided READ of the same bytes.
     fn beside_raw(&mut self, name: &str, way: Way, bytes: usize) -> Result<Row, BenchError> {
-        let Self { size, bed, handle, raw, addr } = self;
+        let Self { size, testbed, handle, raw, addr } = self;
         let (slice, addr) = (size.slice(), *addr);
         let mut to = vec![0; bytes];
         let before = handle.handle_stats();
@@ -171,7 +171,7 @@ impl Run {
         let comparison = compare(
             &size.rules(),
             SEED,
-            &mut bed.probe(),
+            &mut testbed.probe(),
             || slice_ns(slice, 1, || way.read(handle, addr, &mut to)),
             || slice_ns(slice, 1, || raw.read(bytes)),
         )?;
@@ -196,7 +196,7 @@ impl Run {
 
     /// Known length, place not known: written into the buffer, beside a call and a read.
     fn modes(&mut self, bytes: usize) -> Result<Row, BenchError> {
-        let Self { size, bed, handle, addr, .. } = self;
+        let Self { size, testbed, handle, addr, .. } = self;
         let (slice, addr) = (size.slice(), *addr);
         let handle = std::cell::RefCell::new(handle);
         let to = std::cell::RefCell::new(vec![0; bytes]);
@@ -209,7 +209,7 @@ impl Run {
         let comparison = compare(
             &size.rules(),
             SEED,
-            &mut bed.probe(),
+            &mut testbed.probe(),
             || read(FetchMode::WriteBack),
             || read(FetchMode::OneSidedRead),
         )?;
@@ -221,9 +221,9 @@ impl Run {
     /// The first read of an object in a probably known rack, by a call, beside the same by way
     /// of the own daemon and the master.
     fn first_read(&mut self, bytes: usize) -> Result<Row, BenchError> {
-        let (size, bed) = (self.size, &self.bed);
+        let (size, testbed) = (self.size, &self.testbed);
         let forgetful = |threshold| -> Result<Handle, BenchError> {
-            let mut options = PoolOptions::new(bed.master(), 0).fabric(FabricChoice::Tcp);
+            let mut options = PoolOptions::new(testbed.master(), 0).fabric(FabricChoice::Tcp);
             options.translation_entries = 1;
             Ok(Pool::open(options.rrpc_threshold(threshold))?.handle()?)
         };
@@ -250,7 +250,7 @@ impl Run {
             let comparison = compare(
                 &size.rules(),
                 SEED,
-                &mut bed.probe(),
+                &mut testbed.probe(),
                 || touch(&mut by_call, &mut to),
                 || touch(&mut by_master, &mut other),
             )?;
@@ -268,7 +268,7 @@ impl Run {
 
     /// The rate of reads of 64 bytes with so many under way, beside one under way.
     fn pipeline(&mut self, depth: usize) -> Result<Row, BenchError> {
-        let Self { size, bed, handle, addr, .. } = self;
+        let Self { size, testbed, handle, addr, .. } = self;
         let (slice, addr) = (size.slice(), *addr);
         let handle = std::cell::RefCell::new(handle);
         let before = handle.borrow().handle_stats();
@@ -277,7 +277,7 @@ impl Run {
         let after = handle.borrow().handle_stats();
         let rate = |depth| window(&mut handle.borrow_mut(), addr, depth, slice, &mut 0);
         let comparison =
-            compare(&size.rules(), SEED, &mut bed.probe(), || rate(depth), || rate(1))?;
+            compare(&size.rules(), SEED, &mut testbed.probe(), || rate(depth), || rate(1))?;
         let name = match depth {
             32 => "remote_read_pipeline_32_over_1".to_owned(),
             depth => format!("read_64B_{depth}_under_way"),

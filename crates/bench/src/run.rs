@@ -244,7 +244,7 @@ pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Ben
 }
 
 /// The pool of a run.
-pub(crate) struct Bed {
+pub(crate) struct Testbed {
     master: String,
     pids: Vec<u32>,
     // Dropped in this order: the daemons leave the master before it goes.
@@ -257,7 +257,7 @@ struct OwnPool {
     _state_dir: TemporaryDir,
 }
 
-impl Bed {
+impl Testbed {
     /// Joins the pool that `source` names, or makes one of `racks` racks of `rack_bytes` each.
     pub(crate) fn open(
         source: &PoolSource,
@@ -295,7 +295,7 @@ impl Bed {
         Ok(Pool::open(Options::new(&self.master, rack).fabric(fabric))?)
     }
 
-    /// As [`Bed::pool`], with a translation cache of one page, so that two pages in turn are
+    /// As [`Testbed::pool`], with a translation cache of one page, so that two pages in turn are
     /// always touched for the first time.
     pub(crate) fn forgetful(&self, rack: u16, fabric: FabricChoice) -> Result<Handle, BenchError> {
         let mut options = Options::new(&self.master, rack).fabric(fabric);

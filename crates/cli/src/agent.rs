@@ -14,13 +14,13 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
     raise_descriptors("agent", 4 * u64::from(SLOTS_MAX), "clients")?;
     let shutdown = interrupt::shutdown()?;
     let agent = api::start_agent(args)?;
-    let who = format!("agent of rack {}", args.rack);
+    let source = format!("agent of rack {}", args.rack);
     let metrics = agent.metrics_addr();
     let metrics = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
     say_ready(&format!("{}{metrics}", agent.control()))?;
-    log(Level::Info, &who, format!("memory {}", args.memory));
+    log(Level::Info, &source, format!("memory {}", args.memory));
     let why = wait_for_end(None, shutdown, false)?;
-    log(Level::Info, &who, format!("{why}: stopping"));
+    log(Level::Info, &source, format!("{why}: stopping"));
     drop(agent);
     Ok(())
 }

@@ -1,15 +1,15 @@
 //! The commands about racks of several hosts, as data.
 
-use crate::args::{parse_listen, parse_memory, parse_user};
 use crate::member_args::MasterAt;
+use crate::values::{parse_listen, parse_memory, parse_user};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub const AGENT_EXAMPLES: &str = "\
-A rack whose memory several hosts share (CXL or persistent memory as devdax) has its daemon on one
-of them and an agent on each other one. Clients there map the memory as those beside the daemon do.
-Prints `ready NAME` when clients can join, with --metrics `ready NAME metrics=ADDR`; stops on
+A rack with memory that several hosts share (CXL or persistent memory as devdax) has its daemon on
+one of them and an agent on each other one. Clients there map the memory as those beside the daemon
+do. Prints `ready NAME` when clients can join, with --metrics `ready NAME metrics=ADDR`; stops on
 SIGINT, SIGTERM and SIGHUP, and clients go on with the next agent.
 
 Examples:
@@ -18,9 +18,9 @@ Examples:
 
 pub const FENCE_EXAMPLES: &str = "\
 What clients of a host that died hold stays theirs until the host is booted anew and its agent has
-said so, because nobody else knows that it touches the memory no more. This says it in the agent's
-place. DATA LOSS if it is not true: switch the host off, or cut it off from the memory, first.
-Refused while the host's agent is connected.
+said so: only the host itself knows that it no longer touches the memory. This says it in the
+agent's place. DATA LOSS if it is not true: switch the host off, or cut it off from the memory,
+first. Refused while the host's agent is connected.
 
 Examples:
   rackpool fence --rack 0 --host node7";

@@ -22,13 +22,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub use rackpool::daemon::Rings;
 pub use rackpool::monitor::Sample;
 #[cfg(feature = "lab")]
 pub use rackpool::{DecisionRecord, LogPiece};
 pub use rackpool::{
-    DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
-    RackState,
+    DrainReport, Emulate, FabricChoice, GAddr, Member, Placement, RackId, RackState,
 };
 
 /// The table that holds the shell's objects and the files of `demo`.
@@ -335,8 +333,8 @@ impl Watch {
     }
 }
 
-/// A client that begins to work does not wait for a restart as long as one that works already: an
-/// address where no process listens is a mistake as a rule.
+/// A command that begins does not wait for a restart as long as one that works already does: an
+/// address without a listener is a mistake as a rule.
 fn find_master(addrs: &[String]) -> Result<()> {
     let start = Instant::now();
     let no_master = |code, why: &str| {

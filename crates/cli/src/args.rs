@@ -3,7 +3,6 @@
 //! into exit code 2. Called by `main` alone.
 
 use crate::agent_args::{AGENT_EXAMPLES, AgentArgs, FENCE_EXAMPLES, FenceArgs};
-use crate::api::{Emulate, FabricChoice, Migration, Policy, Rings};
 use crate::environment;
 pub use crate::kv_args::*;
 use crate::lab::LabCommand;
@@ -12,6 +11,8 @@ pub use crate::lab::args::*;
 pub use crate::member_args::*;
 pub use crate::values::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use rackpool::daemon::Rings;
+use rackpool::{Emulate, FabricChoice, Migration, Policy};
 use rackpool_core::constants::SESSION_GRACE_MS_DEFAULT;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ Examples:
   rackpool master --listen 127.0.0.1:7400 --state ./state
   rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept
   rackpool master --state ./state --metrics 9400         then: curl http://127.0.0.1:9400/metrics
-  (umask 77; head -c 32 /dev/urandom | base64 > secret)  other machines may join who have the file:
+  (umask 77; head -c 32 /dev/urandom | base64 > secret)  machines that have the file may join:
   rackpool master --listen 10.0.0.1:7400 --secret-file secret --state ./state
 
 Of several daemons of a rack each serves its shard of the memory. If one dies, another one serves
@@ -128,10 +129,10 @@ Examples:
   rackpool doctor --json > machine.json";
 
 const FSCK_EXAMPLES: &str = "\
-Kinds: user (an application's, which nobody else can judge), table (parts of hash tables: each is
-named by one exactly once), session and cache (they end with their client). The pool may be in use;
-what a client that is in the middle of a change may hold is listed and not judged. Exit code 0 if
-nothing is lost, named twice or unreadable, or if --repair gave it back, else 1.
+Kinds: user (an application's, which only the application can judge), table (parts of hash tables:
+each is named by one exactly once), session and cache (they end with their client). The pool may be
+in use; what a client that is in the middle of a change may hold is listed and not judged. Exit code
+0 if nothing is lost, named twice or unreadable, or if --repair gave it back, else 1.
 
 Examples:
   rackpool fsck --master 127.0.0.1:7400
@@ -231,8 +232,8 @@ pub struct DemoArgs {
     /// Take a capped share of the input and short measurements: ends within a minute
     #[arg(long)]
     pub quick: bool,
-    /// Directory tree of which the regular files are stored and read back [default: the Rust
-    /// toolchain's library sources, else /usr/share]
+    /// Directory tree: its regular files are stored and read back [default: the Rust toolchain's
+    /// library sources, else /usr/share]
     #[arg(long, value_name = "DIR")]
     pub input: Option<PathBuf>,
     /// Write the numbers as JSON
@@ -304,7 +305,7 @@ pub struct DaemonArgs {
     pub rack: u16,
     /// Serve one of K equal parts of the rack's memory, such as 0/2 and 1/2: so many daemons share
     /// the rack's work, and each goes on with what belongs to one that dies. All get the same
-    /// --memory; its K is fixed when it is made
+    /// --memory; K is fixed when the memory is made
     #[arg(long, value_name = "I/K", value_parser = parse_shard, default_value = "0/1")]
     pub shard: (u16, u16),
     /// Address of the master; several with commas between [default: 127.0.0.1:7400]
@@ -332,7 +333,7 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
     /// With fabric verbs the RDMA device, such as mlx5_0 or mlx5_0:1/3: NAME[:PORT][/GID]
-    /// [default: the first one with its port up]
+    /// [default: the first one with a port that is up]
     #[arg(long, value_name = "DEVICE")]
     pub verbs_device: Option<String>,
     /// Bring pages that clients of this rack use to this rack, or copies of them: off, paper or
@@ -585,6 +586,41 @@ mod tests {
         }
         let published = "start it with `--rack 1 --hot_decay 0.04`, or --with-structure";
         assert_eq!(unknown_options(published), ["hot", "with-structure"]);
+    }
+
+    /// Names of variables in a text, sorted.
+    fn named(text: &str) -> Vec<&str> {
+        let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
+        let words = text.split(|c| !is_of_name(c));
+        let mut names: Vec<&str> = words.filter(|word| word.starts_with("RACKPOOL_")).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    #[test]
+    fn every_variable_that_is_read_stands_in_the_help_of_the_commands_that_read_it() {
+        let reader = include_str!("../../pool/src/options.rs");
+        let mut clients: Vec<&str> = environment::CLIENT.iter().map(|(name, _)| *name).collect();
+        clients.sort_unstable();
+        assert_eq!(named(reader), clients);
+        assert_eq!(named(include_str!("../../../docs/deploy.md")), clients);
+        let others = ["RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
+        let cache: Vec<&str> =
+            clients.iter().copied().filter(|name| !others.contains(name)).collect();
+        let servers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_VERBS_DEVICE"];
+        let watchers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
+        for mut command in Cli::command().get_subcommands().cloned() {
+            let expected: &[&str] = match command.get_name() {
+                "shell" | "fsck" => &clients,
+                "kv" => &cache,
+                "daemon" | "agent" | "fence" => &servers,
+                "racks" | "drain" | "undrain" | "forget" | "top" | "plan" => &watchers,
+                _ => &[],
+            };
+            let help = command.render_long_help().to_string();
+            assert_eq!(named(&help), expected, "{}", command.get_name());
+        }
     }
 
     #[test]

@@ -2,9 +2,8 @@
 //! words of the command line. Out: running children that are gone when their owner is dropped,
 //! and so are their files.
 //!
-//! A child ends when its standard input ends, so it ends with us even if we are killed. A
-//! [`Cluster`] that is dropped waits for its children; what does not end by itself is killed and
-//! reaped.
+//! A child ends when its standard input ends, so it ends with us even if we are killed. Dropping
+//! a [`Cluster`] waits for its children; what does not end by itself is killed and reaped.
 //!
 //! Ownership rule: [`Residue`] is made before the first child and dropped after the last one.
 
@@ -27,7 +26,7 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// How often children are looked for and killed, until there are none.
 const END_ROUNDS_MAX: u32 = 8;
-/// Processes at most that are searched for children.
+/// Processes that are searched for children.
 const DESCENDANTS_MAX: usize = 4096;
 /// Characters of a child's log that a failure shows.
 const LOG_TAIL_CHARS: usize = 600;
@@ -71,7 +70,7 @@ impl Process {
                     return;
                 }
             }
-            // No receiver is left: then none misses it.
+            // Without a receiver the line is not missed.
             let _ = lines.send((index, None));
         });
         Ok(Self { name: name.to_owned(), child, input, log })

@@ -14,7 +14,7 @@ const DEVICE: Variable = ("RACKPOOL_VERBS_DEVICE", "as --verbs-device");
 const TIMEOUT: Variable = ("RACKPOOL_REQUEST_TIMEOUT_MS", "how long a call waits for a peer");
 const USER: Variable = (
     "RACKPOOL_DAEMON_USER",
-    "number of a user whose daemons are trusted beside our own and root's",
+    "number of a user that daemons may run as, beside our own user and root",
 );
 const CONFIG: Variable =
     ("RACKPOOL_CONFIG", "TOML file with all of this (master, rack, secret_file, ..), read first");
@@ -37,49 +37,7 @@ pub fn with(examples: &str, variables: &[Variable]) -> String {
     text
 }
 
-/// Takes all of them from a process that works with our own pool.
+/// Takes all of them from a process of our own pool.
 pub fn clear(command: &mut Command) -> &mut Command {
     CLIENT.iter().fold(command, |command, (name, _)| command.env_remove(name))
-}
-
-#[cfg(all(test, feature = "lab"))]
-mod tests {
-    use super::*;
-    use crate::args::Cli;
-    use clap::CommandFactory;
-
-    /// Names of variables in a text, sorted.
-    fn named(text: &str) -> Vec<&str> {
-        let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
-        let words = text.split(|c| !is_of_name(c));
-        let mut names: Vec<&str> = words.filter(|word| word.starts_with("RACKPOOL_")).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-
-    #[test]
-    fn every_variable_that_is_read_stands_in_the_help_of_the_commands_that_read_it() {
-        let reader = include_str!("../../pool/src/options.rs");
-        let mut clients: Vec<&str> = CLIENT.iter().map(|(name, _)| *name).collect();
-        clients.sort_unstable();
-        assert_eq!(named(reader), clients);
-        assert_eq!(named(include_str!("../../../docs/deploy.md")), clients);
-        let others = ["RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
-        let cache: Vec<&str> =
-            clients.iter().copied().filter(|name| !others.contains(name)).collect();
-        let servers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_VERBS_DEVICE"];
-        let watchers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
-        for mut command in Cli::command().get_subcommands().cloned() {
-            let expected: &[&str] = match command.get_name() {
-                "shell" | "fsck" => &clients,
-                "kv" => &cache,
-                "daemon" | "agent" | "fence" => &servers,
-                "racks" | "drain" | "undrain" | "forget" | "top" | "plan" => &watchers,
-                _ => &[],
-            };
-            let help = command.render_long_help().to_string();
-            assert_eq!(named(&help), expected, "{}", command.get_name());
-        }
-    }
 }

@@ -65,8 +65,8 @@ fn as_text(found: &Findings) -> String {
     }
     if found.held.allocations > 0 {
         let pids: Vec<String> = found.holders.iter().map(u32::to_string).collect();
-        let who = format!("in the middle of a change, process {}", pids.join(", "));
-        say(format!("not named: {}; may be held by clients {who}", of(found.held)));
+        let holders = format!("in the middle of a change, process {}", pids.join(", "));
+        say(format!("not named: {}; may be held by clients {holders}", of(found.held)));
     }
     for (addrs, what) in [
         (&found.lost_at, "named by nothing"),

@@ -1,6 +1,6 @@
 //! The command `kv` as data.
 
-use crate::args::{parse_listen, parse_size};
+use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
 use rackpool_hw::numa::Placement;
@@ -19,14 +19,14 @@ pub enum ValueTierRule {
 }
 
 pub const KV_EXAMPLES: &str = "\
-Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a door that is
-not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that are); stops on
-SIGINT, SIGTERM and SIGHUP.
+Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a
+listener that is not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that
+are); stops on SIGINT, SIGTERM and SIGHUP.
 Ordinary clients need no change: text, meta and binary commands of memcached at one address, RESP2
 and RESP3 at the other, one cache behind both.
 
 With --herd the same cache is open to processes of this host and user through shared memory: a
-request slot for each client and window, polled by threads that sleep when nobody asks, one round
+request slot for each client and window, polled by threads that sleep without work, one round
 trip for every operation. Programs use it by the crate rackpool-kv, herd::Client::connect(NAME);
 what is longer than a slot of 1000 bytes goes in parts. --herd-listen opens the same path over the
 fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_at(ADDR); addresses that
@@ -36,7 +36,7 @@ connections or SEND over datagrams, replies over datagrams.
 
 Other machines are let in with passwords only: --auth-file holds lines user:password for memcached's
 text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
---tls-cert and --tls-key both doors speak TLS.
+--tls-cert and --tls-key both listeners speak TLS.
 
 With --pool long values lie in the memory of a running pool, in all its racks: index, keys and short
 values stay in --memory, values from --pool-values on go to the pool, up to --pool-memory of it,
@@ -85,7 +85,7 @@ Examples:
 
 /// Options of `kv`.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("door").required(true).multiple(true)))]
+#[command(group(ArgGroup::new("listener").required(true).multiple(true)))]
 pub struct KvArgs {
     /// Memory of the cache: items, index and everything beside them
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
@@ -94,31 +94,31 @@ pub struct KvArgs {
     #[arg(long, conflicts_with = "warm")]
     pub memory_on_demand: bool,
     /// Serve memcached's protocols; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "door")]
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "listener")]
     pub memcached: Option<SocketAddr>,
     /// Serve Redis's protocol; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "door")]
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "listener")]
     pub resp: Option<SocketAddr>,
     /// Serve HERD's fast path to processes of this host under this name: shared memory instead of
     /// sockets
-    #[arg(long, value_name = "NAME", group = "door")]
+    #[arg(long, value_name = "NAME", group = "listener")]
     pub herd: Option<String>,
     /// Serve HERD's fast path over the fabric; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "door")]
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "listener")]
     pub herd_listen: Option<SocketAddr>,
     /// The RDMA device of HERD's fast path over the fabric, NAME[:PORT][/GID]; needs a program that
     /// was built with it
     #[arg(long, value_name = "DEVICE", requires = "herd_listen")]
     pub herd_device: Option<String>,
-    /// Clients of HERD's fast path at once, each door (over the fabric at most 16320)
+    /// Clients of HERD's fast path at once, each listener (over the fabric at most 16320)
     /// [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub herd_clients: Option<u32>,
     /// How HERD's serving threads hide waits for memory: batched; or two-stage, HERD's own way,
-    /// which needs no-ops to answer a client that is alone: to compare with [default: batched]
+    /// which needs no-ops to answer a lone request: to compare with [default: batched]
     #[arg(long, value_name = "MODE", value_parser = parse_pipeline)]
     pub herd_pipeline: Option<Pipeline>,
-    /// Threads that serve, each door [default: one for each core]
+    /// Threads that serve, each listener [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
     /// Which items stay when room is needed: tinylfu, s3fifo, sieve, fifo, or fifo-reinsertion:N
@@ -139,8 +139,8 @@ pub struct KvArgs {
     /// Keep the cache in this file of shared memory (in /dev/shm), and find it there again
     #[arg(long, value_name = "FILE")]
     pub warm: Option<PathBuf>,
-    /// Long values lie in the memory of the pool of the master at that address; several masters
-    /// with commas between
+    /// Long values lie in the memory of the pool with this master; several masters with commas
+    /// between
     #[arg(long, value_name = "ADDR", conflicts_with = "warm", group = "tier")]
     pub pool: Option<String>,
     /// The rack that this program runs in [default: 0]
@@ -164,7 +164,7 @@ pub struct KvArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub pool_timeout_ms: u64,
     /// All memory of the cache comes from these memory nodes: numa:1 is one, numa:0=3,numa:1=1 are
-    /// two with their pages dealt out by weights
+    /// two, and pages are dealt out by weights
     #[arg(long, value_name = "NODES")]
     pub interleave: Option<Placement>,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
@@ -252,7 +252,7 @@ fn parse_policy(text: &str) -> Result<NamedPolicy, String> {
         ("tinylfu", Ok(None)) => Policy::TinyLfu,
         ("s3fifo", Ok(None)) => Policy::S3Fifo,
         ("sieve", Ok(None)) => Policy::Sieve,
-        // A store chooses no victim.
+        // A store evicts nothing.
         ("fifo" | "noeviction", Ok(None)) => Policy::Fifo,
         ("fifo-reinsertion", Ok(None)) => Policy::FifoReinsertion { threshold: 1 },
         ("fifo-reinsertion", Ok(Some(threshold @ 1..=15))) => Policy::FifoReinsertion { threshold },

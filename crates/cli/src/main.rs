@@ -67,11 +67,11 @@ fn run_command() -> ExitCode {
 fn finish(ended: Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader that closed the pipe has read enough.
+        // The reader closed the pipe: it has read enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             interrupt::end_if_asked();
-            // Not written here: a server does not wait for its reader.
+            // Not written here: a server does not wait for a reader of its log.
             log::line(failure.to_string());
             ExitCode::from(failure.exit_code())
         }

@@ -1,6 +1,6 @@
 //! The commands about racks that come and go, as data.
 
-use crate::args::parse_seconds;
+use crate::values::parse_seconds;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +34,7 @@ Examples:
   rackpool undrain --rack 2";
 
 pub const FORGET_EXAMPLES: &str = "\
-DATA LOSS: everything whose home is the rack is given up for good, also if its memory is still
+DATA LOSS: everything with its home in the rack is given up for good, also if its memory is still
 there. For racks that will not come back: their pages answer `lost` at once instead of being waited
 for. Refused while the rack's daemon is alive or was a moment ago. To take a living rack out of the
 pool with nothing lost, use `rackpool drain`.

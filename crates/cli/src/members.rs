@@ -97,7 +97,7 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
             }
             RackState::Draining => {}
             other => {
-                let reason = format!("rack {rack} is {} by somebody else's order", other.name());
+                let reason = format!("rack {rack} is {} by another operator's order", other.name());
                 return Err(Failure::new("interrupted", reason));
             }
         }

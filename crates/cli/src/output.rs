@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Writes one line to standard error: time in UTC, level, source, message.
-pub fn log(level: Level, who: &str, what: impl fmt::Display) {
-    rackpool_hw::log::say(level, who, what);
+pub fn log(level: Level, source: &str, message: impl fmt::Display) {
+    rackpool_hw::log::say(level, source, message);
 }
 
 /// A bar that fills up to `total`; `unit` is `bytes` or the word for what is counted.
@@ -33,7 +33,7 @@ pub fn bar(title: &str, total: u64, unit: &str) -> ProgressBar {
     bar
 }
 
-/// A bar with rate and time left, for work of a length that is said later.
+/// A bar with rate and time left, for work with a length that is set later.
 #[cfg(feature = "lab")]
 pub fn timed_bar(title: &str, unit: &str) -> ProgressBar {
     let template = format!(
@@ -86,7 +86,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Says something to a person, on standard error. There may be none to read it.
+/// Says something to a person, on standard error. It may have no reader.
 pub fn say(text: &str) {
     let _ = write_to(io::stderr().lock(), &format!("{text}\n"));
 }

@@ -66,30 +66,30 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     let emulate = args.emulate.unwrap_or_default();
     let (shard, shards) = args.shard;
     let home = api::RackId::sharded(args.rack, shard, shards).unwrap_or(api::RackId(args.rack));
-    let who = format!("daemon of rack {home}");
+    let source = format!("daemon of rack {home}");
     if emulate.is_on() {
         let (cxl, rdma) = (emulate.cxl_ns, emulate.rdma_ns);
-        log(Level::Warn, &who, format!("emulated latency: cxl {cxl} ns, rdma {rdma} ns"));
+        log(Level::Warn, &source, format!("emulated latency: cxl {cxl} ns, rdma {rdma} ns"));
     }
     let server = api::start_daemon(args, &memory, emulate)?;
     let kept = if args.ephemeral { "removed at the end" } else { "kept at the end" };
-    log(Level::Info, &who, format!("memory {memory}, {kept}"));
-    serve(&who, server, shutdown, args.exit_with_parent)
+    log(Level::Info, &source, format!("memory {memory}, {kept}"));
+    serve(&source, server, shutdown, args.exit_with_parent)
 }
 
-fn serve(who: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
+fn serve(source: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
     let addr = server.addr();
     let metrics = server.metrics_addr();
     let said = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
     say_ready(&format!("{addr}{said}"))?;
-    log(Level::Info, who, format!("serving at {addr}"));
+    log(Level::Info, source, format!("serving at {addr}"));
     if let Some(metrics) = metrics {
-        log(Level::Info, who, format!("counters at http://{metrics}/metrics"));
+        log(Level::Info, source, format!("counters at http://{metrics}/metrics"));
     }
     let why = wait_for_end(server.end_event(), shutdown, with_parent)?;
-    log(Level::Info, who, format!("{why}: stopping"));
+    log(Level::Info, source, format!("{why}: stopping"));
     server.stop()?;
-    log(Level::Info, who, "stopped");
+    log(Level::Info, source, "stopped");
     Ok(())
 }
 
@@ -135,9 +135,9 @@ pub fn wait_for_end(
 }
 
 /// Lets this process have as many descriptors as its user may, and says what does not fit.
-pub fn raise_descriptors(who: &str, wanted: u64, what: &str) -> Result<()> {
+pub fn raise_descriptors(source: &str, wanted: u64, what: &str) -> Result<()> {
     if let Some(few) = few_descriptors(wanted, what)? {
-        log(Level::Warn, who, few);
+        log(Level::Warn, source, few);
     }
     Ok(())
 }

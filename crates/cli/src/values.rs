@@ -1,7 +1,7 @@
 //! What single words of the command line mean: sizes, addresses, times, users, memories. Text in, a
 //! value or the reason why it is none out. Called by clap.
 
-use crate::api::RackId;
+use rackpool::RackId;
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -7,9 +7,11 @@ use clap::{Args, Subcommand};
 use rackpool_bench::report::Report;
 use std::ffi::OsString;
 
-/// The commands.
+pub use UnavailableCommand as LabCommand;
+
+/// The commands, each refused.
 #[derive(Debug, Subcommand)]
-pub enum LabCommand {
+pub enum UnavailableCommand {
     /// Not in this build: the engines in virtual time (build with --features lab)
     #[command(after_help = BUILD)]
     Sim(Words),
@@ -38,13 +40,13 @@ pub struct Words {
     words: Vec<OsString>,
 }
 
-pub fn run(command: &LabCommand) -> Result<()> {
+pub fn run(command: &UnavailableCommand) -> Result<()> {
     let (name, Words { .. }) = match command {
-        LabCommand::Sim(words) => ("sim", words),
-        LabCommand::Trace(words) => ("trace", words),
-        LabCommand::Calibrate(words) => ("calibrate", words),
-        LabCommand::Repro(words) => ("repro", words),
-        LabCommand::Plan(words) => ("plan", words),
+        UnavailableCommand::Sim(words) => ("sim", words),
+        UnavailableCommand::Trace(words) => ("trace", words),
+        UnavailableCommand::Calibrate(words) => ("calibrate", words),
+        UnavailableCommand::Repro(words) => ("repro", words),
+        UnavailableCommand::Plan(words) => ("plan", words),
     };
     Err(missing(name))
 }

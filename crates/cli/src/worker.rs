@@ -67,7 +67,7 @@ pub struct Moved {
     pub changed: u64,
     /// Files that could not be read from disk; not counted above.
     pub unreadable: u64,
-    /// Files with bytes that differ.
+    /// Files with different bytes.
     pub different_count: u64,
     /// Names of some of them.
     pub different: Vec<String>,

@@ -51,8 +51,8 @@ impl Rng {
     }
 }
 
-/// What each object may hold: the number of its last acknowledged value, and of those that were
-/// never answered; 0 is none.
+/// What each object may hold: the number of its last acknowledged value, and of those without
+/// an answer; 0 is none.
 type Known = BTreeMap<u64, Vec<u64>>;
 
 fn value(number: u64) -> Vec<u8> {
@@ -133,7 +133,7 @@ impl Pool {
         pool
     }
 
-    /// A server that writes its log to a file of that name.
+    /// A server with its log in a file of that name.
     fn server(&self, name: &str, words: &[&str]) -> Command {
         let mut log = std::fs::File::options();
         let log = log.append(true).create(true).open(self.dir.file(&format!("{name}.log")));

@@ -9,7 +9,7 @@ use super::{File, Tree, Violation, parts};
 
 const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst", "Relaxed"];
 
-/// Types whose `X::Acquire` is an ordering: the standard one, and the core's own for `Mem`.
+/// Types with an `X::Acquire` that is an ordering: the standard one, and the core's own for `Mem`.
 const TYPES: &[&str] = &["Ordering::", "Order::"];
 
 /// How far above the code a comment may end.

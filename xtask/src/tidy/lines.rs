@@ -9,7 +9,7 @@ const PROMISES: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
 /// Paths of one person's machine.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
-/// Files whose lines are read for promises, beside Rust.
+/// Files that are searched for promises, beside Rust.
 const SCRIPTS: &[&str] = &[".toml", ".sh", ".py", ".c", ".h", ".yml", ".yaml"];
 
 const LINE_CHARS_MAX: usize = 100;
@@ -43,7 +43,7 @@ pub fn check(tree: &Tree, violations: &mut Vec<Violation>) {
 
 fn rust(file: &File, add: &mut impl FnMut(&'static str, usize, String)) {
     if !file.text.trim_start().starts_with("//!") {
-        add("module-doc", 1, "a file begins with `//!`: what it owns, who calls it".into());
+        add("module-doc", 1, "a file begins with `//!`: what it owns, what calls it".into());
     }
     if file.tests_line > FILE_LINES_MAX + 1 {
         let lines = file.tests_line - 1;

@@ -66,13 +66,13 @@ struct Promise {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Measurements {
-    machine: Vec<Machine>,
+    machine: Vec<MeasuredMachine>,
     measurement: Vec<Measurement>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Machine {
+struct MeasuredMachine {
     id: String,
     is: String,
 }
@@ -166,7 +166,7 @@ impl Sources {
             } else if tests == 0 && promise.command.is_none() {
                 "is held by no test and no command"
             } else if promise.promise.is_none() && tests != 1 {
-                "says nothing, and has not one test whose name would"
+                "says nothing, and has not one test with a name that would"
             } else {
                 continue;
             };

@@ -79,7 +79,7 @@ pub fn payload(image: &[u8]) -> Result<(&[u8], Packing), String> {
     Ok((payload, packing))
 }
 
-/// The newest kernel with modules whose image can be read: its version and its image.
+/// The newest kernel with modules and an image that can be read: its version and its image.
 pub fn newest() -> Result<(String, PathBuf), String> {
     let modules = fs::read_dir("/lib/modules").into_iter().flatten().flatten();
     let mut versions: Vec<String> =

@@ -71,7 +71,7 @@ impl Machine {
             ));
         }
         if self.shared_mib > 0 && self.rack_guests == 0 {
-            return Some("shared memory that nobody shares".into());
+            return Some("shared memory that no guest shares".into());
         }
         if guests == 0 {
             return Some("no guests".into());

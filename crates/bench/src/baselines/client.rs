@@ -2,9 +2,9 @@
 //! submits and polls; nothing happens in between.
 
 use super::error::{Error, Result};
-use super::near::{Rings, now_ns};
-use super::places::{LANE_BYTES, Places, READ_BYTES, post, post_bytes};
-use super::spec::{Carrier, Door, Spec};
+use super::places::{LANE_BYTES, Outgoing, Places, READ_BYTES, now_ns, post, post_bytes};
+use super::rings::Rings;
+use super::spec::{Carrier, ServerAddress, Spec};
 use crate::rng::Rng;
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
@@ -27,7 +27,7 @@ const REPEATS_MAX: u32 = 100_000;
 const REQUEST: u64 = 1 << 32;
 
 /// A fabric's end as a client uses it.
-pub trait Wire: Fabric + LocalBuffers {
+pub trait ClientEndpoint: Fabric + LocalBuffers {
     /// Looks for an answer without giving way, before those with.
     const LOOKS_EAGER: u32;
 
@@ -106,10 +106,10 @@ impl Client {
     /// # Errors
     /// [`Error::Gone`] if no such server serves there; [`Error::Silent`],
     /// [`Error::Control`], [`Error::Fabric`], [`Error::Io`], [`Error::Spec`].
-    pub fn connect(spec: Spec, door: &Door) -> Result<Client> {
-        match door {
-            Door::Near(name) => ClientOver::connect_near(spec, name).map(Client::Near),
-            Door::Far(addr, carrier) => {
+    pub fn connect(spec: Spec, address: &ServerAddress) -> Result<Client> {
+        match address {
+            ServerAddress::Near(name) => ClientOver::connect_near(spec, name).map(Client::Near),
+            ServerAddress::Far(addr, carrier) => {
                 let carrier: Carrier = *carrier;
                 ClientOver::connect_far(spec, *addr, carrier).map(Client::Far)
             }
@@ -208,7 +208,7 @@ pub struct ClientOver<E> {
     answer: Vec<u8>,
 }
 
-impl<E: Wire> ClientOver<E> {
+impl<E: ClientEndpoint> ClientOver<E> {
     pub(super) fn over(spec: Spec, number: u32, mut ends: Ends<E>) -> Result<Self> {
         let buf = ends.end.register(vec![0; (LANES_MAX as u64 * LANE_BYTES) as usize])?;
         Ok(ClientOver {
@@ -280,10 +280,11 @@ impl<E: Wire> ClientOver<E> {
             let end = self.places.slot_at(self.number, lane) + SLOT_BYTES;
             RemoteAddr { offset: end - request.len() as u64, key: self.ends.key }
         });
-        let from = (self.buf, u64::from(lane) * LANE_BYTES + READ_BYTES);
-        let to = (at, REQUEST | u64::from(lane));
         let Ends { end, peer, .. } = &mut self.ends;
-        post_bytes(end, *peer, from, to, &request, &mut self.events)?;
+        let offset = u64::from(lane) * LANE_BYTES + READ_BYTES;
+        let (peer, buf, id) = (*peer, self.buf, REQUEST | u64::from(lane));
+        let outgoing = Outgoing { peer, buf, offset, at, id, bytes: &request };
+        post_bytes(end, &outgoing, &mut self.events)?;
         self.counts.requests += 1;
         self.lanes[usize::from(lane)].request = request;
         Ok(())

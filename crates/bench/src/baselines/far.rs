@@ -2,13 +2,13 @@
 //! target's; if answers are WRITEs, each client has a target too, with the page that they go to,
 //! and the server an endpoint that is connected to all of them. A connection's end is the end.
 
-use super::client::{ClientOver, Ends, Wire};
+use super::client::{ClientEndpoint, ClientOver, Ends};
+use super::connections::{Connections, ServerEvent, check_hello, free_number};
 use super::error::{Error, Result, io_error};
-use super::near::now_ns;
 use super::places::{
-    ANSWER_PAGE_BYTES, Places, greeting, one_page, open_page, post_bytes, random_key, read_greeting,
+    ANSWER_PAGE_BYTES, Outgoing, Places, greeting, now_ns, one_page, open_page, post_bytes,
+    random_key, read_greeting,
 };
-use super::server::{Came, Floor, check_hello, free_number};
 use super::spec::{Carrier, Spec};
 use rackpool_core::RackId;
 use rackpool_core::addr::Generation;
@@ -66,31 +66,31 @@ fn target(
 
 /// A client at the server.
 #[derive(Clone, Copy)]
-struct Seat {
+struct ConnectedClient {
     peer: PeerId,
     /// The connection to its page, and the key of that.
     back: Option<(PeerId, Generation)>,
 }
 
-pub(super) struct Hall {
+pub(super) struct FabricConnections {
     spec: Spec,
     page_bytes: u64,
     key: Generation,
     target: Target,
     end: Endpoint,
     buf: BufId,
-    seats: Vec<Option<Seat>>,
+    clients: Vec<Option<ConnectedClient>>,
     events: Vec<FabricEvent>,
     thread: Arc<OnceLock<Thread>>,
 }
 
-impl Hall {
-    /// Floor, page, and the address of the target.
+impl FabricConnections {
+    /// The connections, the page, and the address of the target.
     pub(super) fn open(
         spec: &Spec,
         places: &Places,
         carrier: Carrier,
-    ) -> Result<(Hall, Window, SocketAddr)> {
+    ) -> Result<(FabricConnections, Window, SocketAddr)> {
         let fabric = options(carrier);
         let (layout, key) = (places.layout(), random_key()?);
         let thread = Arc::new(OnceLock::<Thread>::new());
@@ -102,44 +102,46 @@ impl Hall {
         let bytes = u64::from(spec.clients) * ANSWER_PAGE_BYTES;
         end.set_gathering(true);
         let buf = end.register(vec![0; bytes as usize])?;
-        let (addr, seats) = (target.local_addr(), vec![None; spec.clients as usize]);
+        let (addr, clients) = (target.local_addr(), vec![None; spec.clients as usize]);
         let page_bytes = layout.pages_bytes();
         let (spec, events) = (*spec, Vec::new());
-        let hall = Hall { spec, page_bytes, key, target, end, buf, seats, events, thread };
-        Ok((hall, pages, addr))
+        let connections =
+            FabricConnections { spec, page_bytes, key, target, end, buf, clients, events, thread };
+        Ok((connections, pages, addr))
     }
 
     fn find(&self, peer: PeerId) -> Option<u32> {
-        let is_its = |seat: &Option<Seat>| seat.is_some_and(|seat| seat.peer == peer);
-        self.seats.iter().position(is_its).map(|client| client as u32)
+        let is_its =
+            |entry: &Option<ConnectedClient>| entry.is_some_and(|entry| entry.peer == peer);
+        self.clients.iter().position(is_its).map(|client| client as u32)
     }
 
     /// A new client: it is welcome at once, or when its page can be written to.
-    fn admit(&mut self, peer: PeerId, hello: &[u8], came: &mut Vec<Came>) -> Result<()> {
+    fn admit(&mut self, peer: PeerId, hello: &[u8], came: &mut Vec<ServerEvent>) -> Result<()> {
         let [port, key] = check_hello(&self.spec, hello)?;
-        let client = free_number(&self.seats).ok_or(Error::Corrupt { what: "one too many" })?;
+        let client = free_number(&self.clients).ok_or(Error::Corrupt { what: "one too many" })?;
         let mut back = None;
         if self.spec.answers_by_write() {
             let addr = SocketAddr::new(self.target.local_addr().ip(), port as u16);
             back = Some((self.end.connect(RackId(0), addr, now_ns())?, Generation(key)));
         }
-        self.seats[client as usize] = Some(Seat { peer, back });
+        self.clients[client as usize] = Some(ConnectedClient { peer, back });
         if back.is_none() {
             self.welcome(client, came);
         }
         Ok(())
     }
 
-    fn welcome(&mut self, client: u32, came: &mut Vec<Came>) {
-        came.push(Came::Joined(client));
+    fn welcome(&mut self, client: u32, came: &mut Vec<ServerEvent>) {
+        came.push(ServerEvent::Joined(client));
         let welcome = greeting([client.into(), self.page_bytes, self.key.0]);
-        Floor::send(self, client, &welcome);
+        Connections::send(self, client, &welcome);
     }
 
-    fn hear(&mut self, event: FabricEvent, came: &mut Vec<Came>) {
+    fn hear(&mut self, event: FabricEvent, came: &mut Vec<ServerEvent>) {
         match event {
             FabricEvent::Received { peer, message } => match self.find(peer) {
-                Some(client) => came.push(Came::Message(client, message)),
+                Some(client) => came.push(ServerEvent::Message(client, message)),
                 None => {
                     if self.admit(peer, &message, came).is_err() {
                         self.target.close(peer);
@@ -147,24 +149,24 @@ impl Hall {
                 }
             },
             FabricEvent::Closed { peer, .. } => {
-                came.extend(self.find(peer).map(Came::Left));
+                came.extend(self.find(peer).map(ServerEvent::Left));
             }
             _ => {}
         }
     }
 }
 
-impl Floor for Hall {
-    fn poll(&mut self, _: bool, came: &mut Vec<Came>) -> Result<()> {
+impl Connections for FabricConnections {
+    fn poll(&mut self, _: bool, came: &mut Vec<ServerEvent>) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         if self.spec.answers_by_write() {
             self.end.poll(now_ns(), &mut events);
             for event in events.drain(..) {
                 let FabricEvent::Connected { peer } = event else { continue };
-                let is_its = |seat: &Option<Seat>| {
-                    seat.is_some_and(|seat| seat.back.is_some_and(|(back, _)| back == peer))
+                let is_its = |entry: &Option<ConnectedClient>| {
+                    entry.is_some_and(|entry| entry.back.is_some_and(|(back, _)| back == peer))
                 };
-                if let Some(client) = self.seats.iter().position(is_its) {
+                if let Some(client) = self.clients.iter().position(is_its) {
                     self.welcome(client as u32, came);
                 }
             }
@@ -189,14 +191,14 @@ impl Floor for Hall {
     }
 
     fn vacate(&mut self, client: u32) {
-        let seat = self.seats[client as usize].take();
-        if let Some((back, _)) = seat.and_then(|seat| seat.back) {
+        let entry = self.clients[client as usize].take();
+        if let Some((back, _)) = entry.and_then(|entry| entry.back) {
             self.end.close(back);
         }
     }
 
     fn send(&mut self, client: u32, message: &[u8]) {
-        let Some(Seat { peer, .. }) = self.seats[client as usize] else { return };
+        let Some(ConnectedClient { peer, .. }) = self.clients[client as usize] else { return };
         for _ in 0..SENDS_MAX {
             if self.target.send(peer, message) != Err(TargetSendError::Busy) {
                 return;
@@ -206,17 +208,19 @@ impl Floor for Hall {
     }
 
     fn write(&mut self, client: u32, at: u64, bytes: &[u8]) {
-        let Some(Seat { back: Some((peer, key)), .. }) = self.seats[client as usize] else {
+        let Some(ConnectedClient { back: Some((peer, key)), .. }) = self.clients[client as usize]
+        else {
             return;
         };
-        let from = (self.buf, u64::from(client) * ANSWER_PAGE_BYTES + at);
-        let to = (Some(RemoteAddr { offset: at, key }), 0);
+        let offset = u64::from(client) * ANSWER_PAGE_BYTES + at;
+        let at = Some(RemoteAddr { offset: at, key });
+        let outgoing = Outgoing { peer, buf: self.buf, offset, at, id: 0, bytes };
         // The target reports a client that is gone.
-        let _ = post_bytes(&mut self.end, peer, from, to, bytes, &mut self.events);
+        let _ = post_bytes(&mut self.end, &outgoing, &mut self.events);
     }
 }
 
-impl Wire for Endpoint {
+impl ClientEndpoint for Endpoint {
     const LOOKS_EAGER: u32 = 0;
 
     fn idle(&mut self, polls_memory: bool, events: &mut Vec<FabricEvent>) {
@@ -250,7 +254,8 @@ impl ClientOver<Endpoint> {
         await_event(&mut end, |event| is_up(event).then_some(()))?;
         let buf = end.register(vec![0; 64])?;
         let hello = greeting([spec.fingerprint(), port.into(), own_key.0]);
-        post_bytes(&mut end, peer, (buf, 0), (None, 0), &hello, &mut Vec::new())?;
+        let outgoing = Outgoing { peer, buf, offset: 0, at: None, id: 0, bytes: &hello };
+        post_bytes(&mut end, &outgoing, &mut Vec::new())?;
         let welcome = await_event(&mut end, |event| match event {
             FabricEvent::Received { message, .. } => Some(message.clone()),
             _ => None,

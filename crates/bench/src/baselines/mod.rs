@@ -13,6 +13,7 @@
 //!
 //! - `spec.rs`: what runs, in lines that processes tell each other;
 //! - `places.rs`: where slots and table lie in a server's page, and answers in a client's;
+//! - `connections.rs`, `rings.rs`: the server's end of its connections, and SENDs over `shm`;
 //! - `server.rs`: the serving thread; `client.rs`: GETs, PUTs and ECHOs with windows;
 //! - `near.rs`, `far.rs`: the two ends over `shm` and over what has a target (`tcp`, devices);
 //! - `worker.rs`: the processes of a run, which are told what to do.
@@ -25,17 +26,19 @@
 //! paper fabrics have one, which loses nothing; unsignalled and inline are as they are there.
 
 mod client;
+mod connections;
 mod error;
 mod far;
 mod near;
 mod places;
+mod rings;
 mod server;
 mod spec;
 pub(crate) mod worker;
 
-pub use client::{Client, ClientOver, Counts, Done, Outcome, Wire};
+pub use client::{Client, ClientEndpoint, ClientOver, Counts, Done, Outcome};
 pub use error::{Error, Result};
-pub use near::Rings;
+pub use rings::Rings;
 pub use server::Server;
-pub use spec::{Carrier, Door, Kind, Spec};
+pub use spec::{Carrier, ServerAddress, Spec, SystemKind};
 pub use worker::worker;

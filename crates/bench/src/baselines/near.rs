@@ -5,21 +5,22 @@
 //! cells, 128 bytes apart (the server's for this page, the client's for the server's); the ring of
 //! SENDs to the server, then that of SENDs to the client.
 
-use super::client::{ClientOver, Ends, Wire};
+use super::client::{ClientEndpoint, ClientOver, Ends};
+use super::connections::{Connections, ServerEvent, check_hello, free_number};
 use super::error::{Error, Result, io_error};
 use super::places::{
-    ANSWER_PAGE_BYTES, Places, greeting, one_page, open_page, page_and_table_bytes, post_bytes,
-    random_key, read_greeting, split_page,
+    ANSWER_PAGE_BYTES, Outgoing, Places, greeting, one_page, open_page, page_and_table_bytes,
+    post_bytes, random_key, read_greeting, split_page,
 };
-use super::server::{Came, Floor, check_hello, free_number};
+use super::rings::Rings;
 use super::spec::Spec;
 use rackpool_core::addr::Generation;
 use rackpool_core::layout::{RING_BYTES, RegionLayout};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr};
 use rackpool_hw::control::{ControlConn, ControlListener, Received};
-use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
-use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
-use rackpool_hw::ring::{Consumer, Producer, RingError};
+use rackpool_hw::fabric::shm::{ShmEndpoint, ShmOptions, ShmPeer};
+use rackpool_hw::fabric::{FabricError, LocalBuffers};
+use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::Thread;
@@ -33,65 +34,38 @@ const CELLS_BYTES: u64 = 4096;
 const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 
 /// A client's memory, in parts.
-struct Pair {
+struct ClientMemory {
     page: Window,
     table: Window,
     cells: [Window; 2],
     rings: [Window; 2],
 }
 
-impl Pair {
+impl ClientMemory {
     fn layout() -> RegionLayout {
         one_page(ANSWER_PAGE_BYTES)
     }
 
     fn bytes() -> u64 {
-        page_and_table_bytes(&Pair::layout()) + CELLS_BYTES + 2 * RING_BYTES
+        page_and_table_bytes(&ClientMemory::layout()) + CELLS_BYTES + 2 * RING_BYTES
     }
 
-    fn of(memory: &Window) -> Pair {
-        let at = page_and_table_bytes(&Pair::layout());
-        let (page, table) = split_page(memory, &Pair::layout());
+    fn of(memory: &Window) -> ClientMemory {
+        let at = page_and_table_bytes(&ClientMemory::layout());
+        let (page, table) = split_page(memory, &ClientMemory::layout());
         let cell = |index: u64| memory.slice(at + 128 * index, 8);
         let ring = |index: u64| memory.slice(at + CELLS_BYTES + RING_BYTES * index, RING_BYTES);
-        Pair { page, table, cells: [cell(0), cell(1)], rings: [ring(0), ring(1)] }
+        ClientMemory { page, table, cells: [cell(0), cell(1)], rings: [ring(0), ring(1)] }
     }
 }
 
-pub struct Rings {
-    out: Producer<Window>,
-    inward: Consumer<Window>,
-}
-
-impl HandOff for Rings {
-    fn room(&mut self) -> Result<(), HandOffError> {
-        Ok(())
-    }
-
-    fn message(&mut self, message: &[u8]) -> Result<(), HandOffError> {
-        self.out.push(message).map_err(|error| match error {
-            RingError::Full { .. } => HandOffError::Busy,
-            _ => HandOffError::Down,
-        })
-    }
-
-    fn imm(&mut self, _: u32) -> Result<(), HandOffError> {
-        Err(HandOffError::Down)
-    }
-
-    fn receive(&mut self) -> Option<Vec<u8>> {
-        // A ring that is corrupt has no messages any more.
-        self.inward.pop(<[u8]>::to_vec)?.ok()
-    }
-}
-
-struct Guest {
+struct AcceptedConnection {
     conn: ControlConn,
     client: Option<u32>,
     is_gone: bool,
 }
 
-pub(super) struct Hall {
+pub(super) struct ShmConnections {
     spec: Spec,
     listener: ControlListener,
     memory: OwnedFd,
@@ -99,14 +73,14 @@ pub(super) struct Hall {
     key: Generation,
     end: ShmEndpoint<Rings>,
     buf: BufId,
-    guests: Vec<Guest>,
-    seats: Vec<Option<PeerId>>,
+    accepted: Vec<AcceptedConnection>,
+    peers: Vec<Option<PeerId>>,
     events: Vec<FabricEvent>,
 }
 
-impl Hall {
-    /// Page, floor, and the name of the door.
-    pub(super) fn open(spec: &Spec, places: &Places) -> Result<(Hall, Window, String)> {
+impl ShmConnections {
+    /// The connections, the page, and the name of the control socket.
+    pub(super) fn open(spec: &Spec, places: &Places) -> Result<(ShmConnections, Window, String)> {
         let layout = places.layout();
         let shared = Window::shared("rackpool-baselines", page_and_table_bytes(&layout));
         let (fd, memory) = shared.map_err(io_error("memory"))?;
@@ -116,7 +90,7 @@ impl Hall {
         let name = format!("rackpool/baselines/{:016x}", random_key()?.0);
         let mut end = ShmEndpoint::new(ShmOptions::default());
         let bytes = u64::from(spec.clients) * ANSWER_PAGE_BYTES;
-        let hall = Hall {
+        let connections = ShmConnections {
             spec: *spec,
             listener: ControlListener::bind(&name)?,
             memory: fd,
@@ -124,90 +98,92 @@ impl Hall {
             key,
             buf: end.register(vec![0; bytes as usize])?,
             end,
-            guests: Vec::new(),
-            seats: vec![None; spec.clients as usize],
+            accepted: Vec::new(),
+            peers: vec![None; spec.clients as usize],
             events: Vec::new(),
         };
-        Ok((hall, pages, name))
+        Ok((connections, pages, name))
     }
 
-    fn look_around(&mut self, came: &mut Vec<Came>) -> Result<()> {
+    fn look_around(&mut self, came: &mut Vec<ServerEvent>) -> Result<()> {
         while let Some(conn) = self.listener.accept()? {
             let is_gone = conn.check_peer().is_err();
-            self.guests.push(Guest { conn, client: None, is_gone });
+            self.accepted.push(AcceptedConnection { conn, client: None, is_gone });
         }
-        for index in 0..self.guests.len() {
+        for index in 0..self.accepted.len() {
             let mut buffer = [0; 64];
-            let guest = &mut self.guests[index];
-            match guest.conn.recv(&mut buffer) {
+            let connection = &mut self.accepted[index];
+            match connection.conn.recv(&mut buffer) {
                 Ok(Received::Nothing) => {}
-                Ok(Received::Message { bytes, .. }) if guest.client.is_none() => {
+                Ok(Received::Message { bytes, .. }) if connection.client.is_none() => {
                     match self.admit(index, &buffer[..bytes]) {
                         Ok(client) => {
-                            self.guests[index].client = Some(client);
-                            came.push(Came::Joined(client));
+                            self.accepted[index].client = Some(client);
+                            came.push(ServerEvent::Joined(client));
                         }
                         // It hears it by the end of the connection.
-                        Err(_) => self.guests[index].is_gone = true,
+                        Err(_) => self.accepted[index].is_gone = true,
                     }
                 }
                 // Its end; or it speaks although there is nothing to say.
-                _ => guest.is_gone = true,
+                _ => connection.is_gone = true,
             }
         }
-        self.guests.retain(|guest| {
-            if let (true, Some(client)) = (guest.is_gone, guest.client) {
-                came.push(Came::Left(client));
+        self.accepted.retain(|connection| {
+            if let (true, Some(client)) = (connection.is_gone, connection.client) {
+                came.push(ServerEvent::Left(client));
             }
-            !guest.is_gone
+            !connection.is_gone
         });
         Ok(())
     }
 
     /// A place for a client.
-    fn admit(&mut self, guest: usize, hello: &[u8]) -> Result<u32> {
+    fn admit(&mut self, index: usize, hello: &[u8]) -> Result<u32> {
         check_hello(&self.spec, hello)?;
-        let client = free_number(&self.seats).ok_or(Error::Corrupt { what: "one too many" })?;
-        let shared = Window::shared("rackpool-baselines-client", Pair::bytes());
+        let client = free_number(&self.peers).ok_or(Error::Corrupt { what: "one too many" })?;
+        let shared = Window::shared("rackpool-baselines-client", ClientMemory::bytes());
         let (fd, memory) = shared.map_err(io_error("memory"))?;
-        let Pair { page, table, cells: [cell, _], rings: [to_server, to_client] } =
-            Pair::of(&memory);
+        let ClientMemory { page, table, cells: [cell, _], rings: [to_server, to_client] } =
+            ClientMemory::of(&memory);
         open_page(&table, ANSWER_KEY);
-        let peer = ShmPeer::new(page, table, cell, Pair::layout()).map_err(FabricError::from)?;
+        let peer =
+            ShmPeer::new(page, table, cell, ClientMemory::layout()).map_err(FabricError::from)?;
         let (out, inward) = (Producer::attach(to_client), Consumer::attach(to_server));
         let peer = self.end.connect(peer, Rings { out, inward })?;
         let welcome = greeting([client.into(), self.page_bytes, self.key.0]);
         let fds = [self.memory.as_fd(), fd.as_fd()];
-        let sent = self.guests[guest].conn.send(&welcome, &fds);
+        let sent = self.accepted[index].conn.send(&welcome, &fds);
         if sent.is_err() {
             self.end.close(peer);
         }
         sent?;
-        self.seats[client as usize] = Some(peer);
+        self.peers[client as usize] = Some(peer);
         Ok(client)
     }
 
     fn post(&mut self, client: u32, at: Option<u64>, bytes: &[u8]) {
-        let Some(peer) = self.seats[client as usize] else { return };
+        let Some(peer) = self.peers[client as usize] else { return };
         let lane = at.unwrap_or(0);
-        let from = (self.buf, u64::from(client) * ANSWER_PAGE_BYTES + lane);
-        let to = (at.map(|offset| RemoteAddr { offset, key: ANSWER_KEY }), 0);
+        let offset = u64::from(client) * ANSWER_PAGE_BYTES + lane;
+        let at = at.map(|offset| RemoteAddr { offset, key: ANSWER_KEY });
+        let outgoing = Outgoing { peer, buf: self.buf, offset, at, id: 0, bytes };
         // A client that is gone is found by a thorough look.
-        let _ = post_bytes(&mut self.end, peer, from, to, bytes, &mut self.events);
+        let _ = post_bytes(&mut self.end, &outgoing, &mut self.events);
     }
 }
 
-impl Floor for Hall {
-    fn poll(&mut self, is_thorough: bool, came: &mut Vec<Came>) -> Result<()> {
+impl Connections for ShmConnections {
+    fn poll(&mut self, is_thorough: bool, came: &mut Vec<ServerEvent>) -> Result<()> {
         if is_thorough {
             self.look_around(came)?;
         }
         self.end.poll(0, &mut self.events);
         for event in self.events.drain(..) {
             if let FabricEvent::Received { peer, message } = event
-                && let Some(client) = self.seats.iter().position(|seat| *seat == Some(peer))
+                && let Some(client) = self.peers.iter().position(|entry| *entry == Some(peer))
             {
-                came.push(Came::Message(client as u32, message));
+                came.push(ServerEvent::Message(client as u32, message));
             }
         }
         Ok(())
@@ -220,7 +196,7 @@ impl Floor for Hall {
     }
 
     fn vacate(&mut self, client: u32) {
-        if let Some(peer) = self.seats[client as usize].take() {
+        if let Some(peer) = self.peers[client as usize].take() {
             self.end.close(peer);
         }
     }
@@ -234,7 +210,7 @@ impl Floor for Hall {
     }
 }
 
-impl Wire for ShmEndpoint<Rings> {
+impl ClientEndpoint for ShmEndpoint<Rings> {
     const LOOKS_EAGER: u32 = 64;
 
     fn idle(&mut self, _: bool, _: &mut Vec<FabricEvent>) {
@@ -243,7 +219,7 @@ impl Wire for ShmEndpoint<Rings> {
 }
 
 impl ClientOver<ShmEndpoint<Rings>> {
-    /// Connects to a server of this host by the name of its door. Blocks for 5 s at most.
+    /// Connects to a server of this host by the name of its control socket. Blocks for 5 s at most.
     ///
     /// # Errors
     /// [`Error::Gone`] if no such server serves there; [`Error::Silent`],
@@ -262,9 +238,9 @@ impl ClientOver<ShmEndpoint<Rings>> {
             return Err(Error::Corrupt { what: "its descriptors" });
         };
         let memory = map(&memory, page_and_table_bytes(&layout))?;
-        let pair = Pair::of(&map(&pair, Pair::bytes())?);
+        let pair = ClientMemory::of(&map(&pair, ClientMemory::bytes())?);
         let (pages, table) = split_page(&memory, &layout);
-        let Pair { page, cells: [_, cell], rings: [to_server, to_client], .. } = pair;
+        let ClientMemory { page, cells: [_, cell], rings: [to_server, to_client], .. } = pair;
         let peer = ShmPeer::new(pages, table, cell, layout).map_err(FabricError::from)?;
         let mut end = ShmEndpoint::new(ShmOptions::default());
         let (out, inward) = (Producer::attach(to_server), Consumer::attach(to_client));
@@ -293,9 +269,4 @@ fn await_welcome(conn: &ControlConn) -> Result<([u64; 3], Vec<OwnedFd>)> {
             Received::Closed => return Err(Error::Gone),
         }
     }
-}
-
-/// The fabric's clock, nanoseconds.
-pub(super) fn now_ns() -> u64 {
-    monotonic_ns()
 }

@@ -103,6 +103,11 @@ pub(super) fn random_key() -> Result<Generation> {
     Ok(Generation(random >> 16 | 1))
 }
 
+/// The fabric's clock, nanoseconds.
+pub(super) fn now_ns() -> u64 {
+    monotonic_ns()
+}
+
 /// Posts bytes that lie in a buffer, unsignalled; a full queue is polled until it has room, and
 /// what comes meanwhile is appended to `events`.
 pub(super) fn post<E: Fabric + LocalBuffers>(
@@ -124,15 +129,26 @@ pub(super) fn post<E: Fabric + LocalBuffers>(
     Err(Error::Silent { waited_ms: 0 })
 }
 
+/// Bytes for a peer, and where in a buffer they are put to be sent.
+pub(super) struct Outgoing<'a> {
+    pub peer: PeerId,
+    pub buf: BufId,
+    /// Where in the buffer.
+    pub offset: u64,
+    /// Where a WRITE goes; without it the bytes are sent.
+    pub at: Option<RemoteAddr>,
+    /// The number of the work request.
+    pub id: u64,
+    pub bytes: &'a [u8],
+}
+
 /// Copies bytes into a buffer and posts them, by WRITE if there is a place, else by SEND.
 pub(super) fn post_bytes<E: Fabric + LocalBuffers>(
     end: &mut E,
-    peer: PeerId,
-    (buf, offset): (BufId, u64),
-    (at, id): (Option<RemoteAddr>, u64),
-    bytes: &[u8],
+    outgoing: &Outgoing<'_>,
     events: &mut Vec<rackpool_core::seam::FabricEvent>,
 ) -> Result<()> {
+    let Outgoing { peer, buf, offset, at, id, bytes } = *outgoing;
     end.buffer_mut(buf)[offset as usize..][..bytes.len()].copy_from_slice(bytes);
     let local = [Sge { buf, offset, bytes: bytes.len() as u64 }];
     let verb = at.map_or(Verb::Send, Verb::Write);

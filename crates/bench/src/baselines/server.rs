@@ -5,9 +5,10 @@
 //! It polls without sleeping, as in the paper, unless it was told to rest. Where a thread beside it
 //! is the card (`tcp`) and may have no other core, it sleeps between rounds that find nothing.
 
-use super::error::{Error, Result, io_error};
+use super::connections::{Connections, ServerEvent};
+use super::error::{Result, io_error};
 use super::places::Places;
-use super::spec::{Carrier, Door, Spec};
+use super::spec::{Carrier, ServerAddress, Spec};
 use super::{far, near};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
@@ -16,7 +17,7 @@ use rackpool_sim::repro::herd::baselines::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{JoinHandle, Thread};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Rounds without a request before the thread gives way between rounds.
@@ -30,33 +31,9 @@ const NAP: Duration = Duration::from_millis(10);
 /// Bytes of a slot that are looked at first: most requests are shorter.
 const FIRST_BYTES: usize = 64;
 
-pub(super) enum Came {
-    Joined(u32),
-    /// A client is gone; its number is free after [`Floor::vacate`].
-    Left(u32),
-    Message(u32, Vec<u8>),
-}
-
-/// The server's end of its connections.
-pub(super) trait Floor: Send {
-    /// Appends what came. Only a thorough look finds clients that come and go.
-    fn poll(&mut self, is_thorough: bool, came: &mut Vec<Came>) -> Result<()>;
-    /// The serving thread begins; what comes by SEND wakes it.
-    fn begin(&mut self, thread: Thread);
-    /// How long the serving thread sleeps between rounds when nothing comes, if a thread beside it
-    /// executes READs and WRITEs.
-    fn nap(&self) -> Option<Duration>;
-    /// Gives the number of a client that has left to the next.
-    fn vacate(&mut self, client: u32);
-    /// SENDs to a client. A message to one that is gone is dropped.
-    fn send(&mut self, client: u32, message: &[u8]);
-    /// WRITEs into a client's page.
-    fn write(&mut self, client: u32, at: u64, bytes: &[u8]);
-}
-
 /// What others may ask of the thread.
 #[derive(Default)]
-struct Wishes {
+struct ServerControl {
     stop: AtomicBool,
     rest: AtomicBool,
     served: AtomicU64,
@@ -66,17 +43,17 @@ struct Wishes {
 /// A server of one system. Dropping it ends its connections and waits for its thread.
 ///
 /// ```
-/// use rackpool_bench::baselines::{Carrier, Client, Kind, Outcome, Server, Spec};
+/// use rackpool_bench::baselines::{Carrier, Client, SystemKind, Outcome, Server, Spec};
 ///
-/// let spec = Spec::new(Kind::Pilaf, true, 100);
+/// let spec = Spec::new(SystemKind::Pilaf, true, 100);
 /// let server = Server::start(spec, Carrier::Shm)?;
-/// let mut client = Client::connect(spec, server.door())?; // from any process of this host
+/// let mut client = Client::connect(spec, server.address())?; // from any process of this host
 /// client.get(42, |outcome| assert!(matches!(outcome, Outcome::Found(_))))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Server {
-    door: Door,
-    wishes: Arc<Wishes>,
+    address: ServerAddress,
+    control: Arc<ServerControl>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -88,29 +65,33 @@ impl Server {
     pub fn start(spec: Spec, carrier: Carrier) -> Result<Server> {
         let spec = spec.checked()?;
         let places = Places::of(&spec);
-        let wishes = Arc::new(Wishes::default());
-        let (door, thread) = match carrier {
+        let control = Arc::new(ServerControl::default());
+        let (address, thread) = match carrier {
             Carrier::Shm => {
-                let (floor, pages, name) = near::Hall::open(&spec, &places)?;
-                (Door::Near(name), spawn(spec, places, pages, floor, &wishes)?)
+                let (connections, pages, name) = near::ShmConnections::open(&spec, &places)?;
+                (ServerAddress::Near(name), spawn(spec, places, pages, connections, &control)?)
             }
             Carrier::Tcp | Carrier::Verbs => {
-                let (floor, pages, addr) = far::Hall::open(&spec, &places, carrier)?;
-                (Door::Far(addr, carrier), spawn(spec, places, pages, floor, &wishes)?)
+                let (connections, pages, addr) =
+                    far::FabricConnections::open(&spec, &places, carrier)?;
+                (
+                    ServerAddress::Far(addr, carrier),
+                    spawn(spec, places, pages, connections, &control)?,
+                )
             }
         };
-        Ok(Server { door, wishes, thread: Some(thread) })
+        Ok(Server { address, control, thread: Some(thread) })
     }
 
     #[must_use]
-    pub fn door(&self) -> &Door {
-        &self.door
+    pub fn address(&self) -> &ServerAddress {
+        &self.address
     }
 
     /// Whether it polls rarely: every 10 ms, as long as it is not measured.
     pub fn rest(&self, rests: bool) {
         // Relaxed: nothing else goes with it.
-        self.wishes.rest.store(rests, Ordering::Relaxed);
+        self.control.rest.store(rests, Ordering::Relaxed);
         self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 
@@ -118,21 +99,21 @@ impl Server {
     #[must_use]
     pub fn served(&self) -> u64 {
         // Relaxed: a count.
-        self.wishes.served.load(Ordering::Relaxed)
+        self.control.served.load(Ordering::Relaxed)
     }
 
     /// Clients that it has now.
     #[must_use]
     pub fn clients(&self) -> u64 {
         // Relaxed: a count.
-        self.wishes.clients.load(Ordering::Relaxed)
+        self.control.clients.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // Relaxed: the join orders everything.
-        self.wishes.stop.store(true, Ordering::Relaxed);
+        self.control.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // A panic there was printed there.
@@ -141,12 +122,12 @@ impl Drop for Server {
     }
 }
 
-fn spawn<F: Floor + 'static>(
+fn spawn<F: Connections + 'static>(
     spec: Spec,
     places: Places,
     pages: Window,
-    floor: F,
-    wishes: &Arc<Wishes>,
+    connections: F,
+    control: &Arc<ServerControl>,
 ) -> Result<JoinHandle<()>> {
     let mut memory = pages.slice(places.table_at, places.table_bytes);
     let table = spec.table().filter(|_| spec.is_full);
@@ -160,7 +141,7 @@ fn spawn<F: Floor + 'static>(
         pages,
         memory,
         table,
-        floor,
+        connections,
         present: vec![false; spec.clients as usize],
         came: Vec::new(),
         scratch: Vec::new(),
@@ -168,9 +149,9 @@ fn spawn<F: Floor + 'static>(
         rounds: 0,
         served: 0,
     };
-    let wishes = Arc::clone(wishes);
+    let control = Arc::clone(control);
     let thread = std::thread::Builder::new().name("baselines".into());
-    thread.spawn(move || serving.run(&wishes)).map_err(io_error("starting a thread"))
+    thread.spawn(move || serving.run(&control)).map_err(io_error("starting a thread"))
 }
 
 struct Serving<F> {
@@ -181,36 +162,36 @@ struct Serving<F> {
     /// The table's part of it.
     memory: Window,
     table: Option<KeyTable>,
-    floor: F,
+    connections: F,
     present: Vec<bool>,
-    came: Vec<Came>,
+    came: Vec<ServerEvent>,
     scratch: Vec<u8>,
     slot: Vec<u8>,
     rounds: u64,
     served: u64,
 }
 
-impl<F: Floor> Serving<F> {
-    fn run(&mut self, wishes: &Wishes) {
-        self.floor.begin(std::thread::current());
+impl<F: Connections> Serving<F> {
+    fn run(&mut self, control: &ServerControl) {
+        self.connections.begin(std::thread::current());
         let mut idle = 0;
         // Relaxed: as in `Server`.
-        while !wishes.stop.load(Ordering::Relaxed) {
+        while !control.stop.load(Ordering::Relaxed) {
             // Relaxed: as in `Server::rest`.
-            let rests = wishes.rest.load(Ordering::Relaxed);
+            let rests = control.rest.load(Ordering::Relaxed);
             let is_thorough = rests || idle % EAGER_ROUNDS == EAGER_ROUNDS - 1;
             let served = self.round(is_thorough);
             if served > 0 || is_thorough {
                 // Relaxed: counts, and the thread is their only writer.
-                wishes.served.store(self.served, Ordering::Relaxed);
+                control.served.store(self.served, Ordering::Relaxed);
                 let clients = self.present.iter().filter(|is_there| **is_there).count();
                 // Relaxed: likewise.
-                wishes.clients.store(clients as u64, Ordering::Relaxed);
+                control.clients.store(clients as u64, Ordering::Relaxed);
             }
             idle = if served > 0 { 0 } else { idle.wrapping_add(1) };
             if rests {
                 std::thread::park_timeout(NAP);
-            } else if let (true, Some(nap)) = (idle > IDLE_ROUNDS, self.floor.nap()) {
+            } else if let (true, Some(nap)) = (idle > IDLE_ROUNDS, self.connections.nap()) {
                 std::thread::park_timeout(nap);
             } else if idle > EAGER_ROUNDS {
                 // The thread that it waits for may share the core: a client's, a fabric's.
@@ -226,12 +207,12 @@ impl<F: Floor> Serving<F> {
         let mut came = std::mem::take(&mut self.came);
         let is_thorough = is_thorough || self.rounds.is_multiple_of(ROUNDS_PER_LOOK);
         // A fabric that failed as a whole has no clients any more: they see it themselves.
-        let _ = self.floor.poll(is_thorough, &mut came);
+        let _ = self.connections.poll(is_thorough, &mut came);
         for event in came.drain(..) {
             match event {
-                Came::Joined(client) => self.present[client as usize] = true,
-                Came::Left(client) => self.forget(client),
-                Came::Message(client, message) => {
+                ServerEvent::Joined(client) => self.present[client as usize] = true,
+                ServerEvent::Left(client) => self.forget(client),
+                ServerEvent::Message(client, message) => {
                     let request = KvRequest::decode(&message, 0);
                     if let Some(request) = request.filter(|request| request.client == client) {
                         self.answer(client, &request);
@@ -256,7 +237,7 @@ impl<F: Floor> Serving<F> {
         for lane in 0..self.spec.window as u8 {
             self.pages.zero(self.places.slot_at(client, lane), SLOT_BYTES);
         }
-        self.floor.vacate(client);
+        self.connections.vacate(client);
     }
 
     /// Serves what is in a slot, if all of it is there.
@@ -292,8 +273,10 @@ impl<F: Floor> Serving<F> {
             let plan = self.system.plan(request.value.is_some(), value_bytes, |_| false);
             debug_assert_eq!(plan, Plan::Ask { answer_bytes: echo.len() as u64 });
             match way.is_write {
-                true => self.floor.write(client, slot + SLOT_BYTES - echo.len() as u64, &echo),
-                false => self.floor.send(client, &echo),
+                true => {
+                    self.connections.write(client, slot + SLOT_BYTES - echo.len() as u64, &echo)
+                }
+                false => self.connections.send(client, &echo),
             }
         } else {
             let is_stored = match (&request.value, &self.table) {
@@ -306,24 +289,10 @@ impl<F: Floor> Serving<F> {
             };
             let ack = [Ack { lane, is_stored }.encode()];
             match way.is_write {
-                true => self.floor.write(client, slot, &ack),
-                false => self.floor.send(client, &ack),
+                true => self.connections.write(client, slot, &ack),
+                false => self.connections.send(client, &ack),
             }
         }
         self.served += 1;
-    }
-}
-
-/// The number that a new client gets, if there is one.
-pub(super) fn free_number<T>(seats: &[Option<T>]) -> Option<u32> {
-    seats.iter().position(Option::is_none).map(|index| index as u32)
-}
-
-/// Checks what a client said first against what runs here; its second and third word.
-pub(super) fn check_hello(spec: &Spec, message: &[u8]) -> Result<[u64; 2]> {
-    let [fingerprint, one, two] = super::places::read_greeting(message)?;
-    match fingerprint == spec.fingerprint() {
-        true => Ok([one, two]),
-        false => Err(Error::Corrupt { what: "it runs something else" }),
     }
 }

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Systems that HERD is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum SystemKind {
     /// Pilaf: cuckoo table, SEND for PUT.
     Pilaf,
     /// FaRM-KV with values in its hopscotch table, WRITE for PUT.
@@ -26,7 +26,7 @@ pub enum Kind {
     EchoSendSend,
 }
 
-impl Kind {
+impl SystemKind {
     #[must_use]
     pub fn system(self) -> System {
         // Fabrics are reliable.
@@ -36,28 +36,40 @@ impl Kind {
             System::Echo(Exchange { request, answer, is_partitioned: false })
         };
         match self {
-            Kind::Pilaf => System::Pilaf,
-            Kind::Farm => System::Farm,
-            Kind::FarmVar => System::FarmVar,
-            Kind::EchoWriteWrite => echo(Way::WRITE, Way::WRITE),
-            Kind::EchoWriteSend => echo(Way::WRITE, Way::SEND),
-            Kind::EchoSendSend => echo(Way::SEND, Way::SEND),
+            SystemKind::Pilaf => System::Pilaf,
+            SystemKind::Farm => System::Farm,
+            SystemKind::FarmVar => System::FarmVar,
+            SystemKind::EchoWriteWrite => echo(Way::WRITE, Way::WRITE),
+            SystemKind::EchoWriteSend => echo(Way::WRITE, Way::SEND),
+            SystemKind::EchoSendSend => echo(Way::SEND, Way::SEND),
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The fabrics that are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
     /// Memory that both processes map.
     Shm,
+    #[default]
     Tcp,
     Verbs,
 }
 
+impl Carrier {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Carrier::Tcp => "tcp",
+            Carrier::Shm => "shm",
+            Carrier::Verbs => "verbs",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Door {
+pub enum ServerAddress {
     /// The name of its control socket.
     Near(String),
     /// The address of its target, and what it is a target of.
@@ -66,7 +78,7 @@ pub enum Door {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    pub kind: Kind,
+    pub kind: SystemKind,
     /// Whether there is a table; else READs have its sizes, and nothing is looked up.
     pub is_full: bool,
     /// Keys, from 1 on.
@@ -84,7 +96,7 @@ const KEYS_MAX: u64 = 1 << 22;
 impl Spec {
     /// The usual load: 32 B values, 4 clients with 16 windows.
     #[must_use]
-    pub fn new(kind: Kind, is_full: bool, keys: u64) -> Spec {
+    pub fn new(kind: SystemKind, is_full: bool, keys: u64) -> Spec {
         Spec { kind, is_full, keys, value_bytes: 32, clients: 4, window: 16 }
     }
 

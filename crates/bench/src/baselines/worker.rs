@@ -3,8 +3,8 @@
 
 use super::client::{Client, Counts, Done, Outcome};
 use super::server::Server;
-use super::spec::{Carrier, Door, Spec};
-use crate::crew::{Answers, end_with, next_order, say};
+use super::spec::{Carrier, ServerAddress, Spec};
+use crate::crew::{WorkerReply, end_with, next_order, say};
 use crate::histogram::Histogram;
 use crate::rng::Rng;
 use crate::run::BenchError;
@@ -23,7 +23,7 @@ const SEED: u64 = 0x6261_7365;
 /// What a process is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum BaselineCommand {
     /// Be the server of a system, number so much of the run.
     Serve {
         number: usize,
@@ -36,7 +36,7 @@ pub(crate) enum Order {
     /// Be a client of these servers as well, with as many connections as each takes.
     Join {
         spec: Spec,
-        door: Door,
+        address: ServerAddress,
     },
     Go {
         /// Which of the systems that were joined.
@@ -49,13 +49,14 @@ pub(crate) enum Order {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum BaselineReply {
     Serving {
         number: usize,
-        door: Door,
+        address: ServerAddress,
     },
     Ready,
-    Ran(Box<Ran>),
+    Ran(Box<BaselineMeasurement>),
+    /// It could not.
     Failed {
         /// A short word.
         code: String,
@@ -63,22 +64,22 @@ pub(crate) enum Answer {
     },
 }
 
-impl Answers for Answer {
+impl WorkerReply for BaselineReply {
     fn failure(&self) -> Option<(&str, &str)> {
         match self {
-            Answer::Failed { code, reason } => Some((code, reason)),
+            BaselineReply::Failed { code, reason } => Some((code, reason)),
             _ => None,
         }
     }
 
     fn is_ready(&self) -> bool {
-        matches!(self, Answer::Ready)
+        matches!(self, BaselineReply::Ready)
     }
 }
 
 /// What was done in one slice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Ran {
+pub(crate) struct BaselineMeasurement {
     /// Requests that were over in it.
     pub operations: u64,
     pub elapsed_ns: u64,
@@ -94,32 +95,32 @@ pub(crate) struct Ran {
 /// [`BenchError`]: the first thing that went wrong; the parent is told as well.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
+    end_with(outcome, output, |code, reason| BaselineReply::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let (mut server, mut groups) = (None, Vec::new());
-    while let Some(order) = next_order::<Order>(input)? {
+    while let Some(order) = next_order::<BaselineCommand>(input)? {
         match order {
-            Order::Serve { number, spec, carrier } => {
+            BaselineCommand::Serve { number, spec, carrier } => {
                 let started = Server::start(spec, carrier)?;
                 started.rest(true);
-                let door = started.door().clone();
+                let address = started.address().clone();
                 server = Some(started);
-                say(output, &Answer::Serving { number, door })?;
+                say(output, &BaselineReply::Serving { number, address })?;
             }
-            Order::Rest { rests } => server.iter().for_each(|server| server.rest(rests)),
-            Order::Join { spec, door } => {
-                groups.push(Group::join(spec, &door)?);
-                say(output, &Answer::Ready)?;
+            BaselineCommand::Rest { rests } => server.iter().for_each(|server| server.rest(rests)),
+            BaselineCommand::Join { spec, address } => {
+                groups.push(Group::join(spec, &address)?);
+                say(output, &BaselineReply::Ready)?;
             }
-            Order::Go { number, run_ms, put_percent } => {
+            BaselineCommand::Go { number, run_ms, put_percent } => {
                 let group = groups.get_mut(number).ok_or_else(|| BenchError::Option {
                     option: "order",
                     reason: format!("there is no system {number}"),
                 })?;
                 let ran = group.run(Duration::from_millis(run_ms), put_percent)?;
-                say(output, &Answer::Ran(Box::new(ran)))?;
+                say(output, &BaselineReply::Ran(Box::new(ran)))?;
             }
         }
     }
@@ -138,16 +139,16 @@ struct Group {
 }
 
 impl Group {
-    fn join(spec: Spec, door: &Door) -> Result<Group, BenchError> {
+    fn join(spec: Spec, address: &ServerAddress) -> Result<Group, BenchError> {
         let clients: Result<Vec<_>, _> =
-            (0..spec.clients).map(|_| Client::connect(spec, door)).collect();
+            (0..spec.clients).map(|_| Client::connect(spec, address)).collect();
         let (rng, latency) = (Rng::new(SEED), Histogram::new());
-        let gives_way = matches!(door, Door::Far(..));
+        let gives_way = matches!(address, ServerAddress::Far(..));
         Ok(Group { spec, clients: clients?, rng, version: 0, latency, gives_way })
     }
 
     /// Fills all windows again and again; afterwards nothing is under way.
-    fn run(&mut self, run: Duration, put_percent: u64) -> Result<Ran, BenchError> {
+    fn run(&mut self, run: Duration, put_percent: u64) -> Result<BaselineMeasurement, BenchError> {
         let before = self.counts();
         self.do_some(FIRST, put_percent)?;
         self.latency.clear();
@@ -163,7 +164,7 @@ impl Group {
             }
         }
         let counts = self.counts().since(&before);
-        Ok(Ran { operations, elapsed_ns, latency, counts })
+        Ok(BaselineMeasurement { operations, elapsed_ns, latency, counts })
     }
 
     /// At least so many requests.

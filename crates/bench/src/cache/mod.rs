@@ -3,6 +3,7 @@
 //! distributions of real caches ([`workload`]), with the feature `peers` beside other caches.
 
 #[cfg(feature = "peers")]
+mod items;
 mod peers;
 pub mod ratio;
 pub mod speed;

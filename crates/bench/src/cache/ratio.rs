@@ -5,7 +5,7 @@
 //! an entry costs them beside key and value, measured in the same run by what this process grows
 //! when they are filled with small entries; that and the lengths are an entry's weight.
 
-use super::workload::{Op, Workload, all};
+use super::workload::{CacheWorkload, Op, all};
 use crate::report::{Better, Kind, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
 use rackpool_kv::cache::{Cache, Options, Policy};
@@ -50,9 +50,10 @@ pub fn run(
         let reason = format!("\"{unknown}\" is none of {}", allowed.join(", "));
         return Err(BenchError::Option { option: "workload", reason });
     }
-    let wanted =
-        |workload: &&Workload| names.is_empty() || names.iter().any(|name| name == workload.name);
-    let workloads: Vec<&Workload> = all.iter().filter(wanted).collect();
+    let wanted = |workload: &&CacheWorkload| {
+        names.is_empty() || names.iter().any(|name| name == workload.name)
+    };
+    let workloads: Vec<&CacheWorkload> = all.iter().filter(wanted).collect();
     let memory: u64 = match size {
         Size::Smoke => 4 << 20,
         Size::Quick => 32 << 20,
@@ -100,14 +101,14 @@ pub fn run(
 
 /// A workload at a scale, and how long it runs.
 pub(super) struct Test<'w> {
-    workload: &'w Workload,
+    workload: &'w CacheWorkload,
     scale: f64,
     warmup: u64,
     measured: u64,
 }
 
 impl<'w> Test<'w> {
-    fn new(workload: &'w Workload, memory: u64, size: Size) -> Test<'w> {
+    fn new(workload: &'w CacheWorkload, memory: u64, size: Size) -> Test<'w> {
         let fits = memory as f64 / (workload.value_bytes_mean() + 60.0);
         let longest = if size == Size::Smoke { 20_000.0 } else { 4_000_000.0 };
         let measured = (fits * 12.0).clamp(20_000.0, longest) as u64;

@@ -9,7 +9,8 @@
 //! before the one before it has answered. The two sides walk in turn. Beside that, two threads in
 //! the one partition (`threads`).
 
-use super::threads;
+use super::items::{BATCH, BLOCK, KEY_BYTES, SEED, VALUE_BYTES, key_of};
+use super::threads::{self, LookupLoad};
 use crate::interleave::{Comparison, compare};
 use crate::micro::index::{IndexStream, random_cycle};
 use crate::micro::pin;
@@ -21,20 +22,12 @@ use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Item, Options};
 use std::hint::black_box;
 
-/// Bytes of a key and of a value.
-pub(super) const KEY_BYTES: usize = 16;
-pub(super) const VALUE_BYTES: usize = 32;
-pub(super) const BATCH: usize = 32;
-/// Look-ups between two looks at the clock.
-pub(super) const BLOCK: u64 = 1024;
 /// Bytes of an item of the bound, laid out one behind the other as in a log.
 const ITEM_BYTES: u64 = 8 + (KEY_BYTES + VALUE_BYTES) as u64;
 /// Bytes of a line.
 const LINE: u64 = 64;
 /// Keys on a line of the bound: as many as on a bucket of the cache.
 const KEYS_PER_LINE: u64 = 5;
-/// Names the streams; any other would do.
-pub(super) const SEED: u64 = 0x6361_6368_6531;
 
 /// Measures.
 ///
@@ -50,10 +43,10 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
         Size::Smoke => 1 << 14,
         Size::Quick | Size::Full => 1 << 23,
     };
-    let bed = Bed::new(keys, size)?;
+    let bench = LookupBench::new(keys, size)?;
     let measured = (|| {
         steps.begin("cache_get_batch32");
-        let comparison = bed.batches::<false>()?;
+        let comparison = bench.batches::<false>()?;
         let row = |name: &str, comparison: &Comparison| {
             Row::compared(name, "ops/s", Better::Higher, comparison, Reference::Raw)
                 .with("keys", keys)
@@ -62,18 +55,19 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
         };
         report.results.push(row("cache_get_batch32", &comparison).with("batch", BATCH));
         steps.begin("cache_get_batch32_in_order");
-        let comparison = bed.batches::<true>()?;
+        let comparison = bench.batches::<true>()?;
         report.results.push(row("cache_get_batch32_in_order", &comparison).with("batch", BATCH));
         steps.begin("cache_get_single");
-        report.results.push(row("cache_get_single", &bed.singles()?));
-        report.results.push(bed.overhead());
+        report.results.push(row("cache_get_single", &bench.singles()?));
+        report.results.push(bench.overhead());
         for (name, batch) in [("cache_get_2_threads", 1), ("cache_get_batch32_2_threads", BATCH)] {
             steps.begin(name);
-            let row = threads::row(name, batch, (&bed.cache, keys), (size, &cores))?;
+            let load = LookupLoad { cache: &bench.cache, keys, batch, size };
+            let row = threads::row(name, load, &cores)?;
             report.results.extend(row);
         }
         steps.begin("cache_set");
-        report.results.push(bed.sets()?);
+        report.results.push(bench.sets()?);
         Ok(report)
     })();
     pin::pin_to_any(&cores)?;
@@ -81,7 +75,7 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
     measured
 }
 
-struct Bed {
+struct LookupBench {
     size: Size,
     keys: u64,
     cache: Cache,
@@ -106,14 +100,6 @@ impl Names {
     }
 }
 
-/// The key of an index.
-pub(super) fn key_of(index: u64) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    key[..8].copy_from_slice(&index.to_le_bytes());
-    key[8..].copy_from_slice(&(!index).to_be_bytes());
-    key
-}
-
 /// The value of an index: the one that comes next, and padding.
 fn value_of(next: u64) -> [u8; VALUE_BYTES] {
     let mut value = [0x5a; VALUE_BYTES];
@@ -121,8 +107,8 @@ fn value_of(next: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
-impl Bed {
-    fn new(keys: u64, size: Size) -> Result<Bed, BenchError> {
+impl LookupBench {
+    fn new(keys: u64, size: Size) -> Result<LookupBench, BenchError> {
         let count = u32::try_from(keys).expect("fewer than 2^32 keys");
         let next = random_cycle(count, SEED);
         let bytes = keys * 90 + (4 << 20);
@@ -137,7 +123,7 @@ impl Bed {
         // The first look-up of an item marks it as fetched: once, not at every look-up.
         (0..keys).for_each(|index| assert!(cache.get(&key_of(index), 1, |_| ()).is_some()));
         let bound = Bound::new(keys, &next);
-        Ok(Bed { size, keys, cache, bound })
+        Ok(LookupBench { size, keys, cache, bound })
     }
 
     fn compare(

@@ -1,6 +1,6 @@
 //! Two threads that look up in one partition at once: without its lock, beside with it.
 
-use super::speed::{BATCH, BLOCK, KEY_BYTES, SEED, VALUE_BYTES, key_of};
+use super::items::{BATCH, BLOCK, KEY_BYTES, SEED, VALUE_BYTES, key_of};
 use crate::interleave::compare;
 use crate::micro::index::IndexStream;
 use crate::micro::pin;
@@ -11,16 +11,24 @@ use rackpool_kv::cache::Cache;
 use std::hint::black_box;
 use std::sync::Barrier;
 
-/// Look-ups of keys below `keys` in one partition, one by one or by `batch`: the rate of two
-/// threads on two of these cores together, copies without the lock beside items under it. Nothing
-/// where there is only one core.
+/// Look-ups of keys below `keys` in one partition, one by one or by `batch`.
+#[derive(Clone, Copy)]
+pub(super) struct LookupLoad<'c> {
+    pub cache: &'c Cache,
+    pub keys: u64,
+    pub batch: usize,
+    pub size: Size,
+}
+
+/// The rate of two threads on two of these cores together, copies without the lock beside items
+/// under it. Nothing where there is only one core.
 pub(super) fn row(
     name: &str,
-    batch: usize,
-    (cache, keys): (&Cache, u64),
-    (size, cores): (Size, &[usize]),
+    load: LookupLoad<'_>,
+    cores: &[usize],
 ) -> Result<Option<Row>, BenchError> {
     let [first, second, ..] = *cores else { return Ok(None) };
+    let LookupLoad { cache, keys, batch, size } = load;
     let rate = |cache: &Cache| {
         let start = Barrier::new(2);
         let rates = std::thread::scope(|scope| {
@@ -30,7 +38,7 @@ pub(super) fn row(
                     let pinned = pin::pin_to(core);
                     start.wait();
                     pinned?;
-                    one(cache, (keys, core as u64), batch, size)
+                    one(LookupLoad { cache, ..load }, SEED ^ core as u64)
                 }
             };
             let workers = [first, second].map(|core| scope.spawn(worker(core)));
@@ -46,13 +54,9 @@ pub(super) fn row(
 }
 
 /// The rate of one thread.
-fn one(
-    cache: &Cache,
-    (keys, stream): (u64, u64),
-    batch: usize,
-    size: Size,
-) -> Result<f64, BenchError> {
-    let mut stream = IndexStream::new(keys, SEED ^ stream);
+fn one(load: LookupLoad<'_>, seed: u64) -> Result<f64, BenchError> {
+    let LookupLoad { cache, keys, batch, size } = load;
+    let mut stream = IndexStream::new(keys, seed);
     let mut names = [[0; KEY_BYTES]; BATCH];
     let mut value = [0; VALUE_BYTES];
     let mut found = 0_u64;

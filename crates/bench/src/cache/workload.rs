@@ -35,26 +35,26 @@ impl Key {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Workload {
+pub struct CacheWorkload {
     pub name: &'static str,
     /// Keys before scaling.
     pub keys: f64,
     /// Cumulated shares of gets, gets of lone keys, sets, sets of lone keys.
     ops: [f64; 4],
     key_bytes: (u32, u32),
-    popularity: Table,
-    sizes: Table,
+    popularity: CumulativeShares,
+    sizes: CumulativeShares,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Table {
+struct CumulativeShares {
     values: Vec<f64>,
     shares: Vec<f64>,
 }
 
-impl Table {
-    fn parse(text: &str) -> Option<Table> {
-        let mut table = Table::default();
+impl CumulativeShares {
+    fn parse(text: &str) -> Option<CumulativeShares> {
+        let mut table = CumulativeShares::default();
         let mut sum = 0.0;
         for pair in text.split_whitespace() {
             let (value, share) = pair.split_once(':')?;
@@ -79,11 +79,11 @@ impl Table {
 /// # Panics
 /// Never: the text is part of the program, and read by a test.
 #[must_use]
-pub fn all() -> Vec<Workload> {
+pub fn all() -> Vec<CacheWorkload> {
     parse(TEXT).expect("the text is well-formed")
 }
 
-fn parse(text: &'static str) -> Option<Vec<Workload>> {
+fn parse(text: &'static str) -> Option<Vec<CacheWorkload>> {
     // A line that begins with blanks goes on from the one before.
     let mut lines: Vec<String> = Vec::new();
     let mut names = Vec::new();
@@ -105,19 +105,19 @@ fn parse(text: &'static str) -> Option<Vec<Workload>> {
         };
         let sum = gets + lone_gets + sets + lone_sets;
         let ops = [gets, gets + lone_gets, gets + lone_gets + sets, sum].map(|share| share / sum);
-        Some(Workload {
+        Some(CacheWorkload {
             name,
             keys,
             ops,
             key_bytes: (shortest as u32, longest as u32),
-            popularity: Table::parse(popularity)?,
-            sizes: Table::parse(sizes)?,
+            popularity: CumulativeShares::parse(popularity)?,
+            sizes: CumulativeShares::parse(sizes)?,
         })
     };
     lines.chunks(3).zip(names.iter().step_by(3)).map(workload).collect()
 }
 
-impl Workload {
+impl CacheWorkload {
     /// Mean length of the values of all keys, bytes.
     #[must_use]
     pub fn value_bytes_mean(&self) -> f64 {
@@ -128,14 +128,14 @@ impl Workload {
 
     /// Operations on `scale` times the keys; the same for the same seed.
     #[must_use]
-    pub fn stream(&self, scale: f64, seed: u64) -> Stream<'_> {
+    pub fn stream(&self, scale: f64, seed: u64) -> OpStream<'_> {
         let mut starts = Vec::with_capacity(self.popularity.values.len());
         let mut sum = 0.0;
         for count in &self.popularity.values {
             starts.push(sum);
             sum += count * scale;
         }
-        Stream { workload: self, scale, starts, rng: Rng::new(seed), seed, lone: 0 }
+        OpStream { workload: self, scale, starts, rng: Rng::new(seed), seed, lone: 0 }
     }
 
     fn key(&self, id: u64, seed: u64) -> Key {
@@ -158,8 +158,8 @@ fn unit(bits: u64) -> f64 {
 
 /// Operations of a workload, without end.
 #[derive(Debug)]
-pub struct Stream<'w> {
-    workload: &'w Workload,
+pub struct OpStream<'w> {
+    workload: &'w CacheWorkload,
     scale: f64,
     starts: Vec<f64>,
     rng: Rng,
@@ -167,7 +167,7 @@ pub struct Stream<'w> {
     lone: u64,
 }
 
-impl Iterator for Stream<'_> {
+impl Iterator for OpStream<'_> {
     type Item = Op;
 
     fn next(&mut self) -> Option<Op> {

@@ -145,7 +145,9 @@ fn labels(out: &mut String, mut ends: Vec<(f64, &Series)>) {
     }
 }
 
-fn is_drawable((quantile, value): (f64, f64)) -> bool {
+/// Whether the axes hold a point: its quantile and its value.
+fn is_drawable(point: (f64, f64)) -> bool {
+    let (quantile, value) = point;
     (0.0..=1.0).contains(&quantile) && value.is_finite() && value > 0.0
 }
 

@@ -7,10 +7,11 @@
 //!
 //! Source: HERD, throughput comparison (figures 5 and 9), on fabrics of this machine.
 
+use super::KvCores;
 use super::herd::{Asker, store_all};
-use super::servers::Running;
-use crate::baselines::worker::{Answer, Order, Ran};
-use crate::baselines::{Carrier, Counts, Door, Kind, Spec};
+use super::servers::ServerProcess;
+use crate::baselines::worker::{BaselineCommand, BaselineMeasurement, BaselineReply};
+use crate::baselines::{Carrier, Counts, ServerAddress, Spec, SystemKind};
 use crate::crew::Crew;
 use crate::histogram::Histogram;
 use crate::interleave::quantile;
@@ -30,33 +31,38 @@ const KEYS_MAX: u64 = 100_000;
 const SEED: u64 = 0x6261_7365;
 
 /// One system under one load.
-struct Figure {
+struct BaselineCase {
     name: &'static str,
-    kind: Kind,
+    kind: SystemKind,
     is_full: bool,
     put_percent: u64,
 }
 
-const fn figure(name: &'static str, kind: Kind, is_full: bool, put_percent: u64) -> Figure {
-    Figure { name, kind, is_full, put_percent }
+const fn case(
+    name: &'static str,
+    kind: SystemKind,
+    is_full: bool,
+    put_percent: u64,
+) -> BaselineCase {
+    BaselineCase { name, kind, is_full, put_percent }
 }
 
-const FIGURES: [Figure; 15] = [
-    figure("pilaf_em_get", Kind::Pilaf, false, 0),
-    figure("farm_em_get", Kind::Farm, false, 0),
-    figure("farm_em_var_get", Kind::FarmVar, false, 0),
-    figure("pilaf_get", Kind::Pilaf, true, 0),
-    figure("farm_get", Kind::Farm, true, 0),
-    figure("farm_var_get", Kind::FarmVar, true, 0),
-    figure("pilaf_em_put", Kind::Pilaf, false, 100),
-    figure("farm_em_put", Kind::Farm, false, 100),
-    figure("farm_em_var_put", Kind::FarmVar, false, 100),
-    figure("pilaf_put", Kind::Pilaf, true, 100),
-    figure("farm_put", Kind::Farm, true, 100),
-    figure("farm_var_put", Kind::FarmVar, true, 100),
-    figure("echo_write_write", Kind::EchoWriteWrite, false, 100),
-    figure("echo_write_send", Kind::EchoWriteSend, false, 100),
-    figure("echo_send_send", Kind::EchoSendSend, false, 100),
+const CASES: [BaselineCase; 15] = [
+    case("pilaf_em_get", SystemKind::Pilaf, false, 0),
+    case("farm_em_get", SystemKind::Farm, false, 0),
+    case("farm_em_var_get", SystemKind::FarmVar, false, 0),
+    case("pilaf_get", SystemKind::Pilaf, true, 0),
+    case("farm_get", SystemKind::Farm, true, 0),
+    case("farm_var_get", SystemKind::FarmVar, true, 0),
+    case("pilaf_em_put", SystemKind::Pilaf, false, 100),
+    case("farm_em_put", SystemKind::Farm, false, 100),
+    case("farm_em_var_put", SystemKind::FarmVar, false, 100),
+    case("pilaf_put", SystemKind::Pilaf, true, 100),
+    case("farm_put", SystemKind::Farm, true, 100),
+    case("farm_var_put", SystemKind::FarmVar, true, 100),
+    case("echo_write_write", SystemKind::EchoWriteWrite, false, 100),
+    case("echo_write_send", SystemKind::EchoWriteSend, false, 100),
+    case("echo_send_send", SystemKind::EchoSendSend, false, 100),
 ];
 
 /// HERD under the same loads: name, percent of PUTs.
@@ -66,8 +72,7 @@ const HERD: [(&str, u64); 2] = [("herd_beside_get", 0), ("herd_beside_put", 100)
 pub struct Plan<'p> {
     pub size: Size,
     pub carrier: Carrier,
-    /// Of the server, of the clients; this thread is on the latter.
-    pub cores: (usize, usize),
+    pub cores: KvCores,
     /// Keys that HERD's server may have.
     pub keys: u64,
     /// Starts a process that runs [`crate::baselines::worker`].
@@ -83,7 +88,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, ran: &Ran) {
+    fn add(&mut self, ran: &BaselineMeasurement) {
         self.rates.push(ran.operations as f64 * 1e9 / ran.elapsed_ns as f64);
         self.latency.merge(&ran.latency);
         self.counts = self.counts.and(&ran.counts);
@@ -110,7 +115,7 @@ impl Seen {
 /// The rows of HERD and of all others, in turn.
 pub fn rows(
     plan: &mut Plan<'_>,
-    server: &Running,
+    server: &ServerProcess,
     steps: &mut Steps<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
@@ -120,7 +125,7 @@ pub fn rows(
     steps.begin("starting comparison systems");
     let mut party = Party::start(plan, keys)?;
     let mut herd = Herd::connect(plan.carrier, server, keys)?;
-    let mut seen: Vec<Seen> = (0..FIGURES.len()).map(|_| Seen::default()).collect();
+    let mut seen: Vec<Seen> = (0..CASES.len()).map(|_| Seen::default()).collect();
     let mut seen_herd: Vec<Seen> = HERD.iter().map(|_| Seen::default()).collect();
     let rounds = plan.size.rules().pairs;
     for round in 0..=rounds {
@@ -133,20 +138,20 @@ pub fn rows(
                 seen.add(&ran);
             }
         }
-        for (seen, figure) in seen.iter_mut().zip(&FIGURES) {
-            let ran = party.run(figure, plan.size.slice())?;
+        for (seen, case) in seen.iter_mut().zip(&CASES) {
+            let ran = party.run(case, plan.size.slice())?;
             if round > 0 {
                 seen.add(&ran);
             }
         }
     }
     party.end()?;
-    let spec = party_spec(&FIGURES[0], keys);
+    let spec = party_spec(&CASES[0], keys);
     if herd.is_some() {
         let rows = seen_herd.iter().zip(HERD);
         report.results.extend(rows.map(|(seen, (name, _))| seen.row(name, keys, spec.value_bytes)));
     }
-    let rows = seen.iter().zip(&FIGURES);
+    let rows = seen.iter().zip(&CASES);
     report.results.extend(rows.map(|(seen, one)| seen.row(one.name, keys, spec.value_bytes)));
     Ok(())
 }
@@ -155,67 +160,73 @@ pub fn steps(size: Size) -> usize {
     2 + size.rules().pairs
 }
 
-fn party_spec(figure: &Figure, keys: u64) -> Spec {
-    Spec { clients: CLIENTS, window: WINDOWS, ..Spec::new(figure.kind, figure.is_full, keys) }
+fn party_spec(case: &BaselineCase, keys: u64) -> Spec {
+    Spec { clients: CLIENTS, window: WINDOWS, ..Spec::new(case.kind, case.is_full, keys) }
 }
 
 /// All servers but HERD's, and the process of their clients.
 struct Party {
     specs: Vec<Spec>,
     keys: u64,
-    servers: Crew<Answer>,
-    clients: Crew<Answer>,
+    servers: Crew<BaselineReply>,
+    clients: Crew<BaselineReply>,
 }
 
 impl Party {
     fn start(plan: &mut Plan<'_>, keys: u64) -> Result<Party, BenchError> {
         let mut specs: Vec<Spec> = Vec::new();
-        for spec in FIGURES.iter().map(|figure| party_spec(figure, keys)) {
+        for spec in CASES.iter().map(|case| party_spec(case, keys)) {
             if !specs.contains(&spec) {
                 specs.push(spec);
             }
         }
         let carrier = plan.carrier;
         // What is started inherits its core.
-        pin::pin_to(plan.cores.0)?;
+        pin::pin_to(plan.cores.server)?;
         let servers = Crew::start(specs.len() as u32, plan.worker);
-        pin::pin_to(plan.cores.1)?;
-        let mut servers: Crew<Answer> = servers?;
+        pin::pin_to(plan.cores.client)?;
+        let mut servers: Crew<BaselineReply> = servers?;
         for (number, spec) in specs.iter().enumerate() {
-            servers.tell(number as u32, &Order::Serve { number, spec: *spec, carrier })?;
+            servers
+                .tell(number as u32, &BaselineCommand::Serve { number, spec: *spec, carrier })?;
         }
-        let mut doors: Vec<Option<Door>> = vec![None; specs.len()];
+        let mut addresses: Vec<Option<ServerAddress>> = vec![None; specs.len()];
         servers.gather(Duration::ZERO, |answer| match answer {
-            Answer::Serving { number, door } if number < specs.len() => {
-                doors[number] = Some(door);
+            BaselineReply::Serving { number, address } if number < specs.len() => {
+                addresses[number] = Some(address);
                 Ok(())
             }
             other => Err(other),
         })?;
-        let mut clients: Crew<Answer> = Crew::start(1, plan.worker)?;
-        for (spec, door) in specs.iter().zip(doors) {
-            let door = door.expect("each has said where it is");
-            clients.tell(0, &Order::Join { spec: *spec, door })?;
+        let mut clients: Crew<BaselineReply> = Crew::start(1, plan.worker)?;
+        for (spec, address) in specs.iter().zip(addresses) {
+            let address = address.expect("each has said where it is");
+            clients.tell(0, &BaselineCommand::Join { spec: *spec, address })?;
             clients.await_ready()?;
         }
         Ok(Party { specs, keys, servers, clients })
     }
 
-    fn run(&mut self, figure: &Figure, run: Duration) -> Result<Ran, BenchError> {
-        let spec = party_spec(figure, self.keys);
+    fn run(
+        &mut self,
+        case: &BaselineCase,
+        run: Duration,
+    ) -> Result<BaselineMeasurement, BenchError> {
+        let spec = party_spec(case, self.keys);
         let number = self.specs.iter().position(|other| *other == spec).expect("it was started");
-        self.servers.tell(number as u32, &Order::Rest { rests: false })?;
+        self.servers.tell(number as u32, &BaselineCommand::Rest { rests: false })?;
         let run_ms = run.as_millis() as u64;
-        self.clients.tell(0, &Order::Go { number, run_ms, put_percent: figure.put_percent })?;
+        self.clients
+            .tell(0, &BaselineCommand::Go { number, run_ms, put_percent: case.put_percent })?;
         let mut ran = None;
         self.clients.gather(run, |answer| match answer {
-            Answer::Ran(what) => {
+            BaselineReply::Ran(what) => {
                 ran = Some(*what);
                 Ok(())
             }
             other => Err(other),
         })?;
-        self.servers.tell(number as u32, &Order::Rest { rests: true })?;
+        self.servers.tell(number as u32, &BaselineCommand::Rest { rests: true })?;
         Ok(ran.expect("it was gathered"))
     }
 
@@ -232,7 +243,11 @@ enum Herd {
 }
 
 impl Herd {
-    fn connect(carrier: Carrier, server: &Running, keys: u64) -> Result<Option<Self>, BenchError> {
+    fn connect(
+        carrier: Carrier,
+        server: &ServerProcess,
+        keys: u64,
+    ) -> Result<Option<Self>, BenchError> {
         let Some(name) = &server.herd else { return Ok(None) };
         store_all(name, keys)?;
         let all = 0..CLIENTS;
@@ -250,7 +265,7 @@ impl Herd {
         })
     }
 
-    fn run(&mut self, run: Duration, put_percent: u64) -> Result<Ran, BenchError> {
+    fn run(&mut self, run: Duration, put_percent: u64) -> Result<BaselineMeasurement, BenchError> {
         match self {
             Herd::Near(askers, keys) => slice(askers, run, *keys, put_percent),
             Herd::Far(askers, keys) => slice(askers, run, *keys, put_percent),
@@ -268,7 +283,7 @@ fn slice<L: Transport>(
     run: Duration,
     keys: u64,
     put_percent: u64,
-) -> Result<Ran, BenchError> {
+) -> Result<BaselineMeasurement, BenchError> {
     let mut rng = Rng::new(SEED);
     let before = noted(askers);
     let mut round = |askers: &mut [Asker<L>]| {
@@ -298,7 +313,7 @@ fn slice<L: Transport>(
         asker.finish()?;
     }
     let counts = noted(askers).since(&before);
-    Ok(Ran { operations, elapsed_ns, latency, counts })
+    Ok(BaselineMeasurement { operations, elapsed_ns, latency, counts })
 }
 
 /// What was asked, with what was asked again, and answered so far.

@@ -173,8 +173,21 @@ struct Connection {
     sent_at: Instant,
 }
 
+/// What a load generator does.
+pub struct LoadOptions {
+    pub addr: SocketAddr,
+    /// Whether it speaks redis' protocol, else memcached's.
+    pub resp: bool,
+    pub work: Work,
+    pub connections: usize,
+    /// Keys that are asked for, from 0 on.
+    pub keys: u32,
+    /// Names the random choices.
+    pub seed: u64,
+}
+
 /// Connections to one server, and what they ask.
-pub struct Client {
+pub struct LoadGenerator {
     connections: Vec<Connection>,
     batches: Vec<Batch>,
     poller: Poller,
@@ -182,15 +195,10 @@ pub struct Client {
     weight: u64,
 }
 
-impl Client {
+impl LoadGenerator {
     /// Connects and checks one batch for each connection.
-    pub fn new(
-        addr: SocketAddr,
-        resp: bool,
-        work: Work,
-        count: usize,
-        (keys, seed): (u32, u64),
-    ) -> Result<Self, BenchError> {
+    pub fn new(options: LoadOptions) -> Result<Self, BenchError> {
+        let LoadOptions { addr, resp, work, connections: count, keys, seed } = options;
         let mut rng = Rng::new(seed);
         let made = if work == Work::Large { 1 } else { BATCHES };
         let mut number = || rng.below(u64::from(keys)) as u32;

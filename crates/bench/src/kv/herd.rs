@@ -3,7 +3,8 @@
 //! round trip beside a bare cache line that goes between the same two cores; and look-ups over the
 //! tcp fabric on the loopback.
 
-use super::servers::Running;
+use super::KvCores;
+use super::servers::ServerProcess;
 use crate::histogram::Histogram;
 use crate::interleave::{compare, quantile};
 use crate::micro::line;
@@ -44,12 +45,11 @@ fn value_of(index: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// The rows, on two cores that the caller has chosen: this thread is on `cores.1`, the server on
-/// `cores.0`.
+/// The rows, on two cores that the caller has chosen: this thread is on the client's.
 pub fn rows(
     size: Size,
-    server: &Running,
-    cores: (usize, usize),
+    server: &ServerProcess,
+    cores: KvCores,
     keys: u32,
     steps: &mut Steps<'_>,
     report: &mut Report,
@@ -214,7 +214,7 @@ impl<L: Transport> Asker<L> {
 fn rate_row<L: Transport>(
     row: &str,
     size: Size,
-    server: &Running,
+    server: &ServerProcess,
     connect: &dyn Fn() -> Result<Client<L>, BenchError>,
     keys: u64,
     put_percent: u64,
@@ -263,9 +263,9 @@ fn rate_row<L: Transport>(
 
 fn round_trip(
     size: Size,
-    server: &Running,
+    server: &ServerProcess,
     name: &str,
-    (server_core, client_core): (usize, usize),
+    cores: KvCores,
 ) -> Result<Row, BenchError> {
     let mut client = Client::connect(name)?;
     let (key, stored) = (key_of(u64::MAX), [0xa5; ROUND_TRIP_BYTES]);
@@ -290,7 +290,7 @@ fn round_trip(
             slice_ns(Duration::from_micros(200), 16, || (0..16).try_for_each(|_| get()))?;
             slice_ns(size.slice(), 64, || (0..64).try_for_each(|_| get()))
         },
-        || Ok(line::ping_pong_ns(client_core, server_core, trips.max(100))?),
+        || Ok(line::ping_pong_ns(cores.client, cores.server, trips.max(100))?),
     )?;
     let mut histogram = Histogram::new();
     for _ in 0..size.samples() {

@@ -16,12 +16,12 @@ mod servers;
 use crate::baselines::Carrier;
 use crate::histogram::{Histogram, Summary};
 use crate::interleave::{compare, quantile};
-use crate::micro::pin;
+use crate::micro::pin::{self, CorePair};
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
-use client::{Client, Work};
-use servers::{Running, Still};
+use client::{LoadGenerator, LoadOptions, Work};
+use servers::{ServerProcess, Still};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,13 @@ pub struct Options<'c> {
     pub baselines: Option<Carrier>,
     /// Starts a process that runs [`crate::baselines::worker`].
     pub worker: &'c mut dyn FnMut(u32) -> Command,
+}
+
+/// On which cores the two sides run; this thread is on the client's.
+#[derive(Clone, Copy)]
+pub struct KvCores {
+    pub server: usize,
+    pub client: usize,
 }
 
 /// One figure: its name, and what the client does.
@@ -106,26 +113,26 @@ pub fn run(
     // Before this thread is pinned: it says how many cores there are.
     let report = Report::here(Kind::Measured);
     let cores = pin::allowed_cores()?;
-    let (servers_core, client_core) = pin::two_cores()?;
+    let CorePair { first: server, second: client } = pin::two_cores()?;
+    let servers_and_client = KvCores { server, client };
     // What is started inherits its core.
-    pin::pin_to(servers_core)?;
+    pin::pin_to(server)?;
     let started = start(options);
-    pin::pin_to(client_core)?;
-    let cores_used = (servers_core, client_core);
+    pin::pin_to(client)?;
     let measured =
-        started.and_then(|running| measure(options, &running, cores_used, report, progress));
+        started.and_then(|all| measure(options, &all, servers_and_client, report, progress));
     pin::pin_to_any(&cores)?;
     measured
 }
 
 struct All {
-    ours: Running,
-    memcached: Option<Running>,
-    redis: Option<Running>,
+    ours: ServerProcess,
+    memcached: Option<ServerProcess>,
+    redis: Option<ServerProcess>,
 }
 
 impl All {
-    fn servers(&self) -> impl Iterator<Item = &Running> {
+    fn servers(&self) -> impl Iterator<Item = &ServerProcess> {
         [Some(&self.ours), self.memcached.as_ref(), self.redis.as_ref()].into_iter().flatten()
     }
 }
@@ -142,7 +149,7 @@ fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
 fn measure(
     options: &mut Options<'_>,
     all: &All,
-    cores: (usize, usize),
+    cores: KvCores,
     mut report: Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
@@ -156,9 +163,9 @@ fn measure(
         .chain([(all.redis.as_ref(), true)])
     {
         if let Some(server) = server {
-            client::store_all(server.door(resp), resp, keys)?;
+            client::store_all(server.address(resp), resp, keys)?;
             if server.memcached.is_some() {
-                client::store_large(server.door(false))?;
+                client::store_large(server.address(false))?;
             }
         }
     }
@@ -182,7 +189,7 @@ fn measure(
 /// Waits until no server works on by itself, as ours does while it makes its memory ready: that is
 /// no figure's work, and the first figure would pay for it. For [`SETTLED_WITHIN`] at most.
 fn settle(all: &All) -> Result<(), BenchError> {
-    let cpu_ns = || all.servers().map(Running::cpu_ns).sum::<Result<u64, BenchError>>();
+    let cpu_ns = || all.servers().map(ServerProcess::cpu_ns).sum::<Result<u64, BenchError>>();
     let start = Instant::now();
     while start.elapsed() < SETTLED_WITHIN {
         let before = cpu_ns()?;
@@ -198,10 +205,10 @@ fn settle(all: &All) -> Result<(), BenchError> {
 
 /// One server under one figure's load.
 struct Side<'s> {
-    client: Client,
-    server: &'s Running,
+    client: LoadGenerator,
+    server: &'s ServerProcess,
     /// Those that stand still meanwhile.
-    others: Vec<&'s Running>,
+    others: Vec<&'s ServerProcess>,
     slices: Vec<Slice>,
 }
 
@@ -226,13 +233,17 @@ impl<'s> Side<'s> {
     fn new(
         figure: &Figure,
         size: Size,
-        server: &'s Running,
+        server: &'s ServerProcess,
         all: &'s All,
     ) -> Result<Self, BenchError> {
-        let addr = server.door(figure.resp);
-        let keys = key_count(size);
-        let (work, count) = (figure.work, figure.connections);
-        let client = Client::new(addr, figure.resp, work, count, (keys, SEED))?;
+        let client = LoadGenerator::new(LoadOptions {
+            addr: server.address(figure.resp),
+            resp: figure.resp,
+            work: figure.work,
+            connections: figure.connections,
+            keys: key_count(size),
+            seed: SEED,
+        })?;
         let others = all.servers().filter(|other| other.pid() != server.pid()).collect();
         Ok(Self { client, server, others, slices: Vec::new() })
     }

@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// A server; it ends with this.
-pub struct Running {
+pub struct ServerProcess {
     child: Child,
     /// Where it serves memcached's protocols.
     pub memcached: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
-    /// The name of HERD's door.
+    /// The name of HERD's control socket.
     pub herd: Option<String>,
-    /// Where HERD's door over the fabric is.
+    /// The address of HERD's fabric listener.
     pub herd_fabric: Option<SocketAddr>,
 }
 
-impl Drop for Running {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -32,10 +32,10 @@ impl Drop for Running {
     }
 }
 
-impl Running {
-    /// A server of which no door is known yet.
-    fn of(child: Child) -> Running {
-        Running { child, memcached: None, resp: None, herd: None, herd_fabric: None }
+impl ServerProcess {
+    /// A server with no address known yet.
+    fn of(child: Child) -> ServerProcess {
+        ServerProcess { child, memcached: None, resp: None, herd: None, herd_fabric: None }
     }
 
     pub fn pid(&self) -> u32 {
@@ -52,9 +52,9 @@ impl Running {
     ///
     /// # Panics
     /// If it does not.
-    pub fn door(&self, resp: bool) -> SocketAddr {
-        let door = if resp { self.resp } else { self.memcached };
-        door.expect("a figure asks only servers that understand it")
+    pub fn address(&self, resp: bool) -> SocketAddr {
+        let address = if resp { self.resp } else { self.memcached };
+        address.expect("a figure asks only servers that understand it")
     }
 
     /// CPU time of all its threads so far, nanoseconds.
@@ -76,10 +76,10 @@ impl Running {
 /// Servers that stand still as long as this lives. All share a core, so what one does without
 /// requests would else be taken for a slowness of the one that is measured: memcached's own
 /// threads use up to 98 ms in the second after many values came.
-pub struct Still<'s>(Vec<&'s Running>);
+pub struct Still<'s>(Vec<&'s ServerProcess>);
 
 impl<'s> Still<'s> {
-    pub fn hold(servers: &[&'s Running]) -> Result<Self, BenchError> {
+    pub fn hold(servers: &[&'s ServerProcess]) -> Result<Self, BenchError> {
         let still = Self(servers.to_vec());
         for server in servers {
             server.signal(Signal::STOP)?;
@@ -103,15 +103,15 @@ fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, B
     command.spawn().map_err(|source| BenchError::Io { what, source })
 }
 
-pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, BenchError> {
+pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<ServerProcess, BenchError> {
     let words = ["--memory", "1g", "--threads", "1"];
-    let doors = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+    let listeners = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
     let random = rackpool_hw::process::random_u64().map_err(io_error("random numbers"))?;
     let herd = format!("rackpool/bench/{random:016x}");
     let fabric = ["--herd-listen", "127.0.0.1:0"];
-    let words = [&words[..], &doors, &["--herd", &herd], &fabric].concat();
+    let words = [&words[..], &listeners, &["--herd", &herd], &fabric].concat();
     let child = start("our server", &mut command(&words), Stdio::piped())?;
-    let mut running = Running::of(child);
+    let mut running = ServerProcess::of(child);
     running.herd = Some(herd);
     let stdout = running.child.stdout.take().expect("it is piped");
     let mut line = String::new();
@@ -129,22 +129,22 @@ pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, Benc
     Ok(running)
 }
 
-pub fn memcached() -> Result<Running, BenchError> {
+pub fn memcached() -> Result<ServerProcess, BenchError> {
     let (addr, port) = free_port()?;
     let words = format!("-u nobody -l 127.0.0.1 -U 0 -m 1024 -c 1024 -t 1 -p {port}");
     let mut command = Command::new("memcached");
     let child = start("memcached", command.args(words.split(' ')), Stdio::null())?;
-    let mut running = Running::of(child);
+    let mut running = ServerProcess::of(child);
     running.memcached = Some(addr);
     ready("memcached", running, addr)
 }
 
-pub fn redis() -> Result<Running, BenchError> {
+pub fn redis() -> Result<ServerProcess, BenchError> {
     let (addr, port) = free_port()?;
     let mut command = Command::new("redis-server");
     let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
     let child = start("redis-server", command.args(words), Stdio::null())?;
-    let mut running = Running::of(child);
+    let mut running = ServerProcess::of(child);
     running.resp = Some(addr);
     ready("redis-server", running, addr)
 }
@@ -156,7 +156,7 @@ fn free_port() -> Result<(SocketAddr, String), BenchError> {
     Ok((addr, addr.port().to_string()))
 }
 
-fn ready(end: &str, running: Running, addr: SocketAddr) -> Result<Running, BenchError> {
+fn ready(end: &str, running: ServerProcess, addr: SocketAddr) -> Result<ServerProcess, BenchError> {
     let start = Instant::now();
     while start.elapsed() < WITHIN {
         if TcpStream::connect(addr).is_ok() {

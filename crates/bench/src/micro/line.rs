@@ -128,12 +128,12 @@ fn await_value(
 
 #[cfg(test)]
 mod tests {
-    use super::super::pin::two_cores;
+    use super::super::pin::{CorePair, two_cores};
     use super::*;
 
     #[test]
     fn a_line_goes_between_two_cores_in_less_than_a_disk_access() {
-        let (first, second) = two_cores().unwrap();
+        let CorePair { first, second } = two_cores().unwrap();
         let ns = ping_pong_ns(first, second, 2_000).unwrap();
         println!("cores {first} and {second}: {ns:.1} ns a round trip");
         assert!(ns > 1.0 && ns < 10_000_000.0, "{ns} ns");
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn both_ends_on_one_core_yield_to_each_other() {
-        let (core, _) = two_cores().unwrap();
+        let core = two_cores().unwrap().first;
         let ns = ping_pong_ns(core, core, 200).unwrap();
         println!("core {core} with itself: {ns:.1} ns a round trip");
         assert!(ns < 100_000_000.0, "{ns} ns");
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_core_that_does_not_exist_ends_both_threads() {
-        let (core, _) = two_cores().unwrap();
+        let core = two_cores().unwrap().first;
         let refused = ping_pong_ns(core, 100_000, 100);
         assert!(refused.is_err());
         assert!(matches!(ping_pong_ns(100_000, core, 100), Err(LineError::Pin(_))));

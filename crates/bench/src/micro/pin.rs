@@ -54,14 +54,22 @@ pub fn pin_to_any(cores: &[usize]) -> Result<(), PinError> {
     sched_setaffinity(None, &set).map_err(|reason| PinError::Refused { core, reason })
 }
 
+/// The cores of two ends that talk to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CorePair {
+    pub first: usize,
+    /// The first again where there is only one.
+    pub second: usize,
+}
+
 /// Two cores for two ends that talk to each other, the same one twice when there is but one.
 ///
 /// # Errors
 /// [`PinError::Unreadable`].
-pub fn two_cores() -> Result<(usize, usize), PinError> {
+pub fn two_cores() -> Result<CorePair, PinError> {
     let cores = allowed_cores()?;
     let first = cores.first().copied().unwrap_or(0);
-    Ok((first, cores.get(1).copied().unwrap_or(first)))
+    Ok(CorePair { first, second: cores.get(1).copied().unwrap_or(first) })
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Bytes through a TCP socket with non-blocking, spinning ends: the floor under the TCP fabric.
 //!
-//! A [`Server`] answers requests of 64 bytes; each says how many bytes follow it and how many to
+//! A [`TcpServer`] answers requests of 64 bytes; each says how many bytes follow it and how many to
 //! send back, so that one protocol gives the ping-pong (64 B each way), the read of 1 MiB (64 B
 //! out, 1 MiB back), the write (1 MiB out, 64 B back) and, with several requests under way, the
 //! stream. It does nothing else: no copy beyond the socket's, no check beyond the bounds of a
-//! request. Run [`serve`] in a process of its own, or [`Server::spawn`] for a thread. Both ends
+//! request. Run [`serve`] in a process of its own, or [`TcpServer::spawn`] for a thread. Both ends
 //! wait by the same [`Wait`].
 //!
 //! The client owns its buffers; the server discards what it receives.
@@ -68,13 +68,13 @@ pub enum TcpError {
 }
 
 /// Answers one connection on `listener` until the peer closes it; blocks until then. The line
-/// for a process of its own; [`Server::spawn`] does the same in a thread.
+/// for a process of its own; [`TcpServer::spawn`] does the same in a thread.
 ///
 /// # Errors
 /// [`TcpError`] when no peer comes or it breaks the protocol.
 pub fn serve(listener: &TcpListener, wait: Wait, tuning: Tuning) -> Result<(), TcpError> {
     let stream = accept(listener, wait)?;
-    let mut end = End::new(stream, wait, tuning)?;
+    let mut end = TcpEnd::new(stream, wait, tuning)?;
     // Not zero: a page that was never written would be read from one shared zero page.
     let source = vec![SERVER_BYTE; PIECE_BYTES];
     let mut sink = vec![0xA5u8; PIECE_BYTES];
@@ -94,12 +94,12 @@ pub fn serve(listener: &TcpListener, wait: Wait, tuning: Tuning) -> Result<(), T
 
 /// A server in a thread of this process.
 #[derive(Debug)]
-pub struct Server {
+pub struct TcpServer {
     address: SocketAddr,
     thread: thread::JoinHandle<Result<(), TcpError>>,
 }
 
-impl Server {
+impl TcpServer {
     /// Listens on a free port of the loopback and serves one connection, on `core` if given.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Server {
         Self::spawn_tuned(wait, core, Tuning::default())
     }
 
-    /// As [`Server::spawn`], tuned.
+    /// As [`TcpServer::spawn`], tuned.
     ///
     /// # Errors
     /// [`TcpError::Io`] when there is no port.
@@ -138,13 +138,13 @@ impl Server {
 
 /// The asking end, and the memory that it reads into and writes from.
 #[derive(Debug)]
-pub struct Client {
-    end: End,
+pub struct TcpClient {
+    end: TcpEnd,
     buffer: Vec<u8>,
 }
 
-impl Client {
-    /// Connects to a [`Server`] or to a process that runs [`serve`].
+impl TcpClient {
+    /// Connects to a [`TcpServer`] or to a process that runs [`serve`].
     ///
     /// # Errors
     /// [`TcpError::Io`].
@@ -152,7 +152,7 @@ impl Client {
         Self::connect_tuned(address, wait, Tuning::default())
     }
 
-    /// As [`Client::connect`], tuned.
+    /// As [`TcpClient::connect`], tuned.
     ///
     /// # Errors
     /// [`TcpError::Io`].
@@ -161,7 +161,7 @@ impl Client {
         wait: Wait,
         tuning: Tuning,
     ) -> Result<Self, TcpError> {
-        let end = End::new(TcpStream::connect(address)?, wait, tuning)?;
+        let end = TcpEnd::new(TcpStream::connect(address)?, wait, tuning)?;
         Ok(Self { end, buffer: Vec::new() })
     }
 
@@ -252,13 +252,13 @@ impl Client {
 
 /// One end of a connection: whole messages over a non-blocking socket.
 #[derive(Debug)]
-struct End {
+struct TcpEnd {
     stream: TcpStream,
     wait: Wait,
     piece_bytes: usize,
 }
 
-impl End {
+impl TcpEnd {
     fn new(stream: TcpStream, wait: Wait, tuning: Tuning) -> Result<Self, TcpError> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -392,9 +392,9 @@ mod tests {
     use super::*;
 
     /// Tests share the machine with others: yield.
-    fn pair() -> (Server, Client) {
-        let server = Server::spawn(Wait::Yield, None).unwrap();
-        let client = Client::connect(server.address(), Wait::Yield).unwrap();
+    fn pair() -> (TcpServer, TcpClient) {
+        let server = TcpServer::spawn(Wait::Yield, None).unwrap();
+        let client = TcpClient::connect(server.address(), Wait::Yield).unwrap();
         (server, client)
     }
 
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_closes_within_a_message_is_an_error() {
-        let server = Server::spawn(Wait::Yield, None).unwrap();
+        let server = TcpServer::spawn(Wait::Yield, None).unwrap();
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.write_all(&[0; 10]).unwrap();
         drop(stream);

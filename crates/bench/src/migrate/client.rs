@@ -2,7 +2,7 @@
 //! is given, as often as it can or at a pace. What is in a line follows from its page, so every
 //! read is verified: a byte of another page, or one that a move lost, ends the run.
 
-use super::{Answer, Job, Likes, Order, Ran};
+use super::{Likes, MigrateCommand, MigrateJob, MigrateMeasurement, MigrateReply};
 use crate::crew::{end_with, next_order, say};
 use crate::rng::{Rng, mix64};
 use crate::run::BenchError;
@@ -53,7 +53,7 @@ struct Access {
     is_write: bool,
 }
 
-fn draw(job: &Job) -> Vec<Access> {
+fn draw(job: &MigrateJob) -> Vec<Access> {
     let order = order(job.likes, job.pages.len(), job.seed, job.client);
     let zipf = Zipfian::new(order.len() as u64, THETA);
     let mut rng = Rng::for_party(!job.seed, job.client);
@@ -77,11 +77,11 @@ fn draw(job: &Job) -> Vec<Access> {
 /// [`BenchError`]: the first thing that went wrong.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
+    end_with(outcome, output, |code, reason| MigrateReply::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
-    let Some(job) = next_order::<Job>(input)? else { return Ok(()) };
+    let Some(job) = next_order::<MigrateJob>(input)? else { return Ok(()) };
     rustix::process::nice(NICE)
         .map_err(|error| BenchError::Option { option: "nice", reason: error.to_string() })?;
     let mut options = Options::new(&job.master, job.rack);
@@ -92,21 +92,21 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
     for page in 0..job.pages.len() {
         access(&mut handle, &job, Access { page: page as u32, line: 0, is_write: false })?;
     }
-    say(output, &Answer::Ready)?;
-    while let Some(Order::Go { run_ms }) = next_order::<Order>(input)? {
+    say(output, &MigrateReply::Ready)?;
+    while let Some(MigrateCommand::Go { run_ms }) = next_order::<MigrateCommand>(input)? {
         let ran = run(&mut handle, &job, &accesses, Duration::from_millis(run_ms))?;
-        say(output, &Answer::Ran(ran))?;
+        say(output, &MigrateReply::Ran(ran))?;
     }
     Ok(())
 }
 
 fn run(
     handle: &mut Handle,
-    job: &Job,
+    job: &MigrateJob,
     accesses: &[Access],
     run: Duration,
-) -> Result<Ran, BenchError> {
-    let mut ran = Ran::default();
+) -> Result<MigrateMeasurement, BenchError> {
+    let mut ran = MigrateMeasurement::default();
     let start = Instant::now();
     let mut pace = job.pace_us.map(|us| (Duration::from_micros(us), start));
     for group in accesses.chunks(PER_LOOK).cycle() {
@@ -128,7 +128,7 @@ fn run(
     Ok(ran)
 }
 
-fn access(handle: &mut Handle, job: &Job, one: Access) -> Result<(), BenchError> {
+fn access(handle: &mut Handle, job: &MigrateJob, one: Access) -> Result<(), BenchError> {
     let (page, line) = (u64::from(one.page), u64::from(one.line));
     let addr = GAddr(job.pages[one.page as usize] + line * LINE as u64);
     let expected = line_of(page, line);

@@ -25,7 +25,7 @@ mod client;
 
 pub use client::worker;
 
-use crate::crew::{Answers, Crew};
+use crate::crew::{Crew, WorkerReply};
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, PoolSource, Progress, Size, Steps};
 use client::{LINE, line_of, order};
@@ -122,7 +122,7 @@ enum Likes {
 
 /// The first line that a client is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Job {
+struct MigrateJob {
     master: String,
     rack: u16,
     fabric: String,
@@ -138,16 +138,16 @@ struct Job {
 /// The lines after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
-enum Order {
+enum MigrateCommand {
     Go { run_ms: u64 },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-enum Answer {
+enum MigrateReply {
     /// It waits for `Go`.
     Ready,
-    Ran(Ran),
+    Ran(MigrateMeasurement),
     /// It ends with this error.
     Failed {
         code: String,
@@ -155,21 +155,21 @@ enum Answer {
     },
 }
 
-impl Answers for Answer {
+impl WorkerReply for MigrateReply {
     fn failure(&self) -> Option<(&str, &str)> {
         match self {
-            Answer::Failed { code, reason } => Some((code, reason)),
-            Answer::Ready | Answer::Ran(_) => None,
+            MigrateReply::Failed { code, reason } => Some((code, reason)),
+            MigrateReply::Ready | MigrateReply::Ran(_) => None,
         }
     }
 
     fn is_ready(&self) -> bool {
-        matches!(self, Answer::Ready)
+        matches!(self, MigrateReply::Ready)
     }
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Ran {
+struct MigrateMeasurement {
     operations: u64,
     /// Those of the second half.
     late_operations: u64,
@@ -178,7 +178,7 @@ struct Ran {
 
 /// What came of one measurement.
 #[derive(Debug, Clone, Copy, Default)]
-struct Outcome {
+struct PolicyResult {
     /// Operations a second if both clients do as much, in the second half and in the whole run.
     late: f64,
     whole: f64,
@@ -285,7 +285,7 @@ impl One<'_> {
         &self,
         racks: &mut dyn FnMut(&Wanted) -> Result<Racks, BenchError>,
         command: &mut dyn FnMut(u32) -> Command,
-    ) -> Result<Outcome, BenchError> {
+    ) -> Result<PolicyResult, BenchError> {
         let pages = if self.likes == Likes::Even { 1 } else { self.options.pages(self.page_bytes) };
         let (_, policy, is_oracle) = self.choice;
         // Three quarters of the pages fit into a rack.
@@ -306,10 +306,10 @@ impl One<'_> {
         let pool = Pool::open(PoolOptions::new(&master, 0))?;
         let before = counters(&pool, &bed.source)?;
         let run = self.options.run_time();
-        crew.tell_all(&Order::Go { run_ms: run.as_millis() as u64 })?;
+        crew.tell_all(&MigrateCommand::Go { run_ms: run.as_millis() as u64 })?;
         let (mut whole, mut late, mut operations) = (Vec::new(), Vec::new(), 0);
         crew.gather(run, |answer| match answer {
-            Answer::Ran(ran) => {
+            MigrateReply::Ran(ran) => {
                 operations += ran.operations;
                 let seconds = ran.elapsed_ns as f64 / 1e9;
                 whole.push(ran.operations as f64 / seconds);
@@ -318,12 +318,12 @@ impl One<'_> {
             }
             other => Err(other),
         })?;
-        let mut outcome = Outcome {
+        let mut outcome = PolicyResult {
             late: same_work(&late),
             whole: same_work(&whole),
             sum: late.iter().sum(),
             operations,
-            ..Outcome::default()
+            ..PolicyResult::default()
         };
         let after = counters(&pool, &bed.source)?;
         crew.end()?;
@@ -336,8 +336,8 @@ impl One<'_> {
         Ok(outcome)
     }
 
-    fn job(&self, master: &str, rack: u16, addrs: &[GAddr]) -> Job {
-        Job {
+    fn job(&self, master: &str, rack: u16, addrs: &[GAddr]) -> MigrateJob {
+        MigrateJob {
             master: master.to_owned(),
             rack,
             fabric: "tcp".into(),
@@ -409,10 +409,10 @@ fn make_pages(master: &str, homes: &[u8], page_bytes: u64) -> Result<Vec<GAddr>,
 }
 
 /// What the daemons have counted so far.
-fn counters(pool: &Pool, source: &PoolSource) -> Result<Outcome, BenchError> {
+fn counters(pool: &Pool, source: &PoolSource) -> Result<PolicyResult, BenchError> {
     let mut handle: Handle = pool.handle()?;
     let stats = handle.pool_stats()?;
-    let mut outcome = Outcome::default();
+    let mut outcome = PolicyResult::default();
     for daemon in stats.racks.iter().filter_map(|rack| rack.daemon.as_ref()) {
         outcome.pages_moved += daemon.pages_came;
         outcome.moved_bytes += daemon.moves.moved_bytes;
@@ -442,12 +442,12 @@ fn cpu_by_thread(pid: u32) -> Vec<(String, f64)> {
 /// Everything that was measured with one page size.
 #[derive(Default)]
 struct Found {
-    outcomes: Vec<((&'static str, &'static str), Outcome)>,
+    outcomes: Vec<((&'static str, &'static str), PolicyResult)>,
 }
 
 impl Found {
     /// The outcomes of a load under a policy, by round.
-    fn of(&self, load: &str, policy: &str) -> Vec<Outcome> {
+    fn of(&self, load: &str, policy: &str) -> Vec<PolicyResult> {
         let of = self.outcomes.iter().filter(|((l, p), _)| (*l, *p) == (load, policy));
         of.map(|(_, outcome)| *outcome).collect()
     }
@@ -486,7 +486,7 @@ impl Found {
         let (ours, theirs) = (self.of(load, ours), self.of(load, theirs));
         let late = median(ours.iter().map(|one| one.late));
         let reference = median(theirs.iter().map(|one| one.late));
-        let ratios = |rate: fn(&Outcome) -> f64| {
+        let ratios = |rate: fn(&PolicyResult) -> f64| {
             let pairs = ours.iter().zip(&theirs).map(|(ours, theirs)| rate(ours) / rate(theirs));
             pairs.collect::<Vec<f64>>()
         };
@@ -507,9 +507,9 @@ impl Found {
     fn oracle_share(&self, name: &str) -> Row {
         let of = |policy| self.of("own hot set", policy);
         let (off, cost, oracle) = (of("off"), of("cost"), of("oracle"));
-        let share = |rate: fn(&Outcome) -> f64| {
+        let share = |rate: fn(&PolicyResult) -> f64| {
             let rounds = off.iter().zip(&cost).zip(&oracle);
-            let share = |((off, cost), oracle): ((&Outcome, &Outcome), &Outcome)| {
+            let share = |((off, cost), oracle): ((&PolicyResult, &PolicyResult), &PolicyResult)| {
                 (rate(cost) - rate(off)) / (rate(oracle) - rate(off))
             };
             median(rounds.map(share))
@@ -527,9 +527,9 @@ impl Found {
     /// time: what their other threads take more than without, those that serve the fabric aside.
     fn fabric_share(&self, name: &str, policy: &str) -> Row {
         let (ours, off) = (self.of("uniform", policy), self.of("uniform", "off"));
-        let share = |one: &Outcome| one.moved_bytes as f64 / one.fabric_bytes.max(1) as f64;
+        let share = |one: &PolicyResult| one.moved_bytes as f64 / one.fabric_bytes.max(1) as f64;
         let shares: Vec<f64> = ours.iter().map(share).collect();
-        let cpu_s = |one: &Outcome| one.cpu_s / one.operations as f64;
+        let cpu_s = |one: &PolicyResult| one.cpu_s / one.operations as f64;
         let cpu = ours.iter().zip(&off).map(|(ours, off)| cpu_s(ours) / cpu_s(off));
         let engine = ours
             .iter()
@@ -546,7 +546,7 @@ impl Found {
 }
 
 /// The rate over all rounds if as much is done in each.
-fn all_rounds(outcomes: &[Outcome]) -> f64 {
+fn all_rounds(outcomes: &[PolicyResult]) -> f64 {
     same_work(&outcomes.iter().map(|one| one.late).collect::<Vec<_>>()) / outcomes.len() as f64
 }
 
@@ -566,11 +566,16 @@ mod tests {
 
     #[test]
     fn orders_and_answers_survive_their_way() {
-        let line = serde_json::to_string(&Order::Go { run_ms: 7 }).unwrap();
-        assert_eq!(serde_json::from_str::<Order>(&line).unwrap(), Order::Go { run_ms: 7 });
-        let ran = Ran { operations: 3, late_operations: 1, elapsed_ns: 9 };
-        let line = serde_json::to_string(&Answer::Ran(ran)).unwrap();
-        let Answer::Ran(back) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+        let line = serde_json::to_string(&MigrateCommand::Go { run_ms: 7 }).unwrap();
+        assert_eq!(
+            serde_json::from_str::<MigrateCommand>(&line).unwrap(),
+            MigrateCommand::Go { run_ms: 7 }
+        );
+        let ran = MigrateMeasurement { operations: 3, late_operations: 1, elapsed_ns: 9 };
+        let line = serde_json::to_string(&MigrateReply::Ran(ran)).unwrap();
+        let MigrateReply::Ran(back) = serde_json::from_str(&line).unwrap() else {
+            panic!("{line}")
+        };
         assert_eq!((back.operations, back.late_operations), (3, 1));
     }
 
@@ -603,7 +608,7 @@ mod tests {
 
     #[test]
     fn shares_and_ratios_are_medians_over_rounds() {
-        let outcome = |late| Outcome { late, whole: late, ..Outcome::default() };
+        let outcome = |late| PolicyResult { late, whole: late, ..PolicyResult::default() };
         let mut found = Found::default();
         for (round, off) in [10.0, 20.0, 40.0].into_iter().enumerate() {
             let cost = off * [3.0, 2.0, 2.0][round];

@@ -2,7 +2,7 @@
 //! Its thread looks without pause, at messages or at slots in memory as HERD's server does. The
 //! answer is a SEND, or a WRITE into slots of the client's memory, which looks there as well.
 
-use super::rig::{Lane, Mesh, Node, at};
+use super::rig::{ConnectedEndpoint, Mesh, Node, at};
 use crate::histogram::Histogram;
 use crate::run::BenchError;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Mem, PeerId, Sge, Verb, WorkRequest};
@@ -20,6 +20,18 @@ pub enum Request {
     WriteImm,
     /// WRITE: the application looks into memory, as HERD's server.
     Write,
+}
+
+/// How many echoes are measured.
+#[derive(Clone, Copy, Debug)]
+pub struct EchoLoad {
+    /// Bytes of a request and of its answer.
+    pub bytes: u64,
+    /// Echoes under way.
+    pub windows: u64,
+    /// How long they are asked for, and how many at least.
+    pub time: Duration,
+    pub least: u64,
 }
 
 /// Bytes of a slot; its last word says that it was written.
@@ -88,11 +100,15 @@ fn serve(node: &Node, target: &Target, bytes: usize, windows: u64, is_over: &Ato
 }
 
 /// The same of one that answers by WRITE, with an endpoint of its own.
-fn serve_by_write<E: LocalBuffers>(mut slots: Slots<'_>, lane: &mut Lane<E>, is_over: &AtomicBool) {
+fn serve_by_write<E: LocalBuffers>(
+    mut slots: Slots<'_>,
+    endpoint: &mut ConnectedEndpoint<E>,
+    is_over: &AtomicBool,
+) {
     let (mut events, mut answer) = (Vec::new(), vec![0; slots.bytes as usize]);
     // Relaxed: nothing but the end is told.
     while !is_over.load(Ordering::Relaxed) {
-        lane.end.poll(monotonic_ns(), &mut events);
+        endpoint.end.poll(monotonic_ns(), &mut events);
         events.clear();
         let Some(slot) = slots.take(&mut answer) else {
             std::thread::yield_now();
@@ -101,40 +117,41 @@ fn serve_by_write<E: LocalBuffers>(mut slots: Slots<'_>, lane: &mut Lane<E>, is_
         // Its place in the buffer is free: what was there before has arrived, since the client has
         // asked again.
         let offset = place(slot, slots.bytes);
-        lane.end.buffer_mut(lane.buf)[offset as usize..][..answer.len()].copy_from_slice(&answer);
-        let local = [Sge { buf: lane.buf, offset, bytes: slots.bytes }];
+        endpoint.end.buffer_mut(endpoint.buf)[offset as usize..][..answer.len()]
+            .copy_from_slice(&answer);
+        let local = [Sge { buf: endpoint.buf, offset, bytes: slots.bytes }];
         let work =
             WorkRequest { id: 0, verb: Verb::Write(at(offset)), local: &local, signalled: false };
         // Relaxed: as above.
-        while lane.end.post(lane.peers[0], &[work]).is_err() && !is_over.load(Ordering::Relaxed) {
-            lane.end.poll(monotonic_ns(), &mut events);
+        while endpoint.end.post(endpoint.peers[0], &[work]).is_err()
+            && !is_over.load(Ordering::Relaxed)
+        {
+            endpoint.end.poll(monotonic_ns(), &mut events);
             events.clear();
         }
     }
 }
 
-/// Echoes answered by SEND, with so many under way for some time, at least `least` of them; each
-/// one's time is recorded if only one is under way. Echoes a second.
+/// Echoes answered by SEND; each one's time is recorded if only one is under way. Echoes a second.
 pub fn rate(
     mesh: &mut Mesh<Endpoint>,
     request: Request,
-    (bytes, windows): (u64, u64),
-    (time, least): (Duration, u64),
+    load: EchoLoad,
     latency: &mut Histogram,
 ) -> Result<f64, BenchError> {
     let node = &mesh.nodes[0];
     let target = node.target.as_ref().expect("mapped racks echo nothing");
-    let lane = &mut mesh.lanes[0];
-    let (peer, is_over) = (lane.peers[0], AtomicBool::new(false));
-    let watched = if request == Request::Write { windows } else { 0 };
+    let endpoint = &mut mesh.endpoints[0];
+    let (peer, is_over) = (endpoint.peers[0], AtomicBool::new(false));
+    let watched = if request == Request::Write { load.windows } else { 0 };
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(node, target, bytes as usize, watched, &is_over));
-        let echo = Echo { request, bytes, windows, peer };
+        scope.spawn(|| serve(node, target, load.bytes as usize, watched, &is_over));
+        let echo = Echo { request, load, peer };
         let received = |events: &mut Vec<FabricEvent>| {
             let is_answer = |event: &FabricEvent| matches!(event, FabricEvent::Received { .. });
             events.drain(..).filter(is_answer).count() as u64
         };
-        let rate = echo.run(&mut lane.end, lane.buf, received, (time, least), latency);
+        let rate = echo.run(&mut endpoint.end, endpoint.buf, received, latency);
         // Relaxed: as above.
         is_over.store(true, Ordering::Relaxed);
         rate
@@ -146,24 +163,23 @@ pub fn rate(
 pub fn rate_by_writes<E: LocalBuffers + Send>(
     there: &mut Mesh<E>,
     back: &mut Mesh<E>,
-    (bytes, windows): (u64, u64),
-    (time, least): (Duration, u64),
+    load: EchoLoad,
     latency: &mut Histogram,
 ) -> Result<f64, BenchError> {
     let [asked, mut answered] = [&there.nodes[0], &back.nodes[0]].map(|node| {
         let pages = &node.pages;
-        Slots { pages, bytes, windows, next: 0 }
+        Slots { pages, bytes: load.bytes, windows: load.windows, next: 0 }
     });
-    let (lane, answering) = (&mut there.lanes[0], &mut back.lanes[0]);
-    let (is_over, mut answer) = (AtomicBool::new(false), vec![0; bytes as usize]);
+    let (endpoint, answering) = (&mut there.endpoints[0], &mut back.endpoints[0]);
+    let (is_over, mut answer) = (AtomicBool::new(false), vec![0; load.bytes as usize]);
     std::thread::scope(|scope| {
         scope.spawn(|| serve_by_write(asked, answering, &is_over));
-        let echo = Echo { request: Request::Write, bytes, windows, peer: lane.peers[0] };
+        let echo = Echo { request: Request::Write, load, peer: endpoint.peers[0] };
         let written = |events: &mut Vec<FabricEvent>| {
             events.clear();
             std::iter::from_fn(|| answered.take(&mut answer)).count() as u64
         };
-        let rate = echo.run(&mut lane.end, lane.buf, written, (time, least), latency);
+        let rate = echo.run(&mut endpoint.end, endpoint.buf, written, latency);
         // Relaxed: as above.
         is_over.store(true, Ordering::Relaxed);
         rate
@@ -172,8 +188,7 @@ pub fn rate_by_writes<E: LocalBuffers + Send>(
 
 struct Echo {
     request: Request,
-    bytes: u64,
-    windows: u64,
+    load: EchoLoad,
     peer: PeerId,
 }
 
@@ -184,18 +199,18 @@ impl Echo {
         end: &mut E,
         buf: BufId,
         mut answers: impl FnMut(&mut Vec<FabricEvent>) -> u64,
-        (time, least): (Duration, u64),
         latency: &mut Histogram,
     ) -> Result<f64, BenchError> {
+        let EchoLoad { bytes, windows, time, least } = self.load;
         let (start, mut sent, mut done) = (Instant::now(), 0u64, 0u64);
         let (mut events, mut last) = (Vec::new(), Instant::now());
         let (mut one, mut looks) = (Instant::now(), 0u32);
         while done < least || start.elapsed() < time {
-            while sent - done < self.windows {
-                let slot = sent % self.windows;
+            while sent - done < windows {
+                let slot = sent % windows;
                 // The slot's last word is not 0: the buffer is full of something else.
-                let offset = place(slot, self.bytes);
-                let local = [Sge { buf, offset, bytes: self.bytes }];
+                let offset = place(slot, bytes);
+                let local = [Sge { buf, offset, bytes }];
                 let verb = match self.request {
                     Request::Send => Verb::Send,
                     Request::WriteImm => Verb::WriteImm(at(slot * SLOT_BYTES), slot as u32),
@@ -213,7 +228,7 @@ impl Echo {
             let count = answers(&mut events);
             if count > 0 {
                 (done, last, looks) = (done + count, Instant::now(), 0);
-                if self.windows == 1 {
+                if windows == 1 {
                     latency.record(one.elapsed().as_nanos() as u64);
                 }
             }
@@ -255,17 +270,17 @@ mod tests {
         let mut counts = [[0; 2]; 2];
         for (round, (windows, least)) in counts.iter_mut().zip([(16, 500), (1, 100)]) {
             let [there, back] = &mut meshes;
-            let enough = (Duration::ZERO, least);
-            let rate = rate_by_writes(there, back, (32, windows), enough, &mut latency).unwrap();
+            let load = EchoLoad { bytes: 32, windows, time: Duration::ZERO, least };
+            let rate = rate_by_writes(there, back, load, &mut latency).unwrap();
             assert!(rate > 0.0);
             // All has arrived; an end may be told of it a little later.
             let (mut events, start) = (Vec::new(), Instant::now());
             while start.elapsed() < Duration::from_millis(100) {
                 meshes
                     .iter_mut()
-                    .for_each(|mesh| _ = mesh.lanes[0].end.poll(monotonic_ns(), &mut events));
+                    .for_each(|mesh| _ = mesh.endpoints[0].end.poll(monotonic_ns(), &mut events));
             }
-            *round = [0, 1].map(|end: usize| stats(&meshes[end].lanes[0].end).ops);
+            *round = [0, 1].map(|end: usize| stats(&meshes[end].endpoints[0].end).ops);
             for mesh in &meshes {
                 let pages = &mesh.nodes[0].pages;
                 assert!((0..windows).all(|slot| pages.load(place(slot, 8)) == 0), "all taken");

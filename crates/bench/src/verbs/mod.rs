@@ -16,34 +16,17 @@ mod echo;
 mod perftest;
 mod rig;
 
+pub use crate::baselines::Carrier;
 use crate::histogram::Histogram;
 use crate::interleave::quantile;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
-use echo::Request;
+use echo::{EchoLoad, Request};
 use rackpool_core::seam::{FabricEvent, Sge, Verb, WorkRequest, WorkStatus};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over, monotonic_ns};
-use rig::{Lane, Mesh, PAGE_BYTES, at};
+use rig::{ConnectedEndpoint, Mesh, PAGE_BYTES, at};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carrier {
-    #[default]
-    Tcp,
-    Shm,
-    Verbs,
-}
-
-impl Carrier {
-    const fn name(self) -> &'static str {
-        match self {
-            Carrier::Tcp => "tcp",
-            Carrier::Shm => "shm",
-            Carrier::Verbs => "verbs",
-        }
-    }
-}
 
 /// What `bench verbs` measures on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,9 +94,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     let (device, log) = (options.device.clone(), Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ()));
     let fabric = FabricOptions { over, device, log, ..FabricOptions::default() };
     let mut mesh = rig::connected(1, 1, &fabric)?;
-    let device = mesh.lanes[0].end.device_name().map(str::to_owned);
+    let device = mesh.endpoints[0].end.device_name().map(str::to_owned);
     let inline_bytes =
-        rackpool_core::seam::Fabric::capabilities(&mesh.lanes[0].end).inline_bytes_max;
+        rackpool_core::seam::Fabric::capabilities(&mesh.endpoints[0].end).inline_bytes_max;
     echoes(options.size, &mut steps, &mut report, &mut mesh)?;
     drop(mesh);
     let make = |ends, nodes| rig::connected(ends, nodes, &fabric);
@@ -165,7 +148,7 @@ fn one_sided<E: LocalBuffers>(
         let is_inline = matches!(what, OneSided::Write) && bytes <= inline_bytes;
         let mut latency = Histogram::new();
         for _ in 0..size.samples() {
-            latency.record(once(&mut mesh.lanes[0], what, bytes)?);
+            latency.record(once(&mut mesh.endpoints[0], what, bytes)?);
         }
         let summary = latency.summary();
         let name = format!("{}_{bytes}B", what.name());
@@ -194,17 +177,17 @@ fn one_sided<E: LocalBuffers>(
 
 /// One operation alone: nanoseconds from its posting to its completion.
 fn once<E: LocalBuffers>(
-    lane: &mut Lane<E>,
+    endpoint: &mut ConnectedEndpoint<E>,
     what: OneSided,
     bytes: u64,
 ) -> Result<u64, BenchError> {
-    let local = [Sge { buf: lane.buf, offset: 0, bytes }];
+    let local = [Sge { buf: endpoint.buf, offset: 0, bytes }];
     let work = WorkRequest { id: 1, verb: what.verb(0), local: &local, signalled: true };
     let start = Instant::now();
-    lane.end.post(lane.peers[0], &[work]).map_err(|(_, error)| refused(error))?;
+    endpoint.end.post(endpoint.peers[0], &[work]).map_err(|(_, error)| refused(error))?;
     let mut events = Vec::new();
     loop {
-        lane.end.poll(monotonic_ns(), &mut events);
+        endpoint.end.poll(monotonic_ns(), &mut events);
         if completed(&mut events)? > 0 {
             return Ok(start.elapsed().as_nanos() as u64);
         }
@@ -260,7 +243,7 @@ fn rate_row<E: LocalBuffers>(
     let row = Row::new(name, "ops/s", Better::Higher, quantile(&rates, 0.5));
     Ok(row
         .samples(rates.len() as u64)
-        .with("endpoints", mesh.lanes.len())
+        .with("endpoints", mesh.endpoints.len())
         .with("targets", mesh.nodes.len())
         .with("batch", BATCH))
 }
@@ -274,22 +257,22 @@ fn rate<E: LocalBuffers>(
 ) -> Result<f64, BenchError> {
     let (start, mut last, mut done) = (Instant::now(), Instant::now(), 0);
     let mut under_way: Vec<Vec<usize>> =
-        mesh.lanes.iter().map(|lane| vec![0; lane.peers.len()]).collect();
+        mesh.endpoints.iter().map(|endpoint| vec![0; endpoint.peers.len()]).collect();
     let mut events = Vec::new();
     let mut is_over = false;
     while !is_over || under_way.iter().flatten().any(|count| *count > 0) {
         is_over = start.elapsed() >= time;
-        for (lane, under_way) in mesh.lanes.iter_mut().zip(&mut under_way) {
-            for (peer, under_way) in lane.peers.iter().zip(under_way.iter_mut()) {
+        for (endpoint, under_way) in mesh.endpoints.iter_mut().zip(&mut under_way) {
+            for (peer, under_way) in endpoint.peers.iter().zip(under_way.iter_mut()) {
                 if *under_way < BATCHES && !is_over {
-                    post_batch(&mut lane.end, lane.buf, *peer, what, bytes)?;
+                    post_batch(&mut endpoint.end, endpoint.buf, *peer, what, bytes)?;
                     *under_way += 1;
                 }
             }
-            lane.end.poll(monotonic_ns(), &mut events);
+            endpoint.end.poll(monotonic_ns(), &mut events);
             for event in &events {
                 if let FabricEvent::Completed { peer, .. } = event
-                    && let Some(index) = lane.peers.iter().position(|known| known == peer)
+                    && let Some(index) = endpoint.peers.iter().position(|known| known == peer)
                 {
                     under_way[index] -= 1;
                 }
@@ -336,8 +319,8 @@ fn echoes(
         ("send_send", Request::Send),
     ];
     for (name, request) in kinds {
-        echo_rows(size, steps, report, name, &mut |windows, enough, latency| {
-            echo::rate(mesh, request, (SMALL_BYTES, windows), enough, latency)
+        echo_rows(size, steps, report, name, &mut |load, latency| {
+            echo::rate(mesh, request, load, latency)
         })?;
     }
     Ok(())
@@ -350,14 +333,13 @@ fn echo_by_writes<E: LocalBuffers + Send>(
     make: &dyn Fn(usize, usize) -> Result<Mesh<E>, BenchError>,
 ) -> Result<(), BenchError> {
     let (mut there, mut back) = (make(1, 1)?, make(1, 1)?);
-    echo_rows(size, steps, report, "write_write", &mut |windows, enough, latency| {
-        echo::rate_by_writes(&mut there, &mut back, (SMALL_BYTES, windows), enough, latency)
+    echo_rows(size, steps, report, "write_write", &mut |load, latency| {
+        echo::rate_by_writes(&mut there, &mut back, load, latency)
     })
 }
 
-/// Echoes with so many under way, for some time and at least so many: echoes a second.
-type MeasureEchoes<'a> =
-    dyn FnMut(u64, (Duration, u64), &mut Histogram) -> Result<f64, BenchError> + 'a;
+/// Echoes a second.
+type MeasureEchoes<'a> = dyn FnMut(EchoLoad, &mut Histogram) -> Result<f64, BenchError> + 'a;
 
 /// The time of one echo alone, and the rate of many.
 fn echo_rows(
@@ -369,14 +351,16 @@ fn echo_rows(
 ) -> Result<(), BenchError> {
     steps.begin(&format!("echo_{name}"));
     let mut latency = Histogram::new();
-    measure(1, (Duration::ZERO, size.samples() / 10), &mut latency)?;
+    let (bytes, time) = (SMALL_BYTES, Duration::ZERO);
+    measure(EchoLoad { bytes, windows: 1, time, least: size.samples() / 10 }, &mut latency)?;
     let summary = latency.summary();
     let row = format!("echo_{name}_{SMALL_BYTES}B");
     let row = Row::new(&row, "ns", Better::Lower, summary.p50 as f64);
     report.results.push(row.percentiles(summary));
     let mut rates = Vec::new();
     for _ in 0..size.rules().pairs {
-        rates.push(measure(WINDOWS, (size.slice(), 1), &mut latency)?);
+        let load = EchoLoad { bytes, windows: WINDOWS, time: size.slice(), least: 1 };
+        rates.push(measure(load, &mut latency)?);
     }
     let row = format!("echo_rate_{name}_{SMALL_BYTES}B");
     let row = Row::new(&row, "ops/s", Better::Higher, quantile(&rates, 0.5));

@@ -10,9 +10,9 @@ const EXCHANGES: u32 = 1000;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A process that ends with this.
-struct Running(Child);
+struct PerftestProcess(Child);
 
-impl Drop for Running {
+impl Drop for PerftestProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
@@ -29,7 +29,7 @@ pub fn typical_ns(tool: &str, device: &str, bytes: u64) -> Option<f64> {
     let start = |more: &[&str]| {
         let mut command = Command::new(tool);
         command.args(words).args(more).stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok().map(Running)
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok().map(PerftestProcess)
     };
     let _server = start(&[])?;
     let begin = Instant::now();

@@ -54,7 +54,7 @@ impl Node {
 }
 
 /// An endpoint, a buffer of it, and its connections, one to each node.
-pub struct Lane<E> {
+pub struct ConnectedEndpoint<E> {
     pub end: E,
     pub buf: BufId,
     pub peers: Vec<PeerId>,
@@ -62,7 +62,7 @@ pub struct Lane<E> {
 
 /// So many endpoints and nodes, each connected to each. Endpoints end before what they use.
 pub struct Mesh<E> {
-    pub lanes: Vec<Lane<E>>,
+    pub endpoints: Vec<ConnectedEndpoint<E>>,
     pub nodes: Vec<Node>,
 }
 
@@ -127,7 +127,7 @@ fn mesh<E: LocalBuffers>(
 ) -> Result<Mesh<E>, BenchError> {
     let nodes = (0..nodes).map(|_| Node::new(options));
     let mut nodes = nodes.collect::<Result<Vec<_>, _>>()?;
-    let mut lanes = Vec::with_capacity(ends);
+    let mut endpoints = Vec::with_capacity(ends);
     for _ in 0..ends {
         let (mut end, peers) = make(&nodes)?;
         let (mut up, mut events, start) = (0, Vec::new(), Instant::now());
@@ -141,7 +141,7 @@ fn mesh<E: LocalBuffers>(
             std::thread::yield_now();
         }
         let buf = end.register(vec![0x5a; PAGE_BYTES as usize])?;
-        lanes.push(Lane { end, buf, peers });
+        endpoints.push(ConnectedEndpoint { end, buf, peers });
     }
     let (mut events, start) = (Vec::new(), Instant::now());
     for node in &mut nodes {
@@ -155,5 +155,5 @@ fn mesh<E: LocalBuffers>(
             std::thread::yield_now();
         }
     }
-    Ok(Mesh { lanes, nodes })
+    Ok(Mesh { endpoints, nodes })
 }

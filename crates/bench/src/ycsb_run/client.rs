@@ -1,7 +1,7 @@
 //! One client process: takes a job and orders, works on the table, answers. Every value that it
 //! reads is verified; the first one that is wrong, or missing, ends it with an error.
 
-use super::{Answer, Job, Order, Ran, stream_options};
+use super::{YcsbCommand, YcsbJob, YcsbMeasurement, YcsbReply, stream_options};
 use crate::crew::{end_with, next_order, say};
 use crate::run::BenchError;
 use crate::value;
@@ -95,34 +95,34 @@ impl KeyValue for PoolTable {
 /// [`BenchError`]: the first thing that went wrong.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
+    end_with(outcome, output, |code, reason| YcsbReply::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
-    let Some(job) = next_order::<Job>(input)? else { return Ok(()) };
+    let Some(job) = next_order::<YcsbJob>(input)? else { return Ok(()) };
     let mut options = Options::new(&job.master, job.rack);
     options.fabric = job.fabric.parse()?;
     let handle = Pool::open(options)?.handle()?;
     let store = PoolTable::open(handle, &job.table)?;
-    let mut client = Client::new(job, store);
-    while let Some(order) = next_order::<Order>(input)? {
+    let mut client = YcsbClient::new(job, store);
+    while let Some(order) = next_order::<YcsbCommand>(input)? {
         match order {
-            Order::Load => {
+            YcsbCommand::Load => {
                 let records = client.load()?;
-                say(output, &Answer::Loaded { records })?;
+                say(output, &YcsbReply::Loaded { records })?;
             }
-            Order::Run { workload, distribution, run_ms } => {
+            YcsbCommand::Run { workload, distribution, run_ms } => {
                 let options = stream_options(&client.job, workload, distribution);
                 let stream = OperationStream::new(options)?;
                 client.warm_up()?;
-                say(output, &Answer::Ready)?;
-                if next_order::<Order>(input)? != Some(Order::Go) {
+                say(output, &YcsbReply::Ready)?;
+                if next_order::<YcsbCommand>(input)? != Some(YcsbCommand::Go) {
                     return Ok(());
                 }
                 let ran = client.run(stream, Duration::from_millis(run_ms))?;
-                say(output, &Answer::Ran(Box::new(ran)))?;
+                say(output, &YcsbReply::Ran(Box::new(ran)))?;
             }
-            Order::Go => {
+            YcsbCommand::Go => {
                 let reason = "there is no run to begin".into();
                 return Err(BenchError::Option { option: "order", reason });
             }
@@ -131,8 +131,8 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
     Ok(())
 }
 
-struct Client<S> {
-    job: Job,
+struct YcsbClient<S> {
+    job: YcsbJob,
     store: S,
     record: Vec<u8>,
     found: Vec<u8>,
@@ -140,8 +140,8 @@ struct Client<S> {
     warm: bool,
 }
 
-impl<S: KeyValue> Client<S> {
-    fn new(job: Job, store: S) -> Self {
+impl<S: KeyValue> YcsbClient<S> {
+    fn new(job: YcsbJob, store: S) -> Self {
         let record = vec![0; job.value_bytes];
         let found = Vec::with_capacity(job.value_bytes);
         let version = (job.client + 1) * VERSIONS_PER_CLIENT;
@@ -205,8 +205,12 @@ impl<S: KeyValue> Client<S> {
         if done { Ok(elapsed_ns) } else { Err(BenchError::Missing { key, operation }) }
     }
 
-    fn run(&mut self, mut stream: OperationStream, run: Duration) -> Result<Ran, BenchError> {
-        let mut ran = Ran::default();
+    fn run(
+        &mut self,
+        mut stream: OperationStream,
+        run: Duration,
+    ) -> Result<YcsbMeasurement, BenchError> {
+        let mut ran = YcsbMeasurement::default();
         let start = Instant::now();
         while start.elapsed() < run {
             for _ in 0..OPERATIONS_PER_LOOK {
@@ -297,8 +301,8 @@ mod tests {
         }
     }
 
-    fn client(model: Model) -> Client<Model> {
-        let job = Job {
+    fn client(model: Model) -> YcsbClient<Model> {
+        let job = YcsbJob {
             master: String::new(),
             rack: 0,
             fabric: "auto".into(),
@@ -309,10 +313,13 @@ mod tests {
             value_bytes: 100,
             seed: 5,
         };
-        Client::new(job, model)
+        YcsbClient::new(job, model)
     }
 
-    fn run(client: &mut Client<Model>, workload: Workload) -> Result<Ran, BenchError> {
+    fn run(
+        client: &mut YcsbClient<Model>,
+        workload: Workload,
+    ) -> Result<YcsbMeasurement, BenchError> {
         let options = stream_options(&client.job, workload, Distribution::Zipfian);
         client.run(OperationStream::new(options).unwrap(), Duration::from_millis(5))
     }
@@ -348,8 +355,8 @@ mod tests {
             let mut output = Vec::new();
             let error = worker(&mut orders.as_bytes(), &mut output).unwrap_err();
             assert_eq!(error.code(), "config");
-            let answer: Answer = serde_json::from_slice(&output).unwrap();
-            assert!(matches!(answer, Answer::Failed { code, .. } if code == "config"));
+            let answer: YcsbReply = serde_json::from_slice(&output).unwrap();
+            assert!(matches!(answer, YcsbReply::Failed { code, .. } if code == "config"));
         }
         assert!(worker(&mut "".as_bytes(), &mut Vec::new()).is_ok());
     }

@@ -10,10 +10,10 @@ mod client;
 
 pub use client::{KeyValue, PoolTable, worker};
 
-use crate::crew::{Answers, Crew};
+use crate::crew::{Crew, WorkerReply};
 use crate::histogram::Histogram;
 use crate::report::{Better, Kind, Report, Row};
-use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path};
+use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path};
 use crate::ycsb::{Distribution, StreamOptions, WORKLOADS, Workload};
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::RackId;
@@ -135,7 +135,7 @@ impl Options {
 
 /// The first line that a client is told: where it works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Job {
+struct YcsbJob {
     master: String,
     rack: u16,
     fabric: String,
@@ -150,7 +150,7 @@ struct Job {
 /// The lines after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum YcsbCommand {
     /// Store this client's share of the records.
     Load,
     /// Make ready for a run, say so, and begin at `Go`.
@@ -164,13 +164,13 @@ pub(crate) enum Order {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum YcsbReply {
     Loaded {
         records: u64,
     },
     /// It waits for `Go`.
     Ready,
-    Ran(Box<Ran>),
+    Ran(Box<YcsbMeasurement>),
     /// It ends with this error.
     Failed {
         code: String,
@@ -178,22 +178,22 @@ pub(crate) enum Answer {
     },
 }
 
-impl Answers for Answer {
+impl WorkerReply for YcsbReply {
     fn failure(&self) -> Option<(&str, &str)> {
         match self {
-            Answer::Failed { code, reason } => Some((code, reason)),
-            Answer::Loaded { .. } | Answer::Ready | Answer::Ran(_) => None,
+            YcsbReply::Failed { code, reason } => Some((code, reason)),
+            YcsbReply::Loaded { .. } | YcsbReply::Ready | YcsbReply::Ran(_) => None,
         }
     }
 
     fn is_ready(&self) -> bool {
-        matches!(self, Answer::Ready)
+        matches!(self, YcsbReply::Ready)
     }
 }
 
 /// What one client did in a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Ran {
+pub(crate) struct YcsbMeasurement {
     pub(crate) operations: u64,
     /// Values of the right checksum and key; a wrong one ends the client.
     values_verified: u64,
@@ -202,7 +202,7 @@ pub(crate) struct Ran {
     pub(crate) writes: Histogram,
 }
 
-impl Ran {
+impl YcsbMeasurement {
     pub(crate) fn merge(&mut self, other: &Self) {
         self.operations += other.operations;
         self.values_verified += other.values_verified;
@@ -229,13 +229,13 @@ pub fn run(
     let mut steps = Steps::new(1 + plan.len(), progress);
     steps.begin("loading the records");
     let racks = 1 + options.racks.iter().copied().max().unwrap_or(0);
-    let bed = Bed::open(&options.source, racks, options.rack_bytes())?;
-    let mut handle = bed.pool(options.racks[0], options.fabric)?.handle()?;
-    let mut report = bed.report(options.size, kind(&mut handle, &options.racks)?);
+    let testbed = Testbed::open(&options.source, racks, options.rack_bytes())?;
+    let mut handle = testbed.pool(options.racks[0], options.fabric)?.handle()?;
+    let mut report = testbed.report(options.size, kind(&mut handle, &options.racks)?);
     describe(options, &mut report);
     let name = format!("bench-ycsb-{}", std::process::id());
     let table = Table::create(&mut handle, &name, rackpool_kv::Options::default())?;
-    let measured = run_plan(options, &bed, &name, &plan, command, &mut steps);
+    let measured = run_plan(options, &testbed, &name, &plan, command, &mut steps);
     let destroyed = table.destroy(&mut handle);
     report.results = measured?;
     destroyed?;
@@ -245,7 +245,7 @@ pub fn run(
 
 fn run_plan(
     options: &Options,
-    bed: &Bed,
+    testbed: &Testbed,
     table: &str,
     plan: &[(Workload, Distribution)],
     command: &mut dyn FnMut(u32) -> Command,
@@ -254,8 +254,8 @@ fn run_plan(
     let mut crew = Crew::start(options.clients, command)?;
     for client in 0..options.clients {
         let rack = options.racks[client as usize % options.racks.len()];
-        let job = Job {
-            master: bed.master().to_owned(),
+        let job = YcsbJob {
+            master: testbed.master().to_owned(),
             rack,
             fabric: format!("{:?}", options.fabric).to_lowercase(),
             table: table.to_owned(),
@@ -283,11 +283,11 @@ fn run_plan(
     Ok(rows)
 }
 
-fn load(crew: &mut Crew<Answer>, records: u64) -> Result<(), BenchError> {
-    crew.tell_all(&Order::Load)?;
+fn load(crew: &mut Crew<YcsbReply>, records: u64) -> Result<(), BenchError> {
+    crew.tell_all(&YcsbCommand::Load)?;
     let mut stored = 0;
     crew.gather(Duration::ZERO, |answer| match answer {
-        Answer::Loaded { records } => {
+        YcsbReply::Loaded { records } => {
             stored += records;
             Ok(())
         }
@@ -302,18 +302,18 @@ fn load(crew: &mut Crew<Answer>, records: u64) -> Result<(), BenchError> {
 
 /// Runs a workload in all clients at once.
 fn run_one(
-    crew: &mut Crew<Answer>,
+    crew: &mut Crew<YcsbReply>,
     workload: Workload,
     distribution: Distribution,
     run: Duration,
-) -> Result<Ran, BenchError> {
+) -> Result<YcsbMeasurement, BenchError> {
     let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
-    crew.tell_all(&Order::Run { workload, distribution, run_ms })?;
+    crew.tell_all(&YcsbCommand::Run { workload, distribution, run_ms })?;
     crew.await_ready()?;
-    crew.tell_all(&Order::Go)?;
-    let mut merged = Ran::default();
+    crew.tell_all(&YcsbCommand::Go)?;
+    let mut merged = YcsbMeasurement::default();
     crew.gather(run, |answer| match answer {
-        Answer::Ran(ran) => {
+        YcsbReply::Ran(ran) => {
             merged.merge(&ran);
             Ok(())
         }
@@ -322,7 +322,7 @@ fn run_one(
     Ok(merged)
 }
 
-fn row(name: &str, ran: &Ran) -> Row {
+fn row(name: &str, ran: &YcsbMeasurement) -> Row {
     let rate = ran.operations as f64 * 1e9 / ran.elapsed_ns.max(1) as f64;
     let mut all = ran.reads.clone();
     all.merge(&ran.writes);
@@ -366,8 +366,8 @@ fn kind(handle: &mut Handle, racks: &[u16]) -> Result<Kind, BenchError> {
 }
 
 /// The options of one client's stream.
-fn stream_options(job: &Job, workload: Workload, distribution: Distribution) -> StreamOptions {
-    let Job { records, client, clients, seed, .. } = *job;
+fn stream_options(job: &YcsbJob, workload: Workload, distribution: Distribution) -> StreamOptions {
+    let YcsbJob { records, client, clients, seed, .. } = *job;
     StreamOptions { workload, distribution, records, client, clients, seed }
 }
 
@@ -412,14 +412,17 @@ mod tests {
 
     #[test]
     fn orders_and_answers_survive_their_way() {
-        let order =
-            Order::Run { workload: Workload::F, distribution: Distribution::Latest, run_ms: 7 };
+        let order = YcsbCommand::Run {
+            workload: Workload::F,
+            distribution: Distribution::Latest,
+            run_ms: 7,
+        };
         let line = serde_json::to_string(&order).unwrap();
-        assert_eq!(serde_json::from_str::<Order>(&line).unwrap(), order);
-        let mut ran = Ran { operations: 3, ..Ran::default() };
+        assert_eq!(serde_json::from_str::<YcsbCommand>(&line).unwrap(), order);
+        let mut ran = YcsbMeasurement { operations: 3, ..YcsbMeasurement::default() };
         ran.reads.record(100);
-        let line = serde_json::to_string(&Answer::Ran(Box::new(ran))).unwrap();
-        let Answer::Ran(back) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+        let line = serde_json::to_string(&YcsbReply::Ran(Box::new(ran))).unwrap();
+        let YcsbReply::Ran(back) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
         assert_eq!((back.operations, back.reads.count()), (3, 1));
     }
 }

@@ -4,7 +4,7 @@
 #![cfg(feature = "lab")]
 
 use rackpool_bench::baselines::{
-    Carrier, Client, Counts, Door, Error, Kind, Outcome, Server, Spec,
+    Carrier, Client, Counts, Error, Outcome, Server, ServerAddress, Spec, SystemKind,
 };
 use rackpool_bench::rng::Rng;
 use rackpool_sim::repro::herd::baselines::{is_value, value_of};
@@ -18,8 +18,9 @@ const CHILD: &str = "RACKPOOL_BASELINES_CHILD";
 const WITHIN: Duration = Duration::from_secs(20);
 const KEYS: u64 = 3000;
 const CARRIERS: [Carrier; 2] = [Carrier::Shm, Carrier::Tcp];
-const TABLES: [Kind; 3] = [Kind::Pilaf, Kind::Farm, Kind::FarmVar];
-const ECHOS: [Kind; 3] = [Kind::EchoWriteWrite, Kind::EchoWriteSend, Kind::EchoSendSend];
+const TABLES: [SystemKind; 3] = [SystemKind::Pilaf, SystemKind::Farm, SystemKind::FarmVar];
+const ECHOS: [SystemKind; 3] =
+    [SystemKind::EchoWriteWrite, SystemKind::EchoWriteSend, SystemKind::EchoSendSend];
 
 /// Every key asked for once, with all windows full; each outcome is shown to `check`.
 fn get_all(client: &mut Client, window: u32, mut check: impl FnMut(u64, Outcome<'_>)) -> Counts {
@@ -44,11 +45,12 @@ fn mean_reads(counts: &Counts) -> f64 {
 #[test]
 fn every_key_is_found_by_the_reads_of_its_system_and_by_nothing_else() {
     for carrier in CARRIERS {
-        for (kind, exact) in [(Kind::Pilaf, None), (Kind::Farm, Some(1)), (Kind::FarmVar, Some(2))]
+        for (kind, exact) in
+            [(SystemKind::Pilaf, None), (SystemKind::Farm, Some(1)), (SystemKind::FarmVar, Some(2))]
         {
             let spec = Spec::new(kind, true, KEYS);
             let server = Server::start(spec, carrier).unwrap();
-            let mut client = Client::connect(spec, server.door()).unwrap();
+            let mut client = Client::connect(spec, server.address()).unwrap();
             let counts = get_all(&mut client, spec.window, |key, outcome| {
                 let value = value_of(key, 0, spec.value_bytes);
                 assert_eq!(outcome, Outcome::Found(&value), "{kind:?} key {key}");
@@ -69,11 +71,12 @@ fn every_key_is_found_by_the_reads_of_its_system_and_by_nothing_else() {
 #[test]
 fn emulated_systems_read_as_much_and_ask_as_often_as_full_ones() {
     for carrier in CARRIERS {
-        for (kind, exact) in [(Kind::Pilaf, None), (Kind::Farm, Some(1)), (Kind::FarmVar, Some(2))]
+        for (kind, exact) in
+            [(SystemKind::Pilaf, None), (SystemKind::Farm, Some(1)), (SystemKind::FarmVar, Some(2))]
         {
             let spec = Spec::new(kind, false, KEYS);
             let server = Server::start(spec, carrier).unwrap();
-            let mut client = Client::connect(spec, server.door()).unwrap();
+            let mut client = Client::connect(spec, server.address()).unwrap();
             let none = Outcome::Found(&[]);
             let counts = get_all(&mut client, spec.window, |_, found| assert_eq!(found, none));
             match exact {
@@ -95,7 +98,7 @@ fn an_echo_comes_back_as_it_went_and_is_two_messages() {
         for kind in ECHOS {
             let spec = Spec::new(kind, false, KEYS);
             let server = Server::start(spec, carrier).unwrap();
-            let mut client = Client::connect(spec, server.door()).unwrap();
+            let mut client = Client::connect(spec, server.address()).unwrap();
             let mut rng = Rng::new(7);
             let mut echoed = 0;
             for round in 0..1000 {
@@ -125,7 +128,7 @@ fn a_put_is_what_the_next_get_brings() {
         for kind in TABLES {
             let spec = Spec::new(kind, true, KEYS);
             let server = Server::start(spec, carrier).unwrap();
-            let mut clients = [(); 2].map(|()| Client::connect(spec, server.door()).unwrap());
+            let mut clients = [(); 2].map(|()| Client::connect(spec, server.address()).unwrap());
             for version in 1..=300 {
                 let key = 1 + version * 7 % KEYS;
                 let value = value_of(key, version, spec.value_bytes);
@@ -162,8 +165,8 @@ fn put_and_get_at_once(
     let server = Server::start(spec, carrier).unwrap();
     let start = Instant::now();
     let (mut repeats, mut puts) = (0, 0);
-    let mut writer = Client::connect(spec, server.door()).unwrap();
-    let mut reader = Client::connect(spec, server.door()).unwrap();
+    let mut writer = Client::connect(spec, server.address()).unwrap();
+    let mut reader = Client::connect(spec, server.address()).unwrap();
     let mut rng = Rng::new(11);
     let mut versions = vec![0u64; keys as usize + 1];
     while !until(repeats, start.elapsed()) {
@@ -259,7 +262,7 @@ fn role<T: serde::de::DeserializeOwned>() -> Option<T> {
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Role {
     Serve(Spec, Carrier),
-    Ask(Spec, Door, u64),
+    Ask(Spec, ServerAddress, u64),
 }
 
 /// A server or a client until the parent ends it, or ends.
@@ -267,11 +270,11 @@ fn be(role: Role) {
     match role {
         Role::Serve(spec, carrier) => {
             let server = Server::start(spec, carrier).unwrap();
-            println!("\ndoor {}", serde_json::to_string(server.door()).unwrap());
+            println!("\naddress {}", serde_json::to_string(server.address()).unwrap());
             let _ = std::io::stdin().read(&mut [0]);
         }
-        Role::Ask(spec, door, seed) => {
-            let mut client = Client::connect(spec, &door).unwrap();
+        Role::Ask(spec, address, seed) => {
+            let mut client = Client::connect(spec, &address).unwrap();
             let (mut rng, start, mut done) = (Rng::new(seed), Instant::now(), 0);
             while start.elapsed() < Duration::from_millis(400) || client.under_way() > 0 {
                 let is_over = start.elapsed() >= Duration::from_millis(400);
@@ -310,8 +313,8 @@ fn clients_and_server_are_processes_and_no_value_is_wrong() {
         for kind in TABLES {
             let spec = Spec { value_bytes: 500, ..Spec::new(kind, true, 1000) };
             let mut server = started(test, &Role::Serve(spec, carrier));
-            let door: Door = serde_json::from_str(&server.says("door")).unwrap();
-            let roles = (1..=2).map(|seed| started(test, &Role::Ask(spec, door.clone(), seed)));
+            let address: ServerAddress = serde_json::from_str(&server.says("address")).unwrap();
+            let roles = (1..=2).map(|seed| started(test, &Role::Ask(spec, address.clone(), seed)));
             let mut clients: Vec<Process> = roles.collect();
             for client in &mut clients {
                 let said = client.says("done");
@@ -339,8 +342,8 @@ fn until_error(client: &mut Client, is_put: bool) -> Error {
 }
 
 /// Whether a socket of this host has the server's name. Its memory has none.
-fn has_name(door: &Door) -> bool {
-    let Door::Near(name) = door else { return false };
+fn has_name(address: &ServerAddress) -> bool {
+    let ServerAddress::Near(name) = address else { return false };
     let names = std::fs::read_to_string("/proc/net/unix").unwrap();
     names.lines().any(|line| line.ends_with(&format!("@{name}")))
 }
@@ -352,15 +355,18 @@ fn a_client_of_a_killed_server_hears_of_it_soon_and_nothing_is_left() {
     }
     let test = "a_client_of_a_killed_server_hears_of_it_soon_and_nothing_is_left";
     for carrier in CARRIERS {
-        for (kind, is_put) in
-            [(Kind::Pilaf, true), (Kind::Farm, true), (Kind::Farm, false), (Kind::Pilaf, false)]
-        {
+        for (kind, is_put) in [
+            (SystemKind::Pilaf, true),
+            (SystemKind::Farm, true),
+            (SystemKind::Farm, false),
+            (SystemKind::Pilaf, false),
+        ] {
             let spec = Spec::new(kind, true, KEYS);
             let mut server = started(test, &Role::Serve(spec, carrier));
-            let door: Door = serde_json::from_str(&server.says("door")).unwrap();
-            let mut client = Client::connect(spec, &door).unwrap();
+            let address: ServerAddress = serde_json::from_str(&server.says("address")).unwrap();
+            let mut client = Client::connect(spec, &address).unwrap();
             assert!(client.put(1, &value_of(1, 1, 32)).unwrap());
-            assert_eq!(has_name(&door), carrier == Carrier::Shm);
+            assert_eq!(has_name(&address), carrier == Carrier::Shm);
             server.child.kill().unwrap();
             server.child.wait().unwrap();
             let start = Instant::now();
@@ -368,9 +374,9 @@ fn a_client_of_a_killed_server_hears_of_it_soon_and_nothing_is_left() {
             let error = until_error(&mut client, is_put);
             assert!(matches!(error, Error::Gone), "{carrier:?} {kind:?}: {error}");
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-            assert!(Client::connect(spec, &door).is_err());
+            assert!(Client::connect(spec, &address).is_err());
             drop(client);
-            assert!(!has_name(&door));
+            assert!(!has_name(&address));
         }
     }
 }
@@ -378,17 +384,17 @@ fn a_client_of_a_killed_server_hears_of_it_soon_and_nothing_is_left() {
 #[test]
 fn a_client_that_leaves_makes_room_and_one_that_runs_something_else_is_not_let_in() {
     for carrier in CARRIERS {
-        let spec = Spec { clients: 2, ..Spec::new(Kind::Farm, true, 100) };
+        let spec = Spec { clients: 2, ..Spec::new(SystemKind::Farm, true, 100) };
         let server = Server::start(spec, carrier).unwrap();
         let other = Spec { keys: 101, ..spec };
-        let error = Client::connect(other, server.door()).err().unwrap();
+        let error = Client::connect(other, server.address()).err().unwrap();
         assert!(matches!(error, Error::Gone), "{error}");
         for _ in 0..5 {
-            let mut clients = [(); 2].map(|()| Client::connect(spec, server.door()).unwrap());
+            let mut clients = [(); 2].map(|()| Client::connect(spec, server.address()).unwrap());
             for (version, client) in (1..).zip(&mut clients) {
                 assert!(client.put(3, &value_of(3, version, 32)).unwrap());
             }
-            let error = Client::connect(spec, server.door()).err().unwrap();
+            let error = Client::connect(spec, server.address()).err().unwrap();
             assert!(matches!(error, Error::Gone), "one too many: {error}");
             drop(clients);
             let start = Instant::now();
@@ -402,13 +408,13 @@ fn a_client_that_leaves_makes_room_and_one_that_runs_something_else_is_not_let_i
 
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_is_started() {
-    let spec = Spec::new(Kind::Farm, true, 100);
+    let spec = Spec::new(SystemKind::Farm, true, 100);
     for wrong in [
         Spec { keys: 0, ..spec },
         Spec { value_bytes: 1024, ..spec },
         Spec { window: 65, ..spec },
         Spec { clients: 0, ..spec },
-        Spec { kind: Kind::EchoSendSend, ..spec },
+        Spec { kind: SystemKind::EchoSendSend, ..spec },
     ] {
         assert_eq!(Server::start(wrong, Carrier::Shm).err().unwrap().code(), "config");
     }

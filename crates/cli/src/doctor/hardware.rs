@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Address of a port that is not set.
 const NO_ADDRESS: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
-/// Smallest MTU of a network card that lets RoCE packets carry 4096 bytes.
+/// Smallest MTU of a network card with RoCE packets that carry 4096 bytes.
 const MTU_BYTES: u64 = 4200;
 /// Memory that a device has to be allowed to lock for each rack, at least.
 const LOCKED_BYTES: u64 = 1 << 30;
@@ -223,7 +223,7 @@ fn namespaces(sys: &Path) -> Check {
         (false, false) => (State::Good, ""),
     };
     let found = if found.is_empty() { "none".to_owned() } else { found.join("; ") };
-    check("namespaces", state, found, "persistent and CXL memory, and who has it", way_out)
+    check("namespaces", state, found, "persistent and CXL memory, and what uses it", way_out)
 }
 
 fn cxl(sys: &Path) -> Check {

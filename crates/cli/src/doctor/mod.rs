@@ -248,7 +248,7 @@ fn membarrier(supported: bool) -> Check {
         "membarrier",
         ok_if(supported),
         if supported { "global expedited" } else { "not supported" },
-        "whoever moves a page pays for the fence, readers and writers do not",
+        "moving a page pays for the fence, reads and writes do not",
         "use Linux 4.16 or newer, and allow the call in seccomp filters; accesses fence until then",
     )
 }

@@ -80,7 +80,7 @@ fn read(file: &Path) -> Result<(String, Plan)> {
     Ok((text, plan))
 }
 
-/// A file that is there is a user's work.
+/// Never overwrites a file.
 fn init(file: &Path) -> Result<()> {
     if file.is_file() {
         return Err(Failure::usage(format!("{} is there already", file.display())));
@@ -95,7 +95,7 @@ fn work_out(question: &Plan, args: &PlanArgs) -> Result<Answer> {
     let bar = output::timed_bar("planning", "steps");
     let last = Mutex::new(String::new());
     let told = |what: &str, over: u64, all: u64| {
-        let mut last = last.lock().expect("nobody panics with it");
+        let mut last = last.lock().expect("no thread panics with it");
         if *last != what {
             what.clone_into(&mut last);
             bar.set_prefix(what.to_owned());

@@ -1,7 +1,7 @@
 //! The words of `rackpool sim`. Part of [`crate::args`].
 
-use crate::api::Policy;
 use clap::{Args, Subcommand};
+use rackpool::Policy;
 use rackpool_core::probe::Mutation;
 use rackpool_rack::model::Preset;
 use rackpool_rack::plan::Span;
@@ -42,7 +42,7 @@ Examples:
   rackpool calibrate --out mine.toml && rackpool sim ladder --profile mine.toml --json ladder.json";
 
 const RACK_EXAMPLES: &str = "\
-A rack whose nodes take memory from pools behind a switch. CONFIG is a file, or wl-mix (64 nodes, 6
+Nodes of a rack take memory from pools behind a switch. CONFIG is a file, or wl-mix (64 nodes, 6
 pools, 256 MiB a node), or wl-mix-64th (the same 64 times smaller). Lists are run against each
 other, a point on each thread; the result hash is the same with any number of threads. With a
 checkpoint directory, the same line again goes on where the last one was stopped.
@@ -78,7 +78,7 @@ pub enum SimCommand {
     /// What each kind of access costs on a profile
     #[command(after_help = LADDER_EXAMPLES)]
     Ladder(SimLadderArgs),
-    /// Leave each safeguard out and see which checker notices
+    /// Leave each safeguard out and see which check notices
     #[cfg(feature = "mutations")]
     Mutations(SimMutationsArgs),
 }
@@ -106,7 +106,7 @@ pub struct SimConfigArgs {
     pub placement: Policy,
     /// What keeps the caches of a rack's hosts coherent: hardware, or software, and then racks have
     /// clients on two hosts [default: by seed]
-    #[arg(long, value_name = "WHO", value_parser = ["hardware", "software"])]
+    #[arg(long, value_name = "BY", value_parser = ["hardware", "software"])]
     pub coherence: Option<String>,
 }
 

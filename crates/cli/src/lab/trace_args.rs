@@ -1,6 +1,6 @@
 //! The words of `rackpool trace`. Part of [`crate::args`].
 
-use crate::args::parse_size;
+use crate::values::parse_size;
 use clap::{Args, Subcommand};
 use rackpool_rack::trace::filter::Config;
 use rackpool_rack::trace::kernel::Name;
@@ -36,7 +36,7 @@ or zstd, and come through a pipe. OUT ends in .parquet, .csv or .csv.gz.
 Formats without times (ramulator, ramulator2, simpleo3, lackey, champsim) need --inject:
   gap:TIME          the same time from access to access: gap:10ns
   cpi:N@CLOCK       cycles for each instruction, where instructions are counted: cpi:1.5@3.6GHz
-  closed:WINDOW     no times: who replays keeps so many accesses under way
+  closed:WINDOW     no times: the replay keeps so many accesses under way
 Caches: dracksim, or what differs from it: cores=4,l1=32K,l2=256K,l3=1M,memory=200 (cycles a miss
 keeps a core waiting).
 

@@ -126,7 +126,7 @@ fn a_dead_rack_is_given_up_and_a_living_one_is_not() {
     let (code, out, err) = command(&cluster, &["forget", "--rack", "1"]);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.starts_with("error denied ") && err.contains("--yes"), "{err}");
-    assert_eq!(racks(&cluster)[1]["state"], "serving", "nobody confirmed it");
+    assert_eq!(racks(&cluster)[1]["state"], "serving", "no user confirmed it");
     let (code, out, err) = command(&cluster, &["forget", "--rack", "1", "--yes"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("rack 1 is lost: ") && err.contains("DATA LOSS"), "{out}{err}");

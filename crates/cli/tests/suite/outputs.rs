@@ -129,7 +129,7 @@ fn what_fails_in_the_middle_leaves_the_file_that_was_there() {
     assert!(code == 1 && err.starts_with("error io /dev/full: "), "{err}");
 }
 
-/// Runs a command with a standard output that has no reader any more.
+/// Runs a command with a standard output that lost its reader.
 fn unread(words: &[&str]) -> (i32, String) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

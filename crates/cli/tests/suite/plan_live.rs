@@ -105,7 +105,7 @@ fn decisions_about_pages_are_recorded_with_the_heat_that_led_to_them() {
         if Recording::open(&path).unwrap().pages_decided > 0 {
             break;
         }
-        assert!(start.elapsed() < WITHIN, "nobody decides about a page that is read");
+        assert!(start.elapsed() < WITHIN, "no daemon decides about a page that is read");
     }
     // Another decision than what the heat led to is found.
     let text = std::fs::read_to_string(&path).unwrap();

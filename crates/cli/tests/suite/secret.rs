@@ -1,6 +1,5 @@
 //! A master and two daemons as real processes that listen at an address which is not a loopback one
-//! and have a secret: a client that has it works with them, also after a kill; one without it is
-//! `denied`.
+//! and have a secret: a client that has it works with them, also after a kill; others are `denied`.
 
 use crate::common::{Dir, Server, WITHIN, rackpool, run, told, unique};
 use rackpool_hw::secret::Secret;
@@ -18,8 +17,8 @@ const ADDRESS: &str = "198.18.0.1";
 /// Exit code of a test that failed.
 const TEST_FAILED: i32 = 101;
 
-/// Runs the named test again in a network namespace with a loopback device that has [`ADDRESS`]
-/// too; `false` if this machine does not let us make one.
+/// Runs the named test again in a network namespace with [`ADDRESS`] on its loopback device;
+/// `false` if this machine does not let us make one.
 fn runs_in_its_own_network(test: &str) -> bool {
     let set_up =
         format!("ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec \"$0\" \"$@\"");
@@ -154,7 +153,7 @@ impl Pool {
     }
 }
 
-/// A client without the secret hears so, long before it would give up waiting for a peer.
+/// A client without the secret is told, long before it would give up waiting for a peer.
 fn others_are_denied(pool: &Pool) {
     let (start, master) = (Instant::now(), pool.master.addr.as_str());
     for secret in [&pool.secret(1)[..], &[], &pool.secret(3)] {

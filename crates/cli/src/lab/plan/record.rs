@@ -1,10 +1,11 @@
 //! `plan --from-pool`: what a running pool's master and daemons decided, into a file.
 
-use crate::api::{Policy, Sample, Watch};
+use crate::api::{Sample, Watch};
 use crate::args::{MasterAt, PlanArgs};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output;
+use rackpool::Policy;
 use rackpool_core::placement::{RecordedEvent, entries_of};
 use rackpool_rack::live::{
     Counters, Heat, RackCounters, RecordHeader, RecordLine, Recording, RecordingError, SCHEMA,

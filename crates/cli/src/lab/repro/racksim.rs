@@ -47,8 +47,8 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let outcomes = simulate(&points)?;
     let hash = hash_of(&outcomes);
     let points: Vec<(Config, Outcome)> = points.into_iter().zip(outcomes).collect();
-    let made: Vec<Made> =
-        PRESETS.into_iter().zip(points.chunks(Run::ALL.len())).map(make).collect();
+    let by_preset = PRESETS.into_iter().zip(points.chunks(Run::ALL.len()));
+    let made: Vec<Made> = by_preset.map(|(preset, points)| make(preset, points)).collect();
     for drawing in made.iter().flat_map(|made| &made.drawings) {
         output::open(&args.out.join(format!("{}.svg", drawing.name)))?.write(&drawing.svg)?;
     }
@@ -79,7 +79,7 @@ fn simulate(points: &[Config]) -> Result<Vec<Outcome>> {
     outcomes.map_err(|error| Failure::new("sim", error.to_string()))
 }
 
-fn make((preset, points): (Preset, &[(Config, Outcome)])) -> Made {
+fn make(preset: Preset, points: &[(Config, Outcome)]) -> Made {
     let runs = Runs::new(points);
     Made {
         preset,

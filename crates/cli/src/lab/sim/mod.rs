@@ -53,7 +53,7 @@ fn configure(args: &SimConfigArgs) -> Result<(Config, Profile)> {
         faults: args.faults,
         profile: args.profile.clone(),
         placement: args.placement,
-        software_coherent: args.coherence.as_deref().map(|who| who == "software"),
+        software_coherent: args.coherence.as_deref().map(|keeper| keeper == "software"),
         ..Config::default()
     };
     config.check().map_err(|error| Failure::usage(error.to_string()))?;

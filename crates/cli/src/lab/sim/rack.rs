@@ -147,7 +147,7 @@ impl Meter {
 
     /// A point's accesses that are over, and all of them.
     pub fn told(&self, point: usize, over: u64, all: u64) {
-        let mut points = self.points.lock().expect("nobody panics with it");
+        let mut points = self.points.lock().expect("no thread panics with it");
         points[point] = (over, all);
         // Points that have not begun are taken for as long as this one.
         let length: u64 = points.iter().map(|(_, its)| if *its == 0 { all } else { *its }).sum();

@@ -184,7 +184,7 @@ fn count(args: &TraceStatArgs) -> Result<()> {
     output::print(&format!(
         "records    {}\nreads      {}\nwrites     {}\nbytes      {}\nfootprint  {} bytes{more} \
          ({} pages of 4 KiB)\ntime span  {} ns, from {} to {}\ntimes      {injected}\n\
-         who        {} nodes, {} processes, {} threads\n{other}",
+         sources    {} nodes, {} processes, {} threads\n{other}",
         stat.records,
         stat.reads,
         stat.writes,
