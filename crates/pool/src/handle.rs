@@ -7,7 +7,7 @@
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts, drive};
 use crate::links::{Links, Shared};
-use crate::paths::{Call, Path, PathStats};
+use crate::paths::{Call, CallSize, Path, PathStats};
 use crate::pin::{Pin, pin};
 use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
@@ -444,7 +444,7 @@ impl Handle {
         let started_ns = clock::now_ns();
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
         let result = self.run(&mut op);
-        self.note(addr, (1, 8), started_ns, result.is_err());
+        self.note(addr, CallSize { accesses: 1, bytes: 8 }, started_ns, result.is_err());
         self.report_if_due();
         result
     }
@@ -694,7 +694,8 @@ impl Handle {
         let started_ns = clock::now_ns();
         let result = self.transfer_uncounted(access, pieces, buffers);
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-        self.note(pieces[0].addr, (pieces.len() as u64, bytes), started_ns, result.is_err());
+        let size = CallSize { accesses: pieces.len() as u64, bytes };
+        self.note(pieces[0].addr, size, started_ns, result.is_err());
         self.report_if_due();
         result
     }
@@ -703,7 +704,7 @@ impl Handle {
     pub(crate) fn note(
         &mut self,
         addr: GAddr,
-        (accesses, bytes): (u64, u64),
+        CallSize { accesses, bytes }: CallSize,
         started_ns: u64,
         failed: bool,
     ) {

@@ -4,11 +4,11 @@
 //! are taken the oldest gives its own to a new one. A connection is one request and one answer.
 //!
 //! In: a listener, and a function that makes a page's text. A server with a poll loop is asked for
-//! a snapshot through a [`Door`], so that a slow or wrong reader costs the loop one snapshot at
-//! most.
+//! a snapshot through [`SnapshotRequests`], so that a slow or wrong reader costs the loop one
+//! snapshot at most.
 //!
-//! Ordering rule: the thread puts its question into the door, then wakes the loop; the loop drains
-//! its wake event, then looks at the door.
+//! Ordering rule: the thread puts its request into the queue, then wakes the loop; the loop drains
+//! its wake event, then looks at the queue.
 //!
 //! Source: DESIGN §4 (bounded, loopback or a secret, no byte is trusted).
 
@@ -61,11 +61,11 @@ impl Page {
 pub type Pages = Box<dyn FnMut(Page) -> std::result::Result<String, String> + Send>;
 
 /// Where a poll loop finds who wants a snapshot.
-pub(crate) struct Door<T> {
+pub(crate) struct SnapshotRequests<T> {
     asks: Receiver<SyncSender<T>>,
 }
 
-impl<T> Door<T> {
+impl<T> SnapshotRequests<T> {
     /// Answers whoever asks. Never blocks.
     pub(crate) fn answer(&self, mut snapshot: impl FnMut() -> T) {
         while let Ok(reply) = self.asks.try_recv() {
@@ -92,12 +92,12 @@ pub(crate) fn start<T: Send + 'static>(
     wake: &WakeEvent,
     text: fn(&T) -> String,
     ready: fn(&T) -> std::result::Result<(), String>,
-) -> Result<(Endpoint, Door<T>)> {
+) -> Result<(Endpoint, SnapshotRequests<T>)> {
     let (ask, asks) = sync_channel(1);
     let wake = wake.try_clone().map_err(|error| io_error("serving metrics", &error))?;
     let snapshot = move || {
         let (reply, answer) = sync_channel(1);
-        // A question that was never answered may be in the door still: nobody waits once more.
+        // A question that was never answered may be in the queue still: nobody waits once more.
         ask.try_send(reply).ok()?;
         wake.notify();
         answer.recv_timeout(Duration::from_millis(METRICS_SNAPSHOT_MS_MAX)).ok()
@@ -111,7 +111,7 @@ pub(crate) fn start<T: Send + 'static>(
         }
     };
     let endpoint = Endpoint::start(place.listen, place.token.clone(), Box::new(pages))?;
-    Ok((endpoint, Door { asks }))
+    Ok((endpoint, SnapshotRequests { asks }))
 }
 
 /// The endpoint and its thread, which ends when this is dropped, within the time of one snapshot.
