@@ -1,4 +1,4 @@
-//! A handle: one thread's door to the pool. The warm path is the client engine inlined; all else
+//! A handle: one thread's way into the pool. The warm path is the client engine inlined; all else
 //! goes through `drive.rs`, which does what an operation says it needs until it is done.
 //!
 //! A handle owns its slot and rings at the own rack's daemon, its connections to other racks and

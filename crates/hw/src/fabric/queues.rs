@@ -39,7 +39,7 @@ struct QueuesState {
 
 #[derive(Default)]
 struct PeerQueue {
-    messages: VecDeque<TargetCommand>,
+    commands: VecDeque<TargetCommand>,
     is_ready: bool,
     close: bool,
 }
@@ -60,10 +60,10 @@ impl TargetQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, QueuesState> {
-        self.state.lock().expect("nobody panics while the queues are locked")
+        self.state.lock().expect("no panic happens under this lock")
     }
 
-    /// Makes the thread look at what was put in.
+    /// Makes the thread look for commands.
     pub(super) fn notify(&self) {
         // SeqCst: pairs with the swap in the thread's loop and the load in the thread's sleep.
         self.has_commands.store(true, Ordering::SeqCst);
@@ -92,10 +92,10 @@ impl TargetQueues {
         let mut state = self.state();
         let queue = state.outgoing.get_mut(&peer).filter(|queue| !queue.close);
         let queue = queue.ok_or(TargetSendError::Down)?;
-        if queue.messages.len() == FABRIC_MESSAGES_MAX {
+        if queue.commands.len() == FABRIC_MESSAGES_MAX {
             return Err(TargetSendError::Busy);
         }
-        queue.messages.push_back(command);
+        queue.commands.push_back(command);
         state.mark_ready(peer);
         drop(state);
         self.notify();
@@ -190,12 +190,12 @@ impl TargetQueues {
         is_congested
     }
 
-    /// The application's next message to a connection.
+    /// The application's next command to a connection.
     pub(super) fn take_command(&self, peer: PeerId) -> Option<TargetCommand> {
-        self.state().outgoing.get_mut(&peer)?.messages.pop_front()
+        self.state().outgoing.get_mut(&peer)?.commands.pop_front()
     }
 
-    /// A connection for which something was put in, and whether it is to be closed.
+    /// A connection that has commands, and whether it is to be closed.
     pub(super) fn take_ready(&self) -> Option<(PeerId, bool)> {
         let mut state = self.state();
         while let Some(peer) = state.ready.pop_front() {

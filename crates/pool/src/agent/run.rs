@@ -97,8 +97,8 @@ impl Agent {
         if let Some(listen) = agent.options.metrics {
             let place = metrics::Place { listen, token: agent.options.metrics_token.clone() };
             let (text, ready) = (metrics::agent_text, metrics::agent_ready);
-            let (endpoint, door) = metrics::start(&place, &agent.stop.wake, text, ready)?;
-            agent.metrics = Some((door, endpoint));
+            let (endpoint, requests) = metrics::start(&place, &agent.stop.wake, text, ready)?;
+            agent.metrics = Some((requests, endpoint));
         }
         Ok(agent)
     }
@@ -156,9 +156,9 @@ impl Agent {
                 warn!("rackpool", "epoll: {error}");
             }
             self.stop.wake.drain();
-            if let Some((door, _)) = &self.metrics {
+            if let Some((requests, _)) = &self.metrics {
                 let rack = self.options.rack;
-                door.answer(|| AgentSnapshot {
+                requests.answer(|| AgentSnapshot {
                     rack,
                     clients: self.clients.count(),
                     has_daemon: self.line.is_some(),

@@ -203,8 +203,8 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
             let place = metrics::Place { listen, token: options.metrics_token.clone() };
             let started =
                 metrics::start(&place, &wake, metrics::master_text, metrics::master_ready);
-            let (thread, door) = started.map_err(MasterError::Metrics)?;
-            Some((door, thread))
+            let (thread, requests) = started.map_err(MasterError::Metrics)?;
+            Some((requests, thread))
         }
     };
     Ok((Serve { master, journal, listener, connections_max, secret, log, metrics }, addr, wake))

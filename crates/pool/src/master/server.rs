@@ -140,7 +140,7 @@ impl Connection {
     }
 }
 
-/// Who asks for the counters; the door is closed before the thread is waited for.
+/// Requests for the counters, and the thread; the requests end before the thread is waited for.
 pub(super) type Metrics = (SnapshotRequests<MasterSnapshot>, Endpoint);
 
 /// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
@@ -271,8 +271,8 @@ impl MasterLoop {
             }
         }
         self.send(now);
-        if let Some((door, _)) = &self.metrics {
-            door.answer(|| (self.master.stats(), self.master.racks()));
+        if let Some((requests, _)) = &self.metrics {
+            requests.answer(|| (self.master.stats(), self.master.racks()));
         }
         if now.saturating_sub(self.swept) >= SWEEP_NS {
             self.swept = now;

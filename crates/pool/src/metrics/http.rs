@@ -60,13 +60,13 @@ impl Page {
 /// Makes a page: its text, or why the answer is no. May block for as long as the server is asked.
 pub type Pages = Box<dyn FnMut(Page) -> std::result::Result<String, String> + Send>;
 
-/// Where a poll loop finds who wants a snapshot.
+/// Requests for a snapshot that a poll loop has to answer.
 pub(crate) struct SnapshotRequests<T> {
     asks: Receiver<SyncSender<T>>,
 }
 
 impl<T> SnapshotRequests<T> {
-    /// Answers whoever asks. Never blocks.
+    /// Answers those that wait. Never blocks.
     pub(crate) fn answer(&self, mut snapshot: impl FnMut() -> T) {
         while let Ok(reply) = self.asks.try_recv() {
             // Who has given up waiting does not hear it.

@@ -5,18 +5,20 @@
 //! ```text
 //!  member (one thread)   post, connect, close  -->  +-- the endpoint, under a lock ---+
 //!  member                take its inbox        <--  | channels, work under way, tcp   |
-//!  member  ... whoever waits and gets the lock drives it, and fills the inboxes of all
+//!  member  ... a thread that waits and gets the lock drives it, and fills the inboxes of all
 //! ```
 //!
-//! The hand-off:
-//! - Who posts takes the lock for the posting. Whoever waits looks for his own news, and if the
-//!   lock is free drives the endpoint for all; if it is not, somebody else does that now.
-//! - Who has waited for long sleeps. One of the sleepers, the *watcher*, sleeps on the sockets,
-//!   the others until they are notified. News wake whose they are, whoever found them.
-//! - Who leaves a wait while nobody has the watch wakes one sleeper, who takes it.
-//! - So nobody counts on a thread that is not in a call. A thread that is stopped, or panics, with
-//!   the watch but without the lock delays sleepers by 20 ms at most: then they look themselves.
-//!   The lock is held for calls that do not block.
+//! Leader/follower:
+//! - A thread that posts takes the lock for the posting. A thread that waits looks into its own
+//!   inbox, and if the lock is free drives the endpoint for all; if it is not, another thread does
+//!   that now.
+//! - A thread that has waited for long sleeps. One of the sleepers, the *leader*, sleeps on the
+//!   sockets, the others until they are notified. An event wakes its member, whichever thread
+//!   found it.
+//! - A thread that leaves a wait while there is no leader wakes one sleeper, which becomes it.
+//! - So no thread depends on one that is not in a call. A leader that is stopped, or panics,
+//!   without the lock delays sleepers by 20 ms at most: then they look themselves. The lock is held
+//!   for calls that do not block.
 //!
 //! Data go from the socket into the memory of the member that asked for them, by whichever thread
 //! receives them, and out of it as well: no copy more than with connections of one's own. Until
@@ -43,7 +45,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// How long a sleeper relies on the watcher.
+/// How long a sleeper relies on the leader.
 const LOOK_NS: Nanos = 20_000_000;
 /// Work requests under way on one connection: those of as many members as a rack has slots, and a
 /// last message of each.
@@ -185,8 +187,8 @@ impl MemberEndpoint {
         }
     }
 
-    /// Takes what others found, or drives the endpoint if nobody else does; how many events.
-    /// Before a wait ends the watch is handed over, and a wait that `is_last` does so in any case.
+    /// Takes what others found, or drives the endpoint if no other thread does; how many events.
+    /// Before a wait ends the lead is passed on, and a wait that `is_last` does so in any case.
     fn look(&mut self, now: Nanos, is_last: bool, events: &mut Vec<FabricEvent>) -> usize {
         // Acquire: pairs with the Release in `state.rs::tell`.
         let has_news = self.notifier.news.load(Ordering::Acquire);
@@ -199,7 +201,7 @@ impl MemberEndpoint {
             state.drive(now);
         }
         if is_last || state.has_news(self.member) {
-            state.hand_over();
+            state.pass_lead();
         }
         let news = state.take(self.member, events);
         drop(state);
@@ -215,20 +217,20 @@ impl MemberEndpoint {
         news.events
     }
 
-    /// Sleeps until there are news, the watch is handed over, or the time is over.
+    /// Sleeps until there are news, the lead is passed on, or the time is over.
     fn sleep(&mut self, now: Nanos, deadline: Nanos) {
         let mut state = self.shared.lock();
         state.drive(now);
         if state.has_news(self.member) {
             return;
         }
-        let watches = state.watcher.is_none();
-        if watches {
-            state.watcher = Some(self.member);
+        let leads = state.leader.is_none();
+        if leads {
+            state.leader = Some(self.member);
             state.endpoint.prepare_sleep();
         }
         state.member(self.member).wait_state =
-            if watches { WaitState::Watching } else { WaitState::Following };
+            if leads { WaitState::Leading } else { WaitState::Following };
         drop(state);
         let fds = [self.notifier.wake.as_fd(), self.shared.sockets.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -236,9 +238,9 @@ impl MemberEndpoint {
         let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
         let timeout = Timespec { tv_sec, tv_nsec };
         // An interrupted sleep is a short one.
-        let _ = rustix::event::poll(&mut fds[..1 + usize::from(watches)], Some(&timeout));
+        let _ = rustix::event::poll(&mut fds[..1 + usize::from(leads)], Some(&timeout));
         let mut state = self.shared.lock();
-        state.watcher.take_if(|watcher| *watcher == self.member);
+        state.leader.take_if(|leader| *leader == self.member);
         state.member(self.member).wait_state = WaitState::Awake;
         if !fds[0].revents().is_empty() {
             self.notifier.wake.drain();
@@ -333,10 +335,10 @@ impl BufferOwner for MemberEndpoint {
 
 impl Drop for MemberEndpoint {
     fn drop(&mut self) {
-        // If the lock is poisoned, nobody gets it any more, nor at the buffers.
+        // If the lock is poisoned, no thread gets it any more, nor at the buffers.
         if let Ok(mut state) = self.shared.state.lock() {
             state.leave(self.member, monotonic_ns());
-            state.hand_over();
+            state.pass_lead();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What the threads of a client share, under one lock: the endpoint, its connections, whose the
-//! channels in them are, whose each work request under way is, and who sleeps.
+//! What the threads of a client share, under one lock: the endpoint, its connections, the member of
+//! each channel in them and of each work request under way, and which members sleep.
 //!
-//! In: what members post, connect, close and take back. Out: events in the inboxes of members, who
-//! are woken. Called by the members' endpoints with the lock held; nothing here waits.
+//! In: what members post, connect, close and take back. Out: events in the inboxes of members,
+//! which are woken. Called by the members' endpoints with the lock held; nothing here waits.
 //!
 //! Ownership rule: a work request names memory of its member only while it is in `works` with
 //! `count` above 0. Before that memory goes, its member cancels it here.
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// requests under way have answers.
 const MESSAGES_MAX: usize = 8 * FABRIC_OUTSTANDING_MAX as usize;
 
-/// What others say to a member.
+/// How other threads reach a member.
 pub(super) struct MemberNotifier {
     /// Its inbox is not empty.
     pub(super) news: AtomicBool,
@@ -38,8 +38,8 @@ pub(super) struct MemberNotifier {
 pub(super) enum WaitState {
     /// It runs, or was notified.
     Awake,
-    /// It sleeps on the sockets: the watch.
-    Watching,
+    /// It sleeps on the sockets.
+    Leading,
     /// It sleeps until it is notified.
     Following,
     /// Its application sleeps on its descriptor, which looks at the sockets as well.
@@ -115,7 +115,7 @@ pub(super) struct State {
     works: Vec<Option<SharedWork>>,
     works_free: Vec<u32>,
     numbers: u32,
-    pub(super) watcher: Option<usize>,
+    pub(super) leader: Option<usize>,
     events: Vec<FabricEvent>,
 }
 
@@ -136,7 +136,7 @@ impl State {
             works: Vec::new(),
             works_free: Vec::new(),
             numbers: 0,
-            watcher: None,
+            leader: None,
             events: Vec::new(),
         }
     }
@@ -184,7 +184,7 @@ impl State {
                     connection,
                     SharedConnection { addr, is_up: false, channels: BTreeMap::new() },
                 );
-                // Who sleeps has to learn that it is up.
+                // The leader has to learn that it is up.
                 self.endpoint.prepare_sleep();
                 connection
             }
@@ -233,7 +233,7 @@ impl State {
         (lent, result)
     }
 
-    /// Sends what was appended; who sleeps learns of room for the rest.
+    /// Sends what was appended; the leader learns of room for the rest.
     fn ring(&mut self, connection: PeerId, gathers: bool) {
         self.endpoint.flush(connection, gathers);
         if self.endpoint.wants_out(connection) {
@@ -351,7 +351,7 @@ impl State {
     }
 
     /// Whether a work request under way names bytes of `piece`; those that only send them do not
-    /// count for who `reads`.
+    /// count if `reads`.
     pub(super) fn is_under_way(&self, member: usize, piece: &Sge, reads: bool) -> bool {
         let overlaps = |of: &Sge| {
             let end = |piece: &Sge| piece.offset + piece.bytes;
@@ -472,7 +472,7 @@ impl State {
     }
 
     fn on_message(&mut self, connection: PeerId, message: Vec<u8>) {
-        // What is no message, or for a channel that has ended, concerns nobody.
+        // What is no message, or for a channel that has ended, is dropped.
         let Ok((number, _)) = wire::channel_of(&message) else { return };
         let channels = self.connections.get(&connection).map(|connection| &connection.channels);
         let found = channels.and_then(|channels| channels.get(&number)).copied();
@@ -484,7 +484,7 @@ impl State {
             if inbox.messages <= MESSAGES_MAX {
                 return self.tell(member, FabricEvent::Received { peer, message });
             }
-            // Nobody is answered that much: whoever sends it keeps to no protocol.
+            // No member is answered that much: the sender keeps to no protocol.
             return self.endpoint.close(connection);
         }
         let channel = self.member(member).channels.get_mut(peer).copied();
@@ -532,9 +532,9 @@ impl State {
         !self.member(member).inbox.is_empty()
     }
 
-    /// A thread leaves its call: if nobody has the watch, the next one who sleeps gets it.
-    pub(super) fn hand_over(&mut self) {
-        if self.watcher.is_some() {
+    /// A thread leaves its call: if there is no leader, the next member that sleeps becomes it.
+    pub(super) fn pass_lead(&mut self) {
+        if self.leader.is_some() {
             return;
         }
         let mut members = self.members.iter_mut().flatten();
