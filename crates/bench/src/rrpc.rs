@@ -17,7 +17,7 @@ use rackpool_core::addr::Generation;
 use rackpool_core::rrpc::{INLINE_BYTES_MAX, LinkProbe, THRESHOLD_PAPER_BYTES, threshold};
 use rackpool_core::seam::WorkStatus;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
 use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -333,7 +333,7 @@ fn window(
 
 /// A bare endpoint that reads the same memory one-sided.
 struct Raw {
-    endpoint: Endpoint,
+    endpoint: TcpEndpoint,
     peer: PeerId,
     buf: BufId,
     at: RemoteAddr,
@@ -350,7 +350,7 @@ impl Raw {
         let place = handle.explain(addr)?;
         let offset = u64::from(place.frame) * handle.page_bytes() + place.offset_bytes;
         let at = RemoteAddr { offset, key: Generation(place.generation) };
-        let mut endpoint = Endpoint::new(EndpointOptions::default()).map_err(fabric)?;
+        let mut endpoint = TcpEndpoint::new(TcpEndpointOptions::default()).map_err(fabric)?;
         let peer = endpoint.connect(target, monotonic_ns()).map_err(fabric)?;
         let buf = endpoint.register(vec![0; SIZES[SIZES.len() - 1]]).map_err(fabric)?;
         let mut raw = Self { endpoint, peer, buf, at, events: Vec::new() };

@@ -2,7 +2,7 @@
 //! and which connection gives way where there are too many. Used by whatever accepts connections of
 //! TCP: the master, the fabrics' targets, the cache.
 //!
-//! The acceptor asks for a [`Place`]; it comes back when the connection is dropped.
+//! The acceptor asks for a [`ConnectionPermit`]; it comes back when the connection is dropped.
 
 use rustix::fd::AsFd;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -24,7 +24,7 @@ impl Addresses {
     }
 
     /// A place for one more connection of this address, unless it has `most`.
-    pub fn take(self: &Arc<Self>, ip: IpAddr, most: usize) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, ip: IpAddr, most: usize) -> Option<ConnectionPermit> {
         let ip = network(ip);
         let mut counts = self.counts();
         let count = counts.entry(ip).or_default();
@@ -32,7 +32,7 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(Place { addresses: Arc::clone(self), ip })
+        Some(ConnectionPermit { addresses: Arc::clone(self), ip })
     }
 }
 
@@ -54,12 +54,12 @@ pub fn network(ip: IpAddr) -> IpAddr {
 
 /// The place of one connection.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPermit {
     addresses: Arc<Addresses>,
     ip: IpAddr,
 }
 
-impl Place {
+impl ConnectionPermit {
     pub fn count(&self) -> usize {
         self.addresses.count(self.ip)
     }
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut counts = self.addresses.counts();
         if let Some(count) = counts.get_mut(&self.ip) {

@@ -99,9 +99,12 @@ mod tests {
         register().unwrap();
         // Separate lines, as cells and table words are.
         #[repr(align(64))]
-        struct Line(AtomicU64);
-        let (cell, table, frame) =
-            (Line(AtomicU64::new(0)), Line(AtomicU64::new(1)), Line(AtomicU64::new(1)));
+        struct CacheLine(AtomicU64);
+        let (cell, table, frame) = (
+            CacheLine(AtomicU64::new(0)),
+            CacheLine(AtomicU64::new(1)),
+            CacheLine(AtomicU64::new(1)),
+        );
         let (stop, hits) = (AtomicBool::new(false), AtomicU64::new(0));
         let start = std::time::Instant::now();
         std::thread::scope(|scope| {

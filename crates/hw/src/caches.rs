@@ -23,9 +23,9 @@ pub fn is_supported() -> bool {
 pub fn instruction() -> Option<&'static str> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return Some(match kind() {
-        Kind::WriteBack => "clwb",
-        Kind::Optimized => "clflushopt",
-        Kind::Plain => "clflush",
+        FlushInstruction::WriteBack => "clwb",
+        FlushInstruction::Optimized => "clflushopt",
+        FlushInstruction::Plain => "clflush",
     });
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     is_supported().then_some("dc cvac")
@@ -41,11 +41,17 @@ pub unsafe fn write_back(from: *const u8, bytes: usize) {
     for line in lines(from, bytes, LINE_BYTES) {
         match kind {
             // SAFETY: the line is the caller's; the processor has the instruction.
-            Kind::WriteBack => unsafe { asm!("clwb [{}]", in(reg) line, options(nostack)) },
+            FlushInstruction::WriteBack => unsafe {
+                asm!("clwb [{}]", in(reg) line, options(nostack))
+            },
             // SAFETY: as above.
-            Kind::Optimized => unsafe { asm!("clflushopt [{}]", in(reg) line, options(nostack)) },
+            FlushInstruction::Optimized => unsafe {
+                asm!("clflushopt [{}]", in(reg) line, options(nostack))
+            },
             // SAFETY: as above; part of SSE2.
-            Kind::Plain => unsafe { asm!("clflush [{}]", in(reg) line, options(nostack)) },
+            FlushInstruction::Plain => unsafe {
+                asm!("clflush [{}]", in(reg) line, options(nostack))
+            },
         }
     }
     wait();
@@ -57,7 +63,7 @@ pub unsafe fn write_back(from: *const u8, bytes: usize) {
 /// The range is mapped.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub unsafe fn drop_lines(from: *const u8, bytes: usize) {
-    let is_plain = kind() == Kind::Plain;
+    let is_plain = kind() == FlushInstruction::Plain;
     for line in lines(from, bytes, LINE_BYTES) {
         if is_plain {
             // SAFETY: the line is the caller's; part of SSE2.
@@ -82,21 +88,21 @@ fn lines(from: *const u8, bytes: usize, line_bytes: usize) -> impl Iterator<Item
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FlushInstruction {
     Plain,
     Optimized,
     WriteBack,
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-fn kind() -> Kind {
-    static KIND: std::sync::OnceLock<Kind> = std::sync::OnceLock::new();
+fn kind() -> FlushInstruction {
+    static KIND: std::sync::OnceLock<FlushInstruction> = std::sync::OnceLock::new();
     *KIND.get_or_init(|| {
         let features = std::arch::x86_64::__cpuid_count(7, 0).ebx;
         match (features >> 24 & 1, features >> 23 & 1) {
-            (1, 1) => Kind::WriteBack,
-            (_, 1) => Kind::Optimized,
-            _ => Kind::Plain,
+            (1, 1) => FlushInstruction::WriteBack,
+            (_, 1) => FlushInstruction::Optimized,
+            _ => FlushInstruction::Plain,
         }
     })
 }

@@ -86,7 +86,7 @@ pub enum Progress {
 
 /// What became of bytes of the peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct HandshakeStep {
     /// Bytes that are done with: 0 or those of one message.
     pub consumed: usize,
     /// To be sent, also if it failed.
@@ -96,7 +96,7 @@ pub struct Step {
 }
 
 /// What this end has of Noise.
-enum Stage {
+enum NoiseState {
     /// The other end's greeting is waited for.
     Greeting(Box<HandshakeState>),
     /// The other end's proof is waited for.
@@ -111,7 +111,7 @@ enum Stage {
 pub struct Handshake {
     secret: Option<Secret>,
     role: Role,
-    stage: Stage,
+    stage: NoiseState,
 }
 
 impl Handshake {
@@ -122,46 +122,46 @@ impl Handshake {
         let mut body = [0; BODY_BYTES];
         with_psk(&mut noise, secret, |noise| noise.write_message(&[], &mut body))
             .map_err(io::Error::other)?;
-        let first = message(Kind::Greeting { encrypts: secret.encrypts() }, &body);
+        let first = message(MessageKind::Greeting { encrypts: secret.encrypts() }, &body);
         let (secret, role) = (Some(secret.clone()), Role::Initiator);
-        Ok((Self { secret, role, stage: Stage::Greeting(noise) }, first))
+        Ok((Self { secret, role, stage: NoiseState::Greeting(noise) }, first))
     }
 
     /// The end that was called. Errors: none that are known, because it draws its random numbers
     /// when it answers.
     pub fn accept(secret: Option<&Secret>, purpose: Purpose) -> io::Result<Self> {
         let noise = secret.map(|secret| noise_of(secret, purpose, Role::Target)).transpose();
-        let stage = noise.map_err(io::Error::other)?.map_or(Stage::Over, Stage::Greeting);
+        let stage = noise.map_err(io::Error::other)?.map_or(NoiseState::Over, NoiseState::Greeting);
         Ok(Self { secret: secret.cloned(), role: Role::Target, stage })
     }
 
     /// What encrypts the rest of the connection, once it is `Done`; `None` if it is not to be.
     pub fn into_records(self) -> Option<RecordLayer> {
         match self.stage {
-            Stage::Done(noise) if self.encrypts() => Some(RecordLayer::new(noise)),
+            NoiseState::Done(noise) if self.encrypts() => Some(RecordLayer::new(noise)),
             _ => None,
         }
     }
 
     /// Looks at the bytes that came and were not consumed; to be called again as long as it
     /// consumes some. Without a secret, whatever is not a greeting is `Done` with nothing consumed.
-    pub fn advance(&mut self, input: &[u8]) -> Step {
+    pub fn advance(&mut self, input: &[u8]) -> HandshakeStep {
         let (kind, body) = match parse(input) {
-            Parsed::Partial => return Step::pending(0, None),
+            Parsed::Partial => return HandshakeStep::pending(0, None),
             Parsed::Message(kind, body) => (kind, body),
             Parsed::OtherVersion => return self.refuse(0, Distrust::OtherVersion),
             Parsed::Strange => return self.on_strange(),
         };
-        match (std::mem::replace(&mut self.stage, Stage::Over), kind) {
-            (_, Kind::Refusal) if self.role == Role::Initiator => {
+        match (std::mem::replace(&mut self.stage, NoiseState::Over), kind) {
+            (_, MessageKind::Refusal) if self.role == Role::Initiator => {
                 let known = REASONS.iter().find(|(code, _)| reason_body(*code) == body);
-                Step::failed(known.map_or(Failure::Strange, |(_, failure)| *failure))
+                HandshakeStep::failed(known.map_or(Failure::Strange, |(_, failure)| *failure))
             }
-            (Stage::Greeting(noise), Kind::Greeting { encrypts }) => {
+            (NoiseState::Greeting(noise), MessageKind::Greeting { encrypts }) => {
                 self.on_greeting(noise, encrypts, &body)
             }
-            (Stage::Proof(noise), Kind::Proof) => self.on_proof(noise, &body),
-            (_, Kind::Greeting { .. }) if self.secret.is_none() => {
+            (NoiseState::Proof(noise), MessageKind::Proof) => self.on_proof(noise, &body),
+            (_, MessageKind::Greeting { .. }) if self.secret.is_none() => {
                 self.refuse(MESSAGE_BYTES, Distrust::TargetHasNone)
             }
             (stage, _) => {
@@ -175,7 +175,12 @@ impl Handshake {
         self.secret.as_ref().is_some_and(Secret::encrypts)
     }
 
-    fn on_greeting(&mut self, noise: Box<HandshakeState>, encrypts: bool, body: &Body) -> Step {
+    fn on_greeting(
+        &mut self,
+        noise: Box<HandshakeState>,
+        encrypts: bool,
+        body: &Body,
+    ) -> HandshakeStep {
         if encrypts != self.encrypts() {
             let is_target_in_clear = encrypts == (self.role == Role::Target);
             return self.refuse(
@@ -191,15 +196,15 @@ impl Handshake {
         let Ok((noise, reply)) = agree(noise, secret, self.role, body) else {
             return self.refuse(MESSAGE_BYTES, Distrust::OtherSecret);
         };
-        self.stage = Stage::Proof(noise);
+        self.stage = NoiseState::Proof(noise);
         let kind = match self.role {
-            Role::Initiator => Kind::Proof,
-            Role::Target => Kind::Greeting { encrypts },
+            Role::Initiator => MessageKind::Proof,
+            Role::Target => MessageKind::Greeting { encrypts },
         };
-        Step::pending(MESSAGE_BYTES, Some(message(kind, &reply)))
+        HandshakeStep::pending(MESSAGE_BYTES, Some(message(kind, &reply)))
     }
 
-    fn on_proof(&mut self, mut noise: Box<TransportState>, body: &Body) -> Step {
+    fn on_proof(&mut self, mut noise: Box<TransportState>, body: &Body) -> HandshakeStep {
         let Ok(()) = noise.read_message(body, &mut [0; BODY_BYTES]).map(drop) else {
             return self.refuse(MESSAGE_BYTES, Distrust::OtherSecret);
         };
@@ -207,33 +212,33 @@ impl Handshake {
             let mut proof = [0; BODY_BYTES];
             let written = noise.write_message(&[0; PROOF_BYTES], &mut proof);
             assert_eq!(written, Ok(BODY_BYTES), "a proof fits");
-            message(Kind::Proof, &proof)
+            message(MessageKind::Proof, &proof)
         });
-        self.stage = Stage::Done(noise);
-        Step { consumed: MESSAGE_BYTES, reply, progress: Progress::Done }
+        self.stage = NoiseState::Done(noise);
+        HandshakeStep { consumed: MESSAGE_BYTES, reply, progress: Progress::Done }
     }
 
     /// The bytes are not what was waited for.
-    fn on_strange(&self) -> Step {
+    fn on_strange(&self) -> HandshakeStep {
         match (self.role, &self.stage, &self.secret) {
-            (Role::Target, Stage::Over, None) => {
-                Step { consumed: 0, reply: None, progress: Progress::Done }
+            (Role::Target, NoiseState::Over, None) => {
+                HandshakeStep { consumed: 0, reply: None, progress: Progress::Done }
             }
-            (Role::Target, Stage::Greeting(_), _) => {
-                Step::failed(Distrust::InitiatorHasNone.into())
+            (Role::Target, NoiseState::Greeting(_), _) => {
+                HandshakeStep::failed(Distrust::InitiatorHasNone.into())
             }
-            _ => Step::failed(Failure::Strange),
+            _ => HandshakeStep::failed(Failure::Strange),
         }
     }
 
     /// Ends it; a target answers why.
-    fn refuse(&self, consumed: usize, why: Distrust) -> Step {
+    fn refuse(&self, consumed: usize, why: Distrust) -> HandshakeStep {
         let reply = (self.role == Role::Target).then(|| refusal(why.into()));
-        Step { consumed, reply, progress: Progress::Failed(why.into()) }
+        HandshakeStep { consumed, reply, progress: Progress::Failed(why.into()) }
     }
 }
 
-impl Step {
+impl HandshakeStep {
     fn pending(consumed: usize, reply: Option<Message>) -> Self {
         Self { consumed, reply, progress: Progress::Pending }
     }
@@ -304,7 +309,7 @@ pub fn busy() -> Message {
 
 fn refusal(why: Failure) -> Message {
     let code = REASONS.iter().find(|(_, failure)| *failure == why).map_or(0, |(code, _)| *code);
-    message(Kind::Refusal, &reason_body(code))
+    message(MessageKind::Refusal, &reason_body(code))
 }
 
 fn reason_body(code: u8) -> Body {
@@ -314,21 +319,21 @@ fn reason_body(code: u8) -> Body {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MessageKind {
     Greeting { encrypts: bool },
     Proof,
     Refusal,
 }
 
 /// What each message begins with; the version follows.
-const WORDS: [(&[u8; WORD_BYTES - 1], Kind); 4] = [
-    (b"rackaut", Kind::Greeting { encrypts: false }),
-    (b"rackenc", Kind::Greeting { encrypts: true }),
-    (b"rackprf", Kind::Proof),
-    (b"rackref", Kind::Refusal),
+const WORDS: [(&[u8; WORD_BYTES - 1], MessageKind); 4] = [
+    (b"rackaut", MessageKind::Greeting { encrypts: false }),
+    (b"rackenc", MessageKind::Greeting { encrypts: true }),
+    (b"rackprf", MessageKind::Proof),
+    (b"rackref", MessageKind::Refusal),
 ];
 
-fn message(kind: Kind, body: &Body) -> Message {
+fn message(kind: MessageKind, body: &Body) -> Message {
     let (word, _) = WORDS.iter().find(|(_, other)| *other == kind).expect("each has a word");
     let mut message = [VERSION; MESSAGE_BYTES];
     message[..WORD_BYTES - 1].copy_from_slice(&word[..]);
@@ -339,7 +344,7 @@ fn message(kind: Kind, body: &Body) -> Message {
 enum Parsed {
     /// It can still become a message.
     Partial,
-    Message(Kind, Body),
+    Message(MessageKind, Body),
     OtherVersion,
     Strange,
 }

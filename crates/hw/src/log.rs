@@ -4,7 +4,7 @@
 //! Standard error belongs to another process: a pipe that is not read any more, a disk that is
 //! full, a terminal that is gone. So no caller writes to it. Lines flow into a bounded queue, and a
 //! thread of its own writes them, one call a line; only that thread ever waits. What has no room,
-//! or cannot be written, is dropped and counted ([`counts`]). Each place that logs is a [`Kind`]
+//! or cannot be written, is dropped and counted ([`counts`]). Each place that logs is a [`LogSite`]
 //! with a token bucket, so that no peer makes a log grow without bound; the next line of a kind
 //! says how many were held back.
 //!
@@ -46,14 +46,14 @@ pub enum Level {
 /// One kind of line: one place in the code. Made by the macros [`crate::info!`], [`crate::warn!`]
 /// and [`crate::tell!`].
 #[derive(Debug)]
-pub struct Kind {
+pub struct LogSite {
     level: Level,
     /// Token bucket: when the next line would be free if lines came evenly, ns.
     due_ns: AtomicU64,
     held_back: AtomicU64,
 }
 
-impl Kind {
+impl LogSite {
     /// A kind of which nothing was said yet.
     pub const fn new(level: Level) -> Self {
         Self { level, due_ns: AtomicU64::new(0), held_back: AtomicU64::new(0) }
@@ -83,14 +83,14 @@ impl Kind {
     }
 }
 
-/// Where a part of rackpool reports something, for an owner that does not use the log.
-pub type Sink = dyn Fn(&'static Kind, fmt::Arguments<'_>) + Send + Sync;
+/// Where a part of rackpool says something, if its owner wants to hear it otherwise.
+pub type Sink = dyn Fn(&'static LogSite, fmt::Arguments<'_>) + Send + Sync;
 
 /// Logs what a person wants to know: `info!(source, "format", …)`.
 #[macro_export]
 macro_rules! info {
     ($source:expr, $($what:tt)+) => {{
-        static KIND: $crate::log::Kind = $crate::log::Kind::new($crate::log::Level::Info);
+        static KIND: $crate::log::LogSite = $crate::log::LogSite::new($crate::log::Level::Info);
         KIND.say(&$source, format_args!($($what)+));
     }};
 }
@@ -99,7 +99,7 @@ macro_rules! info {
 #[macro_export]
 macro_rules! warn {
     ($source:expr, $($what:tt)+) => {{
-        static KIND: $crate::log::Kind = $crate::log::Kind::new($crate::log::Level::Warn);
+        static KIND: $crate::log::LogSite = $crate::log::LogSite::new($crate::log::Level::Warn);
         KIND.say(&$source, format_args!($($what)+));
     }};
 }
@@ -108,7 +108,7 @@ macro_rules! warn {
 #[macro_export]
 macro_rules! tell {
     ($sink:expr, $level:ident, $($what:tt)+) => {{
-        static KIND: $crate::log::Kind = $crate::log::Kind::new($crate::log::Level::$level);
+        static KIND: $crate::log::LogSite = $crate::log::LogSite::new($crate::log::Level::$level);
         ($sink)(&KIND, format_args!($($what)+));
     }};
 }
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_kind_has_a_burst_and_then_a_line_a_second() {
-        let kind = Kind::new(Level::Warn);
+        let kind = LogSite::new(Level::Warn);
         let start = 5_000 * REFILL_NS;
         let admitted = |at: u64, tries: u64| (0..tries).filter(|_| kind.admits(at)).count() as u64;
         assert_eq!(admitted(start, 1000), BURST_LINES);

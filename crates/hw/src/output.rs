@@ -20,10 +20,10 @@ const LINKS_MAX: usize = 40;
 const PROC_MAGIC: u64 = 0x9fa0;
 
 #[derive(Debug)]
-pub struct OutputFile(Target);
+pub struct OutputFile(OutputTarget);
 
 #[derive(Debug)]
-enum Target {
+enum OutputTarget {
     Stdout,
     /// Opened when it is written, since that waits for a reader.
     Pipe(PathBuf),
@@ -43,7 +43,7 @@ impl OutputFile {
     /// The system's; `IsADirectory`.
     pub fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self(Target::Stdout));
+            return Ok(Self(OutputTarget::Stdout));
         }
         let about = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -57,21 +57,21 @@ impl OutputFile {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let target = match (about, real_path(path)?) {
-            (Some(about), None) if is_stdout(&about) => Target::Stdout,
+            (Some(about), None) if is_stdout(&about) => OutputTarget::Stdout,
             (Some(about), _) if about.file_type().is_fifo() => {
                 rustix::fs::access(path, Access::WRITE_OK)?;
-                Target::Pipe(path.to_owned())
+                OutputTarget::Pipe(path.to_owned())
             }
             (Some(about), Some(to)) if about.is_file() => replace(about, to)?,
             (Some(about), _) => {
                 let mut how = OpenOptions::new();
                 // A file behind a descriptor: what others have written there stays.
                 how.append(about.is_file()).write(true).custom_flags(libc::O_NOCTTY);
-                Target::Device(how.open(path)?)
+                OutputTarget::Device(how.open(path)?)
             }
             (None, Some(to)) => {
                 let part = TemporaryFile::new(parent_of(&to), Mode::from_raw_mode(0o666))?;
-                Target::Replaced { part, to }
+                OutputTarget::Replaced { part, to }
             }
             (None, None) => return Err(io::ErrorKind::NotFound.into()),
         };
@@ -81,7 +81,7 @@ impl OutputFile {
     /// Whether it is the process's standard output.
     #[must_use]
     pub fn is_stdout(&self) -> bool {
-        matches!(self.0, Target::Stdout)
+        matches!(self.0, OutputTarget::Stdout)
     }
 
     /// Where to write. Waits for the reader of a named pipe. Called once.
@@ -90,14 +90,14 @@ impl OutputFile {
     /// The system's.
     pub fn writer(&mut self) -> io::Result<Box<dyn Write + Send>> {
         let file = match &self.0 {
-            Target::Stdout => return Ok(Box::new(io::stdout())),
-            Target::Pipe(path) => OpenOptions::new().write(true).open(path)?,
-            Target::Device(file) => file.try_clone()?,
-            Target::InPlace(file) => {
+            OutputTarget::Stdout => return Ok(Box::new(io::stdout())),
+            OutputTarget::Pipe(path) => OpenOptions::new().write(true).open(path)?,
+            OutputTarget::Device(file) => file.try_clone()?,
+            OutputTarget::InPlace(file) => {
                 file.set_len(0)?;
                 file.try_clone()?
             }
-            Target::Replaced { part, .. } => part.file.try_clone()?,
+            OutputTarget::Replaced { part, .. } => part.file.try_clone()?,
         };
         Ok(Box::new(file))
     }
@@ -108,10 +108,10 @@ impl OutputFile {
     /// The system's.
     pub fn commit(self) -> io::Result<()> {
         match self.0 {
-            Target::Stdout => io::stdout().flush(),
-            Target::Pipe(_) | Target::Device(_) => Ok(()),
-            Target::InPlace(file) => file.sync_all(),
-            Target::Replaced { part, to } => {
+            OutputTarget::Stdout => io::stdout().flush(),
+            OutputTarget::Pipe(_) | OutputTarget::Device(_) => Ok(()),
+            OutputTarget::InPlace(file) => file.sync_all(),
+            OutputTarget::Replaced { part, to } => {
                 part.file.sync_all()?;
                 part.publish(&to)
             }
@@ -140,9 +140,9 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A regular file that is there will be replaced, or written in place if that cannot be.
-fn replace(about: Metadata, to: PathBuf) -> io::Result<Target> {
+fn replace(about: Metadata, to: PathBuf) -> io::Result<OutputTarget> {
     rustix::fs::access(&to, Access::WRITE_OK)?;
-    let in_place = |to: &Path| Ok(Target::InPlace(OpenOptions::new().write(true).open(to)?));
+    let in_place = |to: &Path| Ok(OutputTarget::InPlace(OpenOptions::new().write(true).open(to)?));
     if is_mount_point(&about, &to) {
         return in_place(&to);
     }
@@ -156,7 +156,7 @@ fn replace(about: Metadata, to: PathBuf) -> io::Result<Target> {
         let _ = std::os::unix::fs::fchown(&part.file, Some(about.uid()), Some(about.gid()));
     }
     rustix::fs::fchmod(&part.file, Mode::from_raw_mode(about.mode() & 0o777))?;
-    Ok(Target::Replaced { part, to })
+    Ok(OutputTarget::Replaced { part, to })
 }
 
 /// Whether the file is mounted by itself, as containers do: nothing can be renamed over it.

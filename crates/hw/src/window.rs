@@ -27,9 +27,9 @@ mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]
-pub use modelled::Window;
+pub use modelled::ModelWindow as Window;
 #[cfg(not(any(loom, shuttle)))]
-pub use process::{Bare, Wide, take_file};
+pub use process::{Bare, Wide, WordPattern, take_file};
 
 #[cfg(doc)]
 use rackpool_core::seam::Mem;

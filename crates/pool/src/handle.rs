@@ -1,4 +1,4 @@
-//! A handle: one thread's access to the pool. The warm path is the client engine inlined; all else
+//! A handle: one thread's way into the pool. The warm path is the client engine inlined; all else
 //! goes through `drive.rs`, which does what an operation says it needs until it is done.
 //!
 //! A handle owns its slot and rings at the own rack's daemon, its connections to other racks and
@@ -7,7 +7,7 @@
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts, drive};
 use crate::links::{Links, Shared};
-use crate::paths::{Call, Path, PathStats};
+use crate::paths::{Call, CallSize, Path, PathStats};
 use crate::pin::{Pin, pin};
 use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
@@ -445,7 +445,7 @@ impl Handle {
         let started_ns = clock::now_ns();
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
         let result = self.run(&mut op);
-        self.note(addr, (1, 8), started_ns, result.is_err());
+        self.note(addr, CallSize { accesses: 1, bytes: 8 }, started_ns, result.is_err());
         self.report_if_due();
         result
     }
@@ -695,7 +695,8 @@ impl Handle {
         let started_ns = clock::now_ns();
         let result = self.transfer_uncounted(access, pieces, buffers);
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-        self.note(pieces[0].addr, (pieces.len() as u64, bytes), started_ns, result.is_err());
+        let size = CallSize { accesses: pieces.len() as u64, bytes };
+        self.note(pieces[0].addr, size, started_ns, result.is_err());
         self.report_if_due();
         result
     }
@@ -704,7 +705,7 @@ impl Handle {
     pub(crate) fn note(
         &mut self,
         addr: GAddr,
-        (accesses, bytes): (u64, u64),
+        CallSize { accesses, bytes }: CallSize,
         started_ns: u64,
         failed: bool,
     ) {

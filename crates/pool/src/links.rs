@@ -20,7 +20,7 @@ use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result, SessionId};
-use rackpool_hw::fabric::shared::{self, Hub};
+use rackpool_hw::fabric::shared::{self, SharedEndpoint};
 use rackpool_hw::fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
 use rackpool_hw::window::Window;
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Boot identity of this host.
     pub host: String,
     /// The fabric connections, if the handles share them.
-    pub hub: Option<Arc<Hub>>,
+    pub shared_endpoint: Option<Arc<SharedEndpoint>>,
 }
 
 impl Shared {
@@ -42,15 +42,15 @@ impl Shared {
         let host = options.host.clone().map_or_else(rackpool_hw::process::boot_id, Ok);
         let host =
             host.map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
-        let hub = match (options.connections, options.fabric) {
+        let shared_endpoint = match (options.connections, options.fabric) {
             (Connections::Own, _) | (_, FabricChoice::Proxied) => None,
             (Connections::Shared, FabricChoice::Verbs) => return Err(shared_verbs()),
             (Connections::Shared, _) => {
                 let options = fabric_options(&options, Over::Tcp);
-                Some(Hub::new(options.into()).map_err(fabric_error)?)
+                Some(SharedEndpoint::new(options.into()).map_err(fabric_error)?)
             }
         };
-        Ok(Self { options, host, hub })
+        Ok(Self { options, host, shared_endpoint })
     }
 }
 
@@ -158,16 +158,20 @@ impl Links {
     /// The fabric endpoint of a handle with an own rack that offers `own`.
     fn endpoint(shared: &Shared, own: &FabricKind) -> Result<Endpoint> {
         let over = match shared.options.fabric {
-            FabricChoice::Proxied => return Ok(Endpoint::Proxied(proxied::Endpoint::default())),
+            FabricChoice::Proxied => {
+                return Ok(Endpoint::Proxied(proxied::ProxiedEndpoint::default()));
+            }
             FabricChoice::Verbs => Over::Verbs,
             FabricChoice::Auto if *own == FabricKind::Verbs => Over::Verbs,
             FabricChoice::Auto | FabricChoice::Shm | FabricChoice::Tcp => Over::Tcp,
         };
-        if let Some(hub) = &shared.hub {
+        if let Some(shared_endpoint) = &shared.shared_endpoint {
             if over == Over::Verbs {
                 return Err(shared_verbs());
             }
-            return shared::Endpoint::new(hub).map(Endpoint::Shared).map_err(fabric_error);
+            return shared::MemberEndpoint::new(shared_endpoint)
+                .map(Endpoint::Shared)
+                .map_err(fabric_error);
         }
         Endpoint::new(fabric_options(&shared.options, over)).map_err(fabric_error)
     }

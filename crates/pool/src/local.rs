@@ -173,7 +173,7 @@ struct FabricDoor {
     fd: OwnedFd,
 }
 
-impl proxied::Door for FabricDoor {
+impl proxied::DaemonNotifier for FabricDoor {
     fn ring(&self) {
         self.door.ring();
     }

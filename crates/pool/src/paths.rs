@@ -124,6 +124,13 @@ pub(crate) struct Call {
     pub failed: bool,
 }
 
+/// What a call was about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallSize {
+    pub accesses: u64,
+    pub bytes: u64,
+}
+
 impl PathStats {
     pub(crate) fn note(&mut self, path: Path, call: &Call) {
         let counts = match path {

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::drive::{Buffers, drive};
 use crate::handle::Handle;
 use crate::options::RrpcThreshold;
+use crate::paths::CallSize;
 use rackpool_core::client::{Access, Brought, Calls, LinkId, Operation, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, FetchExtent, Fetched, INLINE_BYTES_MAX, LinkProbe, OBJECT_PREFIX_BYTES,
@@ -251,7 +252,7 @@ impl Handle {
         self.links.tell_loss()?;
         self.give_locks_back();
         let call = Rpc::new(&self.client, addr, what);
-        let fetched = fetched(self.first_call((addr, bytes), call)?)?;
+        let fetched = fetched(self.first_call(addr, bytes, call)?)?;
         self.count(&fetched);
         let Carried::Inline(data) = fetched.carried else { return Ok(false) };
         to.copy_from_slice(&data.0);
@@ -266,14 +267,14 @@ impl Handle {
         self.give_locks_back();
         self.rrpc.stats.calls += 1;
         let call = Rpc::new(&self.client, addr, What::Store(Bytes(from.to_vec())));
-        self.first_call((addr, from.len() as u64), call)?;
+        self.first_call(addr, from.len() as u64, call)?;
         Ok(true)
     }
 
-    fn first_call(&mut self, (addr, bytes): (GAddr, u64), mut call: Rpc) -> Result<Brought> {
+    fn first_call(&mut self, addr: GAddr, bytes: u64, mut call: Rpc) -> Result<Brought> {
         let started_ns = clock::now_ns();
         let said = drive(self.parts().1, Buffers::None, async |cx| call.run(cx).await);
-        self.note(addr, (1, bytes), started_ns, said.is_err());
+        self.note(addr, CallSize { accesses: 1, bytes }, started_ns, said.is_err());
         self.report_if_due();
         said
     }

@@ -14,7 +14,7 @@ use rackpool_core::RackId;
 use rackpool_core::addr::Generation;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr};
-use rackpool_hw::fabric::tcp::{TargetOptions, TargetSendError};
+use rackpool_hw::fabric::tcp::{TargetSendError, TcpTargetOptions};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over, Target};
 use rackpool_hw::window::Window;
 use std::net::SocketAddr;
@@ -53,8 +53,8 @@ fn target(
     open_page(&table, key);
     let cells = Window::heap(u64::from(Target::cells(fabric.over, layout)) * 8);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = TargetOptions::new(listen, layout, pages.clone(), table, cells);
-    let options = TargetOptions {
+    let options = TcpTargetOptions::new(listen, layout, pages.clone(), table, cells);
+    let options = TcpTargetOptions {
         connections_max,
         address_max: Some(connections_max),
         spin_ns: SPIN_NS,

@@ -101,10 +101,10 @@ pub(super) struct Buffers {
 
 struct Owned {
     uses: u32,
-    held: Option<Held>,
+    held: Option<Registration>,
 }
 
-struct Held {
+struct Registration {
     memory: Memory,
     /// Capacity of the vector that it was; `None` for memory that the table does not own.
     capacity: Option<usize>,
@@ -140,7 +140,7 @@ impl Buffers {
         let capacity = Some(bytes.capacity());
         let start = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is never null");
         let memory = Memory { start, bytes: bytes.len(), writable: true };
-        Ok(self.hold(slot, Held { memory, capacity }))
+        Ok(self.hold(slot, Registration { memory, capacity }))
     }
 
     /// Takes memory of another owner into the table, until [`Buffers::release`].
@@ -150,7 +150,7 @@ impl Buffers {
     /// not writable.
     pub(super) unsafe fn adopt(&mut self, memory: Memory) -> Result<BufId, FabricError> {
         let slot = self.free_slot()?;
-        Ok(self.hold(slot, Held { memory, capacity: None }))
+        Ok(self.hold(slot, Registration { memory, capacity: None }))
     }
 
     fn free_slot(&mut self) -> Result<u32, FabricError> {
@@ -164,7 +164,7 @@ impl Buffers {
         Ok(self.owned.len() as u32 - 1)
     }
 
-    fn hold(&mut self, slot: u32, held: Held) -> BufId {
+    fn hold(&mut self, slot: u32, held: Registration) -> BufId {
         let entry = &mut self.owned[slot as usize];
         entry.uses = (entry.uses + 1) & USE_MASK;
         entry.held = Some(held);
@@ -181,7 +181,7 @@ impl Buffers {
         drop(self.forget(buf).into_vec());
     }
 
-    fn forget(&mut self, buf: BufId) -> Held {
+    fn forget(&mut self, buf: BufId) -> Registration {
         self.owned(buf);
         let slot = buf.0 & SLOT_MASK;
         self.owned_free.push(slot);
@@ -280,8 +280,8 @@ impl Buffers {
     }
 }
 
-impl Held {
-    /// The vector that it was; `None` if it has another owner.
+impl Registration {
+    /// The vector that it was; `None` if it is somebody else's.
     fn into_vec(self) -> Option<Vec<u8>> {
         let Memory { start, bytes, .. } = self.memory;
         // SAFETY: `register` took these three out of a vector that it did not drop; only the code
@@ -297,7 +297,7 @@ impl Drop for Buffers {
 }
 
 /// An endpoint with a table of buffers.
-pub(super) trait Owner {
+pub(super) trait BufferOwner {
     fn buffers(&self) -> &Buffers;
     /// The table, to be changed.
     fn buffers_mut(&mut self) -> &mut Buffers;
@@ -308,7 +308,7 @@ pub(super) trait Owner {
     fn require_idle(&self, _piece: &Sge, _reads: bool) {}
 }
 
-impl<T: Owner + Fabric> LocalBuffers for T {
+impl<T: BufferOwner + Fabric> LocalBuffers for T {
     fn with_buffers<R>(
         &mut self,
         buffers: &mut [LocalBuffer<'_>],
@@ -350,7 +350,7 @@ impl<T: Owner + Fabric> LocalBuffers for T {
 }
 
 /// Lends `buffers` to `owner` while `run` runs.
-fn with_scope<T: Owner, R>(
+fn with_scope<T: BufferOwner, R>(
     owner: &mut T,
     buffers: &mut [LocalBuffer<'_>],
     run: impl FnOnce(&mut T, ScopedBuffers) -> R,
@@ -361,13 +361,13 @@ fn with_scope<T: Owner, R>(
     Ok(run(&mut *guard.owner, scope))
 }
 
-struct Guard<'a, T: Owner> {
+struct Guard<'a, T: BufferOwner> {
     owner: &'a mut T,
     scope: ScopedBuffers,
     identity: u64,
 }
 
-impl<T: Owner> Drop for Guard<'_, T> {
+impl<T: BufferOwner> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         // Unwinding out of here would leave pointers to the buffers behind, and so would an
         // endpoint that was exchanged for another: the process ends instead.
@@ -393,9 +393,9 @@ impl Drop for AbortOnDrop {
 mod tests {
     use super::*;
 
-    struct Bare(Buffers, u32);
+    struct TestOwner(Buffers, u32);
 
-    impl Owner for Bare {
+    impl BufferOwner for TestOwner {
         fn buffers(&self) -> &Buffers {
             &self.0
         }
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn lent_buffers_nest_and_are_gone_after_a_panic() {
-        let mut bare = Bare(Buffers::new(), 0);
+        let mut bare = TestOwner(Buffers::new(), 0);
         let (from, mut into) = ([1u8; 4], [0u8; 4]);
         with_scope(&mut bare, &mut [LocalBuffer::Into(&mut into)], |bare, outer| {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "lent now")]
     fn the_id_of_an_ended_scope_is_refused() {
-        let mut bare = Bare(Buffers::new(), 0);
+        let mut bare = TestOwner(Buffers::new(), 0);
         let bytes = [0u8; 4];
         let old = with_scope(&mut bare, &mut [LocalBuffer::From(&bytes)], |_, ids| ids.id(0));
         let old = old.unwrap();
@@ -447,7 +447,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "lent to send from")]
     fn a_buffer_lent_to_send_from_cannot_be_read_into() {
-        let mut bare = Bare(Buffers::new(), 0);
+        let mut bare = TestOwner(Buffers::new(), 0);
         let bytes = [0u8; 4];
         with_scope(&mut bare, &mut [LocalBuffer::From(&bytes)], |bare, ids| {
             bare.0.check(&Sge { buf: ids.id(0), offset: 0, bytes: 1 }, true);

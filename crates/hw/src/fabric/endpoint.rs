@@ -2,7 +2,7 @@
 //! device, those that the handles of its pool share, or those of its rack's daemon, which works for
 //! it. A daemon that works for handles has one, too.
 
-use super::buffers::{Buffers, Owner};
+use super::buffers::{BufferOwner, Buffers};
 #[cfg(feature = "verbs")]
 use super::verbs;
 use super::{FabricError, FabricOptions, FabricStats, Over, monotonic_ns, proxied, shared, tcp};
@@ -16,14 +16,14 @@ use std::os::fd::BorrowedFd;
 /// The endpoint; see the module.
 #[expect(clippy::large_enum_variant, reason = "one a handle, and it stays where it is")]
 pub enum Endpoint {
-    Tcp(tcp::Endpoint),
+    Tcp(tcp::TcpEndpoint),
     /// Those that it shares with others of this process.
-    Shared(shared::Endpoint),
+    Shared(shared::MemberEndpoint),
     /// Those of the own rack's daemon.
-    Proxied(proxied::Endpoint),
+    Proxied(proxied::ProxiedEndpoint),
     /// Connections of its own, by an RDMA device.
     #[cfg(feature = "verbs")]
-    Verbs(verbs::Endpoint),
+    Verbs(verbs::VerbsEndpoint),
 }
 
 /// Calls the same of each.
@@ -43,13 +43,14 @@ impl Endpoint {
     /// One with connections of its own; none is made yet. Errors: `NoVerbs`, `Verbs`, `Io`.
     pub fn new(options: FabricOptions) -> Result<Self, FabricError> {
         match options.over {
-            Over::Tcp => tcp::Endpoint::new(options.into()).map(Endpoint::Tcp),
+            Over::Tcp => tcp::TcpEndpoint::new(options.into()).map(Endpoint::Tcp),
             #[cfg(feature = "verbs")]
             Over::Verbs => {
                 let device = options.device_choice()?;
                 let FabricOptions { secret, log, .. } = options;
-                let options = verbs::EndpointOptions { device, secret, log, ..Default::default() };
-                verbs::Endpoint::new(options).map(Endpoint::Verbs)
+                let options =
+                    verbs::VerbsEndpointOptions { device, secret, log, ..Default::default() };
+                verbs::VerbsEndpoint::new(options).map(Endpoint::Verbs)
             }
             #[cfg(not(feature = "verbs"))]
             Over::Verbs => Err(FabricError::NoVerbs),
@@ -174,7 +175,7 @@ impl Fabric for Endpoint {
     }
 }
 
-impl Owner for Endpoint {
+impl BufferOwner for Endpoint {
     fn buffers(&self) -> &Buffers {
         each!(self, one => one.buffers())
     }

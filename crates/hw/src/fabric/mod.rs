@@ -10,10 +10,10 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
-mod doors;
 mod endpoint;
 mod peers;
 pub mod proxied;
+mod queues;
 pub mod shared;
 pub mod shm;
 mod target;
@@ -74,7 +74,7 @@ impl FabricOptions {
     }
 }
 
-impl From<FabricOptions> for tcp::EndpointOptions {
+impl From<FabricOptions> for tcp::TcpEndpointOptions {
     fn from(FabricOptions { secret, log, .. }: FabricOptions) -> Self {
         Self { secret, log, ..Self::default() }
     }

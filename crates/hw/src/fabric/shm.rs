@@ -7,7 +7,7 @@
 //!
 //! Source: DESIGN §3 (moving a page), §1 (`Fabric`).
 
-use super::buffers::{Buffers, Owner};
+use super::buffers::{BufferOwner, Buffers};
 use super::peers::PeerTable;
 use super::{FabricError, FabricStats, spin_for};
 use crate::window::Window;
@@ -265,7 +265,7 @@ pub(super) fn check_work(buffers: &Buffers, work: &WorkRequest<'_>) {
     }
 }
 
-impl<H: HandOff> Owner for ShmEndpoint<H> {
+impl<H: HandOff> BufferOwner for ShmEndpoint<H> {
     fn buffers(&self) -> &Buffers {
         &self.buffers
     }

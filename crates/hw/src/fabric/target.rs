@@ -1,7 +1,7 @@
 //! A daemon's end of the fabric, whichever it is: chosen when it starts, the same for its caller
 //! from then on.
 
-use super::tcp::{self, TargetCounters, TargetOptions, TargetSendError, WriteBack};
+use super::tcp::{self, TargetCounters, TargetSendError, TcpTargetOptions, WriteBack};
 #[cfg(feature = "verbs")]
 use super::verbs;
 use super::{FabricError, FabricOptions, FabricStats, Over};
@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 
 /// A serving thread. Dropping it closes all connections and waits for the thread's end.
 pub enum Target {
-    Tcp(tcp::Target),
+    Tcp(tcp::TcpTarget),
     /// A device executes what is one-sided.
     #[cfg(feature = "verbs")]
-    Verbs(verbs::Target),
+    Verbs(verbs::VerbsTarget),
 }
 
 /// Calls the same of each.
@@ -41,26 +41,26 @@ impl Target {
 
     /// Begins to serve, with the device and the secret of `fabric` and all else of `options`.
     /// Errors: `NotLoopback`, `Geometry`, `NoVerbs`, `Verbs`, `Io` (such as an address in use).
-    pub fn start(fabric: &FabricOptions, options: TargetOptions) -> Result<Self, FabricError> {
+    pub fn start(fabric: &FabricOptions, options: TcpTargetOptions) -> Result<Self, FabricError> {
         match fabric.over {
             Over::Tcp => {
                 let (secret, log) = (fabric.secret.clone(), fabric.log.clone());
-                let options = TargetOptions { secret, log, ..options };
-                tcp::Target::start(options).map(Target::Tcp)
+                let options = TcpTargetOptions { secret, log, ..options };
+                tcp::TcpTarget::start(options).map(Target::Tcp)
             }
             #[cfg(feature = "verbs")]
             Over::Verbs => {
-                let TargetOptions { listen, layout, pages, table, cells, .. } = options.clone();
-                let options = verbs::TargetOptions {
+                let TcpTargetOptions { listen, layout, pages, table, cells, .. } = options.clone();
+                let options = verbs::VerbsTargetOptions {
                     device: fabric.device_choice()?,
                     secret: fabric.secret.clone(),
                     log: fabric.log.clone(),
                     waker: options.waker,
                     lease_ms: options.lease_ms,
                     address_max: options.address_max,
-                    ..verbs::TargetOptions::new(listen, layout, pages, table, cells)
+                    ..verbs::VerbsTargetOptions::new(listen, layout, pages, table, cells)
                 };
-                verbs::Target::start(options).map(Target::Verbs)
+                verbs::VerbsTarget::start(options).map(Target::Verbs)
             }
             #[cfg(not(feature = "verbs"))]
             Over::Verbs => Err(FabricError::NoVerbs),

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::io::IoSlice;
 use std::os::unix::net::UnixStream;
 
-const GREETING: Kind = Kind::Greeting { encrypts: false };
+const GREETING: MessageKind = MessageKind::Greeting { encrypts: false };
 
 fn secret(byte: u8) -> Secret {
     Secret::new(&[byte; 32]).unwrap()
@@ -75,7 +75,7 @@ fn another_secret_is_refused_and_both_ends_say_so() {
 }
 
 fn reason_message(code: u8) -> Message {
-    message(Kind::Refusal, &reason_body(code))
+    message(MessageKind::Refusal, &reason_body(code))
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn ends_of_which_one_encrypts_refuse_one_another_and_say_why() {
 
 /// The same body as the announcement of the other kind.
 fn announce(said: &Message, encrypts: bool) -> Message {
-    message(Kind::Greeting { encrypts }, &said[WORD_BYTES..].try_into().unwrap())
+    message(MessageKind::Greeting { encrypts }, &said[WORD_BYTES..].try_into().unwrap())
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn who_sits_between_and_changes_keys_or_their_announcement_is_found() {
     let (mut initiator, _) = initiator_of(&known, Purpose::Fabric);
     assert_eq!(initiator.advance(&false_key).progress, distrust(Distrust::OtherSecret));
     // A key that makes the same of every other one is no key.
-    let nothing = message(Kind::Greeting { encrypts: true }, &[0; BODY_BYTES]);
+    let nothing = message(MessageKind::Greeting { encrypts: true }, &[0; BODY_BYTES]);
     let step = target_of(Some(&known), Purpose::Fabric).advance(&nothing);
     assert_eq!(step.progress, distrust(Distrust::OtherSecret));
 }
@@ -230,7 +230,7 @@ fn a_target_that_is_full_is_told_from_one_that_distrusts() {
 /// the secret of the ends that it attacks. Answers the names of those that came in.
 fn intrusions(known: &Secret) -> Vec<&'static str> {
     let mut came_in = Vec::new();
-    let mut note = |name, step: Step| {
+    let mut note = |name, step: HandshakeStep| {
         assert!(step.progress == Progress::Done || matches!(step.progress, Progress::Failed(_)));
         if step.progress == Progress::Done {
             came_in.push(name);
@@ -248,7 +248,7 @@ fn intrusions(known: &Secret) -> Vec<&'static str> {
         let step = end.advance(&first);
         (end, step)
     };
-    let nothing = message(Kind::Proof, &[0; BODY_BYTES]);
+    let nothing = message(MessageKind::Proof, &[0; BODY_BYTES]);
     note("no key", target(Purpose::Fabric).0.advance(&nothing));
     note("replay", target(Purpose::Fabric).0.advance(&proof));
     note("reflection", target(Purpose::Fabric).0.advance(&target_proof));
@@ -276,7 +276,7 @@ fn nobody_comes_in_without_the_secret() {
 }
 
 /// Shows `end` the first `length` bytes of a message and then the rest.
-fn cut(end: &mut Handshake, message: &Message, length: usize) -> Step {
+fn cut(end: &mut Handshake, message: &Message, length: usize) -> HandshakeStep {
     let step = end.advance(&message[..length]);
     assert_eq!((step.consumed, step.progress), (0, Progress::Pending), "{length} bytes");
     assert!(step.reply.is_none());
@@ -337,7 +337,7 @@ proptest! {
         } else {
             initiator_of(&known, Purpose::Fabric).0
         };
-        let words = [GREETING, Kind::Proof, Kind::Refusal];
+        let words = [GREETING, MessageKind::Proof, MessageKind::Refusal];
         let word = words.get(word).map(|kind| message(*kind, &[0; BODY_BYTES]));
         let mut stream = word.map_or(Vec::new(), |word| word[..WORD_BYTES].to_vec());
         stream.extend(&input);

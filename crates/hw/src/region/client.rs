@@ -26,7 +26,7 @@ impl ClientSections {
     pub fn open(spec: MemorySpec) -> Result<Self> {
         let (superblock, layout) = RegionFiles::inspect(&spec)?;
         let path = spec.path().unwrap_or(Path::new("heap"));
-        superblock::check_geometry((&superblock, layout), &spec, path)?;
+        superblock::check_geometry(&superblock, layout, &spec, path)?;
         check_lines(superblock.coherence(), &spec)?;
         Ok(Self { spec })
     }

@@ -90,7 +90,7 @@ impl DaxLayout {
 }
 
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct DaxDevice {
     pub(super) fd: OwnedFd,
     /// Where the part begins that is meant, bytes; 0 for the whole device.
     pub(super) base_bytes: u64,
@@ -102,7 +102,7 @@ pub(super) struct Device {
 }
 
 /// Opens a device and asks the kernel for its size and alignment.
-pub(super) fn open(path: &Path) -> Result<Device> {
+pub(super) fn open(path: &Path) -> Result<DaxDevice> {
     let refuse = |reason: &str, way_out| {
         Err(RegionError::Device { path: path.to_owned(), reason: reason.to_owned(), way_out })
     };
@@ -139,20 +139,25 @@ pub(super) fn open(path: &Path) -> Result<Device> {
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-    Ok(Device { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes })
+    Ok(DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes })
 }
 
-impl Device {
+impl DaxDevice {
     /// One of `count` parts of equal length.
-    pub(super) fn part(self, index: u16, count: u16) -> Device {
+    pub(super) fn part(self, index: u16, count: u16) -> DaxDevice {
         let part = self.device_bytes / u64::from(count.max(1));
         let device_bytes = part - part % self.align_bytes;
-        Device { base_bytes: u64::from(index) * device_bytes, is_part: true, device_bytes, ..self }
+        DaxDevice {
+            base_bytes: u64::from(index) * device_bytes,
+            is_part: true,
+            device_bytes,
+            ..self
+        }
     }
 }
 
 /// Where the sections lie, if the device is large enough.
-pub(super) fn place(device: &Device, layout: &RegionLayout, path: &Path) -> Result<DaxLayout> {
+pub(super) fn place(device: &DaxDevice, layout: &RegionLayout, path: &Path) -> Result<DaxLayout> {
     let base_bytes = device.base_bytes;
     let dax = DaxLayout { base_bytes, ..DaxLayout::new(layout, device.align_bytes) };
     if dax.bytes > device.device_bytes {
@@ -162,7 +167,7 @@ pub(super) fn place(device: &Device, layout: &RegionLayout, path: &Path) -> Resu
 }
 
 /// The refusal of a device that has not `asked_bytes`.
-pub(super) fn too_small(device: &Device, asked_bytes: u64, path: &Path) -> RegionError {
+pub(super) fn too_small(device: &DaxDevice, asked_bytes: u64, path: &Path) -> RegionError {
     RegionError::Device {
         path: path.to_owned(),
         reason: format!(

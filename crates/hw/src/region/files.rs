@@ -1,7 +1,7 @@
 //! The system calls behind [`RegionFiles`]: making, opening and removing the sections of each
 //! kind of memory, backing and punching. Called by `region/mod.rs` alone; see its ordering rules.
 
-use super::dax::{self, DaxLayout, Device};
+use super::dax::{self, DaxDevice, DaxLayout};
 use super::error::{RegionError, Result, failed};
 use super::huge::{self, FileSystem};
 use super::numa;
@@ -95,7 +95,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
         return Err(absent_or_unfinished(&paths));
     };
     let (block, layout) = superblock::check(&read_superblock(private.as_fd(), &name)?, &name)?;
-    superblock::check_geometry((&block, layout), spec, &name)?;
+    superblock::check_geometry(&block, layout, spec, &name)?;
     check_directories(spec, &layout, &paths)?;
     check_length(private.as_fd(), &name, layout.private_bytes())?;
     let open = |path: &Path, section| -> Result<OwnedFd> {
@@ -365,7 +365,7 @@ pub(super) fn free_bytes(fd: BorrowedFd<'_>, path: &Path) -> Result<u64> {
 
 pub(super) fn create_on_device(
     spec: &MemorySpec,
-    device: Device,
+    device: DaxDevice,
     path: &Path,
 ) -> Result<RegionFiles> {
     shards::lock_device(&device, path)?;
@@ -392,7 +392,7 @@ pub(super) fn create_on_device(
 
 pub(super) fn open_on_device(
     spec: &MemorySpec,
-    device: Device,
+    device: DaxDevice,
     path: &Path,
 ) -> Result<RegionFiles> {
     shards::lock_device(&device, path)?;
@@ -401,19 +401,19 @@ pub(super) fn open_on_device(
         return Err(RegionError::Absent { path: path.to_owned() });
     }
     let (block, layout) = superblock::check(&superblock, path)?;
-    superblock::check_geometry((&block, layout), spec, path)?;
+    superblock::check_geometry(&block, layout, spec, path)?;
     let mut files = on_device(spec, layout, device, path)?;
     files.spec.coherence = Some(block.coherence());
     files.is_published = true;
     Ok(files)
 }
 
-pub(super) fn device_has_region(device: &Device, path: &Path) -> Result<bool> {
+pub(super) fn device_has_region(device: &DaxDevice, path: &Path) -> Result<bool> {
     Ok(has_magic(&device_superblock(device, path)?))
 }
 
 /// Wipes a region off a device. Whether there was one.
-pub(super) fn remove_from_device(device: Device, path: &Path) -> Result<bool> {
+pub(super) fn remove_from_device(device: DaxDevice, path: &Path) -> Result<bool> {
     shards::lock_device(&device, path)?;
     let had_region = device_has_region(&device, path)?;
     if had_region {
@@ -431,7 +431,7 @@ pub(super) fn wipe_superblock(private: &Window) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn device_superblock(device: &Device, path: &Path) -> Result<[u8; SUPERBLOCK_BYTES]> {
+pub(super) fn device_superblock(device: &DaxDevice, path: &Path) -> Result<[u8; SUPERBLOCK_BYTES]> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     let head = for_all_hosts(&device_head(device, Access::ReadOnly, path)?);
     head.invalidate(SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES as u64);
@@ -445,7 +445,7 @@ pub(super) fn for_all_hosts(private: &Window) -> Window {
     private.clone().with_coherence(!caches::is_supported())
 }
 
-fn device_head(device: &Device, access: Access, path: &Path) -> Result<Window> {
+fn device_head(device: &DaxDevice, access: Access, path: &Path) -> Result<Window> {
     let file_offset = device.base_bytes;
     let options = MapOptions { file_offset, populate: false, huge_advice: false };
     let head_bytes = (SUPERBLOCK_BYTES as u64).next_multiple_of(device.align_bytes);
@@ -462,7 +462,7 @@ fn has_magic(superblock: &[u8; SUPERBLOCK_BYTES]) -> bool {
 fn on_device(
     spec: &MemorySpec,
     layout: RegionLayout,
-    device: Device,
+    device: DaxDevice,
     path: &Path,
 ) -> Result<RegionFiles> {
     let dax = dax::place(&device, &layout, path)?;
@@ -490,14 +490,14 @@ pub(super) mod tests {
     const PATH: &str = "/dev/dax0.0";
 
     /// A file in place of a device: all but the questions to the kernel about it is the same.
-    pub(crate) fn device(file: &OwnedFd, align_bytes: u64) -> Device {
+    pub(crate) fn device(file: &OwnedFd, align_bytes: u64) -> DaxDevice {
         let name = {
             use std::os::fd::AsRawFd;
             format!("/proc/self/fd/{}", file.as_raw_fd())
         };
         let fd = rustix::fs::open(name, OFlags::RDWR, Mode::empty()).unwrap();
         let device_bytes = rustix::fs::fstat(file).unwrap().st_size as u64;
-        Device { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes }
+        DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes }
     }
 
     pub(crate) fn format(files: &RegionFiles, rack: u16) {

@@ -222,7 +222,7 @@ impl RegionFiles {
             coherence: Some(self.coherence()),
             ..self.spec.clone()
         };
-        superblock::check_geometry((&block, found), &asked, &path)?;
+        superblock::check_geometry(&block, found, &asked, &path)?;
         if self.dax_layout().is_some() {
             files::for_all_hosts(&private).flush(
                 rackpool_core::layout::SUPERBLOCK_OFFSET,

@@ -11,7 +11,7 @@
 //! Source: Rcmp §4.2 (c); decision 0026.
 
 use super::RegionFiles;
-use super::dax::{self, Device};
+use super::dax::{self, DaxDevice};
 use super::error::{RegionError, Result, failed};
 use super::paths::{self, Paths};
 use super::spec::{MemoryKind, MemorySpec, SpecError};
@@ -90,7 +90,7 @@ fn with_shard(path: &Path, shard: u16) -> PathBuf {
 }
 
 /// The device of a specification, or the part of it that is meant.
-pub(super) fn open_device(spec: &MemorySpec, path: &Path) -> Result<Device> {
+pub(super) fn open_device(spec: &MemorySpec, path: &Path) -> Result<DaxDevice> {
     let device = dax::open(path)?;
     Ok(match spec.part {
         Some((index, count)) => device.part(index, count),
@@ -98,9 +98,9 @@ pub(super) fn open_device(spec: &MemorySpec, path: &Path) -> Result<Device> {
     })
 }
 
-/// The lock of the process that serves a device, or a part of one: those that serve parts share the
-/// device and have a byte each.
-pub(super) fn lock_device(device: &Device, path: &Path) -> Result<()> {
+/// The lock of the process that serves a device, or a part of one: those who serve parts share
+/// the device and have a byte each.
+pub(super) fn lock_device(device: &DaxDevice, path: &Path) -> Result<()> {
     if !device.is_part {
         return paths::lock_exclusive(device.fd.as_fd(), path);
     }
@@ -224,16 +224,16 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A path for regions of one test; their files go with it.
-    struct Place(PathBuf);
+    /// A path for regions of one test, whose files go with it.
+    struct TestPath(PathBuf);
 
-    impl Place {
+    impl TestPath {
         fn new() -> Self {
             static COUNT: AtomicU32 = AtomicU32::new(0);
             // Relaxed: only the number matters.
             let number = COUNT.fetch_add(1, Ordering::Relaxed);
             let name = format!("rackpool-shards-{}-{number}", std::process::id());
-            Place(Path::new("/dev/shm").join(name))
+            TestPath(Path::new("/dev/shm").join(name))
         }
 
         fn spec(&self) -> MemorySpec {
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestPath {
         fn drop(&mut self) {
             for shards in [1, 2] {
                 for shard in 0..shards {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn memory_that_was_divided_otherwise_is_refused_and_left_alone() {
-        let place = Place::new();
+        let place = TestPath::new();
         place.spec().check_division(2).unwrap();
         drop(place.make(1, 2));
         place.spec().check_division(2).unwrap();
@@ -284,7 +284,7 @@ mod tests {
             let error = place.spec().check_division(asked).unwrap_err();
             assert!(matches!(error, RegionError::OtherDivision { found: 2, .. }), "{error}");
         }
-        let whole = Place::new();
+        let whole = TestPath::new();
         drop(whole.make(0, 1));
         let error = whole.spec().check_division(2).unwrap_err();
         assert!(matches!(error, RegionError::OtherDivision { found: 1, .. }), "{error}");
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_region_is_an_orphan_only_while_nobody_serves_it_and_nobody_claims_it() {
-        let place = Place::new();
+        let place = TestPath::new();
         let spec = place.spec().shard(0, 2).unwrap();
         assert!(!Claim::is_orphan(&spec).unwrap() && !Claim::is_held(&spec).unwrap());
         assert!(Claim::take(&spec).unwrap().is_none(), "there is nothing to claim");

@@ -60,7 +60,8 @@ pub(super) fn check(
 
 /// Checks that a region is what the user asked for, in as far as they asked.
 pub(super) fn check_geometry(
-    (block, found): (&Superblock, RegionLayout),
+    block: &Superblock,
+    found: RegionLayout,
     asked: &MemorySpec,
     path: &Path,
 ) -> Result<()> {
@@ -159,14 +160,14 @@ mod tests {
             "shm:/x?size=1G&pages=2M",
             "shm:/x?coherence=hardware",
         ] {
-            check_geometry((&block, layout), &text.parse().unwrap(), path).unwrap();
+            check_geometry(&block, layout, &text.parse().unwrap(), path).unwrap();
         }
         for (text, expected) in [
             ("shm:/x?size=2G", "has size 1G, asked for is 2G"),
             ("shm:/x?size=1G&pages=4K", "has pages 2M, asked for is 4K"),
             ("shm:/x?coherence=software", "has coherence hardware, asked for is software"),
         ] {
-            let error = check_geometry((&block, layout), &text.parse().unwrap(), path).unwrap_err();
+            let error = check_geometry(&block, layout, &text.parse().unwrap(), path).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }
     }
@@ -177,7 +178,7 @@ mod tests {
         let (block, layout) = checked(|block| block.features = 1).unwrap();
         assert_eq!(block.coherence(), Coherence::Software);
         let check = |text: &str| {
-            check_geometry((&block, layout), &text.parse().unwrap(), Path::new("x.meta"))
+            check_geometry(&block, layout, &text.parse().unwrap(), Path::new("x.meta"))
         };
         check("dax:/x").unwrap();
         check("dax:/x?coherence=software").unwrap();

@@ -14,13 +14,13 @@ use std::time::Instant;
 /// [`Consumer::finish`]. Dropped without that, they stay until the ring is reset.
 #[must_use = "its data occupy the ring until it is finished"]
 #[derive(Debug)]
-pub struct Held {
-    place: Place,
+pub struct HeldMessage {
+    place: Payload,
     bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Payload {
     Inline([u8; INLINE_BYTES]),
     Data { block: u32, stamp: u64 },
 }
@@ -91,7 +91,7 @@ impl<M: Mem> Consumer<M> {
     /// Takes the next message off the entries and leaves long data in the ring, for work that
     /// takes long; later messages can be taken and finished before it.
     #[inline]
-    pub fn hold(&mut self) -> Option<Result<Held, RingError>> {
+    pub fn hold(&mut self) -> Option<Result<HeldMessage, RingError>> {
         let word = match self.header()? {
             Ok(word) => word,
             Err(error) => return Some(Err(error)),
@@ -104,7 +104,7 @@ impl<M: Mem> Consumer<M> {
             }
             let mut payload = [0; INLINE_BYTES];
             self.window.copy_out(entry + 8, &mut payload);
-            Place::Inline(payload)
+            Payload::Inline(payload)
         } else {
             match self.place_of_data(entry, bytes, word) {
                 Ok(place) => place,
@@ -112,14 +112,14 @@ impl<M: Mem> Consumer<M> {
             }
         };
         self.advance();
-        Some(Ok(Held { place, bytes }))
+        Some(Ok(HeldMessage { place, bytes }))
     }
 
     /// A private copy of a held message.
-    pub fn read<'a>(&'a mut self, held: &'a Held) -> &'a [u8] {
+    pub fn read<'a>(&'a mut self, held: &'a HeldMessage) -> &'a [u8] {
         match &held.place {
-            Place::Inline(payload) => &payload[..held.bytes],
-            Place::Data { .. } => {
+            Payload::Inline(payload) => &payload[..held.bytes],
+            Payload::Data { .. } => {
                 self.copy_data(held);
                 &self.buffer[..held.bytes]
             }
@@ -127,8 +127,8 @@ impl<M: Mem> Consumer<M> {
     }
 
     /// Gives the space of a held message back.
-    pub fn finish(&mut self, held: Held) {
-        if let Place::Data { block, stamp } = held.place {
+    pub fn finish(&mut self, held: HeldMessage) {
+        if let Payload::Data { block, stamp } = held.place {
             // Pairs with the load of this word in ring/producer.rs::look_for_blocks: our copy out
             // of the blocks stays before it.
             coherence::store(&self.window, Mutation::HideRingRoom, done_offset(block), stamp);
@@ -162,7 +162,7 @@ impl<M: Mem> Consumer<M> {
         Some(Err(corrupt("the generation of an entry", word)))
     }
 
-    fn place_of_data(&self, entry: u64, bytes: usize, word: u64) -> Result<Place, RingError> {
+    fn place_of_data(&self, entry: u64, bytes: usize, word: u64) -> Result<Payload, RingError> {
         if bytes <= INLINE_BYTES || bytes > self.geometry.message_bytes_max() {
             return Err(corrupt("the length of a message in the data area", word));
         }
@@ -172,11 +172,11 @@ impl<M: Mem> Consumer<M> {
             return Err(corrupt("the data block of a message", found));
         }
         let stamp = done_stamp(self.incarnation, self.taken);
-        Ok(Place::Data { block: found as u32, stamp })
+        Ok(Payload::Data { block: found as u32, stamp })
     }
 
-    fn copy_data(&mut self, held: &Held) {
-        if let Place::Data { block, .. } = held.place {
+    fn copy_data(&mut self, held: &HeldMessage) {
+        if let Payload::Data { block, .. } = held.place {
             let offset = self.geometry.block_offset(block);
             if self.buffer.len() < held.bytes {
                 self.buffer.resize(held.bytes, 0);

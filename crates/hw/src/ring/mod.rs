@@ -31,7 +31,7 @@ mod consumer;
 mod producer;
 pub mod watch;
 
-pub use consumer::{Consumer, Held};
+pub use consumer::{Consumer, HeldMessage};
 pub use producer::Producer;
 
 use crate::window::Window;

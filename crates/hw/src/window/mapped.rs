@@ -43,27 +43,26 @@ pub struct MapOptions {
 }
 
 /// What a window and its clones keep alive; `Private`: whole pages of this process alone.
-pub(super) enum Owner {
+pub(super) enum Backing {
     Heap { base: NonNull<u8>, layout: Layout },
     Map { base: NonNull<u8>, bytes: usize },
     Private { base: NonNull<u8>, bytes: usize },
 }
 
 // SAFETY: the owner only frees its memory, once, from whichever thread drops it last.
-unsafe impl Send for Owner {}
+unsafe impl Send for Backing {}
 // SAFETY: a shared owner offers nothing.
-unsafe impl Sync for Owner {}
+unsafe impl Sync for Backing {}
 
-impl Drop for Owner {
+impl Drop for Backing {
     fn drop(&mut self) {
         match *self {
-            Owner::Heap { base, layout } => {
-                // SAFETY: allocated with this layout in `Window::heap`, and no reference to it is
-                // left.
+            Backing::Heap { base, layout } => {
+                // SAFETY: allocated with this layout in `Window::heap`, and nobody has it left.
                 unsafe { dealloc(base.as_ptr(), layout) };
             }
-            Owner::Map { base, bytes } | Owner::Private { base, bytes } => {
-                // SAFETY: mapped with this length by its maker; no reference to it is left.
+            Backing::Map { base, bytes } | Backing::Private { base, bytes } => {
+                // SAFETY: mapped with this length by whoever made it; nobody has it left.
                 let unmapped = unsafe { munmap(base.as_ptr().cast(), bytes) };
                 assert!(unmapped.is_ok(), "munmap of a whole mapping of ours failed");
             }
@@ -95,7 +94,7 @@ pub struct Window {
     is_coherent: bool,
     /// Whether it begins with a line and has no delay.
     is_bare: bool,
-    owner: Arc<Owner>,
+    owner: Arc<Backing>,
 }
 
 // SAFETY: the memory is only touched by atomics and by `copy`'s accesses, which may race; `owner`
@@ -127,7 +126,7 @@ impl Window {
         // SAFETY: the size is not 0.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Window::new(base, bytes, Access::ReadWrite, Owner::Heap { base, layout })
+        Window::new(base, bytes, Access::ReadWrite, Backing::Heap { base, layout })
     }
 
     /// Maps `bytes` bytes of a file, shared. The file has to be long enough (a device says no
@@ -163,7 +162,7 @@ impl Window {
         let base =
             unsafe { mmap(std::ptr::null_mut(), size, rights, flags, fd, options.file_offset) }?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never answers null");
-        let window = Window::new(base, bytes, access, Owner::Map { base, bytes: size });
+        let window = Window::new(base, bytes, access, Backing::Map { base, bytes: size });
         // SAFETY: only decides what a fork inherits; the mapping is whole and ours.
         unsafe { madvise(base.as_ptr().cast(), size, Advice::LinuxDontFork) }?;
         if options.huge_advice {
@@ -174,7 +173,7 @@ impl Window {
         Ok(window)
     }
 
-    pub(super) fn new(base: NonNull<u8>, bytes: u64, access: Access, owner: Owner) -> Window {
+    pub(super) fn new(base: NonNull<u8>, bytes: u64, access: Access, owner: Backing) -> Window {
         let writable_bytes = if access == Access::ReadWrite { bytes } else { 0 };
         let owner = Arc::new(owner);
         Window {
@@ -230,7 +229,7 @@ impl Window {
     }
 
     pub(super) fn is_private(&self) -> bool {
-        matches!(*self.owner, Owner::Private { .. })
+        matches!(*self.owner, Backing::Private { .. })
     }
 
     /// Its first byte, for a device that is told where the memory is.

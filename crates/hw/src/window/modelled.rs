@@ -19,30 +19,30 @@ struct Futex {
 
 /// Shared memory of a model. Clones and slices share the memory.
 #[derive(Clone)]
-pub struct Window {
+pub struct ModelWindow {
     words: Arc<Vec<AtomicU64>>,
     futex: Arc<Futex>,
     start: u64,
     bytes: u64,
 }
 
-impl Window {
+impl ModelWindow {
     /// A window of zeroed words.
-    pub fn heap(bytes: u64) -> Window {
+    pub fn heap(bytes: u64) -> ModelWindow {
         let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let futex = Futex { lock: Mutex::new(()), woken: Condvar::new() };
-        Window { words: Arc::new(words), futex: Arc::new(futex), start: 0, bytes }
+        ModelWindow { words: Arc::new(words), futex: Arc::new(futex), start: 0, bytes }
     }
 
     /// A part of this window.
-    pub fn slice(&self, offset: u64, bytes: u64) -> Window {
+    pub fn slice(&self, offset: u64, bytes: u64) -> ModelWindow {
         assert!(offset.is_multiple_of(8), "a slice starts at a multiple of 8 bytes");
         self.check(offset, bytes);
-        Window { start: self.start + offset, bytes, ..self.clone() }
+        ModelWindow { start: self.start + offset, bytes, ..self.clone() }
     }
 
-    /// Sleeps while the word at `offset` is `expected`, until [`Window::futex_wake`]. There is no
-    /// time in a model, so a wake-up that never comes is a deadlock.
+    /// Sleeps while the word at `offset` is `expected`, until [`ModelWindow::futex_wake`]. There is
+    /// no time in a model, so a wake-up that never comes is a deadlock.
     pub(crate) fn futex_wait(&self, offset: u64, expected: u32, _timeout: Duration) {
         let guard = self.futex.lock.lock().expect("no model thread panics while it holds this");
         // Acquire: pairs with the Release in window/modelled.rs::store of the waker; the kernel
@@ -78,9 +78,9 @@ impl Window {
     }
 }
 
-impl Probe for Window {}
+impl Probe for ModelWindow {}
 
-impl Mem for Window {
+impl Mem for ModelWindow {
     fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -3,7 +3,7 @@
 //! vector without zeroing it first; and memory that processes share without a file's name. See
 //! `window.rs`. Called by the key-value cache.
 
-use super::mapped::{Owner, Window};
+use super::mapped::{Backing, Window};
 use super::{Access, MapOptions};
 use crate::copy;
 use crate::sync::{AtomicU64, Ordering};
@@ -67,7 +67,7 @@ impl Window {
             unsafe { munmap(end.cast(), unit - before) }?;
         }
         let base = NonNull::new(base).expect("mmap never answers null");
-        let owner = Owner::Private { base, bytes: kept };
+        let owner = Backing::Private { base, bytes: kept };
         let window = Window::new(base, bytes, Access::ReadWrite, owner);
         // SAFETY: only decides what a fork inherits; the mapping is whole and ours.
         unsafe { madvise(base.as_ptr().cast(), kept, Advice::LinuxDontFork) }?;
@@ -412,10 +412,11 @@ impl<'a> Bare<'a> {
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
 
-    /// The first of the first `words` words of the line at `offset` that has the bits of `value`
-    /// under `mask`, and its value, or, if none does, the word behind them. The mask has none of
-    /// the lowest 32 bits. Each word is read once or twice; the line as a whole may tear. Without
-    /// branches, and by few instructions where the processor compares a line at once. Acquire.
+    /// The first of the first `words` words of the line at `offset` that has the bits of the
+    /// pattern under its mask, and its value, or, if none does, the word behind them. The mask has
+    /// none of the lowest 32 bits. Each word is read once or twice; the line as a whole may tear.
+    /// Without branches, and by few instructions where the processor compares a line at once.
+    /// Acquire.
     ///
     /// # Panics
     /// Outside the window, if `offset` is not a multiple of 64, or for more than 7 words.
@@ -424,10 +425,11 @@ impl<'a> Bare<'a> {
         self,
         wide: Option<Wide>,
         offset: u64,
-        (mask, value): (&u64, &u64),
+        pattern: WordPattern<'_>,
         words: u32,
     ) -> (u32, u64) {
         assert!(words < 8, "{words} words and the one behind are more than a line");
+        let WordPattern { mask, value } = pattern;
         let at = self.whole::<{ LINE_BYTES as u64 }>(offset, self.bytes).cast::<Line>();
         // SAFETY: as in `word`, of the whole line.
         let line = unsafe { &*at };
@@ -459,6 +461,15 @@ fn refuse(offset: u64, bytes: u64, align_bytes: u64, window_bytes: u64) -> ! {
         super::misaligned(offset);
     }
     panic!("a store of {bytes} bytes at offset {offset} of a read-only window");
+}
+
+/// Bits that a word is looked for by. By reference, so that they need not be in registers.
+#[derive(Clone, Copy, Debug)]
+pub struct WordPattern<'a> {
+    /// The bits that count.
+    pub mask: &'a u64,
+    /// What they have to be.
+    pub value: &'a u64,
 }
 
 /// That this processor compares the words of a line by one instruction (AVX-512).
@@ -688,14 +699,15 @@ mod tests {
             let text = std::panic::catch_unwind(run).expect_err("it should have panicked");
             text.downcast_ref::<String>().expect("a text").clone()
         };
-        let (window, words) = (Window::heap(192).slice(0, 184), (&(1 << 32), &0));
+        let window = Window::heap(192).slice(0, 184);
+        let pattern = WordPattern { mask: &(1 << 32), value: &0 };
         let beyond: [&dyn Fn(Bare<'_>); 9] = [
             &|bare| bare.copy_in(180, &[0; 5]),
             &|bare| assert_eq!(bare.line(128).load(0), 0),
             &|bare| bare.line_to_write(u64::MAX - 63).store(0, 1),
             &|bare| bare.store(184, 1),
             &|bare| assert_eq!(bare.load(u64::MAX - 7), 0),
-            &|bare| assert_eq!(bare.first_match(None, 128, words, 7).0, 0),
+            &|bare| assert_eq!(bare.first_match(None, 128, pattern, 7).0, 0),
             &|bare| bare.copy_out(180, &mut [0; 5]),
             &|bare| bare.append_to(u64::MAX, 2, &mut Vec::new()),
             &|bare| assert!(bare.equals(176, &[0; 9])),
@@ -709,7 +721,7 @@ mod tests {
             &|bare| bare.line_to_write(32).store(0, 1),
             &|bare| bare.store(4, 1),
             &|bare| assert_eq!(bare.load(1), 0),
-            &|bare| assert_eq!(bare.first_match(None, 32, words, 7).0, 0),
+            &|bare| assert_eq!(bare.first_match(None, 32, pattern, 7).0, 0),
             &|bare| assert!(bare.load_before(4, b"").is_none()),
         ];
         for f in misaligned {
@@ -769,7 +781,8 @@ mod tests {
         }
         for wide in [None, Wide::of_this_processor()] {
             let first = |mask: u64, value: u64, words| {
-                window.bare().first_match(wide, 64, (&(mask << 32), &(value << 32)), words)
+                let pattern = WordPattern { mask: &(mask << 32), value: &(value << 32) };
+                window.bare().first_match(wide, 64, pattern, words)
             };
             assert_eq!(first(0xf << 4, 3 << 4, 7), (3, (3 << 36) | 4));
             assert_eq!(first(u32::MAX.into(), 77, 7), (7, 3 << 36));

@@ -6,7 +6,7 @@ use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::error::{DeathCause, Distrust};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkRequest, WorkStatus};
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello};
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetOptions};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, TcpTarget, TcpTargetOptions};
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
 use rackpool_hw::handshake::MESSAGE_BYTES;
 use rackpool_hw::secret::Secret;
@@ -24,12 +24,12 @@ fn encrypting(byte: u8) -> Option<Secret> {
     secret(byte).map(|secret| secret.encrypting(true))
 }
 
-fn end_options(secret: Option<Secret>) -> EndpointOptions {
-    EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() }
+fn end_options(secret: Option<Secret>) -> TcpEndpointOptions {
+    TcpEndpointOptions { log: Arc::new(|_, _| ()), secret, ..TcpEndpointOptions::default() }
 }
 
-fn target_options(memory: &Memory, secret: Option<Secret>) -> TargetOptions {
-    TargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
+fn target_options(memory: &Memory, secret: Option<Secret>) -> TcpTargetOptions {
+    TcpTargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
 }
 
 fn rig() -> TcpRig {
@@ -38,8 +38,8 @@ fn rig() -> TcpRig {
 }
 
 /// How a connection of an endpoint with these options to `addr` ends.
-fn end_of(options: EndpointOptions, addr: SocketAddr) -> DeathCause {
-    let mut end = Endpoint::new(options).unwrap();
+fn end_of(options: TcpEndpointOptions, addr: SocketAddr) -> DeathCause {
+    let mut end = TcpEndpoint::new(options).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
     let (mut events, start) = (Vec::new(), Instant::now());
     loop {
@@ -53,7 +53,7 @@ fn end_of(options: EndpointOptions, addr: SocketAddr) -> DeathCause {
 }
 
 /// Waits until the target counts so many connections.
-fn wait_for_connections(target: &Target, expected: impl Fn(u64) -> bool) {
+fn wait_for_connections(target: &TcpTarget, expected: impl Fn(u64) -> bool) {
     let start = Instant::now();
     while !expected(target.stats().connections) {
         assert!(start.elapsed() < PATIENCE, "{:?}", target.stats());
@@ -65,7 +65,7 @@ fn wait_for_connections(target: &Target, expected: impl Fn(u64) -> bool) {
 fn one_secret_on_both_sides_is_two_messages_each_and_then_as_without() {
     let bytes_of = |secret: Option<Secret>| {
         let memory = Memory::new();
-        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let options = TcpEndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
         let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
         assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
         let mut back = [0; 7];
@@ -81,7 +81,7 @@ fn one_secret_on_both_sides_is_two_messages_each_and_then_as_without() {
 #[test]
 fn without_a_secret_the_first_bytes_are_the_hello_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut end = Endpoint::new(end_options(None)).unwrap();
+    let mut end = TcpEndpoint::new(end_options(None)).unwrap();
     end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     let (mut hello, start) = ([0; HELLO_BYTES], Instant::now());
@@ -96,7 +96,7 @@ fn without_a_secret_the_first_bytes_are_the_hello_alone() {
 }
 
 /// How many were refused, once it is as many: counts are published at the end of a turn.
-fn refused(target: &Target, expected: u64) -> u64 {
+fn refused(target: &TcpTarget, expected: u64) -> u64 {
     let start = Instant::now();
     while target.stats().refused < expected && start.elapsed() < PATIENCE {
         std::thread::yield_now();
@@ -115,13 +115,13 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         (encrypting(7), encrypting(8), Distrust::OtherSecret),
     ] {
         let memory = Memory::new();
-        let target = Target::start(target_options(&memory, theirs)).unwrap();
+        let target = TcpTarget::start(target_options(&memory, theirs)).unwrap();
         let options = end_options(ours);
         let expected = DeathCause::Distrusted(why);
         assert_eq!(end_of(options.clone(), target.local_addr()), expected);
         // The threads of a pool that share one endpoint hear the same.
-        let hub = shared::Hub::new(options).unwrap();
-        let mut member = shared::Endpoint::new(&hub).unwrap();
+        let shared_endpoint = shared::SharedEndpoint::new(options).unwrap();
+        let mut member = shared::MemberEndpoint::new(&shared_endpoint).unwrap();
         let peer = member.connect(target.local_addr(), monotonic_ns()).unwrap();
         let (mut events, start) = (Vec::new(), Instant::now());
         while events.is_empty() {
@@ -138,7 +138,7 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
 #[test]
 fn a_target_that_never_proves_anything_is_silent_after_a_lease() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = EndpointOptions { lease_ms: 100, ..end_options(secret(7)) };
+    let options = TcpEndpointOptions { lease_ms: 100, ..end_options(secret(7)) };
     let addr = listener.local_addr().unwrap();
     assert_eq!(end_of(options, addr), DeathCause::Silent);
 }
@@ -183,7 +183,7 @@ fn overheard(to: SocketAddr) -> (SocketAddr, std::thread::JoinHandle<[Vec<u8>; 2
 fn what_was_heard_on_a_good_connection_opens_no_other() {
     let rig = rig();
     let (addr, carried) = overheard(rig.target().local_addr());
-    let mut end = Endpoint::new(end_options(secret(7))).unwrap();
+    let mut end = TcpEndpoint::new(end_options(secret(7))).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
     let (mut events, start) = (Vec::new(), Instant::now());
     while events.is_empty() {
@@ -262,9 +262,9 @@ fn through(
     change: fn(&mut [u8], usize),
 ) -> (Vec<FabricEvent>, [Vec<u8>; 2], Vec<u8>) {
     let memory = Memory::new();
-    let target = Target::start(target_options(&memory, secret.clone())).unwrap();
+    let target = TcpTarget::start(target_options(&memory, secret.clone())).unwrap();
     let (addr, carried) = overheard_and(target.local_addr(), change);
-    let mut end = Endpoint::new(end_options(secret)).unwrap();
+    let mut end = TcpEndpoint::new(end_options(secret)).unwrap();
     let peer = end.connect(addr, monotonic_ns()).unwrap();
     let (buf, back) = (end.register(value.to_vec()).unwrap(), end.register(vec![0; value.len()]));
     let piece = |buf| Sge { buf, offset: 0, bytes: value.len() as u64 };
@@ -327,7 +327,7 @@ fn bytes_that_somebody_changes_end_the_connection_and_write_nothing() {
 fn an_encrypted_connection_needs_no_more_calls() {
     let of = |secret: Option<Secret>| {
         let memory = Memory::new();
-        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let options = TcpEndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
         let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
         assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
         let before = rig.end.stats();

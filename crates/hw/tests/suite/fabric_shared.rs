@@ -4,8 +4,8 @@
 use crate::fabric_rig::{Memory, PAGE, PATIENCE, at, pattern, sge, statuses};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, PeerId, Verb, WorkRequest, WorkStatus};
 use rackpool_core::wire::{self, RemoteReply, RemoteRequest, Routed};
-use rackpool_hw::fabric::shared::{Endpoint, Hub};
-use rackpool_hw::fabric::tcp::{EndpointOptions, Target};
+use rackpool_hw::fabric::shared::{MemberEndpoint, SharedEndpoint};
+use rackpool_hw::fabric::tcp::{TcpEndpointOptions, TcpTarget};
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,25 +13,25 @@ use std::time::{Duration, Instant};
 /// No member ever looks by itself, nor is the peer probed: only wake-ups help.
 const NEVER_NS: u64 = 3_600_000_000_000;
 
-fn quiet() -> EndpointOptions {
+fn quiet() -> TcpEndpointOptions {
     let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
-    EndpointOptions { log, lease_ms: 3_600_000, ..EndpointOptions::default() }
+    TcpEndpointOptions { log, lease_ms: 3_600_000, ..TcpEndpointOptions::default() }
 }
 
-fn serve(memory: &Memory) -> Target {
-    Target::start(memory.target_options()).unwrap()
+fn serve(memory: &Memory) -> TcpTarget {
+    TcpTarget::start(memory.target_options()).unwrap()
 }
 
 /// Another member with a channel to the target.
-fn member(hub: &Arc<Hub>, target: &Target) -> (Endpoint, PeerId) {
-    let mut end = Endpoint::new(hub).unwrap();
+fn member(shared_endpoint: &Arc<SharedEndpoint>, target: &TcpTarget) -> (MemberEndpoint, PeerId) {
+    let mut end = MemberEndpoint::new(shared_endpoint).unwrap();
     let peer = end.connect(target.local_addr(), monotonic_ns()).unwrap();
     let events = wait_for(&mut end, 1);
     assert_eq!(events, [FabricEvent::Connected { peer }]);
     (end, peer)
 }
 
-fn wait_for(end: &mut Endpoint, count: usize) -> Vec<FabricEvent> {
+fn wait_for(end: &mut MemberEndpoint, count: usize) -> Vec<FabricEvent> {
     let deadline = monotonic_ns() + PATIENCE.as_nanos() as u64;
     let mut events = Vec::new();
     while events.len() < count {
@@ -40,7 +40,7 @@ fn wait_for(end: &mut Endpoint, count: usize) -> Vec<FabricEvent> {
     events
 }
 
-fn send(end: &mut Endpoint, peer: PeerId, message: RemoteRequest) {
+fn send(end: &mut MemberEndpoint, peer: PeerId, message: RemoteRequest) {
     let bytes = wire::encode_vec(&Routed { channel: 0, message });
     let piece = [0, bytes.len() as u64];
     let buf = end.register(bytes).unwrap();
@@ -51,7 +51,7 @@ fn send(end: &mut Endpoint, peer: PeerId, message: RemoteRequest) {
     end.take(buf);
 }
 
-fn received(target: &Target, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>)> {
+fn received(target: &TcpTarget, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>)> {
     let (mut all, start) = (Vec::new(), Instant::now());
     while all.len() < count {
         let mut events = Vec::new();
@@ -70,10 +70,10 @@ fn received(target: &Target, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>
 #[test]
 fn messages_go_to_the_members_they_are_for_and_a_channel_ends_alone() {
     let target = serve(&Memory::new());
-    let hub = Hub::new(quiet()).unwrap();
-    let (mut a, of_a) = member(&hub, &target);
-    let (mut b, of_b) = member(&hub, &target);
-    assert_eq!(hub.stats().connections, 1);
+    let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+    let (mut a, of_a) = member(&shared_endpoint, &target);
+    let (mut b, of_b) = member(&shared_endpoint, &target);
+    assert_eq!(shared_endpoint.stats().connections, 1);
     send(&mut a, of_a, RemoteRequest::Consumed(1));
     send(&mut b, of_b, RemoteRequest::Consumed(2));
     let got = received(&target, 2);
@@ -108,7 +108,7 @@ fn messages_go_to_the_members_they_are_for_and_a_channel_ends_alone() {
     b.close(of_b);
     let last = received(&target, 1);
     assert_eq!(last[0].1, Routed { channel: channels[1].1, message: RemoteRequest::Ended });
-    assert_eq!(hub.stats().connections, 0, "the connection ends with its last channel");
+    assert_eq!(shared_endpoint.stats().connections, 0, "the connection ends with its last channel");
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn what_a_member_leaves_behind_is_executed_as_a_whole_or_not_and_others_go_on() 
     for round in 0..8u64 {
         let memory = Memory::new();
         let target = serve(&memory);
-        let hub = Hub::new(quiet()).unwrap();
-        let (mut leaves, peer) = member(&hub, &target);
-        let (mut stays, of_stays) = member(&hub, &target);
+        let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+        let (mut leaves, peer) = member(&shared_endpoint, &target);
+        let (mut stays, of_stays) = member(&shared_endpoint, &target);
         let data: Vec<Vec<u8>> = (1..4).map(|page| pattern(PAGE, 10 * round + page)).collect();
         for (index, data) in data.iter().enumerate() {
             let buf = leaves.register(data.clone()).unwrap();
@@ -161,9 +161,9 @@ fn nothing_is_received_into_memory_that_was_taken_back() {
     let memory = Memory::new();
     memory.pages.copy_in(0, &pattern(PAGE, 3));
     let target = serve(&memory);
-    let hub = Hub::new(quiet()).unwrap();
-    let (mut a, of_a) = member(&hub, &target);
-    let (mut b, of_b) = member(&hub, &target);
+    let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+    let (mut a, of_a) = member(&shared_endpoint, &target);
+    let (mut b, of_b) = member(&shared_endpoint, &target);
     for _ in 0..20 {
         let buf = a.register(vec![0; PAGE as usize]).unwrap();
         let local = [sge(buf, 0, PAGE)];
@@ -187,8 +187,8 @@ fn nothing_is_received_into_memory_that_was_taken_back() {
 #[should_panic(expected = "work under way names it")]
 fn bytes_that_another_thread_may_change_are_refused() {
     let target = serve(&Memory::new());
-    let hub = Hub::new(quiet()).unwrap();
-    let (mut a, of_a) = member(&hub, &target);
+    let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+    let (mut a, of_a) = member(&shared_endpoint, &target);
     let buf = a.register(vec![0; 128]).unwrap();
     let local = [sge(buf, 0, 64)];
     let work = WorkRequest { id: 1, verb: Verb::Read(at(0)), local: &local, signalled: true };
@@ -201,9 +201,9 @@ fn bytes_that_another_thread_may_change_are_refused() {
 fn a_member_that_posts_and_does_not_wait_holds_up_nobody() {
     let memory = Memory::new();
     let target = serve(&memory);
-    let hub = Hub::with_look(quiet(), NEVER_NS).unwrap();
-    let (mut absent, of_absent) = member(&hub, &target);
-    let (mut b, of_b) = member(&hub, &target);
+    let shared_endpoint = SharedEndpoint::with_look(quiet(), NEVER_NS).unwrap();
+    let (mut absent, of_absent) = member(&shared_endpoint, &target);
+    let (mut b, of_b) = member(&shared_endpoint, &target);
     let add = Verb::FetchAdd { at: at(64), n: 1 };
     let work = |id| WorkRequest { id, verb: add, local: &[], signalled: true };
     for id in 0..100 {
@@ -222,13 +222,13 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
     let memory = Memory::new();
     let target = serve(&memory);
     // Waits sleep at once; a wake-up that is lost is noticed after PATIENCE.
-    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
-    let hub = Hub::with_look(options, NEVER_NS).unwrap();
+    let options = TcpEndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let shared_endpoint = SharedEndpoint::with_look(options, NEVER_NS).unwrap();
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 3_000;
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (mut end, peer) = member(&hub, &target);
+            let (mut end, peer) = member(&shared_endpoint, &target);
             scope.spawn(move || {
                 let buf = end.register(vec![0; PAGE as usize]).unwrap();
                 let mut random = thread + 1;
@@ -255,20 +255,20 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
         }
     });
     assert_eq!(memory.pages.load(PAGE), THREADS * ROUNDS);
-    assert_eq!(hub.stats().connections, 0);
+    assert_eq!(shared_endpoint.stats().connections, 0);
 }
 
 #[test]
 fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
     let target = serve(&Memory::new());
-    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
-    let hub = Hub::with_look(options, NEVER_NS).unwrap();
+    let options = TcpEndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let shared_endpoint = SharedEndpoint::with_look(options, NEVER_NS).unwrap();
     const THREADS: usize = 4;
     std::thread::scope(|scope| {
         let mut places = Vec::new();
         let (report, reports) = std::sync::mpsc::channel();
         for thread in 0..THREADS {
-            let (mut end, peer) = member(&hub, &target);
+            let (mut end, peer) = member(&shared_endpoint, &target);
             send(&mut end, peer, RemoteRequest::Consumed(0));
             let (told, channel) = {
                 let (peer, routed) = received(&target, 1).pop().unwrap();
@@ -310,9 +310,9 @@ fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
 #[test]
 fn messages_without_end_for_one_who_does_not_take_them_end_the_connection() {
     let target = serve(&Memory::new());
-    let hub = Hub::new(quiet()).unwrap();
-    let (mut idle, peer) = member(&hub, &target);
-    let (mut busy, its) = member(&hub, &target);
+    let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+    let (mut idle, peer) = member(&shared_endpoint, &target);
+    let (mut busy, its) = member(&shared_endpoint, &target);
     send(&mut idle, peer, RemoteRequest::Consumed(1));
     let (line, asked) = received(&target, 1).remove(0);
     let answer = Routed { channel: asked.channel, message: RemoteReply::Consumed(1) };

@@ -12,7 +12,7 @@ use rackpool_core::seam::{
 use rackpool_hw::fabric::tcp::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request,
 };
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetSendError};
+use rackpool_hw::fabric::tcp::{TargetSendError, TcpEndpoint, TcpEndpointOptions, TcpTarget};
 use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-fn quiet() -> EndpointOptions {
-    EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
+fn quiet() -> TcpEndpointOptions {
+    TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() }
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.
 fn poll_until(
-    end: &mut Endpoint,
+    end: &mut TcpEndpoint,
     mut is_last: impl FnMut(&FabricEvent) -> bool,
 ) -> Vec<FabricEvent> {
     let (mut events, start) = (Vec::new(), Instant::now());
@@ -55,7 +55,7 @@ fn cause(events: &[FabricEvent]) -> DeathCause {
 }
 
 /// A stream that has said hello to a target.
-fn raw_client(target: &Target) -> TcpStream {
+fn raw_client(target: &TcpTarget) -> TcpStream {
     let mut stream = TcpStream::connect(target.local_addr()).unwrap();
     stream.write_all(Hello::of_initiator().as_bytes()).unwrap();
     let mut hello = [0; HELLO_BYTES];
@@ -65,9 +65,9 @@ fn raw_client(target: &Target) -> TcpStream {
 }
 
 /// A listener, and an endpoint's connection to it that has been accepted; `greets` says hello.
-fn fake_target(options: EndpointOptions, greets: bool) -> (Endpoint, PeerId, TcpStream) {
+fn fake_target(options: TcpEndpointOptions, greets: bool) -> (TcpEndpoint, PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut end = Endpoint::new(options).unwrap();
+    let mut end = TcpEndpoint::new(options).unwrap();
     let peer = peer_of(&mut end, listener.local_addr().unwrap());
     let (mut stream, _) = listener.accept().unwrap();
     if greets {
@@ -79,7 +79,7 @@ fn fake_target(options: EndpointOptions, greets: bool) -> (Endpoint, PeerId, Tcp
     (end, peer, stream)
 }
 
-fn peer_of(end: &mut Endpoint, addr: SocketAddr) -> PeerId {
+fn peer_of(end: &mut TcpEndpoint, addr: SocketAddr) -> PeerId {
     end.connect(addr, monotonic_ns()).unwrap()
 }
 
@@ -148,9 +148,9 @@ fn a_target_on_another_address_than_loopback_is_refused() {
     let memory = Memory::new();
     let mut options = memory.target_options();
     options.listen = "0.0.0.0:0".parse().unwrap();
-    let error = Target::start(options).err().unwrap();
+    let error = TcpTarget::start(options).err().unwrap();
     assert!(matches!(error, FabricError::NotLoopback { .. }), "{error}");
-    let mut end = Endpoint::new(quiet()).unwrap();
+    let mut end = TcpEndpoint::new(quiet()).unwrap();
     let refused = end.connect("192.0.2.1:1".parse().unwrap(), 0);
     assert!(matches!(refused, Err(FabricError::NotLoopback { .. })));
 }
@@ -160,7 +160,7 @@ fn memory_shorter_than_its_layout_is_refused_with_numbers() {
     let memory = Memory::new();
     let mut options = memory.target_options();
     options.pages = memory.pages.slice(0, PAGE);
-    let error = Target::start(options).err().unwrap().to_string();
+    let error = TcpTarget::start(options).err().unwrap().to_string();
     assert!(error.contains("pages") && error.contains(&PAGE.to_string()), "{error}");
 }
 
@@ -170,11 +170,11 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
         let memory = Memory::new();
         let mut options = memory.target_options();
         (options.connections_max, options.secret) = (1, secret.clone());
-        let quiet = || EndpointOptions { secret: secret.clone(), ..quiet() };
+        let quiet = || TcpEndpointOptions { secret: secret.clone(), ..quiet() };
         let mut rig = TcpRig::with(options, memory, quiet());
         // It has asked for something, and so does not give way.
         assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
-        let mut second = Endpoint::new(quiet()).unwrap();
+        let mut second = TcpEndpoint::new(quiet()).unwrap();
         let addr = rig.target().local_addr();
         peer_of(&mut second, addr);
         assert_eq!(cause(&poll_until(&mut second, closed)), DeathCause::Busy);
@@ -243,7 +243,7 @@ fn connections_that_ask_for_nothing_give_way_to_those_that_do() {
     assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
     let idle: Vec<_> = (0..3).map(|_| raw_client(rig.target())).collect();
     std::thread::sleep(Duration::from_millis(1500));
-    let mut late = Endpoint::new(quiet()).unwrap();
+    let mut late = TcpEndpoint::new(quiet()).unwrap();
     peer_of(&mut late, rig.target().local_addr());
     let is_end =
         |event: &FabricEvent| closed(event) || matches!(event, FabricEvent::Connected { .. });
@@ -256,7 +256,7 @@ fn connections_that_ask_for_nothing_give_way_to_those_that_do() {
 #[test]
 fn a_port_where_nobody_listens_is_a_closed_connection_and_nothing_was_sent() {
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut end = Endpoint::new(quiet()).unwrap();
+    let mut end = TcpEndpoint::new(quiet()).unwrap();
     let peer = peer_of(&mut end, addr);
     let add = Verb::FetchAdd { at: at(0), n: 1 };
     let _ = end.post(peer, &[WorkRequest { id: 4, verb: add, local: &[], signalled: false }]);
@@ -269,7 +269,7 @@ fn a_port_where_nobody_listens_is_a_closed_connection_and_nothing_was_sent() {
 #[test]
 fn a_target_that_falls_silent_is_found_within_the_lease() {
     for greets in [true, false] {
-        let options = EndpointOptions { lease_ms: 200, ..quiet() };
+        let options = TcpEndpointOptions { lease_ms: 200, ..quiet() };
         let listener_options = options.clone();
         let (mut end, _, _stream) = fake_target(listener_options, greets);
         let start = Instant::now();
@@ -285,7 +285,7 @@ fn a_target_that_falls_silent_is_found_within_the_lease() {
 #[test]
 fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive() {
     let memory = Memory::new();
-    let options = EndpointOptions { lease_ms: 100, ..quiet() };
+    let options = TcpEndpointOptions { lease_ms: 100, ..quiet() };
     let mut rig = TcpRig::with(memory.target_options(), memory, options);
     let buf = rig.end.register(vec![1; PAGE as usize]).unwrap();
     for bytes in [0, 64, PAGE] {
@@ -307,7 +307,7 @@ fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive
 #[test]
 fn an_idle_connection_is_kept_by_pings() {
     let memory = Memory::new();
-    let options = EndpointOptions { lease_ms: 100, ..quiet() };
+    let options = TcpEndpointOptions { lease_ms: 100, ..quiet() };
     let mut rig = TcpRig::with(memory.target_options(), memory, options);
     let mut events = Vec::new();
     let deadline = monotonic_ns() + 500_000_000;
@@ -321,9 +321,9 @@ fn a_full_application_stops_its_senders_without_loss_and_nobody_else() {
     // The sender must not take the full application for a dead target.
     let mut target = memory.target_options();
     target.lease_ms = 200;
-    let options = EndpointOptions { lease_ms: 200, ..quiet() };
+    let options = TcpEndpointOptions { lease_ms: 200, ..quiet() };
     let mut rig = TcpRig::with(target, memory, options);
-    let mut other = Endpoint::new(quiet()).unwrap();
+    let mut other = TcpEndpoint::new(quiet()).unwrap();
     let other_peer = peer_of(&mut other, rig.target().local_addr());
     let up = |event: &FabricEvent| matches!(event, FabricEvent::Connected { .. });
     poll_until(&mut other, up);
@@ -551,7 +551,7 @@ fn waiting_ends_with_the_deadline_an_event_or_the_other_descriptor() {
 #[test]
 fn injected_latency_is_added_to_one_sided_operations() {
     let memory = Memory::new();
-    let options = EndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() };
+    let options = TcpEndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() };
     let mut rig = TcpRig::with(memory.target_options(), memory, options);
     let start = Instant::now();
     for _ in 0..5 {

@@ -7,7 +7,7 @@ use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES};
 use rackpool_core::layout::RING_BYTES;
 use rackpool_core::seam::Mem;
 use rackpool_hw::ring::{
-    Consumer, Geometry, Held, INLINE_BYTES, Producer, RingError, reset, reset_with,
+    Consumer, Geometry, HeldMessage, INLINE_BYTES, Producer, RingError, reset, reset_with,
 };
 use rackpool_hw::window::Window;
 use std::collections::VecDeque;
@@ -72,7 +72,7 @@ proptest! {
     fn a_ring_behaves_as_a_bounded_queue(steps in steps()) {
         let (window, mut producer, mut consumer) = pair();
         let mut queue: VecDeque<Vec<u8>> = VecDeque::new();
-        let mut held: Vec<(Held, Vec<u8>)> = vec![];
+        let mut held: Vec<(HeldMessage, Vec<u8>)> = vec![];
         for (seed, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Push(bytes) => {

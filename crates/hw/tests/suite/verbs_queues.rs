@@ -6,8 +6,8 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::fabric::verbs::device::Domain;
 use rackpool_hw::fabric::verbs::memory::{Region, Rights};
 use rackpool_hw::fabric::verbs::queue::{
-    Address, Completion, Completions, Depths, Flags, GRH_BYTES, Kind, Operation, Peer, QueuePair,
-    Status,
+    Address, Completion, CompletionStatus, Completions, Depths, Flags, GRH_BYTES, Operation, Peer,
+    QueuePair, QueuePairKind,
 };
 use rackpool_hw::fabric::verbs::{Device, DeviceChoice};
 use rackpool_hw::window::Window;
@@ -27,7 +27,7 @@ struct End {
 }
 
 impl End {
-    fn new(variable: &str, kind: Kind) -> End {
+    fn new(variable: &str, kind: QueuePairKind) -> End {
         let choice: DeviceChoice = std::env::var(variable).unwrap_or_default().parse().unwrap();
         let device = Device::open(&choice).unwrap();
         let domain = Domain::new(&device).unwrap();
@@ -40,7 +40,7 @@ impl End {
         End { pair, completions, region, memory, domain, device }
     }
 
-    fn pair(kind: Kind) -> (End, End) {
+    fn pair(kind: QueuePairKind) -> (End, End) {
         let mut a = End::new("RACKPOOL_VERBS_DEVICE", kind);
         let mut b = End::new("RACKPOOL_VERBS_TARGET_DEVICE", kind);
         a.pair.connect(&b.pair.address()).unwrap();
@@ -79,7 +79,7 @@ const SIGNALLED: Flags = Flags { signalled: true, inline: false, fence: false };
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
 fn a_reliable_pair_does_every_operation() {
-    let (mut a, mut b) = End::pair(Kind::Reliable);
+    let (mut a, mut b) = End::pair(QueuePairKind::Reliable);
     let key = b.region.remote_key();
     a.memory.copy_in(0, b"to be written");
     b.memory.copy_in(4096, b"to be read");
@@ -96,7 +96,11 @@ fn a_reliable_pair_does_every_operation() {
     a.pair.ring().unwrap();
     let done = a.wait(5);
     let ids: Vec<_> = done.iter().map(|one| (one.id, one.status)).collect();
-    assert_eq!(ids, [2, 3, 4, 5, 6].map(|id| (id, Status::Done)), "the last of a doorbell too");
+    assert_eq!(
+        ids,
+        [2, 3, 4, 5, 6].map(|id| (id, CompletionStatus::Done)),
+        "the last of a doorbell too"
+    );
     assert_eq!(a.read(512, 10), b"to be read");
     assert_eq!((a.memory.load(1024), a.memory.load(1032), b.memory.load(2048)), (0, 5, 9));
     assert_eq!(
@@ -112,7 +116,7 @@ fn a_reliable_pair_does_every_operation() {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
 fn a_region_that_was_ended_refuses_at_once_and_the_pair_can_be_renewed() {
-    let (mut a, mut b) = End::pair(Kind::Reliable);
+    let (mut a, mut b) = End::pair(QueuePairKind::Reliable);
     let old = b.region.remote_key();
     let rights = Rights::Remote { atomics: false };
     b.region = Region::of_window(&b.domain, &b.memory, 0, rights).unwrap();
@@ -120,8 +124,8 @@ fn a_region_that_was_ended_refuses_at_once_and_the_pair_can_be_renewed() {
     a.push(2, Operation::Write { address: 64, key: b.region.remote_key() }, (0, 64), SIGNALLED);
     a.pair.ring().unwrap();
     let done = a.wait(2);
-    assert_eq!((done[0].id, done[0].status), (1, Status::Access));
-    assert!(matches!(done[1].status, Status::Failed(_)), "{done:?}");
+    assert_eq!((done[0].id, done[0].status), (1, CompletionStatus::Access));
+    assert!(matches!(done[1].status, CompletionStatus::Failed(_)), "{done:?}");
     b.pair.fail().unwrap();
     a.pair.renew().unwrap();
     b.pair.renew().unwrap();
@@ -130,27 +134,27 @@ fn a_region_that_was_ended_refuses_at_once_and_the_pair_can_be_renewed() {
     a.memory.copy_in(0, b"again");
     a.push(3, Operation::Write { address: 64, key: b.region.remote_key() }, (0, 5), SIGNALLED);
     a.pair.ring().unwrap();
-    assert_eq!(a.wait(1)[0].status, Status::Done);
+    assert_eq!(a.wait(1)[0].status, CompletionStatus::Done);
     assert_eq!(b.read(64, 5), b"again");
 }
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
 fn a_key_of_another_domain_is_refused() {
-    let (mut a, b) = End::pair(Kind::Reliable);
+    let (mut a, b) = End::pair(QueuePairKind::Reliable);
     let other = Domain::new(&b.device).unwrap();
     let rights = Rights::Remote { atomics: false };
     let foreign = Region::of_window(&other, &b.memory, 0, rights).unwrap();
     a.push(1, Operation::Write { address: 0, key: foreign.remote_key() }, (0, 64), SIGNALLED);
     a.pair.ring().unwrap();
-    assert_eq!(a.wait(1)[0].status, Status::Access);
+    assert_eq!(a.wait(1)[0].status, CompletionStatus::Access);
     assert_eq!(b.read(0, 64), [0; 64]);
 }
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
 fn an_unreliable_pair_writes_and_sends() {
-    let (mut a, mut b) = End::pair(Kind::Unreliable);
+    let (mut a, mut b) = End::pair(QueuePairKind::Unreliable);
     let key = b.region.remote_key();
     a.memory.copy_in(0, &[5; 9000]);
     b.post_receive(1, 32768, 10_000);
@@ -169,8 +173,8 @@ fn an_unreliable_pair_writes_and_sends() {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
 fn datagrams_come_behind_forty_bytes_and_are_no_longer_than_a_packet() {
-    let mut a = End::new("RACKPOOL_VERBS_DEVICE", Kind::Datagram);
-    let mut b = End::new("RACKPOOL_VERBS_TARGET_DEVICE", Kind::Datagram);
+    let mut a = End::new("RACKPOOL_VERBS_DEVICE", QueuePairKind::Datagram);
+    let mut b = End::new("RACKPOOL_VERBS_TARGET_DEVICE", QueuePairKind::Datagram);
     let nobody = Address { number: 0, ..b.pair.address() };
     a.pair.connect(&nobody).unwrap();
     b.pair.connect(&nobody).unwrap();
@@ -182,7 +186,7 @@ fn datagrams_come_behind_forty_bytes_and_are_no_longer_than_a_packet() {
     a.push(1, Operation::SendTo { to: &to_b, imm: 9 }, (0, 5), SIGNALLED);
     a.push(2, Operation::SendTo { to: &to_b, imm: 10 }, (0, mtu), SIGNALLED);
     a.pair.ring().unwrap();
-    assert!(a.wait(2).iter().all(|one| one.status == Status::Done));
+    assert!(a.wait(2).iter().all(|one| one.status == CompletionStatus::Done));
     let got = b.wait(2);
     assert_eq!(got[0].bytes, 5 + GRH_BYTES as u32);
     assert_eq!(u64::from(got[1].bytes), mtu + GRH_BYTES);
@@ -199,13 +203,13 @@ fn datagrams_come_behind_forty_bytes_and_are_no_longer_than_a_packet() {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
 fn a_peer_that_is_not_there_is_given_up() {
-    let (mut a, b) = End::pair(Kind::Reliable);
+    let (mut a, b) = End::pair(QueuePairKind::Reliable);
     let key = b.region.remote_key();
     drop(b.pair);
     let start = Instant::now();
     a.push(1, Operation::Write { address: 0, key }, (0, 8), SIGNALLED);
     a.pair.ring().unwrap();
     let done = a.wait(1);
-    assert_eq!(done[0].status, Status::Failed(12), "retries are not without end");
+    assert_eq!(done[0].status, CompletionStatus::Failed(12), "retries are not without end");
     println!("result: given up after {:?}", start.elapsed());
 }

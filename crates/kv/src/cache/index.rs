@@ -18,7 +18,7 @@ use super::layout::{
 };
 use rackpool_core::seam::Mem;
 use rackpool_hw::version;
-use rackpool_hw::window::{Bare, Wide, Window};
+use rackpool_hw::window::{Bare, Wide, Window, WordPattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -168,7 +168,8 @@ impl Probe {
 /// Looks for a tag (as [`tag_in_slot`] gives it) in the bucket at `bucket_at`, without a branch.
 #[inline(always)]
 pub(crate) fn probe(units: Bare<'_>, wide: Option<Wide>, bucket_at: u64, tag: &u64) -> Probe {
-    let (place, word) = units.first_match(wide, bucket_at, (&TAG_MASK, tag), SLOTS as u32);
+    let pattern = WordPattern { mask: &TAG_MASK, value: tag };
+    let (place, word) = units.first_match(wide, bucket_at, pattern, SLOTS as u32);
     let (at, is_entry) = (bucket_at + 8 * u64::from(place), place != SLOTS as u32);
     Probe { at, word: Slot(word), is_entry }
 }

@@ -16,7 +16,7 @@ use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN};
-use rackpool_hw::addresses::Place;
+use rackpool_hw::addresses::ConnectionPermit;
 use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
@@ -52,7 +52,7 @@ pub struct Connection {
     progress: Millis,
     /// Whether a command of its client was ever understood.
     pub has_spoken: bool,
-    pub place: Option<Place>,
+    pub place: Option<ConnectionPermit>,
     /// What the poller waits for.
     pub interest: Interest,
 }
@@ -69,7 +69,7 @@ impl Connection {
         fd: OwnedFd,
         session: Session,
         channel: Channel,
-        place: Option<Place>,
+        place: Option<ConnectionPermit>,
         now: Millis,
     ) -> Self {
         Self {

@@ -12,7 +12,7 @@ use crate::cache::Millis;
 use crate::constants::{
     BUSY_POLLS, EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, LINGER_MS_MAX, READ_BYTES,
 };
-use rackpool_hw::addresses::Place;
+use rackpool_hw::addresses::ConnectionPermit;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use std::cmp::Reverse;
 use std::io;
@@ -29,8 +29,8 @@ pub struct AcceptedConnection {
     pub addr: String,
     pub channel: Channel,
     /// The place of its address.
-    pub place: Option<Place>,
-    /// All connections are in use: it is admitted if an idle one is closed.
+    pub place: Option<ConnectionPermit>,
+    /// All connections are in use: it is let in if a silent one goes.
     pub is_too_many: bool,
 }
 
@@ -253,7 +253,8 @@ impl<'i> Worker<'i> {
     /// Ends a connection that is silent, so that a new one can be let in. Not one of an address
     /// with fewer connections than the new one's.
     fn make_room(&mut self, accepted: &AcceptedConnection) -> bool {
-        let count = |place: &Option<Place>| place.as_ref().map_or(0, Place::count);
+        let count =
+            |place: &Option<ConnectionPermit>| place.as_ref().map_or(0, ConnectionPermit::count);
         let (now, newcomers) = (self.core.now, count(&accepted.place));
         if self.silent.is_empty() && now >= self.next_search {
             self.find_silent();
@@ -278,7 +279,7 @@ impl<'i> Worker<'i> {
         let connections = self.connections.iter().enumerate();
         let silent = connections.filter_map(|(index, connection)| {
             let one = connection.as_deref().filter(|one| one.active < before)?;
-            let many = one.place.as_ref().map_or(0, Place::count);
+            let many = one.place.as_ref().map_or(0, ConnectionPermit::count);
             Some((one.has_spoken, Reverse(many), (one.active, index, one.client().id)))
         });
         let mut silent: Vec<_> = silent.collect();

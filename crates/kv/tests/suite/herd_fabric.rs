@@ -7,7 +7,7 @@ use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Options};
@@ -378,7 +378,7 @@ fn a_window_that_was_given_up_is_free_when_its_request_arrives() {
 }
 
 /// Waits for the outcome of one WRITE under a key.
-fn write_under(wire: &mut Endpoint, peer: PeerId, at: RemoteAddr) -> WorkStatus {
+fn write_under(wire: &mut TcpEndpoint, peer: PeerId, at: RemoteAddr) -> WorkStatus {
     let buf = Wire::register(wire, vec![0x55; 64]).unwrap();
     let local = [Sge { buf, offset: 0, bytes: 64 }];
     let work = WorkRequest { id: 9, verb: Verb::Write(at), local: &local, signalled: true };
@@ -396,7 +396,7 @@ fn write_under(wire: &mut Endpoint, peer: PeerId, at: RemoteAddr) -> WorkStatus 
 }
 
 /// A hello, and the welcome with the place and the key behind it.
-fn hello(wire: &mut Endpoint, peer: PeerId, hello: Vec<u8>) -> Option<Vec<u8>> {
+fn hello(wire: &mut TcpEndpoint, peer: PeerId, hello: Vec<u8>) -> Option<Vec<u8>> {
     let bytes = hello.len() as u64;
     let buf = Wire::register(wire, hello).unwrap();
     let local = [Sge { buf, offset: 0, bytes }];
@@ -426,7 +426,7 @@ fn grant_of(welcome: &[u8]) -> RemoteAddr {
 }
 
 /// A client, as soon as there is room for one.
-fn client_when_free(addr: SocketAddr) -> Client<FabricTransport<Endpoint>> {
+fn client_when_free(addr: SocketAddr) -> Client<FabricTransport<TcpEndpoint>> {
     let start = Instant::now();
     loop {
         match Client::connect_to(addr, 0) {

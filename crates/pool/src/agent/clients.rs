@@ -32,7 +32,7 @@ pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
 const PENDING_NS: u64 = 60_000_000_000;
 
 /// A connection without a slot.
-struct Pending {
+struct PendingClient {
     conn: ControlConn,
     user: u32,
     until: Nanos,
@@ -53,8 +53,8 @@ struct Kept {
     slot: Option<Window>,
 }
 
-pub(super) struct Clients {
-    pending: BTreeMap<u64, Pending>,
+pub(super) struct HostClients {
+    pending: BTreeMap<u64, PendingClient>,
     slots: BTreeMap<u32, Kept>,
     next: u64,
     buffer: Vec<u8>,
@@ -64,7 +64,7 @@ pub(super) struct Clients {
     sections: ClientSections,
 }
 
-impl Clients {
+impl HostClients {
     /// Clients that have a slot.
     pub(super) fn count(&self) -> u64 {
         self.slots.len() as u64
@@ -77,7 +77,7 @@ impl Clients {
     }
 
     /// Takes a new connection of a user in; it has to say hello.
-    pub(super) fn accept(&mut self, (conn, user): (ControlConn, u32), now: Nanos, poller: &Poller) {
+    pub(super) fn accept(&mut self, conn: ControlConn, user: u32, now: Nanos, poller: &Poller) {
         let waiting = self.pending.iter().map(|(number, one)| (*number, one.user));
         if let Some(number) = acceptor::crowded_out(waiting, user) {
             let (what, limit) = ("the agent's new connections".into(), CONTROL_PENDING_MAX as u64);
@@ -86,7 +86,7 @@ impl Clients {
         self.next = (self.next + 1) % TOKEN_PENDING;
         if poller.add(&conn, TOKEN_PENDING + self.next, Interest::Read).is_ok() {
             let until = now + PENDING_NS;
-            let pending = Pending { conn, user, until, hello: None, is_told: false };
+            let pending = PendingClient { conn, user, until, hello: None, is_told: false };
             self.pending.insert(self.next, pending);
         }
     }

@@ -100,18 +100,18 @@ impl AgentOptions {
 pub struct AgentServer {
     control: String,
     metrics_addr: Option<SocketAddr>,
-    stop: Arc<Stop>,
+    stop: Arc<AgentStop>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// How the loop is asked to end.
 #[derive(Debug)]
-struct Stop {
+struct AgentStop {
     requested: AtomicBool,
     wake: WakeEvent,
 }
 
-impl Stop {
+impl AgentStop {
     fn new() -> Result<Arc<Self>> {
         let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
         Ok(Arc::new(Self { requested: AtomicBool::new(false), wake }))
@@ -132,7 +132,7 @@ impl AgentServer {
     /// master or daemon do not answer; `denied` if another agent serves this host, or if other
     /// machines could read the counters without a token.
     pub fn start(options: AgentOptions) -> Result<Self> {
-        let stop = Stop::new()?;
+        let stop = AgentStop::new()?;
         let agent = Agent::open(options, Arc::clone(&stop))?;
         let (control, metrics_addr) = (agent.control().to_string(), agent.metrics_addr());
         let thread = log::spawn("rackpool-agent", move || agent.run(None))
@@ -147,7 +147,7 @@ impl AgentServer {
     /// As [`AgentServer::start`].
     pub fn run(options: AgentOptions, ready: impl FnOnce(&str)) -> Result<()> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
-        let agent = Agent::open(options, Stop::new()?)?;
+        let agent = Agent::open(options, AgentStop::new()?)?;
         ready(agent.control());
         agent.run(Some(shutdown));
         Ok(())
@@ -166,7 +166,7 @@ impl AgentServer {
 
 impl Drop for AgentServer {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `Stop::is_requested`.
+        // Release: pairs with the Acquire in `AgentStop::is_requested`.
         self.stop.requested.store(true, Ordering::Release);
         self.stop.wake.notify();
         let thread = self.thread.take().expect("taken only here");

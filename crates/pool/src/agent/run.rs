@@ -1,13 +1,13 @@
 //! The agent's loop: clients of the host on one side, the daemon on the other.
 
-use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT};
+use super::clients::{HostClients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT};
 use super::line::Line;
-use super::{AgentOptions, Stop, control_on, rack_info};
+use super::{AgentOptions, AgentStop, control_on, rack_info};
 use crate::acceptor::Acceptor;
 use crate::clock;
 use crate::daemon::io_error;
 use crate::link::MasterLink;
-use crate::metrics::{self, AgentSnapshot, Door, Endpoint};
+use crate::metrics::{self, AgentSnapshot, Endpoint, SnapshotRequests};
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{AgentEvent, AgentRequest, RackInfo, WIRE_VERSION};
@@ -35,7 +35,7 @@ const TRY_MS: u64 = 1_000;
 
 pub(super) struct Agent {
     options: AgentOptions,
-    stop: Arc<Stop>,
+    stop: Arc<AgentStop>,
     /// This boot of this host.
     boot: String,
     sections: ClientSections,
@@ -43,16 +43,16 @@ pub(super) struct Agent {
     line: Option<Line>,
     acceptor: Acceptor,
     poller: Poller,
-    clients: Clients,
+    clients: HostClients,
     /// Why the daemon was lost last.
     said: String,
     /// When the daemon is next told that this host is alive.
     beat_at: Nanos,
-    metrics: Option<(Door<AgentSnapshot>, Endpoint)>,
+    metrics: Option<(SnapshotRequests<AgentSnapshot>, Endpoint)>,
 }
 
 impl Agent {
-    pub(super) fn open(options: AgentOptions, stop: Arc<Stop>) -> Result<Self> {
+    pub(super) fn open(options: AgentOptions, stop: Arc<AgentStop>) -> Result<Self> {
         let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
         let boot = match &options.host {
             Some(host) => host.clone(),
@@ -83,7 +83,7 @@ impl Agent {
             options,
             stop,
             boot,
-            clients: Clients::new(access, sections.clone()),
+            clients: HostClients::new(access, sections.clone()),
             sections,
             master,
             line: None,
@@ -97,8 +97,8 @@ impl Agent {
         if let Some(listen) = agent.options.metrics {
             let place = metrics::Place { listen, token: agent.options.metrics_token.clone() };
             let (text, ready) = (metrics::agent_text, metrics::agent_ready);
-            let (endpoint, door) = metrics::start(&place, &agent.stop.wake, text, ready)?;
-            agent.metrics = Some((door, endpoint));
+            let (endpoint, requests) = metrics::start(&place, &agent.stop.wake, text, ready)?;
+            agent.metrics = Some((requests, endpoint));
         }
         Ok(agent)
     }
@@ -143,7 +143,7 @@ impl Agent {
             let _ = self.poller.add(shutdown, TOKEN_STOP, Interest::Read);
         }
         let mut ready = Vec::new();
-        let is_over = |stop: &Stop| {
+        let is_over = |stop: &AgentStop| {
             stop.is_requested() || shutdown.as_ref().is_some_and(Shutdown::is_requested)
         };
         while !is_over(&self.stop) {
@@ -156,9 +156,9 @@ impl Agent {
                 warn!("rackpool", "epoll: {error}");
             }
             self.stop.wake.drain();
-            if let Some((door, _)) = &self.metrics {
+            if let Some((requests, _)) = &self.metrics {
                 let rack = self.options.rack;
-                door.answer(|| AgentSnapshot {
+                requests.answer(|| AgentSnapshot {
                     rack,
                     clients: self.clients.count(),
                     has_daemon: self.line.is_some(),
@@ -257,7 +257,7 @@ impl Agent {
             TOKEN_LISTENER => {
                 let now = clock::now_ns();
                 for (conn, user) in self.acceptor.accept(now, &self.poller) {
-                    self.clients.accept((conn, user), now, &self.poller);
+                    self.clients.accept(conn, user, now, &self.poller);
                 }
                 None
             }

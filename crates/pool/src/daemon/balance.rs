@@ -2,7 +2,7 @@
 //! thread beside the daemon's poll loop, with an ordinary handle, that takes turns
 //! (`core::client::BalanceTurn`). Whether a page goes is decided by the daemon's engine.
 
-use super::drain::Hands;
+use super::drain::RelocationWorker;
 use super::mover::Bell;
 use super::{DaemonOptions, io_error};
 use crate::clock;
@@ -56,7 +56,7 @@ impl BalanceThread {
 }
 
 fn run(bell: &Bell, options: &Options) {
-    let mut hands: Option<Hands> = None;
+    let mut worker: Option<RelocationWorker> = None;
     let mut balancer = Balancer::default();
     balancer.measured(FIRST_BYTES_PER_SECOND);
     let mut said: BTreeSet<&'static str> = BTreeSet::new();
@@ -69,10 +69,10 @@ fn run(bell: &Bell, options: &Options) {
     // A rack that has just started is told how full the others are only after a heartbeat.
     while bell.pause(pause_ms * NS_PER_MS) {
         pause_ms = PAUSE_MS;
-        let hands = match &mut hands {
-            Some(hands) => hands,
-            None => match Hands::open(options) {
-                Ok(new) => hands.insert(new),
+        let worker = match &mut worker {
+            Some(worker) => worker,
+            None => match RelocationWorker::open(options) {
+                Ok(new) => worker.insert(new),
                 Err(error) => {
                     say(&error);
                     continue;
@@ -80,10 +80,10 @@ fn run(bell: &Bell, options: &Options) {
             },
         };
         let started_ns = clock::now_ns();
-        match hands.drive(|id| balancer.turn(id)) {
+        match worker.drive(|id| balancer.turn(id)) {
             Ok(Balanced::Sent(..)) => {
                 let took_ns = (clock::now_ns() - started_ns).max(1);
-                balancer.measured(hands.page_bytes().saturating_mul(NS_PER_SECOND) / took_ns);
+                balancer.measured(worker.page_bytes().saturating_mul(NS_PER_SECOND) / took_ns);
                 pause_ms = NEXT_MS;
             }
             // Another one is looked for at once; there are not many that stay.

@@ -42,7 +42,7 @@ impl DrainThread {
         let (pool, name) = (options.own_client(CALL_MS), options.name());
         let heard = Arc::clone(&bell);
         let thread = log::spawn("rackpool-drain", move || {
-            Loop { bell: &heard, options: pool, name, said: Vec::new() }.run();
+            DrainLoop { bell: &heard, options: pool, name, said: Vec::new() }.run();
             wake.notify();
         })
         .map_err(|error| io_error("drain thread", &error))?;
@@ -59,7 +59,7 @@ impl DrainThread {
     }
 }
 
-struct Loop<'b> {
+struct DrainLoop<'b> {
     bell: &'b Bell,
     options: Options,
     name: String,
@@ -67,16 +67,18 @@ struct Loop<'b> {
     said: Vec<String>,
 }
 
-impl Loop<'_> {
+impl DrainLoop<'_> {
     fn run(&mut self) {
-        let mut hands: Option<Hands> = None;
+        let mut worker: Option<RelocationWorker> = None;
         let mut drainer = Drainer::default();
         let mut pause_ms = PAUSE_MS_MIN;
         while !self.bell.is_over() {
-            let mut turn = |hands: &mut Hands| hands.drive(|id| drainer.turn(id));
-            let turned = match &mut hands {
-                Some(hands) => turn(hands),
-                None => Hands::open(&self.options).and_then(|new| turn(hands.insert(new))),
+            let mut turn = |worker: &mut RelocationWorker| worker.drive(|id| drainer.turn(id));
+            let turned = match &mut worker {
+                Some(worker) => turn(worker),
+                None => {
+                    RelocationWorker::open(&self.options).and_then(|new| turn(worker.insert(new)))
+                }
             };
             match turned {
                 Ok(Drained::Left) => return,
@@ -111,12 +113,12 @@ impl Loop<'_> {
 }
 
 /// A handle, and what an operation that moves pages needs beside it.
-pub(super) struct Hands {
+pub(super) struct RelocationWorker {
     handle: Handle,
     buffer: Vec<u8>,
 }
 
-impl Hands {
+impl RelocationWorker {
     pub(super) fn open(options: &Options) -> Result<Self> {
         let mut handle = Pool::open(options.clone())?.handle()?;
         // What is copied says nothing of where a page is used.

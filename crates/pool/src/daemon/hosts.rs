@@ -46,7 +46,8 @@ impl Hosts {
     /// agent has a new one.
     pub(super) fn hear(
         &mut self,
-        (peer, now): (PeerId, Nanos),
+        peer: PeerId,
+        now: Nanos,
         says: AgentRequest,
         rack: &mut Rack<'_>,
         welcome: &Welcome<'_>,

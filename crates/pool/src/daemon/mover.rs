@@ -106,7 +106,7 @@ impl MoverThread {
         let heard = Arc::clone(&bell);
         let thread = log::spawn("rackpool-mover", move || {
             let (said, keepers) = (BTreeSet::new(), Keepers::default());
-            Loop { bell: &heard, options: pool, said, keepers }.run();
+            MoverLoop { bell: &heard, options: pool, said, keepers }.run();
             wake.notify();
         })
         .map_err(|error| io_error("mover thread", &error))?;
@@ -131,7 +131,7 @@ impl MoverThread {
     }
 }
 
-struct Loop<'b> {
+struct MoverLoop<'b> {
     bell: &'b Bell,
     options: Options,
     /// Failures that were said, by their word: each once.
@@ -140,14 +140,16 @@ struct Loop<'b> {
     keepers: Keepers,
 }
 
-impl Loop<'_> {
+impl MoverLoop<'_> {
     fn run(&mut self) {
-        let mut hands: Option<Hands> = None;
+        let mut worker: Option<MoverWorker> = None;
         let mut pause_ms = PAUSE_MS_MIN;
         while self.bell.wait() {
-            let worked = match &mut hands {
-                Some(hands) => self.work(hands),
-                None => Hands::open(&self.options).and_then(|new| self.work(hands.insert(new))),
+            let worked = match &mut worker {
+                Some(worker) => self.work(worker),
+                None => {
+                    MoverWorker::open(&self.options).and_then(|new| self.work(worker.insert(new)))
+                }
             };
             match worked {
                 Ok(()) => pause_ms = PAUSE_MS_MIN,
@@ -164,16 +166,16 @@ impl Loop<'_> {
     }
 
     /// Takes turns until nothing is wanted.
-    fn work(&mut self, hands: &mut Hands) -> Result<()> {
+    fn work(&mut self, worker: &mut MoverWorker) -> Result<()> {
         while !self.bell.state().is_over {
             let started_ns = clock::now_ns();
-            match hands.turn()? {
+            match worker.turn()? {
                 Turned::Idle => break,
                 Turned::Unmeasured(rack, addr) => {
-                    let measured = hands.measure(rack, addr);
+                    let measured = worker.measure(rack, addr);
                     if let Err(error) = &measured {
                         self.say(error);
-                        hands.mover.unmeasurable();
+                        worker.mover.unmeasurable();
                     }
                     if let Err(error) =
                         measured.and_then(|()| self.keepers.keep(rack, &self.options))
@@ -184,7 +186,7 @@ impl Loop<'_> {
                 Turned::Asked(report, error) => {
                     error.iter().for_each(|error| self.say(error));
                     let took_ns = clock::now_ns() - started_ns;
-                    self.bell.pause(hands.mover.pause_ns(&report, took_ns));
+                    self.bell.pause(worker.mover.pause_ns(&report, took_ns));
                 }
             }
         }
@@ -200,7 +202,7 @@ impl Loop<'_> {
 }
 
 /// The handle, and what a turn needs beside it.
-struct Hands {
+struct MoverWorker {
     handle: Handle,
     mover: Mover,
     buffer: Vec<u8>,
@@ -208,7 +210,7 @@ struct Hands {
     measured_at_ns: u64,
 }
 
-impl Hands {
+impl MoverWorker {
     fn open(options: &Options) -> Result<Self> {
         let mut handle = Pool::open(options.clone())?.handle()?;
         // What the mover reads says nothing of where a page is used.

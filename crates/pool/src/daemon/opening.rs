@@ -11,7 +11,7 @@ use rackpool_core::layout::RegionLayout;
 use rackpool_core::wire::{MasterCall, RackInfo, RegionInfo};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::fabric::tcp::TargetOptions;
+use rackpool_hw::fabric::tcp::TcpTargetOptions;
 use rackpool_hw::fabric::{FabricOptions, Target};
 use rackpool_hw::region::{Claim, RegionFiles};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub(super) fn start_target(
 ) -> Result<Target> {
     let (pages, table) = (world.pages().clone(), world.table().clone());
     let cells = world.target_cells.clone();
-    let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
+    let mut target = TcpTargetOptions::new(options.listen, layout, pages, table, cells);
     let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
     target.secret = options.secret.clone();
     target.waker = Arc::new(move || fabric_wake.notify());
@@ -87,17 +87,25 @@ pub(super) fn region_info(
     }
 }
 
+/// A region whose files are open, and how its daemon is to attach to it.
+pub(super) struct RegionOpening {
+    pub files: RegionFiles,
+    pub rack: RackId,
+    pub asymmetric: bool,
+    /// Announce cells of the fabric's target.
+    pub cells: u32,
+    /// The files were just made: the region has to be formatted.
+    pub is_new: bool,
+    pub belongs: Belongs,
+    /// What was claimed already.
+    pub claim: Option<Claim>,
+}
+
 /// Formats a new region, attaches to it, and claims it if that was not done.
-pub(super) fn open_region(
-    files: RegionFiles,
-    rack: RackId,
-    (asymmetric, cells): (bool, u32),
-    (is_new, belongs): (bool, Belongs),
-    claim: Option<Claim>,
-) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
+pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
+    let RegionOpening { files, rack, asymmetric, cells, is_new, belongs, mut claim } = opening;
     let layout = files.layout();
     let mut world = RegionWorld::new(files, asymmetric, cells)?;
-    let mut claim = claim;
     if is_new {
         let mut id = [0; 2];
         for word in &mut id {

@@ -6,8 +6,10 @@ use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::hosts::{Hosts, Rack};
 use super::mover::MoverThread;
-use super::opening::{master_link, open_region, rack_info, region_info, start_target};
-use super::standing::Membership;
+use super::opening::{
+    RegionOpening, master_link, open_region, rack_info, region_info, start_target,
+};
+use super::standing::{Membership, StateChange};
 use super::sweep::Sweeps;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
@@ -15,7 +17,7 @@ use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby
 use crate::acceptor::Acceptor;
 use crate::clock;
 use crate::link::MasterLink;
-use crate::metrics::{self, DaemonSnapshot, Door, Endpoint};
+use crate::metrics::{self, DaemonSnapshot, Endpoint, SnapshotRequests};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
 use rackpool_core::daemon::{Act, ClientId, ClientRoute, Daemon, Proxy, Remotes, Rings, WriteBack};
 use rackpool_core::member::MemberAnswer;
@@ -97,7 +99,7 @@ pub(super) struct Server {
     membership: Membership,
     /// The rack is no member any more, and no process of this host needs the daemon.
     wants_end: bool,
-    metrics: Option<(Door<DaemonSnapshot>, Endpoint)>,
+    metrics: Option<(SnapshotRequests<DaemonSnapshot>, Endpoint)>,
     /// Says to the rack's other daemons that the shard's own one lives. Last: it goes after the
     /// region's lock.
     _claim: Option<Claim>,
@@ -138,8 +140,8 @@ impl Server {
         let rack = options.home()?;
         options.check_coherence(files.coherence())?;
         let cells = Target::cells(fabric.over, files.layout());
-        let (mut world, mut engine, claim) =
-            open_region(files, rack, (asymmetric, cells), (is_new, belongs), claim)?;
+        let opening = RegionOpening { files, rack, asymmetric, cells, is_new, belongs, claim };
+        let (mut world, mut engine, claim) = open_region(opening)?;
         engine.set_policy(options.migration);
         engine.set_balance(options.balance);
         engine.set_client_quota(options.client_quota_bytes, &world);
@@ -535,8 +537,8 @@ impl Server {
         let Self { clients, engine, world, poller, .. } = self;
         let mut rack = Rack { clients, engine, world, poller };
         let welcome = Welcome { region: &self.region };
-        let from = (peer, clock::now_ns());
-        let (answer, replaced) = self.hosts.hear(from, says, &mut rack, &welcome);
+        let now = clock::now_ns();
+        let (answer, replaced) = self.hosts.hear(peer, now, says, &mut rack, &welcome);
         replaced.into_iter().for_each(|old| self.target.close(old));
         if let Some(answer) = answer {
             let message = RemoteReply::Agent(answer);
@@ -772,7 +774,12 @@ impl Server {
             } else if let Ok(MasterAnswer::Member(MemberAnswer::RackState(is))) = reply.answer {
                 let was = self.engine.standing();
                 self.engine.set_standing(is, &mut self.world);
-                self.membership.on_standing((was, is), &self.options, &self.wake, now);
+                self.membership.on_standing(
+                    StateChange { was, is },
+                    &self.options,
+                    &self.wake,
+                    now,
+                );
             }
         }
         match self.master.refused() {

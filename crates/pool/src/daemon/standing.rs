@@ -19,22 +19,30 @@ pub(super) struct Membership {
     was_forgotten: bool,
 }
 
+/// What a rack was to the pool, and is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StateChange {
+    pub was: RackState,
+    pub is: RackState,
+}
+
 impl Membership {
     pub(super) fn new(left_grace_ms: u64) -> Self {
         let left_grace_ns = left_grace_ms.saturating_mul(1_000_000);
         Self { left_grace_ns, thread: None, left_at: None, was_forgotten: false }
     }
 
-    /// The master said what the rack is; `was` it was before.
+    /// The master said what the rack is.
     pub(super) fn on_standing(
         &mut self,
-        (was, is): (RackState, RackState),
+        change: StateChange,
         options: &DaemonOptions,
         wake: &WakeEvent,
         now: Nanos,
     ) {
+        let StateChange { was, is } = change;
         if was != is {
-            say(options, was, is);
+            say(options, change);
         }
         match is {
             RackState::Draining => self.begin(options, wake),
@@ -98,7 +106,7 @@ impl Membership {
     }
 }
 
-fn say(options: &DaemonOptions, was: RackState, is: RackState) {
+fn say(options: &DaemonOptions, StateChange { was, is }: StateChange) {
     let (rack, memory) = (options.name(), &options.memory);
     match is {
         RackState::Draining => info!("rackpool", "rack {rack} is being drained: its pages move"),

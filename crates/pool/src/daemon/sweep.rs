@@ -43,7 +43,7 @@ impl Sweeps {
             return;
         }
         let wake = wake.try_clone().map_err(|e| io_error("wake event", &e));
-        match wake.and_then(|wake| start(options, (sweeper, engine.rack()), wake)) {
+        match wake.and_then(|wake| start(options, sweeper, engine.rack(), wake)) {
             Ok(started) => self.0 = Some(started),
             Err(error) => warn!("rackpool", "rack {}: {error}", engine.rack()),
         }
@@ -60,21 +60,22 @@ impl Sweeps {
 
 fn start(
     options: &DaemonOptions,
-    what: (Sweeper, RackId),
+    sweeper: Sweeper,
+    rack: RackId,
     wake: WakeEvent,
 ) -> Result<(Arc<Bell>, JoinHandle<()>)> {
     let bell = Arc::new(Bell::default());
     let pool = options.own_client(REQUEST_TIMEOUT_MS_DEFAULT);
     let heard = Arc::clone(&bell);
     let thread = log::spawn("rackpool-sweep", move || {
-        run(&heard, &pool, what);
+        run(&heard, &pool, sweeper, rack);
         wake.notify();
     })
     .map_err(|error| io_error("sweep thread", &error))?;
     Ok((bell, thread))
 }
 
-fn run(bell: &Bell, options: &Options, (sweeper, rack): (Sweeper, RackId)) {
+fn run(bell: &Bell, options: &Options, sweeper: Sweeper, rack: RackId) {
     let mut pause_ms = PAUSE_MS_MIN;
     let mut said = String::new();
     while !bell.is_over() {

@@ -18,12 +18,12 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::master::{Master, MasterConfig};
 use rackpool_core::placement::Policy;
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::log::{self, Kind};
+use rackpool_hw::log::{self, LogSite};
 use rackpool_hw::names;
 use rackpool_hw::process::{monotonic_ns, raise_descriptor_limit, random_u64};
 use rackpool_hw::secret::{CLEAR_TEXT, Secret};
 use rackpool_hw::{tell, warn};
-use server::{Serve, Server, connections_max};
+use server::{MasterLoop, Serve, connections_max};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,7 +52,7 @@ pub struct MasterOptions {
     /// loopback address may be.
     pub metrics_token: Option<Secret>,
     /// Takes one line for the operator at a time, and of which kind it is.
-    pub log: fn(&'static Kind, fmt::Arguments<'_>),
+    pub log: fn(&'static LogSite, fmt::Arguments<'_>),
 }
 
 impl MasterOptions {
@@ -108,7 +108,7 @@ impl MasterServer {
         let body = move || {
             // Acquire: pairs with the Release in master/mod.rs::end.
             let should_stop = || stopping.load(Ordering::Acquire);
-            let served = Server::new(serve, &other).and_then(|it| it.run(&other, &should_stop));
+            let served = MasterLoop::new(serve, &other).and_then(|it| it.run(&other, &should_stop));
             end.notify();
             served
         };
@@ -178,7 +178,7 @@ pub fn run(
     // If that is too few, fewer connections are served, and the others are told.
     raise_descriptor_limit();
     let (serve, addr, wake) = prepare(options)?;
-    let server = Server::new(serve, &wake)?;
+    let server = MasterLoop::new(serve, &wake)?;
     ready(addr);
     server.run(&wake, should_stop)
 }
@@ -203,8 +203,8 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
             let place = metrics::Place { listen, token: options.metrics_token.clone() };
             let started =
                 metrics::start(&place, &wake, metrics::master_text, metrics::master_ready);
-            let (thread, door) = started.map_err(MasterError::Metrics)?;
-            Some((door, thread))
+            let (thread, requests) = started.map_err(MasterError::Metrics)?;
+            Some((requests, thread))
         }
     };
     Ok((Serve { master, journal, listener, connections_max, secret, log, metrics }, addr, wake))

@@ -13,7 +13,7 @@
 use super::error::MasterError;
 use super::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED, framed};
 use super::journal::Journal;
-use crate::metrics::{Door, Endpoint, MasterSnapshot};
+use crate::metrics::{Endpoint, MasterSnapshot, SnapshotRequests};
 use rackpool_core::constants::{
     MASTER_BUFFERS_BYTES_MAX, MASTER_CONNECTIONS_MAX, MASTER_IDLE_MS_MIN, MASTER_MESSAGE_BYTES_MAX,
     MASTER_OUTPUT_BYTES_HIGH, MASTER_ROOM_MS, MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX,
@@ -23,10 +23,12 @@ use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
-use rackpool_hw::addresses::{self, Addresses, Place, oldest_of_most, turn_away, usual_share};
+use rackpool_hw::addresses::{
+    self, Addresses, ConnectionPermit, oldest_of_most, turn_away, usual_share,
+};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{self, Failure, Handshake, Progress, Purpose};
-use rackpool_hw::log::Kind;
+use rackpool_hw::log::LogSite;
 use rackpool_hw::names::peer_of;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
@@ -61,7 +63,7 @@ struct Connection {
     trust: Trust,
     /// Whether it may send long frames.
     greeted: bool,
-    place: Place,
+    place: ConnectionPermit,
     /// Whether the peer closed, or the connection shall.
     ended: bool,
     /// Whether it broke the protocol: nothing of it is taken any more.
@@ -138,9 +140,8 @@ impl Connection {
     }
 }
 
-/// Requests for the counters, and the endpoint that makes them; the channel is closed before the
-/// thread is waited for.
-pub(super) type Metrics = (Door<MasterSnapshot>, Endpoint);
+/// Requests for the counters, and the thread; the requests end before the thread is waited for.
+pub(super) type Metrics = (SnapshotRequests<MasterSnapshot>, Endpoint);
 
 /// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
 pub(super) struct Serve {
@@ -151,13 +152,13 @@ pub(super) struct Serve {
     pub connections_max: usize,
     /// What connections have to prove, if anything.
     pub secret: Option<Secret>,
-    pub log: fn(&'static Kind, fmt::Arguments<'_>),
+    pub log: fn(&'static LogSite, fmt::Arguments<'_>),
     /// The counters' endpoint, if there is one.
     pub metrics: Option<Metrics>,
 }
 
 /// Everything that the loop owns.
-pub(super) struct Server {
+pub(super) struct MasterLoop {
     master: Master,
     journal: Journal,
     listener: TcpListener,
@@ -178,11 +179,11 @@ pub(super) struct Server {
     room_at: Option<Nanos>,
     /// What all connections keep in buffers.
     buffered_bytes: usize,
-    log: fn(&'static Kind, fmt::Arguments<'_>),
+    log: fn(&'static LogSite, fmt::Arguments<'_>),
     metrics: Option<Metrics>,
 }
 
-impl Server {
+impl MasterLoop {
     pub(super) fn new(serve: Serve, wake: &WakeEvent) -> Result<Self, MasterError> {
         let Serve { master, journal, listener, connections_max, secret, log, metrics } = serve;
         let made = || {
@@ -270,8 +271,8 @@ impl Server {
             }
         }
         self.send(now);
-        if let Some((door, _)) = &self.metrics {
-            door.answer(|| (self.master.stats(), self.master.racks()));
+        if let Some((requests, _)) = &self.metrics {
+            requests.answer(|| (self.master.stats(), self.master.racks()));
         }
         if now.saturating_sub(self.swept) >= SWEEP_NS {
             self.swept = now;

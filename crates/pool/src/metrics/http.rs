@@ -4,11 +4,11 @@
 //! are taken the oldest gives its own to a new one. A connection is one request and one answer.
 //!
 //! In: a listener, and a function that makes a page's text. A server with a poll loop is asked for
-//! a snapshot through a [`Door`], a bounded channel, so that a slow or wrong reader costs the loop
-//! one snapshot at most.
+//! a snapshot through [`SnapshotRequests`], so that a slow or wrong reader costs the loop one
+//! snapshot at most.
 //!
-//! Ordering rule: the thread puts its request into the channel, then wakes the loop; the loop
-//! drains its wake event, then looks at the channel.
+//! Ordering rule: the thread puts its request into the queue, then wakes the loop; the loop drains
+//! its wake event, then looks at the queue.
 //!
 //! Source: DESIGN §4 (bounded, loopback or a secret, no byte is trusted).
 
@@ -60,13 +60,13 @@ impl Page {
 /// Makes a page: its text, or why the answer is no. May block for as long as the server is asked.
 pub type Pages = Box<dyn FnMut(Page) -> std::result::Result<String, String> + Send>;
 
-/// Where a poll loop receives requests for a snapshot.
-pub(crate) struct Door<T> {
+/// Requests for a snapshot that a poll loop has to answer.
+pub(crate) struct SnapshotRequests<T> {
     asks: Receiver<SyncSender<T>>,
 }
 
-impl<T> Door<T> {
-    /// Answers the requests that wait. Never blocks.
+impl<T> SnapshotRequests<T> {
+    /// Answers those that wait. Never blocks.
     pub(crate) fn answer(&self, mut snapshot: impl FnMut() -> T) {
         while let Ok(reply) = self.asks.try_recv() {
             // A caller that has given up waiting does not get it.
@@ -92,12 +92,12 @@ pub(crate) fn start<T: Send + 'static>(
     wake: &WakeEvent,
     text: fn(&T) -> String,
     ready: fn(&T) -> std::result::Result<(), String>,
-) -> Result<(Endpoint, Door<T>)> {
+) -> Result<(Endpoint, SnapshotRequests<T>)> {
     let (ask, asks) = sync_channel(1);
     let wake = wake.try_clone().map_err(|error| io_error("serving metrics", &error))?;
     let snapshot = move || {
         let (reply, answer) = sync_channel(1);
-        // A request that was never answered may still be in the queue: then this one does not wait.
+        // A question that was never answered may be in the queue still: nobody waits once more.
         ask.try_send(reply).ok()?;
         wake.notify();
         answer.recv_timeout(Duration::from_millis(METRICS_SNAPSHOT_MS_MAX)).ok()
@@ -111,7 +111,7 @@ pub(crate) fn start<T: Send + 'static>(
         }
     };
     let endpoint = Endpoint::start(place.listen, place.token.clone(), Box::new(pages))?;
-    Ok((endpoint, Door { asks }))
+    Ok((endpoint, SnapshotRequests { asks }))
 }
 
 /// The endpoint and its thread, which ends when this is dropped, within the time of one snapshot.

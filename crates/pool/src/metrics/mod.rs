@@ -8,8 +8,8 @@
 
 mod http;
 
-pub(crate) use http::{Door, Place, start};
 pub use http::{Endpoint, Page, Pages};
+pub(crate) use http::{Place, SnapshotRequests, start};
 
 use crate::paths::{PathCounts, PathStats};
 use crate::stats::{HandleStats, PoolStats};

@@ -8,7 +8,7 @@ mod queue;
 
 pub use queue::{Pieces, Queue};
 
-use super::buffers::{Buffers, Owner};
+use super::buffers::{BufferOwner, Buffers};
 use super::shm::check_work;
 use super::{FabricError, FabricStats, monotonic_ns, spin_for};
 use crate::event::WakeEvent;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const LOOK_NS: Nanos = 20_000_000;
 
 /// The way to the daemon: what a joined slot gives.
-pub trait Door: Send {
+pub trait DaemonNotifier: Send {
     fn ring(&self);
     /// Whether the daemon's end of the control connection is closed.
     fn is_closed(&self) -> bool;
@@ -35,38 +35,43 @@ pub trait Door: Send {
 }
 
 /// The endpoint; see the module.
-pub struct Endpoint {
+pub struct ProxiedEndpoint {
     queue: Queue,
     buffers: Buffers,
-    door: Option<Box<dyn Door>>,
+    notifier: Option<Box<dyn DaemonNotifier>>,
     emulate_rdma_ns: u32,
     /// Always readable: for a thread that wants to sleep while there is something.
     ready: Option<WakeEvent>,
 }
 
-impl Default for Endpoint {
+impl Default for ProxiedEndpoint {
     fn default() -> Self {
         Self {
             queue: Queue::default(),
             buffers: Buffers::new(),
-            door: None,
+            notifier: None,
             emulate_rdma_ns: 0,
             ready: None,
         }
     }
 }
 
-impl Endpoint {
+impl ProxiedEndpoint {
     /// The slot was joined or taken up again: its rings, and the way to its daemon. What was
     /// under way has ended.
-    pub fn attach(&mut self, orders: Producer, outcomes: Consumer, door: Box<dyn Door>) {
+    pub fn attach(
+        &mut self,
+        orders: Producer,
+        outcomes: Consumer,
+        notifier: Box<dyn DaemonNotifier>,
+    ) {
         self.queue.attach(orders, outcomes);
-        self.door = Some(door);
+        self.notifier = Some(notifier);
     }
 
     /// Whether a daemon serves it.
     pub fn is_attached(&mut self) -> bool {
-        self.look_at_door();
+        self.check_daemon();
         self.queue.is_attached()
     }
 
@@ -108,7 +113,7 @@ impl Endpoint {
                 None => return 0,
             };
             if !ready {
-                self.look_at_door();
+                self.check_daemon();
             }
         }
     }
@@ -116,21 +121,23 @@ impl Endpoint {
     /// A descriptor that can be read when there is something to poll for. To be asked for again
     /// before each sleep. Errors: `Io`.
     pub fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>, FabricError> {
-        let Self { queue, door, ready, .. } = self;
+        let Self { queue, notifier, ready, .. } = self;
         if ready.is_none() {
             let event = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
             event.notify();
             *ready = Some(event);
         }
         let ready = ready.as_ref().expect("made above").as_fd();
-        let Some(door) = door else { return Ok(ready) };
-        let fd = door.prepare_sleep();
+        let Some(notifier) = notifier else { return Ok(ready) };
+        let fd = notifier.prepare_sleep();
         let is_awake = queue.consumer().is_none_or(|outcomes| outcomes.is_ready());
         Ok(if is_awake || queue.has_events() { ready } else { fd })
     }
 
-    fn look_at_door(&mut self) {
-        if self.queue.is_attached() && self.door.as_ref().is_none_or(|door| door.is_closed()) {
+    fn check_daemon(&mut self) {
+        if self.queue.is_attached()
+            && self.notifier.as_ref().is_none_or(|notifier| notifier.is_closed())
+        {
             // What the daemon said before its end counts.
             let Self { queue, buffers, .. } = self;
             let mut last = Vec::new();
@@ -141,9 +148,9 @@ impl Endpoint {
 
     fn ring(&mut self) {
         if self.queue.take_bell()
-            && let Some(door) = &self.door
+            && let Some(notifier) = &self.notifier
         {
-            door.ring();
+            notifier.ring();
         }
     }
 }
@@ -159,7 +166,7 @@ impl Pieces for Buffers {
     }
 }
 
-impl Fabric for Endpoint {
+impl Fabric for ProxiedEndpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "proxied",
@@ -191,7 +198,7 @@ impl Fabric for Endpoint {
     }
 }
 
-impl Owner for Endpoint {
+impl BufferOwner for ProxiedEndpoint {
     fn buffers(&self) -> &Buffers {
         &self.buffers
     }

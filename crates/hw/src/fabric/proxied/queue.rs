@@ -33,7 +33,7 @@ pub trait Pieces {
     fn write(&mut self, piece: &Sge, at: u64, from: &[u8]);
 }
 
-struct Channel {
+struct ProxiedChannel {
     number: u32,
     /// Work requests that have not completed.
     outstanding: u32,
@@ -47,7 +47,7 @@ enum Item {
     Work(u32),
 }
 
-struct Work {
+struct ProxiedWork {
     peer: PeerId,
     channel: u32,
     id: u64,
@@ -69,7 +69,7 @@ struct Work {
 
 /// An order without an outcome.
 #[derive(Clone, Copy)]
-struct Tag {
+struct OrderTag {
     /// `None` if its connection was closed here.
     work: Option<u32>,
     at: u64,
@@ -79,12 +79,12 @@ struct Tag {
 /// The queue; see the module.
 pub struct Queue<M: Mem = Window> {
     rings: Option<(Producer<M>, Consumer<M>)>,
-    channels: PeerTable<Channel>,
+    channels: PeerTable<ProxiedChannel>,
     peers: BTreeMap<u32, PeerId>,
     numbers: u32,
-    works: Vec<Option<Work>>,
+    works: Vec<Option<ProxiedWork>>,
     works_free: Vec<u32>,
-    tags: [Option<Tag>; RING_ENTRIES as usize],
+    tags: [Option<OrderTag>; RING_ENTRIES as usize],
     tags_free: Vec<u8>,
     items: VecDeque<Item>,
     /// Bytes of READs that were ordered and have not come.
@@ -152,7 +152,7 @@ impl<M: Mem> Queue<M> {
     pub fn connect(&mut self, rack: RackId) -> Option<PeerId> {
         self.numbers += 1;
         let number = self.numbers;
-        let peer = self.channels.insert(Channel { number, outstanding: 0 }).ok()?;
+        let peer = self.channels.insert(ProxiedChannel { number, outstanding: 0 }).ok()?;
         self.peers.insert(number, peer);
         if self.rings.is_none() {
             self.end(peer, DeathCause::Closed);
@@ -203,7 +203,7 @@ impl<M: Mem> Queue<M> {
             let channel = channel.number;
             let mut local = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
             local[..work.local.len()].copy_from_slice(work.local);
-            let made = Work {
+            let made = ProxiedWork {
                 peer,
                 channel,
                 id: work.id,
@@ -338,7 +338,7 @@ impl<M: Mem> Queue<M> {
         self.tags_free.pop();
         let at = work.at;
         let read_bytes = if is_read { bytes } else { 0 };
-        self.tags[tag as usize] = Some(Tag { work: Some(index), at, read_bytes });
+        self.tags[tag as usize] = Some(OrderTag { work: Some(index), at, read_bytes });
         self.read_bytes += read_bytes;
         work.at += bytes;
         work.under_way += 1;
@@ -447,7 +447,7 @@ impl<M: Mem> Queue<M> {
     }
 }
 
-impl Work {
+impl ProxiedWork {
     fn remote(&self) -> Option<RemoteAddr> {
         match self.verb {
             Verb::Read(at) | Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),

@@ -3,74 +3,77 @@
 //! channel of the connection, as the clients of a daemon that works for them are.
 //!
 //! ```text
-//!  member (one thread)   post, connect, close  -->  +------ hub, under its lock ------+
+//!  member (one thread)   post, connect, close  -->  +-- the endpoint, under a lock ---+
 //!  member                take its inbox        <--  | channels, work under way, tcp   |
-//!  member  ... the waiting thread that gets the lock polls for all, and fills all inboxes
+//!  member  ... a thread that waits and gets the lock drives it, and fills the inboxes of all
 //! ```
 //!
-//! The hand-off:
+//! Leader/follower:
 //! - A thread that posts takes the lock for the posting. A thread that waits looks into its own
-//!   inbox, and if the lock is free polls the endpoint for all (leader and followers); if it is
-//!   not, another thread does that now.
-//! - A thread that has waited for long sleeps. One of the sleepers, the *watcher*, sleeps on the
-//!   sockets, the others until they are notified. An event wakes the member that it belongs to,
-//!   whichever thread found it.
-//! - A thread that leaves a wait while none has the watch wakes one sleeper, which takes it.
-//! - So no thread depends on one that is not in a call. A thread that is stopped, or panics, with
-//!   the watch but without the lock delays sleepers by 20 ms at most: then they look themselves.
-//!   The lock is held for calls that do not block.
+//!   inbox, and if the lock is free drives the endpoint for all; if it is not, another thread does
+//!   that now.
+//! - A thread that has waited for long sleeps. One of the sleepers, the *leader*, sleeps on the
+//!   sockets, the others until they are notified. An event wakes its member, whichever thread
+//!   found it.
+//! - A thread that leaves a wait while there is no leader wakes one sleeper, which becomes it.
+//! - So no thread depends on one that is not in a call. A leader that is stopped, or panics,
+//!   without the lock delays sleepers by 20 ms at most: then they look themselves. The lock is held
+//!   for calls that do not block.
 //!
 //! Data go from the socket into the memory of the member that asked for them, by whichever thread
 //! receives them, and out of it as well: no copy more than with connections of one's own. Until
-//! such a work request has completed or is disowned, its member gets no reference to the bytes.
+//! such a work request has completed or is cancelled, its member gets no reference to the bytes.
 //! Messages are copied once, because the channel is written into them.
 //!
 //! Source: DESIGN §2 (sharing rings and queue pairs); decision 0029.
 
-mod hub;
+mod state;
 
-use super::buffers::{Buffers, Owner};
+use super::buffers::{BufferOwner, Buffers};
 use super::shm::check_work;
-use super::tcp::{self, EndpointOptions};
+use super::tcp::{self, TcpEndpointOptions};
 use super::{FabricError, FabricStats, Patience, monotonic_ns, spin_for};
 use crate::event::WakeEvent;
-use hub::{News, Rest, Seat, State};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, SLOTS_MAX};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use state::{MemberNotifier, News, State, WaitState};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// How long a sleeper relies on the watcher.
+/// How long a sleeper relies on the leader.
 const LOOK_NS: Nanos = 20_000_000;
 /// Work requests under way on one connection: those of as many members as a rack has slots, and a
 /// last message of each.
 const OUTSTANDING_MAX: usize = (FABRIC_OUTSTANDING_MAX as usize + 1) * SLOTS_MAX as usize;
 
 /// What the members share; see the module.
-pub struct Hub {
+pub struct SharedEndpoint {
     state: Mutex<State>,
     /// The endpoint's, to sleep on without the lock.
     sockets: OwnedFd,
-    options: EndpointOptions,
+    options: TcpEndpointOptions,
     look_ns: Nanos,
 }
 
-impl Hub {
-    /// A hub without connections. Errors: `Io`.
-    pub fn new(options: EndpointOptions) -> Result<Arc<Self>, FabricError> {
+impl SharedEndpoint {
+    /// An endpoint without connections. Errors: `Io`.
+    pub fn new(options: TcpEndpointOptions) -> Result<Arc<Self>, FabricError> {
         Self::with_look(options, LOOK_NS)
     }
 
-    /// As [`Hub::new`]; sleepers look for themselves after `look_ns`. Errors: `Io`.
-    pub fn with_look(options: EndpointOptions, look_ns: Nanos) -> Result<Arc<Self>, FabricError> {
+    /// As [`SharedEndpoint::new`]; sleepers look for themselves after `look_ns`. Errors: `Io`.
+    pub fn with_look(
+        options: TcpEndpointOptions,
+        look_ns: Nanos,
+    ) -> Result<Arc<Self>, FabricError> {
         // Each member spends the injected latency itself, without the lock.
-        let own = EndpointOptions { emulate_rdma_ns: 0, ..options.clone() };
-        let mut endpoint = tcp::Endpoint::for_many(own, OUTSTANDING_MAX)?;
+        let own = TcpEndpointOptions { emulate_rdma_ns: 0, ..options.clone() };
+        let mut endpoint = tcp::TcpEndpoint::for_many(own, OUTSTANDING_MAX)?;
         let sockets = endpoint.prepare_sleep().try_clone_to_owned();
         let sockets = sockets.map_err(FabricError::io("a second epoll descriptor"))?;
         let state = Mutex::new(State::new(endpoint));
@@ -87,17 +90,17 @@ impl Hub {
     }
 }
 
-impl std::fmt::Debug for Hub {
+impl std::fmt::Debug for SharedEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub").finish_non_exhaustive()
+        f.debug_struct("SharedEndpoint").finish_non_exhaustive()
     }
 }
 
 /// A member's end; see the module.
-pub struct Endpoint {
-    hub: Arc<Hub>,
+pub struct MemberEndpoint {
+    shared: Arc<SharedEndpoint>,
     member: usize,
-    seat: Arc<Seat>,
+    notifier: Arc<MemberNotifier>,
     buffers: Buffers,
     /// Work requests that may touch this member's memory.
     under_way: u32,
@@ -108,16 +111,16 @@ pub struct Endpoint {
     descriptor: Option<OwnedFd>,
 }
 
-impl Endpoint {
-    /// Another member of `hub`, without connections. Errors: `Io`.
-    pub fn new(hub: &Arc<Hub>) -> Result<Self, FabricError> {
+impl MemberEndpoint {
+    /// Another member of `shared`, without connections. Errors: `Io`.
+    pub fn new(shared: &Arc<SharedEndpoint>) -> Result<Self, FabricError> {
         let wake = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
-        let seat = Arc::new(Seat { news: AtomicBool::new(false), wake });
-        let EndpointOptions { emulate_rdma_ns, spin_ns, yield_ns, .. } = hub.options;
+        let notifier = Arc::new(MemberNotifier { news: AtomicBool::new(false), wake });
+        let TcpEndpointOptions { emulate_rdma_ns, spin_ns, yield_ns, .. } = shared.options;
         Ok(Self {
-            member: hub.lock().join(Arc::clone(&seat)),
-            hub: Arc::clone(hub),
-            seat,
+            member: shared.lock().join(Arc::clone(&notifier)),
+            shared: Arc::clone(shared),
+            notifier,
             buffers: Buffers::new(),
             under_way: 0,
             gathers: false,
@@ -132,17 +135,17 @@ impl Endpoint {
     /// [`rackpool_core::wire::Routed`] with channel 0, both ways. Errors: `NotLoopback`,
     /// `PeersFull`, `Io`.
     pub fn connect(&mut self, addr: SocketAddr, now: Nanos) -> Result<PeerId, FabricError> {
-        self.hub.lock().connect(self.member, addr, now)
+        self.shared.lock().connect(self.member, addr, now)
     }
 
     /// Ends a channel, and the connection with the last one. Its outstanding work and `Closed`
     /// come with the next poll. What is under way may be executed until the target has heard of
     /// it, and not after.
     pub fn close(&mut self, peer: PeerId) {
-        self.hub.lock().close(self.member, peer, monotonic_ns());
+        self.shared.lock().close(self.member, peer, monotonic_ns());
     }
 
-    /// See [`tcp::Endpoint::set_gathering`].
+    /// See [`tcp::TcpEndpoint::set_gathering`].
     pub fn set_gathering(&mut self, gathers: bool) {
         self.gathers = gathers;
     }
@@ -154,7 +157,7 @@ impl Endpoint {
 
     /// Operations of this member; connections, bytes and calls to the system of all together.
     pub fn stats(&self) -> FabricStats {
-        let mut state = self.hub.lock();
+        let mut state = self.shared.lock();
         let ops = state.member(self.member).operations;
         FabricStats { ops, ..state.endpoint.stats() }
     }
@@ -184,21 +187,21 @@ impl Endpoint {
         }
     }
 
-    /// Takes what others found, or polls the endpoint if no other thread does; how many events.
-    /// Before a wait ends the watch is handed over, and a wait that `is_last` does so in any case.
+    /// Takes what others found, or drives the endpoint if no other thread does; how many events.
+    /// Before a wait ends the lead is passed on, and a wait that `is_last` does so in any case.
     fn look(&mut self, now: Nanos, is_last: bool, events: &mut Vec<FabricEvent>) -> usize {
-        // Acquire: pairs with the Release in `hub.rs::tell`.
-        let has_news = self.seat.news.load(Ordering::Acquire);
-        let mut state = match self.hub.state.try_lock() {
+        // Acquire: pairs with the Release in `state.rs::tell`.
+        let has_news = self.notifier.news.load(Ordering::Acquire);
+        let mut state = match self.shared.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::WouldBlock) if !has_news && !is_last => return 0,
-            Err(_) => self.hub.lock(),
+            Err(_) => self.shared.lock(),
         };
         if !has_news {
             state.drive(now);
         }
         if is_last || state.has_news(self.member) {
-            state.hand_over();
+            state.pass_lead();
         }
         let news = state.take(self.member, events);
         drop(state);
@@ -214,32 +217,33 @@ impl Endpoint {
         news.events
     }
 
-    /// Sleeps until there are events, the watch is handed over, or the time is over.
+    /// Sleeps until there are news, the lead is passed on, or the time is over.
     fn sleep(&mut self, now: Nanos, deadline: Nanos) {
-        let mut state = self.hub.lock();
+        let mut state = self.shared.lock();
         state.drive(now);
         if state.has_news(self.member) {
             return;
         }
-        let watches = state.watcher.is_none();
-        if watches {
-            state.watcher = Some(self.member);
+        let leads = state.leader.is_none();
+        if leads {
+            state.leader = Some(self.member);
             state.endpoint.prepare_sleep();
         }
-        state.member(self.member).rest = if watches { Rest::Watching } else { Rest::Following };
+        state.member(self.member).wait_state =
+            if leads { WaitState::Leading } else { WaitState::Following };
         drop(state);
-        let fds = [self.seat.wake.as_fd(), self.hub.sockets.as_fd()];
+        let fds = [self.notifier.wake.as_fd(), self.shared.sockets.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let ns = deadline.saturating_sub(now).min(self.hub.look_ns);
+        let ns = deadline.saturating_sub(now).min(self.shared.look_ns);
         let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
         let timeout = Timespec { tv_sec, tv_nsec };
         // An interrupted sleep is a short one.
-        let _ = rustix::event::poll(&mut fds[..1 + usize::from(watches)], Some(&timeout));
-        let mut state = self.hub.lock();
-        state.watcher.take_if(|watcher| *watcher == self.member);
-        state.member(self.member).rest = Rest::Awake;
+        let _ = rustix::event::poll(&mut fds[..1 + usize::from(leads)], Some(&timeout));
+        let mut state = self.shared.lock();
+        state.leader.take_if(|leader| *leader == self.member);
+        state.member(self.member).wait_state = WaitState::Awake;
         if !fds[0].revents().is_empty() {
-            self.seat.wake.drain();
+            self.notifier.wake.drain();
         }
     }
 
@@ -249,26 +253,26 @@ impl Endpoint {
         if self.descriptor.is_none() {
             self.descriptor = Some(self.make_descriptor().map_err(FabricError::io("an epoll"))?);
         }
-        let mut state = self.hub.lock();
+        let mut state = self.shared.lock();
         state.endpoint.prepare_sleep();
-        self.seat.wake.drain();
+        self.notifier.wake.drain();
         if state.has_news(self.member) {
-            self.seat.wake.notify();
+            self.notifier.wake.notify();
         }
-        state.member(self.member).rest = Rest::Outside;
+        state.member(self.member).wait_state = WaitState::Outside;
         Ok(self.descriptor.as_ref().expect("made above").as_fd())
     }
 
     fn make_descriptor(&self) -> Result<OwnedFd, rustix::io::Errno> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for fd in [self.hub.sockets.as_fd(), self.seat.wake.as_fd()] {
+        for fd in [self.shared.sockets.as_fd(), self.notifier.wake.as_fd()] {
             epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
         Ok(all)
     }
 }
 
-impl Fabric for Endpoint {
+impl Fabric for MemberEndpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "tcp",
@@ -289,23 +293,23 @@ impl Fabric for Endpoint {
             };
             assert!(is_routed, "a message names channel 0");
         }
-        let mut state = self.hub.lock();
+        let mut state = self.shared.lock();
         let (lent, result) = state.post(self.member, peer, batch, &self.buffers, self.gathers);
         self.under_way += lent;
         result
     }
 
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let mut state = self.hub.lock();
+        let mut state = self.shared.lock();
         state.drive(now);
-        state.member(self.member).rest = Rest::Awake;
+        state.member(self.member).wait_state = WaitState::Awake;
         let news = state.take(self.member, events);
         drop(state);
         self.settle(&news)
     }
 }
 
-impl Owner for Endpoint {
+impl BufferOwner for MemberEndpoint {
     fn buffers(&self) -> &Buffers {
         &self.buffers
     }
@@ -316,25 +320,25 @@ impl Owner for Endpoint {
 
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         if self.under_way > 0 {
-            let released = self.hub.lock().let_go(self.member, |piece| named(piece.buf));
+            let released = self.shared.lock().let_go(self.member, |piece| named(piece.buf));
             self.under_way -= released;
         }
     }
 
     fn require_idle(&self, piece: &Sge, reads: bool) {
         if self.under_way > 0 {
-            let is_under_way = self.hub.lock().is_under_way(self.member, piece, reads);
+            let is_under_way = self.shared.lock().is_under_way(self.member, piece, reads);
             assert!(!is_under_way, "{piece:?} is asked for while work under way names it");
         }
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for MemberEndpoint {
     fn drop(&mut self) {
-        // If the lock is poisoned, no thread gets it any more, nor reaches the buffers.
-        if let Ok(mut state) = self.hub.state.lock() {
+        // If the lock is poisoned, no thread gets it any more, nor at the buffers.
+        if let Ok(mut state) = self.shared.state.lock() {
             state.leave(self.member, monotonic_ns());
-            state.hand_over();
+            state.pass_lead();
         }
     }
 }

@@ -6,7 +6,7 @@ use rackpool_core::error::{DeathCause, Distrust};
 use rustix::io::Errno;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum TcpCloseReason {
     #[error("the peer closed it")]
     Closed,
     #[error("closed here")]
@@ -29,28 +29,27 @@ pub(super) enum Broken {
     BufferGone,
 }
 
-impl From<Errno> for Broken {
+impl From<Errno> for TcpCloseReason {
     fn from(error: Errno) -> Self {
         match error {
-            Errno::BADMSG => Broken::Tampered,
+            Errno::BADMSG => TcpCloseReason::Tampered,
             // A process that ends with something unread is said to have reset its connections.
-            Errno::CONNRESET | Errno::PIPE => Broken::Closed,
-            error => Broken::System(error),
+            Errno::CONNRESET | Errno::PIPE => TcpCloseReason::Closed,
+            error => TcpCloseReason::System(error),
         }
     }
 }
 
-impl Broken {
+impl TcpCloseReason {
     pub(super) fn cause(self) -> DeathCause {
         match self {
-            Broken::Silent { .. } => DeathCause::Silent,
-            Broken::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(why),
-            Broken::Refused(HelloStatus::Secret) => {
+            TcpCloseReason::Silent { .. } => DeathCause::Silent,
+            TcpCloseReason::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(why),
+            TcpCloseReason::Refused(HelloStatus::Secret) => {
                 DeathCause::Distrusted(Distrust::InitiatorHasNone)
             }
-            Broken::Refused(HelloStatus::Busy) | Broken::Handshake(Failure::Busy) => {
-                DeathCause::Busy
-            }
+            TcpCloseReason::Refused(HelloStatus::Busy)
+            | TcpCloseReason::Handshake(Failure::Busy) => DeathCause::Busy,
             _ => DeathCause::Closed,
         }
     }
@@ -62,9 +61,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_ended_with_something_unread_has_closed_its_connection() {
-        assert_eq!(Broken::from(Errno::CONNRESET), Broken::Closed);
-        assert_eq!(Broken::from(Errno::PIPE), Broken::Closed);
-        assert_eq!(Broken::from(Errno::NOBUFS), Broken::System(Errno::NOBUFS));
-        assert_eq!(Broken::from(Errno::BADMSG), Broken::Tampered);
+        assert_eq!(TcpCloseReason::from(Errno::CONNRESET), TcpCloseReason::Closed);
+        assert_eq!(TcpCloseReason::from(Errno::PIPE), TcpCloseReason::Closed);
+        assert_eq!(TcpCloseReason::from(Errno::NOBUFS), TcpCloseReason::System(Errno::NOBUFS));
+        assert_eq!(TcpCloseReason::from(Errno::BADMSG), TcpCloseReason::Tampered);
     }
 }

@@ -18,10 +18,10 @@ mod greet;
 
 use super::super::FabricStats;
 use super::super::buffers::Buffers;
-use super::broken::Broken;
+use super::broken::TcpCloseReason;
 use super::exposed::{Exposures, Landing};
 use super::frame::{
-    FrameError, HEADER_BYTES, Header, Op, Put, Request, Response, Status, payload_bytes_max,
+    AnswerStatus, FrameError, HEADER_BYTES, Header, Op, Put, Request, Response, payload_bytes_max,
 };
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
 use crate::handshake::{Handshake, Message};
@@ -49,7 +49,7 @@ const GATHERED_PIECES: usize = 256;
 
 /// What became of a work request that may not touch its memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fabric) enum Disowned {
+pub(in crate::fabric) enum CancelOutcome {
     /// It is not executed.
     Cancelled,
     /// It was executed, or may be.
@@ -69,7 +69,7 @@ pub(super) struct Context<'a> {
 }
 
 /// A work request in the queue.
-struct Work {
+struct TcpWork {
     id: u64,
     op: Op,
     seq: u32,
@@ -84,7 +84,7 @@ struct Work {
     bytes: u64,
 }
 
-impl Work {
+impl TcpWork {
     fn pieces(&self) -> &[Sge] {
         &self.pieces[..usize::from(self.piece_count)]
     }
@@ -122,7 +122,7 @@ impl Work {
 
 /// How far the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum TcpStage {
     Connecting,
     /// The secret is being proved.
     Proving,
@@ -131,7 +131,7 @@ enum Stage {
     Up,
 }
 
-enum Receiving {
+enum EndpointReceiveState {
     Header,
     /// Data of the oldest work request, a READ.
     Data {
@@ -150,16 +150,16 @@ enum Receiving {
 }
 
 /// One connection of an endpoint.
-pub(super) struct Connection {
+pub(super) struct TcpConnection {
     pub(super) stream: SecureStream,
     pub(super) addr: SocketAddr,
-    pub(super) broken: Option<Broken>,
+    pub(super) broken: Option<TcpCloseReason>,
     /// What the endpoint's epoll waits for: also room to send.
     pub(super) polls_out: bool,
-    stage: Stage,
+    stage: TcpStage,
     /// The proof of the secret, and its first words.
     proof: Option<(Handshake, Message)>,
-    queue: VecDeque<Work>,
+    queue: VecDeque<TcpWork>,
     pings: usize,
     /// The first work request that is not sent to its end, bytes of it sent, and bytes not sent
     /// in the whole queue.
@@ -168,7 +168,7 @@ pub(super) struct Connection {
     unsent_bytes: u64,
     send_blocked: bool,
     input: Input,
-    receiving: Receiving,
+    receiving: EndpointReceiveState,
     pub(super) exposures: Exposures,
     seq_next: u32,
     heard: Nanos,
@@ -176,7 +176,7 @@ pub(super) struct Connection {
     used: Nanos,
 }
 
-impl Connection {
+impl TcpConnection {
     /// One that is being made to `addr`; `proof` comes before anything else.
     pub(super) fn new(
         socket: OwnedFd,
@@ -189,7 +189,7 @@ impl Connection {
             addr,
             broken: None,
             polls_out: false,
-            stage: Stage::Connecting,
+            stage: TcpStage::Connecting,
             proof,
             queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize + 1),
             pings: 0,
@@ -198,7 +198,7 @@ impl Connection {
             unsent_bytes: 0,
             send_blocked: false,
             input: Input::new(INPUT_BYTES),
-            receiving: Receiving::Header,
+            receiving: EndpointReceiveState::Header,
             exposures: Exposures::default(),
             seq_next: 1,
             heard: now,
@@ -222,12 +222,12 @@ impl Connection {
 
     /// Whether the socket should be asked for room.
     pub(super) fn wants_out(&self) -> bool {
-        self.stage == Stage::Connecting || self.unsent_bytes > 0 || self.stream.has_unsent()
+        self.stage == TcpStage::Connecting || self.unsent_bytes > 0 || self.stream.has_unsent()
     }
 
     /// Whether nothing can be expected soon.
     pub(super) fn is_quiet(&self, now: Nanos, quiet_ns: Nanos) -> bool {
-        self.stage == Stage::Up
+        self.stage == TcpStage::Up
             && self.broken.is_none()
             && self.queue.is_empty()
             && now.saturating_sub(self.used) > quiet_ns
@@ -252,7 +252,7 @@ impl Connection {
         let request = Request { op, seq: self.next_seq(), bytes, at, operands };
         let mut pieces = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
         pieces[..work.local.len()].copy_from_slice(work.local);
-        self.push(Work {
+        self.push(TcpWork {
             id: work.id,
             op,
             seq: request.seq,
@@ -271,7 +271,7 @@ impl Connection {
         let at = RemoteAddr { offset: 0, key: Generation(0) };
         let request =
             Request { op: Op::Ping, seq: self.next_seq(), bytes: 0, at, operands: [0, 0] };
-        self.push(Work {
+        self.push(TcpWork {
             id: 0,
             op: Op::Ping,
             seq: request.seq,
@@ -293,20 +293,20 @@ impl Connection {
         seq
     }
 
-    fn push(&mut self, work: Work) {
+    fn push(&mut self, work: TcpWork) {
         self.unsent_bytes += work.frame_bytes();
         self.queue.push_back(work);
     }
 
     /// Sends what the socket takes. An error is kept until the answers that arrived before it
-    /// have been read; see [`Connection::poll`].
-    pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, Broken> {
+    /// have been read; see [`TcpConnection::poll`].
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, TcpCloseReason> {
         let mut moved = false;
         if self.stream.has_unsent() && !self.stream.flush()? {
             self.send_blocked = true;
             return Ok(false);
         }
-        while self.stage == Stage::Up && self.unsent_bytes > 0 {
+        while self.stage == TcpStage::Up && self.unsent_bytes > 0 {
             let asked = self.unsent_bytes;
             let outcome = if asked <= STAGED_BYTES_MAX as u64 {
                 cx.staged.clear();
@@ -390,8 +390,8 @@ impl Connection {
         now: Nanos,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, Broken> {
-        if self.stage != Stage::Up {
+    ) -> Result<bool, TcpCloseReason> {
+        if self.stage != TcpStage::Up {
             return self.greet(peer, now, cx, events);
         }
         let heard = self.receive(peer, cx, events)?;
@@ -415,12 +415,12 @@ impl Connection {
         Ok(heard || moved)
     }
 
-    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), Broken> {
+    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), TcpCloseReason> {
         let patience_ns = cx.lease_ms * 1_000_000 - cx.heartbeat_ns;
         match self.pinged {
             Some(since) if self.pings > 0 => {
                 if now.saturating_sub(since) >= patience_ns {
-                    return Err(Broken::Silent { lease_ms: cx.lease_ms });
+                    return Err(TcpCloseReason::Silent { lease_ms: cx.lease_ms });
                 }
             }
             _ => {
@@ -440,13 +440,13 @@ impl Connection {
         peer: PeerId,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, TcpCloseReason> {
         let mut heard = false;
         loop {
             let (moved, asked) = self.receive_once(cx)?;
             match moved {
                 Moved::Nothing => return Ok(heard),
-                Moved::End => return Err(Broken::Closed),
+                Moved::End => return Err(TcpCloseReason::Closed),
                 Moved::Bytes(bytes) => {
                     heard = true;
                     while self.take_input(peer, cx, events)? {}
@@ -461,8 +461,8 @@ impl Connection {
 
     /// One call to the system: straight into a local buffer if much data is to come, else into
     /// the input. Answers what moved and how much was asked for.
-    fn receive_once(&mut self, cx: &mut Context<'_>) -> Result<(Moved, usize), Broken> {
-        if let Receiving::Put(landing) = &mut self.receiving
+    fn receive_once(&mut self, cx: &mut Context<'_>) -> Result<(Moved, usize), TcpCloseReason> {
+        if let EndpointReceiveState::Put(landing) = &mut self.receiving
             && self.input.is_empty()
             && landing.left >= DIRECT_BYTES_MIN
             && let Some(piece) = self.exposures.next(landing, CHUNK_BYTES)
@@ -475,7 +475,7 @@ impl Connection {
             }
             return Ok((moved, asked));
         }
-        if let Receiving::Data { done, .. } = &mut self.receiving {
+        if let EndpointReceiveState::Data { done, .. } = &mut self.receiving {
             let work = self.queue.front().expect("data belongs to a work request");
             if self.input.is_empty() && !work.discard && work.bytes - *done >= DIRECT_BYTES_MIN {
                 let piece = work.piece_at(*done, CHUNK_BYTES);
@@ -495,13 +495,15 @@ impl Connection {
     /// How much to receive into the input: not into the data of a long READ, which goes straight
     /// to its place.
     fn input_limit(&self) -> usize {
-        let is_long = |index: usize| self.queue.get(index).is_some_and(Work::is_long_read);
+        let is_long = |index: usize| self.queue.get(index).is_some_and(TcpWork::is_long_read);
         let limit = match &self.receiving {
-            Receiving::Header if is_long(0) || self.exposures.expects(DIRECT_BYTES_MIN) => {
+            EndpointReceiveState::Header
+                if is_long(0) || self.exposures.expects(DIRECT_BYTES_MIN) =>
+            {
                 HEADER_BYTES
             }
-            Receiving::Second if is_long(1) => 2 * HEADER_BYTES,
-            Receiving::Data { done, .. } if is_long(1) => {
+            EndpointReceiveState::Second if is_long(1) => 2 * HEADER_BYTES,
+            EndpointReceiveState::Data { done, .. } if is_long(1) => {
                 let left = self.queue.front().map_or(0, |work| work.bytes - done);
                 left.min(INPUT_BYTES as u64) as usize
             }
@@ -517,26 +519,26 @@ impl Connection {
         peer: PeerId,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, TcpCloseReason> {
         match &mut self.receiving {
-            Receiving::Header | Receiving::Second => {
+            EndpointReceiveState::Header | EndpointReceiveState::Second => {
                 let Some(header) = Header::prefix_of(self.input.filled()) else {
                     return Ok(false);
                 };
                 self.input.consume(HEADER_BYTES);
                 match Put::parse(&header)? {
-                    Some(put) if matches!(self.receiving, Receiving::Header) => {
-                        self.receiving = Receiving::Put(self.exposures.begin(&put)?);
+                    Some(put) if matches!(self.receiving, EndpointReceiveState::Header) => {
+                        self.receiving = EndpointReceiveState::Put(self.exposures.begin(&put)?);
                     }
                     _ => self.answered(peer, Response::parse(&header)?, cx, events)?,
                 }
                 Ok(true)
             }
-            Receiving::Put(landing) => {
+            EndpointReceiveState::Put(landing) => {
                 let landing = *landing;
                 Ok(self.take_put(landing, cx))
             }
-            Receiving::Data { done, more } => {
+            EndpointReceiveState::Data { done, more } => {
                 let work = self.queue.front().expect("data belongs to a work request");
                 if *done < work.bytes {
                     if self.input.is_empty() {
@@ -555,13 +557,14 @@ impl Connection {
                     return Ok(true);
                 }
                 let more = *more;
-                self.receiving = if more { Receiving::Second } else { Receiving::Header };
+                self.receiving =
+                    if more { EndpointReceiveState::Second } else { EndpointReceiveState::Header };
                 if !more {
                     self.complete(peer, WorkStatus::Done(0), cx, events);
                 }
                 Ok(true)
             }
-            Receiving::Message { bytes, left } => {
+            EndpointReceiveState::Message { bytes, left } => {
                 let filled = self.input.filled();
                 let taken = filled.len().min(*left);
                 bytes.extend_from_slice(&filled[..taken]);
@@ -572,7 +575,7 @@ impl Connection {
                 }
                 let message = std::mem::take(bytes);
                 events.push(FabricEvent::Received { peer, message });
-                self.receiving = Receiving::Header;
+                self.receiving = EndpointReceiveState::Header;
                 Ok(true)
             }
         }
@@ -591,7 +594,8 @@ impl Connection {
         self.exposures.advance(&mut landing, limit);
         self.input.consume(limit as usize);
         let is_over = landing.left == 0;
-        self.receiving = if is_over { Receiving::Header } else { Receiving::Put(landing) };
+        self.receiving =
+            if is_over { EndpointReceiveState::Header } else { EndpointReceiveState::Put(landing) };
         true
     }
 
@@ -602,22 +606,23 @@ impl Connection {
         response: Response,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<(), Broken> {
-        let is_second = matches!(self.receiving, Receiving::Second);
+    ) -> Result<(), TcpCloseReason> {
+        let is_second = matches!(self.receiving, EndpointReceiveState::Second);
         if !is_second && response.op == Op::Alive {
             return Ok(());
         }
         if !is_second && response.op == Op::Message {
             let left = response.bytes as usize;
             debug_assert!(left <= MESSAGE_BYTES_MAX as usize, "checked by the frame");
-            self.receiving = Receiving::Message { bytes: Vec::with_capacity(left), left };
+            self.receiving =
+                EndpointReceiveState::Message { bytes: Vec::with_capacity(left), left };
             return Ok(());
         }
         // The oldest request, if it is sent: an answer before that makes no sense.
         let work = self.queue.front().filter(|work| self.unsent > 0 && work.refused.is_none());
         let (op, expected) = work.map_or((Op::Alive, 0), |work| (work.op, work.seq));
         let bytes_fit = response.op != Op::Read
-            || response.status != Status::Done
+            || response.status != AnswerStatus::Done
             || is_second
             || work.is_some_and(|work| work.bytes == response.bytes);
         let second_fits = !is_second || (response.bytes == 0 && !response.more);
@@ -626,15 +631,15 @@ impl Connection {
             return Err(FrameError::Unasked { op, seq, expected }.into());
         }
         let status = match response.status {
-            Status::Done if response.op == Op::Read && !is_second => {
-                self.receiving = Receiving::Data { done: 0, more: response.more };
+            AnswerStatus::Done if response.op == Op::Read && !is_second => {
+                self.receiving = EndpointReceiveState::Data { done: 0, more: response.more };
                 return Ok(());
             }
-            Status::Done => WorkStatus::Done(response.value),
-            Status::BadKey => WorkStatus::BadKey,
-            Status::BadRange => WorkStatus::BadRange,
+            AnswerStatus::Done => WorkStatus::Done(response.value),
+            AnswerStatus::BadKey => WorkStatus::BadKey,
+            AnswerStatus::BadRange => WorkStatus::BadRange,
         };
-        self.receiving = Receiving::Header;
+        self.receiving = EndpointReceiveState::Header;
         self.complete(peer, status, cx, events);
         Ok(())
     }
@@ -699,32 +704,32 @@ impl Connection {
     /// Makes sure that the work request `id` touches no local memory any more, without harm to
     /// others: what is not sent never is, data under way to here are dropped, and what was begun
     /// to be sent goes on from a copy.
-    pub(super) fn disown(&mut self, id: u64, buffers: &mut Buffers) -> Disowned {
+    pub(super) fn cancel(&mut self, id: u64, buffers: &mut Buffers) -> CancelOutcome {
         let found = self.queue.iter().position(|work| work.id == id && !work.is_ping());
-        let Some(index) = found else { return Disowned::Executed };
+        let Some(index) = found else { return CancelOutcome::Executed };
         let is_begun = index < self.unsent || index == self.unsent && self.unsent_done > 0;
         let work = &mut self.queue[index];
         if work.refused.is_some() {
-            return Disowned::Cancelled;
+            return CancelOutcome::Cancelled;
         }
         if !is_begun {
             self.unsent_bytes -= work.frame_bytes();
             work.refused = Some(WorkStatus::Flushed { executed: Some(false) });
-            return Disowned::Cancelled;
+            return CancelOutcome::Cancelled;
         }
         work.discard = work.op == Op::Read;
         if index < self.unsent || !work.op.sends_payload() {
-            return Disowned::Executed;
+            return CancelOutcome::Executed;
         }
         let parts: Vec<&[u8]> = work.pieces().iter().map(|piece| buffers.slice(piece)).collect();
         match buffers.register(parts.concat()) {
             Ok(buf) => {
                 (work.pieces[0], work.piece_count) = (Sge { buf, offset: 0, bytes: work.bytes }, 1);
-                Disowned::Copied(buf)
+                CancelOutcome::Copied(buf)
             }
             Err(_) => {
-                self.broken.get_or_insert(Broken::BufferGone);
-                Disowned::Executed
+                self.broken.get_or_insert(TcpCloseReason::BufferGone);
+                CancelOutcome::Executed
             }
         }
     }
@@ -740,7 +745,7 @@ impl Connection {
             if work.op == Op::Read {
                 work.discard = true;
             } else if index >= self.unsent && work.refused.is_none() {
-                self.broken.get_or_insert(Broken::BufferGone);
+                self.broken.get_or_insert(TcpCloseReason::BufferGone);
             }
         }
     }
@@ -748,7 +753,7 @@ impl Connection {
 
 /// Shows the bytes of work requests but the first `skip`, in order, until `visit` answers false.
 fn visit_unsent<'a>(
-    unsent: impl Iterator<Item = &'a Work>,
+    unsent: impl Iterator<Item = &'a TcpWork>,
     mut skip: u64,
     buffers: &'a Buffers,
     mut visit: impl FnMut(&'a [u8]) -> bool,

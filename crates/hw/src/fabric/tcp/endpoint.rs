@@ -4,17 +4,17 @@
 //! the connections are up (messages of the target's application are allocated, as the event that
 //! carries them owns them).
 //!
-//! Waiting is adaptive ([`Endpoint::wait`]): look at the sockets without pause, then give way to
-//! other threads between looks, then sleep in the system.
+//! Waiting is adaptive ([`TcpEndpoint::wait`]): look at the sockets without pause, then give way
+//! to other threads between looks, then sleep in the system.
 //!
 //! Source: DESIGN §3 (waiting, liveness), §2 (a completion event descriptor).
 
-use super::super::buffers::{Buffers, Memory, Owner};
+use super::super::buffers::{BufferOwner, Buffers, Memory};
 use super::super::peers::PeerTable;
 use super::super::shm::check_work;
 use super::super::{FabricError, FabricStats, Log, Patience, log_to_stderr, spin_for};
-use super::broken::Broken;
-use super::connection::{Connection, Context, Disowned, STAGED_BYTES_MAX};
+use super::broken::TcpCloseReason;
+use super::connection::{CancelOutcome, Context, STAGED_BYTES_MAX, TcpConnection};
 use super::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::handshake::{Handshake, Purpose};
 use crate::secret::Secret;
@@ -34,12 +34,12 @@ const QUIET_NS: Nanos = 1_000_000;
 const QUIET_ROUNDS: u32 = 16;
 
 #[derive(Clone)]
-pub struct EndpointOptions {
+pub struct TcpEndpointOptions {
     /// A target that says nothing for this long while it is asked is dead, milliseconds.
     pub lease_ms: u64,
     /// Injected latency: completions of one-sided operations come this much later, nanoseconds.
     pub emulate_rdma_ns: u32,
-    /// How long [`Endpoint::wait`] looks without pause at most, nanoseconds; where that does not
+    /// How long [`TcpEndpoint::wait`] looks without pause at most, nanoseconds; where that does not
     /// help, as when the target shares the core, it does so for a quarter of it …
     pub spin_ns: u32,
     /// … and how long it then gives way between looks before it sleeps, nanoseconds.
@@ -50,7 +50,7 @@ pub struct EndpointOptions {
     pub log: Log,
 }
 
-impl Default for EndpointOptions {
+impl Default for TcpEndpointOptions {
     fn default() -> Self {
         Self {
             lease_ms: LEASE_MS_DEFAULT,
@@ -66,16 +66,16 @@ impl Default for EndpointOptions {
 /// The initiator's end of the tcp fabric.
 ///
 /// ```
-/// use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+/// use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
 ///
-/// let endpoint = Endpoint::new(EndpointOptions::default())?;
+/// let endpoint = TcpEndpoint::new(TcpEndpointOptions::default())?;
 /// assert_eq!(endpoint.stats().ops, 0);
 /// # Ok::<(), rackpool_hw::fabric::FabricError>(())
 /// ```
-pub struct Endpoint {
-    options: EndpointOptions,
+pub struct TcpEndpoint {
+    options: TcpEndpointOptions,
     buffers: Buffers,
-    peers: PeerTable<Connection>,
+    peers: PeerTable<TcpConnection>,
     staged: Vec<u8>,
     stats: FabricStats,
     round: u32,
@@ -88,12 +88,12 @@ pub struct Endpoint {
     epoll: OwnedFd,
 }
 
-impl Endpoint {
+impl TcpEndpoint {
     /// An endpoint without connections. Errors: `Io`.
     ///
     /// # Panics
     /// If the lease is shorter than 4 ms.
-    pub fn new(options: EndpointOptions) -> Result<Self, FabricError> {
+    pub fn new(options: TcpEndpointOptions) -> Result<Self, FabricError> {
         assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(FabricError::io("an epoll descriptor"))?;
@@ -115,7 +115,7 @@ impl Endpoint {
     /// One that several threads share, which keep to the bound of a connection themselves; they
     /// have at most so many work requests under way on one together.
     pub(in crate::fabric) fn for_many(
-        options: EndpointOptions,
+        options: TcpEndpointOptions,
         outstanding_max: usize,
     ) -> Result<Self, FabricError> {
         let buffers = Buffers::with_limit(outstanding_max);
@@ -137,10 +137,10 @@ impl Endpoint {
         tune(socket.as_fd())?;
         let proof = secret.map(|secret| Handshake::begin(secret, Purpose::Fabric)).transpose();
         let proof = proof.map_err(FabricError::io("random numbers"))?;
-        let mut connection = Connection::new(socket, addr, proof, now);
+        let mut connection = TcpConnection::new(socket, addr, proof, now);
         match rustix::net::connect(&connection.stream, &addr) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => connection.broken = Some(Broken::System(error)),
+            Err(error) => connection.broken = Some(TcpCloseReason::System(error)),
         }
         let inserted = self.peers.insert(connection);
         let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
@@ -154,7 +154,7 @@ impl Endpoint {
     /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
     pub fn close(&mut self, peer: PeerId) {
         if let Some(connection) = self.peers.get_mut(peer) {
-            connection.broken.get_or_insert(Broken::Left);
+            connection.broken.get_or_insert(TcpCloseReason::Left);
         }
     }
 
@@ -258,7 +258,7 @@ impl Endpoint {
     }
 }
 
-impl Endpoint {
+impl TcpEndpoint {
     /// Appends a work request, which the caller has checked, without sending it.
     pub(in crate::fabric) fn enqueue(
         &mut self,
@@ -289,12 +289,12 @@ impl Endpoint {
         let _ = connection.flush(&mut cx);
     }
 
-    /// Takes a buffer that only work requests need, until [`Endpoint::release`].
+    /// Takes a buffer that only work requests need, until [`TcpEndpoint::release`].
     pub(in crate::fabric) fn keep(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
         self.buffers.register(bytes)
     }
 
-    /// Takes memory of another owner, until [`Endpoint::release`].
+    /// Takes memory of somebody else, until [`TcpEndpoint::release`].
     ///
     /// # Safety
     /// As for `Buffers::adopt`.
@@ -303,15 +303,16 @@ impl Endpoint {
         unsafe { self.buffers.adopt(memory) }
     }
 
-    /// Ends [`Endpoint::keep`] and [`Endpoint::adopt`], of a buffer that no work request names.
+    /// Ends [`TcpEndpoint::keep`] and [`TcpEndpoint::adopt`], of a buffer that no work request
+    /// names.
     pub(in crate::fabric) fn release(&mut self, buf: BufId) {
         self.buffers.release(buf);
     }
 
-    /// See `Connection::disown`.
-    pub(in crate::fabric) fn disown(&mut self, peer: PeerId, id: u64) -> Disowned {
+    /// See `TcpConnection::cancel`.
+    pub(in crate::fabric) fn cancel(&mut self, peer: PeerId, id: u64) -> CancelOutcome {
         let connection = self.peers.get_mut(peer);
-        connection.map_or(Disowned::Executed, |found| found.disown(id, &mut self.buffers))
+        connection.map_or(CancelOutcome::Executed, |found| found.cancel(id, &mut self.buffers))
     }
 
     /// Whether a sleeper has to learn of room in the socket.
@@ -320,7 +321,7 @@ impl Endpoint {
     }
 }
 
-impl Fabric for Endpoint {
+impl Fabric for TcpEndpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "tcp",
@@ -369,7 +370,7 @@ impl Fabric for Endpoint {
             };
             self.moved |= connection.poll(peer, now, &mut cx, events);
             if let Some(broken) = connection.broken {
-                if !matches!(broken, Broken::Closed | Broken::Left) {
+                if !matches!(broken, TcpCloseReason::Closed | TcpCloseReason::Left) {
                     let addr = connection.addr;
                     tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
                 }
@@ -395,7 +396,7 @@ impl Fabric for Endpoint {
     }
 }
 
-impl Owner for Endpoint {
+impl BufferOwner for TcpEndpoint {
     fn buffers(&self) -> &Buffers {
         &self.buffers
     }

@@ -73,7 +73,7 @@ pub struct Header {
     pub op: u8,
     /// [`FLAG_MORE`] or 0.
     pub flags: u8,
-    /// A [`Status`]; 0 in requests.
+    /// An [`AnswerStatus`]; 0 in requests.
     pub status: u8,
     /// Zero.
     pub reserved: u8,
@@ -132,7 +132,7 @@ impl Op {
 /// How a request ended, in its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Status {
+pub enum AnswerStatus {
     Done = 0,
     /// The key was not, or not to the end, the generation of the frame.
     BadKey = 1,
@@ -160,7 +160,7 @@ pub struct Response {
     pub op: Op,
     /// The request's number; 0 for `Message` and `Alive`.
     pub seq: u32,
-    pub status: Status,
+    pub status: AnswerStatus,
     /// Whether a second header follows the data.
     pub more: bool,
     /// Bytes of the payload.
@@ -323,11 +323,11 @@ impl Response {
         if op == Op::Put {
             return Err(FrameError::Op { op: header.op });
         }
-        let status = [Status::Done, Status::BadKey, Status::BadRange]
+        let status = [AnswerStatus::Done, AnswerStatus::BadKey, AnswerStatus::BadRange]
             .into_iter()
             .find(|status| *status as u8 == header.status)
             .ok_or(FrameError::Status { status: header.status })?;
-        let done = status == Status::Done;
+        let done = status == AnswerStatus::Done;
         header.zero_unless(op == Op::Read && done, (header.flags & FLAG_MORE).into(), "flags")?;
         header.zero_unless(false, (header.flags & !FLAG_MORE).into(), "flags")?;
         header.zero_unless(false, header.offset.get(), "offset")?;

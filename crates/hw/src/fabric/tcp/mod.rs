@@ -8,9 +8,9 @@
 //! | `connection` | one connection of an endpoint: send queue, receiving, liveness |
 //! | `broken` | why a connection of an endpoint ended |
 //! | `exposed` | buffers that the target may write into |
-//! | `target` | the target's thread and its calls for the application |
-//! | `target::admission` | which connections are accepted |
-//! | `mail` | what the application queues for a connection |
+//! | `target` | the target's thread and its queues to the application |
+//! | `target::admission` | who is let in |
+//! | `command` | what the application puts in for a connection |
 //! | `serve` | one connection of a target: execution of requests, answers |
 //!
 //! Here: settings of sockets and the buffer that both sides receive into.
@@ -22,19 +22,19 @@
 //! authentication).
 
 mod broken;
+mod command;
 mod connection;
 pub mod endpoint;
 mod exposed;
 pub mod frame;
-mod mail;
 mod serve;
 pub mod target;
 
-pub(super) use connection::Disowned;
-pub use endpoint::{Endpoint, EndpointOptions};
-pub(super) use mail::Mail;
-pub use mail::{TargetSendError, WriteBack};
-pub use target::{Target, TargetCounters, TargetOptions};
+pub(super) use command::TargetCommand;
+pub use command::{TargetSendError, WriteBack};
+pub(super) use connection::CancelOutcome;
+pub use endpoint::{TcpEndpoint, TcpEndpointOptions};
+pub use target::{TargetCounters, TcpTarget, TcpTargetOptions};
 
 use super::{FabricError, FabricStats};
 use crate::secret::Secret;

@@ -22,14 +22,14 @@
 mod greet;
 
 use super::super::FabricStats;
-use super::super::peers::Guest;
+use super::super::peers::ServedConnection;
 use super::super::shm::ShmPeer;
-use super::broken::Broken;
-use super::frame::{HEADER_BYTES, Header, Op, Put, Request, Response, Status};
-use super::mail::{Mail, WriteBack};
+use super::broken::TcpCloseReason;
+use super::command::{TargetCommand, WriteBack};
+use super::frame::{AnswerStatus, HEADER_BYTES, Header, Op, Put, Request, Response};
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
-use crate::addresses::Place as AddressPlace;
-use crate::fabric::doors::Doors;
+use crate::addresses::ConnectionPermit;
+use crate::fabric::queues::TargetQueues;
 use crate::handshake::Handshake;
 use crate::secure_stream::SecureStream;
 use crate::window::{Next, Piece, send_gather};
@@ -57,9 +57,9 @@ const LONG_CALLS_MAX: u32 = 8;
 static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 
 /// What a connection needs of its target.
-pub(super) struct Service<'a> {
+pub(super) struct TcpServeContext<'a> {
     pub(super) memory: &'a ShmPeer,
-    pub(super) doors: &'a Doors,
+    pub(super) queues: &'a TargetQueues,
     pub(super) stats: &'a mut FabricStats,
     /// Where dropped data goes, and encrypted data on its way.
     pub(super) scrap: &'a mut [u8],
@@ -67,25 +67,25 @@ pub(super) struct Service<'a> {
 
 /// A long operation under way.
 #[derive(Clone, Copy)]
-struct Place {
+struct LongTransfer {
     seq: u32,
     pieces: Pieces,
 }
 
 /// Long data of the pages that is being sent.
 struct Outgoing {
-    place: Place,
+    transfer: LongTransfer,
     /// The messages after a write-back: if all went well, and if not.
     then: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-enum Receiving {
+enum TargetReceiveState {
     /// The proof of the secret, or the hello where there is none.
     Proof(Handshake),
     Hello,
     Header,
     /// Data of a WRITE, with the immediate value to hand over then.
-    Write(Place, Option<u32>),
+    Write(LongTransfer, Option<u32>),
     Message {
         seq: u32,
         bytes: Vec<u8>,
@@ -95,7 +95,7 @@ enum Receiving {
 
 /// What the next step needs.
 #[derive(PartialEq, Eq)]
-enum Step {
+enum ServeStep {
     Again,
     /// More bytes from the socket.
     Input,
@@ -139,9 +139,9 @@ impl Output {
     }
 }
 
-impl Guest for Served {
-    fn place(&self) -> &AddressPlace {
-        &self.place
+impl ServedConnection for TcpSession {
+    fn permit(&self) -> &ConnectionPermit {
+        &self.permit
     }
 
     fn waits(&self) -> Option<Nanos> {
@@ -155,7 +155,7 @@ impl Guest for Served {
 }
 
 /// One connection of a target.
-pub(super) struct Served {
+pub(super) struct TcpSession {
     pub(super) stream: SecureStream,
     /// Set when the connection has its place in the table.
     pub(super) peer: PeerId,
@@ -163,14 +163,14 @@ pub(super) struct Served {
     pub(super) since: Nanos,
     /// Whether it has asked for more than a sign of life.
     has_asked: bool,
-    place: AddressPlace,
+    permit: ConnectionPermit,
     /// Among those that are looked at without the system's help.
     pub(super) is_active: bool,
     /// What the system is asked to report of it: data, room.
     pub(super) asks: (bool, bool),
     /// The application has sent messages.
     pub(super) has_mail: bool,
-    receiving: Receiving,
+    receiving: TargetReceiveState,
     input: Input,
     output: Output,
     /// A long READ or write-back that is sending its data, behind all of `output`.
@@ -179,20 +179,25 @@ pub(super) struct Served {
     held: Option<(FabricEvent, Op, u32)>,
 }
 
-impl Served {
+impl TcpSession {
     /// One that was accepted; `proof` is asked before anything else.
-    pub(super) fn new(socket: OwnedFd, proof: Handshake, place: AddressPlace, now: Nanos) -> Self {
+    pub(super) fn new(
+        socket: OwnedFd,
+        proof: Handshake,
+        permit: ConnectionPermit,
+        now: Nanos,
+    ) -> Self {
         Self {
             stream: SecureStream::new(socket),
             peer: PeerId(0),
             moved_at: now,
             since: now,
             has_asked: false,
-            place,
+            permit,
             is_active: false,
             asks: (true, false),
             has_mail: false,
-            receiving: Receiving::Proof(proof),
+            receiving: TargetReceiveState::Proof(proof),
             input: Input::new(INPUT_BYTES),
             output: Output { bytes: Vec::with_capacity(OUTPUT_BYTES + 2 * HEADER_BYTES), sent: 0 },
             long_read: None,
@@ -202,7 +207,7 @@ impl Served {
 
     /// Whether both hellos were said, and the application knows of the connection.
     pub(super) fn is_greeted(&self) -> bool {
-        !matches!(self.receiving, Receiving::Proof(_) | Receiving::Hello)
+        !matches!(self.receiving, TargetReceiveState::Proof(_) | TargetReceiveState::Hello)
     }
 
     /// Whether it waits for the application.
@@ -216,7 +221,10 @@ impl Served {
     }
 
     /// Does what can be done without waiting; `true` if anything moved.
-    pub(super) fn progress(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
+    pub(super) fn progress(
+        &mut self,
+        service: &mut TcpServeContext<'_>,
+    ) -> Result<bool, TcpCloseReason> {
         let mut moved = false;
         let (mut calls_left, mut is_filled) = (LONG_CALLS_MAX, false);
         loop {
@@ -226,21 +234,21 @@ impl Served {
                     return Ok(moved);
                 }
             }
-            self.take_mail(service);
+            self.take_command(service);
             if self.long_read.is_some() {
                 moved = true;
                 continue;
             }
             match self.step(service)? {
-                Step::Again => moved = true,
-                Step::Room => return Ok(self.flush(service)? || moved),
-                Step::Output => {
+                ServeStep::Again => moved = true,
+                ServeStep::Room => return Ok(self.flush(service)? || moved),
+                ServeStep::Output => {
                     moved |= self.flush(service)?;
                     if !self.output.is_empty() {
                         return Ok(moved);
                     }
                 }
-                Step::Input => {
+                ServeStep::Input => {
                     moved |= self.flush(service)?;
                     if is_filled || calls_left == 0 || !self.output.is_empty() {
                         return Ok(moved);
@@ -257,16 +265,19 @@ impl Served {
     }
 
     /// Says that this side lives although it does not read the connection now.
-    pub(super) fn keep_alive(&mut self, service: &mut Service<'_>) -> Result<(), Broken> {
+    pub(super) fn keep_alive(
+        &mut self,
+        service: &mut TcpServeContext<'_>,
+    ) -> Result<(), TcpCloseReason> {
         if self.held.is_some() && self.output.is_empty() {
-            self.answer(Op::Alive, 0, Status::Done, 0);
+            self.answer(Op::Alive, 0, AnswerStatus::Done, 0);
             self.flush(service)?;
         }
         Ok(())
     }
 
     /// Sends answers; `true` if bytes went.
-    fn flush(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
+    fn flush(&mut self, service: &mut TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
         if self.output.is_empty() {
             return Ok(self.stream.has_unsent() && self.stream.flush()?);
         }
@@ -280,13 +291,17 @@ impl Served {
     }
 
     /// Receives something; `false` if there was nothing. Data of a long WRITE goes to its place.
-    fn fill(&mut self, service: &mut Service<'_>, calls_left: &mut u32) -> Result<bool, Broken> {
+    fn fill(
+        &mut self,
+        service: &mut TcpServeContext<'_>,
+        calls_left: &mut u32,
+    ) -> Result<bool, TcpCloseReason> {
         let moved = match &mut self.receiving {
-            Receiving::Write(place, _)
-                if place.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
+            TargetReceiveState::Write(transfer, _)
+                if transfer.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
             {
                 *calls_left -= 1;
-                receive_long_write(&mut self.stream, place, service)?
+                receive_long_write(&mut self.stream, transfer, service)?
             }
             _ => {
                 let limit = INPUT_BYTES - self.input.filled().len();
@@ -296,36 +311,38 @@ impl Served {
         match moved {
             Moved::Bytes(_) => Ok(true),
             Moved::Nothing => Ok(false),
-            Moved::End => Err(Broken::Closed),
+            Moved::End => Err(TcpCloseReason::Closed),
         }
     }
 
     /// Sends data of the long READ, behind what waits already; `true` if bytes went.
     fn send_long_read(
         &mut self,
-        service: &mut Service<'_>,
+        service: &mut TcpServeContext<'_>,
         calls_left: &mut u32,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, TcpCloseReason> {
         let mut moved = false;
-        while let Some(Outgoing { place, .. }) = &mut self.long_read {
+        while let Some(Outgoing { transfer, .. }) = &mut self.long_read {
             if *calls_left == 0 {
                 break;
             }
             *calls_left -= 1;
-            let outcome = send_piece(&mut self.stream, self.output.pending(), place, service)?;
+            let outcome = send_piece(&mut self.stream, self.output.pending(), transfer, service)?;
             let Moved::Bytes(bytes) = outcome else { break };
             moved = true;
             let data = self.output.advance(bytes) as u64;
-            place.pieces.advance(data);
-            if place.pieces.left_bytes() > 0 {
+            transfer.pieces.advance(data);
+            if transfer.pieces.left_bytes() > 0 {
                 continue;
             }
             let ended = self.long_read.take();
-            let Some(Outgoing { place: Place { seq, pieces }, then }) = ended else { break };
+            let Some(Outgoing { transfer: LongTransfer { seq, pieces }, then }) = ended else {
+                break;
+            };
             let status = frame_status(pieces.status());
             match then {
                 None => self.answer(Op::Read, seq, status, 0),
-                Some((done, _)) if status == Status::Done => self.push_message(&done),
+                Some((done, _)) if status == AnswerStatus::Done => self.push_message(&done),
                 Some((_, refused)) => self.push_message(&refused),
             }
             service.stats.ops += 1;
@@ -334,12 +351,12 @@ impl Served {
     }
 
     /// Puts messages of the application behind the answers, as far as there is room.
-    fn take_mail(&mut self, service: &mut Service<'_>) {
+    fn take_command(&mut self, service: &mut TcpServeContext<'_>) {
         let room = 2 * HEADER_BYTES + MESSAGE_BYTES_MAX as usize + COPIED_BYTES_MAX as usize;
         while self.has_mail && self.long_read.is_none() && self.output.has_room(room) {
-            match service.doors.take_mail(self.peer) {
-                Some(Mail::Message(message)) => self.push_message(&message),
-                Some(Mail::WriteBack(job)) => self.begin_write_back(*job, service),
+            match service.queues.take_command(self.peer) {
+                Some(TargetCommand::Message(message)) => self.push_message(&message),
+                Some(TargetCommand::WriteBack(job)) => self.begin_write_back(*job, service),
                 None => self.has_mail = false,
             }
         }
@@ -347,12 +364,12 @@ impl Served {
 
     fn push_message(&mut self, message: &[u8]) {
         let bytes = message.len() as u64;
-        self.push_response(Op::Message, 0, Status::Done, bytes, 0, false);
+        self.push_response(Op::Message, 0, AnswerStatus::Done, bytes, 0, false);
         self.output.push(message);
     }
 
     /// Puts memory into a buffer of the initiator; short data is copied at once.
-    fn begin_write_back(&mut self, job: WriteBack, service: &mut Service<'_>) {
+    fn begin_write_back(&mut self, job: WriteBack, service: &mut TcpServeContext<'_>) {
         let WriteBack { to, from, bytes, done, refused } = job;
         let put = Put { id: to.id, key: to.key, offset: 0, bytes };
         if bytes > COPIED_BYTES_MAX {
@@ -361,8 +378,8 @@ impl Served {
                 return self.push_message(&refused);
             }
             self.output.push(put.header().as_bytes());
-            let place = Place { seq: 0, pieces };
-            self.long_read = Some(Outgoing { place, then: Some((done, refused)) });
+            let transfer = LongTransfer { seq: 0, pieces };
+            self.long_read = Some(Outgoing { transfer, then: Some((done, refused)) });
             return;
         }
         let start = self.output.bytes.len();
@@ -380,52 +397,52 @@ impl Served {
     }
 
     /// Takes one thing out of the input and executes it.
-    fn step(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
+    fn step(&mut self, service: &mut TcpServeContext<'_>) -> Result<ServeStep, TcpCloseReason> {
         if let Some((event, op, seq)) = self.held.take() {
             return Ok(self.hand_over(event, op, seq, service));
         }
         if !self.output.has_room(2 * HEADER_BYTES + COPIED_BYTES_MAX as usize) {
-            return Ok(Step::Output);
+            return Ok(ServeStep::Output);
         }
         match &mut self.receiving {
-            Receiving::Proof(_) => self.prove(service),
-            Receiving::Hello => self.greet(service),
-            Receiving::Header => {
+            TargetReceiveState::Proof(_) => self.prove(service),
+            TargetReceiveState::Hello => self.greet(service),
+            TargetReceiveState::Header => {
                 let Some(header) = Header::prefix_of(self.input.filled()) else {
-                    return Ok(Step::Input);
+                    return Ok(ServeStep::Input);
                 };
                 self.input.consume(HEADER_BYTES);
                 self.begin(Request::parse(&header)?, service)
             }
-            Receiving::Write(place, imm) => {
+            TargetReceiveState::Write(transfer, imm) => {
                 let imm = *imm;
                 let filled = self.input.filled();
-                let left = place.pieces.left_bytes();
+                let left = transfer.pieces.left_bytes();
                 let taken = (filled.len() as u64).min(left);
                 if taken < left && left <= BUFFERED_PIECE_BYTES_MAX {
                     // Words and what a write buffer sends are written at once, or not at all if
                     // the connection ends before the rest is here.
-                    return Ok(Step::Input);
+                    return Ok(ServeStep::Input);
                 }
                 if taken > 0 {
-                    place.pieces.write(service.memory, &filled[..taken as usize]);
+                    transfer.pieces.write(service.memory, &filled[..taken as usize]);
                     self.input.consume(taken as usize);
                 }
-                if place.pieces.left_bytes() > 0 {
-                    return Ok(Step::Input);
+                if transfer.pieces.left_bytes() > 0 {
+                    return Ok(ServeStep::Input);
                 }
-                let (seq, status) = (place.seq, frame_status(place.pieces.status()));
-                self.receiving = Receiving::Header;
+                let (seq, status) = (transfer.seq, frame_status(transfer.pieces.status()));
+                self.receiving = TargetReceiveState::Header;
                 let op = if imm.is_some() { Op::WriteImm } else { Op::Write };
                 match imm {
-                    Some(imm) if status == Status::Done => {
+                    Some(imm) if status == AnswerStatus::Done => {
                         let event = FabricEvent::ReceivedImm { peer: self.peer, imm };
                         Ok(self.hand_over(event, op, seq, service))
                     }
                     _ => Ok(self.done(op, seq, status, 0, service)),
                 }
             }
-            Receiving::Message { seq, bytes, left } => {
+            TargetReceiveState::Message { seq, bytes, left } => {
                 let seq = *seq;
                 let filled = self.input.filled();
                 let taken = filled.len().min(*left);
@@ -433,10 +450,10 @@ impl Served {
                 *left -= taken;
                 self.input.consume(taken);
                 if *left > 0 {
-                    return Ok(Step::Input);
+                    return Ok(ServeStep::Input);
                 }
                 let message = std::mem::take(bytes);
-                self.receiving = Receiving::Header;
+                self.receiving = TargetReceiveState::Header;
                 let event = FabricEvent::Received { peer: self.peer, message };
                 Ok(self.hand_over(event, Op::Send, seq, service))
             }
@@ -444,15 +461,19 @@ impl Served {
     }
 
     /// Begins a request; short ones are done at once.
-    fn begin(&mut self, request: Request, service: &mut Service<'_>) -> Result<Step, Broken> {
+    fn begin(
+        &mut self,
+        request: Request,
+        service: &mut TcpServeContext<'_>,
+    ) -> Result<ServeStep, TcpCloseReason> {
         self.has_asked |= request.op != Op::Ping;
         let Request { op, seq, bytes, at, operands } = request;
         let memory = service.memory;
         match op {
             Op::Ping => {
                 service.stats.pings += 1;
-                self.answer(op, seq, Status::Done, 0);
-                Ok(Step::Again)
+                self.answer(op, seq, AnswerStatus::Done, 0);
+                Ok(ServeStep::Again)
             }
             Op::Cas => {
                 let status = memory.cas(at.offset, at.key, operands[0], operands[1]);
@@ -464,15 +485,16 @@ impl Served {
             }
             Op::Read => Ok(self.begin_read(seq, at, bytes, service)),
             Op::Write | Op::WriteImm => {
-                let place = Place { seq, pieces: Pieces::new(memory, at, bytes) };
+                let transfer = LongTransfer { seq, pieces: Pieces::new(memory, at, bytes) };
                 let imm = (op == Op::WriteImm).then_some(operands[0] as u32);
-                self.receiving = Receiving::Write(place, imm);
-                Ok(Step::Again)
+                self.receiving = TargetReceiveState::Write(transfer, imm);
+                Ok(ServeStep::Again)
             }
             Op::Send => {
                 let left = bytes as usize;
-                self.receiving = Receiving::Message { seq, bytes: Vec::with_capacity(left), left };
-                Ok(Step::Again)
+                self.receiving =
+                    TargetReceiveState::Message { seq, bytes: Vec::with_capacity(left), left };
+                Ok(ServeStep::Again)
             }
             Op::Message | Op::Alive | Op::Put => unreachable!("refused by Request::parse"),
         }
@@ -483,25 +505,25 @@ impl Served {
         seq: u32,
         at: RemoteAddr,
         bytes: u64,
-        service: &mut Service<'_>,
-    ) -> Step {
+        service: &mut TcpServeContext<'_>,
+    ) -> ServeStep {
         if bytes > COPIED_BYTES_MAX {
             let pieces = Pieces::new(service.memory, at, bytes);
             if !matches!(pieces.status(), WorkStatus::Done(_)) {
                 return self.done_as(Op::Read, seq, pieces.status(), service);
             }
-            self.push_response(Op::Read, seq, Status::Done, bytes, 0, true);
-            self.long_read = Some(Outgoing { place: Place { seq, pieces }, then: None });
-            return Step::Again;
+            self.push_response(Op::Read, seq, AnswerStatus::Done, bytes, 0, true);
+            self.long_read = Some(Outgoing { transfer: LongTransfer { seq, pieces }, then: None });
+            return ServeStep::Again;
         }
         let start = self.output.bytes.len();
-        self.push_response(Op::Read, seq, Status::Done, bytes, 0, false);
+        self.push_response(Op::Read, seq, AnswerStatus::Done, bytes, 0, false);
         let data = self.output.bytes.len();
         self.output.bytes.resize(data + bytes as usize, 0);
         match service.memory.read(at.offset, at.key, &mut self.output.bytes[data..]) {
             WorkStatus::Done(_) => {
                 service.stats.ops += 1;
-                Step::Again
+                ServeStep::Again
             }
             status => {
                 self.output.bytes.truncate(start);
@@ -516,18 +538,24 @@ impl Served {
         event: FabricEvent,
         op: Op,
         seq: u32,
-        service: &mut Service<'_>,
-    ) -> Step {
-        match service.doors.deliver(event) {
-            Ok(()) => self.done(op, seq, Status::Done, 0, service),
+        service: &mut TcpServeContext<'_>,
+    ) -> ServeStep {
+        match service.queues.deliver(event) {
+            Ok(()) => self.done(op, seq, AnswerStatus::Done, 0, service),
             Err(event) => {
                 self.held = Some((event, op, seq));
-                Step::Room
+                ServeStep::Room
             }
         }
     }
 
-    fn done_as(&mut self, op: Op, seq: u32, status: WorkStatus, service: &mut Service<'_>) -> Step {
+    fn done_as(
+        &mut self,
+        op: Op,
+        seq: u32,
+        status: WorkStatus,
+        service: &mut TcpServeContext<'_>,
+    ) -> ServeStep {
         let value = if let WorkStatus::Done(value) = status { value } else { 0 };
         self.done(op, seq, frame_status(status), value, service)
     }
@@ -536,16 +564,16 @@ impl Served {
         &mut self,
         op: Op,
         seq: u32,
-        status: Status,
+        status: AnswerStatus,
         value: u64,
-        service: &mut Service<'_>,
-    ) -> Step {
+        service: &mut TcpServeContext<'_>,
+    ) -> ServeStep {
         service.stats.ops += 1;
         self.answer(op, seq, status, value);
-        Step::Again
+        ServeStep::Again
     }
 
-    fn answer(&mut self, op: Op, seq: u32, status: Status, value: u64) {
+    fn answer(&mut self, op: Op, seq: u32, status: AnswerStatus, value: u64) {
         self.push_response(op, seq, status, 0, value, false);
     }
 
@@ -553,7 +581,7 @@ impl Served {
         &mut self,
         op: Op,
         seq: u32,
-        status: Status,
+        status: AnswerStatus,
         bytes: u64,
         value: u64,
         more: bool,
@@ -564,31 +592,31 @@ impl Served {
 }
 
 /// How a long operation ended, as its frame says it.
-fn frame_status(status: WorkStatus) -> Status {
+fn frame_status(status: WorkStatus) -> AnswerStatus {
     match status {
-        WorkStatus::Done(_) => Status::Done,
-        WorkStatus::BadKey => Status::BadKey,
-        WorkStatus::BadRange | WorkStatus::Flushed { .. } => Status::BadRange,
+        WorkStatus::Done(_) => AnswerStatus::Done,
+        WorkStatus::BadKey => AnswerStatus::BadKey,
+        WorkStatus::BadRange | WorkStatus::Flushed { .. } => AnswerStatus::BadRange,
     }
 }
 
 /// Receives data of a long WRITE straight into the pages, or drops it.
 fn receive_long_write(
     stream: &mut SecureStream,
-    place: &mut Place,
-    service: &mut Service<'_>,
+    transfer: &mut LongTransfer,
+    service: &mut TcpServeContext<'_>,
 ) -> Result<Moved, Errno> {
-    let left = place.pieces.left_bytes();
+    let left = transfer.pieces.left_bytes();
     if stream.is_encrypted() {
         let limit = left.min(service.scrap.len() as u64) as usize;
         let moved = recv(stream, &mut service.scrap[..limit], service.stats)?;
         if let Moved::Bytes(bytes) = moved {
-            place.pieces.write(service.memory, &service.scrap[..bytes]);
+            transfer.pieces.write(service.memory, &service.scrap[..bytes]);
         }
         return Ok(moved);
     }
     let bytes = left.min(CHUNK_BYTES);
-    let result = place
+    let result = transfer
         .pieces
         .writing(service.memory, bytes, |pages, offset| pages.recv(stream.as_fd(), offset, bytes));
     let moved = match result {
@@ -599,7 +627,7 @@ fn receive_long_write(
         }
     };
     if let Moved::Bytes(bytes) = moved {
-        place.pieces.advance(bytes as u64);
+        transfer.pieces.advance(bytes as u64);
     }
     Ok(moved)
 }
@@ -608,15 +636,15 @@ fn receive_long_write(
 fn send_piece(
     stream: &mut SecureStream,
     before: &[u8],
-    place: &mut Place,
-    service: &mut Service<'_>,
+    transfer: &mut LongTransfer,
+    service: &mut TcpServeContext<'_>,
 ) -> Result<Moved, Errno> {
-    let left = place.pieces.left_bytes();
+    let left = transfer.pieces.left_bytes();
     let is_encrypted = stream.is_encrypted();
     let scrap_bytes = left.min(service.scrap.len() as u64) as usize;
     let scrap = &mut service.scrap[..scrap_bytes];
     let bytes = left.min(CHUNK_BYTES).max(scrap_bytes as u64);
-    let result = place.pieces.reading(service.memory, bytes, |pages, offset| {
+    let result = transfer.pieces.reading(service.memory, bytes, |pages, offset| {
         if is_encrypted {
             pages.copy_out(offset, scrap);
             return None;

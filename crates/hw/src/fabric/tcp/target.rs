@@ -13,13 +13,13 @@
 
 mod admission;
 
-use super::super::doors::Doors;
-use super::super::peers::{PeerTable, Places};
+use super::super::peers::{ConnectionLimits, PeerTable};
+use super::super::queues::TargetQueues;
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
-use super::broken::Broken;
-use super::mail::{Mail, TargetSendError, WriteBack};
-use super::serve::{Served, Service};
+use super::broken::TcpCloseReason;
+use super::command::{TargetCommand, TargetSendError, WriteBack};
+use super::serve::{TcpServeContext, TcpSession};
 use super::{heartbeat_ns, new_socket, require_trust};
 use crate::names::peer_of;
 use crate::secret::{CLEAR_TEXT, Secret};
@@ -61,7 +61,7 @@ const WAKE: u64 = u64::MAX - 1;
 
 /// What a target serves, and how.
 #[derive(Clone)]
-pub struct TargetOptions {
+pub struct TcpTargetOptions {
     /// Where to listen; without a secret a loopback address. Port 0 for any.
     pub listen: SocketAddr,
     pub layout: RegionLayout,
@@ -87,8 +87,8 @@ pub struct TargetOptions {
     pub log: Log,
 }
 
-impl TargetOptions {
-    /// The usual settings for a region; no thread is woken.
+impl TcpTargetOptions {
+    /// The usual settings for a region; nobody is woken.
     pub fn new(
         listen: SocketAddr,
         layout: RegionLayout,
@@ -114,20 +114,20 @@ impl TargetOptions {
 }
 
 /// A serving thread. Dropping it closes all connections and waits for the thread's end.
-pub struct Target {
+pub struct TcpTarget {
     local_addr: SocketAddr,
-    doors: Arc<Doors>,
+    queues: Arc<TargetQueues>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Target {
+impl TcpTarget {
     /// Begins to serve. Errors: `NotLoopback`, `Geometry`, `Io` (such as an address in use).
-    pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
+    pub fn start(options: TcpTargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
         if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
             tell!(options.log, Info, "{CLEAR_TEXT}");
         }
-        let TargetOptions { layout, pages, table, cells, .. } = options.clone();
+        let TcpTargetOptions { layout, pages, table, cells, .. } = options.clone();
         let memory = ShmPeer::new(pages, table, cells, layout)?;
         let listener = new_socket(options.listen)?;
         sockopt::set_socket_reuseaddr(&listener, true)
@@ -139,21 +139,21 @@ impl Target {
             .map_err(FabricError::io("the listening address"))?;
         let local_addr =
             SocketAddr::try_from(local_addr).map_err(FabricError::io("the listening address"))?;
-        let doors = Arc::new(Doors::new(options.waker)?);
+        let queues = Arc::new(TargetQueues::new(options.waker)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(FabricError::io("an epoll descriptor"))?;
-        for (fd, token) in [(listener.as_fd(), LISTENER), (doors.wake.as_fd(), WAKE)] {
+        for (fd, token) in [(listener.as_fd(), LISTENER), (queues.wake.as_fd(), WAKE)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(FabricError::io("adding to an epoll descriptor"))?;
         }
-        let server = Server {
+        let server = TcpServer {
             listener,
             is_listening: true,
             epoll,
             memory,
-            doors: Arc::clone(&doors),
+            queues: Arc::clone(&queues),
             peers: PeerTable::new(options.connections_max),
-            places: Places::new(options.connections_max, options.address_max),
+            limits: ConnectionLimits::new(options.connections_max, options.address_max),
             active: Vec::new(),
             has_held: false,
             stats: FabricStats::default(),
@@ -166,7 +166,7 @@ impl Target {
         };
         let thread = log::spawn("fabric-target", move || server.run())
             .map_err(FabricError::io("a thread"))?;
-        Ok(Self { local_addr, doors, thread: Some(thread) })
+        Ok(Self { local_addr, queues, thread: Some(thread) })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -175,7 +175,7 @@ impl Target {
 
     /// Appends what happened; how many events.
     pub fn poll(&self, events: &mut Vec<FabricEvent>) -> usize {
-        self.doors.take_events(events)
+        self.queues.take_events(events)
     }
 
     /// Sends a message to an initiator; messages to one connection arrive in order.
@@ -183,53 +183,53 @@ impl Target {
         if message.len() > MESSAGE_BYTES_MAX as usize {
             return Err(TargetSendError::TooLong { bytes: message.len() });
         }
-        self.doors.send(peer, Mail::Message(message.to_vec()))
+        self.queues.send(peer, TargetCommand::Message(message.to_vec()))
     }
 
     /// Writes memory into a buffer of an initiator and then sends a message, in order with other
-    /// messages. Errors: as of [`Target::send`], for both messages.
+    /// messages. Errors: as of [`TcpTarget::send`], for both messages.
     pub fn write_back(&self, peer: PeerId, job: WriteBack) -> Result<(), TargetSendError> {
         let bytes = job.done.len().max(job.refused.len());
         if bytes > MESSAGE_BYTES_MAX as usize {
             return Err(TargetSendError::TooLong { bytes });
         }
-        self.doors.send(peer, Mail::WriteBack(Box::new(job)))
+        self.queues.send(peer, TargetCommand::WriteBack(Box::new(job)))
     }
 
     /// Ends a connection; `Closed` comes with a later poll.
     pub fn close(&self, peer: PeerId) {
-        self.doors.close(peer);
+        self.queues.close(peer);
     }
 
     /// Counters since the start, as of the thread's last round in which something moved.
     pub fn stats(&self) -> FabricStats {
-        self.doors.stats()
+        self.queues.stats()
     }
 
     /// The same counters for others to look at.
     pub fn counters(&self) -> TargetCounters {
-        TargetCounters { doors: Arc::clone(&self.doors) }
+        TargetCounters { queues: Arc::clone(&self.queues) }
     }
 }
 
-/// The counters of a [`Target`], for the code that reports them; they outlive it.
+/// The counters of a [`TcpTarget`], for whoever tells of it; they outlive it.
 #[derive(Clone)]
 pub struct TargetCounters {
-    pub(in crate::fabric) doors: Arc<Doors>,
+    pub(in crate::fabric) queues: Arc<TargetQueues>,
 }
 
 impl TargetCounters {
-    /// As [`Target::stats`].
+    /// As [`TcpTarget::stats`].
     pub fn stats(&self) -> FabricStats {
-        self.doors.stats()
+        self.queues.stats()
     }
 }
 
-impl Drop for Target {
+impl Drop for TcpTarget {
     fn drop(&mut self) {
         // SeqCst: pairs with the load in target.rs::run; `notify` orders it before the wake-up.
-        self.doors.stop.store(true, Ordering::SeqCst);
-        self.doors.notify();
+        self.queues.stop.store(true, Ordering::SeqCst);
+        self.queues.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
             warn!("fabric", "the target's thread had panicked");
@@ -237,14 +237,14 @@ impl Drop for Target {
     }
 }
 
-struct Server {
+struct TcpServer {
     listener: OwnedFd,
     is_listening: bool,
     epoll: OwnedFd,
     memory: ShmPeer,
-    doors: Arc<Doors>,
-    peers: PeerTable<Served>,
-    places: Places,
+    queues: Arc<TargetQueues>,
+    peers: PeerTable<TcpSession>,
+    limits: ConnectionLimits,
     /// Connections on which something moved lately.
     active: Vec<PeerId>,
     /// Whether there may be some that wait for the application.
@@ -258,16 +258,16 @@ struct Server {
     log: Log,
 }
 
-impl Server {
+impl TcpServer {
     fn run(mut self) {
         let (mut round, mut in_vain, mut spin_rounds) = (0u32, 0u32, SPIN_ROUNDS_MAX / 2);
         let mut look_at = 0;
         // SeqCst: pairs with the store in target.rs::drop.
-        while !self.doors.stop.load(Ordering::SeqCst) {
+        while !self.queues.stop.load(Ordering::SeqCst) {
             // Relaxed: only saves the exchange, which orders.
-            let is_mail = self.doors.mail.load(Ordering::Relaxed);
-            // SeqCst: pairs with the store in doors.rs::notify.
-            if is_mail && self.doors.mail.swap(false, Ordering::SeqCst) {
+            let has_commands = self.queues.has_commands.load(Ordering::Relaxed);
+            // SeqCst: pairs with the store in queues.rs::notify.
+            if has_commands && self.queues.has_commands.swap(false, Ordering::SeqCst) {
                 self.sort_mail();
             }
             let now = monotonic_ns();
@@ -301,7 +301,7 @@ impl Server {
 
     fn publish(&mut self) {
         self.stats.connections = self.peers.count().into();
-        self.doors.publish(&self.stats);
+        self.queues.publish(&self.stats);
     }
 
     /// Serves the connections that were active lately; `true` if anything moved.
@@ -339,11 +339,11 @@ impl Server {
         })
     }
 
-    fn serve(&mut self, peer: PeerId, now: Nanos) -> Result<bool, Broken> {
+    fn serve(&mut self, peer: PeerId, now: Nanos) -> Result<bool, TcpCloseReason> {
         let Some(served) = self.peers.get_mut(peer) else { return Ok(false) };
-        let mut service = Service {
+        let mut service = TcpServeContext {
             memory: &self.memory,
-            doors: &self.doors,
+            queues: &self.queues,
             stats: &mut self.stats,
             scrap: &mut self.scrap,
         };
@@ -386,18 +386,18 @@ impl Server {
         }
     }
 
-    fn end(&mut self, peer: PeerId, broken: Broken) {
+    fn end(&mut self, peer: PeerId, broken: TcpCloseReason) {
         if let Some(index) = self.active.iter().position(|active| *active == peer) {
             self.active.swap_remove(index);
         }
         let Some(served) = self.peers.remove(peer) else { return };
-        if !matches!(broken, Broken::Closed | Broken::Left) {
+        if !matches!(broken, TcpCloseReason::Closed | TcpCloseReason::Left) {
             let from = peer_of(&served.stream);
             tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
         }
-        self.stats.refused += u64::from(matches!(broken, Broken::Handshake(_)));
+        self.stats.refused += u64::from(matches!(broken, TcpCloseReason::Handshake(_)));
         if served.is_greeted() {
-            self.doors.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
+            self.queues.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
         }
     }
 
@@ -406,9 +406,9 @@ impl Server {
         let now = monotonic_ns();
         // No more than there are connections: each is touched once.
         for _ in 0..FABRIC_PEERS_MAX {
-            let Some((peer, close)) = self.doors.take_touched() else { break };
+            let Some((peer, close)) = self.queues.take_ready() else { break };
             if close {
-                self.end(peer, Broken::Left);
+                self.end(peer, TcpCloseReason::Left);
             } else if let Some(served) = self.peers.get_mut(peer) {
                 served.has_mail = true;
                 self.activate(peer, now);
@@ -448,13 +448,13 @@ impl Server {
                 LISTENER => self.accept(now),
                 WAKE => {
                     // What was put in is looked at in any case.
-                    let _ = rustix::io::read(&self.doors.wake, &mut [0; 8]);
+                    let _ = rustix::io::read(&self.queues.wake, &mut [0; 8]);
                 }
                 token => {
                     let peer = PeerId(token as u32);
                     let held = self.peers.get_mut(peer).is_some_and(|served| served.is_held());
                     if held && flags.intersects(dead) {
-                        self.end(peer, Broken::Closed);
+                        self.end(peer, TcpCloseReason::Closed);
                     } else {
                         self.activate(peer, now);
                     }
@@ -466,14 +466,14 @@ impl Server {
     fn sleep(&mut self, now: Nanos) {
         self.tick(now);
         let timeout = (self.tick_at > 0).then(|| self.tick_at.saturating_sub(now));
-        // SeqCst: pairs with the load in doors.rs::notify.
-        self.doors.sleeping.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the stores in doors.rs::notify and target.rs::drop.
-        let must_stay =
-            self.doors.mail.load(Ordering::SeqCst) || self.doors.stop.load(Ordering::SeqCst);
+        // SeqCst: pairs with the load in queues.rs::notify.
+        self.queues.sleeping.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the stores in queues.rs::notify and target.rs::drop.
+        let must_stay = self.queues.has_commands.load(Ordering::SeqCst)
+            || self.queues.stop.load(Ordering::SeqCst);
         self.look(if must_stay { Some(0) } else { timeout });
-        // SeqCst: pairs with the load in doors.rs::notify; a notification too many is harmless.
-        self.doors.sleeping.store(false, Ordering::SeqCst);
+        // SeqCst: pairs with the load in queues.rs::notify; a notification too many is harmless.
+        self.queues.sleeping.store(false, Ordering::SeqCst);
     }
 
     /// What time brings about: connections that wait for the application are told that we live,
@@ -488,13 +488,13 @@ impl Server {
             if !served.is_greeted() {
                 needs_tick = true;
                 if now.saturating_sub(served.since) > HELLO_NS {
-                    self.end(peer, Broken::Silent { lease_ms: HELLO_NS / 1_000_000 });
+                    self.end(peer, TcpCloseReason::Silent { lease_ms: HELLO_NS / 1_000_000 });
                 }
             } else if served.is_held() {
                 needs_tick = true;
-                let mut service = Service {
+                let mut service = TcpServeContext {
                     memory: &self.memory,
-                    doors: &self.doors,
+                    queues: &self.queues,
                     stats: &mut self.stats,
                     scrap: &mut self.scrap,
                 };

@@ -7,7 +7,7 @@ use rackpool_core::error::{DeathCause, Distrust};
 use rustix::io::Errno;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum VerbsCloseReason {
     #[error("the peer closed it")]
     Closed,
     #[error("closed here")]
@@ -36,24 +36,28 @@ pub(super) enum Broken {
     Stuck { lease_ms: u64 },
 }
 
-impl From<Errno> for Broken {
+impl From<Errno> for VerbsCloseReason {
     fn from(error: Errno) -> Self {
         match error {
             // A process that ends with something unread is said to have reset its connections.
-            Errno::CONNRESET | Errno::PIPE => Broken::Closed,
-            error => Broken::System(error),
+            Errno::CONNRESET | Errno::PIPE => VerbsCloseReason::Closed,
+            error => VerbsCloseReason::System(error),
         }
     }
 }
 
-impl Broken {
+impl VerbsCloseReason {
     pub(super) fn cause(&self) -> DeathCause {
         // 12 and 13: the device has tried for as long as it does.
         match self {
-            Broken::Silent { .. } | Broken::Work { status: 12 | 13 } => DeathCause::Silent,
-            Broken::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(*why),
-            Broken::Refused | Broken::Handshake(Failure::Busy) => DeathCause::Busy,
-            Broken::NoSecret => DeathCause::Distrusted(Distrust::InitiatorHasNone),
+            VerbsCloseReason::Silent { .. } | VerbsCloseReason::Work { status: 12 | 13 } => {
+                DeathCause::Silent
+            }
+            VerbsCloseReason::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(*why),
+            VerbsCloseReason::Refused | VerbsCloseReason::Handshake(Failure::Busy) => {
+                DeathCause::Busy
+            }
+            VerbsCloseReason::NoSecret => DeathCause::Distrusted(Distrust::InitiatorHasNone),
             _ => DeathCause::Closed,
         }
     }

@@ -12,13 +12,14 @@
 //!
 //! Called by `endpoint.rs`, which owns buffers, slots and the completion queue.
 
-use super::broken::Broken;
+use super::broken::VerbsCloseReason;
 use super::control::ControlLine;
 use super::device::DeviceLimits;
-use super::lane::{Arrived, Lane, Outcome};
+use super::lane::{Arrived, Lane, LaneEvent};
 use super::local::{Locals, STAGED_BYTES_MAX};
-use super::queue::{Completion, Flags, Operation, Status};
+use super::queue::{Completion, CompletionStatus, Flags};
 use super::wire::{Control, Head, WireError};
+use super::work::{State, VerbsWork, WorkTag, operation_of};
 use crate::fabric::FabricStats;
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
@@ -52,90 +53,16 @@ pub(super) struct Context<'a> {
     pub(super) lease_ms: u64,
     pub(super) heartbeat_ns: Nanos,
     /// Room for what completions mean.
-    pub(super) outcomes: Vec<Outcome<Tag>>,
+    pub(super) outcomes: Vec<LaneEvent<WorkTag>>,
 }
 
 /// The device's number for work behind a failed one, and for a refused key.
 const FLUSHED: i32 = 5;
 const ACCESS: i32 = 10;
 
-/// What a work request of the device was for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Tag {
-    /// A part of the work of that number, and whether it is the last one.
-    Part { work: u64, is_last: bool },
-    /// The message of the work of that number.
-    Message { work: u64 },
-    /// A question for a key.
-    Open,
-    /// Nothing that a caller waits for.
-    Credit,
-}
-
-/// How far a work request is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Not posted, or not to its end.
-    Queued,
-    /// With the device; an answer has to come as well.
-    Posted {
-        is_done: bool,
-        is_answered: bool,
-    },
-    Ended(WorkStatus),
-}
-
-pub(super) struct Work {
-    id: u64,
-    verb: Verb,
-    signalled: bool,
-    pieces: [Sge; FABRIC_SGES_MAX],
-    piece_count: u8,
-    bytes: u64,
-    state: State,
-    /// Staging slot that it uses.
-    slot: Option<u16>,
-    /// Its destination is gone: data of a READ is dropped.
-    discard: bool,
-    /// Bytes that are with the device, and its work requests for them that have not ended.
-    posted_bytes: u64,
-    parts: u32,
-}
-
-impl Work {
-    pub(super) fn pieces(&self) -> &[Sge] {
-        &self.pieces[..usize::from(self.piece_count)]
-    }
-
-    fn at(&self) -> Option<RemoteAddr> {
-        match self.verb {
-            Verb::Read(at) | Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),
-            Verb::Cas { at, .. } | Verb::FetchAdd { at, .. } => Some(at),
-            Verb::Send => None,
-        }
-    }
-
-    fn is_read(&self) -> bool {
-        matches!(self.verb, Verb::Read(_))
-    }
-
-    fn is_atomic(&self) -> bool {
-        matches!(self.verb, Verb::Cas { .. } | Verb::FetchAdd { .. })
-    }
-
-    fn is_staged(&self) -> bool {
-        self.bytes <= STAGED_BYTES_MAX
-    }
-
-    /// Whether the device uses its buffers themselves now.
-    fn is_direct(&self) -> bool {
-        !self.is_staged() && self.parts > 0 && !self.discard
-    }
-}
-
 /// How far the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum VerbsStage {
     /// The target's welcome was not received.
     Greeting,
     Up,
@@ -156,21 +83,21 @@ enum Expected {
 
 /// The geometry of the target's pages.
 #[derive(Clone, Copy, Debug, Default)]
-struct Geometry {
+struct TargetGeometry {
     page_shift: u8,
     frame_count: u32,
 }
 
-pub(super) struct Connection {
-    pub(super) lane: Lane<Tag>,
+pub(super) struct VerbsConnection {
+    pub(super) lane: Lane<WorkTag>,
     pub(super) control: ControlLine,
     pub(super) addr: SocketAddr,
-    pub(super) broken: Option<Broken>,
+    pub(super) broken: Option<VerbsCloseReason>,
     /// What the endpoint's epoll waits for: also room to send.
     pub(super) polls_out: bool,
-    stage: Stage,
-    geometry: Geometry,
-    pub(super) queue: VecDeque<Work>,
+    stage: VerbsStage,
+    geometry: TargetGeometry,
+    pub(super) queue: VecDeque<VerbsWork>,
     /// Number of the front of the queue, and how many of it are posted to their end or over.
     first: u64,
     next: usize,
@@ -190,16 +117,21 @@ pub(super) struct Connection {
     recoveries: u64,
 }
 
-impl Connection {
-    pub(super) fn new(lane: Lane<Tag>, control: ControlLine, addr: SocketAddr, now: Nanos) -> Self {
+impl VerbsConnection {
+    pub(super) fn new(
+        lane: Lane<WorkTag>,
+        control: ControlLine,
+        addr: SocketAddr,
+        now: Nanos,
+    ) -> Self {
         Self {
             lane,
             control,
             addr,
             broken: None,
             polls_out: false,
-            stage: Stage::Greeting,
-            geometry: Geometry::default(),
+            stage: VerbsStage::Greeting,
+            geometry: TargetGeometry::default(),
             queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize),
             first: 0,
             next: 0,
@@ -240,7 +172,7 @@ impl Connection {
         let mut pieces = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
         pieces[..work.local.len()].copy_from_slice(work.local);
         let bytes = work.local.iter().map(|piece| piece.bytes).sum();
-        self.queue.push_back(Work {
+        self.queue.push_back(VerbsWork {
             id: work.id,
             verb: work.verb,
             signalled: work.signalled,
@@ -257,8 +189,8 @@ impl Connection {
     }
 
     /// Posts what can be posted, all under one doorbell.
-    pub(super) fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
-        if self.stage != Stage::Up || self.lane.has_failed() {
+    pub(super) fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), VerbsCloseReason> {
+        if self.stage != VerbsStage::Up || self.lane.has_failed() {
             return Ok(());
         }
         while self.next < self.queue.len() {
@@ -271,12 +203,12 @@ impl Connection {
             }
             self.next += 1;
         }
-        self.lane.tell(|| Tag::Credit);
+        self.lane.tell(|| WorkTag::Credit);
         Ok(self.lane.ring()?)
     }
 
     /// Posts the next work request; `false` if it has to wait.
-    fn post_next(&mut self, cx: &mut Context<'_>) -> Result<bool, Broken> {
+    fn post_next(&mut self, cx: &mut Context<'_>) -> Result<bool, VerbsCloseReason> {
         let number = self.first + self.next as u64;
         let work = &self.queue[self.next];
         if let Some(status) = self.refusal(work, cx) {
@@ -307,15 +239,15 @@ impl Connection {
                 if self.asked != Some((frame, at.key)) && self.lane.has_credit() {
                     self.asked = Some((frame, at.key));
                     self.expected.push_back(Expected::Open(at));
-                    self.lane.message(Head::Open(at), 0, |_, _| (), false, Tag::Open);
+                    self.lane.message(Head::Open(at), 0, |_, _| (), false, WorkTag::Open);
                 }
                 Ok(false)
             }
         }
     }
 
-    /// What is known to be wrong without asking the peer.
-    fn refusal(&self, work: &Work, cx: &Context<'_>) -> Option<WorkStatus> {
+    /// What is known to be wrong without asking anybody.
+    fn refusal(&self, work: &VerbsWork, cx: &Context<'_>) -> Option<WorkStatus> {
         let Some(at) = work.at() else {
             let is_long = work.bytes > u64::from(MESSAGE_BYTES_MAX);
             return is_long.then_some(WorkStatus::BadRange);
@@ -351,7 +283,7 @@ impl Connection {
         let locals = &*cx.locals;
         let fill = |window: &crate::window::Window, offset| locals.gather(pieces, window, offset);
         let fence = self.reads > 0;
-        self.lane.message(head, bytes, fill, fence, Tag::Message { work: number });
+        self.lane.message(head, bytes, fill, fence, WorkTag::Message { work: number });
         work.state = State::Posted { is_done: false, is_answered: false };
         self.expected.push_back(Expected::Work(number));
         true
@@ -364,7 +296,7 @@ impl Connection {
         offset: u64,
         key: u32,
         cx: &mut Context<'_>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, VerbsCloseReason> {
         let index = (number - self.first) as usize;
         let needs_answer = matches!(self.queue[index].verb, Verb::WriteImm(..));
         let chunk = if self.queue[index].is_read() { CHUNK_BYTES } else { WRITE_BYTES };
@@ -401,7 +333,7 @@ impl Connection {
                 Some(slot) => cx.locals.slot(slot, if work.is_atomic() { 8 } else { bytes }),
                 None => cx.locals.parts(work.pieces(), work.posted_bytes, bytes),
             };
-            let tag = Tag::Part { work: number, is_last };
+            let tag = WorkTag::Part { work: number, is_last };
             self.lane.one_sided(&operation, pieces.into_iter().flatten(), flags, tag);
             work.posted_bytes += bytes;
             work.parts += 1;
@@ -423,31 +355,35 @@ impl Connection {
         completion: &Completion,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), VerbsCloseReason> {
         let mut outcomes = std::mem::take(&mut cx.outcomes);
         self.at_work = None;
         let taken = self.lane.completed(completion, &mut outcomes);
         for outcome in outcomes.drain(..) {
             match outcome {
-                Outcome::Received(arrived) => self.received(peer, arrived, cx, events)?,
-                Outcome::Ended(tag, Status::Done) => self.part_done(tag, cx),
-                Outcome::Ended(tag, Status::Access) => self.part_refused(tag)?,
-                Outcome::Ended(tag, Status::Failed(0 | FLUSHED)) => self.part_undone(tag),
-                Outcome::Ended(_, Status::Failed(status)) => return Err(Broken::Work { status }),
+                LaneEvent::Received(arrived) => self.received(peer, arrived, cx, events)?,
+                LaneEvent::Ended(tag, CompletionStatus::Done) => self.part_done(tag, cx),
+                LaneEvent::Ended(tag, CompletionStatus::Access) => self.part_refused(tag)?,
+                LaneEvent::Ended(tag, CompletionStatus::Failed(0 | FLUSHED)) => {
+                    self.part_undone(tag)
+                }
+                LaneEvent::Ended(_, CompletionStatus::Failed(status)) => {
+                    return Err(VerbsCloseReason::Work { status });
+                }
             }
         }
         cx.outcomes = outcomes;
         taken
     }
 
-    fn work(&mut self, number: u64) -> Option<&mut Work> {
+    fn work(&mut self, number: u64) -> Option<&mut VerbsWork> {
         self.queue.get_mut(number.checked_sub(self.first)? as usize)
     }
 
-    fn part_done(&mut self, tag: Tag, cx: &mut Context<'_>) {
+    fn part_done(&mut self, tag: WorkTag, cx: &mut Context<'_>) {
         let (number, is_last) = match tag {
-            Tag::Part { work, is_last } => (work, is_last),
-            Tag::Message { .. } | Tag::Open | Tag::Credit => return,
+            WorkTag::Part { work, is_last } => (work, is_last),
+            WorkTag::Message { .. } | WorkTag::Open | WorkTag::Credit => return,
         };
         let Some(work) = self.work(number) else { return };
         work.parts -= 1;
@@ -472,9 +408,9 @@ impl Connection {
     }
 
     /// The device of the target refused a key. Nothing behind this was executed.
-    fn part_refused(&mut self, tag: Tag) -> Result<(), Broken> {
-        let Tag::Part { work: number, .. } = tag else {
-            return Err(Broken::Work { status: ACCESS });
+    fn part_refused(&mut self, tag: WorkTag) -> Result<(), VerbsCloseReason> {
+        let WorkTag::Part { work: number, .. } = tag else {
+            return Err(VerbsCloseReason::Work { status: ACCESS });
         };
         self.part_undone(tag);
         let shift = self.geometry.page_shift;
@@ -487,15 +423,15 @@ impl Connection {
     }
 
     /// A work request of the device came back without having been executed.
-    fn part_undone(&mut self, tag: Tag) {
+    fn part_undone(&mut self, tag: WorkTag) {
         match tag {
-            Tag::Credit => self.lane.unsend(),
-            Tag::Open => {
+            WorkTag::Credit => self.lane.unsend(),
+            WorkTag::Open => {
                 self.lane.unsend();
                 self.expected.pop_back();
                 self.asked = None;
             }
-            Tag::Message { work: number } => {
+            WorkTag::Message { work: number } => {
                 self.lane.unsend();
                 self.expected.pop_back();
                 let Some(work) = self.work(number) else { return };
@@ -503,10 +439,10 @@ impl Connection {
                 let (is_atomic, is_gone) = (work.is_atomic(), work.discard);
                 self.remote_atomics -= u32::from(is_atomic);
                 if is_gone {
-                    self.broken.get_or_insert(Broken::BufferGone);
+                    self.broken.get_or_insert(VerbsCloseReason::BufferGone);
                 }
             }
-            Tag::Part { work: number, is_last } => {
+            WorkTag::Part { work: number, is_last } => {
                 let Some(work) = self.work(number) else { return };
                 work.parts -= 1;
                 let uses_device = work.is_read() || work.is_atomic();
@@ -532,7 +468,7 @@ impl Connection {
         arrived: Arrived,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), VerbsCloseReason> {
         cx.stats.received_bytes += u64::from(arrived.bytes());
         match self.lane.head(&arrived)? {
             None => {}
@@ -553,7 +489,7 @@ impl Connection {
         Ok(())
     }
 
-    fn answered(&mut self, status: WorkStatus) -> Result<(), Broken> {
+    fn answered(&mut self, status: WorkStatus) -> Result<(), VerbsCloseReason> {
         let expected = self.expected.pop_front();
         let unasked = WireError::Field { what: "an answer that nobody asked for" };
         match expected.ok_or(unasked)? {
@@ -595,7 +531,8 @@ impl Connection {
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
     ) {
-        while let Some(Work { state: State::Ended(status), parts: 0, .. }) = self.queue.front() {
+        while let Some(VerbsWork { state: State::Ended(status), parts: 0, .. }) = self.queue.front()
+        {
             let status = *status;
             let mut work = self.queue.pop_front().expect("there is one");
             if let Some(slot) = work.slot.take() {
@@ -617,9 +554,9 @@ impl Connection {
         now: Nanos,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, VerbsCloseReason> {
         let mut moved = false;
-        if self.stage != Stage::Up || now.saturating_sub(self.looked) >= LOOK_NS {
+        if self.stage != VerbsStage::Up || now.saturating_sub(self.looked) >= LOOK_NS {
             self.looked = now;
             self.control.flush()?;
             while let Some(control) = self.control.receive()? {
@@ -636,15 +573,15 @@ impl Connection {
     }
 
     /// Posts a message of no bytes behind work that the device seems to have forgotten.
-    fn remind(&mut self, now: Nanos) -> Result<(), Broken> {
-        if self.stage != Stage::Up || !self.lane.has_work() {
+    fn remind(&mut self, now: Nanos) -> Result<(), VerbsCloseReason> {
+        if self.stage != VerbsStage::Up || !self.lane.has_work() {
             self.at_work = None;
             return Ok(());
         }
         let since = *self.at_work.get_or_insert(now);
         if now.saturating_sub(since) >= REMIND_NS {
             self.at_work = Some(now);
-            self.reminders += u64::from(self.lane.remind(Tag::Credit)?);
+            self.reminders += u64::from(self.lane.remind(WorkTag::Credit)?);
         }
         Ok(())
     }
@@ -654,24 +591,24 @@ impl Connection {
         peer: PeerId,
         control: Control,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), VerbsCloseReason> {
         match (control, self.stage) {
-            (Control::Welcome { address, page_shift, frame_count }, Stage::Greeting) => {
+            (Control::Welcome { address, page_shift, frame_count }, VerbsStage::Greeting) => {
                 if !(12..=40).contains(&page_shift) {
                     return Err(WireError::Field { what: "page size" }.into());
                 }
-                self.geometry = Geometry { page_shift, frame_count };
+                self.geometry = TargetGeometry { page_shift, frame_count };
                 self.lane.connect(&address)?;
                 self.control.send(Control::Ready)?;
-                self.stage = Stage::Up;
+                self.stage = VerbsStage::Up;
                 events.push(FabricEvent::Connected { peer });
             }
-            (Control::Busy, Stage::Greeting) => return Err(Broken::Refused),
-            (Control::Secret, Stage::Greeting) => return Err(Broken::NoSecret),
-            (Control::Recovered(address), Stage::Recovering) => {
+            (Control::Busy, VerbsStage::Greeting) => return Err(VerbsCloseReason::Refused),
+            (Control::Secret, VerbsStage::Greeting) => return Err(VerbsCloseReason::NoSecret),
+            (Control::Recovered(address), VerbsStage::Recovering) => {
                 self.lane.connect(&address)?;
                 self.control.send(Control::Ready)?;
-                self.stage = Stage::Up;
+                self.stage = VerbsStage::Up;
             }
             (Control::Pong, _) => {}
             _ => return Err(WireError::Kind { kind: 0 }.into()),
@@ -680,32 +617,32 @@ impl Connection {
     }
 
     /// Brings a failed queue pair back, as far as it has come.
-    fn recover(&mut self, now: Nanos, cx: &Context<'_>) -> Result<(), Broken> {
-        if self.stage == Stage::Up && self.lane.has_failed() {
+    fn recover(&mut self, now: Nanos, cx: &Context<'_>) -> Result<(), VerbsCloseReason> {
+        if self.stage == VerbsStage::Up && self.lane.has_failed() {
             self.lane.fail()?;
-            self.stage = Stage::Draining { since: now };
+            self.stage = VerbsStage::Draining { since: now };
         }
-        let Stage::Draining { since } = self.stage else { return Ok(()) };
+        let VerbsStage::Draining { since } = self.stage else { return Ok(()) };
         if !self.lane.is_drained() {
             let lease_ms = cx.lease_ms;
             let is_late = now.saturating_sub(since) >= lease_ms * 1_000_000;
-            return if is_late { Err(Broken::Stuck { lease_ms }) } else { Ok(()) };
+            return if is_late { Err(VerbsCloseReason::Stuck { lease_ms }) } else { Ok(()) };
         }
         self.lane.renew()?;
         let received = self.lane.received();
         self.control.send(Control::Recover { address: self.lane.address(), received })?;
-        self.stage = Stage::Recovering;
+        self.stage = VerbsStage::Recovering;
         self.recoveries += 1;
-        let is_queued = |work: &Work| work.state == State::Queued;
+        let is_queued = |work: &VerbsWork| work.state == State::Queued;
         self.next = self.queue.iter().position(is_queued).unwrap_or(self.queue.len());
         Ok(())
     }
 
-    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), Broken> {
+    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), VerbsCloseReason> {
         let lease_ns = cx.lease_ms * 1_000_000;
-        let silent = Broken::Silent { lease_ms: cx.lease_ms };
+        let silent = VerbsCloseReason::Silent { lease_ms: cx.lease_ms };
         match self.pinged {
-            _ if self.stage == Stage::Greeting => {
+            _ if self.stage == VerbsStage::Greeting => {
                 if now.saturating_sub(self.heard) >= lease_ns {
                     return Err(silent);
                 }
@@ -728,7 +665,7 @@ impl Connection {
 
     /// Ends everything; the connection is down and its queue pair with it.
     pub(super) fn drain(self, peer: PeerId, cx: &mut Context<'_>, events: &mut Vec<FabricEvent>) {
-        let cause = self.broken.as_ref().map_or(DeathCause::Closed, Broken::cause);
+        let cause = self.broken.as_ref().map_or(DeathCause::Closed, VerbsCloseReason::cause);
         // First: from here on the device touches nothing of ours.
         drop(self.lane);
         for work in self.queue {
@@ -766,7 +703,7 @@ impl Connection {
                 State::Posted { .. } if work.verb == Verb::Send => work.discard = true,
                 State::Queued if work.is_read() && !is_begun => work.discard = true,
                 State::Queued if !is_begun => {
-                    self.broken.get_or_insert(Broken::BufferGone);
+                    self.broken.get_or_insert(VerbsCloseReason::BufferGone);
                 }
                 _ => is_used |= !work.is_staged() && !work.discard,
             }
@@ -784,17 +721,5 @@ impl Connection {
         self.queue.iter().any(|work| {
             work.is_direct() && (!reads || work.is_read()) && work.pieces().iter().any(overlaps)
         })
-    }
-}
-
-/// The device's operation for a part of a work request.
-fn operation_of(verb: &Verb, address: u64, key: u32, is_last: bool) -> Operation<'static> {
-    match *verb {
-        Verb::Read(_) => Operation::Read { address, key },
-        Verb::WriteImm(_, imm) if is_last => Operation::WriteImm { address, key, imm },
-        Verb::Write(_) | Verb::WriteImm(..) => Operation::Write { address, key },
-        Verb::Cas { expected, new, .. } => Operation::Cas { address, key, expected, new },
-        Verb::FetchAdd { n, .. } => Operation::FetchAdd { address, key, n },
-        Verb::Send => unreachable!("a message"),
     }
 }

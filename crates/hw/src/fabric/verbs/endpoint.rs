@@ -3,23 +3,23 @@
 //! In: work requests, time. Out: events. Used by one thread. No system call for an operation,
 //! except at a key's first use and while sleeping.
 //!
-//! Waiting is adaptive ([`Endpoint::wait`]): look without pause, then give way to others between
-//! looks, then sleep until the device or a control line says something. On a machine with few
-//! processors a loop that never gives way keeps the device's own software from running.
+//! Waiting is adaptive ([`VerbsEndpoint::wait`]): look without pause, then give way to others
+//! between looks, then sleep until the device or a control line says something. On a machine with
+//! few processors a loop that never gives way keeps the device's own software from running.
 //!
 //! Source: DESIGN §3 (waiting, liveness).
 
 use super::VerbsError;
-use super::broken::Broken;
-use super::connection::{Connection, Context, REMIND_NS};
+use super::broken::VerbsCloseReason;
+use super::connection::{Context, REMIND_NS, VerbsConnection};
 use super::control::ControlLine;
 use super::device::{Device, DeviceChoice};
-use super::lane::{DEPTH, Lane, fit, peer_of};
+use super::lane::{DEPTH, Lane, LaneOptions, fit, peer_of};
 use super::local::Locals;
 use super::queue::{Completion, Completions};
 use super::wire::Control;
 use crate::event::WakeEvent;
-use crate::fabric::buffers::{Buffers, Owner};
+use crate::fabric::buffers::{BufferOwner, Buffers};
 use crate::fabric::peers::PeerTable;
 use crate::fabric::shm::check_work;
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 const CONNECTIONS_MAX: u32 = 64;
 
 /// How a step of a connection went.
-type Outcome<R> = Result<R, Broken>;
+type StepResult<R> = Result<R, VerbsCloseReason>;
 
 /// What executes CAS and FAA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,11 +53,11 @@ pub enum Atomics {
 }
 
 #[derive(Clone)]
-pub struct EndpointOptions {
+pub struct VerbsEndpointOptions {
     pub device: DeviceChoice,
     /// A target that says nothing for this long while it is asked is dead, milliseconds.
     pub lease_ms: u64,
-    /// How long [`Endpoint::wait`] looks without pause at most, nanoseconds …
+    /// How long [`VerbsEndpoint::wait`] looks without pause at most, nanoseconds …
     pub spin_ns: u32,
     /// … and how long it then gives way between looks before it sleeps, nanoseconds.
     pub yield_ns: u32,
@@ -69,7 +69,7 @@ pub struct EndpointOptions {
     pub log: Log,
 }
 
-impl Default for EndpointOptions {
+impl Default for VerbsEndpointOptions {
     fn default() -> Self {
         Self {
             device: DeviceChoice::default(),
@@ -84,10 +84,10 @@ impl Default for EndpointOptions {
 }
 
 /// The initiator's end of the verbs fabric.
-pub struct Endpoint {
-    options: EndpointOptions,
+pub struct VerbsEndpoint {
+    options: VerbsEndpointOptions,
     /// Before the completion queue and the memory that they use, so that they end first.
-    peers: PeerTable<Connection>,
+    peers: PeerTable<VerbsConnection>,
     completions: Completions,
     locals: Locals,
     device: Device,
@@ -102,13 +102,13 @@ pub struct Endpoint {
     is_awake: bool,
 }
 
-impl Endpoint {
+impl VerbsEndpoint {
     /// An endpoint without connections. Errors: `Verbs` (no library, no device, memory that may
     /// not be pinned), `Io`.
     ///
     /// # Panics
     /// If the lease is shorter than 4 ms.
-    pub fn new(options: EndpointOptions) -> Result<Self, FabricError> {
+    pub fn new(options: VerbsEndpointOptions) -> Result<Self, FabricError> {
         assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
         super::require_plain(options.secret.as_ref())?;
         let device = Device::open(&options.device)?;
@@ -154,8 +154,9 @@ impl Endpoint {
         let control = ControlLine::begin(socket, secret)?;
         let (device, completions, domain) = (&self.device, &self.completions, &self.locals.domain);
         let make = |peer: PeerId| {
-            let lane = Lane::new(device, domain, completions, peer.0, (DEPTH, false))?;
-            Ok::<_, VerbsError>(Connection::new(lane, control, addr, now))
+            let options = LaneOptions { peer: peer.0, depth: DEPTH, keeps: false };
+            let lane = Lane::new(device, domain, completions, options)?;
+            Ok::<_, VerbsError>(VerbsConnection::new(lane, control, addr, now))
         };
         let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
         let connection = self.peers.get_mut(peer).expect("just inserted");
@@ -166,7 +167,7 @@ impl Endpoint {
                     connection.broken = Some(broken);
                 }
             }
-            Err(error) => connection.broken = Some(Broken::System(error)),
+            Err(error) => connection.broken = Some(VerbsCloseReason::System(error)),
         }
         let data = epoll::EventData::new_u64(peer.0.into());
         epoll::add(&self.epoll, connection.control.fd(), data, epoll::EventFlags::IN)
@@ -177,7 +178,7 @@ impl Endpoint {
     /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
     pub fn close(&mut self, peer: PeerId) {
         if let Some(connection) = self.peers.get_mut(peer) {
-            connection.broken.get_or_insert(Broken::Left);
+            connection.broken.get_or_insert(VerbsCloseReason::Left);
         }
     }
 
@@ -198,13 +199,11 @@ impl Endpoint {
     }
 
     /// Runs `run` for a connection that is up; why it is over if that fails.
-    fn with<R>(
-        &mut self,
-        peer: PeerId,
-        events: &mut Vec<FabricEvent>,
-        run: impl FnOnce(&mut Connection, &mut Context<'_>, &mut Vec<FabricEvent>) -> Outcome<R>,
-    ) -> Option<R> {
-        let Endpoint { peers, locals, stats, device, options, .. } = self;
+    fn with<R, F>(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>, run: F) -> Option<R>
+    where
+        F: FnOnce(&mut VerbsConnection, &mut Context<'_>, &mut Vec<FabricEvent>) -> StepResult<R>,
+    {
+        let VerbsEndpoint { peers, locals, stats, device, options, .. } = self;
         let connection = peers.get_mut(peer).filter(|connection| connection.broken.is_none())?;
         let mut cx = context(locals, stats, device, options);
         match run(connection, &mut cx, events) {
@@ -248,7 +247,7 @@ impl Endpoint {
                 Ok(ticked)
             });
             moved |= ticked.unwrap_or(true);
-            let is_broken = |connection: &mut Connection| connection.broken.is_some();
+            let is_broken = |connection: &mut VerbsConnection| connection.broken.is_some();
             if self.peers.get_mut(peer).is_some_and(is_broken) {
                 self.end(peer, events);
             }
@@ -258,12 +257,14 @@ impl Endpoint {
 
     fn end(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>) {
         let Some(connection) = self.peers.remove(peer) else { return };
-        let is_told = |broken: &&Broken| !matches!(broken, Broken::Closed | Broken::Left);
+        let is_told = |broken: &&VerbsCloseReason| {
+            !matches!(broken, VerbsCloseReason::Closed | VerbsCloseReason::Left)
+        };
         if let Some(broken) = connection.broken.as_ref().filter(is_told) {
             let addr = connection.addr;
             tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
         }
-        let Endpoint { locals, stats, device, options, .. } = self;
+        let VerbsEndpoint { locals, stats, device, options, .. } = self;
         connection.drain(peer, &mut context(locals, stats, device, options), events);
     }
 
@@ -336,7 +337,7 @@ fn context<'a>(
     locals: &'a mut Locals,
     stats: &'a mut FabricStats,
     device: &Device,
-    options: &EndpointOptions,
+    options: &VerbsEndpointOptions,
 ) -> Context<'a> {
     Context {
         locals,
@@ -350,7 +351,7 @@ fn context<'a>(
     }
 }
 
-impl Fabric for Endpoint {
+impl Fabric for VerbsEndpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "verbs",
@@ -388,7 +389,7 @@ impl Fabric for Endpoint {
     }
 }
 
-impl Owner for Endpoint {
+impl BufferOwner for VerbsEndpoint {
     fn buffers(&self) -> &Buffers {
         &self.locals.buffers
     }
@@ -410,7 +411,7 @@ impl Owner for Endpoint {
                 let uses = connection.let_go(&named);
                 is_used |= uses;
                 if uses && is_late {
-                    connection.broken.get_or_insert(Broken::BufferGone);
+                    connection.broken.get_or_insert(VerbsCloseReason::BufferGone);
                 }
                 if uses && connection.broken.is_some() {
                     self.end(peer, &mut later);

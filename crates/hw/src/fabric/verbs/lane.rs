@@ -16,11 +16,12 @@
 //! `T` says what a work request was for.
 
 use super::VerbsError;
-use super::broken::Broken;
+use super::broken::VerbsCloseReason;
 use super::device::{Device, Domain};
 use super::memory::{Region, Rights};
 use super::queue::{
-    Address, Completion, Completions, Depths, Flags, Kind, Operation, QueuePair, Status,
+    Address, Completion, CompletionStatus, Completions, Depths, Flags, Operation, QueuePair,
+    QueuePairKind,
 };
 use super::wire::{HEAD_BYTES, Head, WireError};
 use crate::window::Window;
@@ -69,11 +70,11 @@ struct Posted<T> {
     tag: T,
 }
 
-pub(super) enum Outcome<T> {
+pub(super) enum LaneEvent<T> {
     /// A message has come; it stays in its slot until [`Lane::used`].
     Received(Arrived),
     /// A work request has ended. Behind a failed one none was executed.
-    Ended(T, Status),
+    Ended(T, CompletionStatus),
 }
 
 /// A message, or the four bytes of a WRITE_IMM, that is in a slot.
@@ -88,6 +89,17 @@ impl Arrived {
     pub(super) fn bytes(&self) -> u32 {
         self.bytes
     }
+}
+
+/// How a lane is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneOptions {
+    /// Comes back by [`peer_of`].
+    pub(super) peer: u32,
+    /// Bounds the work requests under way.
+    pub(super) depth: u32,
+    /// Whether messages that a failed queue pair gives back are kept, to be sent again.
+    pub(super) keeps: bool,
 }
 
 /// The queue pair of one end of a connection.
@@ -120,16 +132,14 @@ pub(super) struct Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// The queue pair with its receives posted; not connected. `peer` comes back by [`peer_of`];
-    /// `depth` bounds the work requests under way; `keeps` says what becomes of messages that a
-    /// failed queue pair gives back.
+    /// The queue pair with its receives posted; not connected.
     pub(super) fn new(
         device: &Device,
         domain: &Domain,
         completions: &Completions,
-        peer: u32,
-        (depth, keeps): (u32, bool),
+        options: LaneOptions,
     ) -> Result<Self, VerbsError> {
+        let LaneOptions { peer, depth, keeps } = options;
         let limit = device.limits.work_max;
         let depths = Depths {
             send: depth.min(limit),
@@ -137,7 +147,7 @@ impl<T> Lane<T> {
             pieces: FABRIC_SGES_MAX as u32,
             inline_bytes: INLINE_BYTES,
         };
-        let pair = QueuePair::new(device, domain, completions, Kind::Reliable, depths)?;
+        let pair = QueuePair::new(device, domain, completions, QueuePairKind::Reliable, depths)?;
         let bytes = 2 * u64::from(SLOTS) * SLOT_BYTES;
         let window = Window::private(bytes).map_err(|error| VerbsError::Os {
             what: "memory for messages",
@@ -322,15 +332,15 @@ impl<T> Lane<T> {
     pub(super) fn completed(
         &mut self,
         completion: &Completion,
-        outcomes: &mut Vec<Outcome<T>>,
-    ) -> Result<(), Broken> {
+        outcomes: &mut Vec<LaneEvent<T>>,
+    ) -> Result<(), VerbsCloseReason> {
         if completion.id & RECEIVE != 0 {
             return self.receive_completed(completion, outcomes);
         }
         let number = completion.id as u32 & NUMBER;
         // A receive may have come back before; that says nothing about work.
         let after_failure = self.work_has_failed;
-        self.work_has_failed |= completion.status != Status::Done;
+        self.work_has_failed |= completion.status != CompletionStatus::Done;
         self.has_failed |= self.work_has_failed;
         let is_there = self.posted.iter().any(|posted| posted.number == number);
         while is_there && let Some(posted) = self.posted.pop_front() {
@@ -339,16 +349,16 @@ impl<T> Lane<T> {
             // What is before it in the queue was done, or, behind a failure, was not either.
             let status = match (is_last, after_failure) {
                 (true, _) => completion.status,
-                (false, true) => Status::Failed(0),
-                (false, false) => Status::Done,
+                (false, true) => CompletionStatus::Failed(0),
+                (false, false) => CompletionStatus::Done,
             };
             match message {
-                Some(message) if self.keeps && status != Status::Done => {
+                Some(message) if self.keeps && status != CompletionStatus::Done => {
                     self.given_back.push_back((slot, message));
                 }
                 _ => self.slots_free.extend(slot.map(|(slot, _)| slot)),
             }
-            outcomes.push(Outcome::Ended(tag, status));
+            outcomes.push(LaneEvent::Ended(tag, status));
             if is_last {
                 break;
             }
@@ -359,11 +369,11 @@ impl<T> Lane<T> {
     fn receive_completed(
         &mut self,
         completion: &Completion,
-        outcomes: &mut Vec<Outcome<T>>,
-    ) -> Result<(), Broken> {
+        outcomes: &mut Vec<LaneEvent<T>>,
+    ) -> Result<(), VerbsCloseReason> {
         let slot = (completion.id & 0xffff) as u16;
         self.receives_posted -= 1;
-        if completion.status != Status::Done {
+        if completion.status != CompletionStatus::Done {
             self.has_failed = true;
             self.receives_free.push(slot);
             return Ok(());
@@ -377,12 +387,12 @@ impl<T> Lane<T> {
             }
             self.used_there = used_there;
         }
-        outcomes.push(Outcome::Received(Arrived { slot, bytes: completion.bytes, imm }));
+        outcomes.push(LaneEvent::Received(Arrived { slot, bytes: completion.bytes, imm }));
         Ok(())
     }
 
     /// The head of a message; `None` for one of no bytes.
-    pub(super) fn head(&self, arrived: &Arrived) -> Result<Option<Head>, Broken> {
+    pub(super) fn head(&self, arrived: &Arrived) -> Result<Option<Head>, VerbsCloseReason> {
         if arrived.bytes == 0 {
             return Ok(None);
         }
@@ -434,7 +444,11 @@ impl<T> Lane<T> {
 
     /// Sends again what was given back and has not come there: the other end has received so many
     /// messages from the beginning.
-    pub(super) fn resend(&mut self, received: u32, tag: impl Fn() -> T) -> Result<(), Broken> {
+    pub(super) fn resend(
+        &mut self,
+        received: u32,
+        tag: impl Fn() -> T,
+    ) -> Result<(), VerbsCloseReason> {
         if self.sent.wrapping_sub(received) > SLOTS {
             return Err(WireError::Field { what: "messages received" }.into());
         }

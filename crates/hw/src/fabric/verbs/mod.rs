@@ -9,7 +9,7 @@
 //! | `queue` | completion queues and queue pairs (RC, UC, UD) |
 //! | `wire`, `control` | the bytes of both channels; the control line |
 //! | `lane` | a reliable queue pair with credits, slots, and a way back after a failure |
-//! | `local`, `connection`, `endpoint` | the initiator's end; implements `Fabric` |
+//! | `local`, `work`, `connection`, `endpoint` | the initiator's end; implements `Fabric` |
 //! | `keys`, `serve`, `target` | the target's end |
 //! | `broken` | why a connection ended |
 //!
@@ -46,10 +46,11 @@ pub mod queue;
 mod serve;
 pub mod target;
 mod wire;
+mod work;
 
 pub use device::{Device, DeviceChoice, device_names};
-pub use endpoint::{Atomics, Endpoint, EndpointOptions};
-pub use target::{Target, TargetOptions};
+pub use endpoint::{Atomics, VerbsEndpoint, VerbsEndpointOptions};
+pub use target::{VerbsTarget, VerbsTargetOptions};
 
 use super::FabricError;
 use crate::secret::Secret;

@@ -35,7 +35,7 @@ pub const GRH_BYTES: u64 = 40;
 
 /// What a queue pair promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum QueuePairKind {
     /// RC: every operation; in order, exactly once, or the queue pair fails.
     Reliable,
     /// UC: WRITE, WRITE_IMM and SEND; what is lost is lost.
@@ -44,12 +44,12 @@ pub enum Kind {
     Datagram,
 }
 
-impl Kind {
+impl QueuePairKind {
     fn number(self) -> c_int {
         match self {
-            Kind::Reliable => number::QPT_RC,
-            Kind::Unreliable => number::QPT_UC,
-            Kind::Datagram => number::QPT_UD,
+            QueuePairKind::Reliable => number::QPT_RC,
+            QueuePairKind::Unreliable => number::QPT_UC,
+            QueuePairKind::Datagram => number::QPT_UD,
         }
     }
 }
@@ -137,7 +137,7 @@ pub struct Completion {
     pub is_receive: bool,
     /// Whether its message was a WRITE_IMM.
     pub is_write: bool,
-    pub status: Status,
+    pub status: CompletionStatus,
     /// Bytes received, with the [`GRH_BYTES`] of a datagram.
     pub bytes: u32,
     /// The four bytes beside it.
@@ -149,7 +149,7 @@ pub struct Completion {
 
 /// How a work request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum CompletionStatus {
     Done,
     /// The other side's region does not allow it, or is no more; nothing after it was executed.
     Access,
@@ -250,9 +250,9 @@ impl Drop for Completions {
 
 fn completion(found: &ffi::Wc) -> Completion {
     let status = match found.status {
-        number::WC_SUCCESS => Status::Done,
-        number::WC_REM_ACCESS_ERR => Status::Access,
-        code => Status::Failed(code),
+        number::WC_SUCCESS => CompletionStatus::Done,
+        number::WC_REM_ACCESS_ERR => CompletionStatus::Access,
+        code => CompletionStatus::Failed(code),
     };
     Completion {
         id: found.wr_id,
@@ -315,7 +315,7 @@ pub struct QueuePair {
     raw: NonNull<ffi::Qp>,
     domain: Arc<RawDomain>,
     device: Device,
-    kind: Kind,
+    kind: QueuePairKind,
     depths: Depths,
     /// Number of our first packet.
     first_packet: u32,
@@ -334,7 +334,7 @@ impl QueuePair {
         device: &Device,
         domain: &Domain,
         completions: &Completions,
-        kind: Kind,
+        kind: QueuePairKind,
         depths: Depths,
     ) -> Result<QueuePair, VerbsError> {
         let Domain(domain) = domain;
@@ -415,14 +415,14 @@ impl QueuePair {
         attributes.qp_state = number::QPS_INIT;
         attributes.port_num = self.device.port;
         let mut mask = number::QP_STATE | number::QP_PKEY_INDEX | number::QP_PORT;
-        if self.kind == Kind::Datagram {
+        if self.kind == QueuePairKind::Datagram {
             attributes.qkey = DATAGRAM_KEY;
             mask |= number::QP_QKEY;
         } else {
             attributes.qp_access_flags = (number::ACCESS_REMOTE_READ
                 | number::ACCESS_REMOTE_WRITE
                 | number::ACCESS_REMOTE_ATOMIC) as u32;
-            if self.kind == Kind::Unreliable {
+            if self.kind == QueuePairKind::Unreliable {
                 attributes.qp_access_flags = number::ACCESS_REMOTE_WRITE as u32;
             }
             mask |= number::QP_ACCESS_FLAGS;
@@ -435,14 +435,14 @@ impl QueuePair {
         let mut attributes = no_attributes();
         attributes.qp_state = number::QPS_RTR;
         let mut mask = number::QP_STATE;
-        if self.kind != Kind::Datagram {
+        if self.kind != QueuePairKind::Datagram {
             attributes.ah_attr = path_to(&self.device, to);
             attributes.path_mtu = mtu_code(to.mtu_bytes.min(self.device.limits.mtu_bytes));
             attributes.dest_qp_num = to.number;
             attributes.rq_psn = to.first_packet;
             mask |= number::QP_AV | number::QP_PATH_MTU | number::QP_DEST_QPN | number::QP_RQ_PSN;
         }
-        if self.kind == Kind::Reliable {
+        if self.kind == QueuePairKind::Reliable {
             attributes.max_dest_rd_atomic = self.device.limits.reads_max;
             attributes.min_rnr_timer = RECEIVER_TIMER;
             mask |= number::QP_MAX_DEST_RD_ATOMIC | number::QP_MIN_RNR_TIMER;
@@ -452,7 +452,7 @@ impl QueuePair {
         attributes.qp_state = number::QPS_RTS;
         attributes.sq_psn = self.first_packet;
         let mut mask = number::QP_STATE | number::QP_SQ_PSN;
-        if self.kind == Kind::Reliable {
+        if self.kind == QueuePairKind::Reliable {
             attributes.timeout = TIMEOUT;
             attributes.retry_cnt = RETRIES;
             attributes.rnr_retry = RECEIVER_RETRIES;
@@ -717,6 +717,6 @@ mod tests {
         let told = completion(&found);
         assert_eq!((told.is_receive, told.is_write, told.imm), (true, true, 7));
         found.status = number::WC_REM_ACCESS_ERR;
-        assert_eq!(completion(&found).status, Status::Access);
+        assert_eq!(completion(&found).status, CompletionStatus::Access);
     }
 }

@@ -7,29 +7,29 @@
 //!
 //! Called by `target.rs`, on its thread.
 
-use super::broken::Broken;
+use super::broken::VerbsCloseReason;
 use super::control::ControlLine;
 use super::device::{Device, Domain};
 use super::keys::Keys;
-use super::lane::{Arrived, Lane, Outcome, TARGET_DEPTH};
-use super::queue::{Address, Completion, Completions, Status};
+use super::lane::{Arrived, Lane, LaneEvent, LaneOptions, TARGET_DEPTH};
+use super::queue::{Address, Completion, CompletionStatus, Completions};
 use super::wire::{Control, Head, WireError};
-use crate::addresses::Place;
+use crate::addresses::ConnectionPermit;
 use crate::fabric::FabricStats;
-use crate::fabric::doors::Doors;
-use crate::fabric::peers::Guest;
+use crate::fabric::peers::ServedConnection;
+use crate::fabric::queues::TargetQueues;
 use crate::fabric::shm::ShmPeer;
-use crate::fabric::tcp::Mail;
+use crate::fabric::tcp::TargetCommand;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use std::collections::VecDeque;
 
 /// What a connection needs of the target.
-pub(super) struct Service<'a> {
+pub(super) struct VerbsServeContext<'a> {
     pub(super) device: &'a Device,
     pub(super) completions: &'a Completions,
     pub(super) memory: &'a ShmPeer,
     pub(super) keys: &'a mut Keys,
-    pub(super) doors: &'a Doors,
+    pub(super) queues: &'a TargetQueues,
     pub(super) stats: &'a mut FabricStats,
     /// Keys that were closed, for the connections that had them.
     pub(super) closed: &'a mut Vec<(PeerId, RemoteAddr)>,
@@ -43,10 +43,10 @@ struct Recovery {
     since: Nanos,
 }
 
-pub(super) struct Served {
+pub(super) struct VerbsSession {
     peer: PeerId,
     pub(super) control: ControlLine,
-    place: Place,
+    permit: ConnectionPermit,
     /// Since when it is there.
     pub(super) since: Nanos,
     /// After the hello; the queue pair goes before its domain.
@@ -62,10 +62,10 @@ pub(super) struct Served {
     pub(super) has_mail: bool,
 }
 
-/// One-sided operations pass by: nothing here sees whether they ask for nothing.
-impl Guest for Served {
-    fn place(&self) -> &Place {
-        &self.place
+/// What is one-sided passes by: nobody here sees whether it asks for nothing.
+impl ServedConnection for VerbsSession {
+    fn permit(&self) -> &ConnectionPermit {
+        &self.permit
     }
 
     fn waits(&self) -> Option<Nanos> {
@@ -73,12 +73,17 @@ impl Guest for Served {
     }
 }
 
-impl Served {
-    pub(super) fn new(peer: PeerId, control: ControlLine, place: Place, now: Nanos) -> Self {
+impl VerbsSession {
+    pub(super) fn new(
+        peer: PeerId,
+        control: ControlLine,
+        permit: ConnectionPermit,
+        now: Nanos,
+    ) -> Self {
         Self {
             peer,
             control,
-            place,
+            permit,
             since: now,
             lane: None,
             is_ready: false,
@@ -97,7 +102,10 @@ impl Served {
     }
 
     /// Reads the control line.
-    pub(super) fn listen(&mut self, service: &mut Service<'_>) -> Result<(), Broken> {
+    pub(super) fn listen(
+        &mut self,
+        service: &mut VerbsServeContext<'_>,
+    ) -> Result<(), VerbsCloseReason> {
         self.control.flush()?;
         while let Some(control) = self.control.receive()? {
             match (control, &mut self.lane) {
@@ -112,7 +120,7 @@ impl Served {
                         lane.resend(self.received_there, || ())?;
                     } else {
                         self.is_greeted = true;
-                        service.doors.connected(self.peer);
+                        service.queues.connected(self.peer);
                     }
                 }
                 (Control::Recover { address, received }, Some((lane, _))) if self.is_ready => {
@@ -127,10 +135,15 @@ impl Served {
         Ok(())
     }
 
-    fn greet(&mut self, address: &Address, service: &mut Service<'_>) -> Result<(), Broken> {
+    fn greet(
+        &mut self,
+        address: &Address,
+        service: &mut VerbsServeContext<'_>,
+    ) -> Result<(), VerbsCloseReason> {
         let domain = Domain::new(service.device)?;
         let (device, completions) = (service.device, service.completions);
-        let mut lane = Lane::new(device, &domain, completions, self.peer.0, (TARGET_DEPTH, true))?;
+        let options = LaneOptions { peer: self.peer.0, depth: TARGET_DEPTH, keeps: true };
+        let mut lane = Lane::new(device, &domain, completions, options)?;
         lane.connect(address)?;
         let layout = service.memory.layout();
         self.control.send(Control::Welcome {
@@ -143,18 +156,18 @@ impl Served {
     }
 
     /// Takes a completion of the device in.
-    pub(super) fn completed(&mut self, completion: &Completion) -> Result<(), Broken> {
+    pub(super) fn completed(&mut self, completion: &Completion) -> Result<(), VerbsCloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         let mut outcomes = Vec::new();
         lane.completed(completion, &mut outcomes)?;
         for outcome in outcomes {
             match outcome {
-                Outcome::Received(arrived) => self.arrived.push_back(arrived),
+                LaneEvent::Received(arrived) => self.arrived.push_back(arrived),
                 // The device has tried for as long as it does.
-                Outcome::Ended((), Status::Failed(status @ (12 | 13))) => {
-                    return Err(Broken::Work { status });
+                LaneEvent::Ended((), CompletionStatus::Failed(status @ (12 | 13))) => {
+                    return Err(VerbsCloseReason::Work { status });
                 }
-                Outcome::Ended((), _) => {}
+                LaneEvent::Ended((), _) => {}
             }
         }
         Ok(())
@@ -162,7 +175,10 @@ impl Served {
 
     /// Executes and answers what has come, and sends what the application put in; whether anything
     /// moved.
-    pub(super) fn progress(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
+    pub(super) fn progress(
+        &mut self,
+        service: &mut VerbsServeContext<'_>,
+    ) -> Result<bool, VerbsCloseReason> {
         self.recover(service)?;
         if !self.is_ready {
             return Ok(false);
@@ -175,7 +191,7 @@ impl Served {
             self.arrived.pop_front();
             moved = true;
         }
-        moved |= self.take_mail(service);
+        moved |= self.take_command(service);
         let Some((lane, _)) = &mut self.lane else { return Ok(moved) };
         lane.tell(|| ());
         lane.ring()?;
@@ -183,10 +199,14 @@ impl Served {
     }
 
     /// Executes a message; `false` if there is no room for it or its answer now.
-    fn execute(&mut self, arrived: &Arrived, service: &mut Service<'_>) -> Result<bool, Broken> {
+    fn execute(
+        &mut self,
+        arrived: &Arrived,
+        service: &mut VerbsServeContext<'_>,
+    ) -> Result<bool, VerbsCloseReason> {
         let peer = self.peer;
         let Some((lane, domain)) = &mut self.lane else { return Ok(false) };
-        let deliver = |event| service.doors.deliver(event).is_ok();
+        let deliver = |event| service.queues.deliver(event).is_ok();
         let status = if let Some(imm) = arrived.imm {
             if !lane.has_credit() || !deliver(FabricEvent::ReceivedImm { peer, imm }) {
                 return Ok(false);
@@ -224,14 +244,14 @@ impl Served {
         Ok(true)
     }
 
-    fn take_mail(&mut self, service: &mut Service<'_>) -> bool {
+    fn take_command(&mut self, service: &mut VerbsServeContext<'_>) -> bool {
         let Some((lane, _)) = &mut self.lane else { return false };
         let mut moved = false;
         while self.has_mail && lane.has_credit() {
-            let message = match service.doors.take_mail(self.peer) {
-                Some(Mail::Message(message)) => message,
+            let message = match service.queues.take_command(self.peer) {
+                Some(TargetCommand::Message(message)) => message,
                 // Initiators of this fabric expose nothing.
-                Some(Mail::WriteBack(job)) => job.refused,
+                Some(TargetCommand::WriteBack(job)) => job.refused,
                 None => {
                     self.has_mail = false;
                     break;
@@ -245,8 +265,8 @@ impl Served {
         moved
     }
 
-    /// Says that a key is revoked, if there is room: a peer that is not told finds out.
-    pub(super) fn tell_closed(&mut self, at: RemoteAddr) -> Result<(), Broken> {
+    /// Says that a key is no more, if there is room: whoever does not hear it finds out.
+    pub(super) fn tell_closed(&mut self, at: RemoteAddr) -> Result<(), VerbsCloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         if self.is_ready && lane.has_credit() {
             lane.message(Head::Closed(at), 0, |_, _| (), false, ());
@@ -256,7 +276,7 @@ impl Served {
     }
 
     /// Brings a failed queue pair back when the initiator has asked and everything is here.
-    fn recover(&mut self, service: &mut Service<'_>) -> Result<(), Broken> {
+    fn recover(&mut self, service: &mut VerbsServeContext<'_>) -> Result<(), VerbsCloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         let lease_ms = service.lease_ms;
         let is_late = |since: Nanos| service.now.saturating_sub(since) >= lease_ms * 1_000_000;
@@ -267,13 +287,13 @@ impl Served {
                 self.control.send(Control::Recovered(lane.address()))?;
                 (self.recovery, self.failed_since) = (None, None);
             } else if is_late(*since) {
-                return Err(Broken::Stuck { lease_ms });
+                return Err(VerbsCloseReason::Stuck { lease_ms });
             }
         } else if lane.has_failed() {
             let since = *self.failed_since.get_or_insert(service.now);
             // The initiator has not asked for recovery.
             if is_late(since) {
-                return Err(Broken::Silent { lease_ms });
+                return Err(VerbsCloseReason::Silent { lease_ms });
             }
         }
         Ok(())

@@ -11,19 +11,19 @@
 //! Source: DESIGN §3 (waiting, revocation), §4 (bounded queues).
 
 use super::Atomics;
-use super::broken::Broken;
+use super::broken::VerbsCloseReason;
 use super::control::ControlLine;
 use super::device::{Device, DeviceChoice};
 use super::keys::Keys;
 use super::lane::{TARGET_DEPTH, fit, peer_of};
 use super::queue::{Completion, Completions};
-use super::serve::{Served, Service};
+use super::serve::{VerbsServeContext, VerbsSession};
 use super::wire::Control;
 use crate::addresses::turn_away;
-use crate::fabric::doors::Doors;
-use crate::fabric::peers::{PeerTable, Places};
+use crate::fabric::peers::{ConnectionLimits, PeerTable};
+use crate::fabric::queues::TargetQueues;
 use crate::fabric::shm::ShmPeer;
-use crate::fabric::tcp::{Mail, TargetCounters, TargetSendError};
+use crate::fabric::tcp::{TargetCommand, TargetCounters, TargetSendError};
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use crate::handshake::{self, Failure};
@@ -59,7 +59,7 @@ const DEVICE: u64 = u64::MAX - 2;
 
 /// What a target serves, and how.
 #[derive(Clone)]
-pub struct TargetOptions {
+pub struct VerbsTargetOptions {
     pub device: DeviceChoice,
     /// Where to listen for control lines; port 0 for any.
     pub listen: SocketAddr,
@@ -91,8 +91,8 @@ pub struct TargetOptions {
     pub log: Log,
 }
 
-impl TargetOptions {
-    /// The usual settings for a region; no thread is woken.
+impl VerbsTargetOptions {
+    /// The usual settings for a region; nobody is woken.
     pub fn new(
         listen: SocketAddr,
         layout: RegionLayout,
@@ -122,22 +122,22 @@ impl TargetOptions {
 }
 
 /// A serving thread. Dropping it closes all connections and waits for the thread's end.
-pub struct Target {
+pub struct VerbsTarget {
     local_addr: SocketAddr,
-    doors: Arc<Doors>,
+    queues: Arc<TargetQueues>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Target {
+impl VerbsTarget {
     /// Begins to serve. Errors: `NotLoopback`, `Geometry` (also: fewer than two cells), `Verbs`,
     /// `Io`.
-    pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
+    pub fn start(options: VerbsTargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
         if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
             tell!(options.log, Info, "{CLEAR_TEXT}");
         }
         super::require_plain(options.secret.as_ref())?;
-        let TargetOptions { layout, pages, table, cells, .. } = options.clone();
+        let VerbsTargetOptions { layout, pages, table, cells, .. } = options.clone();
         let found_bytes = cells.bytes();
         if found_bytes < 16 {
             return Err(FabricError::Geometry { what: "cells", found_bytes, needed_bytes: 16 });
@@ -152,25 +152,25 @@ impl Target {
         let (connections, entries) = fit(&device, TARGET_DEPTH, options.connections_max);
         let completions = Completions::new(&device, entries)?;
         let (listener, local_addr) = listen(options.listen)?;
-        let doors = Arc::new(Doors::new(options.waker)?);
+        let queues = Arc::new(TargetQueues::new(options.waker)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(FabricError::io("an epoll descriptor"))?;
         for (fd, token) in
-            [(listener.as_fd(), LISTENER), (doors.wake.as_fd(), WAKE), (completions.fd(), DEVICE)]
+            [(listener.as_fd(), LISTENER), (queues.wake.as_fd(), WAKE), (completions.fd(), DEVICE)]
         {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(FabricError::io("adding to an epoll descriptor"))?;
         }
-        let server = Server {
+        let server = VerbsServer {
             peers: PeerTable::new(connections),
-            places: Places::new(connections, options.address_max),
+            limits: ConnectionLimits::new(connections, options.address_max),
             keys,
             completions,
             device,
             memory,
             listener,
             epoll,
-            doors: Arc::clone(&doors),
+            queues: Arc::clone(&queues),
             stats: FabricStats::default(),
             found: Vec::with_capacity(64),
             closed: Vec::new(),
@@ -182,7 +182,7 @@ impl Target {
         };
         let thread = log::spawn("verbs-target", move || server.run())
             .map_err(FabricError::io("a thread"))?;
-        Ok(Self { local_addr, doors, thread: Some(thread) })
+        Ok(Self { local_addr, queues, thread: Some(thread) })
     }
 
     pub fn local_addr(&self) -> SocketAddr {
@@ -191,7 +191,7 @@ impl Target {
 
     /// Appends what happened; how many events.
     pub fn poll(&self, events: &mut Vec<FabricEvent>) -> usize {
-        self.doors.take_events(events)
+        self.queues.take_events(events)
     }
 
     /// Sends a message to an initiator; messages to one connection arrive in order.
@@ -199,37 +199,37 @@ impl Target {
         if message.len() > MESSAGE_BYTES_MAX as usize {
             return Err(TargetSendError::TooLong { bytes: message.len() });
         }
-        self.doors.send(peer, Mail::Message(message.to_vec()))
+        self.queues.send(peer, TargetCommand::Message(message.to_vec()))
     }
 
     /// Ends a connection; `Closed` comes with a later poll.
     pub fn close(&self, peer: PeerId) {
-        self.doors.close(peer);
+        self.queues.close(peer);
     }
 
     /// Asks the thread to look at the table now, for a caller that waits for a revocation.
     pub fn look(&self) {
-        self.doors.notify();
+        self.queues.notify();
     }
 
     /// Counters since the start, as of the thread's last round in which something moved.
     /// One-sided operations are not among them, as nothing here sees them.
     pub fn stats(&self) -> FabricStats {
-        self.doors.stats()
+        self.queues.stats()
     }
 
     /// The same counters for others to look at.
     pub fn counters(&self) -> TargetCounters {
-        TargetCounters { doors: Arc::clone(&self.doors) }
+        TargetCounters { queues: Arc::clone(&self.queues) }
     }
 }
 
-impl Drop for Target {
+impl Drop for VerbsTarget {
     fn drop(&mut self) {
         // SeqCst: pairs with the loads in target.rs::run and sleep; `notify` orders it before the
         // wake-up.
-        self.doors.stop.store(true, Ordering::SeqCst);
-        self.doors.notify();
+        self.queues.stop.store(true, Ordering::SeqCst);
+        self.queues.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
             warn!("fabric", "the target's thread had panicked");
@@ -250,16 +250,16 @@ fn listen(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), FabricError> {
 }
 
 /// The thread's own. Connections and keys go before what they were made on.
-struct Server {
+struct VerbsServer {
     keys: Keys,
-    peers: PeerTable<Served>,
-    places: Places,
+    peers: PeerTable<VerbsSession>,
+    limits: ConnectionLimits,
     completions: Completions,
     device: Device,
     memory: ShmPeer,
     listener: OwnedFd,
     epoll: OwnedFd,
-    doors: Arc<Doors>,
+    queues: Arc<TargetQueues>,
     stats: FabricStats,
     found: Vec<Completion>,
     closed: Vec<(PeerId, RemoteAddr)>,
@@ -270,11 +270,11 @@ struct Server {
     log: Log,
 }
 
-impl Server {
+impl VerbsServer {
     fn run(mut self) {
         let (mut moved_at, mut ready_at) = (monotonic_ns(), 0);
         // SeqCst: pairs with the store in target.rs::drop.
-        while !self.doors.stop.load(Ordering::SeqCst) {
+        while !self.queues.stop.load(Ordering::SeqCst) {
             let now = monotonic_ns();
             if now >= ready_at {
                 self.ready(Some(0), now);
@@ -299,22 +299,22 @@ impl Server {
 
     fn publish(&mut self) {
         self.stats.connections = self.peers.count().into();
-        self.doors.publish(&self.stats);
+        self.queues.publish(&self.stats);
     }
 
     /// Looks at everything once; whether anything moved.
     fn round(&mut self, now: Nanos) -> bool {
         // Relaxed: only saves the exchange, which orders.
-        let is_mail = self.doors.mail.load(Ordering::Relaxed);
-        // SeqCst: pairs with the store in doors.rs::notify.
-        if is_mail && self.doors.mail.swap(false, Ordering::SeqCst) {
+        let has_commands = self.queues.has_commands.load(Ordering::Relaxed);
+        // SeqCst: pairs with the store in queues.rs::notify.
+        if has_commands && self.queues.has_commands.swap(false, Ordering::SeqCst) {
             self.sort_mail();
         }
         let mut moved = self.keys.look(&mut self.closed);
         moved |= self.take_completions(now);
         for slot in 0..self.peers.slots() {
             let Some((peer, _)) = self.peers.at_mut(slot) else { continue };
-            moved |= self.with(peer, now, Served::progress).unwrap_or(false);
+            moved |= self.with(peer, now, VerbsSession::progress).unwrap_or(false);
         }
         for (peer, at) in std::mem::take(&mut self.closed) {
             self.with(peer, now, |served, _| served.tell_closed(at));
@@ -334,19 +334,17 @@ impl Server {
     }
 
     /// Runs `run` for a connection, which ends if that fails.
-    fn with<R>(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        run: impl FnOnce(&mut Served, &mut Service<'_>) -> Result<R, Broken>,
-    ) -> Option<R> {
+    fn with<R, F>(&mut self, peer: PeerId, now: Nanos, run: F) -> Option<R>
+    where
+        F: FnOnce(&mut VerbsSession, &mut VerbsServeContext<'_>) -> Result<R, VerbsCloseReason>,
+    {
         let served = self.peers.get_mut(peer)?;
-        let mut service = Service {
+        let mut service = VerbsServeContext {
             device: &self.device,
             completions: &self.completions,
             memory: &self.memory,
             keys: &mut self.keys,
-            doors: &self.doors,
+            queues: &self.queues,
             stats: &mut self.stats,
             closed: &mut self.closed,
             lease_ms: self.lease_ms,
@@ -361,29 +359,29 @@ impl Server {
         }
     }
 
-    fn end(&mut self, peer: PeerId, broken: &Broken) {
+    fn end(&mut self, peer: PeerId, broken: &VerbsCloseReason) {
         let Some(served) = self.peers.remove(peer) else { return };
-        if !matches!(broken, Broken::Closed | Broken::Left) {
+        if !matches!(broken, VerbsCloseReason::Closed | VerbsCloseReason::Left) {
             let from = names::peer_of(served.control.fd());
             tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
         }
-        let is_refused = matches!(broken, Broken::Handshake(Failure::Distrust(_)));
+        let is_refused = matches!(broken, VerbsCloseReason::Handshake(Failure::Distrust(_)));
         self.stats.refused += u64::from(is_refused);
         let is_greeted = served.is_greeted();
         // Its queue pair ends here, then what was registered for it.
         drop(served);
         self.keys.forget(peer);
         if is_greeted {
-            self.doors.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
+            self.queues.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
         }
     }
 
     /// Acts on what the application put in.
     fn sort_mail(&mut self) {
         for _ in 0..self.peers.limit() {
-            let Some((peer, close)) = self.doors.take_touched() else { break };
+            let Some((peer, close)) = self.queues.take_ready() else { break };
             if close {
-                self.end(peer, &Broken::Left);
+                self.end(peer, &VerbsCloseReason::Left);
             } else if let Some(served) = self.peers.get_mut(peer) {
                 served.has_mail = true;
             }
@@ -408,15 +406,15 @@ impl Server {
             match event.data.u64() {
                 LISTENER => self.accept(now),
                 // The device's and the application's are looked at in any case.
-                WAKE => _ = rustix::io::read(&self.doors.wake, &mut [0; 8]),
+                WAKE => _ = rustix::io::read(&self.queues.wake, &mut [0; 8]),
                 DEVICE => {}
-                token => _ = self.with(PeerId(token as u32), now, Served::listen),
+                token => _ = self.with(PeerId(token as u32), now, VerbsSession::listen),
             }
         }
         for slot in 0..self.peers.slots() {
             let Some((peer, served)) = self.peers.at_mut(slot) else { continue };
             if !served.is_greeted() && now.saturating_sub(served.since) > HELLO_NS {
-                self.end(peer, &Broken::Silent { lease_ms: HELLO_NS / 1_000_000 });
+                self.end(peer, &VerbsCloseReason::Silent { lease_ms: HELLO_NS / 1_000_000 });
             }
         }
     }
@@ -425,21 +423,21 @@ impl Server {
         self.publish();
         let limit_ns = if self.keys.has_open() { REVOKE_NS } else { heartbeat_ns(self.lease_ms) };
         self.completions.arm();
-        // SeqCst: pairs with the load in doors.rs::notify.
-        self.doors.sleeping.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the stores in doors.rs::notify and target.rs::drop.
-        let must_stay =
-            self.doors.mail.load(Ordering::SeqCst) || self.doors.stop.load(Ordering::SeqCst);
+        // SeqCst: pairs with the load in queues.rs::notify.
+        self.queues.sleeping.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the stores in queues.rs::notify and target.rs::drop.
+        let must_stay = self.queues.has_commands.load(Ordering::SeqCst)
+            || self.queues.stop.load(Ordering::SeqCst);
         // What came before the device was asked to tell is not told.
         let must_stay = must_stay || self.take_completions(now);
         self.ready(Some(if must_stay { 0 } else { limit_ns }), now);
-        // SeqCst: pairs with the load in doors.rs::notify; a notification too many is harmless.
-        self.doors.sleeping.store(false, Ordering::SeqCst);
+        // SeqCst: pairs with the load in queues.rs::notify; a notification too many is harmless.
+        self.queues.sleeping.store(false, Ordering::SeqCst);
     }
 
     fn accept(&mut self, now: Nanos) {
         for _ in 0..BACKLOG {
-            if self.doors.is_congested() {
+            if self.queues.is_congested() {
                 return;
             }
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -462,15 +460,15 @@ impl Server {
         // One that has gone already has no address.
         let Some(ip) = names::peer_addr(&socket).map(|addr| addr.ip()) else { return Ok(()) };
         tune(socket.as_fd())?;
-        if let Some(peer) = self.places.gives_way(&self.peers, ip, now) {
-            self.end(peer, &Broken::Crowded);
+        if let Some(peer) = self.limits.gives_way(&self.peers, ip, now) {
+            self.end(peer, &VerbsCloseReason::Crowded);
         }
-        let place = self.places.take(&self.peers, ip).inspect_err(|_| {
+        let permit = self.limits.take(&self.peers, ip).inspect_err(|_| {
             let (proof, frame) = (handshake::busy(), Control::Busy.to_bytes());
             turn_away(&socket, if self.secret.is_some() { &proof[..] } else { &frame[..] });
         })?;
         let control = ControlLine::accept(socket, self.secret.as_ref())?;
-        let make = |peer| Ok::<_, FabricError>(Served::new(peer, control, place, now));
+        let make = |peer| Ok::<_, FabricError>(VerbsSession::new(peer, control, permit, now));
         let peer = self.peers.insert_with(make).expect("there was a place")?;
         let served = self.peers.get_mut(peer).expect("just inserted");
         let data = epoll::EventData::new_u64(peer.0.into());

@@ -12,7 +12,7 @@
 use super::{connect, endpoint, target_options};
 use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
-use rackpool_hw::fabric::verbs::{Endpoint, Target};
+use rackpool_hw::fabric::verbs::{VerbsEndpoint, VerbsTarget};
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ fn event_of(line: &str) -> FabricEvent {
 fn serve_a_target_for_another_host() {
     let listener = TcpListener::bind(variable("RACKPOOL_VERBS_LISTEN")).unwrap();
     let window = shared();
-    let mut target: Option<Target> = None;
+    let mut target: Option<VerbsTarget> = None;
     let mut peer = PeerId(0);
     for socket in listener.incoming() {
         let mut socket = socket.unwrap();
@@ -88,7 +88,8 @@ fn serve_a_target_for_another_host() {
                         _ => Memory::on(&window),
                     };
                     let options = target_options(&memory, "0.0.0.0:0".parse().unwrap());
-                    let port = target.insert(Target::start(options).unwrap()).local_addr().port();
+                    let port =
+                        target.insert(VerbsTarget::start(options).unwrap()).local_addr().port();
                     port.to_string()
                 }
                 "kill" => {
@@ -122,7 +123,7 @@ pub struct FarRig {
     memory: Memory,
     orders: BufReader<TcpStream>,
     host: SocketAddr,
-    end: Endpoint,
+    end: VerbsEndpoint,
     peer: PeerId,
 }
 
@@ -146,7 +147,7 @@ impl FarRig {
 }
 
 impl Rig for FarRig {
-    type End = Endpoint;
+    type End = VerbsEndpoint;
     buffers_of_the_end!();
 
     fn new() -> Self {
@@ -160,7 +161,7 @@ impl Rig for FarRig {
         rig.start("start anew");
         rig
     }
-    fn end(&mut self) -> &mut Endpoint {
+    fn end(&mut self) -> &mut VerbsEndpoint {
         &mut self.end
     }
     fn peer(&self) -> PeerId {

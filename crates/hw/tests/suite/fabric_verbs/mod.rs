@@ -8,7 +8,7 @@ pub mod far;
 use crate::fabric_rig::{Memory, PATIENCE, Rig, at, buffers_of_the_end};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
 use rackpool_hw::fabric::verbs::{
-    Atomics, DeviceChoice, Endpoint, EndpointOptions, Target, TargetOptions,
+    Atomics, DeviceChoice, VerbsEndpoint, VerbsEndpointOptions, VerbsTarget, VerbsTargetOptions,
 };
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
@@ -33,31 +33,31 @@ fn secret() -> Option<Secret> {
     Some(Secret::new(b"known to both ends of the tests").expect("it is long enough"))
 }
 
-pub fn target_options(memory: &Memory, listen: SocketAddr) -> TargetOptions {
+pub fn target_options(memory: &Memory, listen: SocketAddr) -> VerbsTargetOptions {
     let Memory { pages, table, cell, layout } = memory.clone();
-    TargetOptions {
+    VerbsTargetOptions {
         device: device("RACKPOOL_VERBS_TARGET_DEVICE"),
         secret: secret(),
         atomics: atomics(),
         // The emulated processors of virtual machines stop for long.
         lease_ms: 5000,
-        ..TargetOptions::new(listen, layout, pages, table, cell)
+        ..VerbsTargetOptions::new(listen, layout, pages, table, cell)
     }
 }
 
-pub fn endpoint() -> Endpoint {
-    let options = EndpointOptions {
+pub fn endpoint() -> VerbsEndpoint {
+    let options = VerbsEndpointOptions {
         device: device("RACKPOOL_VERBS_DEVICE"),
         secret: secret(),
         atomics: atomics(),
         lease_ms: 5000,
-        ..EndpointOptions::default()
+        ..VerbsEndpointOptions::default()
     };
-    Endpoint::new(options).unwrap()
+    VerbsEndpoint::new(options).unwrap()
 }
 
 /// Waits for a new connection at the initiator.
-pub fn connect(end: &mut Endpoint, addr: SocketAddr) -> PeerId {
+pub fn connect(end: &mut VerbsEndpoint, addr: SocketAddr) -> PeerId {
     let peer = end.connect(addr, monotonic_ns()).unwrap();
     let (mut events, start) = (Vec::new(), Instant::now());
     while !events.contains(&FabricEvent::Connected { peer }) {
@@ -69,8 +69,8 @@ pub fn connect(end: &mut Endpoint, addr: SocketAddr) -> PeerId {
 
 pub struct LocalRig {
     memory: Memory,
-    target: Option<Target>,
-    end: Endpoint,
+    target: Option<VerbsTarget>,
+    end: VerbsEndpoint,
     peer: PeerId,
     target_peer: PeerId,
 }
@@ -88,13 +88,13 @@ impl LocalRig {
         self.target_peer = peer;
     }
 
-    fn start(memory: &Memory) -> Target {
-        Target::start(target_options(memory, "127.0.0.1:0".parse().unwrap())).unwrap()
+    fn start(memory: &Memory) -> VerbsTarget {
+        VerbsTarget::start(target_options(memory, "127.0.0.1:0".parse().unwrap())).unwrap()
     }
 }
 
 impl Rig for LocalRig {
-    type End = Endpoint;
+    type End = VerbsEndpoint;
     buffers_of_the_end!();
 
     fn new() -> Self {
@@ -106,7 +106,7 @@ impl Rig for LocalRig {
         rig.connect();
         rig
     }
-    fn end(&mut self) -> &mut Endpoint {
+    fn end(&mut self) -> &mut VerbsEndpoint {
         &mut self.end
     }
     fn peer(&self) -> PeerId {

@@ -23,7 +23,7 @@ use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::monotonic_ns;
-use rackpool_hw::fabric::tcp::{Target, TargetOptions, TargetSendError};
+use rackpool_hw::fabric::tcp::{TargetSendError, TcpTarget, TcpTargetOptions};
 use rackpool_hw::process::random_u64;
 use rackpool_hw::window::Window;
 use std::collections::BTreeMap;
@@ -104,19 +104,19 @@ pub(in super::super) trait DeviceClient: 'static {
     fn ring(&self);
 }
 
-impl Port for Arc<Target> {
+impl Port for Arc<TcpTarget> {
     type Devices = rdma::RdmaListener;
 
     fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
-        Target::send(self, peer, message)
+        TcpTarget::send(self, peer, message)
     }
 
     fn close(&self, peer: PeerId) {
-        Target::close(self, peer);
+        TcpTarget::close(self, peer);
     }
 
     fn poll(&self, events: &mut Vec<FabricEvent>) {
-        Target::poll(self, events);
+        TcpTarget::poll(self, events);
     }
 
     fn now_ns(&self) -> Nanos {
@@ -129,7 +129,7 @@ impl Port for Arc<Target> {
 }
 
 /// A client at a serving thread: its slots, and the connection that its replies go out by.
-pub(in super::super) struct FabricClient<P: Port = Arc<Target>> {
+pub(in super::super) struct FabricClient<P: Port = Arc<TcpTarget>> {
     port: P,
     peer: PeerId,
     server: u32,
@@ -267,7 +267,7 @@ impl Frames {
 
 /// The thread that lets clients in.
 pub(in super::super) struct FabricAcceptor {
-    manager: ConnectionManager<Arc<Target>>,
+    manager: ConnectionManager<Arc<TcpTarget>>,
     poller: Poller,
     /// Notified when the target has something.
     event: Arc<WakeEvent>,
@@ -290,14 +290,14 @@ impl FabricAcceptor {
         let event = Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?);
         let waker = Arc::clone(&event);
         let Frames { layout, pages, table, cells } = memory.clone();
-        let target = Target::start(TargetOptions {
+        let target = TcpTarget::start(TcpTargetOptions {
             connections_max: listener.clients + FABRIC_GUESTS_MAX,
             // All clients of a run may be of one host.
             address_max: Some(listener.clients + FABRIC_GUESTS_MAX),
             secret: listener.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_, _| ()),
-            ..TargetOptions::new(listener.listen, layout, pages, table, cells)
+            ..TcpTargetOptions::new(listener.listen, layout, pages, table, cells)
         })?;
         let stop = Arc::clone(server.stop_event());
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;

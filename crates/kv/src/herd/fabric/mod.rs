@@ -52,7 +52,7 @@ use super::error::Result;
 #[cfg(any(test, feature = "verbs"))]
 use super::geometry::Geometry;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Nanos, PeerId};
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
 use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ pub trait Wire: Fabric {
     }
 }
 
-impl Wire for Endpoint {
+impl Wire for TcpEndpoint {
     fn register(&mut self, bytes: Vec<u8>) -> std::result::Result<BufId, FabricError> {
         LocalBuffers::register(self, bytes)
     }
@@ -97,17 +97,20 @@ impl Wire for Endpoint {
     }
 
     fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        Endpoint::wait(self, monotonic_ns, deadline, None, events)
+        TcpEndpoint::wait(self, monotonic_ns, deadline, None, events)
     }
 }
 
-impl Client<FabricTransport<Endpoint>> {
+impl Client<FabricTransport<TcpEndpoint>> {
     /// Connects to a server at this address of this host over the tcp fabric, with so many windows
     /// at each server thread, 0 for as many as it gives. Blocks for 5 s at most.
     ///
     /// # Errors
     /// As [`Client::connect_at`].
-    pub fn connect_to(addr: SocketAddr, windows: u32) -> Result<Client<FabricTransport<Endpoint>>> {
+    pub fn connect_to(
+        addr: SocketAddr,
+        windows: u32,
+    ) -> Result<Client<FabricTransport<TcpEndpoint>>> {
         Client::connect_at(addr, windows, None)
     }
 
@@ -121,17 +124,17 @@ impl Client<FabricTransport<Endpoint>> {
         addr: SocketAddr,
         windows: u32,
         secret: Option<Secret>,
-    ) -> Result<Client<FabricTransport<Endpoint>>> {
+    ) -> Result<Client<FabricTransport<TcpEndpoint>>> {
         let (endpoint, peer) = connect(addr, secret)?;
         Client::connect_over(endpoint, peer, windows)
     }
 }
 
-fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(Endpoint, PeerId)> {
+fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(TcpEndpoint, PeerId)> {
     // Why a connection ends is in the error of the call that needs it.
     let options =
-        EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() };
-    let mut endpoint = Endpoint::new(options)?;
+        TcpEndpointOptions { log: Arc::new(|_, _| ()), secret, ..TcpEndpointOptions::default() };
+    let mut endpoint = TcpEndpoint::new(options)?;
     let peer = endpoint.connect(addr, monotonic_ns())?;
     Ok((endpoint, peer))
 }

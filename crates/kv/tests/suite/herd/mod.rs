@@ -7,7 +7,7 @@ use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, RemoteAddr, Verb,
     WorkRequest,
 };
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{Client, FabricTransport};
@@ -21,14 +21,14 @@ use std::sync::Arc;
 pub const CHILD: &str = "RACKPOOL_HERD_FABRIC_CHILD";
 
 /// A client's end of the tcp fabric.
-pub fn endpoint() -> Endpoint {
-    let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
-    Endpoint::new(options).unwrap()
+pub fn endpoint() -> TcpEndpoint {
+    let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+    TcpEndpoint::new(options).unwrap()
 }
 
 /// An endpoint that counts, and loses WRITEs on their way.
 pub struct Lossy {
-    inner: Endpoint,
+    inner: TcpEndpoint,
     /// Of so many WRITEs one is lost; 0: none.
     pub lose_one_in: usize,
     /// WRITEs to these places are lost.

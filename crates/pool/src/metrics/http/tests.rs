@@ -164,9 +164,10 @@ fn a_poll_loop_is_asked_for_each_page_and_one_that_does_not_answer_is_said() {
     let wake = WakeEvent::new().unwrap();
     let place = Place { listen: here(), token: None };
     let ready = |n: &u64| if *n > 3 { Ok(()) } else { Err(format!("{n} is too few")) };
-    let (endpoint, door) = start::<u64>(&place, &wake, |n| format!("answer {n}\n"), ready).unwrap();
+    let (endpoint, requests) =
+        start::<u64>(&place, &wake, |n| format!("answer {n}\n"), ready).unwrap();
     let addr = endpoint.local_addr();
-    // No poll loop answers: one request after the other is told so, and only the first waits.
+    // No loop takes requests: one after the other is told so, and only the first waits.
     let start = Instant::now();
     for page in ["metrics", "livez", "readyz", "metrics", "livez", "readyz"] {
         let answer = ask(addr, format!("GET /{page} HTTP/1.1\r\n\r\n").as_bytes());
@@ -188,7 +189,7 @@ fn a_poll_loop_is_asked_for_each_page_and_one_that_does_not_answer_is_said() {
                     return;
                 }
                 wake.drain();
-                door.answer(|| {
+                requests.answer(|| {
                     count += 1;
                     count
                 });

@@ -3,16 +3,16 @@
 //! In: bytes of the target. Out: `Connected`. Called by `connection.rs` until the connection is up;
 //! all of it is to be over within a lease.
 
-use super::super::broken::Broken;
+use super::super::broken::TcpCloseReason;
 use super::super::frame::{HELLO_BYTES, Hello, HelloStatus};
 use super::super::{Moved, send};
-use super::{Connection, Context, Stage};
+use super::{Context, TcpConnection, TcpStage};
 use crate::handshake::{MESSAGE_BYTES, Progress};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-impl Connection {
+impl TcpConnection {
     /// Does what can be done without waiting; `true` once the connection is up.
     pub(super) fn greet(
         &mut self,
@@ -20,64 +20,69 @@ impl Connection {
         now: Nanos,
         cx: &mut Context<'_>,
         events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, Broken> {
-        if self.stage == Stage::Connecting {
+    ) -> Result<bool, TcpCloseReason> {
+        if self.stage == TcpStage::Connecting {
             match self.proof.as_ref().map(|(_, first)| *first) {
-                Some(first) => self.say(&first, Stage::Proving, cx)?,
-                None => self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx)?,
+                Some(first) => self.say(&first, TcpStage::Proving, cx)?,
+                None => self.say(Hello::of_initiator().as_bytes(), TcpStage::Greeting, cx)?,
             }
         }
-        if self.stage == Stage::Proving {
+        if self.stage == TcpStage::Proving {
             self.prove(cx)?;
         }
-        if self.stage == Stage::Greeting && self.hear(HELLO_BYTES, cx)? {
+        if self.stage == TcpStage::Greeting && self.hear(HELLO_BYTES, cx)? {
             let hello = Hello::read_from_bytes(self.input.filled()).expect("it is whole");
             self.input.consume(HELLO_BYTES);
             match hello.check()? {
                 HelloStatus::Ok => {}
-                refused => return Err(Broken::Refused(refused)),
+                refused => return Err(TcpCloseReason::Refused(refused)),
             }
-            self.stage = Stage::Up;
+            self.stage = TcpStage::Up;
             self.heard = now;
             events.push(FabricEvent::Connected { peer });
             self.flush(cx)?;
             return Ok(true);
         }
         if now.saturating_sub(self.heard) >= cx.lease_ms * 1_000_000 {
-            return Err(Broken::Silent { lease_ms: cx.lease_ms });
+            return Err(TcpCloseReason::Silent { lease_ms: cx.lease_ms });
         }
         Ok(false)
     }
 
     /// Says something short, as soon as the connection is made, and then waits in `next`.
-    fn say(&mut self, bytes: &[u8], next: Stage, cx: &mut Context<'_>) -> Result<(), Broken> {
+    fn say(
+        &mut self,
+        bytes: &[u8],
+        next: TcpStage,
+        cx: &mut Context<'_>,
+    ) -> Result<(), TcpCloseReason> {
         match send(&mut self.stream, bytes, cx.stats)? {
             Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
-            Moved::Nothing if self.stage == Stage::Connecting => {}
+            Moved::Nothing if self.stage == TcpStage::Connecting => {}
             // A new connection has room for more than this.
-            _ => return Err(Broken::System(Errno::NOBUFS)),
+            _ => return Err(TcpCloseReason::System(Errno::NOBUFS)),
         }
         Ok(())
     }
 
     /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
-    fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, Broken> {
+    fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, TcpCloseReason> {
         let missing = bytes - self.input.filled().len();
         if missing > 0 && self.input.fill(&mut self.stream, missing, cx.stats)? == Moved::End {
-            return Err(Broken::Closed);
+            return Err(TcpCloseReason::Closed);
         }
         Ok(self.input.filled().len() == bytes)
     }
 
     /// Goes on with the proof of the secret; after it the hello is said.
-    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), TcpCloseReason> {
         loop {
             let is_whole = self.hear(MESSAGE_BYTES, cx)?;
             let (proof, _) = self.proof.as_mut().expect("there is one in this stage");
             let step = proof.advance(self.input.filled());
             self.input.consume(step.consumed);
             if let Some(reply) = step.reply {
-                self.say(&reply, Stage::Proving, cx)?;
+                self.say(&reply, TcpStage::Proving, cx)?;
             }
             match step.progress {
                 Progress::Failed(why) => return Err(why.into()),
@@ -87,7 +92,7 @@ impl Connection {
                     {
                         self.stream.encrypt(records);
                     }
-                    return self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx);
+                    return self.say(Hello::of_initiator().as_bytes(), TcpStage::Greeting, cx);
                 }
                 Progress::Pending if !is_whole => return Ok(()),
                 Progress::Pending => {}

@@ -1,21 +1,24 @@
 //! The beginning of a connection, as its target sees it: the proof of the secret, if there is one,
 //! then a hello each way. An initiator that is refused is told why, in a form that it understands.
 
-use super::super::broken::Broken;
+use super::super::broken::TcpCloseReason;
 use super::super::frame::{FrameError, HELLO_BYTES, HELLO_MAGIC, Hello, HelloStatus};
-use super::{Receiving, Served, Service, Step};
+use super::{ServeStep, TargetReceiveState, TcpServeContext, TcpSession};
 use crate::handshake::{Failure, Progress};
 use rackpool_core::error::Distrust;
 use zerocopy::{FromBytes, IntoBytes};
 
-impl Served {
+impl TcpSession {
     /// Goes on with the proof of the secret.
-    pub(super) fn prove(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
-        let Receiving::Proof(proof) = &mut self.receiving else {
+    pub(super) fn prove(
+        &mut self,
+        service: &mut TcpServeContext<'_>,
+    ) -> Result<ServeStep, TcpCloseReason> {
+        let TargetReceiveState::Proof(proof) = &mut self.receiving else {
             unreachable!("the caller looked");
         };
         if self.input.is_empty() {
-            return Ok(Step::Input);
+            return Ok(ServeStep::Input);
         }
         let step = proof.advance(self.input.filled());
         self.input.consume(step.consumed);
@@ -23,11 +26,11 @@ impl Served {
             self.output.push(&reply);
         }
         match step.progress {
-            Progress::Pending if step.consumed == 0 => Ok(Step::Input),
-            Progress::Pending => Ok(Step::Again),
+            Progress::Pending if step.consumed == 0 => Ok(ServeStep::Input),
+            Progress::Pending => Ok(ServeStep::Again),
             Progress::Done => {
-                let Receiving::Proof(proof) =
-                    std::mem::replace(&mut self.receiving, Receiving::Hello)
+                let TargetReceiveState::Proof(proof) =
+                    std::mem::replace(&mut self.receiving, TargetReceiveState::Hello)
                 else {
                     unreachable!("looked at above");
                 };
@@ -39,11 +42,11 @@ impl Served {
                     }
                     self.stream.encrypt(records);
                 }
-                Ok(Step::Again)
+                Ok(ServeStep::Again)
             }
             Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
                 // It is told in its own words, once its whole hello is here.
-                let Some(hello) = self.hello()? else { return Ok(Step::Input) };
+                let Some(hello) = self.hello()? else { return Ok(ServeStep::Input) };
                 if let Err(error @ FrameError::Magic { .. }) = hello.check() {
                     return Err(error.into());
                 }
@@ -57,22 +60,24 @@ impl Served {
         }
     }
 
-    pub(super) fn greet(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
-        let Some(hello) = self.hello()? else { return Ok(Step::Input) };
+    pub(super) fn greet(
+        &mut self,
+        service: &mut TcpServeContext<'_>,
+    ) -> Result<ServeStep, TcpCloseReason> {
+        let Some(hello) = self.hello()? else { return Ok(ServeStep::Input) };
         let checked = hello.check();
         if let Err(FrameError::Version { .. }) = checked {
             self.refuse(HelloStatus::Version, service)?;
         }
         checked?;
         self.output.push(answer(HelloStatus::Ok, service).as_bytes());
-        self.receiving = Receiving::Header;
-        service.doors.connected(self.peer);
-        Ok(Step::Again)
+        self.receiving = TargetReceiveState::Header;
+        service.queues.connected(self.peer);
+        Ok(ServeStep::Again)
     }
 
-    /// Takes the initiator's hello, if it is whole. The first bytes of another protocol are refused
-    /// at once.
-    fn hello(&mut self) -> Result<Option<Hello>, Broken> {
+    /// Takes the initiator's hello, if it is whole. A stranger's first bytes are refused at once.
+    fn hello(&mut self) -> Result<Option<Hello>, TcpCloseReason> {
         let filled = self.input.filled();
         let Ok((hello, _)) = Hello::read_from_prefix(filled) else {
             let magic = HELLO_MAGIC.to_le_bytes();
@@ -85,13 +90,17 @@ impl Served {
         Ok(Some(hello))
     }
 
-    fn refuse(&mut self, status: HelloStatus, service: &mut Service<'_>) -> Result<bool, Broken> {
+    fn refuse(
+        &mut self,
+        status: HelloStatus,
+        service: &mut TcpServeContext<'_>,
+    ) -> Result<bool, TcpCloseReason> {
         self.output.push(answer(status, service).as_bytes());
         self.flush(service)
     }
 }
 
-fn answer(status: HelloStatus, service: &Service<'_>) -> Hello {
+fn answer(status: HelloStatus, service: &TcpServeContext<'_>) -> Hello {
     let layout = service.memory.layout();
     Hello::of_target(status, layout.pages.page_shift(), layout.frame_count)
 }

@@ -1,11 +1,11 @@
 //! Admission: connections are accepted as long as the application keeps up and there is room, and
 //! those that have not proved the secret do not keep others out.
 
-use super::super::broken::Broken;
+use super::super::broken::TcpCloseReason;
 use super::super::frame::{Hello, HelloStatus};
-use super::super::serve::Served;
+use super::super::serve::TcpSession;
 use super::super::tune;
-use super::{BACKLOG, LISTENER, Server};
+use super::{BACKLOG, LISTENER, TcpServer};
 use crate::addresses::turn_away;
 use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use zerocopy::IntoBytes;
 
-impl Server {
+impl TcpServer {
     pub(super) fn accept(&mut self, now: Nanos) {
         for _ in 0..BACKLOG {
-            if self.doors.is_congested() {
+            if self.queues.is_congested() {
                 self.stop_listening();
                 return;
             }
@@ -46,17 +46,17 @@ impl Server {
         // One that has gone already has no address.
         let Some(ip) = peer_addr(&socket).map(|addr| addr.ip()) else { return Ok(()) };
         tune(socket.as_fd())?;
-        if let Some(peer) = self.places.gives_way(&self.peers, ip, now) {
-            self.end(peer, Broken::Crowded);
+        if let Some(peer) = self.limits.gives_way(&self.peers, ip, now) {
+            self.end(peer, TcpCloseReason::Crowded);
         }
-        let place = self.places.take(&self.peers, ip).inspect_err(|_| {
+        let permit = self.limits.take(&self.peers, ip).inspect_err(|_| {
             let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
             let busy = handshake::busy();
             turn_away(&socket, if self.secret.is_some() { &busy } else { hello.as_bytes() });
         })?;
         let proof = Handshake::accept(self.secret.as_ref(), Purpose::Fabric)
             .map_err(FabricError::io("random numbers"))?;
-        let inserted = self.peers.insert(Served::new(socket, proof, place, now));
+        let inserted = self.peers.insert(TcpSession::new(socket, proof, permit, now));
         let peer = inserted.unwrap_or_else(|_| unreachable!("there was a place"));
         let served = self.peers.get_mut(peer).expect("just inserted");
         served.peer = peer;
@@ -82,7 +82,7 @@ impl Server {
     }
 
     pub(super) fn listen_again(&mut self) {
-        if !self.is_listening && !self.doors.is_congested() {
+        if !self.is_listening && !self.queues.is_congested() {
             self.set_listening(true);
         }
     }

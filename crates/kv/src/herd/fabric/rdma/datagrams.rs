@@ -9,8 +9,8 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::fabric::verbs::device::Domain;
 use rackpool_hw::fabric::verbs::memory::{Region, Rights};
 use rackpool_hw::fabric::verbs::queue::{
-    Address, Completion, Completions, Depths, Flags, GRH_BYTES, Kind, Operation, Peer, QueuePair,
-    Status,
+    Address, Completion, CompletionStatus, Completions, Depths, Flags, GRH_BYTES, Operation, Peer,
+    QueuePair, QueuePairKind,
 };
 use rackpool_hw::fabric::verbs::{Device, VerbsError};
 use rackpool_hw::window::Window;
@@ -83,8 +83,8 @@ impl Ends {
             self.sends.completed();
         }
         match completion.status {
-            Status::Done if is_receive => self.arrived.push_back(completion),
-            Status::Done => {}
+            CompletionStatus::Done if is_receive => self.arrived.push_back(completion),
+            CompletionStatus::Done => {}
             _ => self.fail(),
         }
     }
@@ -164,7 +164,8 @@ impl Datagrams {
         let completions = Completions::new(device, depth + receives)?;
         let depths =
             Depths { send: depth, receive: receives, pieces: 1, inline_bytes: INLINE_BYTES };
-        let mut pair = QueuePair::new(device, &domain, &completions, Kind::Datagram, depths)?;
+        let mut pair =
+            QueuePair::new(device, &domain, &completions, QueuePairKind::Datagram, depths)?;
         let place = |index: u32| u64::from(depth + index) * slot_bytes;
         pair.receive(
             (0..receives)
@@ -303,7 +304,7 @@ mod tests {
 
     const DEPTH: u32 = 256;
 
-    fn completion(id: u64, status: Status) -> Completion {
+    fn completion(id: u64, status: CompletionStatus) -> Completion {
         let (is_write, has_header) = (false, true);
         let is_receive = id >= u64::from(DEPTH);
         Completion { id, is_receive, is_write, status, bytes: 64, imm: 0, source: 9, has_header }
@@ -319,10 +320,10 @@ mod tests {
         }
         assert!(!ends.has_room());
         for receive in 0..20 {
-            ends.note(completion(u64::from(DEPTH) + receive, Status::Done));
+            ends.note(completion(u64::from(DEPTH) + receive, CompletionStatus::Done));
         }
         assert!(!ends.has_room());
-        ends.note(completion(0, Status::Done));
+        ends.note(completion(0, CompletionStatus::Done));
         assert!(ends.has_room());
         (0..64).for_each(|_| ends.pushed());
         assert!(!ends.has_room(), "a doorbell's work requests are free together");
@@ -338,8 +339,8 @@ mod tests {
             ends.pushed();
             ends.take_pending();
             assert!(!ends.take_failure());
-            ends.note(completion(id, Status::Failed(5)));
-            ends.note(completion(id, Status::Failed(5)));
+            ends.note(completion(id, CompletionStatus::Failed(5)));
+            ends.note(completion(id, CompletionStatus::Failed(5)));
             assert!(ends.has_failed() && ends.take_failure());
             assert!(ends.has_failed() && !ends.take_failure());
             assert_eq!(ends.arrival(), None, "what failed brought nothing");

@@ -12,7 +12,7 @@ use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::fabric::verbs::device::Domain;
 use rackpool_hw::fabric::verbs::memory::{Region, Rights};
-use rackpool_hw::fabric::verbs::queue::{Completions, Depths, Kind, Peer, QueuePair};
+use rackpool_hw::fabric::verbs::queue::{Completions, Depths, Peer, QueuePair, QueuePairKind};
 use rackpool_hw::fabric::verbs::{Device, VerbsError};
 use rackpool_hw::log;
 use rackpool_hw::window::Window;
@@ -88,7 +88,7 @@ impl RdmaListener {
             let domain = Domain::new(&self.device)?;
             let region = Region::of_window(&domain, frame, 0, Rights::Remote { atomics: false })?;
             let depths = Depths { send: 1, receive: 1, pieces: 1, inline_bytes: 0 };
-            let kind = Kind::Unreliable;
+            let kind = QueuePairKind::Unreliable;
             let mut pair = QueuePair::new(&self.device, &domain, &self.completions, kind, depths)?;
             pair.connect(&to)?;
             self.made += 1;

@@ -14,11 +14,11 @@ use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Mem, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
     WorkRequest,
 };
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::verbs::device::Domain;
 use rackpool_hw::fabric::verbs::memory::{Region, Rights};
 use rackpool_hw::fabric::verbs::queue::{
-    Completion, Completions, Depths, Flags, Kind, Operation, Peer, QueuePair,
+    Completion, Completions, Depths, Flags, Operation, Peer, QueuePair, QueuePairKind,
 };
 use rackpool_hw::fabric::verbs::{Device, VerbsError};
 use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
@@ -47,7 +47,7 @@ pub struct Options {
 
 /// A tcp connection, and beside it the devices' way when it is there.
 pub struct Rdma {
-    endpoint: Endpoint,
+    endpoint: TcpEndpoint,
     way: Option<DevicePath>,
     lost: u64,
 }
@@ -109,7 +109,8 @@ impl Connected {
         let region = Region::of_window(&domain, &memory, 0, Rights::Local { writable: false })?;
         let completions = Completions::new(device, depth)?;
         let depths = Depths { send: depth, receive: 1, pieces: 1, inline_bytes: INLINE_BYTES };
-        let pair = QueuePair::new(device, &domain, &completions, Kind::Unreliable, depths)?;
+        let pair =
+            QueuePair::new(device, &domain, &completions, QueuePairKind::Unreliable, depths)?;
         let (ends, found) = (Ends::new(depth), Vec::new());
         Ok(Connected { pair, completions, region, memory, _domain: domain, ends, key: 0, found })
     }
@@ -140,7 +141,7 @@ impl Connected {
 }
 
 impl Rdma {
-    pub(in crate::herd) fn new(endpoint: Endpoint) -> Rdma {
+    pub(in crate::herd) fn new(endpoint: TcpEndpoint) -> Rdma {
         Rdma { endpoint, way: None, lost: 0 }
     }
 

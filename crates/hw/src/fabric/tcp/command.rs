@@ -1,12 +1,12 @@
 //! What the application of a target puts in for one of its connections: messages, and memory that
-//! goes into a buffer of the initiator. Owned by the queues (`doors.rs`) until the target's thread
+//! goes into a buffer of the initiator. Owned by the queues (`queues.rs`) until the target's thread
 //! takes it; carried out by `serve.rs`.
 
 use rackpool_core::constants::{FABRIC_MESSAGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{Exposure, RemoteAddr};
 
 /// What the application puts in for a connection.
-pub(in crate::fabric) enum Mail {
+pub(in crate::fabric) enum TargetCommand {
     Message(Vec<u8>),
     WriteBack(Box<WriteBack>),
 }

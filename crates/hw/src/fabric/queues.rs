@@ -1,12 +1,12 @@
 //! The queues between the thread of a target and its application: events out, messages in. Owned by
 //! both; the application calls from any thread and never waits for the target's thread.
 //!
-//! Ordering rule: a caller puts its work under the lock, then sets `mail`, then looks at
-//! `sleeping`; the thread sets `sleeping`, then looks at `mail`, then sleeps.
+//! Ordering rule: a caller puts its work under the lock, then sets `has_commands`, then looks
+//! at `sleeping`; the thread sets `sleeping`, then looks at `has_commands`, then sleeps.
 //!
 //! Source: DESIGN §3 (waiting), §4 (bounded queues).
 
-use super::tcp::{Mail, TargetSendError};
+use super::tcp::{TargetCommand, TargetSendError};
 use super::{FabricError, FabricStats};
 use rackpool_core::constants::{FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX};
 use rackpool_core::seam::{FabricEvent, PeerId};
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What the thread and the application share.
-pub(super) struct Doors {
-    state: Mutex<DoorState>,
-    pub(super) mail: AtomicBool,
+pub(super) struct TargetQueues {
+    state: Mutex<QueuesState>,
+    pub(super) has_commands: AtomicBool,
     pub(super) sleeping: AtomicBool,
     pub(super) stop: AtomicBool,
     pub(super) wake: OwnedFd,
@@ -28,29 +28,29 @@ pub(super) struct Doors {
 }
 
 #[derive(Default)]
-struct DoorState {
+struct QueuesState {
     events: VecDeque<FabricEvent>,
     messages: usize,
     /// A connection waits for room among the messages.
     room_wanted: bool,
-    boxes: BTreeMap<PeerId, Mailbox>,
-    touched: VecDeque<PeerId>,
+    outgoing: BTreeMap<PeerId, PeerQueue>,
+    ready: VecDeque<PeerId>,
 }
 
 #[derive(Default)]
-struct Mailbox {
-    messages: VecDeque<Mail>,
-    is_touched: bool,
+struct PeerQueue {
+    commands: VecDeque<TargetCommand>,
+    is_ready: bool,
     close: bool,
 }
 
-impl Doors {
+impl TargetQueues {
     pub(super) fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Result<Self, FabricError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(FabricError::io("an event descriptor"))?;
         Ok(Self {
             state: Mutex::default(),
-            mail: AtomicBool::new(false),
+            has_commands: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             wake,
@@ -59,16 +59,16 @@ impl Doors {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, DoorState> {
-        self.state.lock().expect("nobody panics while the doors are locked")
+    fn state(&self) -> MutexGuard<'_, QueuesState> {
+        self.state.lock().expect("no panic happens under this lock")
     }
 
-    /// Makes the thread look at what was put in.
+    /// Makes the thread look for commands.
     pub(super) fn notify(&self) {
         // SeqCst: pairs with the swap in the thread's loop and the load in the thread's sleep.
-        self.mail.store(true, Ordering::SeqCst);
+        self.has_commands.store(true, Ordering::SeqCst);
         // SeqCst: pairs with the store in the thread's sleep: either we see that it sleeps or it
-        // sees the mail.
+        // sees the commands.
         if self.sleeping.load(Ordering::SeqCst) {
             // A full counter wakes as well.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -88,15 +88,15 @@ impl Doors {
         count
     }
 
-    pub(super) fn send(&self, peer: PeerId, mail: Mail) -> Result<(), TargetSendError> {
+    pub(super) fn send(&self, peer: PeerId, command: TargetCommand) -> Result<(), TargetSendError> {
         let mut state = self.state();
-        let mailbox = state.boxes.get_mut(&peer).filter(|mailbox| !mailbox.close);
-        let mailbox = mailbox.ok_or(TargetSendError::Down)?;
-        if mailbox.messages.len() == FABRIC_MESSAGES_MAX {
+        let queue = state.outgoing.get_mut(&peer).filter(|queue| !queue.close);
+        let queue = queue.ok_or(TargetSendError::Down)?;
+        if queue.commands.len() == FABRIC_MESSAGES_MAX {
             return Err(TargetSendError::Busy);
         }
-        mailbox.messages.push_back(mail);
-        state.touch(peer);
+        queue.commands.push_back(command);
+        state.mark_ready(peer);
         drop(state);
         self.notify();
         Ok(())
@@ -104,9 +104,9 @@ impl Doors {
 
     pub(super) fn close(&self, peer: PeerId) {
         let mut state = self.state();
-        if let Some(mailbox) = state.boxes.get_mut(&peer) {
-            mailbox.close = true;
-            state.touch(peer);
+        if let Some(queue) = state.outgoing.get_mut(&peer) {
+            queue.close = true;
+            state.mark_ready(peer);
             drop(state);
             self.notify();
         }
@@ -163,17 +163,17 @@ impl Doors {
     /// (see `is_congested`), which bounds the number of these events.
     pub(super) fn connected(&self, peer: PeerId) {
         let mut state = self.state();
-        state.boxes.insert(peer, Mailbox::default());
+        state.outgoing.insert(peer, PeerQueue::default());
         self.push(state, FabricEvent::Connected { peer });
     }
 
     pub(super) fn closed(&self, peer: PeerId, event: FabricEvent) {
         let mut state = self.state();
-        state.boxes.remove(&peer);
+        state.outgoing.remove(&peer);
         self.push(state, event);
     }
 
-    fn push(&self, mut state: MutexGuard<'_, DoorState>, event: FabricEvent) {
+    fn push(&self, mut state: MutexGuard<'_, QueuesState>, event: FabricEvent) {
         state.events.push_back(event);
         let is_first = state.events.len() == 1;
         drop(state);
@@ -190,31 +190,31 @@ impl Doors {
         is_congested
     }
 
-    /// The application's next message to a connection.
-    pub(super) fn take_mail(&self, peer: PeerId) -> Option<Mail> {
-        self.state().boxes.get_mut(&peer)?.messages.pop_front()
+    /// The application's next command to a connection.
+    pub(super) fn take_command(&self, peer: PeerId) -> Option<TargetCommand> {
+        self.state().outgoing.get_mut(&peer)?.commands.pop_front()
     }
 
-    /// A connection for which something was put in, and whether it is to be closed.
-    pub(super) fn take_touched(&self) -> Option<(PeerId, bool)> {
+    /// A connection that has commands, and whether it is to be closed.
+    pub(super) fn take_ready(&self) -> Option<(PeerId, bool)> {
         let mut state = self.state();
-        while let Some(peer) = state.touched.pop_front() {
-            if let Some(mailbox) = state.boxes.get_mut(&peer) {
-                mailbox.is_touched = false;
-                return Some((peer, mailbox.close));
+        while let Some(peer) = state.ready.pop_front() {
+            if let Some(queue) = state.outgoing.get_mut(&peer) {
+                queue.is_ready = false;
+                return Some((peer, queue.close));
             }
         }
         None
     }
 }
 
-impl DoorState {
-    fn touch(&mut self, peer: PeerId) {
-        if let Some(mailbox) = self.boxes.get_mut(&peer)
-            && !mailbox.is_touched
+impl QueuesState {
+    fn mark_ready(&mut self, peer: PeerId) {
+        if let Some(queue) = self.outgoing.get_mut(&peer)
+            && !queue.is_ready
         {
-            mailbox.is_touched = true;
-            self.touched.push_back(peer);
+            queue.is_ready = true;
+            self.ready.push_back(peer);
         }
     }
 }

@@ -1,16 +1,15 @@
-//! What the threads of a client share, under one lock: the endpoint, its connections, the member
-//! that each channel in them and each work request under way belongs to, and the threads that
-//! sleep.
+//! What the threads of a client share, under one lock: the endpoint, its connections, the member of
+//! each channel in them and of each work request under way, and which members sleep.
 //!
 //! In: what members post, connect, close and take back. Out: events in the inboxes of members,
 //! which are woken. Called by the members' endpoints with the lock held; nothing here waits.
 //!
 //! Ownership rule: a work request names memory of its member only while it is in `works` with
-//! `count` above 0. Before that memory goes, its member disowns it here.
+//! `count` above 0. Before that memory goes, its member cancels it here.
 
 use super::super::buffers::Buffers;
 use super::super::peers::PeerTable;
-use super::super::tcp::Disowned;
+use super::super::tcp::CancelOutcome;
 use super::super::{FabricError, tcp};
 use crate::event::WakeEvent;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, FABRIC_SGES_MAX};
@@ -28,19 +27,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// requests under way have answers.
 const MESSAGES_MAX: usize = 8 * FABRIC_OUTSTANDING_MAX as usize;
 
-/// What others say to a member.
-pub(super) struct Seat {
+/// How other threads reach a member.
+pub(super) struct MemberNotifier {
     /// Its inbox is not empty.
     pub(super) news: AtomicBool,
     pub(super) wake: WakeEvent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum WaitState {
     /// It runs, or was notified.
     Awake,
-    /// It sleeps on the sockets: the watch.
-    Watching,
+    /// It sleeps on the sockets.
+    Leading,
     /// It sleeps until it is notified.
     Following,
     /// Its application sleeps on its descriptor, which looks at the sockets as well.
@@ -48,8 +47,8 @@ pub(super) enum Rest {
 }
 
 pub(super) struct Member {
-    seat: Arc<Seat>,
-    channels: PeerTable<Channel>,
+    notifier: Arc<MemberNotifier>,
+    channels: PeerTable<SharedChannel>,
     inbox: Vec<FabricEvent>,
     messages: usize,
     /// Work requests that gave their memory back to the member since the inbox was taken.
@@ -57,7 +56,7 @@ pub(super) struct Member {
     /// Whether a one-sided operation completed since.
     one_sided: bool,
     pub(super) operations: u64,
-    pub(super) rest: Rest,
+    pub(super) wait_state: WaitState,
 }
 
 /// What happened to a member.
@@ -68,14 +67,14 @@ pub(super) struct News {
 }
 
 #[derive(Clone, Copy)]
-struct Channel {
-    line: PeerId,
+struct SharedChannel {
+    connection: PeerId,
     number: u32,
     /// Work requests that have not completed.
     outstanding: u32,
 }
 
-struct Line {
+struct SharedConnection {
     addr: SocketAddr,
     is_up: bool,
     /// Member of each channel, and what it calls it.
@@ -83,10 +82,10 @@ struct Line {
 }
 
 /// A work request under way.
-struct Work {
-    line: PeerId,
-    owner: Option<Owner>,
-    kind: Kind,
+struct SharedWork {
+    connection: PeerId,
+    owner: Option<WorkOwner>,
+    kind: WorkKind,
     /// The pieces as the member named them, and here.
     pieces: [(Sge, BufId); FABRIC_SGES_MAX],
     count: usize,
@@ -95,14 +94,14 @@ struct Work {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum WorkKind {
     Read,
     Send,
     Other,
 }
 
 #[derive(Clone, Copy)]
-struct Owner {
+struct WorkOwner {
     member: usize,
     peer: PeerId,
     id: u64,
@@ -110,48 +109,48 @@ struct Owner {
 }
 
 pub(super) struct State {
-    pub(super) endpoint: tcp::Endpoint,
-    lines: BTreeMap<PeerId, Line>,
+    pub(super) endpoint: tcp::TcpEndpoint,
+    connections: BTreeMap<PeerId, SharedConnection>,
     pub(super) members: Vec<Option<Member>>,
-    works: Vec<Option<Work>>,
+    works: Vec<Option<SharedWork>>,
     works_free: Vec<u32>,
     numbers: u32,
-    pub(super) watcher: Option<usize>,
+    pub(super) leader: Option<usize>,
     events: Vec<FabricEvent>,
 }
 
-impl Work {
+impl SharedWork {
     /// A message of our own.
-    fn new(line: PeerId) -> Self {
+    fn new(connection: PeerId) -> Self {
         let pieces = [(Sge { buf: BufId(0), offset: 0, bytes: 0 }, BufId(0)); FABRIC_SGES_MAX];
-        Self { line, owner: None, kind: Kind::Send, pieces, count: 0, spare: None }
+        Self { connection, owner: None, kind: WorkKind::Send, pieces, count: 0, spare: None }
     }
 }
 
 impl State {
-    pub(super) fn new(endpoint: tcp::Endpoint) -> Self {
+    pub(super) fn new(endpoint: tcp::TcpEndpoint) -> Self {
         Self {
             endpoint,
-            lines: BTreeMap::new(),
+            connections: BTreeMap::new(),
             members: Vec::new(),
             works: Vec::new(),
             works_free: Vec::new(),
             numbers: 0,
-            watcher: None,
+            leader: None,
             events: Vec::new(),
         }
     }
 
-    pub(super) fn join(&mut self, seat: Arc<Seat>) -> usize {
+    pub(super) fn join(&mut self, notifier: Arc<MemberNotifier>) -> usize {
         let member = Member {
-            seat,
+            notifier,
             channels: PeerTable::new(FABRIC_PEERS_MAX),
             inbox: Vec::new(),
             messages: 0,
             released: 0,
             one_sided: false,
             operations: 0,
-            rest: Rest::Awake,
+            wait_state: WaitState::Awake,
         };
         let free = self.members.iter().position(Option::is_none);
         let index = free.unwrap_or(self.members.len());
@@ -176,22 +175,25 @@ impl State {
         if self.member(member).channels.is_full() {
             return Err(FabricError::PeersFull { limit: FABRIC_PEERS_MAX });
         }
-        let known = self.lines.iter().find(|(_, line)| line.addr == addr);
-        let line = match known.map(|(line, _)| *line) {
-            Some(line) => line,
+        let known = self.connections.iter().find(|(_, connection)| connection.addr == addr);
+        let connection = match known.map(|(connection, _)| *connection) {
+            Some(connection) => connection,
             None => {
-                let line = self.endpoint.connect(addr, now)?;
-                self.lines.insert(line, Line { addr, is_up: false, channels: BTreeMap::new() });
-                // A thread that sleeps has to learn that it is up.
+                let connection = self.endpoint.connect(addr, now)?;
+                self.connections.insert(
+                    connection,
+                    SharedConnection { addr, is_up: false, channels: BTreeMap::new() },
+                );
+                // The leader has to learn that it is up.
                 self.endpoint.prepare_sleep();
-                line
+                connection
             }
         };
         self.numbers = self.numbers.checked_add(1).expect("numbers last longer than processes");
-        let channel = Channel { line, number: self.numbers, outstanding: 0 };
+        let channel = SharedChannel { connection, number: self.numbers, outstanding: 0 };
         let inserted = self.member(member).channels.insert(channel);
         let peer = inserted.map_err(|_| FabricError::PeersFull { limit: FABRIC_PEERS_MAX })?;
-        let found = self.lines.get_mut(&line).expect("found or made above");
+        let found = self.connections.get_mut(&connection).expect("found or made above");
         found.channels.insert(channel.number, (member, peer));
         if found.is_up {
             self.tell(member, FabricEvent::Connected { peer });
@@ -216,7 +218,7 @@ impl State {
         for (posted, work) in batch.iter().enumerate() {
             let outcome = match channel.outstanding as usize + posted {
                 many if many >= FABRIC_OUTSTANDING_MAX as usize => Err(PostError::Busy),
-                _ => self.post_one(channel, (member, peer), work, buffers),
+                _ => self.post_one(channel, member, peer, work, buffers),
             };
             if let Err(error) = outcome {
                 result = Err((posted, error));
@@ -227,33 +229,34 @@ impl State {
         let posted = result.map_or_else(|(posted, _)| posted, |()| batch.len());
         let channel_now = self.member(member).channels.get_mut(peer);
         channel_now.expect("it was there above").outstanding += posted as u32;
-        self.ring(channel.line, gathers);
+        self.ring(channel.connection, gathers);
         (lent, result)
     }
 
-    /// Sends what was appended; a sleeping thread learns of room for the rest.
-    fn ring(&mut self, line: PeerId, gathers: bool) {
-        self.endpoint.flush(line, gathers);
-        if self.endpoint.wants_out(line) {
+    /// Sends what was appended; the leader learns of room for the rest.
+    fn ring(&mut self, connection: PeerId, gathers: bool) {
+        self.endpoint.flush(connection, gathers);
+        if self.endpoint.wants_out(connection) {
             self.endpoint.prepare_sleep();
         }
     }
 
     fn post_one(
         &mut self,
-        channel: Channel,
-        (member, peer): (usize, PeerId),
+        channel: SharedChannel,
+        member: usize,
+        peer: PeerId,
         work: &WorkRequest<'_>,
         buffers: &Buffers,
     ) -> Result<(), PostError> {
-        let owner = Some(Owner { member, peer, id: work.id, signalled: work.signalled });
+        let owner = Some(WorkOwner { member, peer, id: work.id, signalled: work.signalled });
         let kind = match work.verb {
-            Verb::Read(_) => Kind::Read,
-            Verb::Send => Kind::Send,
-            _ => Kind::Other,
+            Verb::Read(_) => WorkKind::Read,
+            Verb::Send => WorkKind::Send,
+            _ => WorkKind::Other,
         };
-        let mut made = Work { owner, kind, ..Work::new(channel.line) };
-        if kind == Kind::Send {
+        let mut made = SharedWork { owner, kind, ..SharedWork::new(channel.connection) };
+        if kind == WorkKind::Send {
             let parts: Vec<&[u8]> = work.local.iter().map(|piece| buffers.slice(piece)).collect();
             let message = wire::reroute(&parts.concat(), channel.number);
             let message = message.expect("members send what is routed to the connection's owner");
@@ -261,8 +264,8 @@ impl State {
         }
         let mut local = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
         for (index, piece) in work.local.iter().enumerate() {
-            let memory = buffers.memory_of(piece, kind == Kind::Read);
-            // SAFETY: the member's endpoint has this work request disowned before the buffer is
+            let memory = buffers.memory_of(piece, kind == WorkKind::Read);
+            // SAFETY: the member's endpoint has this work request cancelled before the buffer is
             // taken back, dropped, or the loan ends, and refuses its user the bytes until then.
             let adopted = unsafe { self.endpoint.adopt(memory) };
             let Ok(buf) = adopted else {
@@ -277,20 +280,25 @@ impl State {
         self.enqueue(made, work.verb, &local[..count])
     }
 
-    fn send(&mut self, mut work: Work, message: Vec<u8>) -> Result<(), PostError> {
+    fn send(&mut self, mut work: SharedWork, message: Vec<u8>) -> Result<(), PostError> {
         let bytes = message.len() as u64;
         let buf = self.endpoint.keep(message).map_err(|_| PostError::Busy)?;
         work.spare = Some(buf);
         self.enqueue(work, Verb::Send, &[Sge { buf, offset: 0, bytes }])
     }
 
-    fn enqueue(&mut self, mut work: Work, verb: Verb, local: &[Sge]) -> Result<(), PostError> {
+    fn enqueue(
+        &mut self,
+        mut work: SharedWork,
+        verb: Verb,
+        local: &[Sge],
+    ) -> Result<(), PostError> {
         let index = self.works_free.pop().unwrap_or_else(|| {
             self.works.push(None);
             self.works.len() as u32 - 1
         });
         let request = WorkRequest { id: index.into(), verb, local, signalled: true };
-        let posted = self.endpoint.enqueue(work.line, &request);
+        let posted = self.endpoint.enqueue(work.connection, &request);
         if posted.is_err() {
             self.works_free.push(index);
             self.release(&mut work);
@@ -301,7 +309,7 @@ impl State {
     }
 
     /// The memory of a work request that the endpoint does not look at any more.
-    fn release(&mut self, work: &mut Work) {
+    fn release(&mut self, work: &mut SharedWork) {
         for (_, buf) in &work.pieces[..work.count] {
             self.endpoint.release(*buf);
         }
@@ -312,15 +320,15 @@ impl State {
     }
 
     /// A work request may not touch the memory of its member any more.
-    fn disown(&mut self, index: usize) -> Disowned {
+    fn cancel(&mut self, index: usize) -> CancelOutcome {
         let mut work = self.works[index].take().expect("it is under way");
-        let disowned = self.endpoint.disown(work.line, index as u64);
+        let cancelled = self.endpoint.cancel(work.connection, index as u64);
         self.release(&mut work);
-        if let Disowned::Copied(buf) = disowned {
+        if let CancelOutcome::Copied(buf) = cancelled {
             work.spare = Some(buf);
         }
         self.works[index] = Some(work);
-        disowned
+        cancelled
     }
 
     /// Ends what work requests of a member have to do with pieces for which `named` holds; how
@@ -329,7 +337,7 @@ impl State {
         let mut released = 0;
         for index in 0..self.works.len() {
             if self.names(index, member, &named) {
-                self.disown(index);
+                self.cancel(index);
                 released += 1;
             }
         }
@@ -343,14 +351,14 @@ impl State {
     }
 
     /// Whether a work request under way names bytes of `piece`; those that only send them do not
-    /// count for a member that `reads`.
+    /// count if `reads`.
     pub(super) fn is_under_way(&self, member: usize, piece: &Sge, reads: bool) -> bool {
         let overlaps = |of: &Sge| {
             let end = |piece: &Sge| piece.offset + piece.bytes;
             of.buf == piece.buf && of.offset < end(piece) && piece.offset < end(of)
         };
         let may = |index: &usize| {
-            !reads || self.works[*index].as_ref().is_some_and(|work| work.kind == Kind::Read)
+            !reads || self.works[*index].as_ref().is_some_and(|work| work.kind == WorkKind::Read)
         };
         (0..self.works.len()).filter(may).any(|index| self.names(index, member, &overlaps))
     }
@@ -358,21 +366,21 @@ impl State {
     /// A member ends one of its channels: what it had under way is flushed.
     pub(super) fn close(&mut self, member: usize, peer: PeerId, now: Nanos) {
         let Some(channel) = self.member(member).channels.get_mut(peer).copied() else { return };
-        self.end_channel(channel, (member, peer), DeathCause::Closed);
-        let Some(line) = self.lines.get(&channel.line) else { return };
-        let (is_up, is_last) = (line.is_up, line.channels.is_empty());
+        self.end_channel(channel, member, peer, DeathCause::Closed);
+        let Some(connection) = self.connections.get(&channel.connection) else { return };
+        let (is_up, is_last) = (connection.is_up, connection.channels.is_empty());
         if is_up {
             // Behind all that came over the channel, so that the target's daemon learns of the end
             // when nothing of it can be executed any more.
             let message = RemoteRequest::Ended;
             let message = wire::encode_vec(&Routed { channel: channel.number, message });
-            if self.send(Work::new(channel.line), message).is_err() {
-                self.endpoint.close(channel.line);
+            if self.send(SharedWork::new(channel.connection), message).is_err() {
+                self.endpoint.close(channel.connection);
             }
-            self.ring(channel.line, false);
+            self.ring(channel.connection, false);
         }
         if is_last {
-            self.endpoint.close(channel.line);
+            self.endpoint.close(channel.connection);
             self.drive(now);
         }
     }
@@ -380,12 +388,13 @@ impl State {
     /// Flushes what a channel has under way, and says that it is over.
     fn end_channel(
         &mut self,
-        channel: Channel,
-        (member, peer): (usize, PeerId),
+        channel: SharedChannel,
+        member: usize,
+        peer: PeerId,
         cause: DeathCause,
     ) {
-        if let Some(line) = self.lines.get_mut(&channel.line) {
-            line.channels.remove(&channel.number);
+        if let Some(connection) = self.connections.get_mut(&channel.connection) {
+            connection.channels.remove(&channel.number);
         }
         for index in 0..self.works.len() {
             let owner = self.works[index].as_ref().and_then(|work| work.owner);
@@ -394,10 +403,10 @@ impl State {
             };
             let work = self.works[index].as_mut().expect("looked at above");
             work.owner = None;
-            let (is_send, is_lent) = (work.kind == Kind::Send, work.count > 0);
+            let (is_send, is_lent) = (work.kind == WorkKind::Send, work.count > 0);
             // A message is in a buffer of ours, and may be the last one.
-            let disowned = if is_send { Disowned::Executed } else { self.disown(index) };
-            let executed = (disowned == Disowned::Cancelled).then_some(false);
+            let cancelled = if is_send { CancelOutcome::Executed } else { self.cancel(index) };
+            let executed = (cancelled == CancelOutcome::Cancelled).then_some(false);
             let found = self.member(member);
             found.released += u32::from(is_lent);
             found.operations += 1;
@@ -433,10 +442,10 @@ impl State {
         self.events = events;
     }
 
-    fn on_connected(&mut self, line: PeerId) {
-        let Some(line) = self.lines.get_mut(&line) else { return };
-        line.is_up = true;
-        let channels: Vec<_> = line.channels.values().copied().collect();
+    fn on_connected(&mut self, connection: PeerId) {
+        let Some(connection) = self.connections.get_mut(&connection) else { return };
+        connection.is_up = true;
+        let channels: Vec<_> = connection.channels.values().copied().collect();
         for (member, peer) in channels {
             self.tell(member, FabricEvent::Connected { peer });
         }
@@ -448,24 +457,24 @@ impl State {
         let is_lent = work.count > 0;
         self.release(&mut work);
         self.works_free.push(id as u32);
-        let Some(Owner { member, peer, id, signalled }) = work.owner else { return };
+        let Some(WorkOwner { member, peer, id, signalled }) = work.owner else { return };
         let found = self.member(member);
         if let Some(channel) = found.channels.get_mut(peer) {
             channel.outstanding -= 1;
         }
         found.operations += 1;
         found.released += u32::from(is_lent);
-        found.one_sided |= work.kind != Kind::Send;
+        found.one_sided |= work.kind != WorkKind::Send;
         let is_done = matches!(status, WorkStatus::Done(_));
         if signalled || !is_done {
             self.tell(member, FabricEvent::Completed { peer, id, status });
         }
     }
 
-    fn on_message(&mut self, line: PeerId, message: Vec<u8>) {
-        // What is no message, or for a channel that has ended, concerns no member.
+    fn on_message(&mut self, connection: PeerId, message: Vec<u8>) {
+        // What is no message, or for a channel that has ended, is dropped.
         let Ok((number, _)) = wire::channel_of(&message) else { return };
-        let channels = self.lines.get(&line).map(|line| &line.channels);
+        let channels = self.connections.get(&connection).map(|connection| &connection.channels);
         let found = channels.and_then(|channels| channels.get(&number)).copied();
         let Some((member, peer)) = found else { return };
         let ended = Routed { channel: number, message: RemoteReply::Ended };
@@ -475,21 +484,21 @@ impl State {
             if inbox.messages <= MESSAGES_MAX {
                 return self.tell(member, FabricEvent::Received { peer, message });
             }
-            // No member is sent so many answers: a peer that sends it breaks the protocol.
-            return self.endpoint.close(line);
+            // No member is answered that much: the sender keeps to no protocol.
+            return self.endpoint.close(connection);
         }
         let channel = self.member(member).channels.get_mut(peer).copied();
-        let channel = channel.expect("lines and members know the same channels");
-        self.end_channel(channel, (member, peer), DeathCause::Closed);
-        if self.lines[&line].channels.is_empty() {
-            self.endpoint.close(line);
+        let channel = channel.expect("connections and members know the same channels");
+        self.end_channel(channel, member, peer, DeathCause::Closed);
+        if self.connections[&connection].channels.is_empty() {
+            self.endpoint.close(connection);
         }
     }
 
     /// A connection is over; its work requests have completed.
-    fn on_closed(&mut self, line: PeerId, cause: DeathCause) {
-        let Some(line) = self.lines.remove(&line) else { return };
-        for (member, peer) in line.channels.into_values() {
+    fn on_closed(&mut self, connection: PeerId, cause: DeathCause) {
+        let Some(connection) = self.connections.remove(&connection) else { return };
+        for (member, peer) in connection.channels.into_values() {
             self.member(member).channels.remove(peer);
             self.tell(member, FabricEvent::Closed { peer, cause });
         }
@@ -499,7 +508,7 @@ impl State {
         let member = self.member(member);
         member.inbox.push(event);
         // Release: pairs with the Acquire in `mod.rs::look`; the lock orders the inbox itself.
-        member.seat.news.store(true, Ordering::Release);
+        member.notifier.news.store(true, Ordering::Release);
         member.rouse();
     }
 
@@ -510,7 +519,7 @@ impl State {
         member.messages = 0;
         events.append(&mut member.inbox);
         // Relaxed: it is set under the same lock.
-        member.seat.news.store(false, Ordering::Relaxed);
+        member.notifier.news.store(false, Ordering::Relaxed);
         News {
             events: count,
             released: std::mem::take(&mut member.released),
@@ -523,13 +532,13 @@ impl State {
         !self.member(member).inbox.is_empty()
     }
 
-    /// A thread leaves its call: if none has the watch, the next one that sleeps gets it.
-    pub(super) fn hand_over(&mut self) {
-        if self.watcher.is_some() {
+    /// A thread leaves its call: if there is no leader, the next member that sleeps becomes it.
+    pub(super) fn pass_lead(&mut self) {
+        if self.leader.is_some() {
             return;
         }
         let mut members = self.members.iter_mut().flatten();
-        if let Some(next) = members.find(|member| member.rest == Rest::Following) {
+        if let Some(next) = members.find(|member| member.wait_state == WaitState::Following) {
             next.rouse();
         }
     }
@@ -538,9 +547,9 @@ impl State {
 impl Member {
     /// Wakes it, if it sleeps.
     fn rouse(&mut self) {
-        if self.rest != Rest::Awake {
-            self.rest = Rest::Awake;
-            self.seat.wake.notify();
+        if self.wait_state != WaitState::Awake {
+            self.wait_state = WaitState::Awake;
+            self.notifier.wake.notify();
         }
     }
 }

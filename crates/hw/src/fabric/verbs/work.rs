@@ -1,0 +1,98 @@
+//! A work request of an endpoint, and what the device's work requests for it are named by. Used by
+//! `connection.rs`, which owns the queue of them.
+
+use super::local::STAGED_BYTES_MAX;
+use super::queue::Operation;
+use rackpool_core::constants::FABRIC_SGES_MAX;
+use rackpool_core::seam::{RemoteAddr, Sge, Verb, WorkStatus};
+
+/// What a work request of the device was for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WorkTag {
+    /// A part of the work of that number, and whether it is the last one.
+    Part { work: u64, is_last: bool },
+    /// The message of the work of that number.
+    Message { work: u64 },
+    /// A question for a key.
+    Open,
+    /// Nothing that anybody waits for.
+    Credit,
+}
+
+/// How far a work request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not posted, or not to its end.
+    Queued,
+    /// With the device; an answer has to come as well.
+    Posted {
+        is_done: bool,
+        is_answered: bool,
+    },
+    Ended(WorkStatus),
+}
+
+pub(super) struct VerbsWork {
+    pub(super) id: u64,
+    pub(super) verb: Verb,
+    pub(super) signalled: bool,
+    pub(super) pieces: [Sge; FABRIC_SGES_MAX],
+    pub(super) piece_count: u8,
+    pub(super) bytes: u64,
+    pub(super) state: State,
+    /// Staging slot that it uses.
+    pub(super) slot: Option<u16>,
+    /// Its destination is gone: data of a READ is dropped.
+    pub(super) discard: bool,
+    /// Bytes that are with the device, and its work requests for them that have not ended.
+    pub(super) posted_bytes: u64,
+    pub(super) parts: u32,
+}
+
+impl VerbsWork {
+    pub(super) fn pieces(&self) -> &[Sge] {
+        &self.pieces[..usize::from(self.piece_count)]
+    }
+
+    pub(super) fn at(&self) -> Option<RemoteAddr> {
+        match self.verb {
+            Verb::Read(at) | Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),
+            Verb::Cas { at, .. } | Verb::FetchAdd { at, .. } => Some(at),
+            Verb::Send => None,
+        }
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.verb, Verb::Read(_))
+    }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.verb, Verb::Cas { .. } | Verb::FetchAdd { .. })
+    }
+
+    pub(super) fn is_staged(&self) -> bool {
+        self.bytes <= STAGED_BYTES_MAX
+    }
+
+    /// Whether the device uses its buffers themselves now.
+    pub(super) fn is_direct(&self) -> bool {
+        !self.is_staged() && self.parts > 0 && !self.discard
+    }
+}
+
+/// The device's operation for a part of a work request.
+pub(super) fn operation_of(
+    verb: &Verb,
+    address: u64,
+    key: u32,
+    is_last: bool,
+) -> Operation<'static> {
+    match *verb {
+        Verb::Read(_) => Operation::Read { address, key },
+        Verb::WriteImm(_, imm) if is_last => Operation::WriteImm { address, key, imm },
+        Verb::Write(_) | Verb::WriteImm(..) => Operation::Write { address, key },
+        Verb::Cas { expected, new, .. } => Operation::Cas { address, key, expected, new },
+        Verb::FetchAdd { n, .. } => Operation::FetchAdd { address, key, n },
+        Verb::Send => unreachable!("a message"),
+    }
+}
