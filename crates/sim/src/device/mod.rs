@@ -13,5 +13,5 @@ pub mod server;
 pub mod units;
 
 pub use profile::{Profile, ProfileError};
-pub use server::{QpCache, Server};
+pub use server::{FifoServer, QpCache};
 pub use units::{Bandwidth, Bytes, Count, Rate};

@@ -3,7 +3,7 @@
 //! an error, so that a misspelt one cannot be overlooked.
 
 use super::profile::ProfileError;
-use super::units::Kind;
+use super::units::Quantity;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::Spanned;
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number with its unit and source.
-    pub fn quantity<K: Kind>(&mut self, group: &str, key: &str) -> Result<K, ProfileError> {
+    pub fn quantity<K: Quantity>(&mut self, group: &str, key: &str) -> Result<K, ProfileError> {
         let entry = self.entry(group, key)?;
         let span = entry.span();
         let name = format!("{group}.{key}");

@@ -24,11 +24,11 @@ mod target;
 mod uplinks;
 mod workload;
 
-pub use handle::{Mode, Path, SimGuard, SimHandle};
+pub use handle::{FetchMode, Path, SimGuard, SimHandle};
 pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId, block_on};
 pub use rack::Rack;
 pub use scenario::{run_seed, run_seed_logged, run_seed_with};
-pub use table::{Table, TableError, TableMem, TableReport, Tables};
+pub use table::{TableClient, TableError, TableMem, TableReport, Tables};
 
 use crate::mem::{Cpu, Hooks};
 use crate::net::EndpointId;

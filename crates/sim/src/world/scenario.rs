@@ -5,7 +5,7 @@ use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
 use super::rack::Rack;
 use super::sweeping::Sweeper;
 use super::table::{TableReport, Tables};
-use super::workload::{self, Fate, Model};
+use super::workload::{self, Fate, WorkloadModel};
 use super::{Cluster, Path, StepCosts, audit, nemesis, shards};
 use crate::check::conserve::{FrameAudit, frames_of};
 use crate::device::Profile;
@@ -64,7 +64,7 @@ pub struct Scene {
     pub config: Config,
     pub cluster: Rc<Cluster>,
     /// What the clients did and must find.
-    pub model: Model,
+    pub model: WorkloadModel,
     /// The table that clients use beside, if the run has one.
     pub tables: Option<&'static dyn Tables>,
     places: RefCell<Vec<Place>>,
@@ -391,7 +391,7 @@ fn coherence(config: &Config, seed: u64) -> Coherence {
 }
 
 /// What a seed decides of a run.
-struct Shape {
+struct RunShape {
     racks: u32,
     clients: u32,
     page_shift: u8,
@@ -399,11 +399,11 @@ struct Shape {
     switch: SwitchRates,
 }
 
-impl Shape {
-    fn new(config: &Config, seed: u64, has_table: bool) -> Shape {
+impl RunShape {
+    fn new(config: &Config, seed: u64, has_table: bool) -> RunShape {
         let mut rng = Rng::new(seed, Purpose::Shape, 0);
         let racks = config.racks.unwrap_or(rng.between(2, 4) as u32);
-        Shape {
+        RunShape {
             racks,
             clients: config.clients.unwrap_or((2 * racks).max(4) + rng.below(3) as u32),
             page_shift: 12,
@@ -435,7 +435,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let is_software = coherence == Coherence::Software;
     let tables = tables.filter(|_| rng.chance_ppm(TABLE_PPM) && !is_software);
     let mut rng = Rng::new(seed, Purpose::Shape, 1);
-    let shape = Shape::new(config, seed, tables.is_some());
+    let shape = RunShape::new(config, seed, tables.is_some());
     let profile = Profile::load(&config.profile).expect("the profile was checked before");
     let faults = net_faults(config, &mut rng);
     let net = Net::new(&profile, faults, Rng::new(seed, Purpose::Network, 0));
@@ -462,7 +462,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let hooks = Hooks::new(seed);
     hooks.set_mutation(config.mutation);
     let violations = kernel.violations().clone();
-    let make_cpu = cpus(seed, (&hosts, shape.racks + 1), &hooks, shape.switch, &violations);
+    let make_cpu = cpus(seed, &hosts, shape.racks + 1, &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
@@ -484,7 +484,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         config: config.clone(),
         places: RefCell::new(places),
         cluster,
-        model: Model::default(),
+        model: WorkloadModel::default(),
         tables,
         counts: RefCell::default(),
         keepers: RefCell::default(),
@@ -500,7 +500,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
 }
 
 /// Where clients run, and how they reach other racks. Of racks with two hosts on either.
-fn places(rng: &mut Rng, shape: &Shape, hosts: &[HostId], is_software: bool) -> Vec<Place> {
+fn places(rng: &mut Rng, shape: &RunShape, hosts: &[HostId], is_software: bool) -> Vec<Place> {
     let mapped = rng.below(3);
     let place = |place| {
         let path = match mapped {
@@ -519,7 +519,8 @@ fn places(rng: &mut Rng, shape: &Shape, hosts: &[HostId], is_software: bool) -> 
 /// Makes the processors of a run, one a process, over one cache a host.
 fn cpus(
     seed: u64,
-    (hosts, daemons): (&[HostId], u32),
+    hosts: &[HostId],
+    daemons: u32,
     hooks: &Hooks,
     rates: SwitchRates,
     violations: &Rc<Violations>,

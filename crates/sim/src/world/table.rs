@@ -58,7 +58,7 @@ pub trait Tables: Sync {
         &self,
         mem: &mut TableMem<'_>,
         seed: u64,
-    ) -> std::result::Result<Box<dyn Table>, TableError>;
+    ) -> std::result::Result<Box<dyn TableClient>, TableError>;
     /// Keys that clients use in this run, at least 1.
     fn keys(&self, seed: u64) -> u64;
     /// Gives back what no table names and nobody holds, as long as that is due in a rack, or all
@@ -81,7 +81,7 @@ pub trait Tables: Sync {
 }
 
 /// A table as one client uses it. Calls block.
-pub trait Table {
+pub trait TableClient {
     /// Does `op`, whose answer is not looked at, on a key; the same with the answer.
     fn apply(
         &mut self,
@@ -250,7 +250,7 @@ impl<'a> TableMem<'a> {
 
 /// An allocation of the table.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct TableAllocation {
     bytes: u64,
     /// A free of it was called.
     freeing: bool,
@@ -262,7 +262,7 @@ struct Piece {
     serial: u64,
 }
 
-impl Piece {
+impl TableAllocation {
     /// Whether it may be free.
     fn is_in_doubt(&self) -> bool {
         self.freeing || self.sweeps > 0
@@ -282,7 +282,7 @@ struct Call {
 #[derive(Default)]
 pub struct TableModel {
     histories: RefCell<Histories<u64, MapOp>>,
-    pieces: RefCell<BTreeMap<u64, Piece>>,
+    pieces: RefCell<BTreeMap<u64, TableAllocation>>,
     serials: Cell<u64>,
     under_way: RefCell<BTreeMap<ProcessId, Call>>,
     /// Changes that clients are in the middle of: how deep, and a number.
@@ -375,7 +375,7 @@ impl TableModel {
         self.serials.set(self.serials.get() + 1);
         let taken_in = self.changes.borrow().get(&by).map(|(_, number)| (by, *number));
         let serial = self.serials.get();
-        let piece = Piece { bytes, freeing: false, sweeps: 0, taken_in, serial };
+        let piece = TableAllocation { bytes, freeing: false, sweeps: 0, taken_in, serial };
         let before = self.pieces.borrow_mut().insert(addr.0, piece);
         if let Some(before) = before.filter(|before| !before.is_in_doubt()) {
             kernel.fail("keys", format!("{addr} was handed out, and still is: {before:?}"));
@@ -384,13 +384,14 @@ impl TableModel {
 
     /// A client has got this memory for itself: pieces that were being freed there are free.
     pub(super) fn taken_by_client(&self, addr: GAddr, bytes: u64) {
-        let is_there = |one: u64, piece: &Piece| one < addr.0 + bytes && addr.0 < one + piece.bytes;
+        let is_there =
+            |one: u64, piece: &TableAllocation| one < addr.0 + bytes && addr.0 < one + piece.bytes;
         let mut pieces = self.pieces.borrow_mut();
         pieces.retain(|one, piece| !piece.is_in_doubt() || !is_there(*one, piece));
     }
 
     /// The piece as it was before.
-    fn free_called(&self, addr: GAddr) -> Option<Piece> {
+    fn free_called(&self, addr: GAddr) -> Option<TableAllocation> {
         let mut pieces = self.pieces.borrow_mut();
         let piece = pieces.get_mut(&addr.0)?;
         let before = *piece;
@@ -407,7 +408,7 @@ impl TableModel {
     }
 
     /// A sweep is about to free the piece.
-    fn reclaim_called(&self, addr: GAddr) -> Option<Piece> {
+    fn reclaim_called(&self, addr: GAddr) -> Option<TableAllocation> {
         let mut pieces = self.pieces.borrow_mut();
         let piece = pieces.get_mut(&addr.0)?;
         piece.sweeps += 1;
@@ -415,7 +416,13 @@ impl TableModel {
     }
 
     /// It has freed it or was refused; with another error, or without an end, it may have.
-    fn reclaim_ended(&self, kernel: &Kernel, addr: GAddr, piece: &Piece, result: &Result<Reply>) {
+    fn reclaim_ended(
+        &self,
+        kernel: &Kernel,
+        addr: GAddr,
+        piece: &TableAllocation,
+        result: &Result<Reply>,
+    ) {
         match result {
             Ok(_) => {
                 let changes = self.changes.borrow();
@@ -445,7 +452,7 @@ impl TableModel {
     /// What is still handed out.
     pub(super) fn allocations(&self) -> Vec<AllocationAudit> {
         let pieces = self.pieces.borrow();
-        let audit = |(addr, one): (&u64, &Piece)| AllocationAudit {
+        let audit = |(addr, one): (&u64, &TableAllocation)| AllocationAudit {
             addr: *addr,
             bytes: one.bytes,
             owner: 0,
@@ -475,7 +482,7 @@ impl TableModel {
                 ),
             );
         }
-        let orphan = |(addr, one): (&u64, &Piece)| DeferredFree {
+        let orphan = |(addr, one): (&u64, &TableAllocation)| DeferredFree {
             addr: GAddr(*addr),
             bytes: one.bytes,
             freeing: one.is_in_doubt(),

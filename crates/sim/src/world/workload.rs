@@ -20,7 +20,7 @@ use super::kernel::{Ctx, Kernel, ProcessId};
 use super::scenario::Scene;
 use super::table::TableModel;
 use crate::check::Violation;
-use crate::check::bytes::{Backing, Bytes, Refusal};
+use crate::check::bytes::{Backing, ByteModel, Refusal};
 use crate::check::conserve::AllocationAudit;
 use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
@@ -89,13 +89,13 @@ pub struct DeferredFree {
 
 /// What the clients did and must find.
 #[derive(Default)]
-pub struct Model {
+pub struct WorkloadModel {
     pub operations: Cell<u64>,
     words: RefCell<Vec<GAddr>>,
     histories: RefCell<Histories<u64, WordOp>>,
     /// Racks that lost their power since the words were made.
     lost: RefCell<Vec<usize>>,
-    bytes: RefCell<Bytes>,
+    bytes: RefCell<ByteModel>,
     objects: RefCell<BTreeMap<u64, Object>>,
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
     /// Allocations that a client died in, or was cut off in: their answer may have been taken.
@@ -110,7 +110,7 @@ pub struct Model {
     pub table: TableModel,
 }
 
-impl Model {
+impl WorkloadModel {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
     pub fn on_killed(&self, process: ProcessId, at: Ps) {
         self.locks.borrow_mut().ended(process);
@@ -584,7 +584,8 @@ impl Worker {
         let Some((addr, bytes)) = self.pick_mine() else { return self.alloc().await };
         let offset = self.rng.below(bytes);
         let len = self.rng.between(1, (bytes - offset).min(2_000));
-        let (offset, len) = self.writable((offset, len), bytes);
+        let part = self.writable(offset..offset + len, bytes);
+        let (offset, len) = (part.start, part.end - part.start);
         let first = self.rng.next_u64();
         let data: Vec<u8> = (0..len).map(|at| (first.wrapping_mul(at + 1) >> 24) as u8).collect();
         let at = GAddr(addr.0 + offset);
@@ -718,7 +719,7 @@ impl Worker {
         if !ended {
             self.check_error("free", &result);
         }
-        self.free_ended((addr, bytes), serial, &result);
+        self.free_ended(addr, bytes, serial, &result);
     }
 
     /// Reads all that this client has once more, and gives it back.
