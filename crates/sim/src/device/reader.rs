@@ -2,7 +2,7 @@
 //! `{ value = 93, unit = "ns", source = "where it comes from" }`. A key that nobody asked for is
 //! an error, so that a misspelt one cannot be overlooked.
 
-use super::profile::ProfileError;
+use super::error::ProfileError;
 use super::units::Quantity;
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -180,7 +180,8 @@ impl RangeModel {
         self.areas.range(..=range.first.0).next_back().map(|_| range)
     }
 
-    /// A client was told that it has a range; what is wrong with that. `are_sure`: no rack has lost its power.
+    /// A client was told that it has a range; what is wrong with that.
+    /// `are_sure`: no rack has lost its power.
     pub(super) fn granted(
         &mut self,
         grant: Grant,

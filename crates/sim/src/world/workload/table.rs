@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::check::keys::MapOp;
-use crate::world::table::{TableClient, TableError, TableMem, Tables};
+use crate::world::scene::table::{TableClient, TableError, TableMem, Tables};
 use rackpool_core::{Error, RackId};
 
 /// How many of a client's steps are the table's, in parts per million.
