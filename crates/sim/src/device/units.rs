@@ -46,7 +46,8 @@ pub trait Quantity: Sized {
     /// The units that are understood.
     const UNITS: &'static [&'static str];
     /// From a finite number that is not negative, in one of [`Quantity::UNITS`]. `None` if the
-    /// number makes no sense: a rate or bandwidth of 0, or too large or too small to be represented.
+    /// number makes no sense: a rate or bandwidth of 0, or too large or too small to be
+    /// represented.
     fn from_value(value: f64, unit: &str) -> Option<Self>;
 }
 

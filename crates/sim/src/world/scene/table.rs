@@ -3,10 +3,10 @@
 //! and this crate does not know it; it works through [`TableMem`], whose calls block.
 //!
 //! The history of each key, which must be linearizable, and a ledger of what the table has
-//! allocated are in [`TableModel`]. What dead clients held is swept, while others work and at the end
-//! ([`Tables::sweep`]): nothing that somebody holds or that the table names may be taken, and then
-//! nothing may be left. Without a sweep, each piece must be excused by a client that died or that
-//! reported a loss.
+//! allocated are in [`TableModel`]. What dead clients held is swept, while others work and at the
+//! end ([`Tables::sweep`]): nothing that somebody holds or that the table names may be taken, and
+//! then nothing may be left. Without a sweep, each piece must be excused by a client that died or
+//! that reported a loss.
 
 use super::Scene;
 use crate::check::keys::MapOp;
