@@ -75,7 +75,7 @@ impl Tables for KvTables {
         }
     }
 
-    fn open(&self, mem: &mut TableMem<'_>, seed: u64) -> Answer<Box<dyn world::Table>> {
+    fn open(&self, mem: &mut TableMem<'_>, seed: u64) -> Answer<Box<dyn world::TableClient>> {
         let shape = Shape::new(seed);
         let table = Table::open_with(&mut SimWords(mem), NAME, shape.options).map_err(wrong)?;
         let level_first = shape.options.level_first;
@@ -123,7 +123,7 @@ struct KvTable {
     level_first: u8,
 }
 
-impl world::Table for KvTable {
+impl world::TableClient for KvTable {
     fn apply(&mut self, mem: &mut TableMem<'_>, key: u64, op: MapOp) -> Answer<MapOp> {
         let (table, mem) = (&mut self.table, &mut SimWords(mem));
         let key = &self.keys[key as usize];

@@ -35,7 +35,7 @@ pub enum Wait {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum CoroutineState {
     Waiting(Wait),
     /// It returned, or died as it was told to.
     Ended,
@@ -90,15 +90,15 @@ impl Coroutine {
     ///
     /// # Panics
     /// If it has ended.
-    pub fn resume(&mut self, order: Order) -> Progress {
+    pub fn resume(&mut self, order: Order) -> CoroutineState {
         SWITCHES.set(SWITCHES.get() + 1);
         let word = if order == Order::Go { GO } else { DIE };
         match self.inner.resume(word) {
-            Outcome::Suspended(EVENT) => Progress::Waiting(Wait::Event),
-            Outcome::Suspended(ps) => Progress::Waiting(Wait::For(Ps(ps))),
-            Outcome::Ended => Progress::Ended,
-            Outcome::Unwound(payload) if payload.is::<Killed>() => Progress::Ended,
-            Outcome::Unwound(payload) => Progress::Panicked(message(payload.as_ref())),
+            Outcome::Suspended(EVENT) => CoroutineState::Waiting(Wait::Event),
+            Outcome::Suspended(ps) => CoroutineState::Waiting(Wait::For(Ps(ps))),
+            Outcome::Ended => CoroutineState::Ended,
+            Outcome::Unwound(payload) if payload.is::<Killed>() => CoroutineState::Ended,
+            Outcome::Unwound(payload) => CoroutineState::Panicked(message(payload.as_ref())),
         }
     }
 
@@ -186,10 +186,10 @@ mod tests {
             inside.set(3);
         });
         assert!(!is_inside());
-        assert_eq!(process.resume(Order::Go), Progress::Waiting(Wait::For(Ps::ns(5))));
+        assert_eq!(process.resume(Order::Go), CoroutineState::Waiting(Wait::For(Ps::ns(5))));
         assert_eq!(steps.get(), 1);
-        assert_eq!(process.resume(Order::Go), Progress::Waiting(Wait::Event));
-        assert_eq!(process.resume(Order::Go), Progress::Ended);
+        assert_eq!(process.resume(Order::Go), CoroutineState::Waiting(Wait::Event));
+        assert_eq!(process.resume(Order::Go), CoroutineState::Ended);
         assert_eq!(steps.get(), 3);
         assert!(process.has_ended());
     }
@@ -212,15 +212,15 @@ mod tests {
                 wait(Wait::Event);
                 unreachable!("it went on");
             });
-            assert_eq!(process.resume(Order::Go), Progress::Waiting(Wait::Event));
+            assert_eq!(process.resume(Order::Go), CoroutineState::Waiting(Wait::Event));
             if told {
-                assert_eq!(process.resume(Order::Die), Progress::Ended);
+                assert_eq!(process.resume(Order::Die), CoroutineState::Ended);
             }
             drop(process);
         }
         assert_eq!(dropped.get(), 2);
         let mut unborn = Coroutine::new(STACK_BYTES, || unreachable!("it began"));
-        assert_eq!(unborn.resume(Order::Die), Progress::Ended);
+        assert_eq!(unborn.resume(Order::Die), CoroutineState::Ended);
     }
 
     #[test]
@@ -230,9 +230,11 @@ mod tests {
             assert_eq!(1 + 1, 3, "sums");
         });
         process.resume(Order::Go);
-        let Progress::Panicked(message) = process.resume(Order::Go) else { panic!("no panic") };
+        let CoroutineState::Panicked(message) = process.resume(Order::Go) else {
+            panic!("no panic")
+        };
         assert!(message.contains("sums") && message.contains("coro.rs:"), "{message}");
         let mut next = Coroutine::new(STACK_BYTES, || {});
-        assert_eq!(next.resume(Order::Go), Progress::Ended);
+        assert_eq!(next.resume(Order::Go), CoroutineState::Ended);
     }
 }

@@ -18,7 +18,7 @@ use rackpool_core::seam::{
 };
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
 use rackpool_hw::window::Window;
-use rackpool_sim::repro::herd::baselines::{LANES_MAX, Region, SLOT_BYTES};
+use rackpool_sim::repro::herd::baselines::{LANES_MAX, RequestRegion, SLOT_BYTES};
 
 /// Bytes of a client's page.
 pub(super) const ANSWER_PAGE_BYTES: u64 = LANES_MAX as u64 * SLOT_BYTES;
@@ -31,7 +31,7 @@ const BUSY_POLLS_MAX: u32 = 1_000_000;
 /// Where things lie in a server's page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    region: Region,
+    region: RequestRegion,
     pub table_at: u64,
     /// Bytes of the table, or of what is read instead.
     pub table_bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn of(spec: &Spec) -> Places {
-        let region = Region { clients: spec.clients, window: spec.window };
+        let region = RequestRegion { clients: spec.clients, window: spec.window };
         let slots = u64::from(spec.clients) * u64::from(spec.window);
         let table_at = (slots * SLOT_BYTES).next_multiple_of(4096);
         let table_bytes = spec.table().map_or(0, |table| table.bytes());

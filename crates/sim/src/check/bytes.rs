@@ -9,7 +9,7 @@
 //! any byte; freed pages are an error for ever, freed objects hold anything.
 //!
 //! A store that waits in a store buffer is acknowledged to its own client before it is visible to
-//! the others, so [`Bytes::write_done`] takes both times. Words under atomics belong to
+//! the others, so [`ByteModel::write_done`] takes both times. Words under atomics belong to
 //! [`words`](super::words), not here. Source: Lamport, "On interprocess communication" (1986),
 //! regular registers.
 
@@ -100,7 +100,7 @@ pub struct Looked {
 }
 
 #[derive(Debug, Default)]
-pub struct Bytes {
+pub struct ByteModel {
     /// By their first address; dead ones stay until their addresses are handed out again.
     allocations: BTreeMap<u64, Allocation>,
     writes: Writes,
@@ -110,7 +110,7 @@ pub struct Bytes {
 
 /// An allocation that lives, or may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveAllocation {
     pub addr: u64,
     pub bytes: u64,
     /// What it is made of.
@@ -123,14 +123,14 @@ fn broken<T>(at: Ps, text: String) -> Result<T, Violation> {
     Err(Violation::new(CHECKER, at, text))
 }
 
-impl Bytes {
+impl ByteModel {
     /// How much was looked at.
     pub fn looked(&self) -> Looked {
         self.looked
     }
 
-    /// Every allocation that lives or may, if its memory is not gone, by address.
-    pub fn live(&self) -> impl Iterator<Item = Live> + '_ {
+    /// Every allocation that lives or may, whose memory is not gone, by address.
+    pub fn live(&self) -> impl Iterator<Item = LiveAllocation> + '_ {
         let live = |(addr, allocation): (&u64, &Allocation)| {
             let perhaps_freed = match allocation.life {
                 Life::Live => false,
@@ -138,7 +138,7 @@ impl Bytes {
                 Life::Freed(_) | Life::Lost { .. } => return None,
             };
             let Allocation { bytes, backing, .. } = *allocation;
-            Some(Live { addr: *addr, bytes, backing, perhaps_freed })
+            Some(LiveAllocation { addr: *addr, bytes, backing, perhaps_freed })
         };
         self.allocations.iter().filter_map(live)
     }

@@ -20,7 +20,7 @@ struct Open {
 }
 
 #[derive(Clone, Debug)]
-pub struct Live {
+pub struct Liveness {
     bound: Ps,
     /// Since when nothing is faulty; `None` while something is.
     calm_since: Option<Ps>,
@@ -29,11 +29,11 @@ pub struct Live {
     longest: Ps,
 }
 
-impl Live {
+impl Liveness {
     /// Nothing is faulty and nothing was called. An operation may last `bound`.
-    pub fn new(bound: Ps) -> Live {
+    pub fn new(bound: Ps) -> Liveness {
         let calm_since = Some(Ps::ZERO);
-        Live { bound, calm_since, open: BTreeMap::new(), called: 0, longest: Ps::ZERO }
+        Liveness { bound, calm_since, open: BTreeMap::new(), called: 0, longest: Ps::ZERO }
     }
 
     /// A client called an operation.
@@ -84,7 +84,7 @@ impl Live {
         self.longest
     }
 
-    /// When [`Live::check`] would next find something, if nothing ends before.
+    /// When [`Liveness::check`] would next find something, if nothing ends before.
     pub fn deadline(&self) -> Option<Ps> {
         let calm = self.calm_since?;
         let first = self.open.values().map(|open| open.called.max(calm)).min()?;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn an_operation_that_hangs_is_named_with_what_it_waits_for() {
-        let mut live = Live::new(Ps::ms(10));
+        let mut live = Liveness::new(Ps::ms(10));
         let quick = live.called(1, "read of 64 bytes", Ps::ms(1));
         let slow = live.called(2, "alloc of 4096 bytes", Ps::ms(2));
         live.waits_for(slow, "the answer of daemon 1");
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn time_counts_from_the_end_of_the_last_fault() {
-        let mut live = Live::new(Ps::ms(10));
+        let mut live = Liveness::new(Ps::ms(10));
         let id = live.called(1, "read", Ps::ms(1));
         live.fault_began();
         live.check(Ps::ms(500)).unwrap();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_a_dead_client_called_need_not_end() {
-        let mut live = Live::new(Ps::ms(10));
+        let mut live = Liveness::new(Ps::ms(10));
         let id = live.called(1, "read", Ps::ms(1));
         live.client_gone(1);
         live.check(Ps::ms(500)).unwrap();

@@ -7,11 +7,13 @@
 //! processor times.
 
 pub mod calibrate;
+pub mod error;
 pub mod profile;
 pub mod reader;
 pub mod server;
 pub mod units;
 
-pub use profile::{Profile, ProfileError};
-pub use server::{QpCache, Server};
+pub use error::ProfileError;
+pub use profile::Profile;
+pub use server::{FifoServer, QpCache};
 pub use units::{Bandwidth, Bytes, Count, Rate};

@@ -4,61 +4,11 @@
 //!
 //! Source: Rcmp §6.2 for `rcmp-testbed`, HERD figures 2 to 6 for `herd-apt` and `herd-susitna`.
 
+use super::error::ProfileError;
 use super::reader::{Parameter, Reader};
 use super::units::{Bandwidth, Bytes, Count, Rate};
 use crate::time::Ps;
 use std::fmt::Write as _;
-
-/// Why a profile cannot be used. Do not retry: edit the file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProfileError {
-    /// The file is not TOML.
-    #[error("{path}:{line}: {reason}")]
-    Syntax {
-        path: String,
-        /// From 1.
-        line: usize,
-        /// What the parser says.
-        reason: String,
-    },
-    /// A number that every profile has is not there.
-    #[error("{path}:{line}: `{key}` is missing")]
-    Missing {
-        path: String,
-        /// From 1.
-        line: usize,
-        /// What is missing.
-        key: String,
-    },
-    /// A key that no profile has.
-    #[error("{path}:{line}: `{key}` is not known")]
-    Unknown {
-        path: String,
-        /// From 1.
-        line: usize,
-        key: String,
-    },
-    /// A value that makes no sense.
-    #[error("{path}:{line}: {reason}")]
-    Invalid {
-        path: String,
-        /// From 1.
-        line: usize,
-        /// What is wrong and what is allowed.
-        reason: String,
-    },
-    /// Neither a profile of the program nor a file.
-    #[error("profile `{name}`: {reason}; there are {known}, or the path of a file")]
-    NotFound {
-        /// What was asked for.
-        name: String,
-        /// The system's reason.
-        reason: String,
-        /// The profiles of the program.
-        known: String,
-    },
-}
 
 macro_rules! groups {
     ($(

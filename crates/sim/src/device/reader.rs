@@ -2,8 +2,8 @@
 //! `{ value = 93, unit = "ns", source = "where it comes from" }`. A key that was not asked for is
 //! an error, so that a misspelt one cannot be overlooked.
 
-use super::profile::ProfileError;
-use super::units::Kind;
+use super::error::ProfileError;
+use super::units::Quantity;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::Spanned;
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number with its unit and source.
-    pub fn quantity<K: Kind>(&mut self, group: &str, key: &str) -> Result<K, ProfileError> {
+    pub fn quantity<K: Quantity>(&mut self, group: &str, key: &str) -> Result<K, ProfileError> {
         let entry = self.entry(group, key)?;
         let span = entry.span();
         let name = format!("{group}.{key}");

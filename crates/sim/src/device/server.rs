@@ -8,11 +8,11 @@ use crate::time::Ps;
 
 /// First come, first served, one at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Server {
+pub struct FifoServer {
     busy_until: Ps,
 }
 
-impl Server {
+impl FifoServer {
     /// Queues something that arrives at `now` and takes `service`: when it begins and ends.
     #[inline]
     pub fn serve(&mut self, now: Ps, service: Ps) -> (Ps, Ps) {
@@ -48,7 +48,7 @@ const NONE: u32 = u32::MAX;
 /// A connection remembers its slot, so a look-up is one comparison.
 #[derive(Clone, Debug)]
 pub struct QpCache {
-    slots: Vec<Slot>,
+    slots: Vec<LruEntry>,
     limit: usize,
     newest: u32,
     oldest: u32,
@@ -57,7 +57,7 @@ pub struct QpCache {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct LruEntry {
     connection: u32,
     newer: u32,
     older: u32,
@@ -91,7 +91,7 @@ impl QpCache {
         self.misses += 1;
         if self.slots.len() < self.limit {
             *slot = self.slots.len() as u32;
-            self.slots.push(Slot { connection, newer: NONE, older: NONE });
+            self.slots.push(LruEntry { connection, newer: NONE, older: NONE });
         } else {
             *slot = self.oldest;
             self.unlink(*slot);
@@ -107,7 +107,7 @@ impl QpCache {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Slot { newer, older, .. } = self.slots[slot as usize];
+        let LruEntry { newer, older, .. } = self.slots[slot as usize];
         match newer {
             NONE => self.newest = older,
             newer => self.slots[newer as usize].older = older,
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_server_does_one_thing_after_the_other() {
-        let mut server = Server::default();
+        let mut server = FifoServer::default();
         assert_eq!(server.serve(Ps(5), Ps(10)), (Ps(5), Ps(15)));
         assert_eq!(server.serve(Ps(7), Ps(10)), (Ps(15), Ps(25)));
         assert_eq!(server.backlog(Ps(20)), Ps(5));
@@ -152,7 +152,7 @@ mod tests {
         for rho in [0.3, 0.6, 0.8, 0.9] {
             let mut rng = Rng::new(42, Purpose::Workload, (rho * 10.0) as u64);
             let mean = Ps((service.0 as f64 / rho) as u64);
-            let (mut server, mut now, mut waited) = (Server::default(), Ps::ZERO, 0u128);
+            let (mut server, mut now, mut waited) = (FifoServer::default(), Ps::ZERO, 0u128);
             let count = 8_000_000u64;
             for _ in 0..count {
                 now += rng.exponential(mean);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_saturated_server_gives_its_rate() {
-        let mut server = Server::default();
+        let mut server = FifoServer::default();
         let ends: Vec<Ps> = (0..1000).map(|i| server.serve(Ps(i), Ps(28_571)).1).collect();
         assert_eq!(ends[999], Ps(28_571 * 1000));
     }

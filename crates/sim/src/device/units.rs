@@ -39,13 +39,14 @@ pub struct Bytes(pub u64);
 pub struct Count(pub u64);
 
 /// A kind of number that a profile can hold.
-pub trait Kind: Sized {
+pub trait Quantity: Sized {
     /// What it is called in messages.
     const NAME: &'static str;
     /// The units that are understood.
     const UNITS: &'static [&'static str];
-    /// From a finite number that is not negative, in one of [`Kind::UNITS`]. `None` if the number
-    /// makes no sense: a rate or bandwidth of 0, or too large or too small to be represented.
+    /// From a finite number that is not negative, in one of [`Quantity::UNITS`]. `None` if the
+    /// number makes no sense: a rate or bandwidth of 0, or too large or too small to be
+    /// represented.
     fn from_value(value: f64, unit: &str) -> Option<Self>;
 }
 
@@ -54,7 +55,7 @@ fn rounded(value: f64) -> Option<u64> {
     (value.is_finite() && (0.0..9e15).contains(&value)).then(|| value.round() as u64)
 }
 
-impl Kind for Ps {
+impl Quantity for Ps {
     const NAME: &'static str = "duration";
     const UNITS: &'static [&'static str] = &["ps", "ns", "us", "ms", "s"];
     fn from_value(value: f64, unit: &str) -> Option<Self> {
@@ -69,7 +70,7 @@ impl Kind for Ps {
     }
 }
 
-impl Kind for Rate {
+impl Quantity for Rate {
     const NAME: &'static str = "rate";
     const UNITS: &'static [&'static str] = &["M/s", "k/s"];
     fn from_value(value: f64, unit: &str) -> Option<Self> {
@@ -79,7 +80,7 @@ impl Kind for Rate {
     }
 }
 
-impl Kind for Bandwidth {
+impl Quantity for Bandwidth {
     const NAME: &'static str = "bandwidth";
     const UNITS: &'static [&'static str] = &["Gb/s", "GB/s", "MB/s"];
     fn from_value(value: f64, unit: &str) -> Option<Self> {
@@ -95,7 +96,7 @@ impl Kind for Bandwidth {
     }
 }
 
-impl Kind for Bytes {
+impl Quantity for Bytes {
     const NAME: &'static str = "size";
     const UNITS: &'static [&'static str] = &["B", "KiB", "MiB"];
     fn from_value(value: f64, unit: &str) -> Option<Self> {
@@ -108,7 +109,7 @@ impl Kind for Bytes {
     }
 }
 
-impl Kind for Count {
+impl Quantity for Count {
     const NAME: &'static str = "count";
     const UNITS: &'static [&'static str] = &["1"];
     fn from_value(value: f64, _unit: &str) -> Option<Self> {

@@ -19,14 +19,14 @@ const LINES_MAX: usize = 512;
 /// Generators of hosts are numbered from here, those of processors below.
 const HOST_INDEX: u64 = 1 << 32;
 
-struct Line {
+struct CacheLine {
     memory: Rc<Memory>,
     number: u64,
     words: [u64; LINE_WORDS],
     changed: bool,
 }
 
-impl Line {
+impl CacheLine {
     fn write_back(&mut self, violations: &Violations) {
         if std::mem::take(&mut self.changed) {
             let (at, id) = (self.number * LINE_BYTES, self.memory.id());
@@ -43,12 +43,12 @@ impl Line {
 
 #[derive(Default)]
 struct Lines {
-    list: Vec<Line>,
+    list: Vec<CacheLine>,
     places: BTreeMap<(u32, u64), usize>,
 }
 
 impl Lines {
-    fn remove(&mut self, index: usize) -> Line {
+    fn remove(&mut self, index: usize) -> CacheLine {
         let line = self.list.swap_remove(index);
         self.places.remove(&(line.memory.id(), line.number));
         if let Some(moved) = self.list.get(index) {
@@ -57,7 +57,7 @@ impl Lines {
         line
     }
 
-    fn fill(&mut self, memory: &Rc<Memory>, number: u64) -> &mut Line {
+    fn fill(&mut self, memory: &Rc<Memory>, number: u64) -> &mut CacheLine {
         let next = self.list.len();
         let index = *self.places.entry((memory.id(), number)).or_insert(next);
         if index == next {
@@ -65,7 +65,7 @@ impl Lines {
             for (index, word) in words.iter_mut().enumerate() {
                 *word = memory.word(number * LINE_BYTES + index as u64 * 8);
             }
-            self.list.push(Line { memory: memory.clone(), number, words, changed: false });
+            self.list.push(CacheLine { memory: memory.clone(), number, words, changed: false });
         }
         &mut self.list[index]
     }

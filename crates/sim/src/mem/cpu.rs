@@ -122,7 +122,7 @@ enum Snare {
 }
 
 #[allow(clippy::large_enum_variant, reason = "the meter is looked at with every access")]
-pub(super) enum Mode {
+pub(super) enum CpuMode {
     Checking(Box<Checking>),
     Performance(Meter),
 }
@@ -130,7 +130,7 @@ pub(super) enum Mode {
 /// One simulated hardware thread. Each process has its own; a process that is started again gets
 /// a new one.
 pub struct Cpu {
-    pub(super) mode: Mode,
+    pub(super) mode: CpuMode,
     cost: Cell<Ps>,
     dead: Cell<bool>,
     hooks: OnceCell<Hooks>,
@@ -152,17 +152,17 @@ impl Cpu {
             buffer: RefCell::new(VecDeque::with_capacity(rates.buffer_stores_max as usize)),
             host: host.clone(),
         };
-        let cpu = Rc::new(Cpu::new(Mode::Checking(Box::new(checking))));
+        let cpu = Rc::new(Cpu::new(CpuMode::Checking(Box::new(checking))));
         host.register(Rc::downgrade(&cpu));
         cpu
     }
 
     /// A processor in performance mode.
     pub fn performance(costs: MemCosts) -> Rc<Cpu> {
-        Rc::new(Cpu::new(Mode::Performance(Meter::new(costs))))
+        Rc::new(Cpu::new(CpuMode::Performance(Meter::new(costs))))
     }
 
-    fn new(mode: Mode) -> Cpu {
+    fn new(mode: CpuMode) -> Cpu {
         let (cost, dead) = (Cell::new(Ps::ZERO), Cell::new(false));
         Cpu { mode, cost, dead, hooks: OnceCell::new() }
     }
@@ -181,7 +181,7 @@ impl Cpu {
 
     /// Empties the store buffer into memory, as a fence does, or an interrupt.
     pub fn drain(&self) {
-        if let Mode::Checking(checking) = &self.mode {
+        if let CpuMode::Checking(checking) = &self.mode {
             checking.drain(usize::MAX);
         }
     }
@@ -189,8 +189,8 @@ impl Cpu {
     /// Stores that no other processor sees yet.
     pub fn pending_stores(&self) -> usize {
         match &self.mode {
-            Mode::Checking(checking) => checking.buffer.borrow().len(),
-            Mode::Performance(_) => 0,
+            CpuMode::Checking(checking) => checking.buffer.borrow().len(),
+            CpuMode::Performance(_) => 0,
         }
     }
 
@@ -214,7 +214,7 @@ impl Cpu {
     /// of `memory` (`zero`: after it stores 0 there), long enough to be killed: for windows of few
     /// operations, which are seldom met otherwise. Nothing in performance mode.
     pub fn set_snare(&self, (memory, at): (&Memory, u64), zero: bool, operations: u64, time: Ps) {
-        if let Mode::Checking(checking) = &self.mode {
+        if let CpuMode::Checking(checking) = &self.mode {
             let memory = memory.id();
             checking.snare.set(Some(Snare::Set { memory, at, zero, operations, time }));
         }
@@ -222,13 +222,13 @@ impl Cpu {
 
     /// Whether a snare is there and has not caught the process yet.
     pub fn has_snare(&self) -> bool {
-        matches!(&self.mode, Mode::Checking(checking) if checking.snare.get().is_some())
+        matches!(&self.mode, CpuMode::Checking(checking) if checking.snare.get().is_some())
     }
 
     /// A point at which its process may be interrupted or die, as each of its memory operations
     /// is one; for what a process does besides. Nothing in performance mode.
     pub fn pass(&self) {
-        if let Mode::Checking(checking) = &self.mode {
+        if let CpuMode::Checking(checking) = &self.mode {
             self.point(checking);
         }
     }
@@ -245,7 +245,7 @@ impl Cpu {
     /// The kernel changed a range of a memory on behalf of this processor's process.
     pub fn forget(&self, memory: &Memory, at: u64, bytes: u64) {
         self.drain();
-        if let Mode::Checking(checking) = &self.mode {
+        if let CpuMode::Checking(checking) = &self.mode {
             checking.host.forget(memory, at, bytes);
         }
     }
@@ -259,7 +259,7 @@ impl Cpu {
 
     /// Its host lost power: as [`kill`](Self::kill), but what was in the store buffer is lost.
     pub fn lose_power(&self) {
-        if let Mode::Checking(checking) = &self.mode {
+        if let CpuMode::Checking(checking) = &self.mode {
             checking.buffer.borrow_mut().clear();
         }
         self.dead.set(true);

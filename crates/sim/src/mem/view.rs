@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
 
-use super::cpu::{Checking, Mode};
+use super::cpu::{Checking, CpuMode};
 use super::memory::little;
 use super::{Coherence, Cpu, LINE_BYTES, Memory};
 
@@ -92,7 +92,7 @@ impl SimMem {
 
     /// Charges a copy: its first line as an access, further ones by bandwidth if they are away.
     fn charge_copy(&self, at: u64, bytes: u64, store: bool) {
-        let Mode::Performance(meter) = &self.cpu.mode else { return };
+        let CpuMode::Performance(meter) = &self.cpu.mode else { return };
         let (first, end) = (at / LINE_BYTES, (at + bytes).div_ceil(LINE_BYTES));
         let stream = meter.costs.stream(self.memory.tier());
         for line in first..end {
@@ -116,10 +116,10 @@ impl SimMem {
         self.stores();
         let at = self.aligned(offset);
         match &self.cpu.mode {
-            Mode::Checking(checking) => {
+            CpuMode::Checking(checking) => {
                 self.cpu.point(checking).then(|| checking.atomic(&self.memory, at, change))
             }
-            Mode::Performance(meter) => {
+            CpuMode::Performance(meter) => {
                 let word = self.memory.block_made(at).word(at);
                 let version = self.bump(at).unwrap_or(0);
                 self.cpu.charge(meter.atomic(&self.memory, at, version));
@@ -135,7 +135,7 @@ impl SimMem {
     fn flush_lines(&self, offset: u64, bytes: u64, keep: bool) {
         let at = self.inside(offset, bytes);
         match &self.cpu.mode {
-            Mode::Checking(checking) => {
+            CpuMode::Checking(checking) => {
                 if self.cpu.point(checking) {
                     self.cpu.drain();
                 }
@@ -146,7 +146,7 @@ impl SimMem {
                     }
                 }
             }
-            Mode::Performance(meter) => {
+            CpuMode::Performance(meter) => {
                 if !self.is_coherent() {
                     let lines = (at + bytes).div_ceil(LINE_BYTES) - at / LINE_BYTES;
                     self.cpu.charge(meter.costs.flush_line.times(lines));
@@ -194,7 +194,7 @@ impl Mem for SimMem {
     fn load(&self, offset: u64) -> u64 {
         let at = self.aligned(offset);
         match &self.cpu.mode {
-            Mode::Performance(meter) => {
+            CpuMode::Performance(meter) => {
                 let (word, version) = match self.memory.block(at) {
                     Some(block) => (block.word(at).get(), block.version(at).get()),
                     None => (0, 0),
@@ -202,7 +202,7 @@ impl Mem for SimMem {
                 self.cpu.charge(meter.load(&self.memory, at, version));
                 word
             }
-            Mode::Checking(checking) => {
+            CpuMode::Checking(checking) => {
                 if self.cpu.point(checking) {
                     checking.word(&self.memory, at)
                 } else {
@@ -217,21 +217,21 @@ impl Mem for SimMem {
         self.stores();
         let at = self.aligned(offset);
         match &self.cpu.mode {
-            Mode::Performance(meter) => {
+            CpuMode::Performance(meter) => {
                 let block = self.memory.block_made(at);
                 let version = block.version(at);
                 version.set(version.get().wrapping_add(1));
                 block.word(at).set(value);
                 self.cpu.charge(meter.store(&self.memory, at, version.get()));
             }
-            Mode::Checking(checking) => self.buffered_store(checking, at, 8, value),
+            CpuMode::Checking(checking) => self.buffered_store(checking, at, 8, value),
         }
     }
 
     #[inline]
     fn announce(&self, offset: u64, value: u64) {
         self.store(offset, value);
-        if let Mode::Checking(checking) = &self.cpu.mode
+        if let CpuMode::Checking(checking) = &self.cpu.mode
             && !checking.host.is_asymmetric()
         {
             self.cpu.drain();
@@ -252,7 +252,7 @@ impl Mem for SimMem {
     fn copy_out(&self, offset: u64, to: &mut [u8]) {
         let bytes = to.len() as u64;
         let at = self.inside(offset, bytes);
-        let Mode::Checking(checking) = &self.cpu.mode else {
+        let CpuMode::Checking(checking) = &self.cpu.mode else {
             self.memory.copy_out(at, to);
             return self.charge_copy(at, bytes, false);
         };
@@ -269,7 +269,7 @@ impl Mem for SimMem {
         self.stores();
         let bytes = from.len() as u64;
         let at = self.inside(offset, bytes);
-        let Mode::Checking(checking) = &self.cpu.mode else {
+        let CpuMode::Checking(checking) = &self.cpu.mode else {
             self.memory.copy_in(at, from);
             return self.charge_copy(at, bytes, true);
         };
@@ -283,7 +283,7 @@ impl Mem for SimMem {
     fn zero(&self, offset: u64, bytes: u64) {
         self.stores();
         let at = self.inside(offset, bytes);
-        let Mode::Checking(checking) = &self.cpu.mode else {
+        let CpuMode::Checking(checking) = &self.cpu.mode else {
             self.memory.zero(at, bytes);
             return self.charge_copy(at, bytes, true);
         };
@@ -298,13 +298,13 @@ impl Mem for SimMem {
             (0..bytes).step_by(8).all(|at| word(first + at) == word(second + at))
         };
         match &self.cpu.mode {
-            Mode::Performance(_) => {
+            CpuMode::Performance(_) => {
                 self.charge_copy(first, bytes, false);
                 self.charge_copy(second, bytes, false);
                 equal(&|at| self.memory.word(at))
             }
-            // One step, since no process stores meanwhile.
-            Mode::Checking(checking) => {
+            // One step, since nobody stores meanwhile.
+            CpuMode::Checking(checking) => {
                 !self.cpu.point(checking) || equal(&|at| checking.word(&self.memory, at))
             }
         }
@@ -316,13 +316,13 @@ impl Mem for SimMem {
         }
         let at = self.base + offset;
         match &self.cpu.mode {
-            Mode::Performance(meter) => {
+            CpuMode::Performance(meter) => {
                 // Several are under way at a time: each takes its share of the bandwidth.
                 if !meter.has(&self.memory, at, self.version(at)) {
                     self.cpu.charge(meter.costs.stream(self.memory.tier()));
                 }
             }
-            Mode::Checking(checking) => {
+            CpuMode::Checking(checking) => {
                 if self.cpu.point(checking) {
                     checking.prefetch(&self.memory, at);
                 }
@@ -332,8 +332,8 @@ impl Mem for SimMem {
 
     fn fence(&self) {
         match &self.cpu.mode {
-            Mode::Performance(meter) => self.cpu.charge(meter.costs.fence),
-            Mode::Checking(checking) => {
+            CpuMode::Performance(meter) => self.cpu.charge(meter.costs.fence),
+            CpuMode::Checking(checking) => {
                 if self.cpu.point(checking) {
                     self.cpu.drain();
                 }

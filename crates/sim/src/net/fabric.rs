@@ -10,8 +10,8 @@ use rackpool_core::seam::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What the endpoints of a world share. No caller keeps it borrowed between calls.
-pub struct Shared<S> {
+/// What the endpoints of a world share. Nobody keeps it borrowed between calls.
+pub struct SharedNet<S> {
     pub net: Net,
     /// The world's side of it.
     pub sink: S,
@@ -19,19 +19,19 @@ pub struct Shared<S> {
 }
 
 /// A sink that keeps events until their endpoint asks.
-pub trait Inbox {
+pub trait EventQueue {
     /// Appends what was delivered to `endpoint` up to `now`, in order; how many.
     fn take(&mut self, now: Ps, endpoint: EndpointId, events: &mut Vec<FabricEvent>) -> usize;
 }
 
 pub struct SimFabric<S> {
-    shared: Rc<RefCell<Shared<S>>>,
+    shared: Rc<RefCell<SharedNet<S>>>,
     endpoint: EndpointId,
 }
 
 impl<S> SimFabric<S> {
     /// The fabric of a process that [`Net::add_endpoint`] made.
-    pub fn new(shared: Rc<RefCell<Shared<S>>>, endpoint: EndpointId) -> SimFabric<S> {
+    pub fn new(shared: Rc<RefCell<SharedNet<S>>>, endpoint: EndpointId) -> SimFabric<S> {
         SimFabric { shared, endpoint }
     }
 
@@ -40,19 +40,19 @@ impl<S> SimFabric<S> {
     }
 }
 
-impl<S: Sink + Inbox> Fabric for SimFabric<S> {
+impl<S: Sink + EventQueue> Fabric for SimFabric<S> {
     fn capabilities(&self) -> Capabilities {
         self.shared.borrow().net.capabilities()
     }
 
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        let Shared { net, sink, now } = &mut *self.shared.borrow_mut();
+        let SharedNet { net, sink, now } = &mut *self.shared.borrow_mut();
         net.post(*now, self.endpoint, peer, batch, sink)
     }
 
     /// Takes what has been delivered; the time is the world's, not the caller's.
     fn poll(&mut self, _now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let Shared { sink, now, .. } = &mut *self.shared.borrow_mut();
+        let SharedNet { sink, now, .. } = &mut *self.shared.borrow_mut();
         sink.take(*now, self.endpoint, events)
     }
 }

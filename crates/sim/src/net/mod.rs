@@ -32,7 +32,7 @@ mod operation;
 mod path;
 mod reliable;
 
-pub use fabric::{Inbox, Shared, SimFabric};
+pub use fabric::{EventQueue, SharedNet, SimFabric};
 pub use faults::{NetCounters, NetFaults};
 pub use operation::{Executed, Operation};
 pub use path::lines as request_lines;
@@ -42,7 +42,7 @@ use crate::rng::Rng;
 use crate::time::Ps;
 use connection::{Endpoint, Pair, Stage};
 use node::Node;
-use operation::Slab;
+use operation::OperationSlab;
 use rackpool_core::addr::Generation;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
@@ -181,7 +181,14 @@ pub trait Sink {
     fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], from: &[u8]);
     /// Writes to a buffer that `endpoint` has exposed to a peer: the card writes it now. What is
     /// not exposed is dropped, which a world without exposures does with all of it.
-    fn write_exposed(&mut self, _: (EndpointId, PeerId), _to: &Exposure, _from: &[u8]) {}
+    fn write_exposed(
+        &mut self,
+        _endpoint: EndpointId,
+        _peer: PeerId,
+        _to: &Exposure,
+        _from: &[u8],
+    ) {
+    }
     /// From `at` on, `node` executes nothing under the key of revocation `cookie`.
     fn revoked(&mut self, at: Ps, node: NodeId, cookie: u64);
 }
@@ -195,7 +202,7 @@ pub struct Net {
     nodes: Vec<Node>,
     endpoints: Vec<Endpoint>,
     pairs: Vec<Pair>,
-    operations: Slab,
+    operations: OperationSlab,
     blocked: BTreeSet<(u32, u32)>,
     counters: NetCounters,
     close_is_seen: bool,
@@ -213,7 +220,7 @@ impl Net {
             nodes: Vec::new(),
             endpoints: Vec::new(),
             pairs: Vec::new(),
-            operations: Slab::default(),
+            operations: OperationSlab::default(),
             blocked: BTreeSet::new(),
             counters: NetCounters::default(),
             close_is_seen: true,
@@ -341,7 +348,8 @@ impl Net {
     pub fn post_write_back(
         &mut self,
         now: Ps,
-        (endpoint, peer): (EndpointId, PeerId),
+        endpoint: EndpointId,
+        peer: PeerId,
         to: Exposure,
         work: WorkRequest<'_>,
         sink: &mut impl Sink,

@@ -1,7 +1,7 @@
 //! A node's card, its cable, and the switch's port towards it.
 
 use super::Packet;
-use crate::device::{Profile, QpCache, Server};
+use crate::device::{FifoServer, Profile, QpCache};
 use crate::time::Ps;
 use rackpool_core::addr::Generation;
 use std::collections::VecDeque;
@@ -11,18 +11,18 @@ pub(super) struct Node {
     pub paused_until: Ps,
     pub slow_percent: u32,
     /// Lines written by processors.
-    pub lines: Server,
-    pub send: Server,
-    pub receive: Server,
-    pub shared: Server,
-    pub fetch: Server,
-    pub store: Server,
-    pub cable: Server,
+    pub lines: FifoServer,
+    pub send: FifoServer,
+    pub receive: FifoServer,
+    pub shared: FifoServer,
+    pub fetch: FifoServer,
+    pub store: FifoServer,
+    pub cable: FifoServer,
     pub cache: QpCache,
     /// Packets that wait for room in the switch, in order; an `Unstall` is scheduled.
     pub stalled: VecDeque<Packet>,
     /// The switch's output towards this node.
-    pub port: Server,
+    pub port: FifoServer,
     /// Bytes on their way to that output.
     pub port_reserved: u64,
     /// Operations handed to the executor.
@@ -52,16 +52,16 @@ impl Node {
             up: true,
             paused_until: Ps::ZERO,
             slow_percent: 100,
-            lines: Server::default(),
-            send: Server::default(),
-            receive: Server::default(),
-            shared: Server::default(),
-            fetch: Server::default(),
-            store: Server::default(),
-            cable: Server::default(),
+            lines: FifoServer::default(),
+            send: FifoServer::default(),
+            receive: FifoServer::default(),
+            shared: FifoServer::default(),
+            fetch: FifoServer::default(),
+            store: FifoServer::default(),
+            cable: FifoServer::default(),
             cache: QpCache::new(profile.rnic.qp_cache.0 as usize),
             stalled: VecDeque::new(),
-            port: Server::default(),
+            port: FifoServer::default(),
             port_reserved: 0,
             executing: Vec::new(),
             revocations: Vec::new(),

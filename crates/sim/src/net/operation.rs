@@ -119,13 +119,13 @@ impl Operation {
 }
 
 #[derive(Default)]
-pub(super) struct Slab {
+pub(super) struct OperationSlab {
     entries: Vec<Operation>,
     free: Vec<u32>,
     spares: Vec<Vec<u8>>,
 }
 
-impl Slab {
+impl OperationSlab {
     /// A fresh entry with one reference, the send queue's.
     pub fn insert(&mut self, verb: Verb, id: u64) -> u32 {
         let token = self.free.pop().unwrap_or(self.entries.len() as u32);
@@ -197,14 +197,14 @@ fn blank(verb: Verb, id: u64) -> Operation {
     }
 }
 
-impl Index<u32> for Slab {
+impl Index<u32> for OperationSlab {
     type Output = Operation;
     fn index(&self, token: u32) -> &Operation {
         &self.entries[token as usize]
     }
 }
 
-impl IndexMut<u32> for Slab {
+impl IndexMut<u32> for OperationSlab {
     fn index_mut(&mut self, token: u32) -> &mut Operation {
         &mut self.entries[token as usize]
     }

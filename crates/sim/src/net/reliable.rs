@@ -221,7 +221,7 @@ impl Net {
             message[GRH_BYTES - 4..].copy_from_slice(&sender.0.to_le_bytes());
         }
         if let Some(to) = operation.exposed {
-            sink.write_exposed((endpoint, peer), &to, &operation.payload);
+            sink.write_exposed(endpoint, peer, &to, &operation.payload);
             operation.executed = true;
             self.operations.recycle(message);
             self.answer(now, token, sink);
@@ -275,12 +275,12 @@ impl Net {
         self.release(token);
         let node = self.pairs[pair as usize].sides[1 - side as usize].node;
         self.finish_revocations(now, node.0, sink);
-        self.run_held(now, (pair, 1 - side), sink);
+        self.run_held(now, pair, 1 - side, sink);
     }
 
     /// Runs what came to an end behind an operation that is done, in order: messages take no time,
     /// so several may follow.
-    fn run_held(&mut self, now: Ps, (pair, side): (u32, u8), sink: &mut impl Sink) {
+    fn run_held(&mut self, now: Ps, pair: u32, side: u8, sink: &mut impl Sink) {
         loop {
             let target = &mut self.pairs[pair as usize].sides[side as usize];
             if target.executing {

@@ -14,7 +14,7 @@
 //! Sources: eRPC (Kalia et al., NSDI 2019) and its published code; FaRM (Dragojevic et al.,
 //! NSDI 2014) section 3; Rcmp 6.5, figure 22.
 
-use super::load::Seen;
+use super::load::LoadStats;
 use crate::device::Profile;
 use crate::mem::{Coherence, Cpu, MemCosts, Memory, SimMem, Tier};
 use crate::net::{Connection, EndpointId, Executed, GRH_BYTES};
@@ -52,7 +52,7 @@ const RECEIVES: u32 = u32::MAX / 2;
 const PEER_SHIFT: u32 = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
+pub enum FetchSystem {
     /// eRPC: request and answer in datagrams. The answer's first packet comes by itself; each
     /// further one is asked for by a packet of its own.
     Datagrams,
@@ -86,7 +86,7 @@ impl Calls {
 }
 
 /// Runs calls by another system.
-pub fn fetch(profile: &Profile, system: System, calls: Calls) -> Result<Seen, String> {
+pub fn fetch(profile: &Profile, system: FetchSystem, calls: Calls) -> Result<LoadStats, String> {
     let kernel = kernel(profile, 7);
     let hosts = [add_host(&kernel), add_host(&kernel)];
     let memory = PAGES * PAGE_BYTES;
@@ -94,7 +94,8 @@ pub fn fetch(profile: &Profile, system: System, calls: Calls) -> Result<Seen, St
     let (servers, owners) = (RefCell::default(), RefCell::default());
     let (ready, ended, seen) = (Cell::new(0), Cell::new(0), RefCell::default());
     let profile = profile.clone();
-    let shared = Rc::new(Shared { profile, system, calls, servers, owners, ready, ended, seen });
+    let shared =
+        Rc::new(FetchState { profile, system, calls, servers, owners, ready, ended, seen });
     for host in hosts {
         let shared = shared.clone();
         let card = Cpu::performance(MemCosts::default());
@@ -127,7 +128,7 @@ pub fn fetch(profile: &Profile, system: System, calls: Calls) -> Result<Seen, St
 fn spawn<F: Future<Output = ()> + 'static>(
     kernel: &Rc<Kernel>,
     host: HostId,
-    shared: &Shared,
+    shared: &FetchState,
     round: Ps,
     main: impl FnOnce(Ctx) -> F,
 ) -> ProcessId {
@@ -137,20 +138,20 @@ fn spawn<F: Future<Output = ()> + 'static>(
     id
 }
 
-struct Shared {
+struct FetchState {
     profile: Profile,
-    system: System,
+    system: FetchSystem,
     calls: Calls,
     servers: RefCell<Vec<EndpointId>>,
     owners: RefCell<Vec<(EndpointId, ProcessId)>>,
     ready: Cell<u32>,
     ended: Cell<u32>,
-    seen: RefCell<Seen>,
+    seen: RefCell<LoadStats>,
 }
 
 /// The cards: they execute what is one-sided, without a processor. A write into a ring is seen by
-/// the process that polls it.
-async fn execute(ctx: Ctx, shared: Rc<Shared>) {
+/// whoever polls it.
+async fn execute(ctx: Ctx, shared: Rc<FetchState>) {
     let data = vec![0; shared.calls.bytes as usize];
     while let Some(input) = ctx.recv(None).await {
         let Input::Execute(token) = input else { continue };
@@ -178,16 +179,16 @@ fn word_of(message: &[u8]) -> u64 {
 }
 
 /// One end of the connections of a process.
-struct End {
+struct FetchEndpoint {
     ctx: Ctx,
-    shared: Rc<Shared>,
+    shared: Rc<FetchState>,
     endpoint: EndpointId,
     /// Messages are sent from here; what they say beyond their first word is not read.
     buf: BufId,
 }
 
-impl End {
-    fn open(ctx: Ctx, shared: Rc<Shared>) -> End {
+impl FetchEndpoint {
+    fn open(ctx: Ctx, shared: Rc<FetchState>) -> FetchEndpoint {
         let node = ctx.kernel.node_of(ctx.host);
         let endpoint = ctx.kernel.with_net(|net, _| {
             let endpoint = net.add_endpoint(node);
@@ -198,7 +199,7 @@ impl End {
         shared.owners.borrow_mut().push((endpoint, ctx.id));
         let bytes = DATA_AT + HEADER_BYTES + shared.calls.bytes.max(SHORT_BYTES);
         let buf = ctx.kernel.register(endpoint, vec![0; bytes as usize]);
-        End { ctx, shared, endpoint, buf }
+        FetchEndpoint { ctx, shared, endpoint, buf }
     }
 
     fn charge(&self, cost: Ps) {
@@ -252,15 +253,15 @@ impl End {
 }
 
 /// A thread of the home.
-async fn serve(ctx: Ctx, shared: Rc<Shared>, pages: Rc<Memory>) {
-    let end = End::open(ctx.clone(), shared.clone());
+async fn serve(ctx: Ctx, shared: Rc<FetchState>, pages: Rc<Memory>) {
+    let end = FetchEndpoint::open(ctx.clone(), shared.clone());
     shared.servers.borrow_mut().push(end.endpoint);
     let pages = SimMem::new(pages, ctx.cpu.clone());
     let mut data = vec![0; shared.calls.bytes as usize];
     let profile = &shared.profile;
     let mut copy = |at: u64| {
         end.charge(profile.memory.dram_load);
-        if shared.system != System::DatagramsAndRead {
+        if shared.system != FetchSystem::DatagramsAndRead {
             pages.copy_out(at, &mut data);
         }
     };
@@ -285,7 +286,7 @@ async fn serve(ctx: Ctx, shared: Rc<Shared>, pages: Rc<Memory>) {
                 }
                 ctx.sync(Ps::ZERO).await;
                 match shared.system {
-                    System::DatagramsAndRead => {
+                    FetchSystem::DatagramsAndRead => {
                         end.post_short(peer, Verb::Send, std::iter::once(word));
                     }
                     _ => {
@@ -303,22 +304,22 @@ async fn serve(ctx: Ctx, shared: Rc<Shared>, pages: Rc<Memory>) {
 /// Rings and data are somewhere; the cards of the models do not look where.
 const RING: RemoteAddr = RemoteAddr { offset: 0, key: Generation(1) };
 
-struct Client {
-    end: End,
+struct FetchClient {
+    end: FetchEndpoint,
     datagrams: Option<PeerId>,
     one_sided: Option<PeerId>,
 }
 
-async fn client(ctx: Ctx, shared: Rc<Shared>, number: u32) {
-    let end = End::open(ctx.clone(), shared.clone());
+async fn client(ctx: Ctx, shared: Rc<FetchState>, number: u32) {
+    let end = FetchEndpoint::open(ctx.clone(), shared.clone());
     let (mut datagrams, mut one_sided) = (None, None);
-    if shared.system != System::Rings {
+    if shared.system != FetchSystem::Rings {
         datagrams = Some(end.connect(Connection::Datagram, number % SERVERS).await);
     }
-    if shared.system != System::Datagrams {
+    if shared.system != FetchSystem::Datagrams {
         one_sided = Some(end.connect(Connection::Reliable, number % SERVERS).await);
     }
-    let client = Client { end, datagrams, one_sided };
+    let client = FetchClient { end, datagrams, one_sided };
     shared.ready.set(shared.ready.get() + 1);
     client.until(|input| matches!(input, Input::Tell(_))).await;
     let mut rng = Calls::rng(number);
@@ -340,7 +341,7 @@ async fn client(ctx: Ctx, shared: Rc<Shared>, number: u32) {
     shared.ended.set(shared.ended.get() + 1);
 }
 
-impl Client {
+impl FetchClient {
     /// Waits for an input of a kind.
     async fn until(&self, is_it: impl Fn(&Input) -> bool) -> Input {
         loop {
@@ -366,13 +367,13 @@ impl Client {
     }
 
     async fn call(&self, place: u64) {
-        let Shared { profile, system, calls, .. } = &*self.end.shared;
+        let FetchState { profile, system, calls, .. } = &*self.end.shared;
         self.end.charge(profile.cpu.client_submit);
         self.end.ctx.sync(Ps::ZERO).await;
         let request = std::iter::once(place);
         match (system, self.datagrams, self.one_sided) {
-            (System::Datagrams, Some(peer), _) => self.call_by_datagrams(peer, place).await,
-            (System::DatagramsAndRead, Some(peer), Some(one_sided)) => {
+            (FetchSystem::Datagrams, Some(peer), _) => self.call_by_datagrams(peer, place).await,
+            (FetchSystem::DatagramsAndRead, Some(peer), Some(one_sided)) => {
                 self.end.post_short(peer, Verb::Send, request);
                 self.take(SHORT_BYTES).await;
                 self.end.ctx.sync(Ps::ZERO).await;
@@ -383,7 +384,7 @@ impl Client {
                 self.until(is_done).await;
                 self.end.charge(profile.cpu.completion);
             }
-            (System::Rings, _, Some(peer)) => {
+            (FetchSystem::Rings, _, Some(peer)) => {
                 self.end.post_short(peer, Verb::Write(RING), request);
                 self.take(HEADER_BYTES + calls.bytes).await;
             }

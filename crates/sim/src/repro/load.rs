@@ -5,7 +5,7 @@ use crate::device::Profile;
 use crate::histogram::Histogram;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
-use crate::world::performance::{self, AHEAD_MAX, Settings, Shape, World};
+use crate::world::performance::{self, AHEAD_MAX, ClientNumber, Settings, Shape, World};
 use crate::world::{Cluster, Ctx, Input, Path, SimHandle};
 use rackpool_core::client::{CoupledOptions, LockRange, Mover, Turned};
 use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
@@ -34,7 +34,7 @@ const TELL_EVERY: u64 = 1024;
 const ORDERS: u64 = 1 << 32;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct RcmpLoad {
     pub racks: u32,
     pub clients: u32,
     /// Operations of each client. The second half is measured: by then pages are where they go.
@@ -64,11 +64,11 @@ pub struct Load {
     pub settings: Settings,
 }
 
-impl Load {
+impl RcmpLoad {
     /// Two racks of 8 clients through their daemons, items of 64 bytes in pages of 2 MiB,
     /// half reads and half writes, uniform. Source: Rcmp §6.1.
-    pub fn paper() -> Load {
-        Load {
+    pub fn paper() -> RcmpLoad {
+        RcmpLoad {
             racks: 2,
             clients: 8,
             operations: 3000,
@@ -88,7 +88,7 @@ impl Load {
     }
 }
 
-impl Load {
+impl RcmpLoad {
     /// How often a client takes a lock instead of one operation, parts per million, so that the
     /// share of operations that write is `write_ppm`.
     fn section_ppm(&self) -> u32 {
@@ -112,7 +112,7 @@ pub fn buffered(buffered_write_bytes_max: u32) -> CoupledOptions {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct LoadStats {
     pub reads: Histogram,
     pub writes: Histogram,
     pub all: Histogram,
@@ -124,15 +124,15 @@ pub struct Seen {
     pub moves: u64,
 }
 
-impl Seen {
+impl LoadStats {
     /// The mean of all operations, ns.
     pub fn mean_ns(&self) -> f64 {
         self.all.mean().unwrap_or(0.0) / 1e3
     }
 }
 
-struct Shared {
-    load: Load,
+struct RcmpState {
+    load: RcmpLoad,
     seed: u64,
     pages: RefCell<Vec<Vec<GAddr>>>,
     /// Cumulated shares of the items, if they are not alike.
@@ -141,12 +141,12 @@ struct Shared {
     orders: Vec<Vec<u32>>,
     ready: Cell<u32>,
     ended: Cell<u32>,
-    seen: RefCell<Seen>,
+    seen: RefCell<LoadStats>,
     /// Operations a second of each client, in the order in which they ended.
     rates: RefCell<Vec<f64>>,
 }
 
-impl Shared {
+impl RcmpState {
     fn items(&self) -> u64 {
         u64::from(self.load.racks) * self.load.pages * ITEMS_PER_PAGE
     }
@@ -172,11 +172,11 @@ impl Shared {
     }
 }
 
-pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
+pub fn run(profile: &Profile, load: &RcmpLoad) -> Result<LoadStats, String> {
     let frames = load.pages as u32 + SPARE_FRAMES;
     let shape = Shape { racks: load.racks, page_shift: load.page_shift, frames, seed: 7 };
     let mut world = World::with(profile, shape, load.settings);
-    let mut shared = Shared {
+    let mut shared = RcmpState {
         load: *load,
         seed: 7,
         pages: RefCell::default(),
@@ -215,7 +215,8 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
     for rack in 0..load.racks {
         for index in 0..load.clients {
             let shared = shared.clone();
-            let main = move |ctx, cluster| Client::run(ctx, cluster, shared, (rack, index));
+            let number = ClientNumber { rack, index };
+            let main = move |ctx, cluster| RcmpClient::run(ctx, cluster, shared, number);
             clients.push(match load.writes_a_lock {
                 0 => world.spawn(rack, main),
                 _ => world.spawn_on_stack(rack, main),
@@ -273,8 +274,8 @@ async fn open(ctx: &Ctx, cluster: &Rc<Cluster>, rack: u32, path: Path) -> SimHan
     opened.expect("daemons run and have slots")
 }
 
-struct Client {
-    shared: Rc<Shared>,
+struct RcmpClient {
+    shared: Rc<RcmpState>,
     rack: u32,
     number: u64,
     rng: Rng,
@@ -286,8 +287,9 @@ struct Client {
     begun: Option<(Ps, u64)>,
 }
 
-impl Client {
-    async fn run(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index): (u32, u32)) {
+impl RcmpClient {
+    async fn run(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<RcmpState>, number: ClientNumber) {
+        let ClientNumber { rack, index } = number;
         let load = shared.load;
         let stream = u64::from(rack) * 1024 + u64::from(index);
         let mut handle = open(&ctx, &cluster, rack, load.path).await;
@@ -295,7 +297,7 @@ impl Client {
         if load.is_by_calls {
             handle.reach_by_calls();
         }
-        let mut client = Client {
+        let mut client = RcmpClient {
             rack,
             number: u64::from(rack * load.clients + index),
             rng: Rng::new(shared.seed, Purpose::Workload, stream),
@@ -408,7 +410,7 @@ impl Client {
 }
 
 /// Moves what the rack wants, as the daemon's thread does.
-async fn mover(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, rack: u32) {
+async fn mover(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<RcmpState>, rack: u32) {
     let mut handle = open(&ctx, &cluster, rack, Path::OneSided).await;
     let mut mover = Mover::default();
     loop {

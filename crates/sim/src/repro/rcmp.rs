@@ -3,15 +3,15 @@
 //! on the paper's path (through the daemon) and, beside it as ours, with clients that reach other
 //! racks themselves. RRPC runs beside models of other systems' ways.
 
-use super::baselines::{self, Calls, DATAGRAM_BYTES_MAX, System};
-use super::load::{self, Load, Seen, buffered};
-use super::rrpc::{self, Way};
+use super::baselines::{self, Calls, DATAGRAM_BYTES_MAX, FetchSystem};
+use super::load::{self, LoadStats, RcmpLoad, buffered};
+use super::rrpc::{self, FetchMethod};
 use super::{Figure, Origin, Paper, Repro, Set};
 use crate::device::Profile;
 use crate::report::{Cell, Table};
 use crate::world::ladder::climb;
 use crate::world::performance::Settings;
-use crate::world::{Mode, Path};
+use crate::world::{FetchMode, Path};
 use rackpool_core::constants::BUFFERED_WRITE_BYTES_MAX_DEFAULT;
 use rackpool_core::daemon::Rings;
 use rackpool_core::policy::{CostParams, MigrationPolicy, PaperParams};
@@ -114,12 +114,11 @@ fn moving(migration: MigrationPolicy) -> Settings {
     Settings { migration, ..Settings::default() }
 }
 
-/// Nothing but writes under locks. A rack has few pages: a client that locks writes to its own part
-/// of each.
-fn locked(writes_a_lock: u64, clients: u32) -> Load {
+/// Nothing but writes under locks. A rack has few pages: who locks writes to its own part of each.
+fn locked(writes_a_lock: u64, clients: u32) -> RcmpLoad {
     let operations = LOCKED_OPERATIONS / u64::from(clients);
     let (write_ppm, pages) = (1_000_000, 16);
-    Load { clients, operations, write_ppm, writes_a_lock, pages, ..Load::paper() }
+    RcmpLoad { clients, operations, write_ppm, writes_a_lock, pages, ..RcmpLoad::paper() }
 }
 
 /// Columns of what [`Rcmp::buffer_gains`] has to say.
@@ -159,9 +158,9 @@ fn rrpc_title(what: &str, clients: u32) -> String {
 }
 
 impl Rcmp {
-    fn run(&self, load: Load) -> Result<Seen, String> {
+    fn run(&self, load: RcmpLoad) -> Result<LoadStats, String> {
         let share = if self.is_quick { 5 } else { 1 };
-        load::run(&self.profile, &Load { operations: load.operations / share, ..load })
+        load::run(&self.profile, &RcmpLoad { operations: load.operations / share, ..load })
     }
 
     fn figure(
@@ -211,9 +210,9 @@ impl Rcmp {
         let mut table = Table::new("latency_by_size", "Latency by size, half local", &columns);
         let (mut reads, mut writes, mut small) = (0.0_f64, 0.0_f64, 0.0);
         for bytes in SIZES {
-            let load = Load { clients: 1, item_bytes: bytes, ..Load::paper() };
+            let load = RcmpLoad { clients: 1, item_bytes: bytes, ..RcmpLoad::paper() };
             let seen = self.run(load)?;
-            let direct = self.run(Load { path: Path::OneSided, ..load })?;
+            let direct = self.run(RcmpLoad { path: Path::OneSided, ..load })?;
             let ns = |seen: &crate::histogram::Histogram| seen.mean().unwrap_or(0.0) / 1e3;
             reads = reads.max(ns(&seen.reads));
             writes = writes.max(ns(&seen.writes));
@@ -243,9 +242,10 @@ impl Rcmp {
         let mut table = Table::new("clients", "Operations a second by clients, 2 racks", &columns);
         let mut rates = Vec::new();
         for clients in CLIENTS {
-            let load = Load { clients, operations: 24_000 / u64::from(clients), ..Load::paper() };
+            let load =
+                RcmpLoad { clients, operations: 24_000 / u64::from(clients), ..RcmpLoad::paper() };
             let rate = self.run(load)?.rate;
-            let direct = self.run(Load { path: Path::OneSided, ..load })?.rate;
+            let direct = self.run(RcmpLoad { path: Path::OneSided, ..load })?.rate;
             rates.push(rate);
             table.row([clients.to_string().into(), rate.into(), direct.into()]);
         }
@@ -274,10 +274,10 @@ impl Rcmp {
         };
         for racks in RACKS {
             let pages = (256 / u64::from(racks)).max(8);
-            let load = Load { racks, pages, operations: 800, ..Load::paper() };
-            let each = |seen: Seen| seen.rate / f64::from(racks * load.clients);
+            let load = RcmpLoad { racks, pages, operations: 800, ..RcmpLoad::paper() };
+            let each = |seen: LoadStats| seen.rate / f64::from(racks * load.clients);
             let rate = each(self.run(load)?);
-            let direct = each(self.run(Load { path: Path::OneSided, ..load })?);
+            let direct = each(self.run(RcmpLoad { path: Path::OneSided, ..load })?);
             rates.push((racks, rate));
             table.row([racks.to_string().into(), rate.into(), direct.into()]);
         }
@@ -305,12 +305,12 @@ impl Rcmp {
         let mut seen = Vec::new();
         for (name, rings) in [("one layer", Rings::Single), ("two layers", Rings::TwoLayer)] {
             let settings = Settings { rings, ..Settings::default() };
-            let load = Load {
+            let load = RcmpLoad {
                 clients: 4,
                 first_touch_ppm: 1_000_000,
                 write_ppm: 0,
                 settings,
-                ..Load::paper()
+                ..RcmpLoad::paper()
             };
             let asked = self.run(load)?.asked;
             let at = |ppm| asked.percentile(ppm).unwrap_or(0) as f64 / 1e3;
@@ -342,8 +342,8 @@ impl Rcmp {
         ];
         let title = "Gain of moving pages over leaving them, pages of 2 MiB";
         let mut table = Table::new("swap", title, &columns);
-        let load = Load { operations: SWAP_OPERATIONS, ..Load::paper() };
-        let of = |is_zipfian, settings| Load { is_zipfian, settings, ..load };
+        let load = RcmpLoad { operations: SWAP_OPERATIONS, ..RcmpLoad::paper() };
+        let of = |is_zipfian, settings| RcmpLoad { is_zipfian, settings, ..load };
         let base = [
             self.run(of(false, Settings::default()))?.rate,
             self.run(of(true, Settings::default()))?.rate,
@@ -386,7 +386,7 @@ impl Rcmp {
             let mut table = Table::new(name, &title, &buffer_columns("bytes"));
             let mut gains = Vec::new();
             for bytes in LOCKED_SIZES {
-                let load = Load { item_bytes: bytes, ..locked(WRITES_A_LOCK, clients) };
+                let load = RcmpLoad { item_bytes: bytes, ..locked(WRITES_A_LOCK, clients) };
                 let row = self.buffer_gains(load)?;
                 gains.push((bytes, row[2]));
                 let cells = row.map(Cell::from);
@@ -422,12 +422,12 @@ impl Rcmp {
     }
 
     /// Rates without and with the buffer and their quotient, through the daemon and direct.
-    fn buffer_gains(&self, load: Load) -> Result<[f64; 6], String> {
+    fn buffer_gains(&self, load: RcmpLoad) -> Result<[f64; 6], String> {
         let mut row = Vec::new();
         for path in [Path::Proxied, Path::OneSided] {
-            let without = self.run(Load { path, ..load })?.rate;
+            let without = self.run(RcmpLoad { path, ..load })?.rate;
             let coupled = buffered(load.item_bytes as u32);
-            let with = self.run(Load { path, coupled, ..load })?.rate;
+            let with = self.run(RcmpLoad { path, coupled, ..load })?.rate;
             row.extend([without, with, with / without]);
         }
         Ok(row.try_into().expect("two paths"))
@@ -445,7 +445,7 @@ impl Rcmp {
             let name = || Cell::from(bytes.to_string());
             rates.row(std::iter::once(name()).chain((0..seen.len()).map(|way| rate(way).into())));
             let one = self.fetch_all(bytes, 1)?;
-            let time = one.iter().map(|seen| seen.as_ref().map(Seen::mean_ns).into());
+            let time = one.iter().map(|seen| seen.as_ref().map(LoadStats::mean_ns).into());
             times.row(std::iter::once(name()).chain(time));
             let [ours, .., datagrams, and_read, _] = [0, 1, 2, 3, 4, 5].map(rate);
             let [ours, datagrams, and_read] =
@@ -483,7 +483,7 @@ impl Rcmp {
         let crossover = f64::from(threshold(probes));
         let paper = Paper::Is(f64::from(THRESHOLD_PAPER_BYTES));
         self.figure("rpc_crossover", "B", crossover, paper, note);
-        let datagrams = |bytes| self.fetch_by(System::Datagrams, bytes, CALLERS);
+        let datagrams = |bytes| self.fetch_by(FetchSystem::Datagrams, bytes, CALLERS);
         let [fits, does_not] = [DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MAX + 1].map(datagrams);
         let factor = does_not?.rate / fits?.rate;
         let note = "6.5; 968 B are one datagram";
@@ -497,23 +497,23 @@ impl Rcmp {
         Calls { clients, bytes, operations }
     }
 
-    fn fetch_by(&self, system: System, bytes: u64, clients: u32) -> Result<Seen, String> {
+    fn fetch_by(&self, system: FetchSystem, bytes: u64, clients: u32) -> Result<LoadStats, String> {
         baselines::fetch(&self.profile, system, self.calls(bytes, clients))
     }
 
     /// One size, in the order of the columns. A way that cannot carry so much is left out.
-    fn fetch_all(&self, bytes: u64, clients: u32) -> Result<[Option<Seen>; 6], String> {
+    fn fetch_all(&self, bytes: u64, clients: u32) -> Result<[Option<LoadStats>; 6], String> {
         let ours = |way| rrpc::fetch(&self.profile, way, self.calls(bytes, clients)).map(Some);
         let theirs = |system| self.fetch_by(system, bytes, clients).map(Some);
         let is_carried = bytes <= u64::from(INLINE_BYTES_MAX);
-        let inline = is_carried.then(|| ours(Way::Call(Mode::Inline)));
+        let inline = is_carried.then(|| ours(FetchMethod::Call(FetchMode::Inline)));
         Ok([
-            ours(Way::Rrpc)?,
-            ours(Way::PlaceKnown)?,
+            ours(FetchMethod::Rrpc)?,
+            ours(FetchMethod::PlaceKnown)?,
             inline.transpose()?.flatten(),
-            theirs(System::Datagrams)?,
-            theirs(System::DatagramsAndRead)?,
-            theirs(System::Rings)?,
+            theirs(FetchSystem::Datagrams)?,
+            theirs(FetchSystem::DatagramsAndRead)?,
+            theirs(FetchSystem::Rings)?,
         ])
     }
 
@@ -531,19 +531,24 @@ impl Rcmp {
             "YCSB's shares of reads and writes, zipfian where nothing is said, 8 clients a rack";
         let mut table = Table::new("ycsb", title, &columns);
         for (name, write_ppm, change_ppm) in YCSB {
-            let load =
-                Load { is_zipfian: true, write_ppm, change_ppm, operations, ..Load::paper() };
+            let load = RcmpLoad {
+                is_zipfian: true,
+                write_ppm,
+                change_ppm,
+                operations,
+                ..RcmpLoad::paper()
+            };
             let base = self.run(load)?.rate;
-            let paper = self.run(Load { settings: moving(paper_policy(3)), ..load })?.rate;
-            let ours = Load {
+            let paper = self.run(RcmpLoad { settings: moving(paper_policy(3)), ..load })?.rate;
+            let ours = RcmpLoad {
                 path: Path::OneSided,
                 settings: moving(MigrationPolicy::Cost(CostParams::default())),
                 ..load
             };
             let ours = self.run(ours)?.rate;
-            let load = Load { is_zipfian: false, ..load };
+            let load = RcmpLoad { is_zipfian: false, ..load };
             let even = self.run(load)?.rate;
-            let moved = self.run(Load { settings: moving(paper_policy(3)), ..load })?.rate;
+            let moved = self.run(RcmpLoad { settings: moving(paper_policy(3)), ..load })?.rate;
             let cells = [base, paper, ours, even, moved].map(Cell::from);
             table.row(std::iter::once(Cell::from(name)).chain(cells));
         }
@@ -563,24 +568,28 @@ impl Rcmp {
         let title = "What each mechanism adds, zipfian, half writes, those under locks";
         let mut table = Table::new("ablation", title, &columns);
         let operations = SWAP_OPERATIONS / 2;
-        let load =
-            Load { is_zipfian: true, operations, writes_a_lock: WRITES_A_LOCK, ..Load::paper() };
-        let calls = Load { is_by_calls: true, ..load };
+        let load = RcmpLoad {
+            is_zipfian: true,
+            operations,
+            writes_a_lock: WRITES_A_LOCK,
+            ..RcmpLoad::paper()
+        };
+        let calls = RcmpLoad { is_by_calls: true, ..load };
         let single = Settings { rings: Rings::Single, ..Settings::default() };
-        let swap = Load { settings: moving(paper_policy(3)), ..calls };
+        let swap = RcmpLoad { settings: moving(paper_policy(3)), ..calls };
         let coupled = buffered(BUFFERED_WRITE_BYTES_MAX_DEFAULT);
-        let rrpc = Load { is_by_calls: false, coupled, ..swap };
-        let direct = Load { path: Path::OneSided, coupled, ..load };
+        let rrpc = RcmpLoad { is_by_calls: false, coupled, ..swap };
+        let direct = RcmpLoad { path: Path::OneSided, coupled, ..load };
         let cost = moving(MigrationPolicy::Cost(CostParams::default()));
-        let own = Load { racks: 1, pages: 2 * load.pages, ..load };
+        let own = RcmpLoad { racks: 1, pages: 2 * load.pages, ..load };
         let steps = [
-            ("base: one layer, calls", Load { settings: single, ..calls }),
+            ("base: one layer, calls", RcmpLoad { settings: single, ..calls }),
             ("+ two-layer ring", calls),
             ("+ swap, Hp = 3", swap),
-            ("+ write buffer", Load { coupled, ..swap }),
+            ("+ write buffer", RcmpLoad { coupled, ..swap }),
             ("+ one-sided access", rrpc),
             ("direct (ours)", direct),
-            ("direct, cost (ours)", Load { settings: cost, ..direct }),
+            ("direct, cost (ours)", RcmpLoad { settings: cost, ..direct }),
             ("only CXL (bound)", own),
         ];
         let mut rates = Vec::new();

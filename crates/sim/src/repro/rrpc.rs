@@ -3,11 +3,11 @@
 //! what is measured.
 
 use super::baselines::{Calls, PAGES, PLACES_PER_PAGE};
-use super::load::Seen;
+use super::load::LoadStats;
 use crate::device::Profile;
 use crate::time::Ps;
 use crate::world::performance::{self, Settings, Shape, World};
-use crate::world::{Cluster, Ctx, Input, Mode, SimHandle};
+use crate::world::{Cluster, Ctx, FetchMode, Input, SimHandle};
 use rackpool_core::GAddr;
 use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
 use rackpool_core::rrpc::THRESHOLD_PAPER_BYTES;
@@ -16,31 +16,31 @@ use std::rc::Rc;
 
 /// Which of RRPC's ways a client takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FetchMethod {
     /// The paper's choice where the place is unknown and the length known: up to 512 bytes the
     /// answer carries the data, longer data is written into the caller's buffer.
     Rrpc,
     /// One of its modes at all lengths.
-    Call(Mode),
+    Call(FetchMode),
     /// The place is known: one-sided only, as after the first call.
     PlaceKnown,
 }
 
-struct Shared {
-    way: Way,
+struct RrpcState {
+    way: FetchMethod,
     calls: Calls,
     pages: Cell<GAddr>,
     ready: Cell<u32>,
     ended: Cell<u32>,
-    seen: RefCell<Seen>,
+    seen: RefCell<LoadStats>,
 }
 
-pub fn fetch(profile: &Profile, way: Way, calls: Calls) -> Result<Seen, String> {
+pub fn fetch(profile: &Profile, way: FetchMethod, calls: Calls) -> Result<LoadStats, String> {
     let shape = Shape { racks: 2, page_shift: 21, frames: PAGES as u32 + 4, seed: 7 };
     let mut world = World::with(profile, shape, Settings::default());
     let pages = Cell::new(GAddr::NULL);
     let (ready, ended, seen) = (Cell::new(0), Cell::new(0), RefCell::default());
-    let shared = Rc::new(Shared { way, calls, pages, ready, ended, seen });
+    let shared = Rc::new(RrpcState { way, calls, pages, ready, ended, seen });
     let one = shared.clone();
     world.spawn(1, move |ctx, cluster| async move {
         let mut handle = performance::open(&ctx, &cluster, 1, 1).await;
@@ -64,7 +64,7 @@ pub fn fetch(profile: &Profile, way: Way, calls: Calls) -> Result<Seen, String> 
     Ok(seen)
 }
 
-async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, number: u32) {
+async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<RrpcState>, number: u32) {
     let translations = TRANSLATION_ENTRIES_DEFAULT;
     let mut handle = performance::open(&ctx, &cluster, 0, translations).await;
     let mut buffer = vec![0; shared.calls.bytes as usize];
@@ -97,13 +97,13 @@ async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, number: u32)
     while ctx.recv(None).await.is_some() {}
 }
 
-async fn access(handle: &mut SimHandle, way: Way, addr: GAddr, to: &mut [u8]) {
+async fn access(handle: &mut SimHandle, way: FetchMethod, addr: GAddr, to: &mut [u8]) {
     let is_short = to.len() <= THRESHOLD_PAPER_BYTES as usize;
     let read = match way {
-        Way::Rrpc if is_short => handle.fetch(addr, to, Mode::Inline).await,
-        Way::Rrpc => handle.fetch(addr, to, Mode::WriteBack).await,
-        Way::Call(mode) => handle.fetch(addr, to, mode).await,
-        Way::PlaceKnown => handle.read(addr, to).await,
+        FetchMethod::Rrpc if is_short => handle.fetch(addr, to, FetchMode::Inline).await,
+        FetchMethod::Rrpc => handle.fetch(addr, to, FetchMode::WriteBack).await,
+        FetchMethod::Call(mode) => handle.fetch(addr, to, mode).await,
+        FetchMethod::PlaceKnown => handle.read(addr, to).await,
     };
     read.expect("the page is there");
 }

@@ -3,8 +3,9 @@
 
 use super::handle::{Path, SimHandle};
 use super::kernel::Ctx;
-use super::scenario::Scene;
-use super::workload::{DeferredFree, Worker};
+use super::scene::Scene;
+use super::workload::Worker;
+use super::workload::model::DeferredFree;
 use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
 use crate::time::Ps;
 use rackpool_core::wire::{DaemonStats, Reply, Request, Resolved};

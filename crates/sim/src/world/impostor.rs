@@ -4,7 +4,7 @@
 
 use super::kernel::{Ctx, Input, Message};
 use super::master::MasterLink;
-use super::scenario::Scene;
+use super::scene::Scene;
 use crate::time::Ps;
 use rackpool_core::wire::{FabricKind, MasterCall, RackInfo};
 use std::rc::Rc;

@@ -2,7 +2,7 @@
 //! rack shall have pages of. They start when a client first wants a replica, and end with the work.
 
 use super::kernel::{Ctx, ProcessId};
-use super::scenario::Scene;
+use super::scene::Scene;
 use super::{Path, SimHandle};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;

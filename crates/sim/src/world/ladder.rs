@@ -48,7 +48,7 @@ const PAPER: &[(&str, Option<f64>, &str)] = &[
     ("half own rack, half the paper's path, write 64 B", Some(2300.0), "below 3.5 us at all sizes"),
 ];
 
-struct Shared {
+struct LadderState {
     rungs: RefCell<Vec<Rung>>,
     /// First pages of the two racks.
     pages: [Cell<GAddr>; 2],
@@ -60,7 +60,7 @@ struct Shared {
 pub fn climb(profile: &Profile) -> Result<Vec<Rung>, String> {
     let shape = Shape { racks: 2, page_shift: 21, frames: 4 * PAGES as u32, seed: 1 };
     let mut world = World::new(profile, shape);
-    let shared = Rc::new(Shared {
+    let shared = Rc::new(LadderState {
         rungs: RefCell::default(),
         pages: Default::default(),
         ready: Cell::new(0),
@@ -128,7 +128,7 @@ pub fn ladder(profile: &Profile) -> Result<Vec<Table>, String> {
 /// The client that takes the times.
 struct Climber {
     ctx: Ctx,
-    shared: Rc<Shared>,
+    shared: Rc<LadderState>,
     profile: Rc<Profile>,
     handle: SimHandle,
     cluster: Rc<Cluster>,
@@ -139,7 +139,7 @@ impl Climber {
     async fn new(
         ctx: Ctx,
         cluster: Rc<Cluster>,
-        shared: Rc<Shared>,
+        shared: Rc<LadderState>,
         profile: Rc<Profile>,
     ) -> Climber {
         let handle = performance::open(&ctx, &cluster, 0, 1024).await;

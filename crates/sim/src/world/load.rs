@@ -3,7 +3,7 @@
 //! and timed by kind, apart from setting up.
 
 use super::kernel::{Ctx, Input, ProcessId};
-use super::performance::{self, AHEAD_MAX, Shape, World};
+use super::performance::{self, AHEAD_MAX, ClientNumber, Shape, World};
 use super::{Cluster, SimHandle};
 use crate::device::Profile;
 use crate::histogram::Histogram;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct ClusterLoad {
     pub clients: u32,
     /// Measured operations of each client.
     pub operations: u32,
@@ -34,10 +34,10 @@ pub struct Load {
     pub write_ppm: u32,
 }
 
-impl Load {
+impl ClusterLoad {
     /// Half remote, half writes, a tenth first touches, lines of 64 bytes.
-    pub fn mixed(clients: u32, operations: u32) -> Load {
-        Load {
+    pub fn mixed(clients: u32, operations: u32) -> ClusterLoad {
+        ClusterLoad {
             clients,
             operations,
             partners: 3,
@@ -52,7 +52,7 @@ impl Load {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AccessKind {
     /// Own rack, the place is known.
     OwnWarm,
     /// Own rack, the place is asked for.
@@ -63,20 +63,20 @@ pub enum Kind {
     RemoteFirst,
 }
 
-impl Kind {
-    fn of(remote: bool, first: bool) -> Kind {
+impl AccessKind {
+    fn of(remote: bool, first: bool) -> AccessKind {
         match (remote, first) {
-            (false, false) => Kind::OwnWarm,
-            (false, true) => Kind::OwnFirst,
-            (true, false) => Kind::RemoteWarm,
-            (true, true) => Kind::RemoteFirst,
+            (false, false) => AccessKind::OwnWarm,
+            (false, true) => AccessKind::OwnFirst,
+            (true, false) => AccessKind::RemoteWarm,
+            (true, true) => AccessKind::RemoteFirst,
         }
     }
 }
 
 /// What was seen of one kind, or of a phase.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct AccessStats {
     /// Latencies in picoseconds; their number is that of the operations.
     pub latency: Histogram,
     /// Calls of clients to the master.
@@ -87,7 +87,7 @@ pub struct Seen {
 
 /// What a phase counted in the whole cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct PhaseCounts {
     /// Calls that the master took, by kind.
     pub master_calls: BTreeMap<&'static str, u64>,
     /// Bytes of the master's answers that describe racks.
@@ -99,15 +99,15 @@ pub struct Totals {
 }
 
 /// What the clients of a run share.
-struct Shared {
-    load: Load,
+struct ClusterLoadState {
+    load: ClusterLoad,
     seed: u64,
     /// First page of each rack.
     pages: RefCell<Vec<GAddr>>,
     ready: Cell<u32>,
     ended: Cell<u32>,
     links: Cell<u64>,
-    seen: [RefCell<Seen>; 4],
+    seen: [RefCell<AccessStats>; 4],
     /// A sum over all bytes that were read: two runs that did the same have the same.
     digest: Cell<u64>,
 }
@@ -115,18 +115,18 @@ struct Shared {
 /// A cluster with its clients, connected and with all places known, about to work.
 pub struct Prepared {
     world: World,
-    shared: Rc<Shared>,
+    shared: Rc<ClusterLoadState>,
     clients: Vec<ProcessId>,
-    setup: Totals,
+    setup: PhaseCounts,
 }
 
 impl Prepared {
-    /// Builds the cluster, allocates pages and connects all clients.
-    pub fn new(profile: &Profile, shape: Shape, load: Load) -> Result<Prepared, String> {
+    /// Builds the cluster, allocates pages and connects everybody.
+    pub fn new(profile: &Profile, shape: Shape, load: ClusterLoad) -> Result<Prepared, String> {
         let mut world = World::new(profile, shape);
         let racks = shape.racks as usize;
-        let shared = Rc::new(Shared {
-            load: Load { partners: load.partners.min(shape.racks - 1), ..load },
+        let shared = Rc::new(ClusterLoadState {
+            load: ClusterLoad { partners: load.partners.min(shape.racks - 1), ..load },
             seed: shape.seed,
             pages: RefCell::new(vec![GAddr(0); racks]),
             ready: Cell::new(0),
@@ -146,7 +146,7 @@ impl Prepared {
         for rack in 0..shape.racks {
             for index in 0..load.clients {
                 let shared = shared.clone();
-                let number = (rack, index);
+                let number = ClientNumber { rack, index };
                 clients
                     .push(world.spawn(rack, |ctx, cluster| client(ctx, cluster, shared, number)));
             }
@@ -177,7 +177,7 @@ impl Prepared {
     }
 
     /// What was seen of a kind of access.
-    pub fn seen(&self, kind: Kind) -> Seen {
+    pub fn seen(&self, kind: AccessKind) -> AccessStats {
         self.shared.seen[kind as usize].borrow().clone()
     }
 
@@ -185,12 +185,12 @@ impl Prepared {
         self.shared.seen.iter().map(|seen| seen.borrow().latency.count()).sum()
     }
 
-    pub fn setup(&self) -> &Totals {
+    pub fn setup(&self) -> &PhaseCounts {
         &self.setup
     }
 
     /// What the operations took, without setting up.
-    pub fn work(&self) -> Totals {
+    pub fn work(&self) -> PhaseCounts {
         let mut work = totals(&self.world.cluster);
         for (name, count) in &mut work.master_calls {
             *count -= self.setup.master_calls.get(name).copied().unwrap_or(0);
@@ -213,8 +213,8 @@ impl Prepared {
     }
 }
 
-fn totals(cluster: &Cluster) -> Totals {
-    Totals {
+fn totals(cluster: &Cluster) -> PhaseCounts {
+    PhaseCounts {
         master_calls: cluster.master_calls.borrow().clone(),
         rack_answer_bytes: cluster.rack_answer_bytes.get(),
         fabric_operations: cluster.kernel.net.borrow().counters().executed,
@@ -223,7 +223,7 @@ fn totals(cluster: &Cluster) -> Totals {
     }
 }
 
-async fn loader(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, rack: u32) {
+async fn loader(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<ClusterLoadState>, rack: u32) {
     let mut handle = performance::open(&ctx, &cluster, rack, 1).await;
     let addr = performance::alloc_pages(&mut handle, u64::from(shared.load.pages)).await;
     shared.pages.borrow_mut()[rack as usize] = addr;
@@ -240,7 +240,7 @@ struct Places {
 
 impl Places {
     /// A random access: its address, and whether it is remote.
-    fn draw(&self, load: &Load, rng: &mut Rng) -> (GAddr, bool) {
+    fn draw(&self, load: &ClusterLoad, rng: &mut Rng) -> (GAddr, bool) {
         let remote = !self.partners.is_empty() && rng.chance_ppm(load.remote_ppm);
         let base = match remote {
             true => self.partners[rng.below(self.partners.len() as u64) as usize],
@@ -252,7 +252,13 @@ impl Places {
     }
 }
 
-async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index): (u32, u32)) {
+async fn client(
+    ctx: Ctx,
+    cluster: Rc<Cluster>,
+    shared: Rc<ClusterLoadState>,
+    number: ClientNumber,
+) {
+    let ClientNumber { rack, index } = number;
     let load = shared.load;
     let number = u64::from(rack) * u64::from(load.clients) + u64::from(index);
     let mut rng = Rng::new(shared.seed, Purpose::Workload, number);
@@ -284,7 +290,13 @@ async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index
     while ctx.recv(None).await.is_some() {}
 }
 
-async fn work(ctx: &Ctx, shared: &Shared, handle: &mut SimHandle, places: &Places, rng: &mut Rng) {
+async fn work(
+    ctx: &Ctx,
+    shared: &ClusterLoadState,
+    handle: &mut SimHandle,
+    places: &Places,
+    rng: &mut Rng,
+) {
     let load = &shared.load;
     let mut buffer = vec![0; load.access_bytes as usize];
     for operation in 0..u64::from(load.operations) {
@@ -304,7 +316,7 @@ async fn work(ctx: &Ctx, shared: &Shared, handle: &mut SimHandle, places: &Place
             shared.digest.set(mixed.rotate_left(31));
         }
         {
-            let mut seen = shared.seen[Kind::of(remote, first) as usize].borrow_mut();
+            let mut seen = shared.seen[AccessKind::of(remote, first) as usize].borrow_mut();
             seen.latency.record((ctx.now() - start).0);
             seen.daemon_requests += handle.sent.0 - sent.0;
             seen.master_calls += handle.sent.1 - sent.1;

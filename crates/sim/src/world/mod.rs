@@ -17,18 +17,18 @@ pub mod performance;
 mod rack;
 pub mod scale;
 mod scenario;
+mod scene;
 mod shards;
 mod sweeping;
-mod table;
 mod target;
 mod uplinks;
 mod workload;
 
-pub use handle::{Mode, Path, SimGuard, SimHandle};
+pub use handle::{FetchMode, Path, SimGuard, SimHandle};
 pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId, block_on};
 pub use rack::Rack;
 pub use scenario::{run_seed, run_seed_logged, run_seed_with};
-pub use table::{Table, TableError, TableMem, TableReport, Tables};
+pub use scene::table::{TableClient, TableError, TableMem, TableReport, Tables};
 
 use crate::mem::{Cpu, Hooks};
 use crate::net::EndpointId;

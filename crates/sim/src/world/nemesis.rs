@@ -4,8 +4,8 @@
 use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
 use super::operator;
-use super::scenario::Scene;
-use super::workload::Wish;
+use super::scene::Scene;
+use super::workload::model::Wish;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
 use crate::time::Ps;

@@ -4,7 +4,7 @@
 
 use super::kernel::{Ctx, Input, Message};
 use super::master::MasterLink;
-use super::scenario::Scene;
+use super::scene::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use rackpool_core::member::{MemberAnswer, MemberCall, RackState};

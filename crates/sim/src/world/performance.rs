@@ -37,6 +37,13 @@ pub const AHEAD_MAX: Ps = Ps::us(2);
 /// power loss. General knowledge, not part of the profiles.
 pub const DISK_COMMIT: Ps = Ps::us(30);
 
+/// A client of a load, by its rack and its index among that rack's clients.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientNumber {
+    pub rack: u32,
+    pub index: u32,
+}
+
 /// The size of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {

@@ -7,7 +7,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the table says how long the simulation took")]
 
-use super::load::{Kind, Load, Prepared, Totals};
+use super::load::{AccessKind, ClusterLoad, PhaseCounts, Prepared};
 use super::performance::{self, Shape};
 use crate::device::Profile;
 use crate::report::{Cell as Field, Table};
@@ -43,10 +43,10 @@ impl Default for Options {
 pub struct Point {
     pub racks: u32,
     pub operations: u64,
-    /// Latencies and messages of each [`Kind`].
+    /// Latencies and messages of each [`AccessKind`].
     pub kinds: [KindPoint; 4],
-    pub setup: Totals,
-    pub work: Totals,
+    pub setup: PhaseCounts,
+    pub work: PhaseCounts,
     /// Links of one client, on average, the own rack's among them.
     pub links_per_client: f64,
     /// Clients of other racks that one rack serves, on average.
@@ -108,8 +108,8 @@ fn point_told(
     told: &mut dyn FnMut(&str),
 ) -> Result<Point, String> {
     let start = Instant::now();
-    let load = Load::mixed(options.clients, options.operations);
-    let load = Load { pages: 8, partners: 2, ..load };
+    let load = ClusterLoad::mixed(options.clients, options.operations);
+    let load = ClusterLoad { pages: 8, partners: 2, ..load };
     let frames = load.pages + 2 * MOVED;
     let shape = Shape { racks, page_shift: 21, frames, seed: options.seed };
     told(&format!("{racks} racks: {} clients connect", racks * options.clients));
@@ -120,7 +120,12 @@ fn point_told(
     told(&format!("{racks} racks: {accesses} accesses"));
     run.run()?;
     let (work, fingerprint) = (run.work(), run.fingerprint());
-    let kinds = [Kind::OwnWarm, Kind::OwnFirst, Kind::RemoteWarm, Kind::RemoteFirst];
+    let kinds = [
+        AccessKind::OwnWarm,
+        AccessKind::OwnFirst,
+        AccessKind::RemoteWarm,
+        AccessKind::RemoteFirst,
+    ];
     let kinds = kinds.map(|kind| kind_point(&run, kind));
     let master_busy_seconds = master_busy_seconds(profile, &work);
     let moved = page_cost(&mut run, true)?;
@@ -151,7 +156,7 @@ fn point_told(
     })
 }
 
-fn kind_point(run: &Prepared, kind: Kind) -> KindPoint {
+fn kind_point(run: &Prepared, kind: AccessKind) -> KindPoint {
     let seen = run.seen(kind);
     let count = seen.latency.count();
     let each = |sum: u64| sum as f64 / count.max(1) as f64;
@@ -165,7 +170,7 @@ fn kind_point(run: &Prepared, kind: Kind) -> KindPoint {
 }
 
 /// Processor time that the master's requests took.
-fn master_busy_seconds(profile: &Profile, work: &Totals) -> f64 {
+fn master_busy_seconds(profile: &Profile, work: &PhaseCounts) -> f64 {
     let each = profile.cpu.master_request + profile.tcp.receive + profile.tcp.send;
     let calls: u64 = work.master_calls.values().sum();
     each.times(calls).as_ns_f64() / 1e9
@@ -344,7 +349,7 @@ fn of_master(points: &[Point]) -> Table {
         ],
     );
     for point in points {
-        let of = |totals: &Totals, name| totals.master_calls.get(name).copied().unwrap_or(0);
+        let of = |totals: &PhaseCounts, name| totals.master_calls.get(name).copied().unwrap_or(0);
         let joins = of(&point.setup, "join-client") + of(&point.setup, "join-daemon");
         let all: u64 = point.work.master_calls.values().sum();
         let known = of(&point.work, "resolve") + of(&point.work, "heartbeat");

@@ -2,7 +2,7 @@
 //! with its daemon, or alone, at whatever it is doing, and the next one begins anew.
 
 use super::kernel::{Ctx, ProcessId};
-use super::scenario::Scene;
+use super::scene::{Scene, Sweeper};
 use super::workload::Worker;
 use super::{Path, SimHandle};
 use crate::rng::{Purpose, Rng};
@@ -15,11 +15,6 @@ const PAUSE: Ps = Ps::ms(150);
 const UNASKED_PPM: u32 = 400_000;
 /// Of the crashes of clients, those of one that sweeps, parts per million.
 const CRASH_PPM: u32 = 300_000;
-
-pub struct Sweeper {
-    process: ProcessId,
-    is_at_it: bool,
-}
 
 impl Scene {
     /// Starts the sweeper of each rack with a daemon, if the run has a table and it is not there.

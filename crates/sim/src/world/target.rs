@@ -21,9 +21,8 @@ pub fn start(daemon: &Ctx, cluster: &Rc<Cluster>, rack: &Rc<Rack>, cells: Rc<Mem
     let node = rack.node;
     let name = format!("fabric {}", rack.id);
     let loop_id = daemon.id;
-    let id = kernel.spawn(name, rack.host, cpu, move |ctx| {
-        main(ctx, cluster, rack, cells, (endpoint, loop_id))
-    });
+    let id = kernel
+        .spawn(name, rack.host, cpu, move |ctx| main(ctx, cluster, rack, cells, endpoint, loop_id));
     kernel.route_node(node, id);
     kernel.route_endpoint(endpoint, id);
     id
@@ -34,7 +33,8 @@ async fn main(
     cluster: Rc<Cluster>,
     rack: Rc<Rack>,
     cells: Rc<Memory>,
-    (endpoint, loop_id): (EndpointId, ProcessId),
+    endpoint: EndpointId,
+    loop_id: ProcessId,
 ) {
     let pages = rack.view(&ctx, |region| region.pages.clone());
     let table = rack.view(&ctx, |region| region.table.clone()).read_only();
@@ -58,7 +58,7 @@ async fn main(
                 }
                 Act::WriteBack(place, job) => {
                     ctx.cpu.charge(cluster.costs.target_request);
-                    if write_back(&ctx, (endpoint, place), &memory, *job).is_err() {
+                    if write_back(&ctx, endpoint, place, &memory, *job).is_err() {
                         ctx.close_peer(endpoint, place.peer);
                     }
                 }
@@ -78,7 +78,8 @@ async fn main(
 /// Puts memory into a client's buffer, then the answer that is true.
 fn write_back(
     ctx: &Ctx,
-    (endpoint, ClientRoute { peer, channel }): (EndpointId, ClientRoute),
+    endpoint: EndpointId,
+    ClientRoute { peer, channel }: ClientRoute,
     memory: &TargetMemory<SimMem>,
     job: WriteBack,
 ) -> Result<(), PostError> {

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 
 use rackpool_core::seam::Mem;
-use rackpool_sim::coro::{Coroutine, Order, Progress, STACK_BYTES, Wait, wait};
+use rackpool_sim::coro::{Coroutine, CoroutineState, Order, STACK_BYTES, Wait, wait};
 use rackpool_sim::mem::{Coherence, Cpu, HostCache, Memory, SimMem, SwitchRates, Tier, Violations};
 use rackpool_sim::time::Ps;
 
@@ -50,10 +50,10 @@ fn an_operation_in_checking_mode_allocates_nothing() {
         assert_eq!(allocated.count_total, 0);
     });
     let mut progress = process.resume(Order::Go);
-    while let Progress::Waiting(_) = progress {
+    while let CoroutineState::Waiting(_) = progress {
         progress = process.resume(Order::Go);
     }
-    assert_eq!(progress, Progress::Ended);
+    assert_eq!(progress, CoroutineState::Ended);
 }
 
 #[test]
@@ -63,12 +63,14 @@ fn a_thousand_processes_live_side_by_side() {
         for process in &mut processes {
             assert_eq!(
                 process.resume(Order::Go),
-                Progress::Waiting(Wait::For(Ps::ns(1))),
+                CoroutineState::Waiting(Wait::For(Ps::ns(1))),
                 "{round}"
             );
         }
     }
-    assert!(processes.iter_mut().all(|process| process.resume(Order::Die) == Progress::Ended));
+    assert!(
+        processes.iter_mut().all(|process| process.resume(Order::Die) == CoroutineState::Ended)
+    );
 }
 
 #[test]

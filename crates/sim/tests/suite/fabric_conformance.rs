@@ -10,8 +10,8 @@ use rackpool_core::seam::{BufId, FabricEvent, PeerId, Sge, Verb, WorkStatus};
 use rackpool_hw::fabric::shm::ShmPeer;
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::{
-    Connection, EndpointId, Executed, Inbox, Net, NetEvent, NetFaults, NodeId, Shared, SimFabric,
-    Sink,
+    Connection, EndpointId, EventQueue, Executed, Net, NetEvent, NetFaults, NodeId, SharedNet,
+    SimFabric, Sink,
 };
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
@@ -59,7 +59,7 @@ impl Sink for World {
     fn revoked(&mut self, _at: Ps, _node: NodeId, _cookie: u64) {}
 }
 
-impl Inbox for World {
+impl EventQueue for World {
     fn take(&mut self, now: Ps, endpoint: EndpointId, events: &mut Vec<FabricEvent>) -> usize {
         let before = events.len();
         let is_due = |told: &mut (Ps, EndpointId, FabricEvent)| told.1 == endpoint && told.0 <= now;
@@ -72,7 +72,7 @@ impl Inbox for World {
 struct SimRig {
     memory: Memory,
     target_memory: ShmPeer,
-    shared: Rc<RefCell<Shared<World>>>,
+    shared: Rc<RefCell<SharedNet<World>>>,
     end: SimFabric<World>,
     peer: PeerId,
     target: EndpointId,
@@ -83,7 +83,7 @@ struct SimRig {
 impl SimRig {
     /// One event of the network; `false` if there is none.
     fn step(&mut self) -> bool {
-        let Shared { net, sink, now } = &mut *self.shared.borrow_mut();
+        let SharedNet { net, sink, now } = &mut *self.shared.borrow_mut();
         let Some(((at, _), event)) = sink.events.pop_first() else {
             // What is told later than the last event.
             let last = sink.told.iter().map(|told| told.0).max();
@@ -102,7 +102,7 @@ impl SimRig {
     /// Both ends of a connection to a new process with the target's memory.
     fn connect(&mut self) {
         {
-            let Shared { net, sink, now } = &mut *self.shared.borrow_mut();
+            let SharedNet { net, sink, now } = &mut *self.shared.borrow_mut();
             let node = net.add_node();
             self.target = net.add_endpoint(node);
             let from = self.end.endpoint();
@@ -114,7 +114,7 @@ impl SimRig {
         }
         while self.step() {}
         let mut theirs = Vec::new();
-        let Shared { sink, now, .. } = &mut *self.shared.borrow_mut();
+        let SharedNet { sink, now, .. } = &mut *self.shared.borrow_mut();
         sink.take(*now, self.target, &mut theirs);
         let [FabricEvent::Connected { peer }] = theirs[..] else { panic!("{theirs:?}") };
         self.target_peer = peer;
@@ -158,7 +158,7 @@ impl Rig for SimRig {
             told: Vec::new(),
             buffers: BTreeMap::new(),
         };
-        let shared = Rc::new(RefCell::new(Shared { net, sink, now: Ps::ZERO }));
+        let shared = Rc::new(RefCell::new(SharedNet { net, sink, now: Ps::ZERO }));
         let memory = Memory::new();
         let Memory { pages, table, cell, layout } = memory.clone();
         let mut rig = SimRig {
@@ -196,7 +196,7 @@ impl Rig for SimRig {
     }
     fn application(&mut self) -> Vec<FabricEvent> {
         let mut events = Vec::new();
-        let Shared { sink, now, .. } = &mut *self.shared.borrow_mut();
+        let SharedNet { sink, now, .. } = &mut *self.shared.borrow_mut();
         sink.take(*now, self.target, &mut events);
         events.retain(|event| !matches!(event, FabricEvent::Connected { .. }));
         events
@@ -210,11 +210,11 @@ impl Rig for SimRig {
             local: &piece,
             signalled: false,
         };
-        let Shared { net, sink, now } = &mut *self.shared.borrow_mut();
+        let SharedNet { net, sink, now } = &mut *self.shared.borrow_mut();
         net.post(*now, self.target, self.target_peer, &[work], sink).unwrap();
     }
     fn kill(&mut self) {
-        let Shared { net, sink, now } = &mut *self.shared.borrow_mut();
+        let SharedNet { net, sink, now } = &mut *self.shared.borrow_mut();
         net.endpoint_down(*now, self.target, rackpool_sim::net::Down::Crash, sink);
     }
     fn restart(&mut self) {

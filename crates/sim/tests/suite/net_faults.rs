@@ -10,7 +10,7 @@ use rackpool_core::seam::{
 };
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::{
-    Connection, Down, EndpointId, NetFaults, NodeId, Remote, Shared, SimFabric,
+    Connection, Down, EndpointId, NetFaults, NodeId, Remote, SharedNet, SimFabric,
 };
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
@@ -510,7 +510,7 @@ fn the_network_serves_code_that_is_written_against_the_seam() {
     let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
     let (client, peer, _) = rig.pair(Connection::Reliable);
     let now = rig.world.now;
-    let shared = Rc::new(RefCell::new(Shared { net: rig.net, sink: rig.world, now }));
+    let shared = Rc::new(RefCell::new(SharedNet { net: rig.net, sink: rig.world, now }));
     let mut fabric = SimFabric::new(shared.clone(), client);
     assert_eq!(fabric.capabilities().name, "sim");
     fetch_add(&mut fabric, peer, 5).unwrap();
@@ -519,11 +519,11 @@ fn the_network_serves_code_that_is_written_against_the_seam() {
     assert_eq!(fabric.poll(0, &mut events), 0, "not yet");
     drop(fabric);
     let Ok(whole) = Rc::try_unwrap(shared) else { panic!("somebody kept it") };
-    let Shared { net, sink, .. } = whole.into_inner();
+    let SharedNet { net, sink, .. } = whole.into_inner();
     let mut rig = Rig { net, world: sink };
     rig.drain();
     let now = rig.world.now;
-    let shared = Rc::new(RefCell::new(Shared { net: rig.net, sink: rig.world, now }));
+    let shared = Rc::new(RefCell::new(SharedNet { net: rig.net, sink: rig.world, now }));
     assert_eq!(SimFabric::new(shared, client).poll(0, &mut events), 2);
     let done = |id, old| FabricEvent::Completed { peer, id, status: WorkStatus::Done(old) };
     assert_eq!(events, [done(5, 0), done(6, 5)]);

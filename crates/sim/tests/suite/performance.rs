@@ -5,7 +5,7 @@
 use rackpool_sim::device::Profile;
 use rackpool_sim::time::Ps;
 use rackpool_sim::world::ladder::{Rung, climb};
-use rackpool_sim::world::load::{Load, Prepared};
+use rackpool_sim::world::load::{ClusterLoad, Prepared};
 use rackpool_sim::world::performance::Shape;
 use rackpool_sim::world::scale::{Options, point};
 
@@ -15,7 +15,7 @@ fn profile(name: &str) -> Profile {
 
 fn small(seed: u64) -> Prepared {
     let shape = Shape { racks: 3, page_shift: 21, frames: 32, seed };
-    let mut run = Prepared::new(&profile("modern"), shape, Load::mixed(4, 300)).unwrap();
+    let mut run = Prepared::new(&profile("modern"), shape, ClusterLoad::mixed(4, 300)).unwrap();
     run.run().unwrap();
     run
 }

@@ -2,26 +2,34 @@
 //! go where physics sends them.
 
 use rackpool_sim::device::Profile;
-use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, System};
-use rackpool_sim::repro::load::{self, Load, Seen, buffered, same_work};
+use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, FetchSystem};
+use rackpool_sim::repro::load::{self, LoadStats, RcmpLoad, buffered, same_work};
 use rackpool_sim::repro::rcmp::rcmp_parts;
-use rackpool_sim::repro::rrpc::{self, Way};
+use rackpool_sim::repro::rrpc::{self, FetchMethod};
 use rackpool_sim::repro::{Figure, Origin, Repro};
-use rackpool_sim::world::{Mode, Path};
+use rackpool_sim::world::{FetchMode, Path};
 
-const SYSTEMS: [System; 3] = [System::Datagrams, System::DatagramsAndRead, System::Rings];
+const SYSTEMS: [FetchSystem; 3] =
+    [FetchSystem::Datagrams, FetchSystem::DatagramsAndRead, FetchSystem::Rings];
 
 fn profile() -> Profile {
     Profile::load("rcmp-testbed").unwrap()
 }
 
 /// Few clients that write under locks.
-fn locked(writes_a_lock: u64) -> Load {
+fn locked(writes_a_lock: u64) -> RcmpLoad {
     let operations = 256;
-    Load { clients: 1, pages: 4, operations, write_ppm: 1_000_000, writes_a_lock, ..Load::paper() }
+    RcmpLoad {
+        clients: 1,
+        pages: 4,
+        operations,
+        write_ppm: 1_000_000,
+        writes_a_lock,
+        ..RcmpLoad::paper()
+    }
 }
 
-fn run(load: Load) -> Seen {
+fn run(load: RcmpLoad) -> LoadStats {
     load::run(&profile(), &load).unwrap()
 }
 
@@ -29,24 +37,24 @@ fn alone(bytes: u64) -> Calls {
     Calls { clients: 1, bytes, operations: 40 }
 }
 
-fn theirs(system: System, calls: Calls) -> Seen {
+fn theirs(system: FetchSystem, calls: Calls) -> LoadStats {
     baselines::fetch(&profile(), system, calls).unwrap()
 }
 
-fn ours(way: Way, calls: Calls) -> Seen {
+fn ours(way: FetchMethod, calls: Calls) -> LoadStats {
     rrpc::fetch(&profile(), way, calls).unwrap()
 }
 
-fn same(one: &Seen, two: &Seen) {
+fn same(one: &LoadStats, two: &LoadStats) {
     assert_eq!(one.rate.to_bits(), two.rate.to_bits());
     assert_eq!(one.all, two.all);
 }
 
 #[test]
 fn a_load_repeats_itself_with_stacks_and_without() {
-    let load = Load { coupled: buffered(256), write_ppm: 500_000, clients: 4, ..locked(8) };
-    let called = Load { is_by_calls: true, ..load };
-    let plain = Load { writes_a_lock: 0, ..load };
+    let load = RcmpLoad { coupled: buffered(256), write_ppm: 500_000, clients: 4, ..locked(8) };
+    let called = RcmpLoad { is_by_calls: true, ..load };
+    let plain = RcmpLoad { writes_a_lock: 0, ..load };
     for load in [load, called, plain] {
         let seen = run(load);
         same(&seen, &run(load));
@@ -59,15 +67,15 @@ fn a_load_repeats_itself_with_stacks_and_without() {
     for system in SYSTEMS {
         same(&theirs(system, calls), &theirs(system, calls));
     }
-    same(&ours(Way::Rrpc, calls), &ours(Way::Rrpc, calls));
+    same(&ours(FetchMethod::Rrpc, calls), &ours(FetchMethod::Rrpc, calls));
 }
 
 #[test]
 fn the_write_buffer_gains_the_more_the_more_is_written_under_a_lock() {
     for path in [Path::Proxied, Path::OneSided] {
         let gain = |writes| {
-            let load = Load { path, ..locked(writes) };
-            run(Load { coupled: buffered(256), ..load }).rate / run(load).rate
+            let load = RcmpLoad { path, ..locked(writes) };
+            run(RcmpLoad { coupled: buffered(256), ..load }).rate / run(load).rate
         };
         let gains = [1, 8, 64].map(gain);
         println!("{path:?}: {gains:?}");
@@ -78,16 +86,16 @@ fn the_write_buffer_gains_the_more_the_more_is_written_under_a_lock() {
 
 #[test]
 fn writes_that_are_too_long_for_the_buffer_are_as_without_it() {
-    let load = Load { item_bytes: 512, ..locked(8) };
-    same(&run(Load { coupled: buffered(256), ..load }), &run(load));
+    let load = RcmpLoad { item_bytes: 512, ..locked(8) };
+    same(&run(RcmpLoad { coupled: buffered(256), ..load }), &run(load));
 }
 
 #[test]
 fn a_rack_whose_memory_is_asked_for_serves_less_than_one_that_is_read() {
-    let load = Load { writes_a_lock: 0, clients: 8, ..locked(0) };
+    let load = RcmpLoad { writes_a_lock: 0, clients: 8, ..locked(0) };
     for write_ppm in [0, 1_000_000] {
-        let load = Load { write_ppm, ..load };
-        let called = run(Load { is_by_calls: true, ..load });
+        let load = RcmpLoad { write_ppm, ..load };
+        let called = run(RcmpLoad { is_by_calls: true, ..load });
         assert!(called.rate < run(load).rate, "{write_ppm}");
     }
 }
@@ -95,7 +103,7 @@ fn a_rack_whose_memory_is_asked_for_serves_less_than_one_that_is_read() {
 #[test]
 fn longer_data_takes_longer_whoever_fetches_it() {
     let sizes = [64, 512, 968, 1024, 4096, 16384];
-    let rises = |what: &str, fetch: &dyn Fn(Calls) -> Seen| {
+    let rises = |what: &str, fetch: &dyn Fn(Calls) -> LoadStats| {
         let times = sizes.map(|bytes| fetch(alone(bytes)).mean_ns());
         println!("{what}: {times:?}");
         assert!(times[0] > 1000.0, "{what}: there and back in {} ns", times[0]);
@@ -104,8 +112,8 @@ fn longer_data_takes_longer_whoever_fetches_it() {
     for system in SYSTEMS {
         rises(&format!("{system:?}"), &|calls| theirs(system, calls));
     }
-    let read = Way::Call(Mode::OneSidedRead);
-    for way in [Way::PlaceKnown, read, Way::Call(Mode::WriteBack)] {
+    let read = FetchMethod::Call(FetchMode::OneSidedRead);
+    for way in [FetchMethod::PlaceKnown, read, FetchMethod::Call(FetchMode::WriteBack)] {
         rises(&format!("{way:?}"), &|calls| ours(way, calls));
     }
 }
@@ -117,23 +125,23 @@ fn a_byte_too_much_for_a_datagram_costs_a_round_trip() {
         let [fits, does_not] = [0, 1].map(|more| time(system, DATAGRAM_BYTES_MAX + more));
         does_not - fits
     };
-    let short = time(System::Datagrams, 1);
-    let [datagrams, rings] = [System::Datagrams, System::Rings].map(step);
+    let short = time(FetchSystem::Datagrams, 1);
+    let [datagrams, rings] = [FetchSystem::Datagrams, FetchSystem::Rings].map(step);
     assert!(datagrams > short / 2.0, "{datagrams} ns more, a short call takes {short} ns");
     assert!(rings < short / 10.0, "{rings} ns more for one byte");
     // Beyond that packets are asked for together: not a round trip each.
-    let four = time(System::Datagrams, 4 * DATAGRAM_BYTES_MAX);
-    let two = time(System::Datagrams, 2 * DATAGRAM_BYTES_MAX);
+    let four = time(FetchSystem::Datagrams, 4 * DATAGRAM_BYTES_MAX);
+    let two = time(FetchSystem::Datagrams, 2 * DATAGRAM_BYTES_MAX);
     assert!(four - two < 2.0 * datagrams, "{two} ns for two packets, {four} ns for four");
 }
 
 #[test]
 fn a_call_and_a_read_take_two_round_trips_and_a_known_place_one() {
     let calls = alone(2048);
-    let known = ours(Way::PlaceKnown, calls).mean_ns();
-    let [written, read] =
-        [Mode::WriteBack, Mode::OneSidedRead].map(|mode| ours(Way::Call(mode), calls).mean_ns());
-    let theirs = theirs(System::DatagramsAndRead, calls).mean_ns();
+    let known = ours(FetchMethod::PlaceKnown, calls).mean_ns();
+    let [written, read] = [FetchMode::WriteBack, FetchMode::OneSidedRead]
+        .map(|mode| ours(FetchMethod::Call(mode), calls).mean_ns());
+    let theirs = theirs(FetchSystem::DatagramsAndRead, calls).mean_ns();
     assert!(known < written && written < read, "{known}, {written}, {read} ns");
     assert!(theirs > known + 1000.0, "{known}, {theirs} ns");
 }

@@ -10,7 +10,7 @@ use rackpool_sim::repro::herd::figures::herd_parts;
 use rackpool_sim::repro::herd::rig::KvRequest;
 use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;
 use rackpool_sim::repro::herd::verbs::{self, Flow, Verbs, What};
-use rackpool_sim::repro::herd::{Load, Seen, run};
+use rackpool_sim::repro::herd::{HerdLoad, HerdStats, run};
 use rackpool_sim::time::Ps;
 use rackpool_sim::world::closed;
 
@@ -22,17 +22,24 @@ fn apt() -> Profile {
     Profile::load("herd-apt").unwrap()
 }
 
-fn seen(load: Load) -> Seen {
+fn seen(load: HerdLoad) -> HerdStats {
     run(&apt(), &load).unwrap()
 }
 
-fn short(system: System) -> Load {
-    Load { operations: 9_000, ..Load::paper(system) }
+fn short(system: System) -> HerdLoad {
+    HerdLoad { operations: 9_000, ..HerdLoad::paper(system) }
 }
 
 /// One request at a time.
-fn alone(system: System) -> Load {
-    Load { clients: 1, window: 1, servers: 1, put_ppm: 0, operations: 90, ..Load::paper(system) }
+fn alone(system: System) -> HerdLoad {
+    HerdLoad {
+        clients: 1,
+        window: 1,
+        servers: 1,
+        put_ppm: 0,
+        operations: 90,
+        ..HerdLoad::paper(system)
+    }
 }
 
 fn close(what: &str, rate: f64, expected: f64) {
@@ -48,12 +55,12 @@ fn millions(service: Ps) -> f64 {
 fn a_run_of_each_system_repeats_itself_and_another_seed_differs() {
     let echo = System::Echo(ECHO);
     for system in SYSTEMS.into_iter().chain([echo, System::HerdDatagrams { inline_below: 144 }]) {
-        let load = Load { put_ppm: 300_000, is_zipfian: true, ..short(system) };
+        let load = HerdLoad { put_ppm: 300_000, is_zipfian: true, ..short(system) };
         let (one, two) = (seen(load), seen(load));
         assert_eq!(one.mops.to_bits(), two.mops.to_bits(), "{system:?}");
         assert_eq!(one.latency, two.latency, "{system:?}");
         assert_eq!(one.by_server, two.by_server, "{system:?}");
-        assert_ne!(one.latency, seen(Load { seed: 2, ..load }).latency, "{system:?}");
+        assert_ne!(one.latency, seen(HerdLoad { seed: 2, ..load }).latency, "{system:?}");
     }
 }
 
@@ -61,7 +68,7 @@ fn a_run_of_each_system_repeats_itself_and_another_seed_differs() {
 fn a_lone_read_takes_the_sum_of_its_parts() {
     let p = apt();
     for value_bytes in [8, 32, 100] {
-        let got = seen(Load { value_bytes, ..alone(System::Farm) }).latency.mean().unwrap();
+        let got = seen(HerdLoad { value_bytes, ..alone(System::Farm) }).latency.mean().unwrap();
         // The request is begun when it has been submitted.
         let expected = closed::remote_read(&p, 6 * (16 + value_bytes)) - p.cpu.client_submit;
         assert_eq!(got, expected.0 as f64, "{value_bytes} B");
@@ -97,8 +104,8 @@ fn a_lone_echo_is_two_writes_and_the_processors_between_them() {
 fn a_lone_request_comes_out_of_the_pipeline_by_empty_ones() {
     let p = apt();
     let lone = seen(alone(HERD)).mean_ns();
-    // Without a pipeline no request waits for empty ones, but for memory.
-    let direct = seen(Load { is_prefetching: false, ..alone(HERD) }).mean_ns();
+    // Without a pipeline nobody waits for empty requests, but for memory.
+    let direct = seen(HerdLoad { is_prefetching: false, ..alone(HERD) }).mean_ns();
     let polls = p.memory.hit.times(2 * FAILED_POLLS_MAX).as_ns_f64();
     let memory = p.memory.dram_load.times(2).as_ns_f64();
     let more = lone - direct;
@@ -110,7 +117,7 @@ fn a_lone_request_comes_out_of_the_pipeline_by_empty_ones() {
 #[test]
 fn saturated_systems_follow_their_slowest_stage_and_no_other() {
     type Stage = fn(&mut Profile) -> &mut Ps;
-    let rate = |load: Load, stage: Stage, halves: u64| {
+    let rate = |load: HerdLoad, stage: Stage, halves: u64| {
         let mut profile = apt();
         let time = stage(&mut profile);
         *time = Ps(time.0 * halves / 2);
@@ -121,13 +128,13 @@ fn saturated_systems_follow_their_slowest_stage_and_no_other() {
     let read: Stage = |profile| &mut profile.rnic.in_read.service;
     let send: Stage = |profile| &mut profile.rnic.in_send.service;
     let processor: Stage = |profile| &mut profile.cpu.daemon_request;
-    let get = |system| Load { put_ppm: 0, ..short(system) };
+    let get = |system| HerdLoad { put_ppm: 0, ..short(system) };
     let by_sends = Exchange { request: Way::SEND, answer: Way::SEND, ..ECHO };
     let by_sends = get(System::Echo(by_sends));
     for (name, load, full, idle) in [
         ("HERD", short(HERD), lines, read),
-        ("HERD, values of 200 B", Load { value_bytes: 200, ..get(HERD) }, fetched, read),
-        ("HERD, one core", Load { servers: 1, ..short(HERD) }, processor, lines),
+        ("HERD, values of 200 B", HerdLoad { value_bytes: 200, ..get(HERD) }, fetched, read),
+        ("HERD, one core", HerdLoad { servers: 1, ..short(HERD) }, processor, lines),
         ("FaRM-em", get(System::Farm), read, lines),
         ("ECHO by SENDs", by_sends, send, read),
     ] {
@@ -148,7 +155,8 @@ fn the_systems_have_the_papers_order_and_farms_values_outside_cost_what_it_says(
         let ours = SYSTEMS.map(|system| {
             let put_ppm = if system == HERD { 50_000 } else { 0 };
             let operations = 24_000;
-            let seen = seen(Load { put_ppm, is_full, keys, operations, ..Load::paper(system) });
+            let seen =
+                seen(HerdLoad { put_ppm, is_full, keys, operations, ..HerdLoad::paper(system) });
             assert_eq!(seen.wrong, 0, "{system:?}");
             seen.mops
         });
@@ -161,7 +169,7 @@ fn the_systems_have_the_papers_order_and_farms_values_outside_cost_what_it_says(
 #[test]
 fn puts_of_the_others_are_faster_than_their_gets_and_bound_as_their_messages() {
     for (system, most) in [(System::Farm, 30.0), (System::FarmVar, 30.0), (System::Pilaf, 21.0)] {
-        let rate = |put_ppm| seen(Load { put_ppm, ..short(system) }).mops;
+        let rate = |put_ppm| seen(HerdLoad { put_ppm, ..short(system) }).mops;
         let (get, put) = (rate(0), rate(1_000_000));
         assert!(put > get, "{system:?}: {get}, {put}");
         close("PUT", put, most);
@@ -186,7 +194,7 @@ fn connections_that_the_card_does_not_hold_cost_what_goes_out_more_than_what_com
 fn herd_keeps_its_peak_with_200_clients_and_not_with_500() {
     let rate = |clients, window| {
         let operations = 40 * u64::from(clients * window);
-        let load = Load { machines: 186, clients, window, operations, ..Load::paper(HERD) };
+        let load = HerdLoad { machines: 186, clients, window, operations, ..HerdLoad::paper(HERD) };
         seen(load).mops
     };
     close("200 clients", rate(200, 4), 26.0);
@@ -198,8 +206,8 @@ fn herd_keeps_its_peak_with_200_clients_and_not_with_500() {
 fn prefetching_hides_accesses_behind_posts() {
     let exchange = Exchange { answer: Way::DATAGRAM, ..ECHO };
     let rate = |accesses, is_prefetching| {
-        let base = Load { put_ppm: 0, servers: 1, ..short(System::Echo(exchange)) };
-        seen(Load { accesses: Some(accesses), is_prefetching, ..base }).mops
+        let base = HerdLoad { put_ppm: 0, servers: 1, ..short(System::Echo(exchange)) };
+        seen(HerdLoad { accesses: Some(accesses), is_prefetching, ..base }).mops
     };
     let p = apt();
     let alone = p.cpu.daemon_request + p.cpu.post_request;

@@ -5,7 +5,7 @@ use rackpool_core::client::Placement;
 use rackpool_core::{Error, GAddr};
 use rackpool_sim::check::keys::MapOp;
 use rackpool_sim::run::{Config, Group, Sweep, sweep};
-use rackpool_sim::world::{Table, TableError, TableMem, TableReport, Tables, run_seed_with};
+use rackpool_sim::world::{TableClient, TableError, TableMem, TableReport, Tables, run_seed_with};
 use std::ops::ControlFlow;
 
 const KEYS: u64 = 8;
@@ -44,7 +44,7 @@ impl Tables for &'static WordTables {
         mem.set_root(NAME, GAddr::NULL, addr).map(drop).map_err(TableError::Pool)
     }
 
-    fn open(&self, mem: &mut TableMem<'_>, _: u64) -> Answer<Box<dyn Table>> {
+    fn open(&self, mem: &mut TableMem<'_>, _: u64) -> Answer<Box<dyn TableClient>> {
         let base = mem.root(NAME).map_err(failed)?;
         let base = base.ok_or_else(|| TableError::Wrong("there is no table".into()))?;
         Ok(Box::new(WordTable { kind: self, base }))
@@ -59,7 +59,7 @@ impl Tables for &'static WordTables {
     }
 }
 
-impl Table for WordTable {
+impl TableClient for WordTable {
     fn apply(&mut self, mem: &mut TableMem<'_>, key: u64, op: MapOp) -> Answer<MapOp> {
         let at = GAddr(self.base.0 + 8 * key);
         if self.kind.forgets && !matches!(op, MapOp::Get(_)) {

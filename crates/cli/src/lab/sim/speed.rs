@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_sim::device::Profile;
-use rackpool_sim::world::load::{Kind as Access, Load, Prepared};
+use rackpool_sim::world::load::{AccessKind, ClusterLoad, Prepared};
 use rackpool_sim::world::performance::Shape;
 
 const PROFILE: &str = "modern";
@@ -23,7 +23,7 @@ pub fn run(quick: bool) -> Result<Report> {
     for round in 0..rounds {
         bar.set_message(format!("round {} of {rounds}", round + 1));
         let shape = Shape { racks: RACKS, page_shift: 21, frames: 64, seed: 1 };
-        let load = Load::mixed(CLIENTS, operations);
+        let load = ClusterLoad::mixed(CLIENTS, operations);
         let mut run = Prepared::new(&profile, shape, load).map_err(failed)?;
         let start = cpu_ns();
         run.run().map_err(failed)?;
@@ -48,10 +48,10 @@ pub fn run(quick: bool) -> Result<Report> {
 fn describe(run: &Prepared, report: &mut Report) {
     let all = run.operations() as f64;
     let kinds = [
-        ("own_warm", Access::OwnWarm),
-        ("own_first_touch", Access::OwnFirst),
-        ("remote_warm", Access::RemoteWarm),
-        ("remote_first_touch", Access::RemoteFirst),
+        ("own_warm", AccessKind::OwnWarm),
+        ("own_first_touch", AccessKind::OwnFirst),
+        ("remote_warm", AccessKind::RemoteWarm),
+        ("remote_first_touch", AccessKind::RemoteFirst),
     ];
     for (name, kind) in kinds {
         let share = 100.0 * run.seen(kind).latency.count() as f64 / all;

@@ -10,12 +10,12 @@ fn ns(time: u64) -> Ps {
 }
 
 struct World {
-    model: Bytes,
+    model: ByteModel,
 }
 
 impl World {
     fn new() -> World {
-        let mut model = Bytes::default();
+        let mut model = ByteModel::default();
         model.allocated(A, SIZE, Backing::Pages, ns(1)).unwrap();
         World { model }
     }
@@ -195,8 +195,9 @@ fn a_free_that_was_refused_leaves_the_allocation_live() {
     assert!(world.model.live().all(|live| live.perhaps_freed));
     world.model.free_refused(A);
     assert!(world.model.refused(1, A, Refusal::NotMapped, ns(11), ns(12)).is_err());
-    let all: Vec<Live> = world.model.live().collect();
-    let live = Live { addr: A, bytes: SIZE, backing: Backing::Pages, perhaps_freed: false };
+    let all: Vec<LiveAllocation> = world.model.live().collect();
+    let live =
+        LiveAllocation { addr: A, bytes: SIZE, backing: Backing::Pages, perhaps_freed: false };
     assert_eq!(all, [live]);
 }
 

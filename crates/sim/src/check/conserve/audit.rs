@@ -160,14 +160,17 @@ fn directory(pool: &PoolAudit, homes: &Homes<'_>) -> Answer {
 }
 
 /// A piece that a rack has handed out.
-struct Piece {
+struct AllocatedRange {
     rack: u16,
     bytes: u64,
     owner: u64,
 }
 
 /// What racks have handed out, by address. Runs are whole, with their pages in order.
-fn handed_out(pool: &PoolAudit, homes: &Homes<'_>) -> Result<BTreeMap<u64, Piece>, String> {
+fn handed_out(
+    pool: &PoolAudit,
+    homes: &Homes<'_>,
+) -> Result<BTreeMap<u64, AllocatedRange>, String> {
     let mut pieces = BTreeMap::new();
     let mut in_runs = BTreeSet::new();
     for (page, (rack, frame)) in homes {
@@ -175,7 +178,7 @@ fn handed_out(pool: &PoolAudit, homes: &Homes<'_>) -> Result<BTreeMap<u64, Piece
         if frame.shift != 0 {
             for object in &frame.objects {
                 let addr = addr + (u64::from(*object) << frame.shift);
-                pieces.insert(addr, Piece { rack, bytes: 1 << frame.shift, owner });
+                pieces.insert(addr, AllocatedRange { rack, bytes: 1 << frame.shift, owner });
             }
             in_runs.insert(*page);
             continue;
@@ -202,7 +205,7 @@ fn handed_out(pool: &PoolAudit, homes: &Homes<'_>) -> Result<BTreeMap<u64, Piece
             }
         }
         let bytes = u64::from(frame.span) << pool.page_shift;
-        pieces.insert(addr, Piece { rack, bytes, owner });
+        pieces.insert(addr, AllocatedRange { rack, bytes, owner });
     }
     match homes.keys().find(|page| !in_runs.contains(page)) {
         Some(page) if !pool.loses_parts => {
@@ -244,9 +247,8 @@ fn stats(pool: &PoolAudit, rack: &RackAudit) -> Answer {
     Ok(())
 }
 
-/// Every piece that was handed out belongs to an allocation, and every allocation has what it was
-/// given.
-fn allocations(pool: &PoolAudit, mut pieces: BTreeMap<u64, Piece>) -> Answer {
+/// Everything that was handed out belongs to somebody, and everybody has what he was given.
+fn allocations(pool: &PoolAudit, mut pieces: BTreeMap<u64, AllocatedRange>) -> Answer {
     overlaps(pool)?;
     for allocation in &pool.allocations {
         let AllocationAudit { addr, bytes, owner, certain } = *allocation;

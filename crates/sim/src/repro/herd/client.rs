@@ -4,8 +4,8 @@
 //! What is charged: `cpu.client_submit` for each request, `cpu.post_request` for each post,
 //! `cpu.completion` for each answer and completion that is taken and for each receive posted.
 
-use super::Load;
-use super::rig::{AREA_BYTES, End, TABLE_AT, Work, address, message_of};
+use super::HerdLoad;
+use super::rig::{AREA_BYTES, RigEndpoint, TABLE_AT, Work, address, message_of};
 use super::zipf::Keys;
 use crate::repro::herd::baselines::{Ack, Exchange, Get, KvRequest, Plan, SLOT_BYTES, Then};
 use crate::rng::{Purpose, Rng};
@@ -34,10 +34,10 @@ struct Lane {
     get: Option<Get>,
 }
 
-pub struct Client {
-    end: End,
+pub struct HerdClient {
+    end: RigEndpoint,
     number: u32,
-    load: Load,
+    load: HerdLoad,
     exchange: Exchange,
     peers: Peers,
     keys: Rc<Keys>,
@@ -47,12 +47,18 @@ pub struct Client {
     sent: Vec<u64>,
 }
 
-impl Client {
+impl HerdClient {
     /// Asks for ever, from when it is told to begin.
-    pub async fn run(end: End, number: u32, load: Load, peers: Rc<RefCell<Peers>>, keys: Rc<Keys>) {
+    pub async fn run(
+        end: RigEndpoint,
+        number: u32,
+        load: HerdLoad,
+        peers: Rc<RefCell<Peers>>,
+        keys: Rc<Keys>,
+    ) {
         end.begin().await;
         let peers = peers.take();
-        let mut client = Client {
+        let mut client = HerdClient {
             end,
             number,
             exchange: load.system.exchange(),

@@ -2,7 +2,7 @@
 //! verbs and ECHO (figures 2 to 7); `requests.rs` has the systems (figures 9 to 14).
 
 use super::verbs::{self, Flow, Verbs, What};
-use super::{Load, Seen};
+use super::{HerdLoad, HerdStats};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::report::Table;
@@ -110,12 +110,12 @@ pub(super) struct Herd {
 }
 
 /// An ECHO of so many bytes, at least 16, both ways.
-pub(super) fn echo(request: Way, answer: Way, bytes: u64) -> Load {
+pub(super) fn echo(request: Way, answer: Way, bytes: u64) -> HerdLoad {
     let exchange = Exchange { request, answer, is_partitioned: false };
-    let load = Load { put_ppm: 0, ..Load::paper(System::Echo(exchange)) };
+    let load = HerdLoad { put_ppm: 0, ..HerdLoad::paper(System::Echo(exchange)) };
     // A key alone, or a value and its length before it.
     match bytes.checked_sub(18) {
-        Some(value_bytes) => Load { put_ppm: 1_000_000, value_bytes, ..load },
+        Some(value_bytes) => HerdLoad { put_ppm: 1_000_000, value_bytes, ..load },
         None => load,
     }
 }
@@ -128,13 +128,13 @@ fn knee(rates: &[(u64, f64)], share: f64) -> f64 {
 }
 
 impl Herd {
-    pub(super) fn run(&self, load: Load) -> Result<Seen, String> {
+    pub(super) fn run(&self, load: HerdLoad) -> Result<HerdStats, String> {
         self.run_on(&self.profile, load)
     }
 
-    pub(super) fn run_on(&self, profile: &Profile, load: Load) -> Result<Seen, String> {
+    pub(super) fn run_on(&self, profile: &Profile, load: HerdLoad) -> Result<HerdStats, String> {
         let share = if self.is_quick { 5 } else { 1 };
-        super::run(profile, &Load { operations: load.operations / share, ..load })
+        super::run(profile, &HerdLoad { operations: load.operations / share, ..load })
     }
 
     fn rate(&self, verbs: Verbs) -> Result<f64, String> {
@@ -187,7 +187,7 @@ impl Herd {
             let (read, write) = (of(What::Read, 0)?, of(What::Write, 0)?);
             let inline = of(What::Write, u64::MAX)?;
             let load = echo(Way::WRITE, Way::WRITE, bytes);
-            let load = Load { clients: 1, window: 1, servers: 1, operations: 600, ..load };
+            let load = HerdLoad { clients: 1, window: 1, servers: 1, operations: 600, ..load };
             let echo = super::run(&self.profile, &load)?.mean_ns();
             if bytes == 16 {
                 at_16 = (read, echo);
@@ -418,7 +418,7 @@ impl Herd {
             let mut rates = Vec::new();
             for (accesses, is_prefetching) in [(2, true), (2, false), (8, true), (8, false)] {
                 let accesses = Some(accesses);
-                let load = Load { servers, accesses, is_prefetching, ..base };
+                let load = HerdLoad { servers, accesses, is_prefetching, ..base };
                 rates.push(self.run(load)?.mops);
             }
             if servers == 5 {

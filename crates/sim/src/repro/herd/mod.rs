@@ -18,19 +18,19 @@ pub mod zipf;
 use crate::device::Profile;
 use crate::histogram::Histogram;
 use crate::net::{Connection, EndpointId};
-use baselines::{CLIENTS_MAX, LANES_MAX, Region, System};
-use client::{Client, Peers};
+use baselines::{CLIENTS_MAX, LANES_MAX, RequestRegion, System};
+use client::{HerdClient, Peers};
 use rackpool_core::seam::PeerId;
-use rig::{Rig, Shared, Who};
-use server::Server;
+use rig::{Rig, RigState, Who};
+use server::HerdServer;
 use std::cell::RefCell;
 use std::rc::Rc;
 use store::Store;
 use zipf::Keys;
 
-/// What runs. [`Load::paper`] has what the paper uses where it varies nothing.
+/// What runs. [`HerdLoad::paper`] has what the paper uses where it varies nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct HerdLoad {
     pub system: System,
     pub machines: u32,
     pub clients: u32,
@@ -55,11 +55,11 @@ pub struct Load {
     pub seed: u64,
 }
 
-impl Load {
+impl HerdLoad {
     /// 51 clients on 17 machines, 4 requests each, 6 server processes, 16 B keys and 32 B values,
     /// 5 % PUTs. Source: HERD, experimental setup.
-    pub fn paper(system: System) -> Load {
-        Load {
+    pub fn paper(system: System) -> HerdLoad {
+        HerdLoad {
             system,
             machines: 17,
             clients: 51,
@@ -79,7 +79,7 @@ impl Load {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct HerdStats {
     /// Requests a second, millions.
     pub mops: f64,
     /// How long each took, ps.
@@ -92,7 +92,7 @@ pub struct Seen {
     pub wrong: u64,
 }
 
-impl Seen {
+impl HerdStats {
     /// Their mean latency, ns.
     pub fn mean_ns(&self) -> f64 {
         self.latency.mean().unwrap_or(0.0) / 1e3
@@ -105,19 +105,19 @@ impl Seen {
 }
 
 /// Runs requests. An error says what the simulator objects to.
-pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
+pub fn run(profile: &Profile, load: &HerdLoad) -> Result<HerdStats, String> {
     let load = *load;
     if load.window > LANES_MAX.into() || load.clients > CLIENTS_MAX {
         let most = format!("{LANES_MAX} windows and {CLIENTS_MAX} clients");
         return Err(format!("requests have room for {most}"));
     }
     let keys = Rc::new(Keys::new(load.keys, load.is_zipfian, load.seed));
-    let region = Region { clients: load.clients, window: load.window };
+    let region = RequestRegion { clients: load.clients, window: load.window };
     let store = match load.is_full {
         true => Some(Store::new(&load, &keys)?),
         false => None,
     };
-    let shared = Shared::new(profile, region, load.servers, store);
+    let shared = RigState::new(profile, region, load.servers, store);
     let mut rig = Rig::new(shared, load.machines, load.seed);
     let clients = connect(&mut rig, load, &keys);
     rig.settle();
@@ -127,7 +127,7 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
     let count = measured.operations() as f64;
     let millions = |count: u64| count as f64 / seconds / 1e6;
     match rig.shared.torn.get() {
-        0 => Ok(Seen {
+        0 => Ok(HerdStats {
             mops: count / seconds / 1e6,
             by_server: measured.served.iter().map(|served| millions(*served)).collect(),
             cpu_ns: measured.busy.map(|busy| busy.as_ns_f64() / count),
@@ -139,7 +139,7 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
 }
 
 /// Starts all processes and connects them; the clients.
-fn connect(rig: &mut Rig, load: Load, keys: &Rc<Keys>) -> Vec<crate::world::ProcessId> {
+fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::ProcessId> {
     let exchange = load.system.exchange();
     let (request, answer) = (exchange.request, exchange.answer);
     let host = rig.hosts[0];
@@ -152,10 +152,11 @@ fn connect(rig: &mut Rig, load: Load, keys: &Rc<Keys>) -> Vec<crate::world::Proc
     let servers: Vec<EndpointId> = (0..load.servers)
         .map(|number| {
             let datagrams = datagrams[number as usize].clone();
-            let (id, endpoint) = rig.spawn(host, Server::WHO, server::AREAS, |end| async move {
-                end.begin().await;
-                Server::run(end, number, load, datagrams.take()).await;
-            });
+            let (id, endpoint) =
+                rig.spawn(host, HerdServer::WHO, server::AREAS, |end| async move {
+                    end.begin().await;
+                    HerdServer::run(end, number, load, datagrams.take()).await;
+                });
             rig.shared.servers.borrow_mut().push(id);
             rig.set_inline_max(endpoint, answer.inline_max);
             endpoint
@@ -168,7 +169,7 @@ fn connect(rig: &mut Rig, load: Load, keys: &Rc<Keys>) -> Vec<crate::world::Proc
         let (known, keys) = (peers.clone(), keys.clone());
         let areas = u64::from(load.window);
         let (id, endpoint) = rig.spawn(host, Who::Client, areas, |end| async move {
-            Client::run(end, number, load, known, keys).await;
+            HerdClient::run(end, number, load, known, keys).await;
         });
         begin.push(id);
         rig.set_inline_max(endpoint, request.inline_max);

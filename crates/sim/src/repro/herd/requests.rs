@@ -2,7 +2,7 @@
 
 use super::figures::Herd;
 use super::zipf::Keys;
-use super::{Load, Seen};
+use super::{HerdLoad, HerdStats};
 use crate::device::Profile;
 use crate::report::{Cell, Table};
 use crate::repro::Paper;
@@ -54,10 +54,10 @@ fn line(first: impl ToString, numbers: impl IntoIterator<Item = f64>) -> Vec<Cel
 
 impl Herd {
     /// The same load of each system.
-    fn each(&self, of: impl Fn(Load) -> Load) -> Result<[Seen; 4], String> {
+    fn each(&self, of: impl Fn(HerdLoad) -> HerdLoad) -> Result<[HerdStats; 4], String> {
         let mut seen = Vec::new();
         for (_, system) in systems(&self.profile) {
-            seen.push(self.run(of(Load::paper(system)))?);
+            seen.push(self.run(of(HerdLoad::paper(system)))?);
         }
         Ok(seen.try_into().expect("one for each system"))
     }
@@ -67,7 +67,7 @@ impl Herd {
         let mut table = Table::new("put_share", title, &columns("PUT, %", "M/s"));
         let mut rates = Vec::new();
         for percent in [0, 5, 50, 100] {
-            let seen = self.each(|load| Load { put_ppm: percent * 10_000, ..load })?;
+            let seen = self.each(|load| HerdLoad { put_ppm: percent * 10_000, ..load })?;
             rates.push(seen.map(|seen| seen.mops));
             table.row(line(percent, rates[rates.len() - 1]));
         }
@@ -101,7 +101,7 @@ impl Herd {
             for value_bytes in VALUES {
                 let mut row = [0.0; 4];
                 for (rate, (_, system)) in row.iter_mut().zip(systems(profile)) {
-                    let load = Load { value_bytes, ..Load::paper(system) };
+                    let load = HerdLoad { value_bytes, ..HerdLoad::paper(system) };
                     *rate = self.run_on(profile, load)?.mops;
                 }
                 table.row(line(value_bytes, row));
@@ -160,7 +160,7 @@ impl Herd {
         let mut table = Table::new("latency", title, &head);
         let (mut at_peak, mut rates) = (Vec::new(), Vec::new());
         for clients in [1, 3, 6, 9, 12, 18, 24, 30, CLIENTS_AT_PEAK, 51] {
-            let seen = self.each(|load| Load { clients, ..load })?;
+            let seen = self.each(|load| HerdLoad { clients, ..load })?;
             for (seen, (name, _)) in seen.iter().zip(systems(&self.profile)) {
                 let mut row = vec![clients.to_string().into(), Cell::Text(name.into())];
                 let ends = [50_000, 950_000].map(|ppm| seen.percentile_ns(ppm));
@@ -170,7 +170,7 @@ impl Herd {
             }
             rates.push((clients, seen[0].mops));
             if clients == CLIENTS_AT_PEAK {
-                at_peak = seen.iter().map(Seen::mean_ns).collect();
+                at_peak = seen.iter().map(HerdStats::mean_ns).collect();
             }
         }
         self.table(table);
@@ -197,7 +197,8 @@ impl Herd {
             Paper::Above(2.0),
             note,
         );
-        let alone = self.each(|load| Load { clients: 1, window: 1, operations: 3000, ..load })?;
+        let alone =
+            self.each(|load| HerdLoad { clients: 1, window: 1, operations: 3000, ..load })?;
         let alone = alone.map(|seen| seen.mean_ns());
         let note = "5.4: one request at a time";
         let paper = Paper::less("FaRM-em has the lowest latency of all");
@@ -218,12 +219,12 @@ impl Herd {
         let title = "Requests a second by server processes (figure 13)";
         let mut table = Table::new("cores", title, &head);
         let mut rates: Vec<[f64; 3]> = Vec::new();
-        let put = |system| Load { put_ppm: 1_000_000, ..Load::paper(system) };
-        let herd = Load::paper(herd(&self.profile));
+        let put = |system| HerdLoad { put_ppm: 1_000_000, ..HerdLoad::paper(system) };
+        let herd = HerdLoad::paper(herd(&self.profile));
         for servers in 1..=8 {
             let mut row = [0.0; 3];
             for (rate, load) in row.iter_mut().zip([herd, put(System::Pilaf), put(System::Farm)]) {
-                *rate = self.run(Load { servers, ..load })?.mops;
+                *rate = self.run(HerdLoad { servers, ..load })?.mops;
             }
             table.row(line(servers, row));
             rates.push(row);
@@ -257,7 +258,7 @@ impl Herd {
         let title = "Processor time of a request at clients and server, without idle polling";
         let mut table = Table::new("processors", title, &head);
         for percent in [0, 50, 100] {
-            let seen = self.each(|load| Load { put_ppm: percent * 10_000, ..load })?;
+            let seen = self.each(|load| HerdLoad { put_ppm: percent * 10_000, ..load })?;
             for (seen, (name, _)) in seen.iter().zip(systems(&self.profile)) {
                 let [client, server] = seen.cpu_ns;
                 let mut row = vec![Cell::Text(name.into()), percent.to_string().into()];
@@ -280,8 +281,8 @@ impl Herd {
             let of = |system, window| {
                 let machines = MACHINES_MOST.min(clients);
                 let operations = 40 * u64::from(clients * window) + 40_000;
-                let load = Load::paper(system);
-                self.run(Load { machines, clients, window, operations, ..load })
+                let load = HerdLoad::paper(system);
+                self.run(HerdLoad { machines, clients, window, operations, ..load })
             };
             let four = of(System::Herd { inline_below }, 4)?.mops;
             let sixteen = of(System::Herd { inline_below }, 16)?.mops;
@@ -318,11 +319,11 @@ impl Herd {
         let head = [("server process", ""), ("uniform", "M/s"), ("zipfian 0.99", "M/s")];
         let title = "Requests a second of each server process, 48 B items, 5 % PUT (figure 14)";
         let mut table = Table::new("skew", title, &head);
-        let load = Load::paper(herd(&self.profile));
+        let load = HerdLoad::paper(herd(&self.profile));
         let uniform = self.run(load)?;
         let mut runs = Vec::new();
         for seed in 1..=DIVISIONS {
-            let seen = self.run(Load { is_zipfian: true, seed, ..load })?;
+            let seen = self.run(HerdLoad { is_zipfian: true, seed, ..load })?;
             let most = seen.by_server.iter().copied().fold(0.0, f64::max);
             let least = seen.by_server.iter().copied().fold(f64::MAX, f64::min);
             runs.push((most / least, seen));
@@ -362,11 +363,11 @@ impl Herd {
         let title = "Emulated as in the paper, and with tables behind it (40,000 keys)";
         let mut table = Table::new("full", title, &head);
         for (name, system) in systems(&self.profile) {
-            let get = Load { put_ppm: 0, keys: FULL_KEYS, ..Load::paper(system) };
-            let full = Load { is_full: true, ..get };
+            let get = HerdLoad { put_ppm: 0, keys: FULL_KEYS, ..HerdLoad::paper(system) };
+            let full = HerdLoad { is_full: true, ..get };
             let emulated = self.run(get)?.mops;
             let gets = self.run(full)?;
-            let half = self.run(Load { put_ppm: 500_000, ..full })?;
+            let half = self.run(HerdLoad { put_ppm: 500_000, ..full })?;
             let wrong = gets.wrong + half.wrong;
             if wrong > 0 {
                 return Err(format!("{name}: {wrong} wrong answers"));

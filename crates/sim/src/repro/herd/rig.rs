@@ -13,7 +13,7 @@ use crate::histogram::Histogram;
 use crate::mem::{Cpu, MemCosts};
 use crate::net::{Connection, EndpointId, Executed};
 pub use crate::repro::herd::baselines::KvRequest;
-use crate::repro::herd::baselines::{Region, SLOT_BYTES};
+use crate::repro::herd::baselines::{RequestRegion, SLOT_BYTES};
 use crate::time::Ps;
 use crate::world::performance::{add_host, kernel, mem_costs, notice};
 use crate::world::{Ctx, HostId, Input, Kernel, Loop, ProcessId};
@@ -89,11 +89,11 @@ impl Measured {
 }
 
 /// What the processes of a run share.
-pub struct Shared {
+pub struct RigState {
     pub profile: Profile,
     pub measured: RefCell<Measured>,
     /// How the server's memory is divided.
-    pub region: Region,
+    pub region: RequestRegion,
     /// What has been written into it and not been taken, by server process and client.
     pub written: RefCell<Vec<Vec<VecDeque<KvRequest>>>>,
     pub servers: RefCell<Vec<ProcessId>>,
@@ -104,10 +104,15 @@ pub struct Shared {
     owners: RefCell<Vec<Option<ProcessId>>>,
 }
 
-impl Shared {
-    pub fn new(profile: &Profile, region: Region, servers: u32, store: Option<Store>) -> Shared {
+impl RigState {
+    pub fn new(
+        profile: &Profile,
+        region: RequestRegion,
+        servers: u32,
+        store: Option<Store>,
+    ) -> RigState {
         let clients = vec![VecDeque::new(); region.clients as usize];
-        Shared {
+        RigState {
             profile: profile.clone(),
             measured: RefCell::default(),
             region,
@@ -137,14 +142,14 @@ impl Shared {
 pub struct Rig {
     pub kernel: Rc<Kernel>,
     looped: Loop,
-    pub shared: Rc<Shared>,
+    pub shared: Rc<RigState>,
     /// Machines; the first is the server.
     pub hosts: Vec<HostId>,
 }
 
 impl Rig {
     /// A server and client machines, each with its card.
-    pub fn new(shared: Shared, machines: u32, seed: u64) -> Rig {
+    pub fn new(shared: RigState, machines: u32, seed: u64) -> Rig {
         let kernel = kernel(&shared.profile, seed);
         let hosts: Vec<HostId> = (0..=machines).map(|_| add_host(&kernel)).collect();
         let shared = Rc::new(shared);
@@ -164,7 +169,7 @@ impl Rig {
         host: HostId,
         who: Who,
         areas: u64,
-        main: impl FnOnce(End) -> F,
+        main: impl FnOnce(RigEndpoint) -> F,
     ) -> (ProcessId, EndpointId) {
         let node = self.kernel.node_of(host);
         let endpoint = self.kernel.with_net(|net, _| {
@@ -181,7 +186,7 @@ impl Rig {
         };
         let cpu = Cpu::performance(mem_costs(&self.shared.profile));
         let id = self.kernel.spawn("process".into(), host, cpu, |ctx| {
-            main(End { ctx, shared, endpoint, buf, who })
+            main(RigEndpoint { ctx, shared, endpoint, buf, who })
         });
         self.kernel.set_notice(id, notice(round));
         self.kernel.route_endpoint(endpoint, id);
@@ -229,15 +234,15 @@ impl Rig {
 pub const BEGIN: u64 = u64::MAX;
 
 /// A process's end of its connections.
-pub struct End {
+pub struct RigEndpoint {
     pub ctx: Ctx,
-    pub shared: Rc<Shared>,
+    pub shared: Rc<RigState>,
     pub endpoint: EndpointId,
     pub buf: BufId,
     who: Who,
 }
 
-impl End {
+impl RigEndpoint {
     pub fn charge(&self, cost: Ps) {
         self.ctx.cpu.charge(cost);
         let mut measured = self.shared.measured.borrow_mut();
@@ -298,7 +303,7 @@ pub fn message_of(event: &FabricEvent, kind: Connection) -> &[u8] {
 }
 
 /// The card of a machine.
-async fn execute(ctx: Ctx, shared: Rc<Shared>, is_server: bool) {
+async fn execute(ctx: Ctx, shared: Rc<RigState>, is_server: bool) {
     let zeros = vec![0; AREA_BYTES as usize];
     while let Some(input) = ctx.recv(None).await {
         let Input::Execute(token) = input else { continue };
@@ -332,7 +337,7 @@ async fn execute(ctx: Ctx, shared: Rc<Shared>, is_server: bool) {
 }
 
 /// A request has been written into a slot.
-fn write_request(ctx: &Ctx, shared: &Shared, slot: u64, peer: PeerId, payload: &[u8]) {
+fn write_request(ctx: &Ctx, shared: &RigState, slot: u64, peer: PeerId, payload: &[u8]) {
     let (server, client) = shared.region.owner(slot);
     let Some(process) = shared.servers.borrow().get(server as usize).copied() else {
         // Verbs without a process that polls: the write is all that counts.

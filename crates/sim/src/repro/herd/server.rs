@@ -13,9 +13,9 @@
 //!
 //! Source: HERD, hiding memory latency behind prefetching.
 
-use super::rig::{End, Who, address, message_of};
+use super::rig::{RigEndpoint, Who, address, message_of};
 use super::store::Store;
-use super::{Load, rig::AREA_BYTES};
+use super::{HerdLoad, rig::AREA_BYTES};
 use crate::net::Connection;
 use crate::repro::herd::baselines::{Ack, Exchange, KvRequest, Plan, Way};
 use crate::rng::{Purpose, Rng};
@@ -53,10 +53,10 @@ struct Staged {
     line: Ps,
 }
 
-pub struct Server {
-    end: End,
+pub struct HerdServer {
+    end: RigEndpoint,
     number: u32,
-    load: Load,
+    load: HerdLoad,
     exchange: Exchange,
     /// To clients by datagram; others answer by the connection that the request came by.
     datagrams: Vec<PeerId>,
@@ -70,11 +70,11 @@ pub struct Server {
     rng: Rng,
 }
 
-impl Server {
+impl HerdServer {
     /// Serves for ever. `datagrams` come up after it begins.
-    pub async fn run(end: End, number: u32, load: Load, datagrams: Vec<PeerId>) {
+    pub async fn run(end: RigEndpoint, number: u32, load: HerdLoad, datagrams: Vec<PeerId>) {
         let exchange = load.system.exchange();
-        let mut server = Server {
+        let mut server = HerdServer {
             rng: Rng::new(load.seed, Purpose::Workload, 1 << 32 | u64::from(number)),
             end,
             number,
@@ -258,7 +258,7 @@ impl Server {
     }
 }
 
-impl Server {
-    /// The kind of process that its processor time counts for.
+impl HerdServer {
+    /// For whom its processor time counts.
     pub const WHO: Who = Who::Server;
 }

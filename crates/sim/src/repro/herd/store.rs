@@ -8,7 +8,7 @@
 //! Source: HERD, background on MICA. Here MICA's index has a bucket for each key, so that nothing
 //! is lost that a client could ask for.
 
-use super::Load;
+use super::HerdLoad;
 use super::zipf::Keys;
 use crate::repro::herd::baselines::{KeyTable, KvRequest, Lookup, hash, value_of};
 
@@ -35,7 +35,7 @@ struct Partition {
 
 impl Store {
     /// The table of a load with all its keys. An error if one finds no place.
-    pub fn new(load: &Load, keys: &Keys) -> Result<Store, String> {
+    pub fn new(load: &HerdLoad, keys: &Keys) -> Result<Store, String> {
         let table = KeyTable::new(load.system, keys.count(), load.value_bytes);
         let (value_bytes, bytes) = (load.value_bytes, Vec::new());
         let mut store = Store { table, value_bytes, bytes, scratch: vec![], mica: vec![] };
@@ -51,7 +51,7 @@ impl Store {
         Ok(store)
     }
 
-    fn load_mica(&mut self, load: &Load, keys: &Keys) -> Result<(), String> {
+    fn load_mica(&mut self, load: &HerdLoad, keys: &Keys) -> Result<(), String> {
         let each = (keys.count() / u64::from(load.servers)).max(1) as usize;
         let empty = Partition { index: vec![Default::default(); each], log: Vec::new() };
         self.mica = vec![empty; load.servers as usize];
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_partition_answers_what_was_put() {
         let system = System::Herd { inline_below: 144 };
-        let load = Load { keys: 20_000, is_full: true, ..Load::paper(system) };
+        let load = HerdLoad { keys: 20_000, is_full: true, ..HerdLoad::paper(system) };
         let keys = Keys::new(load.keys, false, 1);
         let mut store = Store::new(&load, &keys).unwrap();
         for key in [1, 77, 19_999] {

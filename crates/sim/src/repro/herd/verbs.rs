@@ -3,10 +3,10 @@
 //!
 //! Source: HERD, figures 2 to 4 and 6.
 
-use super::rig::{AREA_BYTES, End, Rig, Shared, Who, Work, address};
+use super::rig::{AREA_BYTES, Rig, RigEndpoint, RigState, Who, Work, address};
 use crate::device::Profile;
 use crate::net::Connection;
-use crate::repro::herd::baselines::{Region, SLOT_BYTES};
+use crate::repro::herd::baselines::{RequestRegion, SLOT_BYTES};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
@@ -85,8 +85,8 @@ fn drive(
         Flow::AllIn(count) => (count, count, count, false),
         Flow::AllOut(count) => (count, count, count, true),
     };
-    let region = Region { clients: 1, window: 1 };
-    let mut rig = Rig::new(Shared::new(profile, region, 0, None), machines, 1);
+    let region = RequestRegion { clients: 1, window: 1 };
+    let mut rig = Rig::new(RigState::new(profile, region, 0, None), machines, 1);
     let client = |number: u32| 1 + (number % machines) as usize;
     let receivers: Vec<_> = (0..receivers)
         .map(|number| {
@@ -118,7 +118,7 @@ fn drive(
 }
 
 /// Takes messages, and sees what is written at a client.
-async fn receive(end: End) {
+async fn receive(end: RigEndpoint) {
     while let Some(input) = end.ctx.recv(None).await {
         match input {
             Input::Fabric(FabricEvent::Received { message, .. }) => {
@@ -132,7 +132,7 @@ async fn receive(end: End) {
 }
 
 /// Keeps its window full; each is completed, so that it knows when to go on.
-async fn send(end: End, verbs: Verbs, number: u32, peers: Rc<RefCell<Vec<PeerId>>>) {
+async fn send(end: RigEndpoint, verbs: Verbs, number: u32, peers: Rc<RefCell<Vec<PeerId>>>) {
     end.begin().await;
     let peers = peers.take();
     let mut rng = Rng::new(1, Purpose::Workload, u64::from(number));

@@ -3,7 +3,7 @@
 
 use super::SimHandle;
 use super::coupled::takes;
-use super::io::{Buffers, Local, SimIo};
+use super::io::{Local, SimIo, TransferBuffers};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::client::{Client, Context, Io, LinkId};
@@ -15,7 +15,7 @@ use std::cell::Cell;
 /// The context of one operation.
 pub(super) struct Driver<'a> {
     handle: &'a mut SimHandle,
-    buffers: Buffers<'a>,
+    buffers: TransferBuffers<'a>,
     deadline: Ps,
     /// Losses of locks when it began, if they end it.
     losses: Option<u64>,
@@ -39,7 +39,7 @@ impl SimHandle {
         // A process that was ahead of the world acts on others in the order of time.
         self.ctx.sync(Ps::ZERO).await;
         let posted = self.spare.take().unwrap_or_default();
-        let buffers = Buffers { local, lent: Cell::new(None), posted };
+        let buffers = TransferBuffers { local, lent: Cell::new(None), posted };
         let deadline = self.ctx.now() + self.timeout;
         let (losses, gone, failed) = (None, None, None);
         let (waited, tells, handle) = (true, false, self);

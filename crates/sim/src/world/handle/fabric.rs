@@ -151,8 +151,8 @@ impl SimHandle {
         self.fabric.ring(&self.ctx, &self.links);
         let happened = !events.is_empty();
         for event in events {
-            let at = (&self.ctx, self.fabric.endpoint);
-            sort(at, &mut self.master, &mut self.inbox, Input::Fabric(event));
+            let (endpoint, input) = (self.fabric.endpoint, Input::Fabric(event));
+            sort(&self.ctx, endpoint, &mut self.master, &mut self.inbox, input);
         }
         happened
     }

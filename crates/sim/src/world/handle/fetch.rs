@@ -10,7 +10,7 @@ use rackpool_core::wire::{RemoteReply, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum FetchMode {
     Inline,
     /// One-sided, where the answer says.
     OneSidedRead,
@@ -26,13 +26,13 @@ impl SimHandle {
     }
 
     /// Reads by a call, within one page; what a call does not carry is read one-sided.
-    pub async fn fetch(&mut self, addr: GAddr, to: &mut [u8], mode: Mode) -> Result<()> {
+    pub async fn fetch(&mut self, addr: GAddr, to: &mut [u8], mode: FetchMode) -> Result<()> {
         let bytes = to.len() as u64;
         self.client.check(addr, bytes)?;
         let what = match mode {
-            Mode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
-            Mode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
-            Mode::WriteBack => What::FetchInto(bytes, 0),
+            FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
+            FetchMode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
+            FetchMode::WriteBack => What::FetchInto(bytes, 0),
         };
         let mut call = Rpc::new(&self.client, addr, what);
         let fetched = match self.drive(&mut call, Local::Into(to)).await? {

@@ -20,7 +20,7 @@ pub(super) enum Local<'a> {
     Bounce(&'a mut [u8]),
 }
 
-/// The vectors of one operation's [`Buffers`], for the next one.
+/// The vectors of one operation's [`TransferBuffers`], for the next one.
 #[derive(Default)]
 pub(super) struct Posted {
     /// The connections that work was posted to.
@@ -30,13 +30,13 @@ pub(super) struct Posted {
 }
 
 /// The caller's buffer, and what of it is registered with the network.
-pub(super) struct Buffers<'a> {
+pub(super) struct TransferBuffers<'a> {
     pub(super) local: Local<'a>,
     pub(super) lent: Cell<Option<BufId>>,
     pub(super) posted: Box<Posted>,
 }
 
-impl Buffers<'_> {
+impl TransferBuffers<'_> {
     /// What the network has read into a bounce buffer is there for the operation.
     pub(super) fn fetch(&mut self, cluster: &Cluster, endpoint: EndpointId) {
         if let (Local::Bounce(to), Some(buf)) = (&mut self.local, self.lent.get()) {
@@ -69,7 +69,7 @@ pub(super) struct SimIo<'a, 'b> {
     pub(super) cluster: &'a Rc<Cluster>,
     pub(super) fabric: &'a Fabric,
     pub(super) links: &'a [Link],
-    pub(super) buffers: &'a mut Buffers<'b>,
+    pub(super) buffers: &'a mut TransferBuffers<'b>,
 }
 
 impl Io for SimIo<'_, '_> {

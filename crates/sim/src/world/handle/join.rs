@@ -118,7 +118,7 @@ impl Join {
                 let peer = format!("daemon of rack {}", self.rack.id);
                 return Err(Error::Timeout { peer, waited_ms });
             };
-            sort((&self.ctx, self.endpoint), master, inbox, input);
+            sort(&self.ctx, self.endpoint, master, inbox, input);
         }
     }
 

@@ -23,7 +23,7 @@ use crate::net::EndpointId;
 use crate::time::Ps;
 use coupled::PackedFlush;
 use fabric::Fabric;
-pub use fetch::Mode;
+pub use fetch::FetchMode;
 use io::{Local, Posted};
 use join::Join;
 use local::LocalLink;
@@ -216,7 +216,7 @@ impl SimHandle {
         }
         if self.by_calls {
             self.settle_first().await?;
-            return self.fetch(addr, to, Mode::Inline).await;
+            return self.fetch(addr, to, FetchMode::Inline).await;
         }
         let pieces = [Piece { addr, bytes: to.len() as u64 }];
         self.transfer(Access::Read, &pieces, Local::Into(to)).await
@@ -507,8 +507,8 @@ impl SimHandle {
         }
         match self.ctx.recv(Some(until.min(due))).await {
             Some(input) => {
-                let at = (&self.ctx, self.fabric.endpoint);
-                sort(at, &mut self.master, &mut self.inbox, input);
+                let endpoint = self.fabric.endpoint;
+                sort(&self.ctx, endpoint, &mut self.master, &mut self.inbox, input);
                 self.poll_proxy();
                 true
             }
@@ -558,13 +558,14 @@ impl SimHandle {
     /// Asks the master, through its restarts, until the deadline.
     async fn master_call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
         self.sent.1 += 1;
-        call_master(
-            (&self.ctx, self.fabric.endpoint, &self.cluster),
-            (&mut self.master, &mut self.inbox),
-            call,
-            deadline,
-        )
-        .await
+        let mut caller = MasterCaller {
+            ctx: &self.ctx,
+            endpoint: self.fabric.endpoint,
+            cluster: &self.cluster,
+            master: &mut self.master,
+            inbox: &mut self.inbox,
+        };
+        caller.call(call, deadline).await
     }
 
     async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
@@ -576,12 +577,7 @@ impl SimHandle {
 }
 
 /// Sorts an input into what waits for it.
-fn sort(
-    (ctx, endpoint): (&Ctx, EndpointId),
-    master: &mut MasterLink,
-    inbox: &mut Inbox,
-    input: Input,
-) {
+fn sort(ctx: &Ctx, endpoint: EndpointId, master: &mut MasterLink, inbox: &mut Inbox, input: Input) {
     match input {
         Input::Message(conn, message) => match *message {
             Message::Control(reply) => inbox.controls.push((conn, reply)),
@@ -612,43 +608,50 @@ fn sort(
     }
 }
 
-/// One master call: see [`SimHandle::master_call`].
-async fn call_master(
-    (ctx, endpoint, cluster): (&Ctx, EndpointId, &Rc<Cluster>),
-    (master, inbox): (&mut MasterLink, &mut Inbox),
-    call: MasterCall,
-    deadline: Ps,
-) -> Result<MasterAnswer> {
-    let started = ctx.now();
-    let mut sent: Option<u64> = None;
-    loop {
-        master.connect(ctx, cluster);
-        if sent.is_none() && master.is_up() {
-            inbox.answers.clear();
-            sent = master.send(ctx, call.clone());
-        }
-        if let Some(id) = sent {
-            if let Some(at) = inbox.answers.iter().position(|(of, _)| *of == id) {
-                match inbox.answers.swap_remove(at).1 {
-                    Err(Error::Busy { .. }) if ctx.now() < deadline => {
-                        sent = None;
-                        ctx.sleep(Ps::ms(1)).await;
-                        continue;
+/// What a call to the master needs of a handle.
+struct MasterCaller<'a> {
+    ctx: &'a Ctx,
+    endpoint: EndpointId,
+    cluster: &'a Rc<Cluster>,
+    master: &'a mut MasterLink,
+    inbox: &'a mut Inbox,
+}
+
+impl MasterCaller<'_> {
+    /// See [`SimHandle::master_call`].
+    async fn call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
+        let MasterCaller { ctx, endpoint, cluster, master, inbox } = self;
+        let started = ctx.now();
+        let mut sent: Option<u64> = None;
+        loop {
+            master.connect(ctx, cluster);
+            if sent.is_none() && master.is_up() {
+                inbox.answers.clear();
+                sent = master.send(ctx, call.clone());
+            }
+            if let Some(id) = sent {
+                if let Some(at) = inbox.answers.iter().position(|(of, _)| *of == id) {
+                    match inbox.answers.swap_remove(at).1 {
+                        Err(Error::Busy { .. }) if ctx.now() < deadline => {
+                            sent = None;
+                            ctx.sleep(Ps::ms(1)).await;
+                            continue;
+                        }
+                        answer => return answer,
                     }
-                    answer => return answer,
+                }
+                if !master.is_up() {
+                    sent = None;
                 }
             }
-            if !master.is_up() {
-                sent = None;
+            if ctx.now() >= deadline {
+                let waited_ms = (ctx.now() - started).as_ns() / 1_000_000;
+                return Err(Error::Timeout { peer: "master".into(), waited_ms });
             }
-        }
-        if ctx.now() >= deadline {
-            let waited_ms = (ctx.now() - started).as_ns() / 1_000_000;
-            return Err(Error::Timeout { peer: "master".into(), waited_ms });
-        }
-        let until = deadline.min(master.due().unwrap_or(deadline));
-        if let Some(input) = ctx.recv(Some(until)).await {
-            sort((ctx, endpoint), master, inbox, input);
+            let until = deadline.min(master.due().unwrap_or(deadline));
+            if let Some(input) = ctx.recv(Some(until)).await {
+                sort(ctx, *endpoint, master, inbox, input);
+            }
         }
     }
 }

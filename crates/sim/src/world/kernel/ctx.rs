@@ -167,9 +167,9 @@ impl Ctx {
         let work = WorkRequest { id, verb: Verb::Send, local: &local, signalled: true };
         self.cpu.drain();
         let now = self.now();
-        let at = (endpoint, peer);
-        let posted =
-            self.kernel.with_net(|net, wires| net.post_write_back(now, at, to, work, wires));
+        let posted = self
+            .kernel
+            .with_net(|net, wires| net.post_write_back(now, endpoint, peer, to, work, wires));
         if posted.is_err() {
             self.kernel.take_buffer(endpoint, buf);
         }

@@ -1,7 +1,7 @@
 //! The loop: takes one event at a time out of the wheel and lets its process go on.
 
-use super::{Body, ConnId, Event, Input, Kernel, ProcessId, Status};
-use crate::coro::{Coroutine, Order, Progress, STACK_BYTES, Wait};
+use super::{Body, ConnId, Input, Kernel, KernelEvent, ProcessId, Status};
+use crate::coro::{Coroutine, CoroutineState, Order, STACK_BYTES, Wait};
 use crate::net::Down;
 use crate::time::Ps;
 use std::rc::Rc;
@@ -44,10 +44,10 @@ impl Loop {
             }
             self.kernel.note(at.0 ^ u64::from(source) << 48);
             match event {
-                Event::Run(id) => self.on_run(id, at),
-                Event::Arrive(id, index) => self.on_arrive(id, index),
-                Event::Heal(from, to) => self.kernel.on_heal(from, to),
-                Event::Net(event) => {
+                KernelEvent::Run(id) => self.on_run(id, at),
+                KernelEvent::Arrive(id, index) => self.on_arrive(id, index),
+                KernelEvent::Heal(from, to) => self.kernel.on_heal(from, to),
+                KernelEvent::Net(event) => {
                     self.kernel.with_net(|net, wires| net.on_event(at, event, wires));
                 }
             }
@@ -202,10 +202,10 @@ impl Loop {
         let Some(runner) = &mut self.runners[id.0 as usize] else { return };
         let status = match runner {
             Runner::Stack(stack) => match stack.resume(Order::Go) {
-                Progress::Waiting(Wait::For(time)) => Some(Status::Sleeping(now + time)),
-                Progress::Waiting(Wait::Event) => Some(Status::Waiting),
-                Progress::Ended => None,
-                Progress::Panicked(text) => {
+                CoroutineState::Waiting(Wait::For(time)) => Some(Status::Sleeping(now + time)),
+                CoroutineState::Waiting(Wait::Event) => Some(Status::Waiting),
+                CoroutineState::Ended => None,
+                CoroutineState::Panicked(text) => {
                     let name = self.kernel.processes.borrow()[id.0 as usize].name.clone();
                     self.kernel.fail("assertion", format!("{name}: {text}"));
                     None

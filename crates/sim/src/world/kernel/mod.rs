@@ -21,7 +21,7 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::wheel::Wheel;
 use conn::Conn;
-use net::{Buffers, Exposed, Routes};
+use net::{Exposed, RegisteredBuffers, Routes};
 use rackpool_core::daemon::Act;
 use rackpool_core::seam::{FabricEvent, Nanos};
 use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
@@ -77,7 +77,7 @@ pub enum Input {
 /// What the loop takes from the wheel. Tags are words, so that copies are of whole words.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-enum Event {
+enum KernelEvent {
     Run(ProcessId),
     Arrive(ProcessId, u32),
     Net(NetEvent),
@@ -134,7 +134,7 @@ type Body = Pin<Box<dyn Future<Output = ()>>>;
 /// State that processes and the loop share. One run, one thread.
 pub struct Kernel {
     now: Cell<Ps>,
-    wheel: RefCell<Wheel<Event>>,
+    wheel: RefCell<Wheel<KernelEvent>>,
     processes: RefCell<Vec<Process>>,
     inputs: RefCell<Slab<Input>>,
     /// Inputs of this moment, which need no event (performance mode).
@@ -151,7 +151,7 @@ pub struct Kernel {
     routes: RefCell<Routes>,
     clocks: RefCell<Vec<Clock>>,
     nodes: RefCell<Vec<NodeId>>,
-    buffers: RefCell<Vec<Buffers>>,
+    buffers: RefCell<Vec<RegisteredBuffers>>,
     /// What of them others may write into, and how often that was allowed.
     exposures: RefCell<Vec<Exposed>>,
     exposures_made: Cell<u64>,
@@ -432,7 +432,7 @@ impl Kernel {
             // No event can come before it.
             return self.at_once.borrow_mut().push_back((to, index));
         }
-        self.wheel.borrow_mut().push(at.max(self.now.get()), to.0, Event::Arrive(to, index));
+        self.wheel.borrow_mut().push(at.max(self.now.get()), to.0, KernelEvent::Arrive(to, index));
     }
 
     fn take_at_once(&self) -> Option<(ProcessId, u32)> {
@@ -445,7 +445,7 @@ impl Kernel {
         let at = at.max(self.now.get());
         if process.timer.is_none_or(|timer| timer > at) {
             process.timer = Some(at);
-            self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
+            self.wheel.borrow_mut().push(at, id.0, KernelEvent::Run(id));
         }
     }
 
@@ -460,7 +460,7 @@ impl Kernel {
         let at = at.max(self.now.get());
         if process.wake.is_none_or(|wake| wake > at) {
             process.wake = Some(at);
-            self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
+            self.wheel.borrow_mut().push(at, id.0, KernelEvent::Run(id));
         }
     }
 

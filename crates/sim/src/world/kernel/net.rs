@@ -1,19 +1,19 @@
 //! The kernel's side of the network: which process owns an endpoint, which one executes for a node,
 //! the registered buffers, and the cuts.
 
-use super::{Event, HostId, Input, Kernel, ProcessId};
+use super::{HostId, Input, Kernel, KernelEvent, ProcessId};
 use crate::net::{Down, EndpointId, Net, NetEvent, NodeId, Sink};
 use crate::time::Ps;
 use rackpool_core::seam::{BufId, Exposure, FabricEvent, PeerId, Sge};
 
 /// Registered buffers of one endpoint. A number is not used again while the network may know it.
 #[derive(Default)]
-pub(super) struct Buffers {
+pub(super) struct RegisteredBuffers {
     registered: Vec<(u32, Vec<u8>)>,
     next: u32,
 }
 
-impl Buffers {
+impl RegisteredBuffers {
     fn find(&self, number: u32) -> Option<usize> {
         self.registered.iter().position(|(of, _)| *of == number)
     }
@@ -47,7 +47,7 @@ impl Kernel {
         let cut = cuts.entry((from, to)).or_insert(until);
         *cut = until.max(*cut);
         self.net.borrow_mut().partition(self.node_of(from), self.node_of(to), true);
-        self.wheel.borrow_mut().push(until, u32::MAX - 1, Event::Heal(from, to));
+        self.wheel.borrow_mut().push(until, u32::MAX - 1, KernelEvent::Heal(from, to));
     }
 
     pub(super) fn on_heal(&self, from: HostId, to: HostId) {
@@ -131,9 +131,9 @@ impl Kernel {
         found.map_or(0, |index| all.swap_remove(index).come)
     }
 
-    /// Data of a target is there. What is no longer exposed to the peer gets nothing; what is
-    /// exposed must still be registered, or it is its owner's again.
-    fn land(&self, (endpoint, peer): (EndpointId, PeerId), to: &Exposure, from: &[u8]) {
+    /// Data of a target is there. What is exposed to nobody is dropped; what is exposed must still
+    /// be registered, or it is its owner's again.
+    fn land(&self, endpoint: EndpointId, peer: PeerId, to: &Exposure, from: &[u8]) {
         let mut exposures = self.exposures.borrow_mut();
         let found = exposures
             .iter_mut()
@@ -207,9 +207,9 @@ impl Kernel {
     }
 }
 
-fn buffers_of(all: &mut Vec<Buffers>, endpoint: EndpointId) -> &mut Buffers {
+fn buffers_of(all: &mut Vec<RegisteredBuffers>, endpoint: EndpointId) -> &mut RegisteredBuffers {
     if all.len() <= endpoint.0 as usize {
-        all.resize_with(endpoint.0 as usize + 1, Buffers::default);
+        all.resize_with(endpoint.0 as usize + 1, RegisteredBuffers::default);
     }
     &mut all[endpoint.0 as usize]
 }
@@ -226,7 +226,7 @@ pub struct Wires<'a>(&'a Kernel);
 
 impl Sink for Wires<'_> {
     fn schedule(&mut self, at: Ps, event: NetEvent) {
-        self.0.wheel.borrow_mut().push(at, u32::MAX, Event::Net(event));
+        self.0.wheel.borrow_mut().push(at, u32::MAX, KernelEvent::Net(event));
     }
 
     fn execute(&mut self, at: Ps, target: NodeId, token: u32) {
@@ -270,8 +270,8 @@ impl Sink for Wires<'_> {
         }
     }
 
-    fn write_exposed(&mut self, at: (EndpointId, PeerId), to: &Exposure, from: &[u8]) {
-        self.0.land(at, to, from);
+    fn write_exposed(&mut self, endpoint: EndpointId, peer: PeerId, to: &Exposure, from: &[u8]) {
+        self.0.land(endpoint, peer, to, from);
     }
 
     fn revoked(&mut self, _at: Ps, _node: NodeId, _cookie: u64) {}

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::time::Ps;
-use crate::world::handle::Mode;
+use crate::world::handle::FetchMode;
 use rackpool_core::rrpc::INLINE_BYTES_MAX;
 use rackpool_core::{GAddr, Result};
 
@@ -26,23 +26,23 @@ impl Worker {
             self.handle.forget(at);
         }
         let mode = match self.rng.below(4) {
-            0 => Mode::Inline,
-            1 => Mode::OneSidedRead,
-            _ => Mode::WriteBack,
+            0 => FetchMode::Inline,
+            1 => FetchMode::OneSidedRead,
+            _ => FetchMode::WriteBack,
         };
         let code =
             |result: &Result<()>| result.as_ref().map_or_else(|error| error.code(), |()| "ok");
         let patience = self.handle.timeout;
-        if mode == Mode::WriteBack && self.rng.chance_ppm(200_000) {
-            // A client that goes away with its buffer while the data may be on its way.
+        if mode == FetchMode::WriteBack && self.rng.chance_ppm(200_000) {
+            // Somebody who goes away with his buffer while the data may be on its way.
             self.handle.timeout = Ps::us(self.rng.between(1, 60));
         }
         let result = self.handle.fetch(at, to, mode).await;
         self.handle.timeout = patience;
         let name = match mode {
-            Mode::Inline => "fetch-inline",
-            Mode::OneSidedRead => "fetch-one-sided",
-            Mode::WriteBack => "fetch-write-back",
+            FetchMode::Inline => "fetch-inline",
+            FetchMode::OneSidedRead => "fetch-one-sided",
+            FetchMode::WriteBack => "fetch-write-back",
         };
         self.scene.count_operation(name, code(&result));
         result

@@ -118,7 +118,7 @@ impl Worker {
         self.check_error("free-from", &result);
         // What a lost word named may be in another rack: the audit frees it.
         if !matches!(result, Err(Error::Lost { .. })) {
-            self.free_ended((addr, bytes), serial, &result);
+            self.free_ended(addr, bytes, serial, &result);
         }
         match result {
             Ok(()) => self.free(word, WORD_BYTES).await,
@@ -146,7 +146,8 @@ impl Worker {
 
     pub(super) fn free_ended(
         &mut self,
-        (addr, bytes): (GAddr, u64),
+        addr: GAddr,
+        bytes: u64,
         serial: Option<u64>,
         result: &Result<()>,
     ) {

@@ -3,6 +3,7 @@
 use super::Worker;
 use super::range_model::LINE_BYTES;
 use rackpool_core::GAddr;
+use std::ops::Range;
 
 impl Worker {
     /// Another client's memory, which may be freed meanwhile: whole pages are read and written,
@@ -15,8 +16,8 @@ impl Worker {
         let offset = self.rng.below(bytes);
         let len = self.rng.between(1, (bytes - offset).min(300));
         if is_pages && self.rng.chance_ppm(400_000) {
-            let (offset, len) = self.writable((offset, len), bytes);
-            return self.write_other(GAddr(addr.0 + offset), len).await;
+            let part = self.writable(offset..offset + len, bytes);
+            return self.write_other(GAddr(addr.0 + part.start), part.end - part.start).await;
         }
         let at = GAddr(addr.0 + offset);
         let mut found = vec![0xee; len as usize];
@@ -57,15 +58,14 @@ impl Worker {
     /// What of an allocation is written where a part of it is to be. Whole pages are written by
     /// several clients at a time. Where only the software keeps caches coherent, no two hosts may
     /// write parts of one line then (docs/coherence.md), so there whole lines are written.
-    pub(super) fn writable(&self, (offset, len): (u64, u64), bytes: u64) -> (u64, u64) {
+    pub(super) fn writable(&self, part: Range<u64>, bytes: u64) -> Range<u64> {
         let is_pages = bytes > self.handle.page_bytes() / 2;
         let mut racks = self.scene.cluster.racks.iter();
         if !is_pages || racks.all(|rack| rack.coherence.is_hardware()) {
-            return (offset, len);
+            return part;
         }
-        let first = offset / LINE_BYTES * LINE_BYTES;
-        let end = (offset + len).next_multiple_of(LINE_BYTES).min(bytes);
-        (first, end - first)
+        let first = part.start / LINE_BYTES * LINE_BYTES;
+        first..part.end.next_multiple_of(LINE_BYTES).min(bytes)
     }
 
     pub(super) fn pick_other(&mut self) -> Option<(GAddr, u64, u64)> {

@@ -39,6 +39,13 @@ impl Grant {
     }
 }
 
+/// When a client asked for a range, and when it was told that it has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GrantTimes {
+    pub(super) asked: Ps,
+    pub(super) told: Ps,
+}
+
 /// How far a client is with a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -52,7 +59,7 @@ enum Phase {
 }
 
 #[derive(Clone, Debug)]
-struct Hold {
+struct RangeHold {
     grant: Grant,
     phase: Phase,
     /// Another client was told that it has a line of it, while this one was not giving it back.
@@ -65,7 +72,7 @@ struct Hold {
     own: BTreeSet<u64>,
 }
 
-impl Hold {
+impl RangeHold {
     /// Whether a line of it may be there in part.
     fn may_tear(&self) -> bool {
         self.grant.is_local || self.is_broken
@@ -76,7 +83,7 @@ impl Hold {
 pub(super) type Key = (ProcessId, u64, u64);
 
 #[derive(Clone, Debug)]
-struct Line {
+struct LineModel {
     /// What each word may be when the grant with this token begins.
     token: u64,
     words: [Vec<u64>; WORDS],
@@ -86,9 +93,9 @@ struct Line {
     writes: BTreeMap<u64, (Key, Vec<u64>)>,
 }
 
-impl Line {
-    fn zero() -> Line {
-        Line {
+impl LineModel {
+    fn zero() -> LineModel {
+        LineModel {
             token: 0,
             words: std::array::from_fn(|_| vec![0]),
             is_mixed: false,
@@ -101,8 +108,8 @@ impl Line {
 pub(super) struct RangeModel {
     /// First byte and lines.
     areas: BTreeMap<u64, u64>,
-    lines: BTreeMap<u64, Line>,
-    holds: BTreeMap<Key, Hold>,
+    lines: BTreeMap<u64, LineModel>,
+    holds: BTreeMap<Key, RangeHold>,
     /// The last token that a rack gave, and when that was known.
     tokens: BTreeMap<RackId, (u64, Ps)>,
     /// Clocks that jumped, by host of a rack: leases may have been shorter for a lease.
@@ -117,7 +124,7 @@ const JUMP_FELT: Ps = Ps::ms(1_500);
 impl RangeModel {
     pub(super) fn add_area(&mut self, first: u64, lines: u64) {
         self.areas.insert(first, lines);
-        let all = (0..lines).map(|line| (first + LINE_BYTES * line, Line::zero()));
+        let all = (0..lines).map(|line| (first + LINE_BYTES * line, LineModel::zero()));
         self.lines.extend(all);
     }
 
@@ -170,14 +177,15 @@ impl RangeModel {
         self.areas.range(..=range.first.0).next_back().map(|_| range)
     }
 
-    /// A client was told that it has a range, for which it asked at `asked`; what is wrong with
-    /// that. `are_sure`: no rack has lost its power.
+    /// A client was told that it has a range; what is wrong with that.
+    /// `are_sure`: no rack has lost its power.
     pub(super) fn granted(
         &mut self,
         grant: Grant,
         are_sure: bool,
-        (asked, at): (Ps, Ps),
+        times: GrantTimes,
     ) -> Option<String> {
+        let GrantTimes { asked, told: at } = times;
         let mut wrong = None;
         let held = self.holds.values_mut().filter(|hold| hold.phase == Phase::Held);
         for hold in held.filter(|hold| hold.grant.excludes(&grant)) {
@@ -200,7 +208,7 @@ impl RangeModel {
         let superseded = newer.any(|hold| hold.grant.excludes(&grant)).then_some(at);
         let (phase, is_told, is_broken) = (Phase::Held, false, false);
         let own = BTreeSet::new();
-        let hold = Hold { grant, phase, superseded, is_told, is_broken, own };
+        let hold = RangeHold { grant, phase, superseded, is_told, is_broken, own };
         self.holds.insert(grant.key(), hold);
         wrong
     }
@@ -315,7 +323,7 @@ impl RangeModel {
                 may_tear = false;
             } else {
                 may.iter_mut().for_each(|word| word.extend(values));
-                may_tear |= hold.is_none_or(Hold::may_tear);
+                may_tear |= hold.is_none_or(RangeHold::may_tear);
             }
         }
         let explained = found.iter().zip(&may).all(|(word, may)| may.contains(word));

@@ -2,7 +2,7 @@
 //! through write buffer and page cache where the area is in another rack.
 
 use super::Worker;
-use super::range_model::{Grant, Key, LINE_BYTES, WORDS};
+use super::range_model::{Grant, GrantTimes, Key, LINE_BYTES, WORDS};
 use crate::run::Fault;
 use crate::time::Ps;
 use crate::world::handle::SimGuard;
@@ -117,7 +117,7 @@ impl Worker {
         };
         let are_sure = self.scene.model.nothing_lost();
         self.ctx.kernel.say(|| format!("client {}: has {grant:?}", self.ctx.id.0));
-        let times = (asked, self.ctx.now());
+        let times = GrantTimes { asked, told: self.ctx.now() };
         let wrong = self.scene.model.ranges.borrow_mut().granted(grant, are_sure, times);
         if let Some(wrong) = wrong.filter(|_| are_sure) {
             self.violated("ranges", wrong);

@@ -2,9 +2,9 @@
 
 use super::super::handle::{Path, SimHandle};
 use super::super::kernel::Ctx;
-use super::super::scenario::Scene;
-use super::super::table::{TableError, TableMem};
-use super::Object;
+use super::super::scene::Scene;
+use super::super::scene::table::{TableError, TableMem};
+use super::model::Object;
 use super::range_model::LINE_BYTES;
 use crate::time::Ps;
 use rackpool_core::client::Placement;

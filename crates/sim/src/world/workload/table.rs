@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::check::keys::MapOp;
-use crate::world::table::{Table, TableError, TableMem, Tables};
+use crate::world::scene::table::{TableClient, TableError, TableMem, Tables};
 use rackpool_core::{Error, RackId};
 
 /// How many of a client's steps are the table's, in parts per million.
@@ -15,7 +15,7 @@ const HOT_KEYS: u64 = 3;
 /// A client's view of the run's table.
 pub struct TableSeat {
     tables: &'static dyn Tables,
-    table: Option<Box<dyn Table>>,
+    table: Option<Box<dyn TableClient>>,
     keys: u64,
 }
 
@@ -125,7 +125,7 @@ impl Worker {
     }
 
     /// Opens the table if it is not open; nothing if that fails.
-    async fn take_table(&mut self) -> Option<(Box<dyn Table>, u64)> {
+    async fn take_table(&mut self) -> Option<(Box<dyn TableClient>, u64)> {
         let seat = self.seat.as_mut()?;
         let keys = seat.keys;
         if let Some(table) = seat.table.take() {
@@ -145,13 +145,13 @@ impl Worker {
         }
     }
 
-    fn put_back(&mut self, table: Box<dyn Table>) {
+    fn put_back(&mut self, table: Box<dyn TableClient>) {
         if let Some(seat) = &mut self.seat {
             seat.table = Some(table);
         }
     }
 
-    async fn table_operation(&mut self, table: &mut dyn Table, key: u64, op: MapOp) {
+    async fn table_operation(&mut self, table: &mut dyn TableClient, key: u64, op: MapOp) {
         let id = self.ctx.id;
         let name = name_of(op);
         let since = self.begin(name);

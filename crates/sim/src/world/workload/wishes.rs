@@ -2,18 +2,11 @@
 //! others take away meanwhile what the caught one uses.
 
 use super::Worker;
+use super::model::Wish;
 use crate::run::Fault;
 use crate::time::Ps;
 use crate::world::nemesis;
 use rackpool_core::GAddr;
-
-/// What the nemesis wants of the clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// The client that has the page frees it.
-    Free,
-    Move,
-}
 
 impl Worker {
     /// Does what the nemesis wishes, if it is this client's to do; whether it was.

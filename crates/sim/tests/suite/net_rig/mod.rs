@@ -8,7 +8,7 @@ use rackpool_core::seam::{
 };
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::{
-    Connection, EndpointId, Executed, Inbox, Net, NetEvent, NetFaults, NodeId, Remote, Sink,
+    Connection, EndpointId, EventQueue, Executed, Net, NetEvent, NetFaults, NodeId, Remote, Sink,
 };
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
@@ -76,7 +76,7 @@ impl Sink for World {
     }
 }
 
-impl Inbox for World {
+impl EventQueue for World {
     fn take(&mut self, now: Ps, endpoint: EndpointId, events: &mut Vec<FabricEvent>) -> usize {
         let before = events.len();
         let ready = |told: &mut Told| told.1 == endpoint && told.0 <= now;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use rackpool_core::seam::Mem;
-use rackpool_sim::coro::{Coroutine, Order, Progress, STACK_BYTES, Wait};
+use rackpool_sim::coro::{Coroutine, CoroutineState, Order, STACK_BYTES, Wait};
 use rackpool_sim::mem::{Cpu, HostCache, Memory, SimMem, SwitchRates, Violations};
 use rackpool_sim::time::Ps;
 use rackpool_sim::wheel::Wheel;
@@ -63,13 +63,13 @@ impl World {
         let cost = cpu.take_cost();
         self.trace = self.trace.wrapping_mul(0x100_0000_01b3) ^ now.0 ^ cost.0 ^ index as u64;
         match progress {
-            Progress::Waiting(Wait::For(pause)) => {
+            CoroutineState::Waiting(Wait::For(pause)) => {
                 self.wheel.push(now + cost + pause, index as u32, index);
             }
-            Progress::Waiting(Wait::Event) => unreachable!("nobody sends events here"),
+            CoroutineState::Waiting(Wait::Event) => unreachable!("nobody sends events here"),
             // Its last stores are seen some time later.
-            Progress::Ended => self.wheel.push(now + cost + Ps::us(1), index as u32, index),
-            Progress::Panicked(message) => panic!("seed {}: {message}", self.seed),
+            CoroutineState::Ended => self.wheel.push(now + cost + Ps::us(1), index as u32, index),
+            CoroutineState::Panicked(message) => panic!("seed {}: {message}", self.seed),
         }
         true
     }
@@ -83,7 +83,7 @@ impl World {
         let (cpu, process) = &mut self.processes[index];
         cpu.kill();
         if !process.has_ended() {
-            assert_eq!(process.resume(Order::Die), Progress::Ended);
+            assert_eq!(process.resume(Order::Die), CoroutineState::Ended);
         }
     }
 

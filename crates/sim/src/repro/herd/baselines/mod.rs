@@ -31,7 +31,7 @@ mod table;
 
 pub use get::{Get, Then};
 pub use place::NoPlace;
-pub use request::{Ack, CLIENTS_MAX, KvRequest, LANES_MAX, Region};
+pub use request::{Ack, CLIENTS_MAX, KvRequest, LANES_MAX, RequestRegion};
 pub use systems::{Connection, Exchange, Plan, System, Way};
 pub use table::{KeyTable, Lookup, LookupStep, TableMemory, is_value, value_of};
 

@@ -133,13 +133,13 @@ impl Ack {
 
 /// How the request region is divided.
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub struct RequestRegion {
     pub clients: u32,
     /// Requests of a client at a server process, W.
     pub window: u32,
 }
 
-impl Region {
+impl RequestRegion {
     /// The slot of a client's `request`-th request at a server process.
     pub fn slot(&self, server: u32, client: u32, request: u64) -> u64 {
         let (clients, window) = (u64::from(self.clients), u64::from(self.window));

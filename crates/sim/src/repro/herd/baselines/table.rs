@@ -82,7 +82,7 @@ pub enum LookupStep {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum HashScheme {
     Cuckoo { buckets: u64 },
     Hopscotch { slots: u64, is_inline: bool },
 }
@@ -90,7 +90,7 @@ enum Kind {
 /// The sizes of a table, by which all processes find keys in it; its bytes are elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTable {
-    kind: Kind,
+    kind: HashScheme,
     keys: u64,
     value_bytes: u64,
 }
@@ -101,32 +101,32 @@ impl KeyTable {
     pub fn new(system: System, keys: u64, value_bytes: u64) -> Option<KeyTable> {
         let slots = HOPSCOTCH_SPARSE * keys;
         let kind = match system {
-            System::Pilaf => Kind::Cuckoo { buckets: keys * 4 / 3 + 1 },
-            System::Farm => Kind::Hopscotch { slots, is_inline: true },
-            System::FarmVar => Kind::Hopscotch { slots, is_inline: false },
+            System::Pilaf => HashScheme::Cuckoo { buckets: keys * 4 / 3 + 1 },
+            System::Farm => HashScheme::Hopscotch { slots, is_inline: true },
+            System::FarmVar => HashScheme::Hopscotch { slots, is_inline: false },
             _ => return None,
         };
         Some(KeyTable { kind, keys, value_bytes })
     }
 
     fn is_inline(&self) -> bool {
-        matches!(self.kind, Kind::Hopscotch { is_inline: true, .. })
+        matches!(self.kind, HashScheme::Hopscotch { is_inline: true, .. })
     }
 
     fn entry_bytes(&self) -> u64 {
         match self.kind {
-            Kind::Cuckoo { .. } => PILAF_BUCKET_BYTES,
-            Kind::Hopscotch { is_inline: true, .. } => KEY_BYTES + self.value_bytes,
-            Kind::Hopscotch { .. } => KEY_BYTES + FARM_POINTER_BYTES,
+            HashScheme::Cuckoo { .. } => PILAF_BUCKET_BYTES,
+            HashScheme::Hopscotch { is_inline: true, .. } => KEY_BYTES + self.value_bytes,
+            HashScheme::Hopscotch { .. } => KEY_BYTES + FARM_POINTER_BYTES,
         }
     }
 
     /// Where values begin that are outside; the end of the entries.
     fn values_at(&self) -> u64 {
         let entries = match self.kind {
-            Kind::Cuckoo { buckets } => buckets,
+            HashScheme::Cuckoo { buckets } => buckets,
             // The last home's neighbourhood does not go round.
-            Kind::Hopscotch { slots, .. } => slots + FARM_SLOTS,
+            HashScheme::Hopscotch { slots, .. } => slots + FARM_SLOTS,
         };
         entries * self.entry_bytes()
     }
@@ -147,20 +147,20 @@ impl KeyTable {
         mut value_of: impl FnMut(u64) -> Vec<u8>,
     ) -> Result<(), NoPlace> {
         let places = match self.kind {
-            Kind::Cuckoo { buckets } => place::place_cuckoo(self.keys, buckets)?,
-            Kind::Hopscotch { slots, .. } => place::place_hopscotch(self.keys, slots)?,
+            HashScheme::Cuckoo { buckets } => place::place_cuckoo(self.keys, buckets)?,
+            HashScheme::Hopscotch { slots, .. } => place::place_hopscotch(self.keys, slots)?,
         };
         for (key, place) in (1..).zip(&places) {
             let entry = place * self.entry_bytes();
             memory.store_from(entry, &u64::to_le_bytes(key));
             match self.kind {
-                Kind::Cuckoo { .. } => {
+                HashScheme::Cuckoo { .. } => {
                     memory.store_from(entry + 24, &(key as u32).to_le_bytes());
                 }
-                Kind::Hopscotch { is_inline: false, .. } => {
+                HashScheme::Hopscotch { is_inline: false, .. } => {
                     memory.store_from(entry + KEY_BYTES, &u64::to_le_bytes(key));
                 }
-                Kind::Hopscotch { .. } => {}
+                HashScheme::Hopscotch { .. } => {}
             }
             self.store(memory, key, entry, &value_of(key));
         }
@@ -192,8 +192,8 @@ impl KeyTable {
         scratch: &mut Vec<u8>,
     ) -> Option<u64> {
         let hashes = match self.kind {
-            Kind::Cuckoo { .. } => CUCKOO_HASHES,
-            Kind::Hopscotch { .. } => 1,
+            HashScheme::Cuckoo { .. } => CUCKOO_HASHES,
+            HashScheme::Hopscotch { .. } => 1,
         };
         (0..hashes).find_map(|which| {
             let Lookup { at, bytes, .. } = self.entries_of(key, which);
@@ -215,7 +215,7 @@ impl KeyTable {
         let sum = checksum(key, value);
         memory.store_from(if self.is_inline() { entry + KEY_BYTES } else { outside }, value);
         memory.store_from(entry + 8, &sum.to_le_bytes());
-        if let Kind::Cuckoo { .. } = self.kind {
+        if let HashScheme::Cuckoo { .. } = self.kind {
             let own = bucket_sum(key, sum, key as u32);
             memory.store_from(entry + 16, &own.to_le_bytes());
         }
@@ -230,8 +230,8 @@ impl KeyTable {
     fn entries_of(&self, key: u64, which: u64) -> Lookup {
         let bytes = self.entry_bytes();
         let (first, count) = match self.kind {
-            Kind::Cuckoo { buckets } => (place::bucket(key, which, buckets), 1),
-            Kind::Hopscotch { slots, .. } => (place::home(key, slots), FARM_SLOTS),
+            HashScheme::Cuckoo { buckets } => (place::bucket(key, which, buckets), 1),
+            HashScheme::Hopscotch { slots, .. } => (place::home(key, slots), FARM_SLOTS),
         };
         Lookup { key, at: first * bytes, bytes: count * bytes, stage: LookupStage::Bucket(which) }
     }
@@ -248,7 +248,7 @@ impl KeyTable {
             LookupStage::Value(_) => return LookupStep::Wrong,
             LookupStage::Bucket(which) => which,
         };
-        if let Kind::Cuckoo { .. } = self.kind {
+        if let HashScheme::Cuckoo { .. } = self.kind {
             let (found, sum, pointer) = (word(data, 0), word(data, 8), word(data, 24) as u32);
             let is_whole = found == 0 || word(data, 16) == bucket_sum(found, sum, pointer);
             return match (found == key, is_whole) {
