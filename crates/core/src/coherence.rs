@@ -22,7 +22,7 @@
 use crate::addr::FrameIndex;
 use crate::constants::CELLS;
 use crate::layout::{RegionLayout, cell_offset};
-use crate::seam::{Mem, Mutation};
+use crate::seam::{ByteRange, Mem, Mutation};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -88,28 +88,20 @@ pub fn store<M: Mem>(mem: &M, hidden: Mutation, offset: u64, value: u64) {
     show(mem, hidden, offset, 8);
 }
 
-/// Runs `access`, which reads `bytes` bytes of a page at `offset`.
+/// Runs `access`, which reads a range of a page.
 #[inline(always)]
-pub fn reading<M: Mem, R>(
-    pages: &M,
-    (offset, bytes): (u64, u64),
-    access: impl FnOnce(&M) -> R,
-) -> R {
-    renew(pages, Mutation::KeepPageLines, offset, bytes);
+pub fn reading<M: Mem, R>(pages: &M, range: ByteRange, access: impl FnOnce(&M) -> R) -> R {
+    renew(pages, Mutation::KeepPageLines, range.offset, range.bytes);
     access(pages)
 }
 
-/// Runs `access`, which writes `bytes` bytes of a page at `offset`. All lines are dropped before:
-/// one that is evicted half written must not bring back what others have overwritten.
+/// Runs `access`, which writes a range of a page. All lines are dropped before: one that is evicted
+/// half written must not bring back what others have overwritten.
 #[inline(always)]
-pub fn writing<M: Mem, R>(
-    pages: &M,
-    (offset, bytes): (u64, u64),
-    access: impl FnOnce(&M) -> R,
-) -> R {
-    renew(pages, Mutation::WriteIntoOldLines, offset, bytes);
+pub fn writing<M: Mem, R>(pages: &M, range: ByteRange, access: impl FnOnce(&M) -> R) -> R {
+    renew(pages, Mutation::WriteIntoOldLines, range.offset, range.bytes);
     let result = access(pages);
-    show(pages, Mutation::HidePageStores, offset, bytes);
+    show(pages, Mutation::HidePageStores, range.offset, range.bytes);
     result
 }
 

@@ -234,16 +234,28 @@ impl Chooser {
     }
 }
 
+/// What a rack is chosen for.
+#[derive(Clone, Copy, Debug)]
+pub struct PickRequest<'a> {
+    /// The rack that asks, which is not chosen.
+    pub own: RackId,
+    /// Bytes that must fit.
+    pub bytes: u64,
+    /// Racks, or shards of them, that refused it.
+    pub tried: &'a [RackId],
+}
+
 /// A rack other than `own` and those in `tried` that is alive and has room for `bytes`; `None`
 /// if there is none. `racks` are in the order of their numbers; `now` matters for fixed windows
 /// only and never goes back.
 pub fn pick_rack(
     choice: Choice,
     racks: &[Candidate],
-    (own, bytes, tried): (RackId, u64, &[RackId]),
+    request: PickRequest<'_>,
     now: Nanos,
     chooser: &mut Chooser,
 ) -> Option<RackId> {
+    let PickRequest { own, bytes, tried } = request;
     if let Choice::SmartIdle(window) | Choice::Even(window) = choice {
         chooser.histories.close(window, now);
     }
@@ -284,10 +296,11 @@ pub fn pick_rack(
 pub fn pick_home(
     choice: Choice,
     homes: &[Candidate],
-    (own, bytes, tried): (RackId, u64, &[RackId]),
+    request: PickRequest<'_>,
     now: Nanos,
     chooser: &mut Chooser,
 ) -> Option<RackId> {
+    let PickRequest { own, bytes, tried } = request;
     let fits = |c: &&Candidate| {
         c.alive && c.free_bytes > 0 && c.free_bytes >= bytes && !tried.contains(&c.rack)
     };
@@ -301,7 +314,8 @@ pub fn pick_home(
         sum.promised_bytes = sum.promised_bytes.saturating_add(home.promised_bytes);
     }
     let racks: Vec<Candidate> = racks.into_values().collect();
-    let rack = pick_rack(choice, &racks, (own.rack(), bytes, &[]), now, chooser)?;
+    let request = PickRequest { own: own.rack(), bytes, tried: &[] };
+    let rack = pick_rack(choice, &racks, request, now, chooser)?;
     let room = |c: &&Candidate| (c.free_bytes.saturating_sub(c.promised_bytes), Reverse(c.rack));
     let shards = homes.iter().filter(fits).filter(|c| c.rack.same_rack(rack));
     shards.max_by_key(room).map(|c| c.rack)

@@ -107,6 +107,14 @@ pub struct RemoteAddr {
     pub key: Generation,
 }
 
+/// A range of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// Where it begins in the section, bytes.
+    pub offset: u64,
+    pub bytes: u64,
+}
+
 /// What a work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {

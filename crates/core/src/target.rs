@@ -15,7 +15,7 @@
 use crate::addr::{FrameIndex, Generation};
 use crate::coherence;
 use crate::layout::{RegionLayout, table_word};
-use crate::seam::{Mem, Mutation, Rare, RemoteAddr, WorkStatus};
+use crate::seam::{ByteRange, Mem, Mutation, Rare, RemoteAddr, WorkStatus};
 
 /// What is stored or loaded at once if it is aligned, bytes.
 pub const WORD_BYTES: u64 = 8;
@@ -130,7 +130,8 @@ impl<M: Mem> TargetMemory<M> {
         bytes: u64,
         read: impl FnOnce(&M) -> R,
     ) -> Result<R, Refused> {
-        let touch = |pages: &M| coherence::reading(pages, (at.offset, bytes), read);
+        let range = ByteRange { offset: at.offset, bytes };
+        let touch = |pages: &M| coherence::reading(pages, range, read);
         self.access(self.frame_of(at.offset, bytes)?, at.key, touch)
     }
 
@@ -142,7 +143,8 @@ impl<M: Mem> TargetMemory<M> {
         bytes: u64,
         write: impl FnOnce(&M) -> R,
     ) -> Result<R, Refused> {
-        let touch = |pages: &M| coherence::writing(pages, (at.offset, bytes), write);
+        let range = ByteRange { offset: at.offset, bytes };
+        let touch = |pages: &M| coherence::writing(pages, range, write);
         self.access(self.frame_of(at.offset, bytes)?, at.key, touch)
     }
 
@@ -291,7 +293,7 @@ impl Pieces {
     ) -> Option<R> {
         let offset = self.at.offset;
         self.touch(memory, |pages| {
-            coherence::reading(pages, (offset, bytes), |pages| read(pages, offset))
+            coherence::reading(pages, ByteRange { offset, bytes }, |pages| read(pages, offset))
         })
     }
 
@@ -305,7 +307,7 @@ impl Pieces {
     ) -> Option<R> {
         let offset = self.at.offset;
         self.touch(memory, |pages| {
-            coherence::writing(pages, (offset, bytes), |pages| write(pages, offset))
+            coherence::writing(pages, ByteRange { offset, bytes }, |pages| write(pages, offset))
         })
     }
 

@@ -459,7 +459,7 @@ impl Handle {
             Ok((link, Reply::Locked { token })) => {
                 let is_coupled = is_coupled && matches!(client.reach(link), Reach::OneSided(_));
                 let range = LockRange { is_coupled, ..range };
-                let held = HeldLock::new((link, client.rack_of(link)), range, token);
+                let held = HeldLock::new(link, client.rack_of(link), range, token);
                 let id = table.with(|locks| locks.take(held));
                 if is_coupled {
                     self.coupled.add(id, write, started_ns, &held);

@@ -14,11 +14,11 @@ use crate::seam::{Mem, Nanos, WorkStatus};
 pub struct Flush {
     pub buffer: WriteBuffer,
     tables: TransferTables,
-    under_way: Option<UnderWay>,
+    under_way: Option<FlushInFlight>,
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct FlushInFlight {
     deadline_ns: Nanos,
     may_step: bool,
     failed: Option<Error>,
@@ -62,7 +62,7 @@ impl Flush {
         }
         Transfer::new(&mut self.tables, round, Access::Write, self.buffer.pieces());
         let (may_step, failed) = (true, None);
-        self.under_way = Some(UnderWay { deadline_ns, may_step, failed, losses });
+        self.under_way = Some(FlushInFlight { deadline_ns, may_step, failed, losses });
     }
 
     /// Takes a completion if it is one of its own; whether it was.

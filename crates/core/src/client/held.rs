@@ -73,7 +73,7 @@ pub struct HeldLock {
 
 impl HeldLock {
     /// A lock that was just granted.
-    pub fn new((link, rack): (LinkId, RackId), range: LockRange, token: u64) -> HeldLock {
+    pub fn new(link: LinkId, rack: RackId, range: LockRange, token: u64) -> HeldLock {
         let LockRange { first: addr, end, is_coupled } = range;
         let (is_dropped, is_lost) = (false, false);
         HeldLock { link, rack, addr, end, token, is_coupled, is_dropped, is_lost }

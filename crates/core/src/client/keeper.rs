@@ -36,7 +36,9 @@ use crate::replica::{
     ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_UNTIL, Orders, Poll,
     ReplicaLocation, ReplicaOrder, entry_offset,
 };
-use crate::seam::{Mem, Mutation, Nanos, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus};
+use crate::seam::{
+    ByteRange, Mem, Mutation, Nanos, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,
+};
 use crate::wire::{PageHome, Reply, Request};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -115,7 +117,7 @@ pub enum Tended {
 
 /// What is next when nothing is to be done about memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum KeeperTask {
     Work,
     Poll,
     Idle,
@@ -212,7 +214,8 @@ impl Keeper {
     fn own<M: Mem, R>(
         &self,
         client: &Client<M>,
-        (at, bytes): (GAddr, u64),
+        at: GAddr,
+        bytes: u64,
         access: impl Fn(&M, u64) -> R,
     ) -> Result<R> {
         let run = match &self.directory {
@@ -224,10 +227,11 @@ impl Keeper {
         let Reach::Mapped(view) = client.reach(OWN) else { return Err(lost(client, at)) };
         let offset = client.geometry().offset(at);
         let done = entry.and_then(|entry| {
-            let place = (Access::Write, entry.base + offset, bytes);
-            let run = |pages: &M| access(pages, place.1);
+            let range = ByteRange { offset: entry.base + offset, bytes };
+            let run = |pages: &M| access(pages, range.offset);
             // It is our own: that it counts as stale once says nothing.
-            (0..STALE_RETRIES_MAX).find_map(|_| Client::guarded(view, entry, place, run))
+            (0..STALE_RETRIES_MAX)
+                .find_map(|_| Client::guarded(view, entry, Access::Write, range, run))
         });
         done.ok_or_else(|| lost(client, at))
     }
@@ -239,13 +243,13 @@ impl Keeper {
 
     /// Stores a word of the directory.
     fn set<M: Mem>(&self, client: &Client<M>, offset: u64, value: u64) -> Result<()> {
-        self.own(client, (self.at(offset), 8), |pages, at| pages.store(at, value))
+        self.own(client, self.at(offset), 8, |pages, at| pages.store(at, value))
     }
 
     /// An entry's word, after `n` was added.
     fn add_to<M: Mem>(&self, client: &Client<M>, entry: u64, n: u64) -> Result<EntryWord> {
         let add = |pages: &M, at| pages.fetch_add(at, n).wrapping_add(n);
-        Ok(EntryWord(self.own(client, (self.at(entry + ENTRY_WORD), 8), add)?))
+        Ok(EntryWord(self.own(client, self.at(entry + ENTRY_WORD), 8, add)?))
     }
 
     /// From here on no client begins to read a replica, and a reader that has begun finds that out.
@@ -372,7 +376,7 @@ impl Keeper {
         self.set(client, entry + ENTRY_DATA, data.0)?;
         let new = EntryWord::placed(placement).0;
         let swap = |pages: &M, at| pages.compare_exchange(at, old.0, new);
-        if self.own(client, (at, 8), swap)?.is_err() {
+        if self.own(client, at, 8, swap)?.is_err() {
             self.free.push(data);
             return Ok(Placing::Nowhere);
         }
@@ -420,8 +424,8 @@ impl Keeper {
                     return Err(unexpected("home of replicas", "a page"));
                 }
                 let (base, at) = (kept.data, GAddr(kept.data.0 + offset));
-                let place = (at, data.0.len() as u64);
-                match self.own(client, place, |pages, at| pages.copy_in(at, &data.0)) {
+                let bytes = data.0.len() as u64;
+                match self.own(client, at, bytes, |pages, at| pages.copy_in(at, &data.0)) {
                     Err(_) => self.lose(client, base),
                     Ok(()) => Ok(()),
                 }
@@ -526,7 +530,8 @@ impl Tending<'_> {
         let mut done = 0;
         while done < page_bytes {
             let bytes = MOVE_CHUNK_BYTES.min(page_bytes - done);
-            match self.read_chunk(cx, home, (done, bytes)).await? {
+            let range = ByteRange { offset: done, bytes };
+            match self.read_chunk(cx, home, range).await? {
                 Read::Done => {}
                 Read::Gone => {
                     self.keeper.orders.pop_front();
@@ -536,7 +541,7 @@ impl Tending<'_> {
             }
             let (client, io) = cx.access()?;
             let (at, chunk) = (GAddr(data.0 + done), io.source(0, 0, bytes));
-            let kept = self.keeper.own(client, (at, bytes), |pages, at| pages.copy_in(at, chunk));
+            let kept = self.keeper.own(client, at, bytes, |pages, at| pages.copy_in(at, chunk));
             if kept.is_err() {
                 self.keeper.orders.pop_front();
                 return self.keeper.lose(client, data).map(|()| true);
@@ -548,12 +553,12 @@ impl Tending<'_> {
         Ok(true)
     }
 
-    /// Reads a chunk of a page into the buffer.
+    /// Reads a range of a page into the buffer.
     async fn read_chunk<M: Mem>(
         &self,
         cx: &mut impl Context<M>,
         home: PageHome,
-        (offset, bytes): (u64, u64),
+        range: ByteRange,
     ) -> Result<Read> {
         loop {
             let (client, mut io) = cx.access()?;
@@ -566,9 +571,9 @@ impl Tending<'_> {
             if home.frame.0 >= layout.frame_count {
                 return Err(unexpected("home of replicas", "a frame of that rack"));
             }
-            let offset = layout.frame_offset(home.frame) + offset;
+            let offset = layout.frame_offset(home.frame) + range.offset;
             let verb = Verb::Read(RemoteAddr { offset, key: home.generation });
-            let local = [io.sge(0, 0, bytes)];
+            let local = [io.sge(0, 0, range.bytes)];
             let request = WorkRequest { id: self.id, verb, local: &local, signalled: true };
             let posted = io.post(link, &[request]);
             drop(io);
@@ -621,7 +626,7 @@ impl Tending<'_> {
     }
 
     /// Asks the own daemon how much there may be, and gives back what is too much; what is next.
-    async fn ask_room<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Next> {
+    async fn ask_room<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<KeeperTask> {
         let directory = self.keeper.directory.as_ref().map_or(GAddr::NULL, |run| run.addr);
         let frames = self.announce(cx, directory).await?;
         (self.keeper.allowed, self.keeper.returned) = (frames, 0);
@@ -725,9 +730,9 @@ impl<M: Mem> Operation<M> for Tending<'_> {
             false => self.keeper.next(cx.client().geometry().page_bytes()),
         };
         match next {
-            Next::Idle => return Ok(Tended::Idle),
-            Next::Poll => self.poll(cx).await?,
-            Next::Work => {}
+            KeeperTask::Idle => return Ok(Tended::Idle),
+            KeeperTask::Poll => self.poll(cx).await?,
+            KeeperTask::Work => {}
         }
         match self.work(cx).await? {
             Worked::Ended(tended) => Ok(tended),

@@ -21,7 +21,7 @@ use super::{Access, Client, Context, Io, LinkId, Operation, Reach, Translation};
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
 use crate::constants::{MOVE_BITMAP_WORDS_MAX, MOVE_CHUNK_BYTES};
 use crate::error::{Error, Result};
-use crate::seam::{Mem, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
+use crate::seam::{ByteRange, Mem, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, Resolved};
 
 /// The peers to tell if the move is given up.
@@ -193,9 +193,10 @@ impl Migrate {
         while offset < page_bytes {
             let bytes = MOVE_CHUNK_BYTES.min(page_bytes - offset);
             let (from, to) = (&self.from, &self.room);
-            let read = Chunk { home: from, key, region: self.regions[0], offset, bytes };
+            let read = PageChunk { home: from, key, region: self.regions[0], offset, bytes };
             self.move_chunk(cx, Access::Read, read).await?;
-            let write = Chunk { home: to, key: new_key, region: self.regions[1], offset, bytes };
+            let write =
+                PageChunk { home: to, key: new_key, region: self.regions[1], offset, bytes };
             self.move_chunk(cx, Access::Write, write).await?;
             offset += bytes;
         }
@@ -207,9 +208,9 @@ impl Migrate {
         &self,
         cx: &mut impl Context<M>,
         kind: Access,
-        chunk: Chunk<'_>,
+        chunk: PageChunk<'_>,
     ) -> Result<()> {
-        let Chunk { home, key, region, offset, bytes } = chunk;
+        let PageChunk { home, key, region, offset, bytes } = chunk;
         loop {
             let (client, mut io) = cx.access()?;
             let link = link_of(client, home.rack)?;
@@ -227,7 +228,8 @@ impl Migrate {
                         Access::Read => pages.copy_out(at, io.target(0, 0, bytes)),
                         Access::Write => pages.copy_in(at, io.source(0, 0, bytes)),
                     };
-                    return Client::guarded(view, &entry, (kind, at, bytes), run)
+                    let range = ByteRange { offset: at, bytes };
+                    return Client::guarded(view, &entry, kind, range, run)
                         .ok_or_else(|| self.taken_back());
                 }
                 Reach::OneSided(layout) => {
@@ -316,7 +318,7 @@ impl Migrate {
 
 /// A part of the page in one of its homes.
 #[derive(Clone, Copy)]
-struct Chunk<'h> {
+struct PageChunk<'h> {
     home: &'h PageHome,
     key: Generation,
     /// Of which the key is.

@@ -59,7 +59,7 @@ use crate::constants::CELLS;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
 use crate::placement::Order;
-use crate::seam::{Mem, Mutation, Race, Rare, RemoteAddr};
+use crate::seam::{ByteRange, Mem, Mutation, Race, Rare, RemoteAddr};
 use crate::wire::PageHome;
 use translate::Translations;
 use usage::Usage;
@@ -103,13 +103,13 @@ impl<M: Mem> RackView<M> {
 
     /// Runs `access` on a range of the pages in an announced frame.
     #[inline(always)]
-    fn touch<R>(&self, kind: Access, at: (u64, u64), access: impl FnOnce(&M) -> R) -> R {
+    fn touch<R>(&self, kind: Access, range: ByteRange, access: impl FnOnce(&M) -> R) -> R {
         if self.pages.is_coherent() {
             return access(&self.pages);
         }
         match kind {
-            Access::Read => coherence::reading(&self.pages, at, access),
-            Access::Write => coherence::writing(&self.pages, at, access),
+            Access::Read => coherence::reading(&self.pages, range, access),
+            Access::Write => coherence::writing(&self.pages, range, access),
         }
     }
 }
@@ -397,18 +397,19 @@ impl<M: Mem> Client<M> {
         stale
     }
 
-    /// Runs `access` on `bytes` bytes at `at` of a mapped frame under the access protocol. `None`
-    /// if the frame is not the page's home any more: nothing was touched.
+    /// Runs `access` on a range of a mapped frame under the access protocol. `None` if the frame is
+    /// not the page's home any more: nothing was touched.
     #[inline(always)]
     fn guarded<R>(
         view: &RackView<M>,
         entry: &Translation,
-        (kind, at, bytes): (Access, u64, u64),
+        kind: Access,
+        range: ByteRange,
         access: impl FnOnce(&M) -> R,
     ) -> Option<R> {
         view.announce(0, entry.frame);
         let valid = is_home(view, entry, kind);
-        let result = valid.then(|| view.touch(kind, (at, bytes), access));
+        let result = valid.then(|| view.touch(kind, range, access));
         view.withdraw(0);
         result
     }
@@ -442,7 +443,8 @@ impl<M: Mem> Client<M> {
                     self.usage.note(&self.translations, index, kind);
                 }
                 let at = entry.base + offset;
-                Self::guarded(view, entry, (kind, at, bytes), |pages| access(pages, at))
+                let range = ByteRange { offset: at, bytes };
+                Self::guarded(view, entry, kind, range, |pages| access(pages, at))
                     .ok_or(Miss::Unknown)
             }
             Reach::OneSided(_) => Err(Miss::OneSided(
@@ -557,7 +559,8 @@ impl<M: Mem> Client<M> {
                     view.announce(0, entry.frame);
                     let valid = is_home(view, entry, kind);
                     if valid {
-                        view.touch(kind, (offset, bytes), |pages| access(pages, offset, op));
+                        let range = ByteRange { offset, bytes };
+                        view.touch(kind, range, |pages| access(pages, offset, op));
                     }
                     valid
                 });

@@ -9,6 +9,7 @@
 use crate::addr::GAddr;
 use crate::constants::CACHED_BLOCK_BYTES;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 #[derive(Debug)]
 struct Block {
@@ -39,10 +40,10 @@ impl PageCache {
     }
 
     /// The block around an address, within a locked range: what is to be read at once.
-    pub fn block_of(addr: GAddr, (first, end): (GAddr, GAddr)) -> (GAddr, u64) {
-        assert!((first.0..end.0).contains(&addr.0), "the range covers the address");
-        let start = (addr.0 & !(CACHED_BLOCK_BYTES - 1)).max(first.0);
-        let over = (addr.0 | (CACHED_BLOCK_BYTES - 1)).min(end.0 - 1);
+    pub fn block_of(addr: GAddr, locked: Range<GAddr>) -> (GAddr, u64) {
+        assert!(locked.contains(&addr), "the range covers the address");
+        let start = (addr.0 & !(CACHED_BLOCK_BYTES - 1)).max(locked.start.0);
+        let over = (addr.0 | (CACHED_BLOCK_BYTES - 1)).min(locked.end.0 - 1);
         (GAddr(start), over - start + 1)
     }
 
@@ -120,11 +121,11 @@ mod tests {
 
     #[test]
     fn a_block_stays_within_the_range_that_is_locked() {
-        let range = (GAddr(B + 64), GAddr(3 * B + 128));
-        assert_eq!(PageCache::block_of(GAddr(B + 100), range), (GAddr(B + 64), B - 64));
-        assert_eq!(PageCache::block_of(GAddr(2 * B + 5), range), (GAddr(2 * B), B));
-        assert_eq!(PageCache::block_of(GAddr(3 * B), range), (GAddr(3 * B), 128));
-        let line = (GAddr(64), GAddr(128));
+        let range = || GAddr(B + 64)..GAddr(3 * B + 128);
+        assert_eq!(PageCache::block_of(GAddr(B + 100), range()), (GAddr(B + 64), B - 64));
+        assert_eq!(PageCache::block_of(GAddr(2 * B + 5), range()), (GAddr(2 * B), B));
+        assert_eq!(PageCache::block_of(GAddr(3 * B), range()), (GAddr(3 * B), 128));
+        let line = GAddr(64)..GAddr(128);
         assert_eq!(PageCache::block_of(GAddr(127), line), (GAddr(64), 64));
     }
 

@@ -25,7 +25,7 @@ use crate::constants::REPLICA_BITS_MAX;
 use crate::replica::{
     ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_UNTIL, entry_offset, home_index,
 };
-use crate::seam::{Mem, Mutation, Nanos, Race};
+use crate::seam::{ByteRange, Mem, Mutation, Nanos, Race};
 
 /// How the reading of a replica ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,9 +120,9 @@ impl<M: Mem> Client<M> {
         }
         let entry = self.translations.get(page).ok_or(ReplicaRead::Untouched(at))?;
         let view = self.view(OWN).filter(|_| entry.link == OWN).ok_or(ReplicaRead::None)?;
-        let run = |pages: &M| access(pages, entry.base + in_page);
-        let place = (Access::Read, entry.base + in_page, bytes);
-        Self::guarded(view, entry, place, run).ok_or(ReplicaRead::Untouched(at))
+        let range = ByteRange { offset: entry.base + in_page, bytes };
+        let run = |pages: &M| access(pages, range.offset);
+        Self::guarded(view, entry, Access::Read, range, run).ok_or(ReplicaRead::Untouched(at))
     }
 
     /// The link over which an address's page is reached, if that is the fabric and the page may

@@ -157,11 +157,12 @@ impl Rpc {
         &self,
         client: &mut Client<M>,
         link: LinkId,
-        (reply, come_bytes): (Reply, u64),
+        reply: Reply,
+        come_bytes: u64,
     ) -> Result<Brought> {
         match (reply, &self.what) {
             (Reply::Stored(home), What::Store(_)) => {
-                install(client, link, (self.addr, home))?;
+                install(client, link, self.addr, home)?;
                 client.note_remote(self.addr, Access::Write);
                 Ok(Brought::Stored)
             }
@@ -172,7 +173,7 @@ impl Rpc {
                     What::Store(_) => unreachable!("matched above"),
                 };
                 check_fetched(&fetched, extent, inline_bytes_max)?;
-                install(client, link, (self.addr, fetched.home))?;
+                install(client, link, self.addr, fetched.home)?;
                 if fetched.carried == Carried::Written && come_bytes < fetched.bytes {
                     // It was written through a connection that has ended since.
                     fetched.carried = Carried::Not;
@@ -204,7 +205,8 @@ fn check_fetched(fetched: &Fetched, extent: FetchExtent, inline_bytes_max: u32) 
 fn install<M: Mem>(
     client: &mut Client<M>,
     link: LinkId,
-    (addr, home): (GAddr, PageHome),
+    addr: GAddr,
+    home: PageHome,
 ) -> Result<()> {
     if home.page != client.geometry().page(addr) || home.rack != client.rack_of(link) {
         return Err(unexpected("daemon", "the page of a call"));
@@ -228,7 +230,7 @@ impl<M: Mem> Operation<M> for Rpc {
             let Answer { link, reply, come_bytes } = self.ask(cx, link, true).await?;
             // Whatever the refusal, the sure way says it again, or does it.
             if let Ok(reply) = reply {
-                return self.take(cx.client(), link, (reply, come_bytes));
+                return self.take(cx.client(), link, reply, come_bytes);
             }
         }
         let mut home = Home::of(self.addr);
@@ -236,7 +238,7 @@ impl<M: Mem> Operation<M> for Rpc {
             let link = home.find(cx).await?;
             let Answer { link, reply, come_bytes } = self.ask(cx, link, false).await?;
             if let Some(reply) = home.judge(cx.client(), reply)? {
-                return self.take(cx.client(), link, (reply, come_bytes));
+                return self.take(cx.client(), link, reply, come_bytes);
             }
         }
     }
@@ -297,7 +299,7 @@ impl<M: Mem> Operation<M> for Calls<'_> {
                 match reply {
                     Ok(Reply::Fetched(fetched)) => {
                         check_fetched(&fetched, extent, inline_bytes_max)?;
-                        install(client, link, (addr, fetched.home))?;
+                        install(client, link, addr, fetched.home)?;
                         note_fetched(client, addr, &fetched);
                         self.said[index] = Some(fetched);
                     }

@@ -27,7 +27,9 @@ use crate::constants::{
 };
 use crate::error::{Error, Result};
 use crate::replica::{EntryWord, ReplicaLocation};
-use crate::seam::{Mem, Mutation, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
+use crate::seam::{
+    ByteRange, Mem, Mutation, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus,
+};
 use crate::wire::{Reply, Request};
 use std::collections::BTreeMap;
 
@@ -129,13 +131,13 @@ enum After {
 /// One write within a page.
 #[derive(Debug, Default)]
 pub(super) struct Spread {
-    under_way: Option<UnderWay>,
+    under_way: Option<ReplicatedWrite>,
     targets: Vec<Target>,
     pub(super) count: u64,
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct ReplicatedWrite {
     fragment: Fragment,
     /// The page's home, with the key `home.generation`.
     home: Translation,
@@ -171,7 +173,7 @@ impl Spread {
         }
         let ids = round << 8 | u64::from(FABRIC_OUTSTANDING_MAX);
         let (tries, pending) = (0, 0);
-        self.under_way = Some(UnderWay { fragment, home, stage, tries, pending, ids });
+        self.under_way = Some(ReplicatedWrite { fragment, home, stage, tries, pending, ids });
         true
     }
 
@@ -200,14 +202,14 @@ impl Spread {
                 _ => {
                     let (client, mut io) = cx.access()?;
                     match one.advance(client, &mut Work { targets, io: &mut io, waits }) {
-                        Next::Stage(stage) => stage,
-                        Next::Wait => return Ok(Spreading::Posted),
-                        Next::Connect(rack) => {
+                        StepOutcome::Stage(stage) => stage,
+                        StepOutcome::Wait => return Ok(Spreading::Posted),
+                        StepOutcome::Connect(rack) => {
                             drop(io);
                             cx.connect(rack).await?;
                             Stage::Close
                         }
-                        Next::End(ended) => break ended,
+                        StepOutcome::End(ended) => break ended,
                     }
                 }
             };
@@ -269,7 +271,8 @@ struct Work<'w, I> {
     waits: bool,
 }
 
-enum Next {
+/// Where a step has come to.
+enum StepOutcome {
     Stage(Stage),
     /// For completions.
     Wait,
@@ -278,29 +281,33 @@ enum Next {
     End(Spreading),
 }
 
-impl UnderWay {
+impl ReplicatedWrite {
     /// Goes on with what needs no answer of a daemon.
-    fn advance<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> Next {
+    fn advance<M: Mem, I: Io>(
+        &mut self,
+        client: &Client<M>,
+        work: &mut Work<'_, I>,
+    ) -> StepOutcome {
         match self.stage {
             Stage::Ask | Stage::Find => unreachable!("daemons are asked apart"),
             Stage::Close => match self.add(client, work, EntryWord::BEGIN) {
-                true => Next::Wait,
-                false => Next::Stage(self.judge(work.targets)),
+                true => StepOutcome::Wait,
+                false => StepOutcome::Stage(self.judge(work.targets)),
             },
             Stage::Undo(after) => match self.add(client, work, EntryWord::UNDO) {
-                true => Next::Wait,
+                true => StepOutcome::Wait,
                 false => self.after(after, client, work),
             },
             Stage::Write(Sent::Not) => self.write(client, work),
-            Stage::Write(Sent::Posted) => Next::Wait,
-            Stage::Write(Sent::Failed) => Next::End(Spreading::Unknown),
+            Stage::Write(Sent::Posted) => StepOutcome::Wait,
+            Stage::Write(Sent::Failed) => StepOutcome::End(Spreading::Unknown),
             Stage::Write(Sent::Done(_)) => {
                 work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
-                Next::Stage(Stage::Open)
+                StepOutcome::Stage(Stage::Open)
             }
             Stage::Open => match self.open(client, work) {
-                true => Next::Wait,
-                false => Next::End(Spreading::Done),
+                true => StepOutcome::Wait,
+                false => StepOutcome::End(Spreading::Done),
             },
         }
     }
@@ -383,7 +390,8 @@ impl UnderWay {
         for (index, target) in work.targets.iter_mut().enumerate() {
             let Some(word) = target.word.filter(|_| target.add == Sent::Not) else { continue };
             let at = word.base + client.geometry().offset(target.place.word);
-            let remote = match mapped(client, &word, (at, 8), |pages| pages.fetch_add(at, n)) {
+            let range = ByteRange { offset: at, bytes: 8 };
+            let remote = match mapped(client, &word, range, |pages| pages.fetch_add(at, n)) {
                 Ok(old) => {
                     target.add = old.map_or(Sent::Failed, Sent::Done);
                     continue;
@@ -425,28 +433,34 @@ impl UnderWay {
     }
 
     /// What was added is taken back.
-    fn after<M: Mem, I>(&self, after: After, client: &Client<M>, work: &mut Work<'_, I>) -> Next {
+    fn after<M: Mem, I>(
+        &self,
+        after: After,
+        client: &Client<M>,
+        work: &mut Work<'_, I>,
+    ) -> StepOutcome {
         match after {
-            After::ByHome => Next::End(Spreading::ByHome(self.home.link)),
-            After::Stale => Next::End(Spreading::Stale),
+            After::ByHome => StepOutcome::End(Spreading::ByHome(self.home.link)),
+            After::Stale => StepOutcome::End(Spreading::Stale),
             After::Close | After::Connect => {
                 work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
                 match after {
-                    After::Connect => Next::Connect(client.rack_of(self.home.link)),
-                    _ => Next::Stage(Stage::Close),
+                    After::Connect => StepOutcome::Connect(client.rack_of(self.home.link)),
+                    _ => StepOutcome::Stage(Stage::Close),
                 }
             }
         }
     }
 
     /// Writes to the page at its home.
-    fn write<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> Next {
+    fn write<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> StepOutcome {
         let Fragment { piece, offset, addr, bytes, .. } = self.fragment;
         let at = self.home.base + client.geometry().offset(addr);
         let source = work.io.source(piece, offset, bytes);
-        match mapped(client, &self.home, (at, bytes), |pages| pages.copy_in(at, source)) {
-            Ok(Some(())) => return Next::Stage(Stage::Write(Sent::Done(0))),
-            Ok(None) => return Next::Stage(begin_undo(work.targets, After::Stale)),
+        let range = ByteRange { offset: at, bytes };
+        match mapped(client, &self.home, range, |pages| pages.copy_in(at, source)) {
+            Ok(Some(())) => return StepOutcome::Stage(Stage::Write(Sent::Done(0))),
+            Ok(None) => return StepOutcome::Stage(begin_undo(work.targets, After::Stale)),
             Err(OneSided) => {}
         }
         let verb = Verb::Write(RemoteAddr { offset: at, key: self.home.generation });
@@ -455,10 +469,10 @@ impl UnderWay {
         match work.io.post(self.home.link, &[request]) {
             Ok(()) => {
                 self.pending += 1;
-                Next::Stage(Stage::Write(Sent::Posted))
+                StepOutcome::Stage(Stage::Write(Sent::Posted))
             }
-            Err((_, PostError::Busy)) if work.waits => Next::Wait,
-            Err(_) => Next::Stage(begin_undo(work.targets, After::Connect)),
+            Err((_, PostError::Busy)) if work.waits => StepOutcome::Wait,
+            Err(_) => StepOutcome::Stage(begin_undo(work.targets, After::Connect)),
         }
     }
 
@@ -469,8 +483,8 @@ impl UnderWay {
             let Some(data) = target.data.filter(|_| target.copy == Sent::Not) else { continue };
             let at = data.base + client.geometry().offset(addr);
             let source = work.io.source(piece, offset, bytes);
-            let remote = match mapped(client, &data, (at, bytes), |pages| pages.copy_in(at, source))
-            {
+            let range = ByteRange { offset: at, bytes };
+            let remote = match mapped(client, &data, range, |pages| pages.copy_in(at, source)) {
                 Ok(done) => {
                     target.copy = done.map_or(Sent::Failed, |()| Sent::Done(0));
                     continue;
@@ -528,12 +542,12 @@ struct OneSided;
 fn mapped<M: Mem, R>(
     client: &Client<M>,
     entry: &Translation,
-    (at, bytes): (u64, u64),
+    range: ByteRange,
     access: impl Fn(&M) -> R,
 ) -> std::result::Result<Option<R>, OneSided> {
     let Reach::Mapped(view) = client.reach(entry.link) else { return Err(OneSided) };
     // That it counts as stale once says nothing: what has gone stays so.
-    let run = |_| Client::guarded(view, entry, (Access::Write, at, bytes), &access);
+    let run = |_| Client::guarded(view, entry, Access::Write, range, &access);
     Ok((0..STALE_RETRIES_MAX).find_map(run))
 }
 

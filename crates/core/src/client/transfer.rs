@@ -393,7 +393,7 @@ impl TransferTables {
     ) -> std::result::Result<(), PostError> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        let posted = self.post_with(client, pieces, (link, &mut batch), io);
+        let posted = self.post_with(client, pieces, link, &mut batch, io);
         self.batch = batch;
         posted
     }
@@ -402,7 +402,8 @@ impl TransferTables {
         &mut self,
         client: &Client<M>,
         pieces: &[Piece],
-        (link, batch): (LinkId, &mut Vec<Posting>),
+        link: LinkId,
+        batch: &mut Vec<Posting>,
         io: &mut impl Io,
     ) -> std::result::Result<(), PostError> {
         let batch_max = if client.rare(Rare::BatchOfOne) { 1 } else { BATCH_MAX };
@@ -543,7 +544,8 @@ impl Atomic {
     fn post<M: Mem>(
         &self,
         client: &Client<M>,
-        (link, at): (LinkId, RemoteAddr),
+        link: LinkId,
+        at: RemoteAddr,
         io: &mut impl Io,
     ) -> std::result::Result<(), PostError> {
         let verb = match self.op {
@@ -629,8 +631,8 @@ impl<M: Mem> Operation<M> for Atomic {
             let old = match self.run_mapped(client) {
                 Ok(old) => return Ok(old),
                 Err(Miss::OneSided(link, at)) => {
-                    let (posted, rack) =
-                        (self.post(client, (link, at), &mut io), client.rack_of(link));
+                    let posted = self.post(client, link, at, &mut io);
+                    let rack = client.rack_of(link);
                     drop(io);
                     match posted {
                         Ok(()) => self.posted(cx).await?,

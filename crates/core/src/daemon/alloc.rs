@@ -27,13 +27,13 @@ use crate::daemon::slab::Class;
 use crate::daemon::{Daemon, World, back_metadata, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
-use crate::seam::{Mem, Mutation, Probe, Race, Rare};
+use crate::seam::{ByteRange, Mem, Mutation, Probe, Race, Rare};
 use crate::wire::{PageHome, Reply};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What became of an allocation for the moment.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) enum AllocOutcome {
     Answer(Result<Reply>),
     /// A job will answer it.
     Joined,
@@ -110,9 +110,9 @@ impl Daemon {
         }
         let first = self.allocations.waiting.is_empty();
         match self.try_alloc(&ticket, first, world) {
-            Progress::Answer(reply) => self.answer(&ticket, reply, world),
-            Progress::Joined => {}
-            Progress::Waits => self.allocations.waiting.push_back(ticket),
+            AllocOutcome::Answer(reply) => self.answer(&ticket, reply, world),
+            AllocOutcome::Joined => {}
+            AllocOutcome::Waits => self.allocations.waiting.push_back(ticket),
         }
     }
 
@@ -129,9 +129,9 @@ impl Daemon {
                 continue;
             }
             match self.try_alloc(&ticket, first, world) {
-                Progress::Answer(reply) => self.answer(&ticket, reply, world),
-                Progress::Joined => {}
-                Progress::Waits => {
+                AllocOutcome::Answer(reply) => self.answer(&ticket, reply, world),
+                AllocOutcome::Joined => {}
+                AllocOutcome::Waits => {
                     first = false;
                     self.allocations.waiting.push_back(ticket);
                 }
@@ -146,13 +146,13 @@ impl Daemon {
         }
     }
 
-    fn try_alloc<W: World>(&mut self, ticket: &Ticket, first: bool, world: &mut W) -> Progress {
+    fn try_alloc<W: World>(&mut self, ticket: &Ticket, first: bool, world: &mut W) -> AllocOutcome {
         let word = match self.empty_word(ticket, world) {
             Ok(word) => word,
-            Err(error) => return Progress::Answer(Err(error)),
+            Err(error) => return AllocOutcome::Answer(Err(error)),
         };
         if let Err(error) = self.check_quota(ticket, world) {
-            return Progress::Answer(Err(error));
+            return AllocOutcome::Answer(Err(error));
         }
         let Some(shift) = slab::class_shift(&self.layout, ticket.bytes) else {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
@@ -164,8 +164,8 @@ impl Daemon {
             if self.is_fresh_slab_forced(world) {
                 break;
             }
-            if let Some(reply) = self.take_object(ticket, word, (frame, shift), world) {
-                return Progress::Answer(Ok(reply));
+            if let Some(reply) = self.take_object(ticket, word, frame, shift, world) {
+                return AllocOutcome::Answer(Ok(reply));
             }
         }
         let room = slab::capacity(&self.layout, shift) as usize;
@@ -175,7 +175,7 @@ impl Daemon {
                     if *other == class && waiters.len() < room =>
                 {
                     waiters.push(*ticket);
-                    return Progress::Joined;
+                    return AllocOutcome::Joined;
                 }
                 _ => {}
             }
@@ -193,21 +193,23 @@ impl Daemon {
         &mut self,
         ticket: &Ticket,
         word: Option<u64>,
-        (frame, shift): (u32, u8),
+        frame: u32,
+        shift: u8,
         world: &mut W,
     ) -> Option<Reply> {
         let taking = self.slabs.choose(world.private(), frame)?;
         let offset = u64::from(taking.index) << shift;
         if taking.dirty && !world.private().mutated(Mutation::HandOutUnzeroed) {
             let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
-            coherence::writing(world.pages(), (at, 1 << shift), |pages| pages.zero(at, 1 << shift));
+            let range = ByteRange { offset: at, bytes: 1 << shift };
+            coherence::writing(world.pages(), range, |pages| pages.zero(at, range.bytes));
         }
         let page = FrameEntry::load_checked(world.private(), frame).page;
         let addr = self.frames.addr(page, offset);
         self.redo.set(taking.offset, taking.word);
         self.commit_allocated(ticket, word, addr, world);
         self.slabs.taken(frame, taking.index);
-        self.charge_object(ticket.record, (frame, shift), taking.index);
+        self.charge_object(ticket.record, FrameIndex(frame), shift, taking.index);
         self.allocated_bytes += 1 << shift;
         Some(Reply::Allocated { addr })
     }
@@ -251,20 +253,20 @@ impl Daemon {
         ticket: &Ticket,
         first: bool,
         world: &mut W,
-    ) -> Progress {
+    ) -> AllocOutcome {
         if !first {
-            return Progress::Waits;
+            return AllocOutcome::Waits;
         }
         let free = self.frames.free_count();
         if free < count {
             let found = free + self.freeing.coming() + self.slabs.empty_count();
             if found + self.replicas_for(ticket.record) < count {
-                return Progress::Answer(Err(self.full(ticket.bytes)));
+                return AllocOutcome::Answer(Err(self.full(ticket.bytes)));
             }
             world.private().met(Race::WaitedForFrames);
             self.free_cached_pages(world);
             self.take_replicas(count.saturating_sub(found), world);
-            return Progress::Waits;
+            return AllocOutcome::Waits;
         }
         if !self.frames.ids_fit(count) || world.private().rare(Rare::PageIdsExhausted) {
             if let Some((next, end)) = self.frames.switch_ids() {
@@ -273,12 +275,12 @@ impl Daemon {
                 self.redo.commit(world);
             }
             if !self.frames.ids_fit(count) {
-                return Progress::Waits;
+                return AllocOutcome::Waits;
             }
         }
         match self.start_job(count, purpose, ticket, world) {
-            Ok(()) => Progress::Joined,
-            Err(error) => Progress::Answer(Err(error)),
+            Ok(()) => AllocOutcome::Joined,
+            Err(error) => AllocOutcome::Answer(Err(error)),
         }
     }
 

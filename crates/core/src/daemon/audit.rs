@@ -90,7 +90,8 @@ impl Daemon {
     pub(super) fn reclaim<W: World>(
         &mut self,
         ticket: Ticket,
-        (addr, watch): (GAddr, u64),
+        addr: GAddr,
+        watch: u64,
         world: &mut W,
     ) {
         match self.watched_bytes(addr, watch, world) {

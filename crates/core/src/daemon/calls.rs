@@ -170,7 +170,7 @@ impl Daemon {
                 None
             }
             (Ok(MasterAnswer::Orphans { pages, allocations }), Purpose::Orphans) => {
-                self.on_orphans(now, (&pages, &allocations), world);
+                self.on_orphans(now, &pages, &allocations, world);
                 None
             }
             (Ok(MasterAnswer::Done), purpose) if self.on_orphans_done(purpose, world) => None,

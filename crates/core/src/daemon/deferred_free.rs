@@ -283,7 +283,8 @@ impl Daemon {
     pub(super) fn on_orphans<W: World>(
         &mut self,
         now: Nanos,
-        (pages, allocations): (&[PageId], &[DeferredFree]),
+        pages: &[PageId],
+        allocations: &[DeferredFree],
         world: &mut W,
     ) {
         self.orphans.is_asking = false;

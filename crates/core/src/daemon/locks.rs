@@ -251,7 +251,8 @@ impl Daemon {
     pub(super) fn lock<W: World>(
         &mut self,
         ticket: Ticket,
-        (write, wait_ms): (bool, u64),
+        write: bool,
+        wait_ms: u64,
         world: &mut W,
     ) {
         let range = match self.check_lock(&ticket, world) {

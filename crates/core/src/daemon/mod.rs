@@ -42,9 +42,9 @@ mod slab;
 
 pub use attach::{format, read_superblock};
 pub use proxy::{OutcomeData, Proxy, Rings, Uplinks};
-pub use remotes::{Act, ClientRoute, Remotes};
+pub use remotes::{Act, ClientRoute, RemoteMessage, Remotes};
 pub use rrpc::WriteBack;
-pub use session::SessionInfo;
+pub use session::{LocalClient, RemoteClient, SessionInfo};
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::coherence::{self, Coherence};
@@ -63,7 +63,7 @@ use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
-use crate::daemon::moves::Moves;
+use crate::daemon::moves::{Asker, Moves};
 use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
 use crate::daemon::replica_quota::ReplicaQuotas;
@@ -74,7 +74,7 @@ use crate::daemon::slab::Slabs;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::replica::ReplicaCounts;
-use crate::seam::{Mem, Mutation, Nanos, Probe, Race, Rare};
+use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 
 /// What the engine needs of its process. Statically dispatched; no call may call the engine.
@@ -161,7 +161,7 @@ impl ClientId {
 
 /// A word of a page, whatever process wrote it last.
 fn word_of<M: Mem>(pages: &M, offset: u64) -> u64 {
-    coherence::reading(pages, (offset, 8), |pages| pages.load(offset))
+    coherence::reading(pages, ByteRange { offset, bytes: 8 }, |pages| pages.load(offset))
 }
 
 /// Stores a word of the table, which every host looks at.
@@ -255,14 +255,8 @@ impl Daemon {
     }
 
     /// Gives a local client a slot. `Busy` if all are in use; `Denied` if the session has one.
-    /// `hello` is the number of what asks for it.
-    pub fn join_local<W: World>(
-        &mut self,
-        (session, hello): (SessionId, u64),
-        pid: u64,
-        start_time: u64,
-        world: &mut W,
-    ) -> Result<u32> {
+    pub fn join_local<W: World>(&mut self, client: LocalClient, world: &mut W) -> Result<u32> {
+        let LocalClient { session, hello, pid, start_time } = client;
         self.check_new(session)?;
         let record = self.sessions.free_record(true).ok_or_else(|| session::table_full(true))?;
         let info = SessionInfo { record, session, pid, start_time };
@@ -295,16 +289,15 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// A remote client connects and says that it is process `pid` of its host: its record, and
-    /// whether `session` was known. If not, its session is `next`, which an earlier join of its may
-    /// have made already. If the table is full, the record with the connection that closed first is
-    /// ended; `Busy` if all are connected.
+    /// A remote client connects: its record, and whether its session was known. If not, its session
+    /// is `next`, which an earlier join of its may have made already. If the table is full, the
+    /// record with the connection that closed first is ended; `Busy` if all are connected.
     pub fn join_remote<W: World>(
         &mut self,
-        (session, next): (SessionId, SessionId),
-        pid: u32,
+        client: RemoteClient,
         world: &mut W,
     ) -> Result<(u32, bool)> {
+        let RemoteClient { session, next, pid } = client;
         for (named, known) in [(session, true), (next, false)] {
             if let Some(record) = self.sessions.record_of(named.0)
                 && record >= SLOTS_MAX
@@ -419,10 +412,9 @@ impl Daemon {
             let reason = "it asked before it joined".into();
             Some(Err(Error::Protocol { peer: format!("{from:?}"), reason }))
         } else {
+            let asker = Asker::new(record, seq);
             match frame.request {
-                Request::Resolve { page, count } => {
-                    self.resolve_or_park(record, seq, (page, count), world)
-                }
+                Request::Resolve { page, count } => self.resolve_or_park(asker, page, count, world),
                 Request::Stats => Some(Ok(Reply::Stats(Box::new(self.stats(world))))),
                 Request::CheckLock { addr, token } => {
                     let held = self.holds_lock(record, addr, token);
@@ -443,19 +435,19 @@ impl Daemon {
                 Request::CheckFree { addr, bytes } => {
                     Some(self.find_allocation(addr, bytes, world).map(|_| Reply::Known))
                 }
-                Request::MoveIn { page } => self.move_in((record, seq), page, world),
+                Request::MoveIn { page } => self.move_in(asker, page, world),
                 Request::MoveOut { page, generation } => {
-                    self.move_out((record, seq), page, generation, world)
+                    self.move_out(asker, page, generation, world)
                 }
                 Request::MoveCommit { from, generation, keep } => {
-                    self.move_commit((record, seq), (from, generation), &keep, world)
+                    self.move_commit(asker, from, generation, &keep, world)
                 }
-                Request::MoveSettle { page } => self.move_settle((record, seq), page, world),
-                Request::Fetch(fetch) => self.fetch((record, seq), &fetch, world),
+                Request::MoveSettle { page } => self.move_settle(asker, page, world),
+                Request::Fetch(fetch) => self.fetch(record, seq, &fetch, world),
                 Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
-                Request::ReplicaPoll(poll) => self.replica_poll((record, seq), &poll),
+                Request::ReplicaPoll(poll) => self.replica_poll(record, seq, &poll),
                 Request::ReplicaRoom { home, directory } => {
-                    Some(self.replica_quota(record, (home, directory), world))
+                    Some(self.replica_quota(record, home, directory, world))
                 }
                 Request::Replicate { page, to } => Some(self.replicate(page, to, world)),
                 Request::Sharers { page } => Some(self.sharers(page)),
@@ -590,7 +582,7 @@ impl Daemon {
                     Request::FreeApart { word, .. } => word,
                     _ => GAddr::NULL,
                 };
-                return self.repeat((record, seq, word), outcome, world.private());
+                return self.repeat(record, seq, word, outcome, world.private());
             }
             Admit::Refuse(error) => return Some(Err(error)),
         }
@@ -619,7 +611,7 @@ impl Daemon {
             }
             Request::Reclaim { addr, watch } => {
                 let ticket = self.sessions.ticket(record, seq, 0);
-                self.reclaim(ticket, (addr, watch), world);
+                self.reclaim(ticket, addr, watch, world);
                 None
             }
             Request::AllocInto { word, bytes } => {
@@ -656,7 +648,7 @@ impl Daemon {
             Request::Lock { addr, lines, write, wait_ms } => {
                 let bytes = u64::from(lines) * LOCK_ALIGN_BYTES;
                 let ticket = self.sessions.ticket(record, seq, bytes).of_word(addr);
-                self.lock(ticket, (write, wait_ms), world);
+                self.lock(ticket, write, wait_ms, world);
                 None
             }
             Request::Unlock { addr, token } => {
@@ -671,7 +663,9 @@ impl Daemon {
     /// The recorded answer, once more.
     fn repeat(
         &mut self,
-        (record, seq, word): (u32, u64, GAddr),
+        record: u32,
+        seq: u64,
+        word: GAddr,
         outcome: Outcome,
         probe: &impl Probe,
     ) -> Option<Result<Reply>> {
@@ -740,7 +734,8 @@ impl Daemon {
     ) -> Result<Reply> {
         let offset = self.locate_word(addr, world)?;
         self.sessions.intend(record, seq, world.private());
-        let value = coherence::writing(world.pages(), (offset, 8), |pages| apply(pages, offset));
+        let range = ByteRange { offset, bytes: 8 };
+        let value = coherence::writing(world.pages(), range, |pages| apply(pages, offset));
         self.wrote(addr, &world.pages().load(offset).to_le_bytes(), world);
         let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);

@@ -40,8 +40,9 @@ const LOCK_TOKEN_MAX: u64 = 1 << 62;
 /// The record of a mover that was there before this process.
 const NOBODY: u32 = u32::MAX;
 
+/// A request that is answered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asker {
+pub(super) struct Asker {
     record: u32,
     seq: u64,
     /// Whether it asked for the end of the move, however it ends.
@@ -49,7 +50,7 @@ struct Asker {
 }
 
 impl Asker {
-    fn new((record, seq): (u32, u64)) -> Asker {
+    pub(super) fn new(record: u32, seq: u64) -> Asker {
         Asker { record, seq, settles: false }
     }
 
@@ -181,15 +182,14 @@ impl Daemon {
     /// Answers a search, or keeps it until the move of its first page is over.
     pub(super) fn resolve_or_park<W: World>(
         &mut self,
-        record: u32,
-        seq: u64,
-        (page, count): (PageId, u32),
+        asker: Asker,
+        page: PageId,
+        count: u32,
         world: &W,
     ) -> Option<Result<Reply>> {
         if !self.is_moving(page) {
             return Some(self.resolve(page, count, world));
         }
-        let asker = Asker::new((record, seq));
         self.moves.parked.retain(|parked| parked.asker != asker);
         if self.moves.parked.len() >= MOVE_WAITERS_MAX {
             let addr = self.layout.pages.join(page, 0);
@@ -250,7 +250,7 @@ impl Daemon {
     /// Serves `MoveOut`. No answer now means that it comes once the page is drained.
     pub(super) fn move_out<W: World>(
         &mut self,
-        (record, seq): (u32, u64),
+        asker: Asker,
         page: PageId,
         generation: Generation,
         world: &mut W,
@@ -258,10 +258,10 @@ impl Daemon {
         if let Some(frame) = self.frames.by_page.get(&page.0).copied()
             && let Some(departure) = self.moves.departing.get_mut(&frame)
         {
-            let same = (departure.record, departure.generation) == (record, generation);
+            let same = (departure.record, departure.generation) == (asker.record, generation);
             return match departure.stage {
                 DepartureStage::Draining if same => {
-                    departure.asker = Some(Asker::new((record, seq)));
+                    departure.asker = Some(asker);
                     None
                 }
                 DepartureStage::Shut if same => Some(self.shut_reply(frame, world)),
@@ -281,7 +281,7 @@ impl Daemon {
         copies::store(world.private(), state_offset(frame), word);
         set_table(world, table_word(FrameIndex(frame)), key.0);
         self.uncount(frame, &entry);
-        let asker = Some(Asker::new((record, seq)));
+        let (record, asker) = (asker.record, Some(asker));
         let (stage, since) = (DepartureStage::Draining, None);
         let departure = Departure { page, generation, key, reopen, record, asker, stage, since };
         self.moves.departing.insert(frame, departure);
@@ -396,25 +396,24 @@ impl Daemon {
     /// Serves `MoveIn`. No answer now means that it comes once the frame has its memory.
     pub(super) fn move_in<W: World>(
         &mut self,
-        (record, seq): (u32, u64),
+        asker: Asker,
         page: PageId,
         world: &mut W,
     ) -> Option<Result<Reply>> {
         if let Some(frame) = self.frames.by_page.get(&page.0).copied() {
             let arrival = self.moves.arriving.get_mut(&frame);
-            return match arrival.filter(|arrival| arrival.record == record) {
+            return match arrival.filter(|arrival| arrival.record == asker.record) {
                 Some(Arrival { stage: ArrivalStage::Filling, generation, .. }) => {
                     Some(Ok(Reply::Room { frame: FrameIndex(frame), generation: *generation }))
                 }
                 Some(arrival @ Arrival { stage: ArrivalStage::Backing(_), .. }) => {
-                    arrival.asker = Some(Asker::new((record, seq)));
+                    arrival.asker = Some(asker);
                     None
                 }
                 _ => Some(stays(page, "the rack has it, or waits for it")),
             };
         }
-        let asker = Asker::new((record, seq));
-        self.moves.awaited.retain(|(other, of)| (other.record, *of) != (record, page));
+        self.moves.awaited.retain(|(other, of)| (other.record, *of) != (asker.record, page));
         self.start_arrival(asker, page, world).err().map(Err)
     }
 
@@ -498,8 +497,9 @@ impl Daemon {
     /// Serves `MoveCommit`. No answer now means that the directory is asked.
     pub(super) fn move_commit<W: World>(
         &mut self,
-        (record, seq): (u32, u64),
-        (from, generation): (PageHome, Generation),
+        asker: Asker,
+        from: PageHome,
+        generation: Generation,
         keep: &PageMetadata,
         world: &mut W,
     ) -> Option<Result<Reply>> {
@@ -510,11 +510,10 @@ impl Daemon {
         }
         let frame = self.frames.by_page.get(&page.0).copied().unwrap_or(u32::MAX);
         let arrival = self.moves.arriving.get_mut(&frame);
-        let meant = |a: &&mut Arrival| (a.record, a.generation) == (record, generation);
-        let asker = Some(Asker::new((record, seq)));
+        let meant = |a: &&mut Arrival| (a.record, a.generation) == (asker.record, generation);
         match arrival.filter(meant) {
             Some(arrival @ Arrival { stage: ArrivalStage::Asking(_), .. }) => {
-                arrival.asker = asker;
+                arrival.asker = Some(asker);
                 return None;
             }
             Some(Arrival { stage: ArrivalStage::Filling, .. }) => {}
@@ -525,7 +524,7 @@ impl Daemon {
         }
         self.take_history(page, keep.history);
         let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
-        arrival.asker = asker;
+        arrival.asker = Some(asker);
         arrival.stage = ArrivalStage::Asking(from);
         self.moves.questions.push_back(frame);
         if world.private().mutated(Mutation::HomeBeforeCommit) {
@@ -586,13 +585,14 @@ impl Daemon {
 
     pub(super) fn move_settle<W: World>(
         &mut self,
-        (record, seq): (u32, u64),
+        asker: Asker,
         page: PageId,
         world: &mut W,
     ) -> Option<Result<Reply>> {
+        let record = asker.record;
         self.moves.awaited.retain(|(asker, of)| (asker.record, *of) != (record, page));
         let frame = self.frames.by_page.get(&page.0).copied().unwrap_or(u32::MAX);
-        let asker = Some(Asker { record, seq, settles: true });
+        let asker = Some(Asker { settles: true, ..asker });
         if let Some(departure) = self.moves.departing.get_mut(&frame) {
             if ![record, NOBODY].contains(&departure.record) {
                 return Some(stays(page, "another move of it is under way"));

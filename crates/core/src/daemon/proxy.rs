@@ -267,7 +267,7 @@ impl Proxy {
                 Ok(())
             }
             (ProxyOrder::Work { channel, tag, work }, data) => {
-                self.on_work(slot, (channel, tag), work, data, links)
+                self.on_work(slot, tag, channel, work, data, links)
             }
             (_, rest) => Err(broken(format!("{} bytes behind an order", rest.len()))),
         }
@@ -315,7 +315,8 @@ impl Proxy {
     fn on_work<U: Uplinks>(
         &mut self,
         slot: u32,
-        (channel, tag): (u32, u8),
+        tag: u8,
+        channel: u32,
         work: ProxyWork,
         data: &[u8],
         links: &mut U,

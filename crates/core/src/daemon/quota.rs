@@ -8,6 +8,7 @@
 //! they may have. Nothing of this is stored: after a restart of the daemon owned memory is counted
 //! again, other memory is not. Without a limit nothing is kept here.
 
+use crate::addr::FrameIndex;
 use crate::constants::SLOTS_MAX;
 use crate::daemon::frames::FrameEntry;
 use crate::daemon::session::{SessionInfo, Ticket};
@@ -114,7 +115,7 @@ impl Daemon {
             }
             for index in 0..slab::capacity(&self.layout, entry.shift) {
                 if self.slabs.release(world.private(), frame, index).is_some() {
-                    self.charge_object(record, (frame, entry.shift), index);
+                    self.charge_object(record, FrameIndex(frame), entry.shift, index);
                 }
             }
         }
@@ -136,12 +137,13 @@ impl Daemon {
         Err(Error::Quota { bytes: ticket.bytes, held_bytes, quota_bytes, rack: self.rack })
     }
 
-    pub(super) fn charge_object(&mut self, record: u32, (frame, shift): (u32, u8), index: u32) {
+    /// An object of size class `shift` was taken.
+    pub(super) fn charge_object(&mut self, record: u32, frame: FrameIndex, shift: u8, index: u32) {
         let Some(holder) = self.limited(record) else { return };
         let number = self.quota.charge(holder, 1 << shift);
         let capacity = slab::capacity(&self.layout, shift) as usize;
         let fresh = || Shares::Objects { shift, by: vec![0; capacity].into() };
-        if let Shares::Objects { by, .. } = self.quota.frames.entry(frame).or_insert_with(fresh) {
+        if let Shares::Objects { by, .. } = self.quota.frames.entry(frame.0).or_insert_with(fresh) {
             by[index as usize] = number;
         }
     }

@@ -19,7 +19,7 @@ use crate::layout::{
     FrameState, FrameWord, REDO_BYTES, REDO_HEADER_BYTES, REDO_OFFSET, REDO_PAGES_TAG,
     REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word,
 };
-use crate::seam::{Mem, Mutation, Probe, Race};
+use crate::seam::{ByteRange, Mem, Mutation, Probe, Race};
 
 const SEQUENCE: u64 = REDO_OFFSET;
 const COUNT: u64 = REDO_OFFSET + 8;
@@ -109,7 +109,8 @@ impl Redo {
         }
         for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
             let at = *offset & !REDO_PAGES_TAG;
-            coherence::writing(world.pages(), (at, 8), |pages| pages.store(at, *value));
+            let range = ByteRange { offset: at, bytes: 8 };
+            coherence::writing(world.pages(), range, |pages| pages.store(at, *value));
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::addr::{GAddr, SessionId};
 use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX, UPLINK_SILENCE_NS};
-use crate::daemon::{ClientId, Daemon, World, WriteBack};
+use crate::daemon::{ClientId, Daemon, RemoteClient, World, WriteBack};
 use crate::error::{Error, Result};
 use crate::seam::{Mutation, Nanos, PeerId, Probe};
 use crate::wire::{
@@ -39,6 +39,15 @@ pub enum Act {
     WriteBack(ClientRoute, Box<WriteBack>),
     /// The agent of another host of the rack said something, which is its owner's to do.
     Agent(PeerId, Box<AgentRequest>),
+}
+
+/// A message that came over the fabric.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteMessage<'m> {
+    pub from: PeerId,
+    /// When it was received.
+    pub now: Nanos,
+    pub bytes: &'m [u8],
 }
 
 /// All clients of the fabric.
@@ -99,20 +108,21 @@ impl Remotes {
     /// what was wrong with the message; its connection is ended by then.
     pub fn on_message<W: World>(
         &mut self,
-        (peer, now): (PeerId, Nanos),
-        message: &[u8],
+        message: RemoteMessage<'_>,
         region: &RegionInfo,
         engine: &mut Daemon,
         world: &mut W,
         acts: &mut Vec<Act>,
     ) -> Result<()> {
-        let routed = wire::decode::<Routed<RemoteRequest>>(message, "remote client");
+        let RemoteMessage { from: peer, now, bytes } = message;
+        let routed = wire::decode::<Routed<RemoteRequest>>(bytes, "remote client");
         let routed = routed.inspect_err(|_| acts.push(Act::Close(peer)))?;
         let place = ClientRoute { peer, channel: routed.channel };
         match routed.message {
             RemoteRequest::Join { version, session, next, pid, consumed_seq, locks } => {
-                let who = ((session, next), pid, consumed_seq);
-                let joined = self.join(place, version, who, engine, world, acts);
+                let client = RemoteClient { session, next, pid };
+                let joined = check_version(version)
+                    .and_then(|()| self.join(place, client, consumed_seq, engine, world, acts));
                 acts.push(to(
                     place,
                     match joined {
@@ -164,21 +174,17 @@ impl Remotes {
     fn join<W: World>(
         &mut self,
         place: ClientRoute,
-        version: u32,
-        (sessions, pid, consumed_seq): ((SessionId, SessionId), u32, u64),
+        client: RemoteClient,
+        consumed_seq: u64,
         engine: &mut Daemon,
         world: &mut W,
         acts: &mut Vec<Act>,
     ) -> Result<(bool, u32)> {
-        if version != WIRE_VERSION {
-            let peer = "client".into();
-            return Err(Error::Version { peer, found: version, supported: WIRE_VERSION });
-        }
         if let Some(record) = self.record_of.get(&place) {
             let reason = format!("it joined before, as record {record}");
             return Err(Error::Protocol { peer: "client".into(), reason });
         }
-        let (record, known) = engine.join_remote(sessions, pid, world)?;
+        let (record, known) = engine.join_remote(client, world)?;
         engine.note_consumed(record, consumed_seq, world);
         if let Some(old) = self.place_of.insert(record, place) {
             // Ended before the answer is sent: nothing that the client once sent there is
@@ -241,6 +247,13 @@ impl Remotes {
         }
         gone.into_iter().map(Act::Close).collect()
     }
+}
+
+fn check_version(found: u32) -> Result<()> {
+    if found == WIRE_VERSION {
+        return Ok(());
+    }
+    Err(Error::Version { peer: "client".into(), found, supported: WIRE_VERSION })
 }
 
 fn to(place: ClientRoute, message: RemoteReply) -> Act {

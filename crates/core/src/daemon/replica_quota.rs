@@ -36,7 +36,8 @@ impl Daemon {
     pub(super) fn replica_quota<W: World>(
         &mut self,
         record: u32,
-        (home, directory): (RackId, GAddr),
+        home: RackId,
+        directory: GAddr,
         world: &W,
     ) -> Result<Reply> {
         let denied = |reason: &str| Err(Error::Denied { reason: reason.into() });

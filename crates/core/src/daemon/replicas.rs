@@ -731,7 +731,8 @@ impl Daemon {
     /// Serves a keeper's poll. No answer now means that it comes when there is something to do.
     pub(super) fn replica_poll(
         &mut self,
-        (record, seq): (u32, u64),
+        record: u32,
+        seq: u64,
         poll: &Poll,
     ) -> Option<Result<Reply>> {
         let id = self.sessions.session(record);

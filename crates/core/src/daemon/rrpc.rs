@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::rrpc::{
     Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES,
 };
-use crate::seam::{Exposure, Mem, Mutation, Probe, RemoteAddr};
+use crate::seam::{ByteRange, Exposure, Mem, Mutation, Probe, RemoteAddr};
 use crate::wire::{PageHome, Reply, ReplyFrame};
 
 /// What the fabric has to do before a client is answered.
@@ -51,7 +51,8 @@ impl Daemon {
     /// Answers a call for data; `None` if the fabric does.
     pub(super) fn fetch<W: World>(
         &mut self,
-        (record, seq): (u32, u64),
+        record: u32,
+        seq: u64,
         fetch: &Fetch,
         world: &mut W,
     ) -> Option<Result<Reply>> {
@@ -64,7 +65,7 @@ impl Daemon {
         if is_whole && bytes <= u64::from(fetch.inline_bytes_max.min(INLINE_BYTES_MAX)) {
             let mut data = vec![0; bytes as usize];
             let read = |pages: &W::Mem| pages.copy_out(offset, &mut data);
-            coherence::reading(world.pages(), (offset, bytes), read);
+            coherence::reading(world.pages(), ByteRange { offset, bytes }, read);
             return Some(reply(Carried::Inline(Bytes(data))));
         }
         let fits = |to: &Exposure| is_whole && bytes <= to.bytes && record >= SLOTS_MAX;
@@ -88,8 +89,8 @@ impl Daemon {
     ) -> Result<Reply> {
         let (home, offset, _) = self.home_of(addr, world)?;
         self.check_in_page(addr, data.len() as u64)?;
-        let place = (offset, data.len() as u64);
-        coherence::writing(world.pages(), place, |pages| pages.copy_in(offset, data));
+        let range = ByteRange { offset, bytes: data.len() as u64 };
+        coherence::writing(world.pages(), range, |pages| pages.copy_in(offset, data));
         self.wrote(addr, data, world);
         Ok(Reply::Stored(home))
     }

@@ -32,6 +32,28 @@ pub struct SessionInfo {
     pub start_time: u64,
 }
 
+/// A client of this rack that asks for a session.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalClient {
+    pub session: SessionId,
+    /// The number of its hello.
+    pub hello: u64,
+    pub pid: u64,
+    /// Start time of its process, clock ticks after boot.
+    pub start_time: u64,
+}
+
+/// A client that asks for a session over the fabric.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteClient {
+    /// The session that it had.
+    pub session: SessionId,
+    /// Its session if the daemon does not know that one.
+    pub next: SessionId,
+    /// Process id on its host, as it says itself.
+    pub pid: u32,
+}
+
 /// What the last mutating request answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {

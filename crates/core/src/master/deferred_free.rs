@@ -107,7 +107,8 @@ impl State {
     /// Pages of a run with a first page that its home is about to remove.
     pub(super) fn orphan_pages(
         &mut self,
-        (rack, region_id): (RackId, [u64; 2]),
+        rack: RackId,
+        region_id: [u64; 2],
         first: PageId,
         pages: &[PageId],
         writes: &mut Vec<StateWrite>,
@@ -139,7 +140,8 @@ impl State {
     /// Frees that a rack owes. All are taken over, or none.
     pub(super) fn free_elsewhere(
         &mut self,
-        (rack, region_id): (RackId, [u64; 2]),
+        rack: RackId,
+        region_id: [u64; 2],
         debts: &[DeferredFree],
         writes: &mut Vec<StateWrite>,
     ) -> Result<Applied> {

@@ -66,12 +66,12 @@ impl Packed {
 
 /// The homes of up to 64 consecutive pages; bit n of `present` says that page n has one.
 #[derive(Clone, Default)]
-struct Chunk {
+struct DirectoryChunk {
     present: u64,
     homes: Vec<Packed>,
 }
 
-impl Chunk {
+impl DirectoryChunk {
     /// Where the home of page `bit` is or would be, and whether it is there.
     fn find(&self, bit: u64) -> (usize, bool) {
         let before = self.present & ((1 << bit) - 1);
@@ -82,7 +82,7 @@ impl Chunk {
 /// All pages of the pool.
 #[derive(Clone, Default)]
 pub struct Directory {
-    chunks: BTreeMap<u64, Chunk>,
+    chunks: BTreeMap<u64, DirectoryChunk>,
     pages: u64,
 }
 
@@ -151,14 +151,14 @@ impl Directory {
     /// Bytes of memory in use, without the allocator's own; for tests and statistics.
     pub fn memory_bytes(&self) -> u64 {
         // A tree node has room for 11 entries and is at least about half full.
-        let node = size_of::<(u64, Chunk)>() as u64 * 11 / 6;
+        let node = size_of::<(u64, DirectoryChunk)>() as u64 * 11 / 6;
         let homes: usize = self.chunks.values().map(|c| c.homes.capacity()).sum();
         self.chunks.len() as u64 * node + (homes * size_of::<Packed>()) as u64
     }
 }
 
 /// The pages of a chunk, in order.
-fn pages_of((&key, chunk): (&u64, &Chunk)) -> impl Iterator<Item = (PageId, StoredHome)> {
+fn pages_of((&key, chunk): (&u64, &DirectoryChunk)) -> impl Iterator<Item = (PageId, StoredHome)> {
     let bits = (0..=CHUNK_MASK).filter(|bit| chunk.present >> bit & 1 == 1);
     bits.zip(&chunk.homes).map(move |(bit, home)| (PageId(key << CHUNK_SHIFT | bit), home.unpack()))
 }

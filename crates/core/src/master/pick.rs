@@ -4,7 +4,7 @@ use super::{Liveness, Master, check_count};
 use crate::addr::{PageGeometry, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
-use crate::placement::Candidate;
+use crate::placement::{Candidate, PickRequest};
 use crate::seam::Probe;
 use crate::wire::MasterAnswer;
 
@@ -39,7 +39,8 @@ impl<P: Probe> Master<P> {
             (racks + 1, bytes.saturating_add(c.free_bytes))
         };
         let (count, free_bytes) = others.fold((0, 0), free);
-        match self.placements.pick(candidates, (own, bytes, tried), self.ticked) {
+        let request = PickRequest { own, bytes, tried };
+        match self.placements.pick(candidates, request, self.ticked) {
             Some(rack) => {
                 let known = self.racks.get_mut(&rack).expect("candidates are known");
                 known.promised_bytes = known.promised_bytes.saturating_add(bytes);

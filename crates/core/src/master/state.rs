@@ -307,7 +307,7 @@ impl State {
                 self.remove_pages(rack, region_id, &pages, writes)
             }
             Command::MovePage { rack, region_id, from, to } => {
-                self.move_page((rack, region_id), &from, &to, writes)
+                self.move_page(rack, region_id, &from, &to, writes)
             }
             Command::SetRoot { name, expected, addr } => {
                 self.set_root(name, expected, addr, writes)
@@ -316,10 +316,10 @@ impl State {
                 self.set_standing(rack, to, pages_max, writes)
             }
             Command::OrphanPages { rack, region_id, first, pages } => {
-                self.orphan_pages((rack, region_id), first, &pages, writes)
+                self.orphan_pages(rack, region_id, first, &pages, writes)
             }
             Command::FreeElsewhere { rack, region_id, debts } => {
-                self.free_elsewhere((rack, region_id), &debts, writes)
+                self.free_elsewhere(rack, region_id, &debts, writes)
             }
             Command::OrphansTaken { orphans } => Ok(self.orphans_taken(&orphans, writes)),
         }
@@ -484,7 +484,8 @@ impl State {
     /// The one point that decides where a page lives. A home that is not `from`, or lost, stays.
     fn move_page(
         &mut self,
-        (rack, region_id): (RackId, [u64; 2]),
+        rack: RackId,
+        region_id: [u64; 2],
         from: &PageHome,
         to: &PageHome,
         writes: &mut Vec<StateWrite>,

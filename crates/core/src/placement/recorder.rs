@@ -11,7 +11,7 @@
 //! part is full the first one is forgotten. [`Replay`] makes the choices again. Owned by the
 //! master's engine; no clock, nothing outside.
 
-use super::{Candidate, Choice, Chooser, pick_home};
+use super::{Candidate, Choice, Chooser, PickRequest, pick_home};
 use crate::addr::RackId;
 use crate::constants::{PLACEMENT_ANSWER_BYTES_MAX, PLACEMENT_LOG_BYTES};
 use crate::seam::Nanos;
@@ -48,6 +48,12 @@ pub struct Pick {
     /// What was known of each rack.
     pub candidates: Vec<Candidate>,
     pub chosen: Option<RackId>,
+}
+
+impl Pick {
+    pub fn request(&self) -> PickRequest<'_> {
+        PickRequest { own: self.own, bytes: self.bytes, tried: &self.tried }
+    }
 }
 
 /// Some of what a [`Recorder`] remembers.
@@ -105,12 +111,12 @@ impl Recorder {
     pub fn pick(
         &mut self,
         candidates: Vec<Candidate>,
-        (own, bytes, tried): (RackId, u64, &[RackId]),
+        request: PickRequest<'_>,
         at: Nanos,
     ) -> Option<RackId> {
         self.make_room();
-        let asked = (own, bytes, tried);
-        let chosen = pick_home(self.choice, &candidates, asked, at, &mut self.chooser);
+        let chosen = pick_home(self.choice, &candidates, request, at, &mut self.chooser);
+        let PickRequest { own, bytes, tried } = request;
         let tried = tried.to_vec();
         self.write(&RecordedEvent::Pick(Pick { at, own, bytes, tried, candidates, chosen }));
         chosen
@@ -202,8 +208,8 @@ impl Replay {
                 chooser.note_accesses(*rack, *total);
             }
             (RecordedEvent::Pick(pick), Some((choice, chooser))) => {
-                let asked = (pick.own, pick.bytes, pick.tried.as_slice());
-                let replayed = pick_home(*choice, &pick.candidates, asked, pick.at, chooser);
+                let request = pick.request();
+                let replayed = pick_home(*choice, &pick.candidates, request, pick.at, chooser);
                 self.picks += 1;
                 if replayed != pick.chosen {
                     let (pick, recorded) = (self.picks, pick.chosen);
@@ -251,8 +257,9 @@ mod tests {
     fn work(recorder: &mut Recorder, turns: std::ops::Range<u64>) {
         for turn in turns {
             recorder.note_accesses(RackId((turn % 5) as u16), turn * turn % 1_000_003);
-            let asked = (RackId((turn % 5) as u16), turn % 1_500, &[RackId(4)][..]);
-            recorder.pick(racks(5, turn), asked, turn * 1_000_000);
+            let own = RackId((turn % 5) as u16);
+            let request = PickRequest { own, bytes: turn % 1_500, tried: &[RackId(4)] };
+            recorder.pick(racks(5, turn), request, turn * 1_000_000);
         }
     }
 

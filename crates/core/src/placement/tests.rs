@@ -25,7 +25,8 @@ fn racks(free: &[u64]) -> Vec<Candidate> {
 }
 
 fn pick(choice: Choice, racks: &[Candidate], own: RackId, chooser: &mut Chooser) -> Option<u16> {
-    pick_rack(choice, racks, (own, 1, &[]), 0, chooser).map(|rack| rack.0)
+    let request = PickRequest { own, bytes: 1, tried: &[] };
+    pick_rack(choice, racks, request, 0, chooser).map(|rack| rack.0)
 }
 
 #[test]
@@ -36,13 +37,14 @@ fn dead_full_tried_and_own_racks_are_never_chosen() {
         let mut chooser = Chooser::new(7);
         for turn in 0..100 {
             chooser.note_accesses(RackId(5), turn * 1_000);
-            let asked = (RackId(0), 50, &[RackId(2)][..]);
-            let got = pick_rack(choice, &racks, asked, turn * 1_000_000, &mut chooser);
+            let request = PickRequest { own: RackId(0), bytes: 50, tried: &[RackId(2)] };
+            let got = pick_rack(choice, &racks, request, turn * 1_000_000, &mut chooser);
             assert_eq!(got, Some(RackId(5)), "{choice:?}");
         }
-        let none = pick_rack(choice, &racks, (RackId(0), 101, &[]), 0, &mut chooser);
+        let request = |bytes| PickRequest { own: RackId(0), bytes, tried: &[] };
+        let none = pick_rack(choice, &racks, request(101), 0, &mut chooser);
         assert_eq!(none, None, "{choice:?}");
-        assert_eq!(pick_rack(choice, &[], (RackId(0), 0, &[]), 0, &mut chooser), None);
+        assert_eq!(pick_rack(choice, &[], request(0), 0, &mut chooser), None);
     }
 }
 
@@ -188,7 +190,8 @@ fn even_keeps_bytes_level_then_each_askers_and_then_looks_at_traffic() {
     let mut racks = racks(&[50, 50, 50, 30]);
     let mut chooser = Chooser::new(0);
     let ask = |racks: &mut [Candidate], chooser: &mut Chooser, own: u16| {
-        let got = pick_rack(choice, racks, (RackId(own), 10, &[]), 0, chooser).unwrap();
+        let request = PickRequest { own: RackId(own), bytes: 10, tried: &[] };
+        let got = pick_rack(choice, racks, request, 0, chooser).unwrap();
         racks[usize::from(got.0)].used_bytes += 10;
         got.0
     };

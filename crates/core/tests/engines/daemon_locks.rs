@@ -1,7 +1,7 @@
 //! Locks in the daemon's engine: which client gets one when, what waits, what ends, and that no
 //! crash at any effect gives a lock to two, loses it or keeps it without a holder.
 
-use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
+use crate::daemon_world::{PAGE, RACK, Rig, TestWorld, remote_client};
 use proptest::prelude::*;
 use rackpool_core::constants::{LOCKS_MAX, LOCKS_OF_SESSION_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World};
@@ -293,7 +293,7 @@ fn a_remote_session_without_a_connection_loses_its_locks_and_is_told() {
     all.rig.run(|daemon, world| daemon.lose_locks(record, world));
     assert!(!holds(&all) && all.holds(0, name));
     let session = all.rig.clients[&7].session;
-    all.rig.run(|daemon, world| daemon.join_remote((session, session), 7, world).unwrap());
+    all.rig.run(|daemon, world| daemon.join_remote(remote_client(session), world).unwrap());
     let again = all.rig.ask(7, Request::CheckLock { addr: name, token });
     assert_eq!(again, Ok(Reply::Held { held: false }));
     all.finish();
@@ -310,7 +310,7 @@ fn a_request_that_waited_when_its_connection_ended_is_asked_again_and_served() {
     all.rig.run(|daemon, _| daemon.leave_remote(record));
     assert_eq!(all.stats().lock_waiters, 0, "nobody would take it");
     let session = all.rig.clients[&7].session;
-    all.rig.run(|daemon, world| daemon.join_remote((session, session), 7, world).unwrap());
+    all.rig.run(|daemon, world| daemon.join_remote(remote_client(session), world).unwrap());
     all.rig.resend();
     let token = all.held[&(0, name.0)].token;
     all.send(0, Request::Unlock { addr: name, token });

@@ -1,11 +1,11 @@
 //! Each refusal of the daemon is typed and keeps its state; each wait ends.
 
-use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
+use crate::daemon_world::{PAGE, RACK, Rig, TestWorld, local_client, remote_client};
 use rackpool_core::constants::{
     QUARANTINE_FRAMES_MAX, REMOTE_SESSIONS_MAX, RESOLVE_PAGES_MAX, RUN_PAGES_MAX, SLOTS_MAX,
 };
 use rackpool_core::copies::COPIES;
-use rackpool_core::daemon::{ClientId, Daemon, World, format, read_superblock};
+use rackpool_core::daemon::{ClientId, Daemon, LocalClient, World, format, read_superblock};
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::{
     FrameState, FrameWord, LAYOUT_VERSION, RegionLayout, StateWord, frame_word, session_word,
@@ -402,16 +402,15 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
         rig.join(name);
     }
     let join = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| daemon.join_local((SessionId(session), 1), 1, 1, world)).unwrap()
+        let client = local_client(SessionId(session));
+        rig.run(|daemon, world| daemon.join_local(client, world)).unwrap()
     };
     assert_eq!(code(join(&mut rig, 5000)), "busy");
     assert_eq!(code(join(&mut rig, 0)), "denied");
     assert_eq!(code(join(&mut rig, 100)), "denied");
     let remote = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| {
-            daemon.join_remote((SessionId(session), SessionId(session)), 7, world)
-        })
-        .unwrap()
+        let client = remote_client(SessionId(session));
+        rig.run(|daemon, world| daemon.join_remote(client, world)).unwrap()
     };
     for index in 0..REMOTE_SESSIONS_MAX {
         assert_eq!(remote(&mut rig, 10_000 + u64::from(index)), Ok((SLOTS_MAX + index, false)));
@@ -438,7 +437,8 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
 fn a_hello_that_is_heard_after_a_later_one_is_refused() {
     let mut rig = Rig::new(8);
     let session = SessionId(7);
-    let slot = rig.run(|daemon, world| daemon.join_local((session, 4), 1, 1, world)).unwrap();
+    let client = LocalClient { hello: 4, ..local_client(session) };
+    let slot = rig.run(|daemon, world| daemon.join_local(client, world)).unwrap();
     let slot = slot.expect("a slot is free");
     let daemon = rig.daemon.as_mut().unwrap();
     assert_eq!(code(daemon.resume_local(session, 3, slot)), "denied");
@@ -456,10 +456,8 @@ fn who_has_a_lock_keeps_its_session_from_newcomers_for_a_lease() {
     rig.join(0);
     let addr = rig.alloc(0, 64, false);
     let join = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| {
-            daemon.join_remote((SessionId(session), SessionId(session)), 7, world)
-        })
-        .unwrap()
+        let client = remote_client(SessionId(session));
+        rig.run(|daemon, world| daemon.join_remote(client, world)).unwrap()
     };
     for index in 0..REMOTE_SESSIONS_MAX {
         assert!(join(&mut rig, 10_000 + u64::from(index)).is_ok());

@@ -4,7 +4,7 @@
 use crate::daemon_world::{RACK, Rig};
 use rackpool_core::client::Session;
 use rackpool_core::coherence::Coherence;
-use rackpool_core::daemon::{Act, ClientId, Remotes};
+use rackpool_core::daemon::{Act, ClientId, RemoteMessage, Remotes};
 use rackpool_core::seam::PeerId;
 use rackpool_core::wire::{
     self, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request, Routed,
@@ -46,12 +46,12 @@ impl Pair {
 
     /// Sends a message over the latest connection; what the daemon says to it.
     fn send(&mut self, message: RemoteRequest) -> Vec<Act> {
-        let from = (PeerId(self.connections), 0);
         let bytes = wire::encode_vec(&Routed { channel: 0, message });
+        let message = RemoteMessage { from: PeerId(self.connections), now: 0, bytes: &bytes };
         let (remotes, mut acts) = (&mut self.remotes, Vec::new());
-        let served = self.rig.run(|daemon, world| {
-            remotes.on_message(from, &bytes, &region(), daemon, world, &mut acts)
-        });
+        let served = self
+            .rig
+            .run(|daemon, world| remotes.on_message(message, &region(), daemon, world, &mut acts));
         served.expect("nothing crashes").expect("the message is understood");
         acts
     }

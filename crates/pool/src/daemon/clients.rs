@@ -12,7 +12,7 @@ use rackpool_core::coherence;
 use rackpool_core::constants::{
     CONTROL_PENDING_MAX, LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX, SLOTS_OF_USER_MAX,
 };
-use rackpool_core::daemon::{Daemon, SessionInfo, World};
+use rackpool_core::daemon::{Daemon, LocalClient, SessionInfo, World};
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
     SLOT_REQUEST_RING, SlotWord, release_offset,
@@ -281,8 +281,9 @@ impl Clients {
             }
             return Ok((slot, hello.read_only));
         }
-        let said = (hello.session, hello.number);
-        let slot = engine.join_local(said, pid, start_time, world)?;
+        let (session, hello_number) = (hello.session, hello.number);
+        let client = LocalClient { session, hello: hello_number, pid, start_time };
+        let slot = engine.join_local(client, world)?;
         match world.files.create_slot(slot) {
             Ok((_, window)) => {
                 world.add_slot(slot, window, HostTag::unpack(pid, start_time).is_none());

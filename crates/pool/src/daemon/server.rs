@@ -19,7 +19,9 @@ use crate::clock;
 use crate::link::MasterLink;
 use crate::metrics::{self, DaemonSnapshot, Endpoint, SnapshotRequests};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
-use rackpool_core::daemon::{Act, ClientId, ClientRoute, Daemon, Proxy, Remotes, Rings, WriteBack};
+use rackpool_core::daemon::{
+    Act, ClientId, ClientRoute, Daemon, Proxy, RemoteMessage, Remotes, Rings, WriteBack,
+};
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
@@ -550,8 +552,8 @@ impl Server {
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
         let (engine, world) = (&mut self.engine, &mut self.world);
         let mut acts = Vec::new();
-        let at = (peer, clock::now_ns());
-        let served = self.remotes.on_message(at, message, &self.region, engine, world, &mut acts);
+        let message = RemoteMessage { from: peer, now: clock::now_ns(), bytes: message };
+        let served = self.remotes.on_message(message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
             warn!("rackpool", "{error}");
         }

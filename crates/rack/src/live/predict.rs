@@ -87,8 +87,7 @@ impl Model {
                 }
                 (RecordedEvent::Pick(pick), Some((choice, chooser))) => {
                     let candidates = model.candidates(pick);
-                    let asked = (pick.own, pick.bytes, pick.tried.as_slice());
-                    let chosen = pick_home(*choice, &candidates, asked, pick.at, chooser);
+                    let chosen = pick_home(*choice, &candidates, pick.request(), pick.at, chooser);
                     model.place(chosen, pick.bytes);
                 }
                 // Later ones are where the live chooser came to; the model's is another one.

@@ -7,7 +7,7 @@
 //! are full, the answer is `None`.
 
 use rackpool_core::addr::RackId;
-use rackpool_core::placement::{Candidate, Choice, Chooser, pick_rack};
+use rackpool_core::placement::{Candidate, Choice, Chooser, PickRequest, pick_rack};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 
@@ -78,8 +78,8 @@ impl Manager {
         let mut pick = |candidates: &[Candidate]| {
             // Numbers from above: no pool's.
             let own = RackId(u16::MAX - asker);
-            let asked = (own, self.chunk_bytes, &[][..]);
-            pick_rack(self.choice, candidates, asked, now.as_ns(), &mut self.chooser)
+            let request = PickRequest { own, bytes: self.chunk_bytes, tried: &[] };
+            pick_rack(self.choice, candidates, request, now.as_ns(), &mut self.chooser)
         };
         let chosen = pick(&near).or_else(|| pick(&far))?.0;
         let pool = &mut self.pools[usize::from(chosen)];

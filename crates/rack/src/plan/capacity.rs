@@ -10,7 +10,7 @@ use super::design::Split;
 use super::input::Plan;
 use super::packing::{Packed, shuffled};
 use rackpool_core::addr::RackId;
-use rackpool_core::placement::{Candidate, Choice, Chooser, pick_rack};
+use rackpool_core::placement::{Candidate, Choice, Chooser, PickRequest, pick_rack};
 use serde::Serialize;
 
 /// What one seed says of a split.
@@ -199,8 +199,9 @@ impl Pod {
         let candidates: Vec<Candidate> = self.pools.iter().enumerate().map(view).collect();
         let now = (days * 86_400e9) as u64;
         // Numbers from above: no pool's.
-        let asked = (RackId(u16::MAX - asker as u16), mib << 20, &[][..]);
-        let chosen = pick_rack(choice, &candidates, asked, now, &mut self.chooser);
+        let own = RackId(u16::MAX - asker as u16);
+        let request = PickRequest { own, bytes: mib << 20, tried: &[] };
+        let chosen = pick_rack(choice, &candidates, request, now, &mut self.chooser);
         chosen.expect("pools have no end").0
     }
 }

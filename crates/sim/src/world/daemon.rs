@@ -11,7 +11,8 @@ use crate::time::Ps;
 use rackpool_core::coherence::{self, Coherence};
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX, TICK_NS};
 use rackpool_core::daemon::{
-    Act, ClientId, Daemon, Proxy, Remotes, Rings, SessionInfo, World, format,
+    Act, ClientId, Daemon, LocalClient, Proxy, RemoteMessage, Remotes, Rings, SessionInfo, World,
+    format,
 };
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
@@ -453,8 +454,9 @@ impl Server {
             return Ok(slot);
         }
         let pid = u64::from(process.0);
-        let slot =
-            self.engine.join_local((hello.session, hello.number), pid, pid, &mut self.world)?;
+        let (session, hello) = (hello.session, hello.number);
+        let client = LocalClient { session, hello, pid, start_time: pid };
+        let slot = self.engine.join_local(client, &mut self.world)?;
         let coherence = self.rack.coherence_with(self.ctx.kernel.host_of(process));
         let mut region = self.rack.region.borrow_mut();
         let section = region.create_slot(slot, &self.ctx.kernel, coherence);
@@ -524,8 +526,8 @@ impl Server {
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
         let mut acts = Vec::new();
         let (engine, world) = (&mut self.engine, &mut self.world);
-        let at = (peer, self.ctx.clock_ns());
-        let served = self.remotes.on_message(at, message, &self.region, engine, world, &mut acts);
+        let message = RemoteMessage { from: peer, now: self.ctx.clock_ns(), bytes: message };
+        let served = self.remotes.on_message(message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
             // Every client here keeps to the protocol.
             self.ctx.kernel.fail("wire", format!("rack {}: {error}", self.rack.id));

@@ -114,7 +114,7 @@ impl Coupled {
     fn fetch_block<M: Mem>(&mut self, io: &mut impl CoupledIo<M>, at: GAddr) -> Result<bool> {
         let Some(range) = self.range_at(at, 1) else { return Ok(false) };
         let id = range.id;
-        let (addr, bytes) = PageCache::block_of(at, (range.first, range.end));
+        let (addr, bytes) = PageCache::block_of(at, range.first..range.end);
         let mut block = self.cache.take_spare(bytes);
         self.settle(io);
         let started_ns = io.now_ns();

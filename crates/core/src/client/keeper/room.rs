@@ -1,6 +1,6 @@
 //! The memory of a keeper of replicas: how much it may have, and what it gives back.
 
-use super::{Keeper, Kept, Next, Run, Spare};
+use super::{Keeper, KeeperTask, Kept, Run, Spare};
 use crate::addr::{GAddr, PageId};
 use crate::client::Client;
 use crate::constants::{REPLICA_BITS_MAX, REPLICA_RETURNS_MAX, RESOLVE_PAGES_MAX};
@@ -80,19 +80,19 @@ impl Keeper {
     }
 
     /// What follows when there is nothing to do about memory.
-    pub(super) fn next(&self, page_bytes: u64) -> Next {
+    pub(super) fn next(&self, page_bytes: u64) -> KeeperTask {
         let has_none = self.directory.is_none() && self.room(page_bytes) == 0;
         match () {
-            () if !self.orders.is_empty() => Next::Work,
-            () if has_none && self.gone.is_empty() => Next::Idle,
-            () => Next::Poll,
+            () if !self.orders.is_empty() => KeeperTask::Work,
+            () if has_none && self.gone.is_empty() => KeeperTask::Idle,
+            () => KeeperTask::Poll,
         }
     }
 
     /// Gives up what is in pages that the own daemon took away.
     pub(super) fn end_taken<M: Mem>(&mut self, client: &Client<M>) -> Result<()> {
         let is_ours =
-            |at: &u64| self.own(client, (GAddr(*at), 8), |pages, at| pages.load(at)).is_ok();
+            |at: &u64| self.own(client, GAddr(*at), 8, |pages, at| pages.load(at)).is_ok();
         let taken: Vec<u64> = self.runs.keys().copied().filter(|at| !is_ours(at)).collect();
         taken.into_iter().try_for_each(|at| self.lose(client, GAddr(at)))
     }

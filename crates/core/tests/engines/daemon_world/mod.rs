@@ -15,7 +15,9 @@ pub use master::FakeMaster;
 pub use mem::{Crash, Fuse, TestMem};
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
-use rackpool_core::daemon::{ClientId, Daemon, World, WriteBack, format};
+use rackpool_core::daemon::{
+    ClientId, Daemon, LocalClient, RemoteClient, World, WriteBack, format,
+};
 use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
 };
@@ -30,6 +32,15 @@ use std::rc::Rc;
 
 pub const RACK: RackId = RackId(3);
 pub const PAGE: u64 = 4096;
+
+/// A client of one process of the rack, with its first hello.
+pub fn local_client(session: SessionId) -> LocalClient {
+    LocalClient { session, hello: 1, pid: 1, start_time: 2 }
+}
+
+pub fn remote_client(session: SessionId) -> RemoteClient {
+    RemoteClient { session, next: session, pid: 7 }
+}
 
 /// Of memory that a session owns or not.
 pub fn kind_of(owned: bool) -> AllocationKind {
@@ -337,7 +348,7 @@ impl Rig {
             let came_back = self.run(|daemon, world| match id {
                 ClientId::Slot(slot) => daemon.resume_local(session, 1, slot).unwrap(),
                 ClientId::Remote(record) => {
-                    let joined = daemon.join_remote((session, session), 7, world).unwrap();
+                    let joined = daemon.join_remote(remote_client(session), world).unwrap();
                     assert_eq!(joined, (record, true), "a remote session is kept");
                     daemon.note_consumed(record, consumed, world);
                 }
@@ -369,9 +380,8 @@ impl Rig {
             let known = self.daemon.as_ref().unwrap().sessions().find(|s| s.session == session);
             let slot = match known {
                 Some(info) => Some(info.record),
-                None => {
-                    self.run(|daemon, world| daemon.join_local((session, 1), 1, 2, world).unwrap())
-                }
+                None => self
+                    .run(|daemon, world| daemon.join_local(local_client(session), world).unwrap()),
             };
             if let Some(slot) = slot {
                 self.world.consumed.insert(slot, 0);
@@ -384,8 +394,8 @@ impl Rig {
     pub fn join_remote(&mut self, name: u32) {
         let session = SessionId(u64::from(name) + 100);
         loop {
-            let joined =
-                self.run(|daemon, world| daemon.join_remote((session, session), 7, world).unwrap());
+            let joined = self
+                .run(|daemon, world| daemon.join_remote(remote_client(session), world).unwrap());
             if let Some((record, _)) = joined {
                 self.add_client(name, session, ClientId::Remote(record));
                 return;

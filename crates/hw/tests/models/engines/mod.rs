@@ -9,7 +9,7 @@ pub mod model;
 
 use rackpool_core::client::{Client, OWN, RackView, Reach};
 use rackpool_core::constants::PAGE_ID_LEASE;
-use rackpool_core::daemon::{ClientId, Daemon, World, format};
+use rackpool_core::daemon::{ClientId, Daemon, LocalClient, World, format};
 use rackpool_core::layout::{AllocationKind, RegionLayout, SlotWord, cell_offset};
 use rackpool_core::seam::{Mem, Mutation, Probe, Rare};
 use rackpool_core::target::TargetMemory;
@@ -213,7 +213,9 @@ impl Rack {
         session: u64,
         translations: u32,
     ) -> (u32, Client<Section>) {
-        let slot = daemon.join_local((SessionId(session), 1), 1, 1, self).expect("a slot is free");
+        let session = SessionId(session);
+        let joining = LocalClient { session, hello: 1, pid: 1, start_time: 1 };
+        let slot = daemon.join_local(joining, self).expect("a slot is free");
         let section = Section::shared(Window::heap(SlotWord::Changing as u64 + 8), self.mutation);
         self.slots.insert(slot, section.clone());
         let (pages, table) = (self.pages.clone(), self.table.clone());

@@ -3,7 +3,9 @@
 #![allow(dead_code)]
 
 use rackpool_core::addr::RackId;
-use rackpool_core::placement::{Candidate, Choice, Order, Policy, Recorder, entries_of};
+use rackpool_core::placement::{
+    Candidate, Choice, Order, PickRequest, Policy, Recorder, entries_of,
+};
 use rackpool_rack::live::{Counters, RackCounters, RecordHeader, RecordLine, SCHEMA};
 use rackpool_rack::plan::{self, Answer, Origin, Plan, Progress};
 use std::sync::atomic::AtomicBool;
@@ -61,8 +63,9 @@ pub fn recording(choice: Choice, turns: u64) -> String {
             promised_bytes: 0,
         };
         let racks = (0..4).map(rack).collect();
-        let asked = (RackId((turn % 4) as u16), page, &[][..]);
-        let chosen = recorder.pick(racks, asked, turn * 1_000_000).unwrap();
+        let own = RackId((turn % 4) as u16);
+        let request = PickRequest { own, bytes: page, tried: &[] };
+        let chosen = recorder.pick(racks, request, turn * 1_000_000).unwrap();
         used[usize::from(chosen.0)] += 1;
     }
     let piece = recorder.read(0);

@@ -92,7 +92,7 @@ impl SimHandle {
             Ok((link, Reply::Locked { token })) => {
                 let one_sided = matches!(self.client.reach(link), Reach::OneSided(_));
                 let range = LockRange { is_coupled: is_coupled && one_sided, ..range };
-                let held = HeldLock::new((link, self.client.rack_of(link)), range, token);
+                let held = HeldLock::new(link, self.client.rack_of(link), range, token);
                 let id = self.locks.held.take(held);
                 if range.is_coupled {
                     self.coupled.add(id, write, asked_ns, &held);
