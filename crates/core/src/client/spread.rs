@@ -202,14 +202,14 @@ impl Spread {
                 _ => {
                     let (client, mut io) = cx.access()?;
                     match one.advance(client, &mut Work { targets, io: &mut io, waits }) {
-                        StepOutcome::Stage(stage) => stage,
-                        StepOutcome::Wait => return Ok(Spreading::Posted),
-                        StepOutcome::Connect(rack) => {
+                        Step::Stage(stage) => stage,
+                        Step::Wait => return Ok(Spreading::Posted),
+                        Step::Connect(rack) => {
                             drop(io);
                             cx.connect(rack).await?;
                             Stage::Close
                         }
-                        StepOutcome::End(ended) => break ended,
+                        Step::End(ended) => break ended,
                     }
                 }
             };
@@ -271,8 +271,8 @@ struct Work<'w, I> {
     waits: bool,
 }
 
-/// Where a step has come to.
-enum StepOutcome {
+/// What a write does next.
+enum Step {
     Stage(Stage),
     /// For completions.
     Wait,
@@ -283,31 +283,27 @@ enum StepOutcome {
 
 impl ReplicatedWrite {
     /// Goes on with what needs no answer of a daemon.
-    fn advance<M: Mem, I: Io>(
-        &mut self,
-        client: &Client<M>,
-        work: &mut Work<'_, I>,
-    ) -> StepOutcome {
+    fn advance<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> Step {
         match self.stage {
             Stage::Ask | Stage::Find => unreachable!("daemons are asked apart"),
             Stage::Close => match self.add(client, work, EntryWord::BEGIN) {
-                true => StepOutcome::Wait,
-                false => StepOutcome::Stage(self.judge(work.targets)),
+                true => Step::Wait,
+                false => Step::Stage(self.judge(work.targets)),
             },
             Stage::Undo(after) => match self.add(client, work, EntryWord::UNDO) {
-                true => StepOutcome::Wait,
+                true => Step::Wait,
                 false => self.after(after, client, work),
             },
             Stage::Write(Sent::Not) => self.write(client, work),
-            Stage::Write(Sent::Posted) => StepOutcome::Wait,
-            Stage::Write(Sent::Failed) => StepOutcome::End(Spreading::Unknown),
+            Stage::Write(Sent::Posted) => Step::Wait,
+            Stage::Write(Sent::Failed) => Step::End(Spreading::Unknown),
             Stage::Write(Sent::Done(_)) => {
                 work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
-                StepOutcome::Stage(Stage::Open)
+                Step::Stage(Stage::Open)
             }
             Stage::Open => match self.open(client, work) {
-                true => StepOutcome::Wait,
-                false => StepOutcome::End(Spreading::Done),
+                true => Step::Wait,
+                false => Step::End(Spreading::Done),
             },
         }
     }
@@ -433,34 +429,29 @@ impl ReplicatedWrite {
     }
 
     /// What was added is taken back.
-    fn after<M: Mem, I>(
-        &self,
-        after: After,
-        client: &Client<M>,
-        work: &mut Work<'_, I>,
-    ) -> StepOutcome {
+    fn after<M: Mem, I>(&self, after: After, client: &Client<M>, work: &mut Work<'_, I>) -> Step {
         match after {
-            After::ByHome => StepOutcome::End(Spreading::ByHome(self.home.link)),
-            After::Stale => StepOutcome::End(Spreading::Stale),
+            After::ByHome => Step::End(Spreading::ByHome(self.home.link)),
+            After::Stale => Step::End(Spreading::Stale),
             After::Close | After::Connect => {
                 work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
                 match after {
-                    After::Connect => StepOutcome::Connect(client.rack_of(self.home.link)),
-                    _ => StepOutcome::Stage(Stage::Close),
+                    After::Connect => Step::Connect(client.rack_of(self.home.link)),
+                    _ => Step::Stage(Stage::Close),
                 }
             }
         }
     }
 
     /// Writes to the page at its home.
-    fn write<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> StepOutcome {
+    fn write<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> Step {
         let Fragment { piece, offset, addr, bytes, .. } = self.fragment;
         let at = self.home.base + client.geometry().offset(addr);
         let source = work.io.source(piece, offset, bytes);
         let range = ByteRange { offset: at, bytes };
         match mapped(client, &self.home, range, |pages| pages.copy_in(at, source)) {
-            Ok(Some(())) => return StepOutcome::Stage(Stage::Write(Sent::Done(0))),
-            Ok(None) => return StepOutcome::Stage(begin_undo(work.targets, After::Stale)),
+            Ok(Some(())) => return Step::Stage(Stage::Write(Sent::Done(0))),
+            Ok(None) => return Step::Stage(begin_undo(work.targets, After::Stale)),
             Err(OneSided) => {}
         }
         let verb = Verb::Write(RemoteAddr { offset: at, key: self.home.generation });
@@ -469,10 +460,10 @@ impl ReplicatedWrite {
         match work.io.post(self.home.link, &[request]) {
             Ok(()) => {
                 self.pending += 1;
-                StepOutcome::Stage(Stage::Write(Sent::Posted))
+                Step::Stage(Stage::Write(Sent::Posted))
             }
-            Err((_, PostError::Busy)) if work.waits => StepOutcome::Wait,
-            Err(_) => StepOutcome::Stage(begin_undo(work.targets, After::Connect)),
+            Err((_, PostError::Busy)) if work.waits => Step::Wait,
+            Err(_) => Step::Stage(begin_undo(work.targets, After::Connect)),
         }
     }
 

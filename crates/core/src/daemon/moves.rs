@@ -40,7 +40,7 @@ const LOCK_TOKEN_MAX: u64 = 1 << 62;
 /// The record of a mover that was there before this process.
 const NOBODY: u32 = u32::MAX;
 
-/// A request that is answered later.
+/// The request that is to be answered when a move goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asker {
     record: u32,
