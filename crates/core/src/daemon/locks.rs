@@ -346,6 +346,23 @@ impl Daemon {
         self.advance(world);
     }
 
+    /// Takes what a slot's client has given back through the words of its slot, see
+    /// [`lock_releases`]; whether there was anything.
+    pub fn take_releases<W: World>(&mut self, slot: u32, world: &mut W) -> bool {
+        let mut worked = false;
+        while let Some((token, at)) = world.slot(slot).and_then(lock_releases::first) {
+            worked = true;
+            if !world.private().mutated(Mutation::LoseReleases) {
+                world.private().met(Race::LockReleased);
+                self.release_lock(slot, token, world);
+            }
+            if let Some(slot) = world.slot(slot) {
+                slot.store(at, 0);
+            }
+        }
+        worked
+    }
+
     /// Whether a session record holds a lock under this token.
     pub fn holds_lock(&self, record: u32, addr: GAddr, token: u64) -> bool {
         let session = self.sessions.session(record);
