@@ -1,10 +1,10 @@
-//! Which users of a host may use a rack's memory there: the one whose processes serve it, root,
-//! and those that the operator lists. Whoever may, may read and write all of the pool; other users
-//! of the host learn nothing and get no descriptor.
+//! Which users of a host may use a rack's memory there: the user that serves it, root, and those
+//! that the operator lists. These users may read and write all of the pool; other users of the host
+//! learn nothing and get no descriptor.
 //!
 //! In: the user at the other end of a control connection, as the kernel reports it. Out: nothing,
-//! or `denied`. Asked by daemons and agents of who connects, and by clients of whom they find
-//! there.
+//! or `denied`. Daemons and agents ask it about the process that connects, clients about the one
+//! that they find there.
 
 use crate::error::{Error, Result};
 use crate::probe::{Mutation, Probe};
@@ -29,7 +29,7 @@ impl AccessList {
         Self { own, users: users.into_iter().collect() }
     }
 
-    /// The user whose process this is.
+    /// The user of this process.
     pub fn own(&self) -> u32 {
         self.own
     }
@@ -39,7 +39,7 @@ impl AccessList {
         user == self.own || user == 0 || self.users.contains(&user)
     }
 
-    /// The same, for one who wants to use the memory. Errors: `denied`, with the way out.
+    /// The same, for a user that wants to use the memory. Errors: `denied`, with the way out.
     pub fn check(&self, user: u32, probe: &impl Probe) -> Result<()> {
         if self.admits(user) || probe.mutated(Mutation::AdmitAnybody) {
             return Ok(());

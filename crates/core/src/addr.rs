@@ -28,8 +28,8 @@ macro_rules! id {
 }
 
 id!(
-    /// A page of the pool. Never used twice in a pool's life, so the address of a page that is
-    /// gone is always an error and never somebody else's data. (An object inside a slab page is
+    /// A page of the pool. Never used twice in a pool's life, so the address of a page that is gone
+    /// is always an error and never the data of another page. (An object inside a slab page is
     /// another matter: its address is handed out again while the page lives.) 0 is no page.
     PageId,
     u64
@@ -52,8 +52,9 @@ id!(
 );
 
 impl Generation {
-    /// Bit of a table word, and so of a key, that says: the page has replicas. Whoever has such a
-    /// key may read; who writes closes the replicas before, or leaves it to the page's daemon.
+    /// Bit of a table word, and so of a key, that says: the page has replicas. A client with such a
+    /// key may read; before it writes, it closes the replicas, or it leaves the write to the page's
+    /// daemon.
     const SHARED: u64 = 1 << 63;
 
     /// The same generation of a page that has replicas.
@@ -83,7 +84,6 @@ impl Generation {
 pub struct GAddr(pub u64);
 
 impl GAddr {
-    /// The address of nothing.
     pub const NULL: GAddr = GAddr(0);
 
     /// Whether this is the null address.

@@ -12,10 +12,10 @@
 //!   line that stayed behind would be written over the frame's next page, whenever it is evicted.
 //! - *Lines are dropped before a part of them is stored to*, since they go back as a whole.
 //! - *A section that was made anew is dropped as a whole* by the client that is welcomed to it.
-//! - *Nobody else stores to a line meanwhile*: each line has one host that writes it at a time, by
-//!   the layout, by an atomic at its home, or by a lock.
+//! - *No other host stores to a line meanwhile*: each line has one host that writes it at a time,
+//!   by the layout, by an atomic at its home, or by a lock.
 //! - *A process that died in the midst leaves changed lines in its host's cache*: they are written
-//!   back before anybody is told that it is dead ([`settle_slot`], [`settle_pages`]).
+//!   back before any process is told that it is dead ([`settle_slot`], [`settle_pages`]).
 //!
 //! Source: decision 0040.
 
@@ -26,7 +26,7 @@ use crate::seam::{Mem, Mutation};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Who keeps the caches of the hosts that share a memory in agreement.
+/// What keeps the caches of the hosts that share a memory in agreement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Coherence {
@@ -114,8 +114,8 @@ pub fn writing<M: Mem, R>(
 }
 
 /// Writes back what a dead process may have left in the caches of its host: its slot section, and
-/// the frames that its cells announce. By whoever is on that host and says that it is dead, before
-/// he says so. `slot` and `pages` are that host's views.
+/// the frames that its cells announce. Called on that host by the process that reports it dead,
+/// before the report. `slot` and `pages` are that host's views.
 pub fn settle_slot<M: Mem>(slot: &M, pages: &M, layout: &RegionLayout) {
     if pages.is_coherent() || pages.mutated(Mutation::LeaveDeadLines) {
         return;
@@ -131,7 +131,7 @@ pub fn settle_slot<M: Mem>(slot: &M, pages: &M, layout: &RegionLayout) {
 }
 
 /// Writes back what a daemon that died, or the thread that executed for others beside it, may have
-/// left: nobody knows what they were at. By its successor, before it serves.
+/// left: what they were doing is unknown. Called by its successor, before it serves.
 pub fn settle_pages<M: Mem>(table: &M, pages: &M, layout: &RegionLayout, frames: u32) {
     if pages.is_coherent() || pages.mutated(Mutation::LeaveLinesAtAttach) {
         return;

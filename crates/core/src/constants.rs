@@ -16,7 +16,7 @@ pub const SLAB_SHIFT_MIN: u8 = 6;
 pub const SLOTS_MAX: u32 = 256;
 /// Slots of one user at most, if it is not the daemon's own or root.
 pub const SLOTS_OF_USER_MAX: u32 = SLOTS_MAX / 2;
-/// Sessions of remote clients whose last answer a daemon keeps for exactly-once.
+/// Sessions of remote clients for which a daemon keeps the last answer, for exactly-once.
 pub const REMOTE_SESSIONS_MAX: u32 = 768;
 /// Session records of a daemon: the local slots first, then the remote ones.
 pub const SESSIONS_MAX: u32 = SLOTS_MAX + REMOTE_SESSIONS_MAX;
@@ -52,7 +52,7 @@ pub const CACHED_PROOF_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS / 2;
 /// under way and seven for pinned pages. One cache line.
 pub const CELLS: u32 = 8;
 
-/// Frames that a rack's RDMA device has open at once, for all who use it; who wants one more
+/// Frames that a rack's RDMA device has open at once, for all its users; a user that needs one more
 /// closes the one that is open for longest, which costs its users a registration.
 pub const VERBS_FRAMES_OPEN_MAX: u32 = 1024;
 
@@ -164,12 +164,12 @@ pub const LEASE_MS_DEFAULT: u64 = 1000;
 /// How long a call waits for a peer that restarts before it answers with a typed error.
 pub const REQUEST_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 
-/// How long a daemon keeps the session of a remote client whose connection is gone: three times
+/// How long a daemon keeps the session of a remote client that has lost its connection: three times
 /// as long as a client tries to come back by default.
 pub const SESSION_GRACE_MS_DEFAULT: u64 = 3 * REQUEST_TIMEOUT_MS_DEFAULT;
 
-/// How long a daemon whose rack has left goes on for clients of its host that are still there: they
-/// find their pages in other racks, and programs have time to end.
+/// How long a daemon goes on after its rack has left, for clients of its host that are still there:
+/// they find their pages in other racks, and programs have time to end.
 pub const LEFT_GRACE_MS_DEFAULT: u64 = 5_000;
 
 /// Entries of a handle's translation cache by default: 16 GiB of 2 MiB pages, 256 KiB of memory.
@@ -198,8 +198,8 @@ pub const MASTER_MOVES_MAX: usize = 4096;
 pub const MOVE_WAITERS_MAX: usize = 2 * SESSIONS_MAX as usize;
 /// How long a page's users are waited for before the page stays, ns.
 pub const MOVE_DRAIN_NS: u64 = 20_000_000;
-/// How long a page is shut for the one who moves it before it is taken back, ns: half a lease, so
-/// that nobody waits for a dead mover longer than for a dead daemon.
+/// How long a page is shut for its mover before it is taken back, ns: half a lease, so that no
+/// client waits for a dead mover longer than for a dead daemon.
 pub const MOVE_SHUT_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS / 2;
 /// Calls of a daemon that the master has not answered yet: enough chunks of
 /// [`COMMIT_PAGES_MAX`] to hide the round trip of a long run.
@@ -218,7 +218,7 @@ pub const DUES_MAX: usize = 32;
 pub const ORPHANS_MAX: usize = 4096;
 /// Pages of freed runs that one answer of the master names.
 pub const ORPHAN_PAGES_ANSWER_MAX: usize = 1024;
-/// Frees in other racks whose end a daemon waits for at once; further ones wait in order.
+/// Frees in other racks that a daemon waits for at once; further ones wait in order.
 pub const AWAITS_MAX: usize = 64;
 /// The same, of all daemons at the master; more is `Busy`.
 pub const MASTER_AWAITS_MAX: usize = 4096;
@@ -248,9 +248,7 @@ pub const FABRIC_MESSAGES_MAX: usize = 64;
 /// Local buffers that one endpoint has registered, of each kind (owned, scoped).
 pub const FABRIC_BUFFERS_MAX: usize = 1024;
 
-/// Nanoseconds of a second.
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Nanoseconds of a millisecond.
 pub const NS_PER_MS: u64 = 1_000_000;
 /// Window of the recent access counters, milliseconds: long enough to count a page that pays for
 /// its move several times, short enough to follow a phase of work.
@@ -275,8 +273,8 @@ pub const USE_WAIT_MS: u64 = 10;
 pub const USE_PAGES_MAX: usize = 512;
 /// Memory of a daemon's heat table, bytes: some 90,000 pages.
 pub const HEAT_TABLE_BYTES: usize = 4 << 20;
-/// Pages that a daemon wants to ask for and has not yet: the one who moves them takes the hottest,
-/// and the coldest makes room.
+/// Pages that a daemon wants to ask for and has not yet: the mover takes the hottest, and the
+/// coldest makes room.
 pub const MOVE_ASKS_MAX: usize = 1024;
 /// Pages of which a daemon knows that they moved lately; of more it forgets the one that has moved
 /// least.
@@ -285,7 +283,7 @@ pub const MOVE_HISTORIES_MAX: usize = 1 << 16;
 pub const VICTIM_SAMPLE: usize = 128;
 /// How long a page that could not be moved, or shall not, is left alone, ns: a window.
 pub const MOVE_REST_NS: u64 = NS_PER_SECOND;
-/// Pages that are left alone so; of more, the one whose time is up first is not.
+/// Pages that are left alone so; of more, the one with the earliest end of that time is not.
 pub const MOVE_RESTING_MAX: usize = 4096;
 /// After a question that moved nothing the mover pauses for as long as it took, after the next one
 /// for twice as long, and so on up to so many times as long: where nothing is to be moved asking
@@ -331,11 +329,11 @@ pub const DRAIN_REASON_BYTES_MAX: usize = 200;
 /// is forgotten.
 pub const RETIRED_REGIONS_MAX: usize = 64;
 
-/// How often a daemon looks at what waits for something that nobody tells it of, ns.
+/// How often a daemon looks at what waits for something that is not reported to it, ns.
 pub const TICK_NS: u64 = NS_PER_MS;
 
-/// Blocks of metadata whose copies a daemon compares at most at once: one for each tick that has
-/// passed, which takes two microseconds, and all the frames of 1 TiB in seconds.
+/// Blocks of metadata of which a daemon compares the copies at once, at most: one for each tick
+/// that has passed, which takes two microseconds, and all the frames of 1 TiB in seconds.
 pub const SCRUB_BLOCKS_MAX: u64 = 16;
 /// Damaged words that a daemon remembers; one that has more of them counts no further.
 pub const DAMAGED_WORDS_MAX: usize = 1024;
@@ -349,7 +347,7 @@ pub const REPLICA_POLL_NS: u64 = REPLICA_LEASE_NS / 4;
 /// What counts at most of the time between two looks of a home at its clock, ns: a hundred looks
 /// are in a lease at least, so a clock that jumps cannot end one.
 pub const REPLICA_STEP_NS: u64 = REPLICA_LEASE_NS / 100;
-/// Homes whose pages may have replicas in one rack: words behind the page table.
+/// Homes that may have replicas of their pages in one rack: words behind the page table.
 pub const REPLICA_HOMES: u64 = 64;
 /// Entries of a directory of replicas, log2, at most.
 pub const REPLICA_BITS_MAX: u32 = 12;
@@ -363,8 +361,8 @@ pub const REPLICA_BACKLOG_BYTES_MAX: usize = 64 << 10;
 pub const REPLICAS_MAX: usize = 1 << 14;
 /// Requests that wait until replicas of their pages are closed: two a session.
 pub const REPLICA_WAITERS_MAX: usize = 2 * SESSIONS_MAX as usize;
-/// How long a keeper waits for those who are at a replica that is to be closed, ns: then they are
-/// dead, and it begins anew with other memory.
+/// How long a keeper waits for the clients at a replica that is to be closed, ns: after that they
+/// are dead, and it begins anew with other memory.
 pub const REPLICA_STUCK_NS: u64 = 2 * REPLICA_LEASE_NS;
 /// How often a writer tries to have all replicas of a page to itself, before it leaves the write to
 /// the page's home.

@@ -6,9 +6,9 @@
 //! majority is an error and never a value.
 //!
 //! A store goes to the third copy, the second, the first. A process that dies in between leaves two
-//! copies that agree, on the old value or on the new one: for whoever attaches, it is one store.
-//! Called by the daemon's engine for each word that it keeps, and by those that read a region
-//! without its daemon. Decision 0051.
+//! copies that agree, on the old value or on the new one: to a daemon that attaches, it is one
+//! store. Called by the daemon's engine for each word that it keeps, and by those that read a
+//! region without its daemon. Decision 0051.
 
 use crate::error::{Error, Result};
 use crate::layout::BLOCK_BYTES;
@@ -23,8 +23,8 @@ pub const fn places(bytes: u64, offset: u64) -> [u64; COPIES as usize] {
     [offset, offset + part, offset + 2 * part]
 }
 
-/// The word at `offset` of a section of `bytes` bytes, whose words `word` answers; `None` if no two
-/// copies agree.
+/// The word at `offset` of a section of `bytes` bytes, where `word` answers each word; `None` if no
+/// two copies agree.
 pub fn read(bytes: u64, offset: u64, word: impl Fn(u64) -> u64) -> Option<u64> {
     let [first, second, third] = places(bytes, offset);
     let (first, second) = (word(first), word(second));
@@ -56,13 +56,12 @@ pub fn load<M: Mem>(mem: &M, offset: u64) -> Result<u64> {
     read(mem.bytes(), offset, |at| mem.load(at)).ok_or_else(|| damaged(offset))
 }
 
-/// The error of a word whose copies disagree.
+/// The error of a word with copies that disagree.
 pub fn damaged(offset: u64) -> Error {
     let reason = format!("the word at {offset:#x} is damaged in two of its three copies");
     Error::BadRegion { reason }
 }
 
-/// Stores a word.
 pub fn store<M: Mem>(mem: &M, offset: u64, value: u64) {
     let [first, second, third] = places(mem.bytes(), offset);
     mem.store(third, value);

@@ -15,7 +15,6 @@ pub struct RequestCounts {
     pub resolve: u64,
     pub alloc: u64,
     pub free: u64,
-    /// Allocations into a word.
     pub alloc_into: u64,
     /// Frees of what a word names.
     pub free_from: u64,
@@ -190,11 +189,9 @@ pub struct CallCounts {
     pub join_daemon: u64,
     pub join_client: u64,
     pub heartbeat: u64,
-    /// Ranges of page ids.
     pub lease_page_ids: u64,
     /// Pages that got a home.
     pub commit_pages: u64,
-    /// Pages that were freed.
     pub remove_pages: u64,
     /// Rights to move a page.
     pub begin_move: u64,
@@ -310,7 +307,6 @@ pub struct MoveCounts {
     pub asked: u64,
     /// Pages moved for this rack: those it asked for and those that made room.
     pub moved: u64,
-    /// Their bytes.
     pub moved_bytes: u64,
     /// Pages that were to be moved for this rack, and were not.
     pub failed: u64,

@@ -111,13 +111,13 @@ pub enum Error {
     LockTimeout {
         addr: GAddr,
         waited_ms: u64,
-        /// Process id of a holder; 0 if nobody holds it any more.
+        /// Process id of a holder; 0 if it has no holder any more.
         holder_pid: u64,
         /// How long it has held it, as far as its daemon knows since its start.
         held_ms: u64,
     },
     /// A lock is not held any more: its rack had no connection to the holder for too long, or its
-    /// region is gone. Somebody else may have it. Do not go on with what it protected.
+    /// region is gone. Another client may have it. Do not go on with what it protected.
     #[error("the lock at {addr} with token {token} is lost: somebody else may hold it now")]
     LockLost {
         addr: GAddr,

@@ -29,7 +29,8 @@ pub enum RackState {
 }
 
 impl RackState {
-    /// What a rack is whose shards are this: what the one is that has the longest way to go.
+    /// The state of a rack with shards in these states: that of the shard with the longest way to
+    /// go.
     pub fn of_shards(shards: impl IntoIterator<Item = RackState>) -> RackState {
         let way_to_go = |standing: &RackState| match standing {
             RackState::Left => 0,
@@ -114,7 +115,7 @@ pub struct PoolLoad {
 /// What is asked of a daemon about the balance of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BalanceRequest {
-    /// From the one who moves pages for the rack: the next page that is to go.
+    /// From the process that moves pages for the rack: the next page that is to go.
     Next {
         /// How full the racks are.
         load: PoolLoad,
@@ -123,7 +124,7 @@ pub enum BalanceRequest {
         /// The page before, if it did not move.
         failed: Option<PageId>,
     },
-    /// From anybody: what was decided, from a number on.
+    /// From any process: what was decided, from a number on.
     Records {
         /// The first of interest; decisions count from 1 in each process.
         from: u64,
@@ -142,11 +143,11 @@ pub enum BalanceReply {
 /// What is asked of the daemon of a rack that is being drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainRequest {
-    /// From the one who moves pages for the rack: pages at home there, from an id on.
+    /// From the process that moves pages for the rack: pages at home there, from an id on.
     Pages { from: PageId },
     /// From the same: what came of a pass over all pages.
     Note(DrainReport),
-    /// From anybody: how far it is.
+    /// From any process: how far it is.
     Report,
 }
 
@@ -164,16 +165,15 @@ pub enum DrainReply {
 /// What came of a pass over the pages of a rack that is being drained.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReport {
-    /// Pages that moved away.
     pub moved: u64,
-    /// Pages that stayed.
     pub stayed: u64,
     /// Of these, the first `DRAIN_REASONS_MAX` with their reasons.
     pub reasons: Vec<(PageId, String)>,
 }
 
 impl DrainReport {
-    /// Why pages stay, each reason once, with how many of the pages whose reasons are known it has.
+    /// Why pages stay, each reason once, with the number of pages that stay for it, among those
+    /// with a known reason.
     pub fn lines(&self) -> Vec<String> {
         let mut counts: Vec<(&str, u64)> = Vec::new();
         for (_, reason) in &self.reasons {

@@ -82,7 +82,7 @@ pub enum Choice {
     SmartIdle(Window),
     /// Of those with the fewest bytes in use, one request of this size more included, the one that
     /// was chosen least for the asker so far, then the least accessed one. Bytes stay even over
-    /// all, and so do each asker's, so that whoever goes through its memory uses all racks.
+    /// all, and so do each asker's, so that a client that goes through its memory uses all racks.
     Even(Window),
 }
 
@@ -94,7 +94,7 @@ pub enum Window {
     PerChoice,
     /// A fixed time, ms, not 0.
     Ms(u32),
-    /// A fixed time, µs, not 0: for simulated racks, whose masters see every access.
+    /// A fixed time, µs, not 0: for simulated racks, where the masters see every access.
     Us(u32),
 }
 
@@ -165,7 +165,7 @@ mod pairs {
 }
 
 impl Chooser {
-    /// A chooser whose choices follow from `seed` and the calls alone.
+    /// A chooser with choices that follow from `seed` and the calls alone.
     pub fn new(seed: u64) -> Self {
         // One round of splitmix64: near seeds give far states, and xorshift must not start at 0.
         let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

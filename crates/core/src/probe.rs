@@ -37,7 +37,7 @@ names! {
         SkipEpochCheckRead = "skip-epoch-check-read",
         /// Writes and atomics do not compare the frame's generation: they may hit another page.
         SkipValidationWrite = "skip-validation-write",
-        /// Whoever takes frames away looks at the cells without a barrier before.
+        /// A process that takes frames away looks at the cells without a barrier before.
         OmitBarrier = "omit-barrier",
         /// Frames are used again while a cell announces them.
         ReuseBeforeDrained = "reuse-before-drained",
@@ -49,10 +49,10 @@ names! {
         /// taken for the end of the new one. In a ring: an entry that was not taken is written.
         ReuseSlotEarly = "reuse-slot-early",
         /// The buffer of a one-sided read goes back to its owner when the read is posted. In a
-        /// ring: data blocks are written again whose message was not finished.
+        /// ring: data blocks are written again before their message was finished.
         RecycleBufferEarly = "recycle-buffer-early",
-        /// An atomic whose outcome is unknown is posted again; a daemon serves a repeated request
-        /// as a new one.
+        /// An atomic with an unknown outcome is posted again; a daemon serves a repeated request as
+        /// a new one.
         RetryAppliedTwice = "retry-applied-twice",
         /// A word of the metadata is what its first copy says: damage counts.
         TrustOneCopy = "trust-one-copy",
@@ -82,7 +82,7 @@ names! {
         ForgetArrival = "forget-arrival",
         /// A run is freed, and the racks that have other pages of it are not told.
         ForgetApart = "forget-apart",
-        /// A word is cleared, and what it named in another rack is owed by nobody.
+        /// A word is cleared, and no debt records what it named in another rack.
         ForgetDebt = "forget-debt",
         /// Attach takes a page of a run that begins in another rack for a leftover.
         DropStrayPage = "drop-stray-page",
@@ -98,7 +98,7 @@ names! {
         UnlockBeforeFlush = "unlock-before-flush",
         /// What was buffered under a lock that is lost goes home all the same.
         KeepLostWrites = "keep-lost-writes",
-        /// Who has a lock in a page goes on under it where the page has moved meanwhile.
+        /// A client with a lock in a page goes on under it at the page's new home after a move.
         FollowLockedPage = "follow-locked-page",
         /// A half of the write buffer that is full is dropped.
         DropFullHalf = "drop-full-half",
@@ -108,7 +108,7 @@ names! {
         KeepCopiesAfterUnlock = "keep-copies-after-unlock",
         /// Copies are read without a proof that their lock is held.
         TrustCopies = "trust-copies",
-        /// A range of lines is granted although somebody else has some of them.
+        /// A range of lines is granted although another client has some of them.
         GrantMeetingRange = "grant-meeting-range",
         /// A grant gets the fencing token of the one before.
         ReuseToken = "reuse-token",
@@ -180,17 +180,18 @@ names! {
         WriteUnderReplica = "write-under-replica",
         /// A silent keeper's lease counts as over at once.
         IgnoreReplicaLease = "ignore-replica-lease",
-        /// Attach opens pages for writers whose replicas may be read.
+        /// Attach opens pages for writers although their replicas may be read.
         ForgetReplicasAtAttach = "forget-replicas-at-attach",
         /// Replicas are read whatever the time.
         ReadExpiredReplica = "read-expired-replica",
         /// Whether a replica is open is not looked at again after it was read.
         SkipReplicaRecheck = "skip-replica-recheck",
-        /// A page is written while its replicas may be read, by one who writes to all of them.
+        /// A page is written while its replicas may be read, by a client that writes to all of
+        /// them.
         WriteOpenReplica = "write-open-replica",
         /// A keeper says that it has closed a replica and has not.
         KeepReplicaOpen = "keep-replica-open",
-        /// A work request that failed wakes nobody.
+        /// A work request that failed wakes no waiter.
         DropFailedCompletion = "drop-failed-completion",
         /// The directory takes a page's new home without comparing the old one.
         CommitUncompared = "commit-uncompared",
@@ -198,7 +199,7 @@ names! {
         TrustPeers = "trust-peers",
         /// Calls to the master that were lost with a connection are not sent again.
         LoseCalls = "lose-calls",
-        /// Who is silent is alive.
+        /// A silent peer counts as alive.
         NeverExpireLeases = "never-expire-leases",
         /// A handle that counts how it uses pages looks at the clock at each access.
         ClockEachAccess = "clock-each-access",
@@ -342,7 +343,7 @@ names! {
         GenerationChanged = "generation-changed",
         /// Client: the target refused a key that was resolved before.
         KeyRefused = "key-refused",
-        /// Client: a write whose connection ended is posted again.
+        /// Client: a write is posted again after its connection ended.
         WriteReposted = "write-reposted",
         /// Client: the outcome of an atomic is unknown.
         AtomicUnknown = "atomic-unknown",
@@ -366,9 +367,9 @@ names! {
         RepeatedUnderWay = "repeated-under-way",
         /// Daemon: a repeated free waited for the removal of its pages.
         RemovalJoined = "removal-joined",
-        /// Daemon: an allocation whose answer nobody took was taken back.
+        /// Daemon: an allocation was taken back because its answer was not taken.
         AnswerTakenBack = "answer-taken-back",
-        /// Daemon: new pages were ready when nobody waited for them any more.
+        /// Daemon: new pages were ready when no request waited for them any more.
         JobOutlivedRequest = "job-outlived-request",
         /// Daemon: an allocation waited for frames that were on their way back.
         WaitedForFrames = "waited-for-frames",

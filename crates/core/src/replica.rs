@@ -3,7 +3,7 @@
 //!
 //! A keeper is a client with memory of its own rack, which it owns: pages for the replicas, and the
 //! directory. It asks the home what to do ([`Poll`]) and does it ([`Orders`]); its next poll says
-//! that all of that is done. A replica is readable while nobody writes to it, by its word in the
+//! that all of that is done. A replica is readable while no client writes to it, by its word in the
 //! directory, and until the time in the directory's head: see [`Client::read_replica`] for the
 //! reader's part and its proof.
 //!
@@ -13,11 +13,11 @@
 //! word:  begun, 24 bits | ended, 24 bits | placement, 16 bits
 //! ```
 //!
-//! The word is a lock and a count of writes in one. Who writes to the page adds
-//! [`EntryWord::BEGIN`] in each replica's word: if nobody else was at it, the replica is closed
-//! and theirs until they add [`EntryWord::END`]; else they take their addition back. The keeper's
-//! addition stays where it is and is its turn as soon as all others have ended. So all who write
-//! to a replica come one after another, in the order in which they write to the page.
+//! The word is a lock and a count of writes in one. A writer of the page adds [`EntryWord::BEGIN`]
+//! in each replica's word: if no other was at it, the replica is closed and the writer's until it
+//! adds [`EntryWord::END`]; else the writer takes its addition back. The keeper's addition stays
+//! where it is and is its turn as soon as all others have ended. So all writes to a replica come
+//! one after another, in the order in which they write to the page.
 //!
 //! [`Client::read_replica`]: crate::client::Client::read_replica
 
@@ -33,7 +33,6 @@ pub const HEAD_BYTES: u64 = 64;
 pub const HEAD_UNTIL: u64 = 0;
 /// Offset in the head of the number of entries, log2.
 pub const HEAD_BITS: u64 = 8;
-/// Bytes of an entry.
 pub const ENTRY_BYTES: u64 = 32;
 /// Offset in an entry of its [`EntryWord`].
 pub const ENTRY_WORD: u64 = 0;
@@ -65,10 +64,10 @@ pub fn home_index(home: RackId) -> u64 {
 pub struct EntryWord(pub u64);
 
 impl EntryWord {
-    /// What is added by who begins to write.
+    /// What a writer adds when it begins.
     pub const BEGIN: u64 = 1;
     pub const UNDO: u64 = u64::MAX;
-    /// What is added by who has ended.
+    /// What a writer adds when it has ended.
     pub const END: u64 = 1 << Self::COUNT_BITS;
     const COUNT_BITS: u32 = 24;
     const COUNT_MASK: u64 = Self::END - 1;
@@ -93,7 +92,8 @@ impl EntryWord {
         self.begun().wrapping_sub(ended) & Self::COUNT_MASK
     }
 
-    /// Whether it may be read, or written by who has found it so with [`EntryWord::BEGIN`].
+    /// Whether it may be read, or written by a client that has found it so with
+    /// [`EntryWord::BEGIN`].
     #[inline]
     pub fn is_open(self) -> bool {
         self.in_flight() == 0 && self.placement() != 0
@@ -105,7 +105,7 @@ impl EntryWord {
     }
 }
 
-/// Where a replica is, for those who write to its page.
+/// Where a replica is, for the writers of its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaLocation {
     pub rack: RackId,
@@ -120,8 +120,8 @@ pub struct ReplicaLocation {
 /// What a keeper tells a home.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Poll {
-    /// Counts from 1; at 1 the keeper has no replica. Whoever says a number has done what the
-    /// answer to the one before told.
+    /// Counts from 1; at 1 the keeper has no replica. A keeper that says a number has done what the
+    /// answer to the previous one told.
     pub number: u64,
     pub rack: RackId,
     /// For how many more replicas it has memory.
@@ -145,11 +145,10 @@ pub struct Orders {
 pub enum ReplicaOrder {
     /// Fill a replica, and say where it is; it stays closed.
     Fetch(PageHome),
-    /// Nobody may read it until it is opened.
+    /// It may not be read until it is opened.
     Close(PageId),
     /// Write into a closed replica.
     Update {
-        /// The page.
         page: PageId,
         /// Where in the page.
         offset: u64,
@@ -161,7 +160,6 @@ pub enum ReplicaOrder {
 }
 
 impl ReplicaOrder {
-    /// The page.
     pub fn page(&self) -> PageId {
         match self {
             ReplicaOrder::Fetch(home) => home.page,
@@ -184,7 +182,7 @@ impl ReplicaOrder {
     }
 }
 
-/// What a page's home says to those who would write to the page and its replicas themselves.
+/// What a page's home says to clients that want to write to the page and its replicas themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sharers {
     /// The page's key for which this holds: as long as it is valid, there are no other replicas.

@@ -26,7 +26,7 @@ pub const PROBE_BYTES: [u32; 3] = [64, 1 << 10, 4 << 10];
 pub enum FetchExtent {
     /// So many bytes, within one page.
     Bytes(u64),
-    /// The object that begins there, whose length its home knows.
+    /// The object that begins there; its home knows the length.
     Object,
 }
 
@@ -96,9 +96,8 @@ impl<'de> Deserialize<'de> for Bytes {
 /// What one length costs on a link, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkProbe {
-    /// The length, bytes.
     pub bytes: u32,
-    /// A call whose answer carries the data.
+    /// A call with the data in its answer.
     pub inline_ns: Nanos,
     /// A call that says where the data is, and a one-sided read of it.
     pub two_steps_ns: Nanos,

@@ -1,4 +1,4 @@
-//! The only doors between the protocol and the world: [`Mem`] for memory that others see and
+//! The only interfaces between the protocol and the world: [`Mem`] for memory that others see and
 //! [`Fabric`] for one-sided operations on memory that is elsewhere. Time is handed in as
 //! nanoseconds, randomness as a seed. Three worlds implement these traits: the real one and the
 //! emulated one (`rackpool-hw`), and the simulated one.
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub type Nanos = u64;
 
 /// A window of memory that other processes may read and write at the same time. Offsets are in
-/// bytes from the window's start. An offset outside the window is a bug of the caller and
-/// panics; whoever took the offset from a message has to check it first.
+/// bytes from the window's start. An offset outside the window is a bug of the caller and panics; a
+/// caller that took the offset from a message has to check it first.
 ///
 /// Through [`Probe`] it also answers the questions by which a test proves that its checks bite.
 pub trait Mem: Probe {
@@ -38,9 +38,8 @@ pub trait Mem: Probe {
     fn copy_out(&self, offset: u64, to: &mut [u8]);
     /// Copies into the window, under the same rules. Earlier stores do not pass it (release).
     fn copy_in(&self, offset: u64, from: &[u8]);
-    /// Sets bytes to zero.
     fn zero(&self, offset: u64, bytes: u64);
-    /// Whether two ranges are equal. Nobody stores to them meanwhile.
+    /// Whether two ranges are equal. No process stores to them meanwhile.
     fn equal(&self, first: u64, second: u64, bytes: u64) -> bool {
         let mut pieces = [[0; 512]; 2];
         (0..bytes).step_by(512).all(|at| {
@@ -55,8 +54,9 @@ pub trait Mem: Probe {
     fn prefetch(&self, offset: u64);
     /// Orders everything before against everything after.
     fn fence(&self);
-    /// Whether whoever shares the window sees what is stored in it without more. If not, hosts see
-    /// one another's stores by [`Mem::flush`] and [`Mem::invalidate`] alone: see `coherence.rs`.
+    /// Whether all that share the window see what is stored in it without further calls. If not,
+    /// hosts see one another's stores by [`Mem::flush`] and [`Mem::invalidate`] alone: see
+    /// `coherence.rs`.
     #[inline(always)]
     fn is_coherent(&self) -> bool {
         true
@@ -82,26 +82,23 @@ pub struct BufId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     pub buf: BufId,
-    /// First byte.
     pub offset: u64,
-    /// Length, bytes.
     pub bytes: u64,
 }
 
 /// A piece of a local buffer of an initiator that the other end of one connection may write into,
-/// until it is concealed. Whoever holds these numbers without the connection can do nothing.
+/// until it is concealed. Without the connection these numbers are of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exposure {
     /// The initiator's number for it.
     pub id: u32,
     /// Given out once by an endpoint: what comes under an old one is discarded.
     pub key: u64,
-    /// Length, bytes.
     pub bytes: u64,
 }
 
 /// Memory at the target of a one-sided operation: an offset in the target's pages section and the
-/// key of the frame there. The target executes nothing whose key is not the frame's present
+/// key of the frame there. The target executes an operation only if its key is the frame's present
 /// generation at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddr {

@@ -4,8 +4,8 @@
 //! shard and how many shards the rack has. A rack that is not divided is its only shard, and its
 //! id is the rack's number.
 //!
-//! What is meant by "the rack" (where memory is placed, what is near, whether a page should
-//! move) compares [`RackId::rack`]; whose engine it is compares the whole id.
+//! What is meant by "the rack" (where memory is placed, what is near, whether a page should move)
+//! compares [`RackId::rack`]; what is meant for one engine compares the whole id.
 //! Source: Rcmp §4.2 (c); decision 0026.
 
 use crate::constants::{RACK_SHARDS_MAX, RACKS_MAX};

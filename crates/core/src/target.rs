@@ -4,8 +4,8 @@
 //! by the thread that executes for others (`tcp`), by an initiator that maps the rack (`shm`), and
 //! by a simulated target. It has no state but a cell; no byte that an initiator sent is trusted.
 //!
-//! Ordering rule, the same for every access: announce the frame in the cell, load the frame's
-//! table word, compare it with the key, touch, clear the cell. Whoever frees or moves the frame
+//! Ordering rule, the same for every access: announce the frame in the cell, load the frame's table
+//! word, compare it with the key, touch, clear the cell. A process that frees or moves the frame
 //! changes the table word first, executes a barrier, then waits for the cells: an access either
 //! sees the new word or is waited for. An operation that is done in [`Pieces`] is announced and
 //! checked for each of them; once its key is revoked, the rest is not executed.
@@ -67,8 +67,8 @@ impl<M: Mem> Drop for Announced<'_, M> {
 }
 
 impl<M: Mem> TargetMemory<M> {
-    /// A rack whose `pages` and `table` are at least as long as `layout` says; `cell` is one word
-    /// that whoever frees its frames looks at.
+    /// A rack with `pages` and `table` at least as long as `layout` says; `cell` is one word that a
+    /// process looks at before it frees a frame of the rack.
     pub fn new(pages: M, table: M, cell: M, layout: RegionLayout) -> Result<Self, TooShort> {
         for (what, window, needed_bytes) in [
             ("pages", &pages, layout.pages_bytes()),

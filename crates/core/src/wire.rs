@@ -38,7 +38,6 @@ pub const WIRE_VERSION: u32 = 17;
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageHome {
-    /// The page.
     pub page: PageId,
     pub rack: RackId,
     pub frame: FrameIndex,
@@ -106,7 +105,6 @@ pub enum Request {
     /// Frees what a word of this rack names, in this rack, and sets the word to 0, in one step
     /// under the same rules.
     FreeFrom {
-        /// The word.
         word: GAddr,
         /// What was asked for when it was allocated.
         bytes: u64,
@@ -150,13 +148,11 @@ pub enum Request {
     /// To the rack where a page shall go: a frame for it. Repeated by the same session it gets the
     /// same frame. The frame is given up with the session, or by `MoveSettle`.
     MoveIn {
-        /// The page.
         page: PageId,
     },
-    /// To a page's home: the page is shut, its users are waited for, and nobody but the asker can
-    /// read it until `MoveSettle`, or until the asker has taken too long.
+    /// To a page's home: the page is shut, its users are waited for, and only the asker can read it
+    /// until `MoveSettle`, or until the asker has taken too long.
     MoveOut {
-        /// The page.
         page: PageId,
         /// The generation of its frame.
         generation: Generation,
@@ -171,21 +167,19 @@ pub enum Request {
         /// What the old home knows of the page.
         keep: PageMetadata,
     },
-    /// To either rack: the move is over, done or given up. The old home asks the directory whose
-    /// the page is and opens it again or frees its frame; the new one gives up a frame that was
-    /// not committed.
+    /// To either rack: the move is over, done or given up. The old home asks the directory where
+    /// the page is and opens it again or frees its frame; the new one gives up a frame that was not
+    /// committed.
     MoveSettle {
-        /// The page.
         page: PageId,
     },
     /// To the own rack's daemon: use of pages by this handle since it said so last, of at most
-    /// `USE_PAGES_MAX`. A hint: nobody waits for the answer.
+    /// `USE_PAGES_MAX`. A hint: the handle does not wait for the answer.
     NoteUse {
         /// The pages, each once.
         pages: Vec<PageUse>,
     },
-    /// To the own rack's daemon, by the one who moves pages for it: which page is to be asked for
-    /// next.
+    /// To the own rack's daemon, by its mover: which page is to be asked for next.
     NextMove {
         /// What accesses and copies cost, as measured last; zeroes before.
         costs: AccessCosts,
@@ -200,7 +194,7 @@ pub enum Request {
         from: u64,
     },
     Stats,
-    /// Who has a session, from a record on.
+    /// The clients that have a session, from a record on.
     Sessions {
         /// The first record of interest.
         from: u32,
@@ -229,38 +223,34 @@ pub enum Request {
     /// address and size name an allocation: the word becomes 0 in the same step in which this rack
     /// notes that it owes the free.
     FreeApart {
-        /// The word.
         word: GAddr,
         /// What it has to hold.
         addr: GAddr,
         /// What was asked for when it was allocated.
         bytes: u64,
     },
-    /// To the own rack's daemon, by the one who keeps replicas of `home`'s pages: how many frames
-    /// it may have for them, and where its directory is for the rack's clients to look at.
+    /// To the own rack's daemon, by the keeper of replicas of `home`'s pages: how many frames it
+    /// may have for them, and where its directory is for the rack's clients to look at.
     ReplicaRoom {
         /// The home of the pages.
         home: RackId,
         /// The directory; null for none.
         directory: GAddr,
     },
-    /// To a home, by one who keeps replicas of its pages. Answered when there is something to do,
-    /// or in time for the lease.
+    /// To a home, by a keeper of replicas of its pages. Answered when there is something to do, or
+    /// in time for the lease.
     ReplicaPoll(Poll),
     /// To a page's home: a replica of it is to be made in a rack.
     Replicate {
-        /// The page.
         page: PageId,
         to: RackId,
     },
     /// To a page's home: it is to have no replicas for a while. Answered when it has none.
     Recall {
-        /// The page.
         page: PageId,
     },
-    /// To a page's home, by who wants to write to it: where its replicas are.
+    /// To a page's home, by a client that wants to write to it: where its replicas are.
     Sharers {
-        /// The page.
         page: PageId,
     },
     /// About the allocations of the rack.
@@ -344,7 +334,7 @@ pub enum Reply {
         /// Its generation: the key under which it is filled.
         generation: Generation,
     },
-    /// To `MoveOut`: nobody touches the page any more.
+    /// To `MoveOut`: no other process touches the page any more.
     Shut {
         /// The key under which it is read.
         key: Generation,
@@ -403,8 +393,8 @@ pub struct SessionState {
     /// Process id, as the kernel says for clients of the host and as they say themselves for
     /// others.
     pub pid: u32,
-    /// Whether the client is connected. Of a remote client whose connection has ended this says,
-    /// once it is false, that nothing it sent will be executed any more.
+    /// Whether the client is connected. Of a remote client with an ended connection this says, once
+    /// it is false, that nothing it sent will be executed any more.
     pub connected: bool,
 }
 
@@ -470,11 +460,11 @@ pub enum MasterCall {
         /// requests and operations of the fabric, not loads and stores.
         accesses: u64,
     },
-    /// A range of page ids that nobody else gets.
+    /// A range of page ids that no other daemon gets.
     LeasePageIds {
         count: u64,
     },
-    /// Pages have a home. From the daemon of that rack, before anybody learns of the pages.
+    /// Pages have a home. From the daemon of that rack, before any client learns of the pages.
     CommitPages {
         /// The homes; at most `COMMIT_PAGES_MAX`.
         homes: Vec<PageHome>,
@@ -489,7 +479,6 @@ pub enum MasterCall {
     /// page is under way. Answered with the page's home. The right ends with the move, with the
     /// connection, or after a lease; it orders moves, the directory decides them.
     BeginMove {
-        /// The page.
         page: PageId,
         to: RackId,
     },
@@ -571,12 +560,11 @@ pub enum MasterCall {
     /// none is left to be freed.
     AwaitGone {
         addr: GAddr,
-        /// How many bytes.
         bytes: u64,
     },
 }
 
-/// An allocation that is to be freed by its home, whose address nobody knows any more.
+/// An allocation that is to be freed by its home; no process knows its address any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeferredFree {
     /// A number that no other has: of the debtor's region to the master, of the pool from there.
@@ -601,7 +589,6 @@ pub enum MasterAnswer {
     /// To `Hello` and `JoinClient`.
     Welcome {
         pool_id: [u64; 2],
-        /// Duration of leases, ms.
         lease_ms: u64,
         /// When allocations that name no rack ask the own one.
         order: Order,
@@ -609,7 +596,6 @@ pub enum MasterAnswer {
     /// To `JoinDaemon`.
     Joined {
         pool_id: [u64; 2],
-        /// Duration of leases, ms.
         lease_ms: u64,
         /// Pages of this rack that were on another region and are lost.
         pages_lost: u64,

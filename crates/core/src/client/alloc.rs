@@ -143,7 +143,7 @@ impl<M: Mem> Operation<M> for Alloc {
 #[derive(Debug)]
 pub(super) struct Home {
     addr: GAddr,
-    /// Whose daemon got the request last.
+    /// The home with the daemon that got the request last.
     asked: Option<PageHome>,
     /// What it said, if that may have been for want of the page.
     refused: Option<Error>,
@@ -176,7 +176,7 @@ impl Home {
         if cx.client().translation(page).is_none() {
             let mut locate = Locate::new(cx.client(), self.addr, 1).after(self.asked);
             match locate.run(cx).await {
-                // A page that is nowhere: whom was asked before has said more.
+                // A page that is nowhere: the daemon that was asked before has said more.
                 Err(Error::NotMapped { addr }) => {
                     let refused = self.refused.take();
                     let said = refused.filter(|error| !matches!(error, Error::Moving { .. }));
@@ -261,8 +261,8 @@ impl<M: Mem> Operation<M> for Free {
     }
 }
 
-/// An allocation whose address goes into a word, or the free of what a word names: asked of the
-/// daemon of the word's home rack. If the memory is in another rack by now, its daemon is asked
+/// An allocation with its address stored into a word, or the free of what a word names: asked of
+/// the daemon of the word's home rack. If the memory is in another rack by now, its daemon is asked
 /// whether address and size name an allocation, then the word's again.
 #[derive(Debug)]
 pub struct AtWord {
@@ -325,7 +325,7 @@ impl AtHome {
         Self { addr, request, link: None }
     }
 
-    /// Whom was asked, if it came to that.
+    /// The link to the daemon that was asked, if it came to that.
     pub fn link(&self) -> Option<LinkId> {
         self.link
     }

@@ -1,5 +1,6 @@
-//! One who sends cold pages of a full rack to emptier ones: asks the master how full the racks are,
-//! the own daemon whether a page goes, and moves it. A daemon's process has one for it.
+//! The balancer sends cold pages of a full rack to emptier ones: it asks the master how full the
+//! racks are and the own daemon whether a page goes, and moves it. A daemon's process has one for
+//! it.
 //!
 //! ```text
 //! master       Load    -> how full racks are on average, and the emptiest

@@ -5,7 +5,7 @@
 //! has a context that does each thing where it is asked for, so that its future never pends and is
 //! polled once; the simulator's goes on in virtual time. Neither has a runtime, a box or an
 //! allocation for an operation. What waits for the fabric only (a [`Transfer`](super::Transfer))
-//! keeps its state in tables, so that whoever submits it can go on with it bit by bit.
+//! keeps its state in tables, so that its submitter can go on with it bit by bit.
 
 use super::{Client, LinkId};
 use crate::addr::RackId;
@@ -44,11 +44,11 @@ pub trait Io {
     }
 }
 
-/// What an operation may ask of whoever runs it.
+/// What an operation may ask of its runtime.
 ///
 /// An error of [`Context::connect`] or of waiting for completions says that the context has failed
-/// ([`Context::has_failed`]): the operation tells those who wait for it and ends. For that, each
-/// answer has a time of its own. What it returns then besides an error is replaced by that error.
+/// ([`Context::has_failed`]): the operation tells its waiters and ends. For that, each answer has a
+/// time of its own. What it returns then besides an error is replaced by that error.
 #[allow(async_fn_in_trait, reason = "a context is known where it is used, and of one thread")]
 pub trait Context<M: Mem> {
     fn client(&mut self) -> &mut Client<M>;

@@ -3,7 +3,7 @@
 //!
 //! In: grants of range locks, accesses that the warm path did not serve, guards that were dropped
 //! and locks that were lost. Out: bytes from here, or what is to be done at home first. What only
-//! the runtime can do (the fabric, daemons, time) it does through [`CoupledIo`], whose calls may
+//! the runtime can do (the fabric, daemons, time) it does through [`CoupledIo`]: its calls may
 //! block; what is done when, and whether at all, is decided here. All of it is one handle's; other
 //! handles see buffered writes when the lock is given back. The rules (decision 0020):
 //!
@@ -12,7 +12,7 @@
 //!   handle does anything else that others can see through the fabric.
 //! * A read is served from the cache only inside a range that is locked for reading, and only for
 //!   half a lease after the home rack has last answered: for so long the lock is provably held.
-//! * A range whose page turns out to be mapped here, because it moved, is neither buffered nor
+//! * A range of a page that turns out to be mapped here, because it moved, is neither buffered nor
 //!   cached any more: the warm path would not look here.
 
 mod flushing;
@@ -61,7 +61,7 @@ pub trait CoupledIo<M: Mem> {
     fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R;
     /// Whether a coupled guard was dropped or a lock was lost since the last call.
     fn take_changed(&mut self) -> bool;
-    /// Gives a lock back that nobody has a guard of, now or with a later call.
+    /// Gives back a lock that has no guard any more, now or with a later call.
     fn give_back(&mut self, id: u64);
     /// What the handle has lost.
     fn losses(&mut self) -> &mut Losses;
@@ -89,7 +89,6 @@ pub trait CoupledIo<M: Mem> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CoupledStats {
     pub buffered_writes: u64,
-    /// Bytes of those.
     pub buffered_bytes: u64,
     /// Halves of the buffer that were brought home.
     pub flushes: u64,
@@ -146,7 +145,7 @@ pub struct Coupled {
     /// By address; they share no line.
     ranges: Vec<Range>,
     cache: PageCache,
-    /// What became of a range whose guard nobody has any more.
+    /// The failure of a range that has no guard any more.
     untold: Option<Error>,
     stats: CoupledStats,
 }
@@ -215,7 +214,7 @@ impl Coupled {
         (range.covers(addr, bytes) && !range.is_over).then_some(range)
     }
 
-    /// The first failure that nobody was told of, once.
+    /// The first failure that was not reported yet, once.
     fn tell(&mut self) -> Result<()> {
         let ranges = self.ranges.iter_mut().map(|range| &mut range.failed);
         let mut failures = std::iter::once(&mut self.untold).chain(ranges);
@@ -418,7 +417,7 @@ impl Coupled {
         }
     }
 
-    /// What of a guard's writes failed, if anybody has to be told, after the others came home.
+    /// What of a guard's writes failed, if that has to be reported, after the others came home.
     fn flush_guard<M: Mem>(&mut self, io: &mut impl CoupledIo<M>, id: u64) -> Result<()> {
         self.settle(io);
         self.flush(io);
@@ -426,8 +425,8 @@ impl Coupled {
         range.and_then(|range| range.failed.take()).map_or(Ok(()), Err)
     }
 
-    /// A range whose page turned out to be mapped here: what is buffered goes there, and the warm
-    /// path has it from now on.
+    /// A range of a page that turned out to be mapped here: what is buffered goes there, and the
+    /// warm path has it from now on.
     pub fn leave_mapped<M: Mem>(&mut self, io: &mut impl CoupledIo<M>) {
         let mut found = false;
         for range in self.ranges.iter_mut().filter(|range| !range.is_over) {

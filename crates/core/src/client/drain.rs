@@ -1,6 +1,6 @@
-//! One who moves all pages of a rack elsewhere, page by page: asks the rack's daemon which there
-//! are, the master where one may go, moves it, and begins again until the rack can leave. A handle
-//! does nothing else meanwhile; a daemon's process has one for it.
+//! The drainer moves all pages of a rack elsewhere, page by page: it asks the rack's daemon which
+//! there are and the master where one may go, moves it, and begins again until the rack can leave.
+//! A handle does nothing else meanwhile; a daemon's process has one for it.
 //!
 //! ```text
 //! own daemon   Drain(Pages)  -> pages at home, in order
@@ -10,8 +10,8 @@
 //! master       Leave         -> done, if the directory has no page of the rack
 //! ```
 //!
-//! Nothing is remembered that matters: whoever goes on after a crash begins a new pass. Pages that
-//! stay for a reason that may pass are tried again in the next one.
+//! Nothing is remembered that matters: a drainer that goes on after a crash begins a new pass.
+//! Pages that stay for a reason that may pass are tried again in the next one.
 
 use super::locate::unexpected;
 use super::{Context, Migrate, OWN, Operation};
@@ -39,7 +39,7 @@ pub struct Drainer {
 pub enum Drained {
     /// A page is in another rack now.
     Moved(PageId, RackId),
-    /// A page had gone before: it was freed, or somebody else moved it.
+    /// A page had gone before: it was freed, or another process moved it.
     Gone(PageId),
     /// A page stays for now.
     Stays(PageId, Error),
@@ -57,8 +57,8 @@ impl Drainer {
     }
 }
 
-/// A turn; see the module. Ends with an error only if whoever runs it could not ask at all; what a
-/// move's failure is said by [`Drained::Stays`].
+/// A turn; see the module. Ends with an error only if its runtime could not ask at all; a failed
+/// move is reported by [`Drained::Stays`].
 #[derive(Debug)]
 pub struct DrainTurn<'d> {
     drainer: &'d mut Drainer,
@@ -154,7 +154,7 @@ impl DrainTurn<'_> {
         }
     }
 
-    /// Whoever runs the turn hears of it; the page stays for now.
+    /// The runtime of the turn is told; the page stays for now.
     fn fails(&mut self, page: PageId, error: Error) -> Result<Drained> {
         self.stays(page, error.clone());
         Err(error)

@@ -38,7 +38,6 @@ pub enum Look {
 }
 
 impl Flush {
-    /// An empty buffer.
     pub fn new(buffer: WriteBuffer) -> Self {
         Self { buffer, tables: TransferTables::default(), under_way: None }
     }
@@ -97,7 +96,7 @@ impl Flush {
             return Some(Look::Ended(error));
         }
         if losses.count() != under_way.losses {
-            // Who was not told of it by what is lost here is told by the next access.
+            // A caller that this loss was not reported to is told by the next access.
             return Some(Look::Ended(losses.last()));
         }
         if now_ns >= under_way.deadline_ns {

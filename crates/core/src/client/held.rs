@@ -3,8 +3,8 @@
 //!
 //! In: grants, dropped guards, answers of racks that were reached again. Out: names and tokens for
 //! a `Join`, locks to be given back, and the news that locks are lost ([`Losses`]), which end what
-//! was under way before anything else is sent. Whoever has guards on other threads shares it with
-//! them; it never waits. Source: decision 0015.
+//! was under way before anything else is sent. A runtime with guards on other threads shares it
+//! with them; it never waits. Source: decision 0015.
 
 use super::{Client, LinkId};
 use crate::addr::{GAddr, PageGeometry, RackId};
@@ -14,7 +14,6 @@ use crate::seam::{Mem, Mutation, Race};
 use crate::wire::Request;
 use std::collections::BTreeMap;
 
-/// Lines to be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange {
     /// Where the first line begins: the lock's name.
@@ -26,7 +25,7 @@ pub struct LockRange {
 }
 
 impl LockRange {
-    /// The line that names a lock. What is not aligned is refused by whoever is asked.
+    /// The line that names a lock. What is not aligned is refused by the daemon that is asked.
     pub fn line(addr: GAddr) -> LockRange {
         let end = GAddr(addr.0.saturating_add(LOCK_ALIGN_BYTES));
         LockRange { first: addr, end, is_coupled: false }
@@ -158,13 +157,15 @@ impl HeldLocks {
         self.held.is_empty()
     }
 
-    /// Whether a lock is held behind a link, as far as the handle knows. Then its memory is read
-    /// at home, where who has lost the lock is told: a replica would be read without that.
+    /// Whether a lock is held behind a link, as far as the handle knows. Then its memory is read at
+    /// home, where a client that has lost the lock is told so: a replica would be read without
+    /// that.
     pub fn holds_at(&self, link: LinkId) -> bool {
         self.held.values().any(|held| held.link == link && !held.is_lost)
     }
 
-    /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
+    /// Notes that locks of a rack are lost, all of them or those with these tokens; the error of
+    /// one of them.
     pub fn lose(&mut self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
         let mut first = None;
         for held in self.held.values_mut() {
@@ -177,9 +178,9 @@ impl HeldLocks {
         first
     }
 
-    /// Notes that locks are lost whose pages have turned out to be elsewhere; one of them. A page
-    /// with a lock stays where it is, so its lock went before it did, though its rack has not been
-    /// heard since: what goes to the page's new home would go there without a lock.
+    /// Notes the loss of locks in pages that have turned out to be elsewhere; the error of one of
+    /// them. A page with a lock stays where it is, so its lock went before it did, though its rack
+    /// has not been heard since: what goes to the page's new home would go there without a lock.
     pub fn stray<M: Mem>(&mut self, client: &Client<M>) -> Option<Error> {
         let mut first = None;
         for held in self.held.values_mut().filter(|held| !held.is_lost) {
@@ -214,7 +215,7 @@ impl HeldLocks {
         self.held.keys().copied().collect()
     }
 
-    /// Takes a lock out: whoever gives it back from now on is the caller. Nothing if it is lost.
+    /// Takes a lock out: from now on the caller gives it back. Nothing if it is lost.
     pub fn remove(&mut self, id: u64) -> Option<HeldLock> {
         self.held.remove(&id).filter(|held| !held.is_lost)
     }
@@ -236,8 +237,8 @@ impl HeldLocks {
         self.releases.iter().find(is_meant).copied()
     }
 
-    /// The rack has answered: whoever does not know the lock has not got it. Without an answer it
-    /// goes behind the others, so that a rack that is gone keeps nobody else's.
+    /// The rack has answered: one that does not know the lock has not got it. Without an answer the
+    /// lock goes behind the others, so that a rack that is gone delays no lock of another rack.
     pub fn released(&mut self, release: OwedLock, answered: bool) {
         self.releases.retain(|one| *one != release);
         if !answered {
@@ -246,7 +247,7 @@ impl HeldLocks {
     }
 }
 
-/// Locks that a handle lost without asking, told once to whoever does something next.
+/// Locks that a handle lost without asking, told once, to the next operation.
 #[derive(Debug, Default)]
 pub struct Losses {
     count: u64,
@@ -273,7 +274,7 @@ impl Losses {
         self.last.clone().expect("a loss was counted")
     }
 
-    /// A loss that nobody was told of yet, for the first access after it.
+    /// A loss that was not reported yet, for the first access after it.
     pub fn tell(&mut self) -> Result<()> {
         match self.last.clone().filter(|_| !self.is_told) {
             Some(error) => {
@@ -284,24 +285,24 @@ impl Losses {
         }
     }
 
-    /// Somebody was told in other words.
+    /// The loss was reported in other words.
     pub fn mark_told(&mut self) {
         self.is_told = true;
     }
 
-    /// How a request that was not sent again because of the last loss ends: who is told of the loss
-    /// by that is not told again.
+    /// How a request that was not sent again because of the last loss ends: that reports the loss,
+    /// so it is not reported again.
     pub fn ended(&mut self, error: Error) -> Error {
         self.is_told |= matches!(error, Error::LockLost { .. });
         error
     }
 
-    /// Whoever was told has nobody to tell it to: the next one is.
+    /// The operation that was told has no caller to tell: the next one is told.
     pub fn untell(&mut self) {
         self.is_told = false;
     }
 
-    /// The last loss, for what has nobody to tell it to.
+    /// The last loss, for an operation that has no caller to tell.
     pub fn last(&self) -> Error {
         self.last.clone().expect("a loss was counted")
     }

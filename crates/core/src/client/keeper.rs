@@ -1,4 +1,4 @@
-//! One who keeps replicas of one home's pages for a rack: asks the home what to do, does it, and
+//! The keeper of replicas of one home's pages for a rack: it asks the home what to do, does it, and
 //! says so with the next question. A daemon's process has one for each home, with a handle of its
 //! own; nothing else is done with that handle.
 //!
@@ -9,12 +9,12 @@
 //!             one-sided reads of pages to be filled; stores into the own rack's memory
 //! ```
 //!
-//! The time that replicas may be read is counted from when the poll was sent whose answer has come,
-//! after everything that the answer has to have closed is closed. A replica is closed by the
-//! keeper's addition to its word, and is the keeper's when nobody else is at it any more: only then
-//! do its bytes change, is its memory used for another one, or does a poll say that it is closed.
-//! Whoever was at it and has died is never waited for longer than [`REPLICA_STUCK_NS`]: the keeper
-//! begins anew, with other memory.
+//! The time that replicas may be read is counted from when the answered poll was sent, after
+//! everything that the answer has to have closed is closed. A replica is closed by the keeper's
+//! addition to its word, and is the keeper's when no other process is at it any more: only then do
+//! its bytes change, is its memory used for another one, or does a poll say that it is closed. A
+//! process that was at it and has died is never waited for longer than [`REPLICA_STUCK_NS`]: the
+//! keeper begins anew, with other memory.
 //!
 //! Memory is taken when a replica is to be filled, and given back when it has ended; the directory
 //! is there as long as any replica is. The own daemon may take pages away for others at any time:
@@ -69,7 +69,7 @@ pub struct Keeper {
     /// Those of them that are not used.
     free: Vec<GAddr>,
     kept: BTreeMap<PageId, Kept>,
-    /// Whose the entries in use are.
+    /// The pages of the entries in use.
     entries: BTreeMap<u64, PageId>,
     /// Replicas that have ended while others were at them, by entry: their memory is not used yet.
     leaving: BTreeMap<u64, GAddr>,
@@ -83,7 +83,7 @@ pub struct Keeper {
     made: Vec<(PageId, ReplicaLocation)>,
     /// What is to be done before the next poll.
     orders: VecDeque<ReplicaOrder>,
-    /// Since when it waits for those who are at a replica.
+    /// Since when it waits for the processes at a replica.
     waits: Option<Nanos>,
     /// Frames that it may have.
     allowed: u32,
@@ -109,7 +109,7 @@ pub enum Tended {
     Idle,
     /// The home was asked, and what it said is done.
     Polled,
-    /// Somebody is writing to a replica that is to be closed: ask again in some microseconds.
+    /// A client is writing to a replica that is to be closed: ask again in some microseconds.
     Waiting,
 }
 
@@ -144,7 +144,6 @@ enum Read {
 enum Worked {
     /// All of them, without a message.
     Alone,
-    /// All of them.
     All,
     /// The turn ends with this.
     Ended(Tended),
@@ -184,7 +183,7 @@ impl Keeper {
         }
     }
 
-    /// Whose pages it keeps.
+    /// The home of the pages that it keeps.
     pub fn home(&self) -> RackId {
         self.home
     }
@@ -249,8 +248,8 @@ impl Keeper {
         Ok(EntryWord(self.own(client, (self.at(entry + ENTRY_WORD), 8), add)?))
     }
 
-    /// From here on nobody begins to read a replica, and who has begun finds that out. Whether
-    /// nobody else is at it: then it stays as it is until it is opened.
+    /// From here on no client begins to read a replica, and a reader that has begun finds that out.
+    /// Whether no other process is at it: then it stays as it is until it is opened.
     fn close<M: Mem>(&mut self, client: &Client<M>, page: PageId) -> Result<bool> {
         let Some(kept) = self.kept.get(&page).copied() else { return Ok(true) };
         let n = if kept.closed { 0 } else { EntryWord::BEGIN };
@@ -280,7 +279,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Takes back what others have left meanwhile. Whether nobody is waited for any more.
+    /// Takes back what others have left meanwhile. Whether no process is waited for any more.
     fn reclaim<M: Mem>(&mut self, client: &Client<M>) -> Result<bool> {
         let leaving = std::mem::take(&mut self.leaving);
         for (entry, data) in leaving {
@@ -292,8 +291,8 @@ impl Keeper {
         Ok(self.leaving.is_empty())
     }
 
-    /// Whoever is waited for too long has died: all of the memory is given up, and with it what
-    /// they may still do to it.
+    /// A process that is waited for too long has died: all of the memory is given up, and with it
+    /// what the process may still do to it.
     fn wait<M: Mem>(&mut self, client: &Client<M>, now: Nanos) -> Result<()> {
         let since = *self.waits.get_or_insert(now);
         match now.saturating_sub(since) > REPLICA_STUCK_NS {
@@ -340,8 +339,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// A place for a replica that is to be filled, closed. Whoever comes to the entry by what it
-    /// was before takes back what they add, so that its word is seldom another one for long.
+    /// A place for a replica that is to be filled, closed. A client that comes to the entry by what
+    /// it was before takes back what it adds, so that the entry's word is seldom another one for
+    /// long.
     fn place<M: Mem>(&mut self, client: &Client<M>, page: PageId) -> Result<Placing> {
         if let Some(kept) = self.kept.get(&page) {
             return Ok(Placing::At(kept.data));
@@ -397,7 +397,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Replicas whose words have counted too far end.
+    /// Ends replicas with words that have counted too far.
     fn end_worn<M: Mem>(&mut self, client: &Client<M>) -> Result<()> {
         let pages: Vec<(PageId, u64)> =
             self.kept.iter().map(|(page, kept)| (*page, kept.entry)).collect();
@@ -457,7 +457,7 @@ fn lost<M: Mem>(client: &Client<M>, addr: GAddr) -> Error {
     Error::Lost { addr, rack: client.own_rack() }
 }
 
-/// What was closed is closed for everybody before anything that follows.
+/// What was closed is closed for all processes before anything that follows.
 fn fence<M: Mem>(client: &Client<M>) {
     if let Reach::Mapped(view) = client.reach(OWN) {
         view.pages.fence();
@@ -465,7 +465,7 @@ fn fence<M: Mem>(client: &Client<M>) {
 }
 
 impl Tending<'_> {
-    /// Does the orders.
+    /// Carries out the orders.
     async fn work<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Worked> {
         cx.check()?;
         let (mut worked, mut is_free) = (Worked::Alone, self.keeper.reclaim(cx.client())?);

@@ -2,9 +2,9 @@
 //! trip that answers with rack, frame and key at once; Rcmp needs three calls), then a link
 //! to that rack if there is none yet.
 //!
-//! A page that moves is shut for a moment while the master still names its old home. Whoever found
-//! it shut says so ([`Locate::after`]) and asks that home's daemon, which answers when the move is
-//! over. So nobody spins, and nobody waits for a page that is not shut.
+//! A page that moves is shut for a moment while the master still names its old home. A client that
+//! found it shut says so ([`Locate::after`]) and asks that home's daemon, which answers when the
+//! move is over. So no client spins, and none waits for a page that is not shut.
 
 use super::{Client, Context, LinkId, OWN, Operation};
 use crate::addr::GAddr;

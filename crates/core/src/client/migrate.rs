@@ -5,14 +5,14 @@
 //! ```text
 //! master     BeginMove ->  where the page is
 //! new home   MoveIn    ->  Room: a frame and the key to fill it with
-//! old home   MoveOut   ->  Shut: the key to read it with; nobody else can touch the page
+//! old home   MoveOut   ->  Shut: the key to read it with; no other can touch the page
 //!            old frame -> buffer -> new frame, chunk by chunk
 //! new home   MoveCommit -> Moved: the directory has swapped the home
 //! old home   MoveSettle -> Settled: its frame is free
 //! ```
 //!
 //! The directory alone decides. A mover that dies at any point leaves a page that its old home
-//! takes back by itself, or that has moved; one that fails tells both sides, so that nobody has to
+//! takes back by itself, or that has moved; one that fails tells both sides, so that neither has to
 //! wait for that. Whatever it copies goes under keys that only it was told, so that it can neither
 //! read what is another page's by now nor write to what is.
 
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::seam::{Mem, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, Resolved};
 
-/// Whom to tell if the move is given up.
+/// The peers to tell if the move is given up.
 #[derive(Debug, Default)]
 struct Open {
     /// The master may have noted the move.
@@ -37,7 +37,7 @@ struct Open {
 
 /// A page's move to another rack. Its result is where the page is then. Piece 0 of its `Io` is a
 /// buffer of [`Migrate::buffer_bytes`] that it uses alone. Whatever fails, both racks and the
-/// master are told, so that nobody waits for it.
+/// master are told, so that none of them waits for it.
 #[derive(Debug)]
 pub struct Migrate {
     addr: GAddr,
@@ -297,17 +297,17 @@ impl Migrate {
         Ok(self.room)
     }
 
-    /// Tells everybody that the move is over. Who cannot be told finds it out.
+    /// Tells all peers that the move is over. A peer that cannot be told finds it out.
     async fn give_up<M: Mem>(&mut self, cx: &mut impl Context<M>) {
         if self.open.source {
-            // The page's home was asked whose it is, which ends the right to move it.
+            // The page's home has asked where the page is, which ends the right to move it.
             self.open.claim &= self.settle(cx, self.from.rack).await.is_err();
         }
         if self.open.target {
             let _ = self.settle(cx, self.to).await;
         }
         if self.open.claim {
-            // Whoever asks to move a page to where it is gives up his right to move it.
+            // A mover that asks to move a page to where it is gives up its right to move it.
             let give_back = MasterCall::BeginMove { page: self.page, to: self.from.rack };
             let _ = cx.master(give_back).await;
         }

@@ -2,12 +2,12 @@
 //! operations over a [`Context`] of the runtime, which is all that they wait for. It owns the
 //! translation cache, the views of mapped racks and one session a link.
 //!
-//! A warm access to a mapped rack is: look up the page, announce the frame in our cell, compare
-//! the frame's word in the page table with the cached generation, copy, withdraw the cell. The
-//! order makes it safe against a frame that is freed or moved meanwhile: whoever takes the frame
-//! changes the table word first, executes a process-wide barrier, and then waits for the cells
-//! (see `Mem::announce`). No message, no allocation, no system call. Source: Rcmp §5.1;
-//! deviation: decision 0001.
+//! A warm access to a mapped rack is: look up the page, announce the frame in our cell, compare the
+//! frame's word in the page table with the cached generation, copy, withdraw the cell. The order
+//! makes it safe against a frame that is freed or moved meanwhile: the process that takes the frame
+//! changes the table word first, executes a process-wide barrier, and then waits for the cells (see
+//! `Mem::announce`). No message, no allocation, no system call. Source: Rcmp §5.1; deviation:
+//! decision 0001.
 
 mod alloc;
 mod balance;
@@ -70,10 +70,9 @@ pub struct LinkId(pub u16);
 
 pub const OWN: LinkId = LinkId(0);
 
-/// A rack's memory mapped here, with the slot whose cells announce our accesses.
+/// A rack's memory mapped here, with the slot of the cells that announce our accesses.
 #[derive(Clone, Debug)]
 pub struct RackView<M> {
-    /// Pages section.
     pub pages: M,
     /// Page table section, read-only.
     pub table: M,
@@ -102,7 +101,7 @@ impl<M: Mem> RackView<M> {
         coherence::store(&self.slot, Mutation::HideWithdrawal, cell_offset(cell), 0);
     }
 
-    /// Runs `access` on a range of the pages, whose frame is announced.
+    /// Runs `access` on a range of the pages in an announced frame.
     #[inline(always)]
     fn touch<R>(&self, kind: Access, at: (u64, u64), access: impl FnOnce(&M) -> R) -> R {
         if self.pages.is_coherent() {
@@ -144,14 +143,14 @@ pub struct Client<M> {
     order: Order,
     /// Whether the next allocation that alternates is the own rack's.
     own_turn: bool,
-    /// Homes of pages were recorded since somebody looked.
+    /// Homes of pages were recorded since `take_learnt` was called last.
     has_learnt: bool,
     /// Where replicas are of pages that were written to.
     known: spread::Known,
     changes: change::Changes,
 }
 
-/// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
+/// Accesses of a batch that ask for their lines together: enough to cover the latency of far
 /// memory, few enough for the line fill buffers of a core not to be overrun for long.
 const BATCH_GROUP: usize = 32;
 
@@ -207,13 +206,13 @@ pub enum Miss {
     ///
     /// [`Recall`]: Request::Recall
     Shared(LinkId),
-    /// An atomic, or a store of a word, on memory whose home is another host that sees our stores
-    /// only line by line: the daemon behind the link does it.
+    /// An atomic, or a store of a word, on memory at home on another host that sees our stores only
+    /// line by line: the daemon behind the link does it.
     Apart(LinkId),
 }
 
 impl<M: Mem> Client<M> {
-    /// A handle of `own_rack` whose link 0 is `own`, with room for `translations` pages (rounded
+    /// A handle of `own_rack` with `own` as link 0 and with room for `translations` pages (rounded
     /// up to a power of two).
     pub fn new(own_rack: RackId, own: Reach<M>, translations: u32) -> Self {
         let geometry = match &own {
@@ -326,7 +325,7 @@ impl<M: Mem> Client<M> {
     }
 
     /// The master does not know a rack any more: what is known of its pages is forgotten, so that
-    /// whoever needs them asks where they are.
+    /// an operation that needs them asks where they are.
     pub fn forget_rack(&mut self, rack: RackId) {
         if let Some(link) = self.link_of(rack) {
             self.forget_link(link);
@@ -373,8 +372,8 @@ impl<M: Mem> Client<M> {
         Ok(())
     }
 
-    /// Whether homes of pages were recorded since the last call: then a runtime whose handle has
-    /// locks asks [`HeldLocks::stray`] before it goes on with what it does.
+    /// Whether homes of pages were recorded since the last call: then a runtime with locks on its
+    /// handle asks [`HeldLocks::stray`] before it goes on with what it does.
     pub fn take_learnt(&mut self) -> bool {
         std::mem::take(&mut self.has_learnt)
     }
@@ -630,7 +629,7 @@ impl<M: Mem> Client<M> {
         let Reach::Mapped(view) = &self.links[entry.link.0 as usize].reach else {
             return Err(Miss::OneSided(entry.link, RemoteAddr { offset, key: entry.generation }));
         };
-        // Whoever has it accesses it as he likes, which nobody would write back.
+        // Its holder accesses it freely, and nothing would write that back.
         if !view.pages.is_coherent() {
             return Err(Miss::Apart(entry.link));
         }

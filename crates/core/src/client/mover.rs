@@ -1,6 +1,6 @@
-//! One who moves pages for a rack: asks its daemon which page it wants, asks the page's home
-//! whether it may go, moves it, and says what came of it with the next question. A handle does
-//! nothing else meanwhile; a daemon's process has one for it. Source: Rcmp §5.3.
+//! The mover of a rack: it asks its daemon which page it wants and the page's home whether it may
+//! go, moves it, and says what came of it with the next question. A handle does nothing else
+//! meanwhile; a daemon's process has one for it. Source: Rcmp §5.3.
 //!
 //! ```text
 //! own daemon   NextMove   -> a page, how it is used here, and what could make room
@@ -25,7 +25,7 @@ pub struct Mover {
     costs: BTreeMap<RackId, AccessCosts>,
     latest: AccessCosts,
     pub(super) last: Option<MoveReport>,
-    /// A page whose home's costs were not known.
+    /// A page for which the costs of its home were not known.
     pending: Option<MoveAsk>,
     /// Questions one after another that moved nothing.
     in_vain: u32,
@@ -82,8 +82,8 @@ impl Mover {
     }
 }
 
-/// A turn; see the module. Ends with an error only if whoever runs it could not ask at all; what a
-/// move's failure is said by [`Turned::Asked`].
+/// A turn; see the module. Ends with an error only if its runtime could not ask at all; a failed
+/// move is reported by [`Turned::Asked`].
 #[derive(Debug)]
 pub struct Turn<'m> {
     mover: &'m mut Mover,

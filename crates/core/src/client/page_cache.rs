@@ -2,9 +2,9 @@
 //!
 //! In: blocks that were read from home, each within a range that a lock of this handle covers
 //! ([`PageCache::insert`]). Out: bytes for reads ([`PageCache::read`]). The cache knows nothing of
-//! locks: its owner asks it only for ranges whose lock is held now, and drops a range's blocks when
-//! the lock ends or its bytes are written (decision 0020). The block that was not used for longest
-//! makes room. Source: Rcmp §5.4 (CXL page cache, LRU).
+//! locks: its owner asks it only for ranges with a lock that is held now, and drops a range's
+//! blocks when the lock ends or its bytes are written (decision 0020). The block that was not used
+//! for longest makes room. Source: Rcmp §5.4 (CXL page cache, LRU).
 
 use crate::addr::GAddr;
 use crate::constants::CACHED_BLOCK_BYTES;

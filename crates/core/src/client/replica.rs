@@ -1,21 +1,21 @@
-//! Reading replicas: pages of another rack whose bytes a keeper of the own rack keeps here.
+//! Reading replicas: pages of another rack of which a keeper of the own rack keeps the bytes here.
 //!
 //! All of it is ordinary memory of the own rack, read by ordinary guarded accesses: the directory,
-//! its entry for the page, the replica. Nothing is cached, and nothing is asked of anybody.
+//! its entry for the page, the replica. Nothing is cached, and no process is asked.
 //!
 //! ```text
 //! w = the entry's word;  page and address of the entry;  copy;  until;  now;  the word again
 //! valid if w is open, the page is the one, now < until, and the word is w again
 //! ```
 //!
-//! *Why it is right.* Whoever changes the entry or the bytes adds to the word before and after;
-//! what is taken back is only the addition of one who changed nothing. So a word that is open has a
+//! *Why it is right.* A process that changes the entry or the bytes adds to the word before and
+//! after; only a process that changed nothing takes its addition back. So a word that is open has a
 //! value that comes once, and if it was `w` before the copy and after the time was taken, nothing
 //! changed in between: the bytes are those that the replica had when the time was taken. At that
-//! time the lease was not over, so nobody had written to the page without having closed this
-//! replica, nor opened it without having written the same to it: the bytes were the page's. Whoever
-//! is stopped anywhere in it finds out at the end. If the keeper's memory is given back and used
-//! again, the guarded accesses fail, or the last one does.
+//! time the lease was not over, so no process had written to the page without having closed this
+//! replica, nor opened it without having written the same to it: the bytes were the page's. A
+//! reader that is stopped anywhere in it finds out at the end. If the keeper's memory is given back
+//! and used again, the guarded accesses fail, or the last one does.
 //!
 //! Source: Rcmp §5.3; decision 0031.
 
@@ -104,7 +104,7 @@ impl<M: Mem> Client<M> {
         self.own(at, offset, 8, |pages, at| pages.load(at))
     }
 
-    /// An access to memory of the own rack, whose address was read in shared memory.
+    /// An access to memory of the own rack at an address that was read in shared memory.
     #[inline]
     fn own<R>(
         &self,
@@ -126,8 +126,8 @@ impl<M: Mem> Client<M> {
     }
 
     /// The link over which an address's page is reached, if that is the fabric and the page may
-    /// have a replica here. Without a policy nobody keeps replicas, and nothing is looked at. Who
-    /// has a lock there reads no replica: [`super::HeldLocks::holds_at`].
+    /// have a replica here. Without a policy there are no replicas, and nothing is looked at. A
+    /// client with a lock there reads no replica: [`super::HeldLocks::holds_at`].
     #[inline]
     pub fn may_have_replica(&self, addr: GAddr) -> Option<LinkId> {
         if !self.usage.is_on() {

@@ -3,10 +3,10 @@
 //! page's place, which is cached, so later accesses are one-sided.
 //!
 //! [`Rpc`] is one call: it finds the home as any request does. [`Calls`] are many, and go to where
-//! the pages probably are, all calls to one rack under one doorbell; whoever was not found there
-//! makes an [`Rpc`] of it. The guess: page ids are leased in ranges, so the page of a range whose
-//! other pages are in a rack was made in that rack. A right guess saves the questions to the own
-//! daemon and to the master; a wrong one costs a call.
+//! the pages probably are, all calls to one rack under one doorbell; a call that does not find its
+//! page there becomes an [`Rpc`]. The guess: page ids are leased in ranges, so if other pages of a
+//! range are in a rack, the page was made in that rack. A right guess saves the questions to the
+//! own daemon and to the master; a wrong one costs a call.
 //!
 //! Ownership rule: an exposed buffer is concealed before its operation ends, and data counts as
 //! written only as far as the fabric says that it has come. Source: Rcmp §5.5; decision 0028.
@@ -21,7 +21,7 @@ use crate::rrpc::{Bytes, CALLS_MAX, Carried, Fetch, FetchExtent, Fetched, INLINE
 use crate::seam::{Exposure, Mem, Mutation};
 use crate::wire::{PageHome, Reply, Request};
 
-/// Ranges of page ids whose rack is remembered.
+/// Ranges of page ids with a remembered rack.
 const RANGES: usize = 64;
 
 /// Which link leads to the rack of a range of page ids, as far as was seen.
@@ -86,7 +86,7 @@ pub enum Brought {
 pub struct Rpc {
     addr: GAddr,
     what: What,
-    /// Who is asked first, before the home is looked up.
+    /// The link that is asked first, before the home is looked up.
     guess: Option<LinkId>,
 }
 
@@ -98,7 +98,6 @@ struct Answer {
 }
 
 impl Rpc {
-    /// A call about `addr`.
     pub fn new<M: Mem>(client: &Client<M>, addr: GAddr, what: What) -> Self {
         Self { addr, what, guess: client.guess(addr) }
     }

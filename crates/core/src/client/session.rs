@@ -16,7 +16,7 @@ pub enum LinkLoss {
     Resumed,
     /// The daemon that answers now has no record of the session.
     SessionForgotten,
-    /// Nobody answers, and the time is up.
+    /// No answer came, and the time is up.
     Gone(DeathCause),
     /// The daemon lives but did not answer in time.
     TimeUp {
@@ -31,7 +31,8 @@ pub enum Taken {
     Done(Result<Reply>),
     /// It allocated memory, which the daemon takes back from a session that dies unless it knows
     /// that the answer was taken: tell it that this request's was, and call
-    /// [`Session::confirmed`] once that has arrived. Only then may anybody learn of the memory.
+    /// [`Session::confirmed`] once that has arrived. Only then may any other process learn of the
+    /// memory.
     Confirm(u64),
 }
 
@@ -53,7 +54,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new session with `peer`, such as `daemon of rack 1`, whose slot says whose it is.
+    /// A new session with `peer`, such as `daemon of rack 1`, with a slot that identifies it.
     pub fn new(peer: String) -> Self {
         Self::over_fabric(peer, SessionId(0))
     }
@@ -85,7 +86,7 @@ impl Session {
     }
 
     /// A join was answered. A daemon that did not know the session has made the next one, and
-    /// `fresh`, which nobody uses, will be the next after that: a record that a join without an
+    /// `fresh`, which is not in use, will be the next after that: a record that a join without an
     /// answer has made is never taken for the session in which something was sent.
     pub fn joined(&mut self, known: bool, fresh: SessionId) {
         if !known {
@@ -122,8 +123,8 @@ impl Session {
         RequestFrame { seq: self.seq, request }
     }
 
-    /// As [`Session::on_reply`], for a session without a slot section, whose daemon must be told
-    /// what was taken.
+    /// As [`Session::on_reply`], for a session without a slot section: its daemon must be told what
+    /// was taken.
     pub fn on_remote_reply(&mut self, frame: ReplyFrame) -> Option<Taken> {
         if self.under_way.as_ref()?.seq != frame.seq || self.held.is_some() {
             return None;
@@ -146,8 +147,8 @@ impl Session {
         Some(reply)
     }
 
-    /// The last request whose answer was taken, for a join. The daemon believes no other number:
-    /// what was given up before it was confirmed comes back.
+    /// The last request with an answer that was taken, for a join. The daemon believes no other
+    /// number: what was given up before it was confirmed comes back.
     pub fn consumed_seq(&self) -> u64 {
         match (&self.held, &self.under_way) {
             (Some(_), Some(frame)) => frame.seq,

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! find   where the replicas are: asked of the home once for each key of the page
-//! close  each: one atomic add, all at once; who was not alone takes it back and tries again
+//! close  each: one atomic add, all at once; a writer that was not alone undoes it and retries
 //! write  to the page, at its home, by the key under which the replicas are all that there are
 //! open   each: the bytes, then one atomic add, with one doorbell
 //! ```
 //!
-//! From the first close to the last open nobody else writes to the page and its replicas, and
-//! nobody reads a replica. Whoever is stopped or dies in between leaves replicas closed, and so
-//! does a write of which nobody knows whether it will be executed; their keeper ends them when it
-//! wants them back ([`REPLICA_STUCK_NS`](crate::constants::REPLICA_STUCK_NS)). Replicas that
-//! cannot be reached, and writers that come in each other's way, are left to the home.
+//! From the first close to the last open no other process writes to the page and its replicas, and
+//! none reads a replica. A writer that is stopped or dies in between leaves replicas closed, and so
+//! does a write if it is not known whether it will be executed; their keeper ends them when it
+//! wants them back ([`REPLICA_STUCK_NS`](crate::constants::REPLICA_STUCK_NS)). Replicas that cannot
+//! be reached, and writers that come in each other's way, are left to the home.
 //!
 //! A [`Spread`] waits for the fabric between two of its stages, and a submission that waits holds
 //! nothing of its handle: so how far it is, is a value ([`Stage`]) beside its transfer's tables.
@@ -81,7 +81,7 @@ pub(super) enum Spreading {
     ByHome(LinkId),
     /// The page is not there any more. Nothing was written.
     Stale,
-    /// Nobody knows whether the page is, or will be, written: to be repeated.
+    /// It is not known whether the page is, or will be, written: to be repeated.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ enum Sent {
     Not,
     Posted,
     Done(u64),
-    /// It cannot be, or nobody knows.
+    /// It cannot be, or that is not known.
     Failed,
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Spread {
 #[derive(Debug)]
 struct UnderWay {
     fragment: Fragment,
-    /// The page's home, whose key is `home.generation`.
+    /// The page's home, with the key `home.generation`.
     home: Translation,
     stage: Stage,
     tries: u32,
@@ -226,7 +226,7 @@ impl Spread {
         Ok(ended)
     }
 
-    /// A work request ended whose id has this in its last byte.
+    /// A work request with this in the last byte of its id ended.
     pub(super) fn on_completion(&mut self, mark: u64, status: WorkStatus) -> Result<()> {
         let Some(one) = &mut self.under_way else { return Ok(()) };
         one.pending = one.pending.saturating_sub(1);
@@ -363,8 +363,8 @@ impl UnderWay {
             };
             self.tries += 1;
             if client.link_of(rack).is_none() || self.tries as usize > 2 * targets.len() {
-                // Nobody waits for a rack without a connection, and what is searched for again and
-                // again is not there.
+                // No write waits for a rack without a connection, and what is searched for again
+                // and again is not there.
                 return Ok(begin_undo(targets, After::ByHome));
             }
             if let Err(error) = Locate::new(client, addr, 8).run(cx).await {
@@ -405,7 +405,7 @@ impl UnderWay {
         self.pending > 0
     }
 
-    /// Whether all replicas are closed now, and by nobody else.
+    /// Whether all replicas are closed now, and by no other writer.
     fn judge(&mut self, targets: &mut [Target]) -> Stage {
         let mut busy = false;
         for target in &*targets {

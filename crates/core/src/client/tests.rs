@@ -379,7 +379,7 @@ fn a_client_in_the_middle_of_a_change_says_so_in_its_slot() {
     assert_eq!(said(Some(Mutation::ChangeUnmarked)), (0, 0));
 }
 
-/// Whether a write arrives whose connection ended after it was posted.
+/// Whether a write arrives if its connection ended after it was posted.
 fn arrives_after_a_loss(mutation: Option<Mutation>) -> bool {
     let (mut world, mut client) = World::without(mutation, vec![vec![3; 64]]);
     let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
@@ -503,7 +503,8 @@ fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
 fn the_pools_order_says_when_the_own_rack_is_asked() {
     let (mut world, mut client) = World::new(vec![]);
     let anybody = RackId(u16::MAX);
-    // Whom four allocations ask first: the own daemon, or the master with this rack left out.
+    // The peers that four allocations ask first: the own daemon, or the master with this rack left
+    // out.
     let turns = |client: &mut Client<_>, world: &mut World, placement| {
         (0..4)
             .map(|_| {
@@ -571,7 +572,7 @@ fn a_session_repeats_what_is_safe_and_says_unknown_where_it_is_not() {
     assert_eq!(session.on_loss(LinkLoss::Resumed), None);
     let unknown = session.on_loss(LinkLoss::SessionForgotten).unwrap();
     assert_eq!(unknown.unwrap_err().code(), "outcome-unknown");
-    // What was granted is held by nobody: the session that held it is forgotten.
+    // What was granted has no holder: the session that held it is forgotten.
     let lock = Request::Lock { addr: addr(1, 0), lines: 1, write: true, wait_ms: 10 };
     let asked = session.begin(lock).seq;
     assert_eq!(session.on_loss(LinkLoss::SessionForgotten), None);

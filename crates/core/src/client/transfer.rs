@@ -1,7 +1,7 @@
 //! Reads, writes and atomics that the warm path could not finish: across pages, in other racks,
 //! after a page moved. A [`Transfer`] cuts pieces at page ends, copies what is mapped, posts
 //! one-sided operations for the rest (many outstanding, one doorbell a batch), and repeats single
-//! fragments whose page moved. One-sided atomics are posted once and never repeated blindly.
+//! fragments after their page moved. One-sided atomics are posted once and never repeated blindly.
 //!
 //! Reads and writes are repeated after a lost connection: a write that outlives its connection may
 //! be applied a second time while it is still under way (`docs/semantics.md`).

@@ -12,7 +12,6 @@ use crate::constants::PAGE_ID_LEASE;
 /// Where a page lives, as far as this handle knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// The page.
     pub page: PageId,
     /// The generation of its frame when it was learned.
     pub generation: Generation,

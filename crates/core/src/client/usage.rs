@@ -5,8 +5,8 @@
 //! own rack's daemon, without waiting for an answer. Off unless the daemon says that its rack moves
 //! pages: then an access costs one comparison more.
 //!
-//! A report is a hint. Counts of a page whose translation is dropped or displaced are lost, and so
-//! are those of a report that does not arrive.
+//! A report is a hint. Counts of a page with a translation that is dropped or displaced are lost,
+//! and so are those of a report that does not arrive.
 
 use super::translate::Translations;
 use super::{Access, Client, LinkId, OWN};
@@ -28,7 +28,7 @@ fn counts(counter: u64) -> Counts {
     Counts { reads: counter as u32, writes: ((counter & !LISTED) >> 32) as u32 }
 }
 
-/// A counter whose entry gets another page: in the list as before.
+/// The entry of a counter gets another page: in the list as before.
 pub(super) fn reset(counter: &Counter) {
     counter.set(counter.get() & LISTED);
 }
@@ -168,7 +168,7 @@ pub struct UseReport {
     /// Pages of other shards of the own rack, for the daemons there.
     pub siblings: Vec<(LinkId, Vec<PageUse>)>,
     /// The daemon has said nothing for long: it is to be asked and waited for, a moment, so that a
-    /// handle whose accesses need no daemon finds the next one.
+    /// handle that needs no daemon for its accesses finds the next one.
     pub waits: bool,
 }
 

@@ -8,8 +8,8 @@
 //! the pieces of the other are under way. It knows nothing of locks: its owner puts only what a
 //! held lock covers, and flushes before the lock is given back (decision 0020).
 //!
-//! A piece holds whole writes, save what later writes have replaced: so if targets apply pieces
-//! of this length whole or not at all, nobody ever sees a part of a write. Source: Rcmp §5.4.
+//! A piece holds whole writes, save what later writes have replaced: so if targets apply pieces of
+//! this length whole or not at all, no process ever sees a part of a write. Source: Rcmp §5.4.
 
 use super::Piece;
 use crate::addr::{GAddr, PageGeometry};
@@ -28,9 +28,7 @@ struct Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cover {
     None,
-    /// Some bytes.
     Part,
-    /// All bytes.
     Whole,
 }
 

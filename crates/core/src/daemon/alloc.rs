@@ -44,7 +44,7 @@ pub(super) enum Progress {
 /// What is to become of a job's pages.
 #[derive(Debug)]
 enum JobPurpose {
-    /// One slab page; who waits for its objects.
+    /// One slab page, and the requests that wait for its objects.
     Slab { class: Class, waiters: Vec<Ticket> },
     /// A run of whole pages.
     Run(Ticket),
@@ -63,11 +63,11 @@ struct Job {
     purpose: JobPurpose,
 }
 
-/// Jobs and those who wait for room.
+/// Jobs and the requests that wait for room.
 pub(super) struct Allocations {
     jobs: BTreeMap<u64, Job>,
     next_job: u64,
-    /// Jobs whose frames are being backed, in order.
+    /// Jobs with frames that are being backed, in order.
     backing: VecDeque<u64>,
     /// Chunks (job, from, to) that the master is to commit.
     commits: VecDeque<(u64, usize, usize)>,
@@ -116,8 +116,8 @@ impl Daemon {
         }
     }
 
-    /// Serves, in order, those who wait for frames or page ids. Objects from pages that are there
-    /// are given to everybody, frames only to the first.
+    /// Serves, in order, the requests that wait for frames or page ids. Objects from pages that are
+    /// there are given to all of them, frames only to the first.
     pub(super) fn serve_waiting<W: World>(&mut self, world: &mut W) {
         if self.allocations.waiting.is_empty() {
             return;
@@ -139,7 +139,7 @@ impl Daemon {
         }
     }
 
-    /// Answers all who wait with an error: the master gives no page ids.
+    /// Answers all waiting requests with an error: the master gives no page ids.
     pub(super) fn fail_waiting<W: World>(&mut self, error: &Error, world: &mut W) {
         for ticket in std::mem::take(&mut self.allocations.waiting) {
             self.answer(&ticket, Err(error.clone()), world);
@@ -158,7 +158,7 @@ impl Daemon {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
             return self.new_pages(pages, JobPurpose::Run(*ticket), ticket, first, world);
         };
-        // A page whose bitmap turns out to be damaged has no room from then on.
+        // A page with a bitmap that turns out to be damaged has no room from then on.
         let class = ticket.class(shift);
         while let Some(frame) = self.slabs.with_room(class, &self.replicas.frames) {
             if self.is_fresh_slab_forced(world) {

@@ -1,11 +1,11 @@
 //! Making a region and starting on one that is there.
 //!
-//! In: sections, fresh or as the last daemon left them at any instruction. Out: an engine whose
-//! indexes agree with them, or an error that says why the bytes cannot be used; never a reformat.
-//! Called by the runtime when it starts. Order: superblock checked, copies compared, redo record
-//! finished, epoch raised, sessions read, frames settled, slabs counted. Settling: `Home` stays,
-//! `Pending` goes the way of `Freeing`, a later page of a run follows its first page if that is
-//! here, and what is owned by a session that is over is freed; then the table is made to say so.
+//! In: sections, fresh or as the last daemon left them at any instruction. Out: an engine with
+//! indexes that agree with them, or an error that says why the bytes cannot be used; never a
+//! reformat. Called by the runtime when it starts. Order: superblock checked, copies compared, redo
+//! record finished, epoch raised, sessions read, frames settled, slabs counted. Settling: `Home`
+//! stays, `Pending` goes the way of `Freeing`, a later page of a run follows its first page if that
+//! is here, and what is owned by a session that is over is freed; then the table is made to say so.
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
@@ -148,7 +148,7 @@ struct Head {
 impl Daemon {
     /// Starts on a region. `expected` is the page geometry that the user asked for, if any. The
     /// frames that were on their way go on once the master is up; by then the runtime has mapped
-    /// the slots of all sessions whose process lives, so that their cells are seen.
+    /// the slots of all sessions with a live process, so that their cells are seen.
     pub fn attach<W: World>(
         world: &mut W,
         rack: RackId,
@@ -278,7 +278,7 @@ impl Daemon {
                 let stays = entry.state == FrameState::Home && owned;
                 head = Head { page, pages: entry.span, stays };
             }
-            // A page whose run begins in another rack is as its own entry says.
+            // A page of a run that begins in another rack is as its own entry says.
             let has_head = entry.run_first().0 == head.page;
             if has_head && !entry.first && !in_run {
                 return bad(format!("page {page} lies behind the end of its run"));

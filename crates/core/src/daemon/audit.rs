@@ -86,7 +86,7 @@ impl Daemon {
         }
     }
 
-    /// Frees an allocation that an audit has found nobody to name.
+    /// Frees an allocation if an audit has found that nothing names it.
     pub(super) fn reclaim<W: World>(
         &mut self,
         ticket: Ticket,
@@ -168,7 +168,7 @@ impl Daemon {
                 let (totals, next) = (totals.to_vec(), Some((frame, first_word)));
                 return Ok(AuditReply::Pieces { pieces, totals, next });
             }
-            // A damaged entry is nobody's.
+            // A damaged entry has no owner.
             let Ok(entry) = FrameEntry::load(world.private(), frame) else { continue };
             if entry.state != FrameState::Home {
                 continue;

@@ -1,6 +1,6 @@
 //! What a daemon does for the balance of the pool: it looks for a cold page, decides by
-//! [`BalanceParams`] whether it goes, and remembers the decisions. Who moves the page asks for it
-//! (`core::client::Balancer`).
+//! [`BalanceParams`] whether it goes, and remembers the decisions. The process that moves the page
+//! asks for it (`core::client::Balancer`).
 
 use crate::addr::PageId;
 use crate::constants::{

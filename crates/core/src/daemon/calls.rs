@@ -28,7 +28,7 @@ pub(super) enum Purpose {
         job: u64,
         pages: usize,
     },
-    /// Whose the page of a frame is.
+    /// Where the page of a frame is at home.
     Move {
         frame: u32,
     },
@@ -36,7 +36,7 @@ pub(super) enum Purpose {
     Remove {
         frames: Vec<u32>,
     },
-    /// So many pages of the run whose first page is in the frame are elsewhere.
+    /// So many pages of the run with its first page in the frame are elsewhere.
     Apart {
         frame: u32,
         count: usize,
@@ -279,7 +279,7 @@ impl Daemon {
             }
         }
         if self.calls.up && self.wants_await() {
-            // Whoever gave up needs no answer.
+            // A client that gave up needs no answer.
             let (sessions, probe) = (&self.sessions, world.private());
             self.calls.outstanding.retain(|_, call| match &call.purpose {
                 Purpose::Await { ticket } => sessions.waits(ticket, probe),

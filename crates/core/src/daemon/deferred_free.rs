@@ -13,10 +13,10 @@
 //!
 //! A debt is stored by the record that clears the word, and cleared when the master has it. A due
 //! is stored before the master forgets the allocation, and cleared by the record that frees it:
-//! until then the allocation lives, so its address is nobody else's, and its page stays. A page id
-//! is never used twice, so a page needs no due. The first page of a run is forgotten last: its
-//! entry says how many pages there are.
-//! Source: DESIGN §3 (reuse only when provably nobody can touch it), decision 0024.
+//! until then the allocation lives, so its address belongs to no other allocation, and its page
+//! stays. A page id is never used twice, so a page needs no due. The first page of a run is
+//! forgotten last: its entry says how many pages there are.
+//! Source: DESIGN §3 (reuse only when provably no process can touch it), decision 0024.
 
 use crate::addr::{GAddr, PageId};
 use crate::constants::{COMMIT_PAGES_MAX, DEBTS_MAX, DUES_MAX, ORPHANS_RETRY_NS};
@@ -38,7 +38,7 @@ struct Apart {
     is_sent: bool,
 }
 
-/// An entry of the private section, and who waits for its end.
+/// An entry of the private section, and the requests that wait for its end.
 #[derive(Debug)]
 struct Debt {
     entry: u32,
@@ -56,10 +56,10 @@ pub(super) struct DeferredFrees {
     debt_last: u64,
     is_paying: bool,
     dues: BTreeMap<u64, Debt>,
-    /// Allocations that are not here although their page is: they are nobody's.
+    /// Allocations that are not here although their page is: they have no owner.
     unknown: Vec<DeferredFree>,
     is_taking: bool,
-    /// Frames of others' runs whose page the master still tells us to free.
+    /// Frames of others' runs with a page that the master still tells us to free.
     frames: BTreeSet<u32>,
     /// Such pages that are not here any more.
     gone: Vec<PageId>,
@@ -414,7 +414,7 @@ impl Daemon {
         None
     }
 
-    /// Whether somebody's free waits for other racks and the master was not asked.
+    /// Whether a free waits for other racks and the master was not asked.
     pub(super) fn wants_await(&self) -> bool {
         !self.orphans.awaits.is_empty()
     }

@@ -1,5 +1,5 @@
 //! A rack that is being drained, as its daemon sees it: it gives no new memory and takes no pages,
-//! keeps no empty slab pages, and tells the one who moves its pages away which there are.
+//! keeps no empty slab pages, and tells the drainer which pages there are.
 //!
 //! The master says what the rack is, with each heartbeat; nothing of it is in the region, so a
 //! daemon that starts serves until it hears otherwise. That is harmless: what it gives out until
@@ -7,7 +7,7 @@
 //! page of it.
 //!
 //! Memory that is stored into a word (`AllocInto`) is still given: word and memory change in one
-//! step of one daemon, so nobody else could; it leaves with the word's page.
+//! step of one daemon, so no other daemon could; it leaves with the word's page.
 
 use crate::addr::PageId;
 use crate::constants::{DRAIN_PAGES_MAX, DRAIN_REASON_BYTES_MAX, DRAIN_REASONS_MAX, SLOTS_MAX};

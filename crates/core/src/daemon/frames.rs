@@ -2,9 +2,9 @@
 //! and the numbers that pages get (page ids from a leased range, generations).
 //!
 //! In: entries at attach, leases of the master. Out: frames, page ids and generations for the
-//! allocator; page → frame for everybody. Called by `alloc.rs`, `free.rs`, `attach.rs`. The
-//! entries in the section are the truth; the indexes here cost memory per used frame only. A
-//! number is marked as given out in the section before it is used.
+//! allocator; page → frame for all of the engine. Called by `alloc.rs`, `free.rs`, `attach.rs`. The
+//! entries in the section are the truth; the indexes here cost memory per used frame only. A number
+//! is marked as given out in the section before it is used.
 //! Source: Rcmp §5.1 (page table of the daemon); DESIGN §2.
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
@@ -164,7 +164,7 @@ pub(super) struct Frames {
     pub(super) high: u32,
     /// Free frames below `high`.
     pub(super) free: BTreeSet<u32>,
-    /// Frames whose entry is damaged: they stay as they are and are not used.
+    /// Frames with a damaged entry: they stay as they are and are not used.
     pub(super) damaged: BTreeSet<u32>,
     /// Every page with a frame, in any state but free.
     pub(super) by_page: BTreeMap<u64, u32>,
@@ -244,7 +244,7 @@ impl Frames {
         (fresh > 0).then_some((offset, FRAME_BYTES * u64::from(fresh)))
     }
 
-    /// `count` consecutive generations that nobody had; the first of them.
+    /// `count` consecutive generations that were never given out; the first of them.
     pub(super) fn take_generations<M: Mem>(&mut self, mem: &M, count: u32) -> u64 {
         let first = self.generation_next;
         self.generation_next += u64::from(count);

@@ -7,7 +7,7 @@
 //! frame, memory punched, state `Free`. The barrier is paid once for all table words that changed
 //! before a scan. After it no accessor can begin with the old generation, so a frame that was
 //! seen unannounced once is safe for good; one that is announced stays in quarantine.
-//! Source: DESIGN §3 (reuse only when provably nobody can touch it).
+//! Source: DESIGN §3 (reuse only when provably no process can touch it).
 
 use crate::addr::{FrameIndex, GAddr, PageId};
 use crate::constants::{QUARANTINE_FRAMES_MAX, SLOTS_MAX};
@@ -22,7 +22,7 @@ use crate::seam::{Mem, Mutation, Probe, Race, Rare};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Frames that the master has to forget together, and who waits for it.
+/// Frames that the master has to forget together, and the requests that wait for it.
 #[derive(Debug, Default)]
 struct Removal {
     remaining: usize,
@@ -37,13 +37,13 @@ struct Removal {
 pub(super) struct Freeing {
     removals: BTreeMap<u64, Removal>,
     next_removal: u64,
-    /// Frames whose page the master still knows, with their removal.
+    /// Frames with a page that the master still knows, with their removal.
     known: BTreeMap<u32, u64>,
-    /// Of these, the ones whose removal has not been sent.
+    /// Of these, the ones with a removal that has not been sent.
     queue: VecDeque<u32>,
     /// Frames that the master has forgotten and that a cell may announce.
     draining: BTreeSet<u32>,
-    /// Frames that nobody can touch any more.
+    /// Frames that no process can touch any more.
     drained: BTreeSet<u32>,
     /// Whether table words changed since the last barrier.
     unfenced: bool,
@@ -52,7 +52,7 @@ pub(super) struct Freeing {
 }
 
 impl Freeing {
-    /// Frames that will be free without anybody else's doing.
+    /// Frames that will be free without action by any other process.
     pub(super) fn coming(&self) -> u32 {
         (self.known.len() + self.drained.len()) as u32
     }
@@ -172,7 +172,7 @@ impl Daemon {
         self.finish_release(target, Some((ticket, addr)), world);
     }
 
-    /// Frees what lives at an address, with the stores that are prepared and for nobody here.
+    /// Frees what lives at an address, with the stores that are prepared and for no session here.
     pub(super) fn release_now<W: World>(&mut self, target: FreeTarget, addr: GAddr, world: &mut W) {
         let disowned = self.sessions.disown(addr.0, &mut self.redo);
         self.prepare_release(target, world);
@@ -183,7 +183,7 @@ impl Daemon {
         self.finish_release(target, None, world);
     }
 
-    /// The last request whose answer a session has taken.
+    /// The last request for which a session has taken the answer.
     pub(super) fn consumed<W: World>(&self, record: u32, world: &W) -> u64 {
         if record < SLOTS_MAX {
             // Without the slot section nothing says what was consumed: a leak harms less than
@@ -194,7 +194,7 @@ impl Daemon {
         }
     }
 
-    /// Takes back the allocation that a session's last request made, if nobody took the answer.
+    /// Takes back the allocation that a session's last request made, if the answer was not taken.
     pub(super) fn take_back<W: World>(&mut self, record: u32, world: &mut W) {
         let consumed = self.consumed(record, world);
         let Some((addr, bytes)) = self.sessions.unconsumed(record, consumed) else { return };
@@ -217,8 +217,8 @@ impl Daemon {
         }
     }
 
-    /// A repeated free whose pages the master has not forgotten yet waits for that, or for other
-    /// racks; whether so.
+    /// A repeated free waits until the master has forgotten its pages, or for other racks; whether
+    /// so.
     pub(super) fn join_removal(&mut self, ticket: Ticket, addr: GAddr) -> bool {
         if slab::class_shift(&self.layout, ticket.bytes).is_some() {
             return false;
@@ -441,7 +441,7 @@ impl Daemon {
         self.freeing.scan_due = waits || moves || self.replicas.draining().next().is_some();
     }
 
-    /// Looks once whether the frames that wait for it are announced by anybody.
+    /// Looks once whether the frames that wait for it are announced in any cell.
     pub(super) fn scan_cells<W: World>(&mut self, world: &mut W) {
         if !std::mem::take(&mut self.freeing.scan_due) {
             return;
@@ -485,7 +485,7 @@ impl Daemon {
         }
     }
 
-    /// Punches frames that nobody can touch, as many as one step may, and makes them free.
+    /// Punches frames that no process can touch, as many as one step may, and makes them free.
     pub(super) fn punch_step<W: World>(&mut self, world: &mut W) {
         let forced = world.private().rare(Rare::PunchOnePage);
         let mut budget = if forced { 1 } else { self.step_frames() };

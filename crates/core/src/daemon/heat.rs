@@ -1,4 +1,4 @@
-//! How the pages are used, which of them this rack wants, and who gets those that live here.
+//! How the pages are used, which of them this rack wants, and which rack gets those that live here.
 //!
 //! ```text
 //! own clients --- NoteUse ----> heat table --> pages to be asked for

@@ -4,18 +4,18 @@
 //! answers, now or when it is the asker's turn. A grant is of all lines of a range, which lies in
 //! one page of allocated memory of this rack; its first line names it. Ranges that share a line
 //! exclude each other, unless both are held for reading. All of a range is granted at once or
-//! nothing is, and who asked first is served first where ranges meet: so readers that come after a
-//! waiting writer wait behind it, nobody starves, and nobody holds a part and waits for the rest.
+//! nothing is, and the first asker is served first where ranges meet: so readers that come after a
+//! waiting writer wait behind it, no client starves, and none holds a part and waits for the rest.
 //!
 //! Grants are in the private section, in a table of fixed length: a grant is one redo record
 //! (entry, token, the session's result), a release is one store or a redo record with its result.
 //! So they survive the daemon, and a session's locks end with its record. Waiting requests do not
 //! survive: their clients ask again. A token is greater than all that this region gave before.
 //!
-//! Time decides only how long somebody waits. A lock goes to somebody else when it was given back
+//! Time decides only how long a client waits. A lock goes to another client when it was given back
 //! or when its holder's process is dead or its connection has ended: nothing that the holder sent
-//! is executed after that, and a holder that comes back says what it holds and is told what is
-//! lost before it sends anything. Source: DESIGN §3 (locks leased, with fencing tokens); Rcmp §5.4.
+//! is executed after that, and a holder that comes back says what it holds and is told what is lost
+//! before it sends anything. Source: DESIGN §3 (locks leased, with fencing tokens); Rcmp §5.4.
 
 use crate::addr::{GAddr, PageGeometry};
 use crate::constants::{LOCK_ALIGN_BYTES, LOCKS_MAX, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
@@ -82,7 +82,7 @@ struct Waiter {
 /// What orders requests that wait: their page, then when they came.
 type Turn = (u64, u64);
 
-/// All locks that somebody holds or waits for.
+/// All locks that clients hold or wait for.
 pub(super) struct Locks {
     pages: PageGeometry,
     /// By first line and token.
@@ -91,9 +91,9 @@ pub(super) struct Locks {
     free: BTreeSet<u32>,
     /// First lines and tokens of what a session holds.
     held: BTreeMap<u64, BTreeSet<(u64, u64)>>,
-    /// Whose turns session records wait for; a session has one request under way.
+    /// The turns that session records wait for; a session has one request under way.
     waiting_at: BTreeMap<u32, Turn>,
-    /// Pages whose queue may go on.
+    /// Pages with a queue that may go on.
     due: BTreeSet<u64>,
     turn_last: u64,
     token_last: u64,
@@ -219,7 +219,7 @@ impl Locks {
         self.meeting(range).find(|hold| hold.excludes(range, write))
     }
 
-    /// Whether nobody who came before `turn` is in the way of a range.
+    /// Whether no request that came before `turn` is in the way of a range.
     fn admits(&self, range: &LineRange, write: bool, turn: Turn) -> bool {
         self.excluding(range, write).is_none()
             && self.waiting.range((turn.0, 0)..turn).all(|(_, before)| {
@@ -291,7 +291,7 @@ impl Daemon {
         Ok(range)
     }
 
-    /// Gives a lock to whoever asked: entry, token and result are one redo record.
+    /// Gives a lock to the client that asked: entry, token and result are one redo record.
     fn grant<W: World>(&mut self, ticket: &Ticket, write: bool, world: &mut W) {
         let (session, range) = (self.sessions.session(ticket.record), LineRange::of(ticket));
         let entry = *self.locks.free.first().expect("check_lock saw a free entry");
@@ -398,8 +398,8 @@ impl Daemon {
         }
     }
 
-    /// A remote client's connection has ended a lease ago: its locks go to whoever waits. If it
-    /// comes back, [`Daemon::holds_lock`] tells what it lost.
+    /// A remote client's connection has ended a lease ago: its locks go to the clients that wait.
+    /// If it comes back, [`Daemon::holds_lock`] tells what it lost.
     pub fn lose_locks<W: World>(&mut self, record: u32, world: &mut W) {
         assert!(record >= SLOTS_MAX, "a local client keeps its locks while it lives");
         self.cancel_lock(record);
@@ -417,8 +417,8 @@ impl Daemon {
         }
     }
 
-    /// Serves those of a page's queue whose turn it is. Once is enough: whoever leaves the queue
-    /// is in the way only of those who came after.
+    /// Serves the requests in a page's queue that have their turn. Once is enough: a request that
+    /// leaves the queue is in the way only of those that came after.
     fn serve_page<W: World>(&mut self, page: u64, world: &mut W) {
         let mut next = (page, 0);
         while let Some((turn, waiter)) = self.locks.waiting.range(next..(page + 1, 0)).next() {
@@ -439,7 +439,7 @@ impl Daemon {
         }
     }
 
-    /// Tells what is new when it began, and answers those who have waited long enough.
+    /// Tells what is new when it began, and answers the requests that have waited long enough.
     pub(super) fn time_locks<W: World>(&mut self, now: Nanos, world: &mut W) {
         if std::mem::take(&mut self.locks.untimed) {
             let holds = self.locks.holds.values_mut();

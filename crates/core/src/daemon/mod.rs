@@ -1,4 +1,5 @@
-//! The daemon of a rack: who has which memory of the region, and the answers to its clients.
+//! The daemon of a rack: which client has which memory of the region, and the answers to its
+//! clients.
 //!
 //! ```text
 //! clients' frames --> on_request --> alloc.rs / free.rs --> redo.rs --> private section
@@ -87,7 +88,7 @@ pub trait World {
     fn table(&self) -> &Self::Mem;
     /// The pages section, [`RegionLayout::pages_bytes`] long.
     fn pages(&self) -> &Self::Mem;
-    /// Announce cells of everybody who can touch pages: the slots in use and the target threads.
+    /// Announce cells of all that can touch pages: the slots in use and the target threads.
     fn cell_count(&self) -> u32;
     /// A cell, loaded with acquire order: a frame plus one, or 0. Cells of processes that are
     /// provably dead read 0.
@@ -113,8 +114,8 @@ pub trait World {
     fn back_private(&mut self, offset: u64, bytes: u64) -> Result<()>;
     /// Takes memory of whole blocks of the private section back.
     fn punch_private(&mut self, offset: u64, bytes: u64);
-    /// Runs a barrier in every process that announces: after it, whoever did not announce before
-    /// sees the table words stored before.
+    /// Runs a barrier in every process that announces: after it, an accessor that did not announce
+    /// before sees the table words stored before.
     fn barrier(&mut self);
     /// Backed bytes of the metadata sections.
     fn metadata_bytes(&self) -> u64;
@@ -163,7 +164,7 @@ impl ClientId {
     }
 }
 
-/// A word of a page, whoever wrote it last.
+/// A word of a page, whatever process wrote it last.
 fn word_of<M: Mem>(pages: &M, offset: u64) -> u64 {
     coherence::reading(pages, (offset, 8), |pages| pages.load(offset))
 }
@@ -290,18 +291,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// A local client left or its process is provably dead: what it owned and an allocation whose
-    /// answer it never took are freed, its requests are rolled back when they end, and its slot
-    /// can be given out again. A slot that is not in use is left as it is.
+    /// A local client left or its process is provably dead: what it owned and an allocation with an
+    /// answer that it never took are freed, its requests are rolled back when they end, and its
+    /// slot can be given out again. A slot that is not in use is left as it is.
     pub fn leave<W: World>(&mut self, slot: u32, world: &mut W) {
         assert!(slot < SLOTS_MAX, "a local client has a slot");
         self.end(slot, world);
         self.advance(world);
     }
 
-    /// A remote client connects, which says that it is process `pid` of its host: its record, and
-    /// whether `session` was known. If not, its session is `next`, which an earlier join of its
-    /// may have made already. If the table is full, the record whose connection closed first is
+    /// A remote client connects and says that it is process `pid` of its host: its record, and
+    /// whether `session` was known. If not, its session is `next`, which an earlier join of its may
+    /// have made already. If the table is full, the record with the connection that closed first is
     /// ended; `Busy` if all are connected.
     pub fn join_remote<W: World>(
         &mut self,
@@ -318,7 +319,8 @@ impl Daemon {
             }
         }
         self.check_new(next)?;
-        // Whoever has a lock has it for a lease after his connection: he may be reading copies.
+        // A client that has a lock keeps it for a lease after its connection: it may be reading
+        // copies.
         let early = world.private().mutated(Mutation::PassLocksToNewcomers);
         let oldest = self.sessions.oldest_closed(|other| self.locks.has_any(other) == early);
         let full = oldest.is_some() && world.private().rare(Rare::RemoteTableFull);
@@ -345,7 +347,7 @@ impl Daemon {
         assert!(record >= SLOTS_MAX, "a remote client has a remote record");
         if self.sessions.session(record) != 0 {
             self.sessions.set_connected(record, false);
-            // Its lock would be given to nobody; the client asks again.
+            // Its lock would have no holder; the client asks again.
             self.cancel_lock(record);
             // What it sent is executed before this or never: others may get its locks from now on.
             self.replicas.forget_held(ClientId::Remote(record));
@@ -360,8 +362,8 @@ impl Daemon {
         self.sessions.note_consumed(record, seq, world.private());
     }
 
-    /// A remote session is over: what it owned and an allocation whose answer it never took are
-    /// freed.
+    /// A remote session is over: what it owned and an allocation with an answer that it never took
+    /// are freed.
     pub fn end_remote<W: World>(&mut self, record: u32, world: &mut W) {
         assert!(record >= SLOTS_MAX, "a remote client has a remote record");
         self.end(record, world);
@@ -699,7 +701,7 @@ impl Daemon {
         })
     }
 
-    /// Ends a request that was under way. Nobody hears of it if its session is over.
+    /// Ends a request that was under way. No client hears of it if its session is over.
     fn answer<W: World>(&mut self, ticket: &Ticket, reply: Result<Reply>, world: &mut W) {
         if self.sessions.finish(ticket, world.private()) {
             self.answers.note(&reply);

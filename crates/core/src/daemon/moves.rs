@@ -1,20 +1,21 @@
 //! Moves of pages between racks: the old home's part and the new home's part.
 //!
-//! In: `MoveIn`, `MoveOut`, `MoveCommit`, `MoveSettle` of whoever moves a page (a client that
-//! copies the bytes), answers of the directory, time, ends of sessions. Out: answers, pages shut
-//! and opened, frames taken and given up. The directory's compare-and-swap decides whose a page
-//! is; a daemon's part is a frame in one of two states, and each has one way out:
+//! In: `MoveIn`, `MoveOut`, `MoveCommit`, `MoveSettle` of the mover of a page (a client that copies
+//! the bytes), answers of the directory, time, ends of sessions. Out: answers, pages shut and
+//! opened, frames taken and given up. The directory's compare-and-swap decides where a page is at
+//! home; a daemon's part is a frame in one of two states, and each has one way out:
 //!
 //! ```text
-//! old home:  Home -> Departing (shut, drained) -> ask: whose is it? -> Home, or Gone -> Free
+//! old home:  Home -> Departing (shut, drained) -> ask: where is it? -> Home, or Gone -> Free
 //! new home:  Free -> Arriving (filled by the mover) -> ask: it is mine -> Home, or Gone -> Free
 //! ```
 //!
-//! Shutting stores a key into the table word that nobody knows, so every cached translation and
-//! every fabric key is refused from then on; after a barrier whoever began before is seen in its
-//! cell. The old home asks by a swap that gives its own frame a new generation: if that succeeds,
-//! no commit of the new home can any more. So neither needs to know whether the other lives. Pages
-//! of a session, of a lock or of an untaken allocation stay; those of a run move one by one.
+//! To shut a page is to store a key that no process knows into the table word, so every cached
+//! translation and every fabric key is refused from then on; after a barrier an access that began
+//! before is seen in its cell. The old home asks by a swap that gives its own frame a new
+//! generation: if that succeeds, no commit of the new home can any more. So neither needs to know
+//! whether the other lives. Pages of a session, of a lock or of an untaken allocation stay; those
+//! of a run move one by one.
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
@@ -63,13 +64,12 @@ impl Asker {
 enum DepartureStage {
     /// Users that began before are waited for.
     Draining,
-    /// Nobody touches the page but who has the key.
+    /// Only the holder of the key touches the page.
     Shut,
-    /// The directory is asked whose the page is.
+    /// The directory is asked where the page is.
     Asking,
 }
 
-/// A page that leaves.
 #[derive(Debug)]
 struct Departure {
     page: PageId,
@@ -94,7 +94,6 @@ enum ArrivalStage {
     Asking(PageHome),
 }
 
-/// A page that comes.
 #[derive(Debug)]
 struct Arrival {
     page: PageId,
@@ -121,7 +120,7 @@ pub(super) struct Moves {
     parked: Vec<ParkedSearch>,
     /// Pages that come as soon as replicas have given way; at most one a session and page.
     awaited: VecDeque<(Asker, PageId)>,
-    /// Frames whose question to the directory has not been sent.
+    /// Frames with a question to the directory that has not been sent.
     questions: VecDeque<u32>,
     abandoned: BTreeSet<u32>,
     pub(super) came: u64,
@@ -139,7 +138,7 @@ impl Moves {
         self.departing.len() + self.arriving.len() + self.awaited.len()
     }
 
-    /// Frames whose users are waited for.
+    /// Frames with users that are waited for.
     pub(super) fn draining(&self) -> impl Iterator<Item = u32> + '_ {
         let waits = |d: &Departure| d.stage == DepartureStage::Draining;
         self.departing.iter().filter(move |(_, d)| waits(d)).map(|(frame, _)| *frame)
@@ -166,12 +165,12 @@ fn broken<T>(reason: String) -> Result<T> {
 }
 
 impl Daemon {
-    /// Whether a page is in a move whose end decides where it is.
+    /// Whether a page is in a move with an end that decides where it is.
     pub(super) fn is_moving(&self, page: PageId) -> bool {
         self.frames.by_page.get(&page.0).is_some_and(|frame| self.moves.is_undecided(*frame))
     }
 
-    /// What is said of an address whose page is not at home here.
+    /// What is said of an address in a page that is not at home here.
     pub(super) fn not_at_home(&self, addr: GAddr, else_error: Error) -> Error {
         match self.is_moving(self.layout.pages.page(addr)) {
             true => Error::Moving { addr, retries: 0 },
@@ -201,7 +200,7 @@ impl Daemon {
         None
     }
 
-    /// The move of a page is over: whoever waited for it is answered.
+    /// The move of a page is over: the requests that waited for it are answered.
     fn unpark<W: World>(&mut self, page: PageId, world: &mut W) {
         let ready = |parked: &mut ParkedSearch| parked.page == page;
         let parked: Vec<ParkedSearch> = self.moves.parked.extract_if(.., ready).collect();
@@ -222,7 +221,7 @@ impl Daemon {
         self.moves.abandoned.remove(&record);
         self.moves.parked.retain(|parked| parked.asker.record != record);
         self.moves.awaited.retain(|(asker, _)| asker.record != record);
-        // Also of moves from before this process, which are nobody's.
+        // Also of moves from before this process, which belong to no session.
         let askers = self.moves.departing.values_mut().map(|departure| &mut departure.asker);
         let askers = askers.chain(self.moves.arriving.values_mut().map(|a| &mut a.asker));
         askers.for_each(|asker| _ = asker.take_if(|asker| asker.record == record));
@@ -370,7 +369,7 @@ impl Daemon {
         self.allocated_bytes += u64::from(live) << entry.shift;
     }
 
-    /// Nobody can touch a departing page any more: its mover gets the key.
+    /// No other process can touch a departing page any more: its mover gets the key.
     pub(super) fn drained<W: World>(&mut self, frame: u32, world: &mut W) {
         let Some(departure) = self.moves.departing.get_mut(&frame) else { return };
         departure.stage = DepartureStage::Shut;
@@ -585,7 +584,6 @@ impl Daemon {
         }
     }
 
-    /// Serves `MoveSettle`.
     pub(super) fn move_settle<W: World>(
         &mut self,
         (record, seq): (u32, u64),
@@ -616,7 +614,7 @@ impl Daemon {
         Some(Ok(Reply::Settled { here }))
     }
 
-    /// The way out of a departure: nobody has the key yet, so the page is opened at once; or the
+    /// The way out of a departure: no mover has the key yet, so the page is opened at once; or the
     /// directory is asked.
     fn give_up_departure<W: World>(&mut self, frame: u32, world: &mut W) {
         let departure = self.moves.departing.get_mut(&frame).expect("the caller found it");
@@ -746,8 +744,8 @@ impl Daemon {
         self.unpark(arrival.page, world);
     }
 
-    /// A frame whose page is elsewhere: nobody begins with it any more, and who has begun is
-    /// waited for.
+    /// A frame of a page that is elsewhere: no access begins any more, and those that have begun
+    /// are waited for.
     fn leave_frame<W: World>(&mut self, frame: u32, page: PageId, world: &mut W) {
         let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Gone));

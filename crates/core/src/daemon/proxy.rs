@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// How a daemon takes what its clients put into their rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rings {
-    /// Local and remote requests apart, and an unfinished one blocks nobody. Source: Rcmp §4.2.
+    /// Local and remote requests apart, and an unfinished one blocks no other. Source: Rcmp §4.2.
     #[default]
     TwoLayer,
     /// As if all of them were in one ring of one layer: the next is taken when the one before it is
@@ -94,7 +94,7 @@ pub trait Uplinks {
 /// The engine; see the module.
 #[derive(Debug, Default)]
 pub struct Proxy {
-    /// Who this daemon is to others: another one after a restart.
+    /// The identity of this daemon to others: another one after a restart.
     identity: SessionId,
     /// Racks to which a connection ended: they may not know it, and sessions of clients that are
     /// gone by now may be left there.
@@ -109,7 +109,7 @@ pub struct Proxy {
     operations: u64,
     /// Clients so far: a slot is used again, this is not.
     arrivals: u64,
-    /// Clients whose ring had no room.
+    /// Clients with a ring that had no room.
     behind: usize,
 }
 
@@ -145,7 +145,7 @@ enum State {
     Up(PeerId),
 }
 
-/// A work request: whose it is, and what its client calls it; `None` for our own messages.
+/// A work request: its client, and the client's name for it; `None` for our own messages.
 #[derive(Clone, Copy, Debug)]
 struct UplinkWork {
     number: u32,
@@ -494,7 +494,7 @@ impl Proxy {
         self.pump(rack, links);
     }
 
-    /// The end of a work request whose channel is closed.
+    /// The end of a work request of a closed channel.
     fn done_of_old<U: Uplinks>(
         &mut self,
         work: UplinkWork,

@@ -2,11 +2,11 @@
 //!
 //! In: allocations when they are committed, frees, pages that leave. Out: `quota` for what would be
 //! too much. An allocation counts for the process that asked for it, with what it takes (its size
-//! class, or whole pages), until it is freed by whomever, or its page goes to another rack. A
-//! process is what the kernel says of a local client; of a remote one, which says itself who it is,
-//! each handle counts alone. Keepers of replicas are not limited: they are told how much they may
-//! have. Nothing of this is stored: after a restart of the daemon owned memory is counted again,
-//! other memory is not. Without a limit nothing is kept here.
+//! class, or whole pages), until it is freed by any process, or its page goes to another rack. A
+//! process is what the kernel says of a local client; of a remote one, which names its process
+//! itself, each handle counts alone. Keepers of replicas are not limited: they are told how much
+//! they may have. Nothing of this is stored: after a restart of the daemon owned memory is counted
+//! again, other memory is not. Without a limit nothing is kept here.
 
 use crate::constants::SLOTS_MAX;
 use crate::daemon::frames::FrameEntry;
@@ -24,14 +24,14 @@ enum Holder {
     Handle(u64),
 }
 
-/// Whose the memory of a frame is, by number of account; 0 for nobody.
+/// The owner of the memory of a frame, by number of account; 0 for none.
 #[derive(Debug)]
 enum Shares {
     Page(u32),
     Objects { shift: u8, by: Box<[u32]> },
 }
 
-/// The accounts of those who have memory. A number is used again once its holder has none.
+/// The accounts of the processes that have memory. A number is used again once its holder has none.
 #[derive(Debug, Default)]
 pub(super) struct Quota {
     limit_bytes: Option<u64>,
@@ -46,7 +46,7 @@ impl Quota {
         self.numbers.get(&holder).map_or(0, |number| self.accounts[*number as usize - 1].1)
     }
 
-    /// The limit, 0 for none, and the most that anybody has.
+    /// The limit, 0 for none, and the most that any process has.
     pub(super) fn counts(&self) -> (u64, u64) {
         let most = self.accounts.iter().map(|(_, bytes)| *bytes).max();
         (self.limit_bytes.unwrap_or(0), most.unwrap_or(0))
@@ -120,7 +120,7 @@ impl Daemon {
         }
     }
 
-    /// Whether who asks may have that much more.
+    /// Whether the asker may have that much more.
     pub(super) fn check_quota<W: World>(&self, ticket: &Ticket, world: &W) -> Result<()> {
         let Some(quota_bytes) = self.quota.limit_bytes else { return Ok(()) };
         let Some(holder) = self.holder(ticket.record) else { return Ok(()) };
@@ -155,7 +155,7 @@ impl Daemon {
         }
     }
 
-    /// Who asks, if there is a limit.
+    /// The asker, if there is a limit.
     fn limited(&self, record: u32) -> Option<Holder> {
         self.quota.limit_bytes.and_then(|_| self.holder(record))
     }

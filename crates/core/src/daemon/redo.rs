@@ -5,8 +5,8 @@
 //! changes several words only through here; one word alone is stored directly. Order: entries,
 //! sequence, count, checksum, then the stores, then count 0. The record counts from the moment its
 //! checksum is there; a crash before it leaves nothing, a crash after it is finished by
-//! [`Redo::replay`]. A word of a page can be seen by clients, who live on while the daemon is
-//! down: it may be stored once more at the replay, so until the record is done nobody else may
+//! [`Redo::replay`]. A word of a page can be seen by clients, which live on while the daemon is
+//! down: it may be stored once more at the replay, so until the record is done no other process may
 //! change it (`Request::AllocInto` says so). Source: DESIGN §2 (state changes by one store or by a
 //! checksummed, idempotent redo record).
 
@@ -101,7 +101,7 @@ impl Redo {
         self.stores.clear();
     }
 
-    /// Pages last: whoever sees an address there finds its memory allocated.
+    /// Pages last: a client that sees an address there finds its memory allocated.
     fn apply<W: World>(&self, world: &W) {
         let in_pages = |offset: &u64| offset & REDO_PAGES_TAG != 0;
         for (offset, value) in self.stores.iter().filter(|(offset, _)| !in_pages(offset)) {

@@ -4,8 +4,9 @@
 //! is freed.
 //!
 //! In: messages and ends of connections, time. Out: calls of the engine, and [`Act`]s for the
-//! runtime, to be done in their order. Called by whoever owns the engine and the fabric target.
-//! Source: DESIGN §3 (exactly once; what an old connection sent never runs after a new one's).
+//! runtime, to be done in their order. Called by the process that owns the engine and the fabric
+//! target. Source: DESIGN §3 (exactly once; what an old connection sent never runs after a new
+//! one's).
 
 use crate::addr::{GAddr, SessionId};
 use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX, UPLINK_SILENCE_NS};
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientRoute {
     pub peer: PeerId,
-    /// The channel; 0 for whoever owns the connection.
+    /// The channel; 0 for the owner of the connection.
     pub channel: u32,
 }
 
@@ -61,7 +62,7 @@ struct Closed {
 }
 
 impl Remotes {
-    /// Nobody yet; sessions outlive their connections for `grace_ms`.
+    /// No session yet; sessions outlive their connections for `grace_ms`.
     pub fn new(grace_ms: u64) -> Self {
         Self {
             grace_ns: grace_ms.saturating_mul(1_000_000),
@@ -213,8 +214,8 @@ impl Remotes {
     }
 
     /// Gives the locks of sessions to others that had no connection for a lease, and ends those
-    /// whose grace is over. The connections have ended, so nothing that came over them is executed
-    /// any more.
+    /// that are past their grace. The connections have ended, so nothing that came over them is
+    /// executed any more.
     ///
     /// A daemon that works for others and has been silent for long is gone, even if the end of its
     /// connection was not heard of: what is returned ends that.

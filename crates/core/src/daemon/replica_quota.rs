@@ -4,7 +4,7 @@
 //! A keeper is a client and owns what it keeps, so that all of it comes back with its session.
 //! Replicas give way: while an eighth of the frames is not free, keepers are told to have fewer,
 //! and an allocation that would not fit takes their pages away at once. So they count as a cache:
-//! free for everybody else.
+//! free for all other uses.
 
 use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::SLOTS_MAX;
@@ -74,7 +74,7 @@ impl Daemon {
         self.rooms.0.contains_key(&record)
     }
 
-    /// A session is over: nobody looks at its directory any more.
+    /// A session is over: no client looks at its directory any more.
     pub(super) fn end_room<W: World>(&mut self, record: u32, world: &W) {
         if let Some(room) = self.rooms.0.remove(&record) {
             set_table(world, self.layout.replicas_word(room.index), 0);

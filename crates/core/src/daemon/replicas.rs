@@ -6,11 +6,11 @@
 //! A page with replicas is *shared*: its table word is a number of its own, given out once for each
 //! set of replicas, with a bit that every writer sees. Writers ask where the replicas are
 //! ([`Request::Sharers`]), close them, write to the page and to them, and open them again
-//! (`client/spread.rs`). Who cannot do that leaves the write to this daemon: before it is executed
-//! each replica is closed by an order, and a keeper says with its next poll that it has done what
-//! it was told. Then the write is executed, its bytes follow to the replicas, and they are opened
-//! again; nobody waits for that. What ends a page, moves it, or wants it as it was is kept until
-//! all its replicas are dropped.
+//! (`client/spread.rs`). A writer that cannot do that leaves the write to this daemon: before it is
+//! executed each replica is closed by an order, and a keeper says with its next poll that it has
+//! done what it was told. Then the write is executed, its bytes follow to the replicas, and they
+//! are opened again; no client waits for that. What ends a page, moves it, or wants it as it was is
+//! kept until all its replicas are dropped.
 //!
 //! A replica that comes to a set, or leaves one, makes another set of it: writers that know the old
 //! one are waited for before a new replica is filled.
@@ -22,8 +22,8 @@
 //!
 //! A keeper that is silent may still have readers. It is waited for until its lease is over: as
 //! long as `REPLICA_LEASE_NS` after the last answer to it, by a time that was surely taken after
-//! that answer. A process that starts finds which pages were shared by their entries, and waits
-//! for as long before it lets anybody write there. So no clock but this host's counts here.
+//! that answer. A process that starts finds which pages were shared by their entries, and waits for
+//! as long before it lets any client write there. So no clock but this host's counts here.
 //!
 //! Source: Rcmp §5.3 (read-hot pages are cached); decision 0031.
 
@@ -58,7 +58,7 @@ enum Phase {
     Fetching {
         sent: bool,
     },
-    /// Nobody reads it; with the orders before it, it equals the page.
+    /// No client reads it; with the orders before it, it equals the page.
     Closed,
     /// The order to open it has not been sent.
     Opening,
@@ -152,7 +152,7 @@ pub(super) struct Replicas {
     ticked: Nanos,
     /// A time after the start, if pages were shared then.
     found_at: Option<Nanos>,
-    /// Frames whose writers are waited for.
+    /// Frames with writers that are waited for.
     draining: BTreeSet<u32>,
     /// Pages to be looked at: replicas of theirs may be opened, or the last one is gone.
     changed: BTreeSet<PageId>,
@@ -175,7 +175,7 @@ impl Replicas {
         ReplicaCounts { shared_pages: self.pages.len() as u64, ..self.counts }
     }
 
-    /// When time matters next: soon where somebody is waited for, else for leases and polls only.
+    /// When time matters next: soon where a process is waited for, else for leases and polls only.
     pub(super) fn tick_ns(&self) -> Option<Nanos> {
         if !(self.draining.is_empty() && self.changed.is_empty() && self.held.is_empty()) {
             return Some(TICK_NS);
@@ -193,7 +193,7 @@ impl Replicas {
         self.pages.contains_key(&page)
     }
 
-    /// Frames whose writers are waited for.
+    /// Frames with writers that are waited for.
     pub(super) fn draining(&self) -> impl Iterator<Item = u32> + '_ {
         self.draining.iter().copied()
     }
@@ -524,7 +524,7 @@ impl Daemon {
             self.replicas.pages.range(range).map(|(page, _)| *page)
         };
         let mut shared: Vec<PageId> = of_run(first, count).collect();
-        // What the word names goes with it; nobody changes the word meanwhile.
+        // What the word names goes with it; no process changes the word meanwhile.
         if let Request::FreeFrom { word, bytes } = request
             && let (Some(count), Ok(at)) = (whole_pages(*bytes), self.locate_word(*word, world))
         {
@@ -553,7 +553,7 @@ impl Daemon {
             let shared = self.replicas.pages.get(&page);
             if shared.is_some_and(|one| one.replicas.is_empty() && one.sharing != Sharing::Found) {
                 self.unshare(page, world);
-                // Whoever waited for that goes on with the next step.
+                // A request that waited for that goes on with the next step.
                 self.replicas.served_late = !self.replicas.held.is_empty();
             } else if held.contains(&page) {
                 // Another keeper has not closed it: what waits for that comes first.
@@ -582,7 +582,7 @@ impl Daemon {
         }
     }
 
-    /// A page that goes without having been recalled: nobody reads it at its home any more.
+    /// A page that goes without having been recalled: no client reads it at its home any more.
     pub(super) fn forget_shared(&mut self, frame: u32, page: PageId) {
         if self.replicas.frames.contains(&frame) {
             self.replicas.drop_replicas(page, None);
@@ -656,8 +656,8 @@ impl Daemon {
         self.request_scan();
     }
 
-    /// Where the replicas of a page are, for one who would write to them. As long as the page's key
-    /// is the one that is named, there are no others.
+    /// Where the replicas of a page are, for a client that wants to write to them. As long as the
+    /// page's key is the one that is named, there are no others.
     pub(super) fn sharers(&self, page: PageId) -> Result<Reply> {
         let addr = self.layout.pages.join(page, 0);
         let shared = self.replicas.pages.get(&page).ok_or(Error::NotMapped { addr })?;
@@ -767,8 +767,8 @@ impl Daemon {
         None
     }
 
-    /// Answers keepers that wait: those that have something to do, or (`due`) all whose lease
-    /// wants it.
+    /// Answers keepers that wait: those that have something to do, or (`due`) all that need it for
+    /// their lease.
     fn tell_keepers<W: World>(&mut self, due: bool, world: &mut W) {
         let now = self.replicas.now;
         let late = |keeper: &KeeperState| {

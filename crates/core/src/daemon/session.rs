@@ -1,9 +1,9 @@
 //! Sessions: one record for each client handle, local slots first, remote clients after them,
 //! with the answer to the last mutating request for exactly-once.
 //!
-//! In: joins, leaves, sequence numbers. Out: who is there, whether a request is new, a repetition
-//! or under way. Called by `mod.rs`, `alloc.rs`, `free.rs`, `attach.rs`. The records in the
-//! private section are the truth and are mirrored here; the mirror follows the section, never
+//! In: joins, leaves, sequence numbers. Out: which clients are there, whether a request is new, a
+//! repetition or under way. Called by `mod.rs`, `alloc.rs`, `free.rs`, `attach.rs`. The records in
+//! the private section are the truth and are mirrored here; the mirror follows the section, never
 //! the other way round. A result is stored by the same redo record as the change that it reports.
 //! Source: DESIGN §3 (exactly once), §4.
 
@@ -102,8 +102,8 @@ struct Record {
     intent_seq: u64,
     outcome: Outcome,
     under_way: Option<u64>,
-    /// Of a remote client: the last request whose answer it has taken; its slot's section says it
-    /// for a local one.
+    /// Of a remote client: the last request for which it has taken the answer; its slot's section
+    /// says it for a local one.
     consumed: u64,
     connected: bool,
     /// When the connection closed, counted in closings.
@@ -195,7 +195,7 @@ impl Sessions {
         SessionInfo { record, session: SessionId(session), pid, start_time }
     }
 
-    /// Who has a session, from record `from` on.
+    /// The clients that have a session, from record `from` on.
     pub(super) fn states(&self, from: u32) -> impl Iterator<Item = SessionState> + '_ {
         let records = self.records.iter().enumerate().skip(from as usize);
         records.filter(|(_, r)| r.session != 0).map(|(index, r)| SessionState {
@@ -228,8 +228,8 @@ impl Sessions {
         range.into_iter().find(|record| self.session(*record) == 0)
     }
 
-    /// The remote record whose connection closed first, if any has, among sessions that may end
-    /// now.
+    /// The remote record with the connection that closed first, if any has, among sessions that may
+    /// end now.
     pub(super) fn oldest_closed(&self, may_end: impl Fn(u64) -> bool) -> Option<u32> {
         let closed = |record: &u32| {
             let r = &self.records[*record as usize];
@@ -298,7 +298,7 @@ impl Sessions {
         }
     }
 
-    /// The last request whose answer a remote client has taken.
+    /// The last request for which a remote client has taken the answer.
     pub(super) fn consumed(&self, record: u32) -> u64 {
         self.records[record as usize].consumed
     }
@@ -330,7 +330,7 @@ impl Sessions {
         Admit::Fresh
     }
 
-    /// What was under way is given up: whoever ends it finds that nobody waits.
+    /// What was under way is given up: the code that ends it finds that no client waits.
     pub(super) fn abandon(&mut self, record: u32) {
         self.records[record as usize].under_way = None;
     }
@@ -351,7 +351,7 @@ impl Sessions {
         r.token == ticket.token && r.under_way == Some(ticket.seq)
     }
 
-    /// Ends serving a request; whether there is anybody to answer.
+    /// Ends serving a request; whether there is a client to answer.
     pub(super) fn finish(&mut self, ticket: &Ticket, probe: &impl Probe) -> bool {
         let waits = self.waits(ticket, probe);
         if waits {
@@ -360,7 +360,7 @@ impl Sessions {
         waits
     }
 
-    /// Marks an atomic as begun, whose effect no redo record covers.
+    /// Marks an atomic as begun: no redo record covers its effect.
     pub(super) fn intend<M: Mem>(&mut self, record: u32, seq: u64, mem: &M) {
         copies::store(mem, session_word(record, SessionWord::IntentSeq), seq);
         self.records[record as usize].intent_seq = seq;
@@ -389,7 +389,7 @@ impl Sessions {
     }
 
     /// If `addr` is the last result of a session, adds to `redo` that this allocation is gone, so
-    /// that a leave never frees what somebody else has got there since. Its record.
+    /// that a leave never frees what another client has got there since. Its record.
     pub(super) fn disown(&self, addr: u64, redo: &mut Redo) -> Option<u32> {
         let record = *self.last_allocated.get(&addr)?;
         redo.set(session_word(record, SessionWord::ResultBytes), 0);
@@ -402,13 +402,13 @@ impl Sessions {
         self.records[record as usize].outcome.bytes = 0;
     }
 
-    /// Records whose last result is a live allocation in a range of addresses.
+    /// Records with a live allocation in a range of addresses as the last result.
     pub(super) fn allocated_in(&self, range: Range<u64>) -> impl Iterator<Item = u32> + '_ {
         self.last_allocated.range(range).map(|(_, record)| *record)
     }
 
-    /// Address and bytes of a record's last result if it is a live allocation whose answer was
-    /// not taken up to `consumed_seq`.
+    /// Address and bytes of a record's last result if it is a live allocation with an answer that
+    /// was not taken up to `consumed_seq`.
     pub(super) fn unconsumed(&self, record: u32, consumed_seq: u64) -> Option<(u64, u64)> {
         let r = &self.records[record as usize];
         let live = r.outcome.kind == ResultKind::Allocated && r.outcome.bytes > 0;

@@ -85,7 +85,6 @@ impl Slabs {
         Slabs { layout, pages, partial, empty, watches, last_watch: 0 }
     }
 
-    /// Slab pages in all.
     pub(super) fn count(&self) -> usize {
         self.pages.len()
     }
@@ -96,7 +95,7 @@ impl Slabs {
         self.insert(frame, Slab { class, free, hint: 0, fresh: 0, damaged: false });
     }
 
-    /// Adds a page whose bitmap says what lives; how many objects do.
+    /// Adds a page with a bitmap that says what lives; the number of objects that live.
     pub(super) fn insert_found<M: Mem>(
         &mut self,
         mem: &M,
@@ -273,7 +272,7 @@ impl Slabs {
     /// The oldest of too many ends.
     pub(super) fn begin_watch<M: Mem>(&mut self, mem: &M, kind: AllocationKind) -> u64 {
         let pages = self.pages.iter().filter(|(_, slab)| slab.class.kind == kind);
-        // Of a page whose bitmap is damaged nothing is judged.
+        // Of a page with a damaged bitmap nothing is judged.
         let words = |(frame, slab): (&u32, &Slab)| {
             Some((*frame, self.bitmap_words(mem, *frame, slab.class.shift).ok()?))
         };

@@ -4,13 +4,14 @@
 //! nanoseconds of one monotonic clock. Client handles count ([`PageUse`]) and tell their rack's
 //! daemon, which keeps the table.
 //!
-//! Source: Rcmp §5.3. The paper's rule, which [`PageHeat::note`] follows to the letter: at an
-//! access `Δt` is the time since the last one; if `Δt > Tl` the counters are zeroed; the heat is
+//! Source: Rcmp §5.3. The paper's rule, which [`PageHeat::note`] follows exactly: at an access `Δt`
+//! is the time since the last one; if `Δt > Tl` the counters are zeroed; the heat is
 //! `e^(-λΔt) (Cur_r + Cur_w) + 1`; *then* `Cur_r` or `Cur_w` grows by one. So the `+ 1` is the
 //! access itself, the n-th access of a burst finds heat n, and with `Hp = 4` the fifth is the first
-//! that is hot. What decays is the heat, not the counters: they only grow until a pause longer than
-//! `Tl`. Therefore heat says whether a page was used at all lately, not how often per second; for
-//! rates there are the counters of the last two windows, which are ours.
+//! that is hot.
+//! What decays is the heat, not the counters: they only grow until a pause longer than `Tl`.
+//! Therefore heat says whether a page was used at all lately, not how often per second; for rates
+//! there are the counters of the last two windows, which are ours.
 
 mod decay;
 mod table;
@@ -87,7 +88,6 @@ impl Counts {
 /// Use of one page by one client handle since it said so last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageUse {
-    /// The page.
     pub page: PageId,
     pub counts: Counts,
 }

@@ -1,13 +1,12 @@
-//! A table of [`PageHeat`] by page whose memory is fixed when it is made. Open addressing with our
-//! own fixed hash, so the same calls give the same table everywhere; nothing is allocated later.
-//! When it is full, a hand that goes round like a clock's looks at the next few pages and gives up
-//! the coldest of them.
+//! A table of [`PageHeat`] by page, with memory that is fixed when it is made. Open addressing with
+//! our own fixed hash, so the same calls give the same table everywhere; nothing is allocated
+//! later. When it is full, a clock hand looks at the next few pages and gives up the coldest of
+//! them.
 
 use super::{Counts, HEAT_MILLI_MIN, HeatParams, PageHeat};
 use crate::addr::PageId;
 use crate::constants::HEAT_EVICT_SAMPLE;
 
-/// Heat by page, bounded.
 #[derive(Clone, Debug)]
 pub struct HeatTable {
     params: HeatParams,
@@ -63,7 +62,6 @@ impl HeatTable {
         &self.params
     }
 
-    /// Pages in the table.
     pub fn count(&self) -> usize {
         self.count
     }

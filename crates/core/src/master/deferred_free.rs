@@ -1,16 +1,17 @@
-//! What is freed and not yet gone: pages of freed runs that racks other than the first page's
-//! have, and allocations that a word named in another rack until it was freed there. Owns these
-//! tables and who waits for their ends; [`State`] keeps them as durable as the directory.
+//! What is freed and not yet gone: pages of freed runs that racks other than the first page's have,
+//! and allocations that a word named in another rack until it was freed there. Owns these tables
+//! and the calls that wait for their ends; [`State`] keeps them as durable as the directory.
 //!
 //! ```text
 //! OrphanPages   --> pages:  page -> rack    --NextOrphans--> its home --RemovePages--> gone
 //! FreeElsewhere --> owed:   address -> size --NextOrphans--> its home --OrphansTaken--> gone
 //! ```
 //!
-//! A page's entry goes when its home has shut the page; the frame is in its books from then on. An
-//! allocation's entry goes when its home has noted that it will free it, and only after that the
-//! home does: while the entry is here the allocation is live, so nobody else can have its address.
-//! What an entry is of is found by the directory when it is told, since pages move on.
+//! A page's entry goes when its home has shut the page; the home keeps account of the frame from
+//! then on. An allocation's entry goes when its home has noted that it will free it, and only after
+//! that the home does: while the entry is here the allocation is live, so no other allocation can
+//! have its address. What an entry is of is found by the directory when it is told, since pages
+//! move on.
 //!
 //! Debts of a region are numbered and paid in order; the last number is kept, so that a repeated
 //! call adds nothing.
@@ -103,7 +104,7 @@ impl DeferredFreeTable {
 }
 
 impl State {
-    /// Pages of a run whose first page its home is about to remove.
+    /// Pages of a run with a first page that its home is about to remove.
     pub(super) fn orphan_pages(
         &mut self,
         (rack, region_id): (RackId, [u64; 2]),
@@ -229,8 +230,8 @@ impl State {
     }
 }
 
-/// Whoever waits for something to free, or for the end of a free: in a leader's memory, and asked
-/// again after every reconnect.
+/// The calls that wait for something to free, or for the end of a free: in a leader's memory, and
+/// asked again after every reconnect.
 #[derive(Default)]
 pub(super) struct FreeWaiters {
     next: BTreeMap<ConnId, u64>,
@@ -243,7 +244,7 @@ impl FreeWaiters {
         self.awaits.retain(|(waits, ..)| *waits != conn);
     }
 
-    /// Nobody waits any more; who did.
+    /// No call waits any more; the calls that did.
     pub(super) fn take_all(&mut self) -> Vec<(ConnId, u64)> {
         let next = std::mem::take(&mut self.next);
         let awaits = std::mem::take(&mut self.awaits);
@@ -323,7 +324,7 @@ impl<P: Probe> Master<P> {
             && !self.state.directory.range(first.0..=last.0).any(lives)
     }
 
-    /// After a batch: answers those who waited for what it did.
+    /// After a batch: answers the calls that waited for what it did.
     pub(super) fn serve_parked(&mut self, out: &mut Vec<(ConnId, MasterReply)>) {
         let asked: Vec<(ConnId, u64)> =
             self.parked.next.iter().map(|(conn, id)| (*conn, *id)).collect();

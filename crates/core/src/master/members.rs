@@ -1,5 +1,5 @@
 //! Racks that come and go: what a rack is to the pool, durably ([`RackState`]), and what follows
-//! from it for those who ask where memory goes and where a rack is.
+//! from it for those that ask where memory goes and where a rack is.
 //!
 //! A rack leaves when it is drained and the directory has no page of it: the state decides both in
 //! one command, and takes no page of the rack from then on, so none can slip in. A rack is given
@@ -73,7 +73,7 @@ impl State {
         let from = known.membership.standing;
         let denied = |reason: &str| Err(Error::Denied { reason: format!("rack {rack} {reason}") });
         match (from, to) {
-            // Who drains what has left wanted that.
+            // A call that drains a rack which has left wanted that.
             (RackState::Left, RackState::Draining) => return Ok(stands(rack, from)),
             (from, to) if from == to => return Ok(stands(rack, from)),
             (RackState::Lost, _) => return denied("was declared lost"),
@@ -193,7 +193,7 @@ impl<P: Probe> Master<P> {
         MasterAnswer::Member(MemberAnswer::Load(load))
     }
 
-    /// Refuses to give up a rack whose daemon lives or may come back.
+    /// Refuses to give up a rack with a daemon that lives or may come back.
     fn check_dead(&self, rack: RackId) -> Result<()> {
         let Some(known) = self.racks.get(&rack) else { return Err(Error::NoSuchRack { rack }) };
         let (lease_ms, denied) = (self.config.lease_ms, |reason| Err(Error::Denied { reason }));

@@ -43,7 +43,7 @@ use moves::MoveClaims;
 use std::collections::BTreeMap;
 
 /// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
-/// which it could hear nobody.
+/// which it could hear no daemon.
 const TICKS_OF_LEASE_MIN: u64 = 4;
 
 /// A connection of the master, counted by the runtime, never reused in its life.
@@ -53,14 +53,13 @@ pub struct ConnId(pub u64);
 /// What a master is told at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterConfig {
-    /// Duration of leases, ms.
     pub lease_ms: u64,
     pub policy: Policy,
     /// Seed of the policy's choices.
     pub seed: u64,
 }
 
-/// A command and whom to answer.
+/// A command and the call to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     pub conn: ConnId,
@@ -129,11 +128,11 @@ pub struct Master<P: Probe = ()> {
     leader_elsewhere: Option<String>,
     conns: BTreeMap<ConnId, Conn>,
     racks: BTreeMap<RackId, Liveness>,
-    /// Daemons whose join is proposed.
+    /// Daemons with a proposed join.
     joining: BTreeMap<RackId, (ConnId, RackInfo)>,
     /// Daemons with a new region that wait until the rack's own had a lease's time to come back.
     deferred: Vec<(ConnId, u64, RackInfo)>,
-    /// Pages that somebody moves now.
+    /// Pages that are moved now.
     moves: MoveClaims,
     /// Daemons that wait for what others free.
     parked: FreeWaiters,
@@ -243,8 +242,8 @@ impl<P: Probe> Master<P> {
         }
     }
 
-    /// Looks at leases: a silent daemon is dead, its pages stay. To be called after everything
-    /// that had arrived by `now` was handed in, so that a pause of the master expires nobody.
+    /// Looks at leases: a silent daemon is dead, its pages stay. To be called after everything that
+    /// had arrived by `now` was handed in, so that a pause of the master expires no lease.
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<(ConnId, MasterReply)>) {
         self.assert_committed();
         let lease = self.lease_ns();

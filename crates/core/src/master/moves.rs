@@ -1,7 +1,7 @@
-//! Who may move which page now: claims that a leader keeps in memory, first come, first served.
-//! They only keep two movers from working on one page at once. What decides a move is the
+//! Which mover may move which page now: claims that a leader keeps in memory, first come, first
+//! served. They only keep two movers from working on one page at once. What decides a move is the
 //! directory's compare-and-swap ([`super::Command::MovePage`]), so nothing is lost with them: a
-//! mover whose claim ended goes on, and its commit counts or does not.
+//! mover that has lost its claim goes on, and its commit counts or does not.
 //!
 //! A claim ends with an applied `MovePage` from the home that it was answered with, with its
 //! connection, when its holder asks for what needs no move, or after a lease in which this
@@ -68,7 +68,7 @@ impl MoveClaims {
         self.0.retain(|_, claim| awake_ns.saturating_sub(claim.asked_at) < lease_ns);
     }
 
-    /// Nobody claims anything any more.
+    /// Ends all claims.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

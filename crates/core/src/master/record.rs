@@ -183,7 +183,6 @@ pub(super) fn write_rack(rack: RackId, record: &RackRecord, membership: &Members
     seal(Table::Racks, rack_key(rack), &payload)
 }
 
-/// Reads what [`write_rack`] wrote.
 pub(super) fn read_rack(key: &[u8], value: &[u8]) -> Result<(RackRecord, Membership), StateError> {
     let table = Table::Racks;
     let wrong = |error: postcard::Error| damaged(table, error.to_string());
@@ -247,7 +246,6 @@ pub(super) fn write_page(page: PageId, home: &StoredHome) -> StateWrite {
     seal(Table::Pages, page_key(page), &payload)
 }
 
-/// Reads what [`write`] wrote.
 pub(super) fn read<T: DeserializeOwned>(
     table: Table,
     key: &[u8],
@@ -261,7 +259,6 @@ pub(super) fn read<T: DeserializeOwned>(
     }
 }
 
-/// Reads what [`write_page`] wrote.
 pub(super) fn read_page(key: &[u8], value: &[u8]) -> Result<(PageId, StoredHome), StateError> {
     let page = parse_page_key(key)?;
     let payload = open(Table::Pages, key, value)?;
@@ -300,7 +297,7 @@ fn seal(table: Table, key: Vec<u8>, payload: &[u8]) -> StateWrite {
     StateWrite { table, key, value: Some(value) }
 }
 
-/// The payload of a value whose checksum and version are right.
+/// The payload of a value, if its checksum and version are right.
 fn open<'v>(table: Table, key: &[u8], value: &'v [u8]) -> Result<&'v [u8], StateError> {
     let short = || damaged(table, format!("a value of {} bytes", value.len()));
     let cut = value.len().checked_sub(CHECK_BYTES).ok_or_else(short)?;

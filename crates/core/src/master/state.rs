@@ -1,6 +1,6 @@
 //! The master's replicated state machine: directory, racks, roots, page-id counter. Owns all that
 //! outlives the process. [`Command`]s flow in, in log order; [`StateWrite`]s and results flow out.
-//! Called by the engine in [`super`] and, at start, by whoever loads the stored form.
+//! Called by the engine in [`super`] and, at start, by the code that loads the stored form.
 //!
 //! Ordering rule: `apply` sees neither clock nor connection, so that every replica of the log
 //! reaches the same state. A command that is refused changes nothing.
@@ -41,7 +41,6 @@ pub enum Command {
         rack: RackId,
         /// Its region; another one by now refuses the command.
         region_id: [u64; 2],
-        /// The pages.
         pages: Vec<PageId>,
     },
     /// A page changes its home, if that is `from`.
@@ -77,7 +76,6 @@ pub enum Command {
         region_id: [u64; 2],
         /// The run's first page.
         first: PageId,
-        /// The pages.
         pages: Vec<PageId>,
     },
     /// Allocations are to be freed by their homes.
@@ -130,7 +128,6 @@ pub enum Applied {
         standing: RackState,
         /// Whether it was otherwise before.
         is_new: bool,
-        /// Pages that this lost.
         pages_newly_lost: u64,
     },
 }
@@ -245,7 +242,6 @@ impl State {
         self.racks.iter().map(|(&rack, known)| self.info(rack, known))
     }
 
-    /// One of [`State::racks`].
     pub fn rack(&self, rack: RackId) -> Option<RackInfo> {
         Some(self.info(rack, self.racks.get(&rack)?))
     }

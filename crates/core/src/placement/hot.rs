@@ -1,5 +1,5 @@
 //! Which pages of other racks' memory are worth a frame of one's own. Pure: counts in, decision
-//! out; who counts, and moves, is the caller.
+//! out; the caller counts and moves.
 
 use serde::{Deserialize, Serialize};
 

@@ -129,7 +129,7 @@ fn smart_idle_takes_the_least_used_of_the_idlest_racks() {
     // The first six take turns, whatever is accessed.
     let first: Vec<u16> = (0..6).map(|_| turn(&racks, [0; 6])).collect();
     assert_eq!(first, [0, 1, 2, 3, 4, 5]);
-    // Nobody was accessed: idlest are 0, 1, 2 by number; least used is 0.
+    // No rack was accessed: idlest are 0, 1, 2 by number; least used is 0.
     assert_eq!(turn(&racks, [0; 6]), 0);
     // The same, but 0 was the last choice: 1.
     assert_eq!(turn(&racks, [0; 6]), 1);
@@ -199,7 +199,7 @@ fn even_keeps_bytes_level_then_each_askers_and_then_looks_at_traffic() {
     // Rack 3 is 20 fuller: not level. Rack 0 was accessed.
     let first: Vec<u16> = (0..3).map(|_| ask(&mut racks, &mut chooser, 90)).collect();
     assert_eq!(first, [1, 2, 0]);
-    // All three have 60 now, rack 3 has 70, one request more: level. Nobody asked it for 90.
+    // All three have 60 now, rack 3 has 70, one request more: level. No client asked it for 90.
     assert_eq!(ask(&mut racks, &mut chooser, 90), 3);
     // Another asker has nothing anywhere, and the accesses of rack 0 are long ago: by number.
     assert_eq!(ask(&mut racks, &mut chooser, 91), 0);

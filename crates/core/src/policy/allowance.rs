@@ -1,5 +1,5 @@
-//! What moving pages may put on the fabric: a bucket of bytes that fills with time. Owned by
-//! whoever moves pages, one for each fabric link; decisions look at it and change nothing.
+//! What moving pages may put on the fabric: a bucket of bytes that fills with time. Owned by the
+//! process that moves pages, one for each fabric link; decisions look at it and change nothing.
 
 use crate::constants::NS_PER_SECOND;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// How fast an [`Allowance`] fills, and how full it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Bytes per second.
     pub bytes_per_second: u64,
     /// What it holds at most, bytes.
     pub burst_bytes: u64,
@@ -24,7 +23,8 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// A bucket from which `missing_bytes` are missing at `now_ns`: somebody else's, by our clock.
+    /// A bucket from which `missing_bytes` are missing at `now_ns`: another process's, by our
+    /// clock.
     pub fn missing(missing_bytes: u64, now_ns: u64) -> Self {
         Self { missing_bytes, at_ns: now_ns }
     }

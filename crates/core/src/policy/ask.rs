@@ -1,6 +1,6 @@
 //! What racks tell one another about a page that might move. The rack that wants a page knows its
-//! own use and room ([`MoveAsk`]), the page's home adds its own and decides, and whoever moved the
-//! page says what came of it ([`MoveReport`]). Times stay with the clock that they were taken from.
+//! own use and room ([`MoveAsk`]), the page's home adds its own and decides, and the page's mover
+//! says what came of it ([`MoveReport`]). Times stay with the clock that they were taken from.
 
 use super::{AccessCosts, Decision, HeatEffect, Reason, Use, Victim};
 use crate::addr::{PageId, RackId};
@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// A rack asks for a page of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveAsk {
-    /// The page.
     pub page: PageId,
     pub asker: RackId,
     /// Use by the rack's clients.
@@ -20,7 +19,7 @@ pub struct MoveAsk {
     pub victim: Option<Victim>,
     /// What is missing from the rack's full allowance now, bytes.
     pub missing_bytes: u64,
-    /// What accesses and copies cost between the two racks, as measured by the one who asks.
+    /// What accesses and copies cost between the two racks, as measured by the asker.
     pub costs: AccessCosts,
 }
 

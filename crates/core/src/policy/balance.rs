@@ -1,7 +1,7 @@
 //! Whether a rack that is fuller than the others sends a cold page to an emptier one. A pure
 //! function from a [`BalanceView`] to a [`Balance`], with a [`BalanceRecord`] that can be decided
 //! again. Beside the heat policy, which fetches pages to where they are used: this one sends only
-//! what nobody uses, nothing that moved lately, and from a rack that is well above the mean only,
+//! what is not used, nothing that moved lately, and from a rack that is well above the mean only,
 //! so the two never pass a page to and fro.
 //!
 //! A rack begins when it is `high_milli` above the mean and another one `low_milli` below it, and
@@ -68,7 +68,6 @@ pub struct BalanceView {
     pub load: PoolLoad,
     /// Whether the rack has begun to send and not ended.
     pub is_sending: bool,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// What a copy carries, bytes a second, as measured last.
     pub bytes_per_second: u64,
@@ -79,7 +78,6 @@ pub struct BalanceView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Balance {
     Rest(Rest),
-    /// A page goes.
     Send {
         /// The page.
         page: PageId,
@@ -124,7 +122,8 @@ impl Sending {
         self.has_begun
     }
 
-    /// After a decision. Who waits for a page to cool or for its share of the fabric goes on later.
+    /// After a decision. A rack that waits for a page to cool or for its share of the fabric goes
+    /// on later.
     pub fn decided(&mut self, decision: &Balance) {
         match decision {
             Balance::Send { .. } | Balance::Rest(Rest::OverAllowance) => {

@@ -59,7 +59,7 @@ impl Default for CostParams {
             // Ten windows: what was seen for a second or two is believed for ten.
             horizon_ms: 10_000,
             margin_milli: 2000,
-            // Fewer are never certain, and who asks for each page that was touched asks for
+            // Fewer are never certain, and a rack that asks for each page that was touched gains
             // nothing.
             count_min: 16,
             // Three deviations: by chance once in 700 looks at a page that both use alike, of those
@@ -80,8 +80,8 @@ impl Default for CostParams {
             // A rack that is served slower uses less: a page that it uses an eighth as much may
             // be one that it would use alike.
             copy_dominance_milli: 8000,
-            // Who waits for other racks uses less than they would: by counts alone the faster rack
-            // would get all pages, and be faster still. But a rack may also be idle.
+            // A rack that waits for other racks uses less than they would: by counts alone the
+            // faster rack would get all pages, and be faster still. But a rack may also be idle.
             slower_counts_milli: 32_000,
             // What is taken from a rack is harder to get back: one that shares its processors may
             // do a fortieth of the other's work for a second, and gives nothing away for that.
@@ -312,7 +312,7 @@ impl Weighed {
         r.move_costs_ns = narrow(self.move_costs_ns);
         let doubled = r.moves_lately.min(MOVE_DOUBLINGS_MAX);
         r.move_must_save_ns = self.margin(params, r.move_costs_ns).saturating_mul(1 << doubled);
-        // A write closes a copy for a moment: who reads then, reads at home once.
+        // A write closes a copy for a moment: a read during that time goes to the home once.
         let closes = self.writes_milli.min(self.asker_reads_milli);
         let reads_saved = self.asker_reads_milli - closes - 1000;
         r.copy_saves_ns = narrow(reads_saved.saturating_mul(self.saved_ns) / 1000);

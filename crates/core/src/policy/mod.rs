@@ -56,10 +56,9 @@ pub enum Decision {
         /// The page that leaves the rack that asked.
         victim: PageId,
     },
-    /// The rack that asked gets a copy that is dropped before anybody writes the page. After that
-    /// it is decided anew whether the copy is fetched again.
+    /// The rack that asked gets a copy that is dropped before the page is written. After that it is
+    /// decided anew whether the copy is fetched again.
     Replicate {
-        /// For how long, milliseconds.
         lease_ms: u32,
     },
 }
@@ -190,8 +189,8 @@ impl MoveHistory {
         self.last_ns = self.last_ns.max(now_ns);
     }
 
-    /// The history as it goes to another rack, whose clock is another: the age of the last move
-    /// stands in the place of its time.
+    /// The history as it goes to another rack with another clock: the age of the last move stands
+    /// in the place of its time.
     pub fn leaving(self, now_ns: u64) -> Self {
         Self { last_ns: now_ns.saturating_sub(self.last_ns), ..self }
     }
@@ -225,7 +224,6 @@ pub struct DecisionRecord {
 /// The numbers that were compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reasoning {
-    /// None.
     Off,
     /// Of [`MigrationPolicy::Paper`].
     Paper(PaperReasoning),
@@ -237,7 +235,7 @@ pub enum Reasoning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeatEffect {
     Keep,
-    /// The rack that asked forgets the page's heat: who lost has to earn it again before it asks
+    /// The rack that asked forgets the page's heat: the loser has to earn it again before it asks
     /// again.
     ClearAtAsker,
     /// The old home forgets the page's heat, and the rack that asked the victim's. Source: Rcmp

@@ -19,7 +19,6 @@ pub struct OptimalPlacement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pages} pages do not fit into racks of {first} and {second}")]
 pub struct DoesNotFit {
-    /// Pages to be placed.
     pub pages: usize,
     /// Pages that rack 0 takes.
     pub first: usize,

@@ -198,10 +198,10 @@ fn cost_does_not_favour_the_rack_that_is_faster() {
     assert_eq!(decide(cost(), &page(10_000, 10_000)), Decision::Leave(Reason::NoGain));
     // A third of what the other does: the page is three times as large a part of its work.
     assert_eq!(decide(cost(), &page(10_000, 60_000)), SWAP);
-    // But who does next to nothing is not served before who does a lot.
+    // But a rack that does next to nothing is not served before one that does a lot.
     let idle = Observation { asker_use: of(20, 20), home_use: of(1200, 60_000), ..wanted() };
     assert_eq!(decide(cost(), &idle), Decision::Leave(Reason::NoGain));
-    // Nor does who is slow for a moment lose what is as large a part of its work.
+    // Nor does a rack that is slow for a moment lose what is as large a part of its work.
     let starved = Observation { asker_use: of(600, 120_000), home_use: of(15, 3000), ..wanted() };
     assert_eq!(decide(cost(), &starved), Decision::Leave(Reason::NoGain));
     let asleep = Observation { asker_use: of(600, 120_000), home_use: of(2, 100), ..wanted() };

@@ -37,7 +37,7 @@ pub enum AgentRequest {
     /// A client rang for the daemon, which slept; or the host is alive, said four times in a lease.
     Ring,
     /// First, of an operator: a host will never touch the memory again, because it is switched off
-    /// or cut off from it. Whoever says so while it is not so risks the rack's data.
+    /// or cut off from it. An operator that says so while it is not so risks the rack's data.
     Fence {
         /// `WIRE_VERSION`.
         version: u32,
@@ -47,10 +47,10 @@ pub enum AgentRequest {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentEvent {
-    /// To `Hello`: slots of clients of its host. The agent says `Left` for those whose process has
-    /// ended.
+    /// To `Hello`: slots of clients of its host. The agent says `Left` for those with a process
+    /// that has ended.
     Welcome {
-        /// Slots, whose they are, and their processes.
+        /// Slots, their sessions and their processes.
         slots: Vec<(u32, SessionId, HostProcess)>,
     },
     /// To `Join`.
@@ -96,7 +96,7 @@ impl HostTag {
         (pid, u64::from(self.boot) << START_BITS | start)
     }
 
-    /// Whose a session record is, if it is not one of the daemon's own host.
+    /// The owner of a session record, if it is not one of the daemon's own host.
     pub fn unpack(pid: u64, start_time: u64) -> Option<(Self, HostProcess)> {
         let host = (pid >> 32) as u32;
         let boot = (start_time >> START_BITS) as u32;

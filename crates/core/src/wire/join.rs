@@ -21,7 +21,7 @@ pub enum RemoteRequest {
         next: SessionId,
         /// Process id of the client, for people.
         pid: u32,
-        /// The last mutating request whose answer the client has taken, 0 for none.
+        /// The last mutating request for which the client has taken the answer, 0 for none.
         consumed_seq: u64,
         /// Locks of this rack that the client holds: names and tokens, at most
         /// `LOCKS_OF_SESSION_MAX`.
@@ -36,7 +36,7 @@ pub enum RemoteRequest {
     Leave,
     /// The client does not use the channel any more, as if a connection of its own had ended.
     Ended,
-    /// A daemon that works for others says who it is: a connection that it had before is over,
+    /// A daemon that works for others states its identity: a connection that it had before is over,
     /// whether its end was heard of or not.
     Uplink(SessionId),
     /// Of the agent of another host of the rack.
@@ -81,8 +81,8 @@ pub struct RegionInfo {
     pub emulate_rdma_ns: u32,
     /// Whether the rack moves pages to where they are used, so that its clients count.
     pub counts_use: bool,
-    /// Who keeps the caches of the hosts that share the memory in agreement. Who maps it follows
-    /// that, or does not use it.
+    /// What keeps the caches of the hosts that share the memory in agreement. A process that maps
+    /// it follows that, or does not use it.
     pub coherence: Coherence,
 }
 

@@ -1,5 +1,5 @@
-//! Messages of a client whose remote work its own rack's daemon does: orders in the ring for
-//! remote requests, outcomes in the ring for their replies. The data of a WRITE or SEND follow
+//! Messages of a client that leaves its remote work to its own rack's daemon: orders in the ring
+//! for remote requests, outcomes in the ring for their replies. The data of a WRITE or SEND follow
 //! their order in the same message, those of a READ or of a message their outcome.
 //!
 //! Source: Rcmp §4.2 (methods b and c), §5.2.
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// program among its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routed<T> {
-    /// Whose it is: 0 for the one who owns the connection, else the sharer's number for one of
-    /// its clients or threads.
+    /// Its sender: 0 for the owner of the connection, else the sharer's number for one of its
+    /// clients or threads.
     pub channel: u32,
     pub message: T,
 }

@@ -1,4 +1,4 @@
-//! What a daemon counts, as it says it to whoever asks.
+//! What a daemon counts, as it reports it to any process that asks.
 
 use crate::addr::RackId;
 use crate::coherence::Coherence;
@@ -21,11 +21,10 @@ pub struct MetadataChecks {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStats {
     pub rack: RackId,
-    /// Who keeps the caches of the hosts that share its memory in agreement.
+    /// What keeps the caches of the hosts that share its memory in agreement.
     pub coherence: Coherence,
     /// Attach count of the region.
     pub epoch: u64,
-    /// Page size, bytes.
     pub page_bytes: u64,
     pub frames: u64,
     pub frames_free: u64,

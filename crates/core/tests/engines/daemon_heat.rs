@@ -116,7 +116,7 @@ fn the_hottest_page_of_another_rack_is_asked_for_first_and_each_once() {
 fn a_full_rack_names_its_least_used_page_that_can_go() {
     let mut rig = rig(5, cost());
     let (first, second, third) = (page(&mut rig), page(&mut rig), page(&mut rig));
-    // A session's own pages, and nobody uses them: they cannot go.
+    // A session's own pages, and no client uses them: they cannot go.
     rig.alloc(0, 2 * PAGE, true);
     note(&mut rig, &[(first, 9), (second, 5), (third, 7), (FAR, 100)]);
     let ask = next(&mut rig, None).unwrap();

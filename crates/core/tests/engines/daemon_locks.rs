@@ -1,5 +1,5 @@
-//! Locks in the daemon's engine: who gets one when, what waits, what ends, and that no crash at
-//! any effect gives a lock to two, loses it or keeps it for nobody.
+//! Locks in the daemon's engine: which client gets one when, what waits, what ends, and that no
+//! crash at any effect gives a lock to two, loses it or keeps it without a holder.
 
 use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ struct Locker {
     held: BTreeMap<(u32, u64), Held>,
     token_last: u64,
     given: BTreeSet<u64>,
-    /// Who gives back what he held.
+    /// The clients that give back what they held.
     gives_back: BTreeSet<u32>,
     /// What the clients' requests under way are.
     asked: BTreeMap<u32, Request>,
@@ -61,7 +61,7 @@ impl Locker {
     /// Sends a request; what its answer means is noted by [`Locker::listen`].
     fn send(&mut self, name: u32, request: Request) {
         if let Request::Unlock { addr, .. } = request {
-            // Whoever gives it back does not rely on it any more.
+            // A client that gives it back does not rely on it any more.
             if self.held.remove(&(name, addr.0)).is_some() {
                 self.gives_back.insert(name);
             }
@@ -133,7 +133,7 @@ impl Locker {
         self.rig.daemon.as_ref().unwrap().stats(&self.rig.world)
     }
 
-    /// Everybody gives back what he has, until nobody waits; then everybody goes.
+    /// All clients give back what they have, until none waits; then all leave.
     fn finish(mut self) {
         for _ in 0..1000 {
             self.listen();
@@ -143,7 +143,7 @@ impl Locker {
             match next.map(|((name, addr), held)| (*name, GAddr(*addr), held.token)) {
                 Some((name, addr, token)) => self.send(name, Request::Unlock { addr, token }),
                 None if self.asked.is_empty() => break,
-                // Who holds one and waits for another ends by the time, too.
+                // A client that holds one and waits for another ends by the time, too.
                 None => self.turn(),
             }
         }
@@ -399,7 +399,7 @@ fn ranges_that_no_page_holds_are_refused() {
     all.finish();
 }
 
-/// Readers and writers of two locks who give back, give up, and die.
+/// Readers and writers of two locks that give back, give up, and die.
 fn script(all: &mut Locker) {
     let names = [all.rig.alloc(0, 64, false), all.rig.alloc(1, PAGE, false)];
     all.send(0, lock(names[0], true));
@@ -496,7 +496,7 @@ proptest! {
         let mut all = Locker::new(5);
         let run = all.rig.alloc(0, PAGE, false);
         let mut next = 5;
-        // Who plays the part of which client now.
+        // The number that plays the part of each client now.
         let mut parts: Vec<u32> = (0..5).collect();
         for op in ops {
             match op {

@@ -1,6 +1,6 @@
-//! Moves of pages in the daemon's engine: what leaves and what stays, who waits, who gives up, and
-//! that no crash at any effect loses a page, doubles it or keeps a frame for nobody. The other rack
-//! and the mover are played by the test; two real engines meet in the simulator.
+//! Moves of pages in the daemon's engine: what leaves and what stays, what waits, what gives up,
+//! and that no crash at any effect loses a page, doubles it or keeps a frame without a page. The
+//! other rack and the mover are played by the test; two real engines meet in the simulator.
 
 use crate::daemon_world::travel::*;
 use crate::daemon_world::{PAGE, Rig};
@@ -32,7 +32,7 @@ fn script(rig: &mut Rig) {
     rig.quiesce();
     rig.verify();
     rig.free(1, other, 64);
-    // Taken back: nobody committed.
+    // Taken back: no mover committed.
     let page = home_of(rig, whole).page;
     if move_out(rig, 1, whole).is_ok() {
         assert_eq!(settle(rig, 1, page), Ok(Reply::Settled { here: true }));
@@ -325,7 +325,8 @@ fn an_attach_that_does_not_ask_loses_or_doubles_pages() {
     });
 }
 
-/// A move from before the daemon's start is nobody's, but somebody may have asked for its end.
+/// A move from before the daemon's start belongs to no session, but a client may have asked for its
+/// end.
 #[test]
 fn an_answer_that_a_dead_client_waited_for_goes_to_nobody_else() {
     for leaves in [true, false] {

@@ -1,6 +1,6 @@
-//! Runs whose pages are in several racks and words whose memory is in another one, in the daemon's
-//! engine: they are moved and freed, and no crash at any effect frees anything twice, leaves a
-//! page to nobody, or takes a page of a run that begins elsewhere for a leftover. The other racks
+//! Runs with pages in several racks and words that name memory in another one, in the daemon's
+//! engine: they are moved and freed, and no crash at any effect frees anything twice, leaves a page
+//! without an owner, or takes a page of a run that begins elsewhere for a leftover. The other racks
 //! are played by the test; two real engines meet in the simulator.
 
 use crate::daemon_world::travel::*;
@@ -67,7 +67,7 @@ fn runs_script(rig: &mut Rig) {
     rig.quiesce();
     let told = &rig.world.master.orphans_elsewhere;
     assert!(told.iter().eq([&second.home.page.0]), "{told:?}");
-    // A run whose first page is elsewhere, through a restart.
+    // A run with its first page elsewhere, through a restart.
     let run = rig.alloc(1, 3 * PAGE, false);
     let first = send_away(rig, 1, run);
     rig.daemon = None;

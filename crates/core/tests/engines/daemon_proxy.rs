@@ -24,7 +24,7 @@ struct Said {
     connects: u32,
     posts: Vec<(u32, Verb, Vec<u8>, u32)>,
     told: Vec<(u32, ProxyOutcome, Vec<u8>)>,
-    /// Slots whose ring is full.
+    /// Slots with a full ring.
     full: Vec<u32>,
     reads: BTreeMap<u32, Vec<u8>>,
 }

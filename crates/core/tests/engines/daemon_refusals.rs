@@ -432,8 +432,8 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
     assert_eq!(code(daemon.resume_local(SessionId(100), 3, SLOTS_MAX)), "denied");
 }
 
-/// A client whose time was up says hello anew; a daemon that was stopped hears both, and makes the
-/// rings anew for what it serves.
+/// A client says hello anew after its time was up; a daemon that was stopped hears both, and makes
+/// the rings anew for what it serves.
 #[test]
 fn a_hello_that_is_heard_after_a_later_one_is_refused() {
     let mut rig = Rig::new(8);

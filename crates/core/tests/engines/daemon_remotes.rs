@@ -1,5 +1,5 @@
-//! Clients that come over the fabric, whose connections end and whose daemon is started anew: the
-//! client's session beside the daemon's table of them.
+//! Clients that come over the fabric, lose their connections and have their daemon started anew:
+//! the client's session beside the daemon's table of them.
 
 use crate::daemon_world::{RACK, Rig};
 use rackpool_core::client::Session;
@@ -56,7 +56,7 @@ impl Pair {
         acts
     }
 
-    /// A new connection, over which the client says who it is; the daemon's answer.
+    /// A new connection, over which the client names its session; the daemon's answer.
     fn join(&mut self) -> RemoteReply {
         self.connections += 1;
         let mut acts = self.send(self.session.join(7, Vec::new()));
@@ -84,7 +84,8 @@ impl Pair {
         reply
     }
 
-    /// A request that was executed in a session whose grace is over; the client heard of neither.
+    /// A request that was executed in a session that is past its grace; the client heard of
+    /// neither.
     fn executed_and_forgotten() -> (Self, GAddr) {
         let mut pair = Self::new();
         pair.rig.join(0);
@@ -135,7 +136,7 @@ fn what_was_executed_is_answered_again_as_long_as_the_session_is_known() {
     pair.session.begin(add(counter));
     let first = pair.execute();
     pair.close();
-    // Two daemons further, and a join whose answer is lost in between.
+    // Two daemons further, and a join with its answer lost in between.
     pair.restart();
     pair.join();
     pair.restart();

@@ -1,4 +1,4 @@
-//! Replicas in their home's engine: what waits for whom, and for how long. The keeper is played by
+//! Replicas in their home's engine: what waits for what, and for how long. The keeper is played by
 //! the test; two real engines meet in the simulator.
 
 use crate::daemon_world::travel::*;
@@ -7,7 +7,7 @@ use rackpool_core::replica::{Orders, Poll, ReplicaOrder};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{GAddr, Generation, PageId, RackId, Result};
 
-/// The one who writes, and the one who keeps replicas.
+/// The client that writes, and the one that keeps replicas.
 const WRITER: u32 = 0;
 const KEEPER: u32 = 1;
 /// Looks at the clock within a lease, at least.
@@ -42,7 +42,7 @@ fn orders(rig: &mut Rig) -> Vec<ReplicaOrder> {
     }
 }
 
-/// A page with an open replica, whose keeper has asked for more.
+/// A page with an open replica; its keeper has asked for more.
 fn shared(rig: &mut Rig) -> (GAddr, PageId) {
     rig.join(WRITER);
     rig.join_remote(KEEPER);
@@ -241,7 +241,7 @@ fn a_page_that_comes_has_the_frame_of_a_replica_when_nothing_else_is_free() {
     let move_in = |page| Request::MoveIn { page: PageId(page) };
     assert_eq!(rig.ask(KEEPER, move_in(9)).unwrap_err().code(), "full", "not for its keeper");
     rig.join(2);
-    // Said again before there is a frame, as by a mover whose connection was lost.
+    // Said again before there is a frame, as by a mover that lost its connection.
     rig.submit(WRITER, move_in(9));
     assert_eq!(answer(&mut rig, WRITER), None, "a replica gives way first");
     rig.clients.get_mut(&WRITER).unwrap().pending = None;

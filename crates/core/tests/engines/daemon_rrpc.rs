@@ -42,7 +42,7 @@ fn home_of(rig: &Rig, addr: GAddr) -> PageHome {
     rig.world.master.pages[&rig.world.layout.pages.page(addr).0]
 }
 
-/// Words whose bytes differ at every place.
+/// Words with bytes that differ at every place.
 fn fill(rig: &Rig, addr: GAddr, bytes: u64) -> Vec<u8> {
     let first = rig.world.offset_of(addr);
     let words = (0..bytes / 8).map(|at| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

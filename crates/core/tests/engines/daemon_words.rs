@@ -1,5 +1,5 @@
-//! Allocations that a word names: refusals are typed and change nothing, and a word that changes
-//! or goes while its allocation is under way harms nobody.
+//! Allocations that a word names: refusals are typed and change nothing, and a word that changes or
+//! goes while its allocation is under way does no harm.
 
 use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
 use rackpool_core::daemon::{Daemon, World};
@@ -132,7 +132,7 @@ fn what_a_word_names_stays_when_nobody_took_the_answer() {
     rig.finish();
 }
 
-/// A region whose redo record, committed, stores `value` at `offset`.
+/// A region with a committed redo record that stores `value` at `offset`.
 fn attach_with_redo(stores: &[(u64, u64)], prepare: impl Fn(&mut Rig)) -> Result<Rig, Error> {
     let mut rig = Rig::new(4);
     rig.join(0);

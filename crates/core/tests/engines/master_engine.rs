@@ -300,7 +300,7 @@ fn a_restarted_master_waits_one_lease_before_another_region_takes_a_rack() {
     world.crash();
     let heir = world.connect();
     let (id, _) = world.submit(heir, MasterCall::JoinDaemon(info(0, 3)));
-    // A master that was stopped itself has heard nobody meanwhile.
+    // A master that was stopped itself has heard no daemon meanwhile.
     world.now += 100 * LEASE;
     world.master.tick(world.now, &mut out);
     assert!(world.commit().is_empty(), "it still waits");

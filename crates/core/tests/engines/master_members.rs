@@ -150,7 +150,7 @@ fn a_region_that_has_left_stays_so_and_a_new_one_serves_in_its_place() {
     world.crash();
     let again = world.daemon(RackInfo { epoch: 2, ..info(1, 1) });
     assert_eq!(told(&mut world, again), RackState::Left, "it ends by itself");
-    // Nobody waits for the old daemon, which may be there still.
+    // No call waits for the old daemon, which may be there still.
     let new = world.daemon(info(1, 2));
     assert_eq!(told(&mut world, new), RackState::Serving);
     assert_eq!(code(heartbeat(&mut world, again)), "denied");
@@ -243,7 +243,8 @@ impl Probe for Mutated {
     }
 }
 
-/// What the calls are answered with by a master whose rack 1 has one page and is as `before` says.
+/// What the calls are answered with by a master with a rack 1 that has one page and is as `before`
+/// says.
 fn answers(mutation: Option<Mutation>, before: &[MemberCall], asked: MasterCall) -> &'static str {
     let (mut world, [_, one]) = two_racks();
     new_page(&mut world, one, 1, 3);

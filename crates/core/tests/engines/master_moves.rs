@@ -1,4 +1,5 @@
-//! How the master lets pages move: who may, and the compare-and-swap that decides where they live.
+//! How the master lets pages move: which mover may, and the compare-and-swap that decides where
+//! they live.
 
 use crate::master_world::*;
 use rackpool_core::constants::*;

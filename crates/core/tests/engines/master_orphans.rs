@@ -1,5 +1,5 @@
-//! What the master keeps of frees that concern several racks: who is told, who waits, and that
-//! nothing is forgotten by a restart, told twice, or told to the wrong rack.
+//! What the master keeps of frees that concern several racks: which racks are told, what waits, and
+//! that nothing is forgotten by a restart, told twice, or told to the wrong rack.
 
 use crate::master_world::*;
 use rackpool_core::constants::*;

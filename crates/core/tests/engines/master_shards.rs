@@ -1,5 +1,5 @@
-//! Racks whose memory is divided among several daemons, as the master sees them: each shard is a
-//! member of its own, and where a rack is meant they count together.
+//! Racks with memory that is divided among several daemons, as the master sees them: each shard is
+//! a member of its own, and where a rack is meant they count together.
 
 use crate::master_world::*;
 use rackpool_core::constants::RACKS_MAX;
@@ -55,7 +55,7 @@ fn a_rack_keeps_the_number_of_its_shards() {
         let refused = world.call(conn, MasterCall::JoinDaemon(join(other, 10)));
         assert_eq!(code(refused), "bad-region", "{other}");
     }
-    // Also when all its daemons are long dead, and when the master forgot who was alive.
+    // Also when all its daemons are long dead, and when the master forgot which were alive.
     world.master.on_closed(first);
     world.wait_for_a_lease();
     world.crash();
@@ -118,7 +118,7 @@ fn moves_are_for_other_racks_only() {
     let commit = MasterCall::CommitPages { homes: vec![at] };
     assert_eq!(world.call(first, commit), Ok(MasterAnswer::Done));
     let (one, two) = (world.connect(), world.connect());
-    // Nobody claims a page that is to go where it is, by whatever name.
+    // No mover claims a page that is to go where it is, by whatever name.
     for to in [shard(0, 0, 2), shard(0, 1, 2), RackId(0)] {
         for conn in [one, two] {
             let answer = world.call(conn, MasterCall::BeginMove { page, to });

@@ -1,5 +1,5 @@
 //! What the policies are worth on simple traces of two racks. The figures are of a plain model
-//! (`policy_world`), not of a machine: what counts is who wins, and by what order.
+//! (`policy_world`), not of a machine: what counts is which policy wins, and by what order.
 
 use crate::policy_world;
 use crate::policy_world::{COPIES_MAX, Likes, Load, Outcome, run, run_oracle};

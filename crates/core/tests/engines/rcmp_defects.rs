@@ -260,7 +260,7 @@ fn a_worker_read_other_threads_tables_without_their_lock() {
         let addr = rig.alloc(0, PAGE, false);
         let home = home_of(&rig, addr);
         {
-            // Each has a table of its own, and nobody else reads or writes it.
+            // Each has a table of its own, and no other process reads or writes it.
             let (mut one, mut other) = (rig.world.client(), rig.world.client());
             one.install(OWN, &[home]).expect("a frame of the rack");
             assert_eq!(other.load_warm(addr), Err(Miss::Unknown));
@@ -315,7 +315,7 @@ fn local_and_remote_compare_and_swap_were_not_atomic_with_each_other() {
             let target = rig.world.target();
             let key = home.generation;
             assert_eq!(client.cas_warm(addr, before, before + 1), Ok(Ok(before)));
-            // Whoever compares with what it read before that is refused, wherever it runs.
+            // A client that compares with what it read before that is refused, wherever it runs.
             assert_eq!(target.cas(at, key, before, 7777), WorkStatus::Done(before + 1));
             assert_eq!(target.cas(at, key, before + 1, before + 2), WorkStatus::Done(before + 1));
             assert_eq!(client.cas_warm(addr, before + 1, 7777), Ok(Err(before + 2)));
@@ -337,7 +337,7 @@ fn a_remote_compare_and_swap_let_a_local_one_come_in_between() {
         let (home, at) = (home_of(&rig, addr), rig.world.offset_of(addr));
         let pages = rig.world.pages_mem();
         let before = pages.peek(at);
-        // A client of the rack swaps the word as soon as somebody has looked at it.
+        // A client of the rack swaps the word as soon as another has read it.
         pages.meanwhile.set(Some((at, before + 1)));
         let remote = rig.world.target().cas(at, home.generation, before, before + 2);
         let local_swapped = pages.meanwhile.take().is_none();
@@ -587,7 +587,7 @@ fn a_master_that_died_took_the_directory_with_it_and_latches_stayed_held() {
         assert_eq!(world.call(daemon, commit), Ok(MasterAnswer::Done));
         let begin = MasterCall::BeginMove { page: home.page, to: RackId(1) };
         let now = Ok(MasterAnswer::Homes(vec![Resolved::Home(home)]));
-        // Whoever holds the right to move a page dies: the next one gets it.
+        // The holder of the right to move a page dies: the next one gets it.
         let dead = world.connect();
         let alive = world.connect();
         assert_eq!(world.call(dead, begin.clone()), now);

@@ -36,7 +36,7 @@ fn a_latch_was_destroyed_while_it_was_held() {
         let page = at.page;
         let commit = MasterCall::CommitPages { homes: vec![at] };
         assert_eq!(world.call(zero, commit), Ok(MasterAnswer::Done));
-        // Somebody has the right to move the page, and it is freed meanwhile.
+        // A client has the right to move the page, and it is freed meanwhile.
         let (holder, next) = (world.connect(), world.connect());
         let begin = MasterCall::BeginMove { page, to: RackId(1) };
         let claimed = Ok(MasterAnswer::Homes(vec![Resolved::Home(at)]));
@@ -44,7 +44,7 @@ fn a_latch_was_destroyed_while_it_was_held() {
         assert_eq!(code(world.call(next, begin.clone())), "stays");
         let free = MasterCall::RemovePages { rack: RackId(0), pages: vec![page] };
         assert_eq!(world.call(zero, free), Ok(MasterAnswer::Done));
-        // Whoever asks next is told so, and what is done by that right has no effect.
+        // The next client to ask is told so, and what is done by that right has no effect.
         let unmapped = Ok(MasterAnswer::Homes(vec![Resolved::Unmapped]));
         assert_eq!(world.call(next, begin.clone()), unmapped);
         let moved = MasterCall::MovePage { from: at, to: home(page, 1, 7) };
@@ -117,7 +117,7 @@ fn any_client_could_end_the_daemon() {
         let at = home(world.page_ids(one, 1), 1, 3);
         let commit = MasterCall::CommitPages { homes: vec![at] };
         assert_eq!(world.call(one, commit), Ok(MasterAnswer::Done));
-        // A daemon ends when its rack has left: not while it has pages, whoever says so.
+        // A daemon ends when its rack has left: not while it has pages, whatever process says so.
         let client = world.connect();
         let member = |call| MasterCall::Member(call);
         assert_eq!(code(world.call(client, member(MemberCall::Leave(RackId(1))))), "denied");
@@ -263,7 +263,7 @@ fn anybody_of_the_host_could_use_the_memory() {
             assert_eq!(error.code(), "denied");
             assert!(error.to_string().contains(&format!("--allow-user {user}")), "{error}");
         };
-        // The user that serves it and root, who cannot be kept out, and whoever is listed.
+        // The user that serves it and root, which cannot be kept out, and each user that is listed.
         for (own, users, others) in [
             (999, &[][..], &[1, 1000, u32::MAX][..]),
             (999, &[1000, 1001], &[1, 1002]),
@@ -315,7 +315,7 @@ fn one_client_could_take_all_memory() {
         let rest: Vec<GAddr> = (0..48).map(|_| rig.alloc(0, 64, false)).collect();
         assert_eq!(held(&rig).1, 3 * PAGE);
         refused(&mut rig, 1, 64, false);
-        // Whoever frees it.
+        // Whichever client frees it.
         rig.free(2, run, 2 * PAGE);
         rest.into_iter().for_each(|addr| rig.free(1, addr, 64));
         assert_eq!(held(&rig).1, 2 * PAGE, "the other client's");
@@ -329,7 +329,7 @@ fn one_client_could_take_all_memory() {
         refused(&mut rig, 0, 3 * PAGE, false);
         rig.free(0, object, 1000);
         assert_eq!(held(&rig).1, 0);
-        // What nobody took and what a session owned come back.
+        // What no client took and what a session owned come back.
         let pages = rig.alloc(0, 2 * PAGE, true);
         rig.submit(1, Request::Alloc { bytes: PAGE, kind: AllocationKind::User });
         rig.kill(1);

@@ -1,5 +1,5 @@
-//! Turns of one who empties a rack, and of one who sends cold pages away, against scripted daemons:
-//! whom they ask, in which order, and what they say came of it.
+//! Turns of a drainer and of a balancer against scripted daemons: which peers they ask, in which
+//! order, and what they say came of it.
 
 use super::moving::*;
 use super::*;

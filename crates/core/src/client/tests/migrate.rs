@@ -1,5 +1,5 @@
-//! A mover against scripted racks: what it asks for, what it copies, and whom it tells when it
-//! gives up.
+//! A mover against scripted racks: what it asks for, what it copies, and which peers it tells when
+//! it gives up.
 
 use super::moving::*;
 use super::*;
@@ -94,7 +94,7 @@ impl Racks {
     }
 }
 
-/// A client with links to both racks whose page 7 is full of a pattern.
+/// A client with links to both racks, with page 7 full of a pattern.
 fn start(racks: &Racks) -> (World, Client<TestMem>, Vec<u8>) {
     let (world, mut client) = World::new(vec![vec![0; PAGE as usize]]);
     client.add_link(RackId(1), Reach::OneSided(layout())).unwrap();
@@ -331,7 +331,7 @@ fn an_old_home_that_cannot_be_told_finds_it_out_by_itself() {
     let (mut world, mut client, _) = start(&racks);
     assert_eq!(migrate(&mut world, &mut client, &mut racks).0, Ok(racks.room));
 
-    // A move that failed: then nobody but the master's own clock ends the claim.
+    // A move that failed: then only the master's own clock ends the claim.
     let stays = Error::Stays { page: PageId(PAGE_7), reason: "a script says so".into() };
     let racks = Racks::out_of(0)
         .but("commit", Said::Daemon(Err(stays.clone())))
@@ -487,7 +487,7 @@ fn a_move_that_fails_at_any_wait_leaves_nothing_reserved() {
             assert_eq!(result, Err(not_there()), "{log:?}");
             let has = |what: &str| log.iter().any(|one| one == what);
             let (from, room) = (racks.from.rack, racks.room.rack);
-            // Whoever may keep something is told, unless the page has moved.
+            // A rack that may keep something is told, unless the page has moved.
             if asked > 2 && !has(&format!("commit {room}")) || fails_at == 5 && rack == 0 {
                 assert!(has(&format!("settle {room}")), "failed at {fails_at}: {log:?}");
             }

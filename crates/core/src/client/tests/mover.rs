@@ -1,5 +1,5 @@
-//! Turns of a mover against scripted daemons: whom it asks, in which order, and what it says came
-//! of it.
+//! Turns of a mover against scripted daemons: which peers it asks, in which order, and what it says
+//! came of it.
 
 use super::moving::*;
 use super::*;
@@ -181,7 +181,7 @@ fn a_refusal_moves_nothing_and_nonsense_is_no_decision() {
     let (turned, log) = Script::new(decision).turn(&mut mover());
     assert_eq!(turned.unwrap(), Turned::Asked(report(decision, 0, None), None));
     assert_eq!(log.last().unwrap(), "decide 1");
-    // To another rack, or for a page that nobody offered.
+    // To another rack, or for a page that was not offered.
     for decision in [Decision::Move { to: RackId(1) }, Decision::Swap { victim: PageId(9) }] {
         let (turned, log) = Script::new(decision).turn(&mut mover());
         let Ok(Turned::Asked(said, Some(error))) = turned else { panic!("{turned:?}") };

@@ -1,4 +1,4 @@
-//! What clients do when a page that they use moves: whom they ask, how often, and what they
+//! What clients do when a page that they use moves: which peers they ask, how often, and what they
 //! believe.
 
 use super::*;
@@ -169,7 +169,7 @@ fn an_atomic_waits_at_the_home_of_a_shut_page_and_gives_up_in_the_end() {
     assert_eq!(result, Ok(42));
     assert_eq!(log, ["resolve 0", "master resolve", "resolve 1"]);
 
-    // A home whose key is never right.
+    // A home with a key that is never right.
     let (mut world, mut client) = knowing(old, vec![]);
     let mut op = Atomic::new(addr(PAGE_7, 0), AtomicOp::FetchAdd { n: 5 }, 9);
     let (result, log) = drive(&mut world, &mut client, &mut op, &mut |_, need| match need {
@@ -193,7 +193,7 @@ fn moving() -> Error {
     Error::Moving { addr: addr(PAGE_7, 64), retries: 0 }
 }
 
-/// Frees an object whose page the client believes to be at `old`, while it is at `new`.
+/// Frees an object in a page that the client believes to be at `old`, while it is at `new`.
 fn free_from(old: PageHome, new: PageHome, refusal: &Error) -> (crate::Result<()>, Log) {
     let (mut world, mut client) = knowing(old, vec![]);
     let mut op = Free::new(addr(PAGE_7, 64), 64);

@@ -1,4 +1,4 @@
-//! Reading a replica while somebody else is at it.
+//! Reading a replica while another process is at it.
 
 use super::*;
 use crate::replica::{
@@ -56,7 +56,7 @@ fn a_replica_is_read_while_it_is_open_and_its_time_is_not_over() {
     assert_eq!(read(&client, 1000, || {}), ReplicaRead::None);
     world.own.pages.fetch_add(word, EntryWord::BEGIN);
     assert_eq!(read(&client, 999, || {}), ReplicaRead::None);
-    // Who was not alone takes it back, and it is as it was.
+    // A process that was not alone takes it back, and it is as it was.
     world.own.pages.fetch_add(word, EntryWord::UNDO);
     assert_eq!(read(&client, 999, || {}), ReplicaRead::Done);
 }

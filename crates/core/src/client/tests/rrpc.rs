@@ -1,5 +1,4 @@
-//! Calls for data: whom they go to, what of an answer is believed, and that no buffer stays
-//! exposed.
+//! Calls for data: where they go, what of an answer is believed, and that no buffer stays exposed.
 
 use super::*;
 use crate::rrpc::{Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};

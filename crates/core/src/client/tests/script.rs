@@ -1,4 +1,4 @@
-//! A context whose peers are a script.
+//! A context with a script as its peers.
 
 use super::TestMem;
 use crate::addr::RackId;

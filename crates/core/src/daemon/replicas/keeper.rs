@@ -1,4 +1,4 @@
-//! What a home remembers of one who keeps replicas of its pages: what it was told, and what it will
+//! What a home remembers of a keeper of replicas of its pages: what it was told, and what it will
 //! be told next.
 
 use crate::addr::{PageId, RackId};
@@ -7,7 +7,7 @@ use crate::replica::ReplicaOrder;
 use crate::seam::Nanos;
 use std::collections::VecDeque;
 
-/// One who keeps replicas of this rack's pages, by its session.
+/// A keeper of replicas of this rack's pages, by its session.
 #[derive(Debug)]
 pub(super) struct KeeperState {
     pub(super) rack: RackId,

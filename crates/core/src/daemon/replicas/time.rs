@@ -1,4 +1,4 @@
-//! What time brings to replicas: leases end, polls are answered, what nobody wants is dropped.
+//! What time brings to replicas: leases end, polls are answered, what no rack wants is dropped.
 
 use super::{KeeperState, Sharing};
 use crate::constants::{MOVE_DRAIN_NS, REPLICA_IDLE_NS, REPLICA_LEASE_NS, REPLICA_STEP_NS};

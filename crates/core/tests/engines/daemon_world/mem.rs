@@ -47,7 +47,7 @@ pub struct TestMem {
     words: Vec<Cell<u64>>,
     backed: RefCell<Vec<bool>>,
     fuse: Rc<Fuse>,
-    /// What somebody else stores where, right after the next load from there.
+    /// What another process stores where, right after the next load from there.
     pub meanwhile: Cell<Option<(u64, u64)>>,
 }
 

@@ -52,7 +52,7 @@ pub struct TestWorld {
     pub barriers: u64,
     pub calls: VecDeque<(u64, MasterCall)>,
     pub replies: VecDeque<(ClientId, ReplyFrame)>,
-    /// What the fabric was told to do; nobody does it here.
+    /// What the fabric was told to do; it is not done here.
     pub write_backs: Vec<(ClientId, WriteBack)>,
     pub master: FakeMaster,
 }
@@ -214,7 +214,7 @@ pub struct Client {
     pub id: ClientId,
     pub session: SessionId,
     pub seq: u64,
-    /// The last request whose answer it noted as taken.
+    /// The last request with an answer that it noted as taken.
     pub consumed: u64,
     /// Whether it notes that it has taken answers.
     pub consumes: bool,
@@ -240,7 +240,7 @@ pub struct Rig {
     /// By address: what must be there, first word aside, which the atomics use.
     pub live: BTreeMap<u64, Live>,
     pub words: BTreeMap<u64, u64>,
-    /// Sessions whose process died: left at the next chance.
+    /// Sessions of processes that died: left at the next chance.
     pub dead: Vec<SessionId>,
     pub now: u64,
     pub restarts: u32,
@@ -672,7 +672,7 @@ impl Rig {
         }
     }
 
-    /// Frees everything, lets everybody leave, and checks that nothing is missing.
+    /// Frees everything, lets all clients leave, and checks that nothing is missing.
     pub fn finish(mut self) {
         self.quiesce();
         self.verify();

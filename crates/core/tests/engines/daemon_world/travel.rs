@@ -65,7 +65,7 @@ pub fn bring_back(rig: &mut Rig, mover: u32, away: &Away) {
             continue;
         };
         if rig.world.table_word(frame) != generation.0 {
-            // The daemon died after the answer: nobody may write under the old key.
+            // The daemon died after the answer: no mover may write under the old key.
             settle(rig, mover, page).unwrap();
             rig.turn();
             continue;

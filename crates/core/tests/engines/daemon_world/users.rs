@@ -1,11 +1,11 @@
-//! Who touches the memory of the rig's rack: a client on its host, and the fabric's target.
+//! What touches the memory of the rig's rack: a client on its host, and the fabric's target.
 
 use super::{RACK, TestMem, TestWorld};
 use rackpool_core::client::{Client, RackView, Reach};
 use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
 use rackpool_core::target::TargetMemory;
 
-/// A section, mapped by somebody else as well.
+/// A section, mapped by another as well.
 #[derive(Clone, Copy)]
 pub struct Shared<'a>(&'a TestMem);
 

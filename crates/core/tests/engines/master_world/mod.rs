@@ -65,7 +65,7 @@ impl World {
         Self::without(None)
     }
 
-    /// One whose engine leaves a safeguard out.
+    /// One with an engine that leaves a safeguard out.
     pub fn without(mutation: Option<Mutation>) -> Self {
         let without = Without(mutation);
         let mut disk = Disk::new();

@@ -3,10 +3,10 @@
 //! heat and the decisions are the real code.
 //!
 //! Times of the paper's testbed as far as they are known: 250 ns in the own rack, 4300 ns in the
-//! other (a ring, a daemon, a network card), 100 Gb/s. Who asks waits for a round trip, whatever is
-//! decided; a move takes its round trips and its bytes, and its rack waits for all of them; the
-//! other rack's remote accesses wait while the wire is busy with them. A copy is dropped by a write
-//! of either rack; if the other rack wrote, that write waits for a round trip.
+//! other (a ring, a daemon, a network card), 100 Gb/s. The rack that asks waits for a round trip,
+//! whatever is decided; a move takes its round trips and its bytes, and its rack waits for all of
+//! them; the other rack's remote accesses wait while the wire is busy with them. A copy is dropped
+//! by a write of either rack; if the other rack wrote, that write waits for a round trip.
 
 use rackpool_core::constants::{MOVE_ROUND_TRIPS, NS_PER_MS};
 use rackpool_core::heat::{
@@ -299,7 +299,8 @@ impl World {
         assert_ne!(usize::from(self.homes[page]), rack);
     }
 
-    /// Decides, and does it. Who holds a lease knows the other rack's numbers and need not ask.
+    /// Decides, and does it. A rack that holds a lease knows the other rack's numbers and need not
+    /// ask.
     fn ask(&mut self, rack: usize, page: usize, leased: bool) {
         let o = self.observe(rack, page);
         let record = self.policy.decide(&o, &self.allowance);
