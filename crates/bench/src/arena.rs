@@ -305,7 +305,6 @@ struct Chain {
     starts: [u64; 2],
 }
 
-/// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,

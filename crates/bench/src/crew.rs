@@ -46,7 +46,6 @@ struct Process {
 }
 
 impl<A: Answers> Crew<A> {
-    /// Starts `count` clients.
     pub(crate) fn start(
         count: u32,
         command: &mut dyn FnMut(u32) -> Command,

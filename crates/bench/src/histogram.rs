@@ -72,7 +72,6 @@ impl Histogram {
         self.record_n(value, 1);
     }
 
-    /// Adds `count` equal samples.
     #[inline]
     pub fn record_n(&mut self, value: u64, count: u64) {
         if count == 0 {
@@ -107,7 +106,6 @@ impl Histogram {
         self.buckets.len()
     }
 
-    /// True without samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count() == 0

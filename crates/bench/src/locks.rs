@@ -41,7 +41,6 @@ const ACCESSES: u64 = 64;
 const SIZES: [usize; 5] = [64, 128, 256, 512, 1024];
 /// The longest range that is locked.
 const RANGE_BYTES: u64 = ACCESSES * SIZES[SIZES.len() - 1] as u64;
-/// Bytes of a rack.
 const RACK_BYTES: u64 = 64 << 20;
 /// Processes that want the same lock, and where they are. A near one asks again sooner, so only
 /// those of one rack show whether the order of asking is kept.

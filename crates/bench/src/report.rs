@@ -91,10 +91,8 @@ pub struct Row {
     /// Median, in `ns` unless an extra field `percentile_unit` says otherwise.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub p50: Option<u64>,
-    /// 99th percentile.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub p99: Option<u64>,
-    /// 99.9th percentile.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub p999: Option<u64>,
     pub n: u64,

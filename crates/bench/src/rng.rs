@@ -29,7 +29,6 @@ impl SplitMix64 {
         Self { state: seed }
     }
 
-    /// The next word.
     #[inline]
     pub const fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN_GAMMA);
@@ -57,7 +56,6 @@ impl Rng {
         Self::new(mix64(seed) ^ mix64(party.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// The next word.
     #[inline]
     pub const fn next_u64(&mut self) -> u64 {
         let [first, second, third, fourth] = self.state;

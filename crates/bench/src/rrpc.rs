@@ -40,7 +40,6 @@ const SIZES: [usize; 7] = [64, 256, 512, 1024, 4096, 16 << 10, 64 << 10];
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Memory that short reads go to.
 const LINES_BYTES: u64 = 1 << 20;
-/// Bytes of a rack.
 const RACK_BYTES: u64 = 64 << 20;
 /// How long a raw READ may take before the bench gives up.
 const RAW_NS_MAX: u64 = 10_000_000_000;

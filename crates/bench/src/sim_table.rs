@@ -36,7 +36,6 @@ pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
 
 type Answer<T> = Result<T, TableError>;
 
-/// Tables of `rackpool-kv`.
 struct KvTables;
 
 struct Shape {

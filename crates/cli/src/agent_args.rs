@@ -28,7 +28,7 @@ Examples:
 /// Options of `agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// The rack whose memory this host shares
+    /// The rack that shares its memory with this host
     #[arg(long, value_name = "N")]
     pub rack: u16,
     /// The pool.

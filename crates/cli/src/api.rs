@@ -261,7 +261,7 @@ fn found_options(master: Option<&str>, secret_file: Option<&Path>) -> Result<Opt
     Ok(options)
 }
 
-/// Reads the secret whose file was given.
+/// Reads the secret from the file that was given.
 fn name_secret(secret: &mut Option<Secret>, file: Option<&Path>) -> Result<()> {
     if let Some(file) = file {
         *secret = Some(Secret::from_file(file)?);
@@ -335,8 +335,8 @@ impl Watch {
     }
 }
 
-/// Who begins to work does not wait for a restart as long as who works already does: an address
-/// where nobody listens is a mistake as a rule.
+/// A client that begins to work does not wait for a restart as long as one that works already: an
+/// address where no process listens is a mistake as a rule.
 fn find_master(addrs: &[String]) -> Result<()> {
     let start = Instant::now();
     let no_master = |code, why: &str| {

@@ -231,8 +231,8 @@ pub struct DemoArgs {
     /// Take a capped share of the input and short measurements: ends within a minute
     #[arg(long)]
     pub quick: bool,
-    /// Directory tree whose regular files are stored and read back [default: the Rust toolchain's
-    /// library sources, else /usr/share]
+    /// Directory tree of which the regular files are stored and read back [default: the Rust
+    /// toolchain's library sources, else /usr/share]
     #[arg(long, value_name = "DIR")]
     pub input: Option<PathBuf>,
     /// Write the numbers as JSON
@@ -304,7 +304,7 @@ pub struct DaemonArgs {
     pub rack: u16,
     /// Serve one of K equal parts of the rack's memory, such as 0/2 and 1/2: so many daemons share
     /// the rack's work, and each goes on with what belongs to one that dies. All get the same
-    /// --memory, whose K is fixed when it is made
+    /// --memory; its K is fixed when it is made
     #[arg(long, value_name = "I/K", value_parser = parse_shard, default_value = "0/1")]
     pub shard: (u16, u16),
     /// Address of the master; several with commas between [default: 127.0.0.1:7400]
@@ -332,7 +332,7 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
     /// With fabric verbs the RDMA device, such as mlx5_0 or mlx5_0:1/3: NAME[:PORT][/GID]
-    /// [default: the first one whose port is up]
+    /// [default: the first one with its port up]
     #[arg(long, value_name = "DEVICE")]
     pub verbs_device: Option<String>,
     /// Bring pages that clients of this rack use to this rack, or copies of them: off, paper or

@@ -2,8 +2,9 @@
 //! words of the command line. Out: running children that are gone when their owner is dropped,
 //! and so are their files.
 //!
-//! A child ends when its standard input ends, so it ends with us even if we are killed. Whoever
-//! drops a [`Cluster`] waits for its children; what does not end by itself is killed and reaped.
+//! A child ends when its standard input ends, so it ends with us even if we are killed. A
+//! [`Cluster`] that is dropped waits for its children; what does not end by itself is killed and
+//! reaped.
 //!
 //! Ownership rule: [`Residue`] is made before the first child and dropped after the last one.
 
@@ -26,7 +27,7 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// How often children are looked for and killed, until there are none.
 const END_ROUNDS_MAX: u32 = 8;
-/// Processes whose children are looked for.
+/// Processes at most that are searched for children.
 const DESCENDANTS_MAX: usize = 4096;
 /// Characters of a child's log that a failure shows.
 const LOG_TAIL_CHARS: usize = 600;
@@ -70,7 +71,7 @@ impl Process {
                     return;
                 }
             }
-            // Nobody listens any more: then nobody misses it.
+            // No receiver is left: then none misses it.
             let _ = lines.send((index, None));
         });
         Ok(Self { name: name.to_owned(), child, input, log })

@@ -37,7 +37,7 @@ pub fn with(examples: &str, variables: &[Variable]) -> String {
     text
 }
 
-/// Takes all of them from a process whose pool is ours.
+/// Takes all of them from a process that works with our own pool.
 pub fn clear(command: &mut Command) -> &mut Command {
     CLIENT.iter().fold(command, |command, (name, _)| command.env_remove(name))
 }

@@ -13,7 +13,7 @@ pub const EXIT_FAILED: u8 = 1;
 /// Exit code of a command that was used wrongly.
 pub const EXIT_USAGE: u8 = 2;
 
-/// The word of a command whose reader has gone.
+/// The word of a command after its reader has gone.
 const BROKEN_PIPE: &str = "broken-pipe";
 
 /// Result of a part of the command line.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How often a command that is let finish is looked at.
 const LOOK: Duration = Duration::from_millis(10);
-/// When a person who waits for it is told so.
+/// When a user that waits for it is told so.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// How long a server may take to give up what it has begun before it serves.
 const START_GIVES_UP: Duration = Duration::from_secs(2);

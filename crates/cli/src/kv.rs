@@ -107,7 +107,7 @@ fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses options that would have no effect: whoever gave one expects what it does, above all
+/// Refuses options that would have no effect: a user that gave one expects what it does, above all
 /// passwords and certificates.
 fn refuse_idle_options(args: &KvArgs) -> Result<()> {
     let (memcached, resp) = (args.memcached.is_some(), args.resp.is_some());
@@ -231,7 +231,7 @@ fn cores() -> usize {
 }
 
 fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
-    // Whoever can choose keys must not be able to choose their places as well.
+    // A client that can choose keys must not be able to choose their places as well.
     let seed = rackpool_hw::process::random_u64();
     if args.lossy_index && args.policy.mode == Mode::Store {
         let why = "--lossy-index loses items: give another --policy than noeviction";
@@ -245,7 +245,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         // With a tier it is a limit of what lies there.
         max_value: args.max_value.filter(|_| !has_tier(args)).unwrap_or(0),
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
-        // One thread has nobody to share with.
+        // One thread has no other to share with.
         shared_reads: threads > 1,
         placement: args.interleave.clone(),
         items_expected: args.items.unwrap_or(0),
@@ -321,7 +321,7 @@ fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     Ok(TierConfig { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0), rule })
 }
 
-/// Copies of values whose reads pay for them, by what reads cost there and here.
+/// Copies of values, made when their reads pay for them, by what reads cost there and here.
 fn measured_rule(tier: &dyn Tier, tier_bytes: u64, args: &KvArgs) -> Result<TierRule> {
     let speeds = tier_speed::measure(tier, tier_bytes);
     let speeds = speeds.map_err(|error| {

@@ -115,7 +115,7 @@ pub struct KvArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub herd_clients: Option<u32>,
     /// How HERD's serving threads hide waits for memory: batched; or two-stage, HERD's own way,
-    /// which needs no-ops to answer whoever is alone: to compare with [default: batched]
+    /// which needs no-ops to answer a client that is alone: to compare with [default: batched]
     #[arg(long, value_name = "MODE", value_parser = parse_pipeline)]
     pub herd_pipeline: Option<Pipeline>,
     /// Threads that serve, each door [default: one for each core]
@@ -139,8 +139,8 @@ pub struct KvArgs {
     /// Keep the cache in this file of shared memory (in /dev/shm), and find it there again
     #[arg(long, value_name = "FILE")]
     pub warm: Option<PathBuf>,
-    /// Long values lie in the memory of the pool whose master is there; several masters with commas
-    /// between
+    /// Long values lie in the memory of the pool of the master at that address; several masters
+    /// with commas between
     #[arg(long, value_name = "ADDR", conflicts_with = "warm", group = "tier")]
     pub pool: Option<String>,
     /// The rack that this program runs in [default: 0]
@@ -164,7 +164,7 @@ pub struct KvArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub pool_timeout_ms: u64,
     /// All memory of the cache comes from these memory nodes: numa:1 is one, numa:0=3,numa:1=1 are
-    /// two whose pages are dealt out by weights
+    /// two with their pages dealt out by weights
     #[arg(long, value_name = "NODES")]
     pub interleave: Option<Placement>,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
@@ -252,7 +252,7 @@ fn parse_policy(text: &str) -> Result<NamedPolicy, String> {
         ("tinylfu", Ok(None)) => Policy::TinyLfu,
         ("s3fifo", Ok(None)) => Policy::S3Fifo,
         ("sieve", Ok(None)) => Policy::Sieve,
-        // A store chooses nobody.
+        // A store chooses no victim.
         ("fifo" | "noeviction", Ok(None)) => Policy::Fifo,
         ("fifo-reinsertion", Ok(None)) => Policy::FifoReinsertion { threshold: 1 },
         ("fifo-reinsertion", Ok(Some(threshold @ 1..=15))) => Policy::FifoReinsertion { threshold },

@@ -67,11 +67,11 @@ fn run_command() -> ExitCode {
 fn finish(ended: Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever closed the pipe has read enough.
+        // The reader that closed the pipe has read enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             interrupt::end_if_asked();
-            // Not written here: a server does not wait for who reads it.
+            // Not written here: a server does not wait for its reader.
             log::line(failure.to_string());
             ExitCode::from(failure.exit_code())
         }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Writes one line to standard error: time in UTC, level, who, what.
+/// Writes one line to standard error: time in UTC, level, source, message.
 pub fn log(level: Level, who: &str, what: impl fmt::Display) {
     rackpool_hw::log::say(level, who, what);
 }
@@ -33,7 +33,7 @@ pub fn bar(title: &str, total: u64, unit: &str) -> ProgressBar {
     bar
 }
 
-/// A bar with rate and time left, for work whose length is said later.
+/// A bar with rate and time left, for work of a length that is said later.
 #[cfg(feature = "lab")]
 pub fn timed_bar(title: &str, unit: &str) -> ProgressBar {
     let template = format!(
@@ -46,7 +46,7 @@ pub fn timed_bar(title: &str, unit: &str) -> ProgressBar {
     bar
 }
 
-/// A sign of life for work whose length is unknown.
+/// A sign of life for work of unknown length.
 pub fn spinner(title: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_style(style("  {prefix:<22} {spinner} {elapsed} {msg}"));
@@ -86,7 +86,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Says something to a person, on standard error. Nobody may be there to read it.
+/// Says something to a person, on standard error. There may be none to read it.
 pub fn say(text: &str) {
     let _ = write_to(io::stderr().lock(), &format!("{text}\n"));
 }

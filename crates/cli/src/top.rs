@@ -52,7 +52,7 @@ pub fn run(args: &TopArgs) -> Result<()> {
     let mut text = table(watch.masters(), &last, None);
     loop {
         match screen.show(&text) {
-            // Whoever closed the pipe has read enough.
+            // The reader that closed the pipe has read enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             shown => shown.map_err(|error| Failure::io("standard output", &error))?,
         }

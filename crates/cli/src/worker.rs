@@ -67,7 +67,7 @@ pub struct Moved {
     pub changed: u64,
     /// Files that could not be read from disk; not counted above.
     pub unreadable: u64,
-    /// Files whose bytes differ.
+    /// Files with bytes that differ.
     pub different_count: u64,
     /// Names of some of them.
     pub different: Vec<String>,
@@ -101,7 +101,7 @@ pub fn run_locks() -> Result<()> {
 }
 
 /// Standard input, read by a thread of its own. When it ends, the process ends: by itself if it
-/// is idle, by force if it is deep in a call, because whoever gave the orders may be dead.
+/// is idle, by force if it is deep in a call, because the process that gave the orders may be dead.
 pub fn orders() -> Result<BufReader<PipeReader>> {
     let failed = |error| Failure::io("a pipe for orders", &error);
     let (reader, mut writer) = std::io::pipe().map_err(failed)?;

@@ -51,8 +51,8 @@ impl Rng {
     }
 }
 
-/// What each object may hold: the number of its last acknowledged value, and of those whose answer
-/// never came; 0 is none.
+/// What each object may hold: the number of its last acknowledged value, and of those that were
+/// never answered; 0 is none.
 type Known = BTreeMap<u64, Vec<u64>>;
 
 fn value(number: u64) -> Vec<u8> {
@@ -133,7 +133,7 @@ impl Pool {
         pool
     }
 
-    /// A server whose words of a log go to a file of that name.
+    /// A server that writes its log to a file of that name.
     fn server(&self, name: &str, words: &[&str]) -> Command {
         let mut log = std::fs::File::options();
         let log = log.append(true).create(true).open(self.dir.file(&format!("{name}.log")));
@@ -520,7 +520,7 @@ enum Victim {
     Master,
     /// The agent of a host that shares rack 0's memory, on which all of that rack's clients are.
     Agent,
-    /// A cache whose values lie in the pool.
+    /// A cache with its values in the pool.
     Cache,
 }
 

@@ -37,7 +37,7 @@ impl Addresses {
 }
 
 /// What one address may have of so many places, unless something else is chosen: three quarters.
-/// A pool whose processes are all on one host has room enough then, and so have others.
+/// Then a pool with all its processes on one host has room enough, and so have others.
 pub fn usual_share(places: usize) -> usize {
     places - places / 4
 }
@@ -82,8 +82,8 @@ impl Drop for Place {
     }
 }
 
-/// Of those that may give way, each with since when and whose it is, the oldest one of who has most
-/// of them; `newcomer` has one more. `None` if there are none.
+/// Of those that may give way, each with its start time and its owner, the oldest one of the owner
+/// that has most of them; `newcomer` has one more. `None` if there are none.
 pub fn oldest_of_most<T: Copy, K: Ord>(
     silent: impl Iterator<Item = (u64, T, K)>,
     newcomer: K,

@@ -45,7 +45,7 @@
 //!   matter how often A announces the frame after M2: it finds the new word and only delays M.
 //! - All stores to a cell are release stores, the announcement too; else a store of another frame
 //!   could be seen before the copy under the announcement before it has ended.
-//! - One barrier serves all frames whose table words were stored before it.
+//! - One barrier serves all frames with table words that were stored before it.
 //! - It reaches the threads of this kernel only. Clients on other hosts fence.
 //!
 //! Source: DESIGN §3 (moving a page); membarrier(2).
@@ -73,9 +73,10 @@ pub fn register() -> io::Result<()> {
 /// microseconds and interrupts every core that runs one, so movers gather frames for one call.
 ///
 /// # Errors
-/// If the kernel has no such barrier: then nobody may have announced without a fence.
+/// If the kernel has no such barrier: then no thread may have announced without a fence.
 pub fn barrier() -> io::Result<()> {
-    // The caller's own accesses must be ordered too, even if the kernel finds nobody to interrupt.
+    // The caller's own accesses must be ordered too, even if the kernel finds no thread to
+    // interrupt.
     // SeqCst: pairs with the point P of each announcing thread (window.rs, `Mem::announce`).
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     Ok(membarrier(MembarrierCommand::GlobalExpedited)?)

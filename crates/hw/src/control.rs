@@ -8,13 +8,13 @@
 //! listener and one connection a handle; the client library owns the other ends.
 //!
 //! Ordering rule: **a client unmaps before it closes**. The kernel closes a dead process's
-//! descriptors only after its memory mappings are gone or while nobody runs in them any more;
-//! so [`Received::Closed`] means that the handle touches nothing any more. An error of a
-//! connection that is not closed proves nothing: drop the connection, and give the slot away only
-//! when [`crate::process::ProcessId::is_alive`] says no.
+//! descriptors only after its memory mappings are gone or while no thread runs in them any more; so
+//! [`Received::Closed`] means that the handle touches nothing any more. An error of a connection
+//! that is not closed proves nothing: drop the connection, and give the slot away only when
+//! [`crate::process::ProcessId::is_alive`] says no.
 //!
-//! Abstract names have no owner: who connects checks whom it reached, who accepts checks who
-//! came ([`ControlConn::check_peer`]).
+//! Abstract names have no owner: the connecting side checks which process it reached, the accepting
+//! side which one came ([`ControlConn::check_peer`]).
 //!
 //! Source: DESIGN §2 (sections handed over as descriptors), §3 (liveness), §4.
 
@@ -45,13 +45,13 @@ pub enum ControlError {
              zero byte are possible, such as rackpool/pool0/rack0"
     )]
     BadName { bytes: usize },
-    /// Somebody serves this name. Stop it, or choose another name.
+    /// Another process serves this name. Stop it, or choose another name.
     #[error(
         "control socket {name} is served by another process: stop that daemon, or start \
              this one for another rack"
     )]
     NameInUse { name: String },
-    /// Nobody serves this name. Retry when the daemon is up.
+    /// No process serves this name. Retry when the daemon is up.
     #[error("control socket {name}: no daemon serves it on this host")]
     NobodyListens { name: String },
     /// Too many connections wait to be accepted, or the peer does not read. Retry after a pause.
@@ -96,7 +96,7 @@ fn failed(operation: &'static str) -> impl FnOnce(Errno) -> ControlError {
     move |errno| ControlError::Io { operation, source: errno.into() }
 }
 
-/// Who is at the other end, as the kernel recorded it when the connection was made.
+/// The process at the other end, as the kernel recorded it when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process id; 0 if the peer lives in a process namespace that is not visible from here.
@@ -105,7 +105,7 @@ pub struct PeerCredentials {
     pub gid: u32,
 }
 
-/// Whom this process deals with: its own user, root, and `users`.
+/// Users that this process deals with: its own user, root, and `users`.
 pub fn access(users: impl IntoIterator<Item = u32>) -> AccessList {
     AccessList::new(rustix::process::geteuid().as_raw(), users)
 }
@@ -191,7 +191,7 @@ pub struct ControlConn {
 }
 
 impl ControlConn {
-    /// Connects to a listener of this host. Does not block. Whoever serves the name is not
+    /// Connects to a listener of this host. Does not block. The process that serves the name is not
     /// checked yet: call [`ControlConn::check_peer`] before anything is believed.
     ///
     /// # Errors
@@ -306,14 +306,14 @@ impl ControlConn {
 
     /// Wakes the peer, which waits for this connection among others. Many before the peer takes
     /// them count as one. Never blocks, whatever the peer did to its end: an eventfd that two
-    /// processes share is one file, whose flags and count either can change.
+    /// processes share is one file, and either can change its flags and count.
     pub fn notify(&self) {
         // The only failures: a full queue, which is notified anyway, and a peer that is gone.
         let _ = self.send(&NOTICE, &[]);
     }
 
-    /// Takes what [`ControlConn::notify`] sent, as the waiter does before it looks for work; at
-    /// most so much in one call that others have their turn. Never blocks.
+    /// Takes what [`ControlConn::notify`] sent, as the waiting thread does before it looks for
+    /// work; at most so much in one call that others have their turn. Never blocks.
     pub fn drain(&self) -> Drained {
         for _ in 0..NOTICES_MAX {
             match self.recv(&mut [0; NOTICE.len()]) {
@@ -349,8 +349,8 @@ impl ControlConn {
         self.poll_for(PollFlags::empty(), Duration::ZERO).is_ok_and(|found| found.intersects(end))
     }
 
-    /// Who is at the other end: for the accepting side who connected, for the connecting side
-    /// who called `bind`.
+    /// The process at the other end: for the accepting side the one that connected, for the
+    /// connecting side the one that called `bind`.
     ///
     /// # Errors
     /// [`ControlError::Io`].
@@ -424,7 +424,8 @@ const SPARE_DIGITS: usize = 8;
 /// How much of the list of sockets is looked through for such names, bytes: some 100,000 sockets.
 const SOCKETS_BYTES_MAX: u64 = 16 << 20;
 
-/// A name to serve instead of `name`, which another user has: one that nobody could guess.
+/// A name to serve instead of `name`, which another user has: one that no other process could
+/// guess.
 ///
 /// # Errors
 /// [`ControlError::Io`] if the kernel has no random numbers.
@@ -434,12 +435,12 @@ pub fn spare_name(name: &str) -> Result<String> {
     Ok(format!("{name}.{:08x}", random as u32))
 }
 
-/// Names on this host that [`spare_name`] may have made of `name`, whoever serves them.
+/// Names on this host that [`spare_name`] may have made of `name`, whichever process serves them.
 pub fn spare_names_of(name: &str) -> Vec<String> {
     let mut listed = Vec::new();
     let file = std::fs::File::open("/proc/net/unix");
     let read = file.and_then(|file| file.take(SOCKETS_BYTES_MAX).read_to_end(&mut listed));
-    // Without the list nobody is found, which is said of the name itself.
+    // Without the list no spare name is found; the error is then about the name itself.
     drop(read);
     let is_spare = |found: &&str| {
         let digits = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));

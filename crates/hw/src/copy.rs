@@ -41,7 +41,8 @@ pub(crate) fn prefetch(at: *const u8) {
 pub(crate) fn prefetch_write(at: *mut u8) {
     // `_mm_prefetch` asks for writing only of processors that the compiler was told of.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch is a hint and never faults; who does not know this one ignores it.
+    // SAFETY: a prefetch is a hint and never faults; a processor that does not know this one
+    // ignores it.
     unsafe {
         std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags));
     }

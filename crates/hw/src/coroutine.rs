@@ -6,7 +6,7 @@
 //! back the one that [`suspend`] was called with. One thread runs it from start to end.
 //!
 //! Ownership: while a coroutine runs, a thread-local pointer names its innermost suspension
-//! point; whoever resumes puts back what was there before.
+//! point; the thread that resumes it puts back what was there before.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -71,7 +71,7 @@ impl Coroutine {
         let result = catch_unwind(AssertUnwindSafe(|| self.inner.resume(word)));
         match result {
             Ok(CoroutineResult::Yield(word)) => {
-                // Whoever ran inside of it has put this back.
+                // A coroutine that ran inside of it has put this back.
                 self.yielder = CURRENT.get();
                 Outcome::Suspended(word)
             }

@@ -12,7 +12,7 @@ pub fn note_io(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     let is_full = matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge);
     if is_full {
-        // Relaxed: a number for the eye.
+        // Relaxed: a number for people.
         DISK_FULL.fetch_add(1, Ordering::Relaxed);
     }
     is_full

@@ -3,12 +3,12 @@
 //!
 //! In: descriptors with a token each. Out: which tokens are ready. A poll loop owns its
 //! `Poller`; a `WakeEvent` is shared by all threads that may wake it. It never leaves its process:
-//! whoever has an eventfd can make it blocking, fill it, or take its count. Other processes wake by
-//! [`crate::control::ControlConn::notify`].
+//! a process that has an eventfd can make it blocking, fill it, or take its count. Other processes
+//! wake by [`crate::control::ControlConn::notify`].
 //!
-//! Ordering rule: who wakes stores its work first and notifies second; who sleeps drains the
-//! event first and looks for work second. The kernel's counter orders the two, so no wake-up is
-//! lost. Readiness is level-triggered: what is not taken is reported again, but for
+//! Ordering rule: the waking thread stores its work first and notifies second; the sleeping thread
+//! drains the event first and looks for work second. The kernel's counter orders the two, so no
+//! wake-up is lost. Readiness is level-triggered: what is not taken is reported again, but for
 //! [`Interest::Edges`].
 //!
 //! Source: DESIGN §3 (adaptive waiting).
@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A counter in the kernel that wakes whoever waits for its descriptor.
+/// A counter in the kernel that wakes any thread that waits for its descriptor.
 #[derive(Debug)]
 pub struct WakeEvent {
     fd: OwnedFd,
@@ -35,8 +35,8 @@ impl WakeEvent {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Wakes the waiter, or makes its next wait return at once. Never blocks; many notifications
-    /// before one drain count as one.
+    /// Wakes the waiting thread, or makes its next wait return at once. Never blocks; many
+    /// notifications before one drain count as one.
     pub fn notify(&self) {
         // The only failure: a full counter, which is notified anyway.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
@@ -74,11 +74,11 @@ pub enum Interest {
     Write,
     ReadWrite,
     /// Both, each reported once when it comes about (edge-triggered): something to read, room to
-    /// write where there was none. Those who said something are reported in the order in which they
-    /// did; level-triggered, whoever was reported last is reported next before those who spoke
-    /// meanwhile. For who reads until a read brings less than was asked for, and writes until there
-    /// is no room; whoever leaves something to read, or sees [`Readiness::ended`], asks for
-    /// [`Interest::Read`] again.
+    /// write where there was none. Descriptors are reported in the order in which they became
+    /// ready; level-triggered, the one reported last comes again before those that became ready
+    /// meanwhile. For a caller that reads until a read brings less than was asked for, and writes
+    /// until there is no room; a caller that leaves something to read, or sees
+    /// [`Readiness::ended`], asks for [`Interest::Read`] again.
     Edges,
 }
 
@@ -109,7 +109,7 @@ pub struct Readiness {
     pub closed: bool,
 }
 
-/// Descriptors whose readiness one wait reports; the others come with the next.
+/// The most descriptors that one wait reports as ready; the others come with the next.
 const READY_MAX: usize = 128;
 
 /// Waits for many descriptors. A descriptor is removed before it is closed: the kernel keeps an
@@ -252,11 +252,11 @@ mod tests {
         [0, 1].into_iter().for_each(say);
         assert_eq!(seen(2), [(0, false), (1, false)]);
         assert_eq!(seen(0), []);
-        // 2 spoke before the others spoke again.
+        // 2 became ready before the others did again.
         [2, 1, 0].into_iter().for_each(say);
         assert_eq!(seen(3), [(2, false), (1, false), (0, false)]);
         [0, 1, 2, 0, 1].into_iter().for_each(hear);
-        // Who asks for what was left is told of it.
+        // A caller that asks for what was left is told of it.
         say(0);
         assert_eq!(seen(1), [(0, false)]);
         poller.modify(&ours[0], 0, Interest::Read).unwrap();

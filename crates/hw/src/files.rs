@@ -1,6 +1,6 @@
 //! Files that hold what only this user's processes may see: regions, caches, the master's state.
 //!
-//! In: paths, perhaps in folders where everybody may write (`/dev/shm`). Out: descriptors of
+//! In: paths, perhaps in folders where every user may write (`/dev/shm`). Out: descriptors of
 //! regular files that are this user's, have one name, and that no other user may open. What others
 //! have placed there is refused, and nothing here waits: a pipe is refused at once. Called by
 //! `region`, by the master's journal and by the caches of `rackpool-kv`.
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Read and written by the owner alone.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Rights of a folder where everybody may write.
+/// Rights of a folder where every user may write.
 const WRITTEN_BY_ALL: u32 = 0o002;
 /// Tries to open or make a file that others make and remove at the same time, and to lock one.
 const TRIES_MAX: u32 = 16;
@@ -57,7 +57,7 @@ pub fn open_private(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
 }
 
 /// As [`open_private`], but a link in its place is followed, unless another user has placed it in a
-/// folder where everybody may write.
+/// folder where every user may write.
 ///
 /// # Errors
 /// As [`open_private`].
@@ -78,7 +78,7 @@ pub fn open_private_linked(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a file of anybody to be read, through links as well.
+/// Opens a file of any user to be read, through links as well.
 ///
 /// # Errors
 /// What the system says; `PermissionDenied` if it is not a regular file: a pipe would make us wait.
@@ -226,7 +226,8 @@ mod tests {
         assert!(reason(&at("link")).contains("link of user 65534"));
         std::os::unix::fs::chown(at("own"), Some(65534), None).unwrap();
         assert!(reason(&at("own")).contains("belongs to user 65534"));
-        // Where only we could have placed it, whose link it is says nothing; the file itself does.
+        // Where only we could have placed it, the owner of the link says nothing; the file itself
+        // does.
         std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(reason(&at("link")).contains("belongs to user 65534"));
     }

@@ -19,7 +19,7 @@
 //! encrypts refuse one another, and so do ends of different versions.
 //!
 //! A target that has no secret answers a greeting by a refusal. One that has a secret and meets
-//! something else says so in the words of the connection's own protocol, which is its caller's.
+//! something else says so in the connection's own protocol, which is its caller's.
 //!
 //! Source: DESIGN §4; decisions 0035 and 0038.
 
@@ -29,7 +29,6 @@ use rackpool_core::error::Distrust;
 use snow::{Builder, HandshakeState, TransportState};
 use std::io;
 
-/// Bytes of every message.
 pub const MESSAGE_BYTES: usize = WORD_BYTES + BODY_BYTES;
 /// Bytes of the word that says what a message is, its last one the version.
 const WORD_BYTES: usize = 8;
@@ -100,7 +99,7 @@ pub struct Step {
 enum Stage {
     /// The other end's greeting is waited for.
     Greeting(Box<HandshakeState>),
-    /// Its proof is.
+    /// The other end's proof is waited for.
     Proof(Box<TransportState>),
     Done(Box<TransportState>),
     /// There is no secret, or it failed.
@@ -298,7 +297,7 @@ const REASONS: [(u8, Failure); 6] = [
     (6, Failure::Distrust(Distrust::OtherVersion)),
 ];
 
-/// What a target says that takes no further connection, without having heard anything.
+/// What a target says that takes no further connection, before it has received anything.
 pub fn busy() -> Message {
     refusal(Failure::Busy)
 }

@@ -1,6 +1,6 @@
 //! All the unsafe code of rackpool: regions, copies, rings and fabrics of the real and the
 //! emulated world, behind safe interfaces. Knows the protocol's layouts and traits
-//! (`rackpool-core`) and nobody else.
+//! (`rackpool-core`) and no other crate.
 
 #[cfg(not(any(loom, shuttle)))]
 pub mod addresses;

@@ -1,8 +1,8 @@
 //! What servers say to their operator: one line at a time on standard error, with time, level and
 //! source.
 //!
-//! Standard error belongs to somebody else: a pipe that is not read any more, a disk that is full,
-//! a terminal that is gone. So no caller writes to it. Lines flow into a bounded queue, and a
+//! Standard error belongs to another process: a pipe that is not read any more, a disk that is
+//! full, a terminal that is gone. So no caller writes to it. Lines flow into a bounded queue, and a
 //! thread of its own writes them, one call a line; only that thread ever waits. What has no room,
 //! or cannot be written, is dropped and counted ([`counts`]). Each place that logs is a [`Kind`]
 //! with a token bucket, so that no peer makes a log grow without bound; the next line of a kind
@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-/// Where a part of rackpool says something, if its owner wants to hear it otherwise.
+/// Where a part of rackpool reports something, for an owner that does not use the log.
 pub type Sink = dyn Fn(&'static Kind, fmt::Arguments<'_>) + Send + Sync;
 
 /// Logs what a person wants to know: `info!(source, "format", …)`.
@@ -154,8 +154,8 @@ pub fn flush() {
     }
 }
 
-/// A last line, and the end of the process by SIGABRT: memory that somebody else may still write to
-/// must not be given to anybody.
+/// A last line, and the end of the process by SIGABRT: memory that another process may still write
+/// to must not be given away.
 pub fn abort(what: impl fmt::Display) -> ! {
     line(what);
     flush();
@@ -283,7 +283,7 @@ fn date(days_since_1970: u64) -> (u64, u64, u64) {
 static ENDS_AT_PANIC: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Whether this thread does something whose panics are an answer.
+    /// Whether a panic of what this thread does now is an answer.
     static IS_GUARDED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 

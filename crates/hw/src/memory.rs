@@ -39,7 +39,7 @@ impl HostMemory {
     }
 
     /// Within the limits of a control group and of those that it is in. In a container the path may
-    /// be that of the host, of whose groups it sees nothing but the container's own group.
+    /// be that of the host, and of its groups only the container's own is visible.
     fn narrow(&mut self, read: &Read<'_>, version: &Version, path: &str) {
         let number = |path: PathBuf| read(&path)?.trim().parse::<u64>().ok();
         let mut group = PathBuf::from(path.trim_start_matches('/'));

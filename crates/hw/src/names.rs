@@ -88,7 +88,7 @@ mod tests {
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
         }
         assert_eq!(resolve("localhost:70000").unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // A name of this kind is never given to anybody (RFC 2606).
+        // A name of this kind is never assigned (RFC 2606).
         let error = resolve("rackpool.invalid:7400").unwrap_err().to_string();
         assert!(error.contains("rackpool.invalid") && !error.contains(PREFIX), "{error}");
     }

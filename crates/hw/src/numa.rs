@@ -1,10 +1,10 @@
 //! Where memory of this host comes from: one memory node, or several by weights. CXL memory that
 //! the kernel took as its own is a node without processors.
 //!
-//! In: a [`Placement`], from a text such as `numa:1` or `numa:0=3,numa:1=1`. Out: windows whose
-//! pages come from there. By weights, pages are dealt out in turn in extents of 2 MiB (more for
-//! memory above 16 GiB), each bound by itself: the kernel's own weights are the whole host's, and
-//! are left alone. What was backed before stays where it is. Called by the key-value cache.
+//! In: a [`Placement`], from a text such as `numa:1` or `numa:0=3,numa:1=1`. Out: windows with
+//! pages from there. By weights, pages are dealt out in turn in extents of 2 MiB (more for memory
+//! above 16 GiB), each bound by itself: the kernel's own weights are the whole host's, and are left
+//! alone. What was backed before stays where it is. Called by the key-value cache.
 //!
 //! Source: HMSDK (placement on one node, or interleaved by bandwidth).
 
@@ -186,7 +186,7 @@ impl Placement {
     }
 
     /// A window on a file of shared memory that is made `bytes` bytes long, if it is shorter, and
-    /// whose memory is taken from here at once. What the file has already stays where it is.
+    /// takes its memory from here at once. What the file has already stays where it is.
     ///
     /// # Errors
     /// As [`Placement::apply`].

@@ -28,7 +28,7 @@ enum Target {
     /// Opened when it is written, since that waits for a reader.
     Pipe(PathBuf),
     Device(File),
-    /// A file whose directory takes no other one; cut when it is written.
+    /// A file in a directory that takes no other one; cut when it is written.
     InPlace(File),
     Replaced {
         part: TemporaryFile,
@@ -276,7 +276,7 @@ mod tests {
         let full = write(Path::new("/dev/full"), b"x").unwrap_err();
         assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::from_raw_mode(0o600)).unwrap();
-        // Nobody reads yet: opening does not wait, writing does.
+        // No process reads yet: opening does not wait, writing does.
         let output = OutputFile::open(&pipe).unwrap();
         let reader = std::thread::spawn(move || fs::read(&pipe).unwrap());
         output.write(b"through").unwrap();

@@ -1,8 +1,8 @@
-//! Processes of this host: who is who, who is dead, when to stop. Owns the one signal handler of
-//! the program; everything else here is stateless.
+//! Processes of this host: their identity, which are dead, when to stop. Owns the one signal
+//! handler of the program; everything else here is stateless.
 //!
 //! In: process ids out of session records and socket credentials. Out: "dead" only when it is
-//! proven, because a slot or a frame is given to somebody else on that word. Every doubt (no
+//! proven, because a slot or a frame is given to another process on that word. Every doubt (no
 //! descriptor left, `/proc` hidden) counts as alive. Called by the daemon's poll loop, by clients
 //! at join and by the runtime at start.
 //!
@@ -240,8 +240,8 @@ static SHUTDOWN_SIGNALS: AtomicU32 = AtomicU32::new(0);
 static SHUTDOWN_SIGNAL: AtomicI32 = AtomicI32::new(0);
 static SHUTDOWN: OnceLock<Result<crate::event::WakeEvent, i32>> = OnceLock::new();
 
-/// From this signal on the handler ends the process itself: whoever asks three times is not
-/// answered by the poll loop.
+/// From this signal on the handler ends the process itself: an operator that asks three times gets
+/// no answer from the poll loop.
 const SHUTDOWN_SIGNALS_PATIENT: u32 = 2;
 
 /// The wish of SIGINT, SIGTERM or SIGHUP (unless the process was started with SIGHUP ignored, as by
@@ -267,7 +267,7 @@ impl Shutdown {
 
     /// Whether the process shall stop.
     pub fn is_requested(&self) -> bool {
-        // The event's descriptor orders for those who sleep.
+        // The event's descriptor orders for threads that sleep.
         Self::was_requested()
     }
 
@@ -361,7 +361,7 @@ extern "C" fn on_lost_memory(_: libc::c_int) {
         b"error io memory of a file is gone (SIGBUS): a region or cache was cut or \
         removed while it was in use, or its disk is full or broken; mend that and start anew\n";
     let mut errors = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
-    // A log that nobody reads must not keep the process here.
+    // A log that is not read must not keep the process here.
     // SAFETY: `errors` is one descriptor to be polled, as said.
     if unsafe { libc::poll(&mut errors, 1, 0) } == 1 {
         // SAFETY: all bytes of `WHAT` are readable; a failed write is harmless.
@@ -376,7 +376,7 @@ extern "C" fn on_lost_memory(_: libc::c_int) {
 extern "C" fn on_signal(signal: libc::c_int) {
     // Relaxed: a number; the first one stays.
     let _ = SHUTDOWN_SIGNAL.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
-    // Relaxed: a count; who sleeps is woken by the write below.
+    // Relaxed: a count; a thread that sleeps is woken by the write below.
     let before = SHUTDOWN_SIGNALS.fetch_add(1, Ordering::Relaxed);
     if before >= SHUTDOWN_SIGNALS_PATIENT {
         // SAFETY: `_exit` may be called in a signal handler and takes any status.

@@ -19,13 +19,12 @@ use zeroize::Zeroizing;
 
 /// Shortest secret, bytes: fewer could be found by trying.
 pub const SECRET_BYTES_MIN: usize = 16;
-/// Longest secret, bytes.
 pub const SECRET_BYTES_MAX: usize = 4096;
 /// At the beginning of a file: connections are encrypted.
 const ENCRYPT: &[u8] = b"encrypt:";
 /// What the secret's hash begins with, so that it is no hash of the file alone.
 const PSK_LABEL: &[u8] = b"rackpool psk 2";
-/// What nobody but the file's owner may do to it: its group may read it, others nothing.
+/// What no user but the file's owner may do to it: its group may read it, others nothing.
 const MODE_REFUSED: u32 = 0o037;
 
 /// What a server logs when it starts with a secret that does not encrypt.
@@ -103,7 +102,7 @@ impl Secret {
         Ok(secret.encrypting(encrypts))
     }
 
-    /// Whether these bytes are the secret, in a time that does not tell how much of it they are.
+    /// Whether these bytes are the secret; compared in constant time.
     ///
     /// ```
     /// use rackpool_hw::secret::Secret;

@@ -104,8 +104,8 @@ impl SecureStream {
     }
 
     /// Receives into `to`, which is not empty; 0 at the end of the stream. Errors: `AGAIN` if there
-    /// is nothing; `BADMSG` if somebody between the ends has changed bytes; `CONNRESET` if the
-    /// stream ends within a record; what the system says.
+    /// is nothing; `BADMSG` if bytes were changed between the ends; `CONNRESET` if the stream ends
+    /// within a record; what the system says.
     pub fn recv(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
         match &mut self.encrypted {
             Some(encrypted) => encrypted.recv(self.socket.as_fd(), to),

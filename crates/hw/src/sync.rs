@@ -1,11 +1,11 @@
-//! The one door for atomics, fences and spin hints: the standard library's, or loom's models of
+//! The one place for atomics, fences and spin hints: the standard library's, or loom's models of
 //! them under `cfg(loom)` (every interleaving of a few steps, weak memory), or shuttle's under
-//! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the
-//! rings and the waiting are checked as they run.
+//! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the rings
+//! and the waiting are checked as they run.
 //!
-//! Used by every module of this crate that touches memory which others see. A compiler fence has
-//! no loom model; who relies on one (the asymmetric announcement) has its partner in the kernel's
-//! `membarrier`, and the loom tests check the variant with the full fence.
+//! Used by every module of this crate that touches memory that other threads or processes see. A
+//! compiler fence has no loom model; code that relies on one (the asymmetric announcement) has its
+//! partner in the kernel's `membarrier`, and the loom tests check the variant with the full fence.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use std::{

@@ -3,10 +3,10 @@
 //! the process was killed ([`left`]).
 //!
 //! A temporary directory is `BASE/rackpool-WHAT-` and 16 random hex digits, made by `mkdir` alone
-//! for its user alone: what is there already is never taken, whoever placed it. Its owner holds a
-//! lock on a file in it; a directory with such a name whose file is not locked is of a process that
-//! is dead. Ordering rule: the lock is taken before anything else is made in the directory, and
-//! whoever removes a directory holds that lock.
+//! for its user alone: what is there already is never taken, whichever process placed it. Its owner
+//! holds a lock on a file in it; a directory with such a name and no lock on its file was made by a
+//! process that is dead. Ordering rule: the lock is taken before anything else is made in the
+//! directory, and a process that removes a directory holds that lock.
 
 use crate::process::random_u64;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -85,8 +85,8 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Removes files that killed processes of this user left. What resists stays: it is in the way of
-/// nothing.
+/// Removes files that killed processes of this user left. What cannot be removed stays: it is in
+/// the way of nothing.
 fn sweep_files(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -104,7 +104,7 @@ fn is_random(digits: &str) -> bool {
     digits.len() == DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The lock on a file of this user that nobody holds; `None` if it is held, or another's.
+/// The lock on a file of this user that no process holds; `None` if it is held, or another's.
 fn lock_if_left(path: &Path) -> io::Result<Option<File>> {
     let how = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, how, Mode::empty())?);
@@ -191,7 +191,7 @@ fn is_word(what: &str) -> bool {
     !what.is_empty() && what.bytes().all(|byte| byte.is_ascii_lowercase())
 }
 
-/// Temporary directories in `base` that killed processes of this user left: nobody holds their
+/// Temporary directories in `base` that killed processes of this user left: no process holds their
 /// lock. Nothing is changed.
 #[must_use]
 pub fn left(base: &Path) -> Vec<PathBuf> {
@@ -224,7 +224,7 @@ fn is_left(directory: &Path) -> bool {
 
 /// Removes a directory that [`left`] named, if that is still so.
 fn remove_left(directory: &Path) {
-    // What resists stays: it is in the way of nothing.
+    // What cannot be removed stays: it is in the way of nothing.
     match lock_if_left(&directory.join(LOCK)) {
         Ok(Some(_held)) => drop(fs::remove_dir_all(directory)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_dir(directory)),
@@ -265,15 +265,16 @@ impl RemovedAtEnd {
 impl Drop for RemovedAtEnd {
     fn drop(&mut self) {
         if made().remove(&self.0) {
-            // It stays if somebody else has put something into it meanwhile that resists.
+            // It stays if another process has put something into it meanwhile that cannot be
+            // removed.
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 }
 
 /// The process is about to end: removes everything that it made; `stop` is called in between, after
-/// files that are not whole and before directories, to end those who use them. From here on no
-/// thread of the process can make or publish anything: it waits for the end.
+/// files that are not whole and before directories, to end the processes that use them. From here
+/// on no thread of the process can make or publish anything: it waits for the end.
 pub fn end(stop: impl FnOnce()) {
     let made = made();
     for path in made.iter().filter(|path| !path.is_dir()) {

@@ -13,8 +13,8 @@
 //! every sleep has a timeout.
 //!
 //! Two ends on one core must not crawl, and two ends that are pinned to a core each must spin; a
-//! thread cannot tell which it is from its own rights. So it learns: one whose spinning did not
-//! help spins less the next time. Where the machine has one processor, nobody spins.
+//! thread cannot tell which it is from its own rights. So it learns: one that spun in vain spins
+//! less the next time. Where the machine has one processor, no thread spins.
 //!
 //! Source: DESIGN §3 (adaptive waiting).
 
@@ -83,7 +83,7 @@ impl Waiter {
         Waiter { spins_limit, yields_limit: YIELDS_MAX, spins: 0, yields: 0 }
     }
 
-    /// Passes a moment, longer the more often it is called without [`Waiter::progressed`].
+    /// Waits a short time, longer the more often it is called without [`Waiter::progressed`].
     #[inline]
     pub fn pause(&mut self) -> Pause {
         if self.spins < self.spins_limit {
@@ -162,7 +162,7 @@ pub fn sleep_until_woken(
 /// Wakes the owner of the sleeping word at `offset` if it sleeps or is about to; whether it did.
 /// Called after the work has been published. A sleeper on another host, which only the software
 /// keeps coherent, is not woken: no call here reaches it, and the word's line is its own. Then
-/// `true` asks the caller to have somebody there call `ring::wake`.
+/// `true` asks the caller to have a process there call `ring::wake`.
 #[inline]
 pub fn wake_if_sleeping(window: &Window, offset: u64) -> bool {
     // Pairs with the fence in wait.rs::sleep_until_woken.
@@ -268,7 +268,7 @@ mod tests {
             assert!(wake_if_sleeping(&there, 64));
             assert!(wake_if_sleeping(&there, 64));
             assert_eq!(here.load(64), 1);
-            // Somebody of this host, asked by it, before the sleep has begun.
+            // A process of this host, asked by it, before the sleep has begun.
             wake(&here, 64);
             false
         };

@@ -6,8 +6,8 @@
 //! In: file descriptors of region sections (`region.rs`), or sizes for heap windows. Out: words
 //! and copies for the engines, the rings and the fabrics; the kernel's own copies for sockets.
 //! Offsets are bytes from the window's start. An access outside, a misaligned word or a write to
-//! a read-only window is a bug of the caller and panics; nothing here ever faults, as long as
-//! nobody truncates the file.
+//! a read-only window is a bug of the caller and panics; nothing here ever faults, as long as no
+//! process truncates the file.
 //!
 //! Ordering: `load` acquires, `store` releases, read-modify-writes are sequentially consistent,
 //! `announce` is described at [`Mem::announce`]. Under loom and shuttle the memory is a

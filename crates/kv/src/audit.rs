@@ -45,7 +45,6 @@ pub const LISTED_MAX: usize = 100;
 
 /// A pool that can be audited.
 pub trait Audited: Words {
-    /// Bytes of a page.
     fn page_bytes(&self) -> u64;
     /// All racks, or shards of them, and whether each is there.
     fn racks(&mut self) -> PoolResult<Vec<(RackId, bool)>>;
@@ -109,7 +108,7 @@ impl Amount {
 pub struct RackFindings {
     pub rack: RackId,
     pub kinds: BTreeMap<AllocationKind, Amount>,
-    /// Of the kind `table`: what no table names and nobody holds.
+    /// Of the kind `table`: what no table names and no client holds.
     pub lost: Amount,
 }
 
@@ -125,7 +124,7 @@ pub struct TableFindings {
 pub struct Findings {
     pub racks: Vec<RackFindings>,
     pub tables: Vec<TableFindings>,
-    /// What no table names and nobody holds.
+    /// Allocations that no table names and no client holds.
     pub lost: Amount,
     pub lost_at: Vec<GAddr>,
     /// What no table names, and a client in the middle of a change may hold.

@@ -1,6 +1,5 @@
 //! Every limit and default of the key-value structures, each with its reason.
 
-/// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Longest value, bytes. What one allocation of the pool can hold may be less.
 pub const VALUE_BYTES_MAX: u64 = 64 << 30;
@@ -34,13 +33,14 @@ pub const VERSIONS_PER_WORD_MAX: u32 = 1 << 16;
 /// Fewest: freezing and thawing a bucket at its split are two changes.
 pub const VERSIONS_PER_WORD_MIN: u32 = 2;
 
-/// Allocations that a client leaves behind at most if it dies in an operation (beside those that
-/// it holds back as below): its new blob and long value, while the halves of a split are written
-/// and the bucket's word is retired. Three of the five were never seen by anybody if it dies later.
+/// Allocations that a client leaves behind at most if it dies in an operation (beside those that it
+/// holds back as below): its new blob and long value, while the halves of a split are written and
+/// the bucket's word is retired. Three of the five were never seen by another client if it dies
+/// later.
 pub const LEFT_BY_DEATH_MAX: u64 = 5;
 
 /// How often an operation starts again because others changed its bucket meanwhile. Each time,
-/// somebody else made progress; after this many the answer is a typed error.
+/// another client made progress; after this many the answer is a typed error.
 pub const ATTEMPTS_MAX: u32 = 1 << 14;
 /// Attempts before the operation yields its processor before each further one.
 pub const ATTEMPTS_EAGER: u32 = 4;
@@ -49,7 +49,7 @@ pub const RESOLVE_MAX: u32 = 4;
 /// Freed pieces that a handle holds back while the pool is too busy to take them; more are
 /// forgotten and counted as leaked.
 pub const FREES_PENDING_MAX: usize = 1024;
-/// Retired bucket words whose successor a handle remembers.
+/// Retired bucket words of which a handle remembers the successor.
 pub const FORWARDS_MAX: usize = 256;
 /// Bytes of a value that are verified at once.
 pub const VERIFY_BYTES: u64 = 1 << 20;
@@ -117,7 +117,7 @@ pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 /// Where all connections are in use a client that was silent for so long gives its place to a new
 /// one, milliseconds.
 pub const EVICTED_IDLE_MS_MIN: u64 = 5_000;
-/// Clients that are found at once to give up their places. Where none is, nobody looks again for
+/// Clients that are found at once to give up their places. Where none is, the next search is after
 /// [`EVICTION_PAUSE_MS`].
 pub const EVICTED_AT_ONCE: usize = 64;
 /// See there: a look at all connections of a thread takes a millisecond or so.
@@ -130,7 +130,7 @@ pub const LINGER_MS_MAX: u64 = 5_000;
 /// One part in so many of the cache's memory, divided among the threads, may wait to be sent to
 /// clients, and cannot be used for anything else meanwhile. If it is more …
 pub const KEPT_SHARE_MAX: u64 = 2;
-/// … those who took nothing for so long are disconnected, milliseconds.
+/// … those that took nothing for so long are disconnected, milliseconds.
 pub const KEPT_STALL_MS_MAX: u64 = 5_000;
 /// A connection on which nothing comes is probed after this long, seconds: a cache has many that
 /// are idle, and what a client that is gone without a word keeps is a descriptor …

@@ -37,7 +37,7 @@ pub enum Error {
         /// Whether it does not even begin like a table.
         is_other: bool,
     },
-    /// Bytes of the table make no sense although nobody changed them meanwhile. Do not retry.
+    /// Bytes of the table make no sense although no client changed them meanwhile. Do not retry.
     #[error("bucket {bucket}, {addr}: {reason}")]
     Corrupt { bucket: u64, addr: GAddr, reason: &'static str },
     /// The pool handed out an address that a bucket word cannot hold. Do not retry.

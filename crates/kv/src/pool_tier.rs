@@ -2,7 +2,7 @@
 //! rack or in others.
 //!
 //! One handle owns all of it, so that it comes back when this process ends, however it ends. What
-//! the cache gives back is freed by a thread of its own: nobody waits for it under a lock. That
+//! the cache gives back is freed by a thread of its own: no caller waits for it under a lock. That
 //! thread keeps the owner's sessions as well, since a daemon that restarts waits for them for a
 //! while only. Reads and writes go through a handle for each thread that is at it.
 
@@ -71,7 +71,7 @@ impl PoolTier {
         Ok(PoolTier { shared, releaser: Some(releaser) })
     }
 
-    /// Values whose memory could not be freed; it comes back when the process ends.
+    /// Values of which the memory could not be freed; it comes back when the process ends.
     pub fn leaked(&self) -> u64 {
         // Relaxed: a count for people.
         self.shared.leaked.load(Ordering::Relaxed)

@@ -84,7 +84,7 @@ struct Own {
 
 impl Tier for Own {
     fn alloc(&self, bytes: u64) -> Result<u64, TierError> {
-        // Relaxed: a number that nobody else has.
+        // Relaxed: a number that no other thread has.
         let place = self.used.fetch_add(bytes, Ordering::Relaxed);
         (place + bytes <= self.window.bytes()).then_some(place).ok_or(TierError::Full)
     }
@@ -110,7 +110,7 @@ mod tests {
 
     const WAIT: Duration = Duration::from_micros(200);
 
-    /// A tier whose reads wait, with room for so many values, which it counts.
+    /// A tier with reads that wait and room for so many values, which it counts.
     #[derive(Debug)]
     struct Slow {
         room: u64,

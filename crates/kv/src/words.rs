@@ -7,8 +7,8 @@
 //!   words are atomic; those of one word, and all swaps and adds, are in one order that all
 //!   clients agree on; longer accesses may tear.
 //! - When a call has returned, its effect is seen by every later call of every client.
-//! - Memory is zero when it is handed out, and nobody else writes to it until it is freed. A read
-//!   of freed memory answers with any bytes or an error, and harms nobody.
+//! - Memory is zero when it is handed out, and no other client writes to it until it is freed. A
+//!   read of freed memory answers with any bytes or an error, and has no other effect.
 //! - An allocation of up to half a page is aligned to its size rounded up to a power of two,
 //!   at least to [`ALIGN_BYTES`]; longer ones to a page.
 

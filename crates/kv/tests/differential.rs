@@ -45,7 +45,7 @@ fn main() {
         if only.is_some_and(|only| only != place as u64) {
             continue;
         }
-        // Redis knows nothing of what memcached's doors stored.
+        // Redis knows nothing of what memcached's protocols stored.
         if theirs == redis.addr {
             server.shared().cache.clear(0);
         }

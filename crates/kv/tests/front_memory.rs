@@ -13,7 +13,7 @@ use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Held by the test whose turn it is.
+/// Held by the running test.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -132,7 +132,7 @@ fn half_sent_commands_of_many_clients_take_no_more_than_all_may() {
 #[test]
 fn ten_thousand_connections_leave_no_memory_behind() {
     let _turn = turn();
-    // A small cache, all of whose memory is in use before anything is measured.
+    // A small cache, with all of its memory in use before anything is measured.
     let server = ours_of(16 << 20, Settings::default());
     let mut fill = memcached(&server);
     for index in 0..500 {
@@ -256,7 +256,7 @@ fn a_command_of_resp_that_asks_for_many_values_costs_a_bounded_amount() {
     let head = format!("*{}\r\n$4\r\nMGET\r\n$1\r\nk\r\n$1\r\nl\r\n$6\r\nabsent\r\n", ASKED + 2);
     let command = [head.as_bytes(), &words].concat();
     bounded_answer(&server, resp(&server), &command, &expected, 16 << 20);
-    // As somebody types it, with a word in quotes.
+    // As a person types it, with a word in quotes.
     let line = [&b"mget \"k\" l absent"[..], &b" k".repeat(ASKED - 2), b"\r\n"].concat();
     bounded_answer(&server, resp(&server), &line, &expected, 16 << 20);
     assert_eq!(server.shared().count(Count::KeyHits), 2 * ASKED as u64);

@@ -1,6 +1,6 @@
-//! Every parser with what clients say and worse: streams of commands whose bytes are changed, cut,
-//! repeated and mixed, in pieces of any length, executed on a cache. Nothing panics, what is asked
-//! for stays bounded, and the cache is whole at the end.
+//! Every parser with what clients say and worse: streams of commands with bytes that are changed,
+//! cut, repeated and mixed, in pieces of any length, executed on a cache. Nothing panics, what is
+//! asked for stays bounded, and the cache is whole at the end.
 //!
 //! `cargo test --release -p rackpool-kv --test fuzz -- --inputs 10000000` for a long run of each
 //! protocol; `--seed N` to repeat one, `--door N` for one protocol (text, meta, binary, RESP, slots

@@ -1,5 +1,5 @@
-//! Lets connections in at a control socket: of users who may, and no more at once of one user than
-//! others have room beside. Owns the listener. Used by the poll loops of daemon and agent.
+//! Accepts connections at a control socket: of permitted users only, and no more at once of one
+//! user than leave room for others. Owns the listener. Used by the poll loops of daemon and agent.
 //!
 //! The kernel says of which user a connection is before a byte of it is read, so one that may not
 //! come never takes a place. What waits for its hello is bounded; when it is too much, the oldest
@@ -20,7 +20,7 @@ use rackpool_hw::warn;
 pub(crate) struct Acceptor {
     listener: ControlListener,
     name: String,
-    /// What it was to be.
+    /// The name that was asked for.
     asked: String,
     token: u64,
     access: AccessList,
@@ -33,7 +33,7 @@ impl Acceptor {
     /// begins with it: abstract names have no owner.
     pub(crate) fn bind(asked: &str, token: u64, access: AccessList) -> Result<Self, ControlError> {
         let (asked, mut name) = (asked.to_owned(), asked.to_owned());
-        // Users who are let in do not serve in our place.
+        // Permitted users do not serve in our place.
         let own = control::access([]);
         let is_ours = |name: &String| {
             ControlConn::connect(name).is_ok_and(|conn| conn.check_peer_of(&own).is_ok())
@@ -56,7 +56,7 @@ impl Acceptor {
         &self.name
     }
 
-    /// Where they would, if no other user had that name.
+    /// The name that was asked for; another one is served if another user has it.
     pub(crate) fn asked(&self) -> &str {
         &self.asked
     }
@@ -101,9 +101,9 @@ impl Acceptor {
     }
 }
 
-/// Tells a connection why it is not let in.
+/// Tells a connection why it is refused.
 pub(crate) fn refuse(conn: &ControlConn, why: Error) {
-    // One that is gone does not hear it.
+    // One that is gone does not get it.
     let _ = conn.send(&wire::encode_vec(&ControlReply::Refused(why)), &[]);
 }
 

@@ -3,7 +3,6 @@
 use rackpool_core::seam::Nanos;
 use std::time::{Duration, Instant};
 
-/// Now, ns.
 pub(crate) fn now_ns() -> Nanos {
     rackpool_hw::process::monotonic_ns()
 }

@@ -136,7 +136,7 @@ impl Handle {
         self.coupled(|coupled, io| coupled.flush(io));
     }
 
-    /// A range whose page turned out to be mapped here is not coupled any more.
+    /// A range in a page that turned out to be mapped here is not coupled any more.
     pub(crate) fn leave_mapped(&mut self) {
         if self.coupled.is_active() {
             self.coupled(|coupled, io| coupled.leave_mapped(io));

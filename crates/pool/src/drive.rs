@@ -21,7 +21,6 @@ const GIVE_UP_MS: u64 = LEASE_MS_DEFAULT;
 /// The local buffers of an operation.
 #[derive(Clone, Copy)]
 pub(crate) enum Buffers<'b> {
-    /// It has none.
     None,
     /// Lent for the length of the call; piece i is buffer i.
     Scoped(ScopedBuffers),

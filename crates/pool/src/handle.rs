@@ -1,4 +1,4 @@
-//! A handle: one thread's door to the pool. The warm path is the client engine inlined; all else
+//! A handle: one thread's access to the pool. The warm path is the client engine inlined; all else
 //! goes through `drive.rs`, which does what an operation says it needs until it is done.
 //!
 //! A handle owns its slot and rings at the own rack's daemon, its connections to other racks and
@@ -132,10 +132,10 @@ impl Handle {
     }
 
     /// Allocates as [`Handle::alloc`] does, in the rack where `word` lives, and stores the address
-    /// there, both in one step: whoever dies when, either the word holds the address and the
-    /// memory is allocated, or the word is 0 and nothing is. So an allocation that a structure in
-    /// the pool shall hold cannot leak. `word` is aligned to 8 bytes, lies in allocated memory
-    /// and holds 0. Others may read it meanwhile; until this returns nobody may write to it.
+    /// there, both in one step: whichever process dies when, either the word holds the address and
+    /// the memory is allocated, or the word is 0 and nothing is. So an allocation that a structure
+    /// in the pool shall hold cannot leak. `word` is aligned to 8 bytes, lies in allocated memory
+    /// and holds 0. Others may read it meanwhile; until this returns none may write to it.
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {
@@ -387,7 +387,8 @@ impl Handle {
                 self.report_if_due();
                 Ok(())
             }
-            // A word is stored by its home, whose host's processors may change others of the line.
+            // A word is stored by its home, since processors of that host may change other words of
+            // the line.
             Err(_) if self.client.is_apart() => self.store(addr, &value.to_le_bytes()),
             Err(miss) => self.write_cold(addr, &value.to_le_bytes(), miss),
         }
@@ -458,7 +459,7 @@ impl Handle {
     }
 
     /// Sets the address under a name if it is `expected` now (null: if the name does not exist);
-    /// null removes the name. The address under the name afterwards, whoever set it.
+    /// null removes the name. The address under the name afterwards, whichever client set it.
     pub fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
         let call = MasterCall::SetRoot { name: name.into(), expected, addr };
         match self.master(call)? {
@@ -504,7 +505,7 @@ impl Handle {
 
     /// The memory behind `addr`, if its rack is mapped: the pages section and the offset of
     /// `addr` in it, bytes. For measurements of what an access costs beyond the bare copy: it
-    /// goes around the access protocol, so nobody may free or move the page meanwhile.
+    /// goes around the access protocol, so no client may free or move the page meanwhile.
     #[doc(hidden)]
     pub fn raw_window_at(&mut self, addr: GAddr) -> Result<Option<(Window, u64)>> {
         self.client.check(addr, 1)?;
@@ -663,8 +664,8 @@ impl Handle {
         drive(self.parts().1, Buffers::None, operation)
     }
 
-    /// Runs an operation whose piece i is buffer i, to its end. `operation` gets the tables of the
-    /// handle's transfers.
+    /// Runs an operation with buffer i as its piece i, to its end. `operation` gets the tables of
+    /// the handle's transfers.
     pub(crate) fn wait_with<T>(
         &mut self,
         buffers: &mut [LocalBuffer<'_>],

@@ -5,7 +5,7 @@
 //!
 //! Ordering rule: every call that [`MasterLink::send`] took is answered by
 //! [`MasterLink::poll`] exactly once: by the master, by `PeerDead` when the connection ended, or
-//! by `Timeout`. All calls may be repeated, so whoever still wants the answer sends again.
+//! by `Timeout`. All calls may be repeated, so a caller that still wants the answer sends again.
 //! Nothing here waits without a limit; only [`MasterLink::call`] waits at all.
 //!
 //! Used by one thread at a time. Source: DESIGN §2 (master), §4 (death and silence).
@@ -46,7 +46,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(MASTER_CONNECT_MS_MAX);
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// The system is connecting.
     Connecting,
     /// The secret is being proved.
     Proving,
@@ -320,7 +319,8 @@ impl MasterLink {
                 // It cannot fail: the socket was added when it was made.
                 let _ = epoll::delete(epoll, &socket.stream);
             }
-            // One that served for a while was a good one; who comes and goes is pressed less.
+            // After a connection that served for a while the backoff begins anew; else it grows, so
+            // that a master that comes and goes is tried less often.
             if socket.stage == Stage::Up && socket.since.elapsed() > CONNECT_TIMEOUT {
                 self.backoff_ms = MASTER_BACKOFF_MS_MIN;
             }
@@ -490,7 +490,7 @@ impl MasterLink {
             }
             Err(Error::NotLeader { leader }) => self.follow(leader),
             Err(error) => {
-                // The master speaks of the caller; our caller wants to hear of the master.
+                // The master's error names its caller; the error for our caller names the master.
                 self.refused = Some(match error {
                     Error::Version { found, supported, .. } => {
                         Error::Version { peer: self.peer(), found: supported, supported: found }

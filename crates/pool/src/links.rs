@@ -67,7 +67,7 @@ fn shared_verbs() -> Error {
     }
 }
 
-/// One-sided operations of devices leave what they write, or find, in caches that nobody writes
+/// One-sided operations of devices leave what they write, or find, in caches that no code writes
 /// back, or drops.
 pub(crate) fn no_devices(rack: RackId) -> Error {
     Error::Config {
@@ -124,14 +124,14 @@ pub(crate) struct Links {
     is_beside_daemon: bool,
 }
 
-/// What the fabric said and nobody has taken yet.
+/// Events of the fabric that no link has taken yet.
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// As they came; empty between calls.
     pub events: Vec<FabricEvent>,
     /// Work requests that ended and were not handed to their operation yet.
     pub completions: Vec<(u64, WorkStatus)>,
-    /// Connections that closed and whose link does not know it yet.
+    /// Connections that closed; their links do not know it yet.
     pub closed: Vec<PeerId>,
 }
 
@@ -155,7 +155,7 @@ enum Link {
 }
 
 impl Links {
-    /// The fabric endpoint of a handle whose own rack offers `own`.
+    /// The fabric endpoint of a handle with an own rack that offers `own`.
     fn endpoint(shared: &Shared, own: &FabricKind) -> Result<Endpoint> {
         let over = match shared.options.fabric {
             FabricChoice::Proxied => return Ok(Endpoint::Proxied(proxied::Endpoint::default())),
@@ -570,7 +570,7 @@ impl Links {
         self.losses.count()
     }
 
-    /// Notes that locks are lost whose pages have turned out to be elsewhere.
+    /// Notes that locks are lost because their pages have turned out to be elsewhere.
     pub(crate) fn note_strays(&mut self, client: &Client<Window>) {
         self.losses.note(self.locks.stray(client));
     }
@@ -580,7 +580,7 @@ impl Links {
         self.losses.told()
     }
 
-    /// A loss that nobody was told of yet, for the first access after it.
+    /// A loss that no caller was told of yet, for the first access after it.
     pub(crate) fn tell_loss(&mut self) -> Result<()> {
         self.losses.tell()
     }
@@ -705,7 +705,7 @@ impl Links {
     }
 }
 
-/// The control socket of a rack whose daemon serves now, if the master says so soon.
+/// The control socket of a rack with a daemon that serves now, if the master says so soon.
 fn control_of(master: &mut MasterLink, rack: RackId, host: &str, deadline_ns: u64) -> Found {
     let soon_ns = deadline_ns.min(clock::deadline_ns(CONTROL_ANSWER_MS_MAX));
     let answer = master.call(MasterCall::Rack { rack }, clock::instant(soon_ns));

@@ -1,5 +1,5 @@
-//! A handle's link to a daemon of this host: the control socket that joins and whose end is the
-//! daemon's death, the mapped sections, and the rings of the handle's slot.
+//! A handle's link to a daemon of this host: the control socket, which joins and by its end tells
+//! of the daemon's death, the mapped sections, and the rings of the handle's slot.
 //!
 //! One request at a time goes out through the request ring; the answer comes back through the
 //! reply ring. If the daemon dies, the link resumes its slot with the next daemon of the same
@@ -115,7 +115,7 @@ pub(crate) struct LocalLink {
     /// rings anew for a try that was given up, so nothing is sent there before the next one.
     lapsed: bool,
     message: Box<[u8]>,
-    /// A request whose answer nobody waits for and which has not come yet.
+    /// A request with an answer that no caller waits for and that has not come yet.
     aside: Option<u64>,
     /// Requests sent, for counts in tests and `stats`.
     pub requests_sent: u64,
@@ -149,7 +149,7 @@ impl Door {
         }
     }
 
-    /// Gives a lock back without waiting for anybody; `false` if there is no room to say it.
+    /// Gives a lock back without waiting for an answer; `false` if there is no room to say it.
     pub(crate) fn give_back(&self, token: u64) -> bool {
         let noted = lock_releases::put(&self.slot, token);
         if noted {
@@ -233,7 +233,7 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        // A daemon that is down now learns at its next attach that nobody will resume.
+        // A daemon that is down now learns at its next attach that no client will resume.
         if self.conn().is_some() {
             coherence::store(&self.slot, Mutation::HideConsumed, SlotWord::Left as u64, 1);
         }
@@ -353,7 +353,7 @@ impl LocalLink {
         }
     }
 
-    /// Whether [`LocalLink::say`] would be heard, as far as is known without waiting: the last
+    /// Whether [`LocalLink::say`] would be taken, as far as is known without waiting: the last
     /// thing that was said is answered.
     pub(crate) fn is_heard(&mut self) -> bool {
         while self.aside.is_some() && matches!(self.pop_reply(), Some(Ok(_))) {}
@@ -692,7 +692,7 @@ mod tests {
         };
         let link = LocalLink::join(options.clone(), deadline_ns).unwrap();
         let (session, slot) = (link.session_id, link.slot_index());
-        // It was stopped, its time was up when it went on, and nobody hears the welcome.
+        // It was stopped, its time was up when it went on, and no client reads the welcome.
         let conn = ControlConn::connect(&control).unwrap();
         let hello = ControlHello {
             version: WIRE_VERSION,
@@ -707,7 +707,7 @@ mod tests {
         std::thread::sleep(SEEN);
         let again = join_once(&options, session, Some(slot), deadline_ns).unwrap();
         assert_eq!(again.slot_index, slot, "it was kept");
-        // Who leaves on purpose gives it back.
+        // A client that leaves on purpose gives it back.
         drop((again, link));
         std::thread::sleep(SEEN);
         let refused = join_once(&options, session, Some(slot), deadline_ns).map(drop).unwrap_err();

@@ -3,9 +3,9 @@
 //!
 //! A guard shares a table with its handle and borrows nothing, so the handle reads and writes
 //! while it is held. Dropping the guard of a mapped rack puts its token into a word of the slot and
-//! rings the bell; over a fabric it is noted in the table, and the handle gives the lock back with
-//! its next call that sends anything. [`Handle::unlock`] gives it back at once and says how that
-//! went. Whatever way a handle ends, the daemon ends its locks with its session.
+//! rings the doorbell; over a fabric it is noted in the table, and the handle gives the lock back
+//! with its next call that sends anything. [`Handle::unlock`] gives it back at once and says how
+//! that went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts};
@@ -47,7 +47,7 @@ pub struct LockGuard {
 #[derive(Debug)]
 pub struct ReadGuard(LockGuard);
 
-/// A lock that nobody else holds. Given back when it is dropped.
+/// A lock that no other handle holds. Given back when it is dropped.
 #[derive(Debug)]
 pub struct WriteGuard(LockGuard);
 
@@ -88,8 +88,8 @@ impl LockGuard {
         self.end.0 - self.addr.0
     }
 
-    /// The fencing token: greater than that of every earlier grant of any lock of the rack. Hand
-    /// it to whoever else acts under the lock, and let him refuse smaller ones.
+    /// The fencing token: greater than that of every earlier grant of any lock of the rack. Hand it
+    /// to every other service that acts under the lock, and let it refuse smaller ones.
     pub fn token(&self) -> u64 {
         self.token
     }
@@ -134,7 +134,7 @@ pub(crate) struct LockTable {
 
 impl LockTable {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // Nothing is half done under it, whoever panicked.
+        // Nothing is half done under it, whichever thread panicked.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,7 +173,7 @@ impl LockTable {
         self.lost(first)
     }
 
-    /// Notes that locks are lost whose pages have turned out to be elsewhere; one of them.
+    /// Notes that locks are lost because their pages have turned out to be elsewhere; one of them.
     pub(crate) fn stray(&self, client: &Client<Window>) -> Option<Error> {
         let first = self.lock().held.stray(client);
         self.lost(first)
@@ -250,7 +250,7 @@ impl LockTable {
     }
 
     /// Gives back what is owed, all of it or what meets a range. What fails goes behind the
-    /// others, so that a rack that is gone keeps nobody else's.
+    /// others, so that a rack that is gone does not hold up those of other racks.
     fn flush_until(
         &self,
         client: &mut Client<Window>,
@@ -275,7 +275,7 @@ impl LockTable {
 }
 
 impl Handle {
-    /// Takes the lock named by `addr` for reading: others may hold it for reading, nobody for
+    /// Takes the lock named by `addr` for reading: others may hold it for reading, none for
     /// writing. As [`Handle::write_lock`] in everything else.
     ///
     /// # Errors
@@ -318,9 +318,10 @@ impl Handle {
         self.lock(range, false, wait_ms).map(ReadGuard)
     }
 
-    /// Takes the lock named by `addr` for writing: nobody else holds it. The name is a multiple of
-    /// 64 in allocated memory; what it protects is its users' agreement, and locks stop nobody who
-    /// does not ask. Who asks first is served first; waits up to `request_timeout_ms`.
+    /// Takes the lock named by `addr` for writing: no other handle holds it. The name is a multiple
+    /// of 64 in allocated memory; what it protects is its users' agreement, and locks stop no
+    /// client that does not ask. The first to ask is served first; waits up to
+    /// `request_timeout_ms`.
     ///
     /// The lock ends when the guard is given to [`Handle::unlock`] or dropped (over a fabric with
     /// the handle's next call that sends anything), with the handle, or with its process; over a
@@ -358,9 +359,9 @@ impl Handle {
         self.lock(LockRange::line(addr), true, wait_ms).map(WriteGuard)
     }
 
-    /// Locks the lines of `bytes` bytes at `addr` for writing, within one page: nobody else has a
-    /// lock of any line of them, and nobody gets one while the guard lives. All lines are locked at
-    /// once or none is; who asked first for any of them is served first. Waits up to
+    /// Locks the lines of `bytes` bytes at `addr` for writing, within one page: no other handle has
+    /// a lock of any line of them, and none gets one while the guard lives. All lines are locked at
+    /// once or none is; the first to ask for any of them is served first. Waits up to
     /// `request_timeout_ms`.
     ///
     /// The lock is coupled with its data: in another rack's memory, reached over a fabric, writes
@@ -470,7 +471,7 @@ impl Handle {
                 reason: "an answer that does not fit a lock".into(),
             }),
             Err(error) => {
-                // The daemon may have granted what nobody will take.
+                // The daemon may have granted what no caller will take.
                 if let Some(link) = op.link().filter(|_| error.is_open()) {
                     table.with(|locks| locks.owe(OwedLock { link, addr, end, token: 0 }));
                 }

@@ -86,7 +86,7 @@ impl Monitor {
         self.set_standing(rack, MemberCall::Undrain)
     }
 
-    /// Gives up a rack whose daemon is dead: its pages are `lost` at once, for good, and its region
+    /// Gives up a rack with a dead daemon: its pages are `lost` at once, for good, and its region
     /// may not come back.
     ///
     /// # Errors

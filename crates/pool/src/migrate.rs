@@ -36,12 +36,12 @@ impl Handle {
     ///
     /// # Errors
     /// `stays` if the page cannot move, or not now, and the message says why: it is a session's own
-    /// memory, locked or pinned, somebody has not finished with it, something in it is being freed
-    /// for another rack, or somebody else moves it. `busy` if too much moves at once; `full` if
+    /// memory, locked or pinned, a client has not finished with it, something in it is being freed
+    /// for another rack, or another client moves it. `busy` if too much moves at once; `full` if
     /// `to` has no free page; `no-such-rack`; `not-mapped` and `lost` for the page; `moving` if it
-    /// was moved meanwhile; `denied` if the pool is read-only here;
-    /// `peer-dead` and `timeout` if one of the racks does not answer: then the page is in one of
-    /// them, whole, and moving it again tells where.
+    /// was moved meanwhile; `denied` if the pool is read-only here; `peer-dead` and `timeout` if
+    /// one of the racks does not answer: then the page is in one of them, whole, and moving it
+    /// again tells where.
     pub fn migrate(&mut self, addr: GAddr, to: RackId) -> Result<RackId> {
         self.client.check(addr, 1)?;
         if self.links.is_read_only() {

@@ -58,7 +58,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// A monitor of the pool whose master is at one of `masters`; nothing is asked yet.
+    /// A monitor of the pool with its master at one of `masters`; nothing is asked yet.
     /// `timeout_ms` is how long a sample rides through a restart of the master.
     ///
     /// # Errors
@@ -94,7 +94,8 @@ impl Monitor {
         })
     }
 
-    /// Asks everybody. Blocks for up to `timeout_ms` for the master and a second for each rack.
+    /// Asks the master and every rack. Blocks for up to `timeout_ms` for the master and a second
+    /// for each rack.
     ///
     /// # Errors
     /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`. Racks have

@@ -50,7 +50,7 @@ impl std::str::FromStr for FabricChoice {
     }
 }
 
-/// Whose the connections (queue pairs) to other racks are, with a fabric that has any.
+/// Whether handles share the connections (queue pairs) to other racks, with a fabric that has any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Connections {
@@ -58,7 +58,7 @@ pub enum Connections {
     #[default]
     Own,
     /// All handles of a [`crate::Pool`] share one to each other rack. A thread that waits moves the
-    /// others' data as well as its own; nobody waits for a thread that is not in a call.
+    /// others' data as well as its own; no thread waits for one that is not in a call.
     Shared,
 }
 
@@ -91,15 +91,15 @@ pub struct Options {
     pub master: Vec<String>,
     /// The rack that this program runs in.
     pub rack: u16,
-    /// In a rack that is divided into shards, the one whose daemon is each handle's own; without
-    /// it each handle's is chosen by a hash of its session.
+    /// In a rack that is divided into shards, the one with the daemon that is each handle's own;
+    /// without it each handle's is chosen by a hash of its session.
     pub shard: Option<u16>,
     /// How other racks are reached.
     pub fabric: FabricChoice,
     /// With fabric `verbs`, the RDMA device: `NAME[:PORT][/GID]`, such as `mlx5_0`; without it the
-    /// first one whose port is up.
+    /// first one with a port that is up.
     pub verbs_device: Option<String>,
-    /// Whose the connections to other racks are.
+    /// Whether handles share the connections to other racks.
     pub connections: Connections,
     /// Boot identity of this host to go by instead of the kernel's, the same as its agent's: for
     /// hosts that share a kernel, as containers do.
@@ -123,8 +123,8 @@ pub struct Options {
     pub page_cache_blocks: u32,
     /// Up to which length calls carry data.
     pub rrpc_threshold: RrpcThreshold,
-    /// The user, by number, whose daemons and agents on this host are trusted beside our own
-    /// and root's.
+    /// The user, by number, that is trusted to run daemons and agents on this host, in addition to
+    /// our own user and root.
     pub daemon_user: Option<u32>,
     /// The pool's secret, which its master and daemons have too; in a file of options the path of
     /// the file that holds it (`secret_file`).

@@ -1,7 +1,7 @@
 //! Pins: direct access to a piece of a mapped page that stays where it is meanwhile. A pin holds
-//! an announce cell of its handle's slot; who wants the frame changes its table word (the notice)
-//! and waits for the cell. A pin keeps its slot's connection, because a client unmaps before it
-//! closes.
+//! an announce cell of its handle's slot; a process that wants the frame changes its table word
+//! (the notice) and waits for the cell. A pin keeps its slot's connection, because a client unmaps
+//! before it closes.
 
 use crate::links::Links;
 use crate::local::SlotLease;
@@ -32,7 +32,7 @@ impl Pin {
         self.memory.bytes()
     }
 
-    /// Whether somebody wants the page elsewhere, or freed it: finish and drop the pin.
+    /// Whether the page is wanted elsewhere, or was freed: finish and drop the pin.
     pub fn is_revoked(&self) -> bool {
         self.table.load(table_word(self.frame)) != self.generation.0
     }

@@ -169,7 +169,7 @@ impl RemoteLink {
         peer: PeerId,
         message: &RemoteRequest,
     ) -> Result<()> {
-        // The connection is the handle's, or whoever shares it says whose the message is.
+        // The connection is the handle's, or the shared endpoint sets the channel of the message.
         let message = Routed { channel: 0, message };
         let bytes = wire::encode(&message, endpoint.buffer_mut(self.buffer))?.len() as u64;
         let sge = [Sge { buf: self.buffer, offset: 0, bytes }];
@@ -352,7 +352,7 @@ impl RemoteLink {
     }
 
     /// Says that the answer to an allocation was taken, and waits until the daemon has stored it:
-    /// no daemon ever takes for abandoned what somebody else may have learnt of by now. If the
+    /// no daemon ever takes for abandoned what another client may have learnt of by now. If the
     /// connection breaks first, the next join says it.
     fn confirm(
         &mut self,

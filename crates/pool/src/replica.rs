@@ -1,5 +1,5 @@
 //! Replicas, as a handle sees them: reads that find one in the own rack, and replicas asked for by
-//! hand. Who keeps them is `daemon/keeper.rs`; `core::client` says what to do.
+//! hand. `daemon/keeper.rs` keeps them; `core::client` says what to do.
 
 use crate::clock;
 use crate::handle::Handle;
@@ -45,9 +45,9 @@ impl Handle {
     /// at any time, for example when memory is wanted.
     ///
     /// # Errors
-    /// `stays` if there is nobody in that rack who keeps replicas of this home's pages (daemons
-    /// with `--migrate` do), or no memory for it; `not-mapped` and `lost` for the page; `peer-dead`
-    /// and `timeout` if the home does not answer.
+    /// `stays` if no daemon in that rack keeps replicas of this home's pages (those with
+    /// `--migrate` do), or no memory for it; `not-mapped` and `lost` for the page; `peer-dead` and
+    /// `timeout` if the home does not answer.
     pub fn replicate(&mut self, addr: GAddr, to: RackId) -> Result<()> {
         self.client.check(addr, 1)?;
         self.run(&mut Share::new(addr, to))

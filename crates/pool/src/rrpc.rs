@@ -1,5 +1,5 @@
-//! RRPC in a handle: calls that carry data, objects whose length only their home knows, and the
-//! length up to which a call carries the data itself.
+//! RRPC in a handle: calls that carry data, objects with a length that only their home knows, and
+//! the length up to which a call carries the data itself.
 //!
 //! Which way is taken: a place that is known, or mapped, is accessed directly. If the place is not
 //! known but the rack probably is (`Client::guess`), a call does the access and brings the place.
@@ -17,14 +17,14 @@ use rackpool_core::rrpc::{
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::LocalBuffer;
 
-/// A rack is measured after so many calls: who makes a few would not get the time back.
+/// A rack is measured after so many calls: a client that makes a few would not get the time back.
 const CALLS_BEFORE_MEASURING: u32 = 32;
 /// How often each length is tried when a rack is measured …
 const PROBE_ROUNDS: usize = 8;
 /// … and for how long at most, ns; what was tried by then counts.
 const PROBE_NS_MAX: u64 = 10_000_000;
 
-/// How a call fetches data whose length is known.
+/// How a call fetches data of known length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchMode {
     /// The answer carries it: up to 8 KiB.
@@ -40,9 +40,9 @@ pub enum FetchMode {
 pub struct RrpcStats {
     /// Calls made.
     pub calls: u64,
-    /// Of them, those whose answer carried the data.
+    /// Of them, those with the data in the answer.
     pub inline: u64,
-    /// Of them, those whose data was written into the caller's buffer.
+    /// Of them, those with the data written into the caller's buffer.
     pub written: u64,
 }
 
@@ -165,7 +165,7 @@ impl Handle {
 
     /// Reads `to.len()` bytes at `addr`, within one page, by a call to the home's daemon, whether
     /// or not the place is known. [`Handle::read`] is faster for places that are: this is for
-    /// comparisons, and for whoever knows better.
+    /// comparisons, and for callers that know better.
     ///
     /// # Errors
     /// `out-of-bounds` past the page's end, or for more than 8 KiB inline; otherwise those of
@@ -242,7 +242,7 @@ impl Handle {
         matches!(self.client.reach(link), Reach::OneSided(_)).then(|| self.threshold(link))
     }
 
-    /// The first touch of a short piece whose rack is probably known: one call instead of a
+    /// The first touch of a short piece in a rack that is probably known: one call instead of a
     /// question to the own daemon, one to the master and a read; whether that is what it was.
     pub(crate) fn first_read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
         let bytes = to.len() as u64;
@@ -327,7 +327,7 @@ impl Handle {
         self.report_if_due();
     }
 
-    /// The rack that is called for an address whose place is not known.
+    /// The rack that is called for an address with an unknown place.
     fn called(&self, addr: GAddr) -> Option<LinkId> {
         let link = self.client.guess(addr)?;
         let rack = self.rrpc.racks.get(link.0 as usize);

@@ -178,8 +178,8 @@ impl Handle {
         Ok(PoolStats { master, racks, handle: self.handle_stats() })
     }
 
-    /// Who has a session at a rack's daemon: the handles of all clients, by record. What has
-    /// ended is missing; a remote client that is gone is kept, not connected, for a while.
+    /// The sessions at a rack's daemon: the handles of all clients, by record. What has ended is
+    /// missing; a remote client that is gone is kept, not connected, for a while.
     ///
     /// # Errors
     /// `no-such-rack`, `peer-dead`, `timeout`.
@@ -200,9 +200,9 @@ impl Handle {
         Ok(all)
     }
 
-    /// Asks every living rack that this handle has a session in, so that one whose daemon has
-    /// restarted is taken up again before its grace (30 s by default) is over and what it owns
-    /// goes. For handles that own memory and may not be used for as long. Blocks for at most
+    /// Asks every living rack that this handle has a session in, so that one with a restarted
+    /// daemon is taken up again before its grace (30 s by default) is over and what it owns goes.
+    /// For handles that own memory and may not be used for as long. Blocks for at most
     /// `timeout_ms`.
     ///
     /// # Errors

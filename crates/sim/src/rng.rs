@@ -44,7 +44,6 @@ impl Rng {
         Rng { state: [next(), next(), next(), next() | 1] }
     }
 
-    /// The next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;

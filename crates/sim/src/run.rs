@@ -50,8 +50,8 @@ pub struct Config {
     pub profile: String,
     #[serde(default)]
     pub placement: Policy,
-    /// Whether racks have a second host with clients, whose caches only the software keeps coherent
-    /// with the daemon's; `None`: in some seeds.
+    /// Whether racks have a second host with clients, and only the software keeps its caches
+    /// coherent with the daemon's; `None`: in some seeds.
     #[serde(default)]
     pub software_coherent: Option<bool>,
     /// The safeguard that the engines leave out; needs the feature `mutations`.
@@ -145,7 +145,7 @@ impl Config {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Who found it: `bytes`, `words`, `keys`, `conserve`, `live`, [`PANIC`] …
+    /// The checker that found it: `bytes`, `words`, `keys`, `conserve`, `live`, [`PANIC`] …
     pub checker: String,
     /// What was found, what was allowed.
     pub text: String,

@@ -14,17 +14,14 @@ pub struct Ps(pub u64);
 impl Ps {
     pub const ZERO: Ps = Ps(0);
 
-    /// From nanoseconds.
     pub const fn ns(ns: u64) -> Ps {
         Ps(ns * 1_000)
     }
 
-    /// From microseconds.
     pub const fn us(us: u64) -> Ps {
         Ps(us * 1_000_000)
     }
 
-    /// From milliseconds.
     pub const fn ms(ms: u64) -> Ps {
         Ps(ms * 1_000_000_000)
     }
@@ -39,12 +36,10 @@ impl Ps {
         self.0 as f64 / 1e3
     }
 
-    /// The difference, or zero.
     pub const fn saturating_sub(self, other: Ps) -> Ps {
         Ps(self.0.saturating_sub(other.0))
     }
 
-    /// `count` times this.
     pub const fn times(self, count: u64) -> Ps {
         Ps(self.0 * count)
     }

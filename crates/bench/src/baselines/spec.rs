@@ -71,7 +71,6 @@ pub struct Spec {
     pub is_full: bool,
     /// Keys, from 1 on.
     pub keys: u64,
-    /// Bytes of each value.
     pub value_bytes: u64,
     /// Clients at most.
     pub clients: u32,

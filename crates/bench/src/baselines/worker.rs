@@ -41,7 +41,6 @@ pub(crate) enum Order {
     Go {
         /// Which of the systems that were joined.
         number: usize,
-        /// How long, milliseconds.
         run_ms: u64,
         /// Of a hundred requests these are PUTs.
         put_percent: u64,
@@ -57,7 +56,6 @@ pub(crate) enum Answer {
     },
     Ready,
     Ran(Box<Ran>),
-    /// It could not.
     Failed {
         /// A short word.
         code: String,

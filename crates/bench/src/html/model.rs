@@ -16,7 +16,6 @@ pub const DEMO_SCHEMA: &str = "rackpool-demo/1";
 pub struct DemoReport {
     /// [`DEMO_SCHEMA`].
     pub schema: String,
-    /// Name of the page.
     pub title: String,
     /// Where the numbers come from, unless a section says otherwise.
     pub kind: Kind,
@@ -112,7 +111,6 @@ pub enum Tone {
 pub struct BarChart {
     /// Heading; may be empty.
     pub title: String,
-    /// Unit of all values.
     pub unit: Unit,
     /// How length follows from the value.
     pub scale: Scale,
@@ -146,7 +144,6 @@ pub struct Bar {
 pub struct SeriesChart {
     /// Heading; may be empty.
     pub title: String,
-    /// Unit of all values.
     pub unit: Unit,
     /// The lines; five colours are told apart.
     pub series: Vec<Series>,

@@ -151,7 +151,6 @@ pub fn rows(
     Ok(())
 }
 
-/// Steps that [`rows`] begins.
 pub fn steps(size: Size) -> usize {
     2 + size.rules().pairs
 }

@@ -29,7 +29,6 @@ pub enum Work {
 
 /// Bytes of the long value: a megabyte, which memcached takes without being told.
 const LARGE_BYTES: usize = 1_000_000;
-/// Bytes of a value.
 const VALUE_BYTES: usize = 32;
 /// Batches that are made before the measurement and sent in turn.
 const BATCHES: usize = 512;

@@ -41,7 +41,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What `bench migrate` runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub size: Size,
@@ -62,7 +61,6 @@ impl Default for Options {
 pub struct Wanted {
     /// How it is decided where pages live.
     pub policy: Migration,
-    /// Size of a page.
     pub page_bytes: u64,
     pub rack_bytes: u64,
 }

@@ -23,7 +23,6 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-/// What `bench ycsb` runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub size: Size,

@@ -180,7 +180,7 @@ fn stats(master: &str) -> Result<serde_json::Value> {
     crate::output::to_json(&Client::open(&pool)?.stats()?)
 }
 
-/// The tree whose files are stored.
+/// The tree of the files that are stored.
 fn input(args: &DemoArgs) -> Result<PathBuf> {
     match &args.input {
         Some(input) => Ok(input.clone()),

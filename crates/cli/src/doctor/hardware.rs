@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Address of a port that is not set.
 const NO_ADDRESS: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
-/// Smallest MTU of a network card whose RoCE packets carry 4096 bytes.
+/// Smallest MTU of a network card that lets RoCE packets carry 4096 bytes.
 const MTU_BYTES: u64 = 4200;
 /// Memory that a device has to be allowed to lock for each rack, at least.
 const LOCKED_BYTES: u64 = 1 << 30;
@@ -163,7 +163,7 @@ fn dax(sys: &Path) -> Check {
     check("dax", state, found, meaning, way_out)
 }
 
-/// How programs write cache lines back, for memory whose hosts no hardware keeps coherent.
+/// How programs write cache lines back, for memory that no hardware keeps coherent between hosts.
 fn lines(instruction: Option<&str>) -> Check {
     let state = match instruction {
         None => State::Missing,

@@ -186,8 +186,8 @@ fn shared_memory() -> Check {
     }
 }
 
-/// What killed runs left: directories whose lock nobody holds. Files of releases before these
-/// directories have the process in their names.
+/// What killed runs left: directories with a lock that no process holds. Files of releases before
+/// these directories have the process in their names.
 fn residue() -> Check {
     let bases = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
     let left = |base: &PathBuf| {

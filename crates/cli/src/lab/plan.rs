@@ -80,7 +80,7 @@ fn read(file: &Path) -> Result<(String, Plan)> {
     Ok((text, plan))
 }
 
-/// A file that is there is somebody's work.
+/// A file that is there is a user's work.
 fn init(file: &Path) -> Result<()> {
     if file.is_file() {
         return Err(Failure::usage(format!("{} is there already", file.display())));

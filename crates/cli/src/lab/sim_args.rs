@@ -78,7 +78,7 @@ pub enum SimCommand {
     /// What each kind of access costs on a profile
     #[command(after_help = LADDER_EXAMPLES)]
     Ladder(SimLadderArgs),
-    /// Leave each safeguard out and see who notices
+    /// Leave each safeguard out and see which checker notices
     #[cfg(feature = "mutations")]
     Mutations(SimMutationsArgs),
 }
@@ -104,7 +104,7 @@ pub struct SimConfigArgs {
     /// Where new memory goes, by the names of `rackpool master --placement`
     #[arg(long, value_name = "NAME", default_value_t)]
     pub placement: Policy,
-    /// Who keeps the caches of a rack's hosts coherent: hardware, or software, and then racks have
+    /// What keeps the caches of a rack's hosts coherent: hardware, or software, and then racks have
     /// clients on two hosts [default: by seed]
     #[arg(long, value_name = "WHO", value_parser = ["hardware", "software"])]
     pub coherence: Option<String>,
@@ -324,7 +324,7 @@ pub struct PlanArgs {
     /// What is asked
     #[arg(value_name = "PLAN.toml")]
     pub file: Option<PathBuf>,
-    /// Record the placement decisions and the heat of the pool whose master is at this address,
+    /// Record the placement decisions and the heat of the pool with its master at this address,
     /// into recording.jsonl, and set the plan, if one is named, beside it
     #[arg(long, value_name = "ADDR")]
     pub from_pool: Option<String>,

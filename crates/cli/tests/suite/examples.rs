@@ -91,7 +91,7 @@ fn is_run(block: &Block) -> bool {
     block.language == "sh" && !block.comment.starts_with("not run: ")
 }
 
-/// The script of a section, whose blocks print into files by their lines. What cargo alone does is
+/// The script of a section: its blocks print into files by their lines. What cargo alone does is
 /// left out, and what it would run is the program under test.
 fn script(blocks: &[&Block]) -> String {
     let mut script = "set -euo pipefail\nip link set lo up\n".to_owned();

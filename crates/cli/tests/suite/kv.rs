@@ -258,7 +258,7 @@ fn a_warm_cache_is_ready_before_its_memory_is_taken_and_takes_all_of_it() {
         let found = std::fs::metadata(&shared.0).unwrap();
         found.len() - found.blocks() * 512
     };
-    // A machine that is busy may take all of it before anybody else can look.
+    // A machine that is busy may take all of it before another process can look.
     let is_later = (0..5).any(|_| {
         let _ = std::fs::remove_file(&shared.0);
         let server = Server::start(&words);

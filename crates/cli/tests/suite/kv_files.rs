@@ -1,5 +1,5 @@
-//! The files of `rackpool kv` and of a master: whose they are, what is refused, what becomes of
-//! them when they are damaged, cut or of another version, and of the times in them.
+//! The files of `rackpool kv` and of a master: their owner, what is refused, what becomes of them
+//! when they are damaged, cut or of another version, and of the times in them.
 
 use crate::common::{Dir, Server, WITHIN, rackpool, run, told, unique};
 use std::io::{Read, Write};
@@ -296,7 +296,7 @@ fn what_has_a_time_to_live_lives_by_the_clock_since_the_boot_and_over_a_restart(
     }
     let shared = Shared::new("time");
     let words = warm(&shared.0, &[]);
-    // A process whose boot was so many seconds earlier; the wall clock is the same.
+    // A process with its boot so many seconds earlier; the wall clock is the same.
     let start = |since: &str| {
         let mut command = Command::new("unshare");
         command.args(["--time", "--boottime", since, env!("CARGO_BIN_EXE_rackpool")]).args(&words);

@@ -245,7 +245,7 @@ fn who_is_not_on_the_list_is_denied_and_who_is_uses_the_memory() {
         assert_eq!((code, out.as_str()), (0, "ok\nhere"), "{err}");
     }
     assert_eq!(cluster.ok(0, "get shared"), "here");
-    // Another one is still denied, and a name of nobody is no user.
+    // Another one is still denied, and an unknown name is no user.
     restart(&mut cluster, "65533");
     assert_eq!(shell_as_nobody(&cluster, "get shared").0, 1);
     let words = ["daemon", "--rack", "9", "--memory", "heap?size=16M", "--allow-user", "no-such"];

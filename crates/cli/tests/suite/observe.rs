@@ -85,7 +85,7 @@ fn master_and_daemon_tell_their_counters_over_http() {
     assert_eq!(master.terminate(), Some(0));
 }
 
-/// A master, a daemon and a cache whose counters are served at `metrics`, with further words; and
+/// A master, a daemon and a cache that serves its counters at `metrics`, with further words; and
 /// where.
 fn servers(metrics: &str, more: &[&str]) -> (Vec<Server>, Vec<SocketAddr>) {
     let with = |words: &[&str]| Server::start(&[words, &["--metrics", metrics], more].concat());

@@ -1,5 +1,5 @@
 //! Files that commands write: through devices, pipes and links, whole or as they were, refused
-//! before the work; and what happens when nobody reads the answers.
+//! before the work; and what happens when no process reads the answers.
 #![cfg(feature = "lab")]
 
 use crate::common::{Cluster, Dir, WITHIN, rackpool, run, told};
@@ -129,7 +129,7 @@ fn what_fails_in_the_middle_leaves_the_file_that_was_there() {
     assert!(code == 1 && err.starts_with("error io /dev/full: "), "{err}");
 }
 
-/// Runs a command whose standard output has no reader any more.
+/// Runs a command with a standard output that has no reader any more.
 fn unread(words: &[&str]) -> (i32, String) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

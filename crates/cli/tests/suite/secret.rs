@@ -1,5 +1,6 @@
 //! A master and two daemons as real processes that listen at an address which is not a loopback one
-//! and have a secret: who has it works with them, also after a kill; who has not is `denied`.
+//! and have a secret: a client that has it works with them, also after a kill; one without it is
+//! `denied`.
 
 use crate::common::{Dir, Server, WITHIN, rackpool, run, told, unique};
 use rackpool_hw::secret::Secret;
@@ -17,8 +18,8 @@ const ADDRESS: &str = "198.18.0.1";
 /// Exit code of a test that failed.
 const TEST_FAILED: i32 = 101;
 
-/// Runs the named test again in a network namespace whose loopback device has [`ADDRESS`] too;
-/// `false` if this machine does not let us make one.
+/// Runs the named test again in a network namespace with a loopback device that has [`ADDRESS`]
+/// too; `false` if this machine does not let us make one.
 fn runs_in_its_own_network(test: &str) -> bool {
     let set_up =
         format!("ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec \"$0\" \"$@\"");
@@ -99,7 +100,7 @@ struct Pool {
     daemons: Vec<Server>,
     master: Server,
     listen: String,
-    /// Files with the pool's secret, another one, one that everybody may read, and the pool's where
+    /// Files with the pool's secret, another one, one that all users may read, and the pool's where
     /// what travels is encrypted, or not if it is.
     files: [String; 4],
     regions: Regions,
@@ -153,7 +154,7 @@ impl Pool {
     }
 }
 
-/// Who has not the secret hears so, long before it would give up waiting for a peer.
+/// A client without the secret hears so, long before it would give up waiting for a peer.
 fn others_are_denied(pool: &Pool) {
     let (start, master) = (Instant::now(), pool.master.addr.as_str());
     for secret in [&pool.secret(1)[..], &[], &pool.secret(3)] {

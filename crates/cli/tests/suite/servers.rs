@@ -1,5 +1,5 @@
 //! Servers when what they stand on fails them: standard error that is not read, a thread that
-//! panics, a disk that is full, and users who want to keep others out.
+//! panics, a disk that is full, and users that want to keep others out.
 
 use crate::common::{Dir, Server, WITHIN, is_root, rackpool, run, told, unique};
 use rackpool::link::MasterLink;

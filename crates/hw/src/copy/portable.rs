@@ -64,7 +64,7 @@ pub unsafe fn copy_out(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller's promise, passed on.
     unsafe { pieces(to, from, bytes, from.addr(), [load_1, load_2, load_4, load_8]) };
     // Acquire: pairs with the Release fence in copy/portable.rs::copy_in and with every release
-    // store whose value was among the bytes.
+    // store of a value that was among the bytes.
     fence(Ordering::Acquire);
 }
 

@@ -106,7 +106,7 @@ struct Owned {
 
 struct Held {
     memory: Memory,
-    /// That of the vector which it was; `None` for memory of somebody else.
+    /// Capacity of the vector that it was; `None` for memory that the table does not own.
     capacity: Option<usize>,
 }
 
@@ -143,10 +143,10 @@ impl Buffers {
         Ok(self.hold(slot, Held { memory, capacity }))
     }
 
-    /// Takes memory of somebody else into the table, until [`Buffers::release`].
+    /// Takes memory of another owner into the table, until [`Buffers::release`].
     ///
     /// # Safety
-    /// Until then the memory stays, and nobody else touches it, except that all may read what is
+    /// Until then the memory stays, and no other code touches it, except that all may read what is
     /// not writable.
     pub(super) unsafe fn adopt(&mut self, memory: Memory) -> Result<BufId, FabricError> {
         let slot = self.free_slot()?;
@@ -242,7 +242,7 @@ impl Buffers {
     #[inline]
     pub(super) fn slice(&self, piece: &Sge) -> &[u8] {
         // SAFETY: the buffer is in the table. If it is owned, only this table reaches it. If it is
-        // lent, `with_scope` still holds the borrow that the pointer came from, and nobody else
+        // lent, `with_scope` still holds the borrow that the pointer came from, and no other code
         // reaches the bytes meanwhile; if it is adopted, that is what `adopt` was promised.
         // `slice_mut` needs `&mut self`.
         unsafe { self.piece(piece, false).as_ref() }
@@ -281,11 +281,11 @@ impl Buffers {
 }
 
 impl Held {
-    /// The vector that it was; `None` if it is somebody else's.
+    /// The vector that it was; `None` if it has another owner.
     fn into_vec(self) -> Option<Vec<u8>> {
         let Memory { start, bytes, .. } = self.memory;
-        // SAFETY: `register` took these three out of a vector that it did not drop; only who has
-        // taken it out of the table gives it back here, once.
+        // SAFETY: `register` took these three out of a vector that it did not drop; only the code
+        // that took it out of the table gives it back here, once.
         self.capacity.map(|all| unsafe { Vec::from_raw_parts(start.as_ptr(), bytes, all) })
     }
 }

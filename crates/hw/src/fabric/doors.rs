@@ -1,4 +1,4 @@
-//! The doors between the thread of a target and its application: events out, messages in. Owned by
+//! The queues between the thread of a target and its application: events out, messages in. Owned by
 //! both; the application calls from any thread and never waits for the target's thread.
 //!
 //! Ordering rule: a caller puts its work under the lock, then sets `mail`, then looks at
@@ -113,7 +113,7 @@ impl Doors {
     }
 
     pub(super) fn stats(&self) -> FabricStats {
-        // Relaxed: counters for the eye; each is whole by itself.
+        // Relaxed: counters for people; each is whole by itself.
         let value = |index: usize| self.stats[index].load(Ordering::Relaxed);
         FabricStats {
             ops: value(0),
@@ -159,7 +159,7 @@ impl Doors {
         Ok(())
     }
 
-    /// Tells of a new connection. Connections are accepted only while there is room for messages
+    /// Reports a new connection. Connections are accepted only while there is room for messages
     /// (see `is_congested`), which bounds the number of these events.
     pub(super) fn connected(&self, peer: PeerId) {
         let mut state = self.state();

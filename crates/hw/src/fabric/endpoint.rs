@@ -74,7 +74,7 @@ impl Endpoint {
         }
     }
 
-    /// Begins a connection to a rack whose target is at `addr`, without waiting for it: `Connected`
+    /// Begins a connection to a rack with its target at `addr`, without waiting for it: `Connected`
     /// or `Closed` comes with a later poll. Errors: `NotLoopback`, `PeersFull`, `Verbs`, `Io`.
     pub fn connect(
         &mut self,

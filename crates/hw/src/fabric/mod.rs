@@ -53,8 +53,8 @@ pub enum Over {
 #[derive(Clone)]
 pub struct FabricOptions {
     pub over: Over,
-    /// The device, `NAME[:PORT][/GID]`, if devices do; the first one whose port is up if it is not
-    /// named.
+    /// The device, `NAME[:PORT][/GID]`, if devices do; the first one with a port that is up if it
+    /// is not named.
     pub device: Option<String>,
     /// What is proved to peers, and they have to prove; without it only loopback addresses can be.
     pub secret: Option<Secret>,
@@ -148,14 +148,14 @@ impl FabricError {
     }
 }
 
-/// A fabric endpoint whose local buffers are private memory of this process. All of it is used by
-/// the thread that owns the endpoint.
+/// A fabric endpoint with local buffers in private memory of this process. All of it is used by the
+/// thread that owns the endpoint.
 pub trait LocalBuffers: Fabric + Sized {
     /// Lends `buffers` to the endpoint while `run` runs; work requests name them by the ids of
     /// [`ScopedBuffers`]. On return, also by panic, no work request refers to them any more:
     /// data of a READ under way is discarded from then on, and a connection on which a WRITE or
-    /// SEND of them was not sent to its end is closed. Whoever waited for his completions inside
-    /// `run` sees neither.
+    /// SEND of them was not sent to its end is closed. A caller that waited for its completions
+    /// inside `run` sees neither.
     ///
     /// Errors: `BuffersFull`. Exchanging `*endpoint` for another endpoint inside `run` aborts the
     /// process, because the loan could not be ended.

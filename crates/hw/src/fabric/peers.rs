@@ -1,7 +1,7 @@
-//! Connection numbers of an endpoint or a target: a table of bounded size whose ids are never
-//! used twice, and who is let into a target's. Owns the connections; no I/O.
+//! Connection numbers of an endpoint or a target: a table of bounded size with ids that are never
+//! used twice, and which connections a target accepts. Owns the connections; no I/O.
 //!
-//! A `PeerId` is a slot below and the slot's use count above; a slot whose count is used up is
+//! A `PeerId` is a slot below and the slot's use count above; a slot with a used-up count is
 //! retired.
 
 use super::FabricError;
@@ -123,7 +123,7 @@ pub(crate) trait Guest {
     fn place(&self) -> &Place;
     /// Since when it has not proved the secret, or not said hello.
     fn waits(&self) -> Option<Nanos>;
-    /// Since when it is let in and asks for nothing, if it may give way for that.
+    /// Since when it has been accepted and idle, if it may be closed for that.
     fn idles(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
@@ -143,7 +143,7 @@ impl Places {
         Self { addresses: Arc::default(), share }
     }
 
-    /// Which connection has to end before one more of `ip` is let in, if one may. Where too many
+    /// Which connection has to end before one more of `ip` is accepted, if one may. Where too many
     /// have proved nothing or no place is left, it is one of those; else, where no place is left,
     /// one that asks for nothing. If only the share of `ip` is used up, it is one of its own.
     pub(crate) fn gives_way<T: Guest>(

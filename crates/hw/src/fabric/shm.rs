@@ -46,7 +46,6 @@ pub enum HandOffError {
     Down,
 }
 
-/// How a [`ShmEndpoint`] works.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShmOptions {
     /// Injected latency: each batch of one-sided operations takes this much longer, nanoseconds.
@@ -61,8 +60,8 @@ struct Mapped<H> {
     down: bool,
 }
 
-/// An endpoint whose peers are mapped. `post` executes; `poll` only delivers the completions.
-/// A completion counts as outstanding until it was polled.
+/// An endpoint with mapped peers. `post` executes; `poll` only delivers the completions. A
+/// completion counts as outstanding until it was polled.
 pub struct ShmEndpoint<H> {
     options: ShmOptions,
     buffers: Buffers,

@@ -97,7 +97,7 @@ impl Target {
     }
 
     /// Its counters, for others to look at. A device's one-sided operations are not among them, as
-    /// nobody here sees them.
+    /// nothing here sees them.
     pub fn counters(&self) -> TargetCounters {
         each!(self, one => one.counters())
     }

@@ -38,8 +38,8 @@ impl ClientSections {
 
     /// Writes back what a client of this host that is gone may have left in the caches of its
     /// processors: its slot, and the frames that it announced. Nothing where the hardware keeps
-    /// hosts coherent, or if there is no region or slot any more. Before anybody is told that the
-    /// client is gone. Errors: as of [`RegionFiles::inspect`]; `Io`, `NoLines`.
+    /// hosts coherent, or if there is no region or slot any more. Before any process is told that
+    /// the client is gone. Errors: as of [`RegionFiles::inspect`]; `Io`, `NoLines`.
     pub fn settle(&self, slot: u32) -> Result<()> {
         let (superblock, layout) = match RegionFiles::inspect(&self.spec) {
             Err(RegionError::Absent { .. }) => return Ok(()),

@@ -22,14 +22,12 @@ use std::path::Path;
 pub struct DaxLayout {
     /// The unit of mappings.
     pub align_bytes: u64,
-    /// The page table.
     pub table_offset: u64,
     pub bell_offset: u64,
     /// Slot 0.
     pub slots_offset: u64,
     /// From one slot to the next.
     pub slot_stride_bytes: u64,
-    /// The pages.
     pub pages_offset: u64,
     /// Everything; the private section starts at 0.
     pub bytes: u64,

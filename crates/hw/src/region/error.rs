@@ -19,7 +19,6 @@ pub enum RegionError {
     #[error("{} is full: {asked_bytes} bytes asked, {free_bytes} bytes free; free memory there \
              or make the file system larger", path.display())]
     NoSpace {
-        /// Bytes asked for.
         asked_bytes: u64,
         path: PathBuf,
         /// What its file system still has.

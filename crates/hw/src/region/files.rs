@@ -43,7 +43,8 @@ pub(super) fn create_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFile
         paths::remove_file(&paths.unfinished())?;
         return Err(exists());
     }
-    // A second hold on the lock, so that nobody else is at work here while a failure is undone.
+    // A second hold on the lock, so that no other process is at work here while a failure is
+    // undone.
     let _held = private.try_clone().map_err(failed("duplicate", &paths.unfinished()))?;
     let made = fill_new(spec, layout, &paths, private);
     if made.is_err() {
@@ -116,7 +117,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
         take_rights(fd).map_err(failed("take the rights of", &name))?;
     }
     bind_pages(&files)?;
-    // They are, unless somebody punched them; it costs little to be sure.
+    // They are, unless another process punched them; it costs little to be sure.
     back_metadata(&files)?;
     if spec.touch {
         files.back_pages(0, layout.pages_bytes())?;
@@ -134,7 +135,7 @@ pub(super) fn inspect_files(paths: &Paths) -> Result<(Superblock, RegionLayout)>
 }
 
 pub(super) fn remove_files(paths: &Paths) -> Result<bool> {
-    // The locks are held to the end, so that nobody opens or makes what is going.
+    // The locks are held to the end, so that no process opens or makes what is being removed.
     let finished = paths.lock(&paths.private(), false)?;
     if finished.is_some() {
         remove_locked(paths)?;
@@ -147,7 +148,7 @@ pub(super) fn remove_files(paths: &Paths) -> Result<bool> {
     Ok(unfinished.is_some())
 }
 
-/// Removes a finished region whose lock the caller holds.
+/// Removes a finished region. The caller holds its lock.
 pub(super) fn remove_locked(paths: &Paths) -> Result<()> {
     match rustix::fs::rename(paths.private(), paths.unfinished()) {
         // Another process removed it by hand, or it was never published.
@@ -157,7 +158,8 @@ pub(super) fn remove_locked(paths: &Paths) -> Result<()> {
     remove_unpublished(paths)
 }
 
-/// Removes an unfinished region whose lock the caller holds; the name that says so goes last.
+/// Removes an unfinished region; the caller holds its lock. The name that marks it as unfinished
+/// goes last.
 pub(super) fn remove_unpublished(paths: &Paths) -> Result<()> {
     paths.remove_all_but_private()?;
     paths::remove_file(&paths.unfinished())
@@ -261,7 +263,7 @@ pub(super) fn create_memory(spec: &MemorySpec) -> Result<RegionFiles> {
     Ok(files)
 }
 
-/// Anonymous memory whose length nobody can change any more.
+/// Anonymous memory with a sealed length.
 pub(super) fn create_memfd(name: &Path, bytes: u64) -> Result<OwnedFd> {
     let short_name = name.file_name().unwrap_or(name.as_os_str());
     let fd = rustix::fs::memfd_create(short_name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)

@@ -8,7 +8,7 @@
 //! Ordering rules:
 //! - **Backed before written.** Table, bell, slots and the private section up to the slab
 //!   bitmaps are backed when they are made. Pages and slab bitmaps are backed by
-//!   [`RegionFiles::back_pages`] and [`RegionFiles::back_private`] before anybody touches them,
+//!   [`RegionFiles::back_pages`] and [`RegionFiles::back_private`] before any process touches them,
 //!   *reading included*: a load from a hole of tmpfs takes memory too. So a full file system is
 //!   [`RegionError::NoSpace`] and never SIGBUS.
 //! - **Published last.** [`RegionFiles::create`] gives zeroed sections under an unfinished name;
@@ -58,7 +58,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A section of a region, but for the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// The pages.
     Pages,
     /// Superblock, redo record, sessions, frames, slab bitmaps: for the daemon alone.
     Private,
@@ -70,7 +69,6 @@ pub enum Section {
 /// Memory that a region really takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackedBytes {
-    /// By pages.
     pub pages: u64,
     pub metadata: u64,
 }
@@ -174,7 +172,7 @@ impl RegionFiles {
         }
     }
 
-    /// Removes a region that nobody serves, finished or not. Whether there was one.
+    /// Removes a region that no daemon serves, finished or not. Whether there was one.
     ///
     /// # Errors
     /// [`RegionError::Locked`] if a daemon serves it: nothing is changed. [`RegionError::Io`].
@@ -244,12 +242,11 @@ impl RegionFiles {
         &self.spec
     }
 
-    /// Page geometry and frames.
     pub fn layout(&self) -> RegionLayout {
         self.layout
     }
 
-    /// Who keeps the caches of the hosts that share it in agreement.
+    /// What keeps the caches of the hosts that share it coherent.
     pub fn coherence(&self) -> Coherence {
         self.spec.coherence.unwrap_or_default()
     }
@@ -270,7 +267,7 @@ impl RegionFiles {
 
     /// Maps a section for the daemon itself, to read and write. Each call is a new mapping; the
     /// pages are touched here if the specification says `touch=1`. What other hosts share is kept
-    /// coherent as the region says; slots are the caller's to mark, who knows where their clients
+    /// coherent as the region says; slots are the caller's to mark, as it knows where their clients
     /// are.
     ///
     /// # Errors
@@ -357,9 +354,9 @@ impl RegionFiles {
         self.map_slot(own, slot, &path)
     }
 
-    /// Removes the section of a slot; it need not be there. Who has it mapped keeps it until it
-    /// unmaps, apart from later users of the slot (but on a device, where slots are fixed places:
-    /// give one away only when its client is dead).
+    /// Removes the section of a slot; it need not be there. A process that has it mapped keeps it
+    /// until it unmaps, apart from later users of the slot (but on a device, where slots are fixed
+    /// places: give one away only when its client is dead).
     ///
     /// # Errors
     /// [`RegionError::Io`].
@@ -410,7 +407,7 @@ impl RegionFiles {
     }
 
     /// Takes the memory of a part of the pages back. It reads as zero when it is backed again;
-    /// until then nobody touches it.
+    /// until then nothing touches it.
     ///
     /// # Errors
     /// [`RegionError::Unsupported`], [`RegionError::Io`].
@@ -528,7 +525,7 @@ impl RegionFiles {
         if bytes == 0 {
             return Ok(());
         }
-        // A device keeps its memory. So do pages whose lines software writes back: who writes back
+        // A device keeps its memory. So do pages with lines that software writes back: writing back
         // what is not there takes memory, and there may be none. Freed memory reads as zero all the
         // same.
         let is_flushed = section == Section::Pages && !self.coherence().is_hardware();

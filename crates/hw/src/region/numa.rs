@@ -1,7 +1,7 @@
 //! Pages on a chosen memory node: CXL memory that the kernel took as its own is one without
-//! processors. The kernel keeps the choice with a file of shared memory, so it holds for whoever
-//! backs or touches the pages later; what was backed before stays where it is. Only pages are
-//! placed: the other sections are the daemon's and its clients' and stay near them.
+//! processors. The kernel keeps the choice with a file of shared memory, so it holds for every
+//! process that backs or touches the pages later; what was backed before stays where it is. Only
+//! pages are placed: the other sections are the daemon's and its clients' and stay near them.
 //!
 //! Called when a region is made or opened.
 

@@ -23,7 +23,6 @@ use std::time::Duration;
 /// The names of a region.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
-    /// The pages section.
     pub(super) pages: PathBuf,
     /// What the names of all others begin with.
     prefix: PathBuf,
@@ -57,7 +56,6 @@ impl Paths {
         self.with_suffix(".meta.unfinished")
     }
 
-    /// The page table section.
     pub(super) fn table(&self) -> PathBuf {
         self.with_suffix(".table")
     }
@@ -123,7 +121,7 @@ impl Paths {
                 other => other?,
             };
             lock_exclusive(fd.as_fd(), &self.pages)?;
-            // Whoever had the lock before may have removed or renamed the file.
+            // The process that had the lock before may have removed or renamed the file.
             let same = rustix::fs::stat(name).ok().zip(rustix::fs::fstat(&fd).ok());
             if same.is_some_and(|(a, b)| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)) {
                 return Ok(Some(fd));

@@ -57,7 +57,7 @@ impl MemorySpec {
         })
     }
 
-    /// The largest size of which an eighth of what is free is left over, for everybody else.
+    /// The largest size of which an eighth of what is free is left over, for all other processes.
     fn fitting_bytes(&self, size_bytes: u64, shards: u16, free_bytes: u64) -> u64 {
         let step_bytes = self.geometry().page_bytes() * u64::from(shards);
         let needed = |size_bytes: u64| {

@@ -4,9 +4,9 @@
 //! it lives.
 //!
 //! Two locks tell about a shard, and the kernel lets go of both when their process is dead:
-//! whoever *serves* it has its region's lock, and whom it *belongs to* has the claim. So nobody
-//! takes over what has a living owner, stopped or not, and a daemon that took over sees the owner
-//! come back.
+//! the daemon that *serves* it has its region's lock, and the one that it *belongs to* has the
+//! claim. So no daemon takes over what has a living owner, stopped or not, and a daemon that took
+//! over sees the owner come back.
 //!
 //! Source: Rcmp §4.2 (c); decision 0026.
 
@@ -23,7 +23,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The byte of a part of a device that is locked by whoever serves it; files are locked whole.
+/// The byte of a part of a device that is locked by the process that serves it; files are locked
+/// whole.
 const SERVED_BYTE: u64 = 0;
 /// The byte that is locked by the claim.
 const CLAIM_BYTE: u64 = 1;
@@ -97,8 +98,8 @@ pub(super) fn open_device(spec: &MemorySpec, path: &Path) -> Result<Device> {
     })
 }
 
-/// The lock of the process that serves a device, or a part of one: those who serve parts share
-/// the device and have a byte each.
+/// The lock of the process that serves a device, or a part of one: those that serve parts share the
+/// device and have a byte each.
 pub(super) fn lock_device(device: &Device, path: &Path) -> Result<()> {
     if !device.is_part {
         return paths::lock_exclusive(device.fd.as_fd(), path);
@@ -121,8 +122,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims the shard for this process. `None` if its region was never made: then whoever makes
-    /// it claims it afterwards, while it has the region's lock.
+    /// Claims the shard for this process. `None` if its region was never made: then the process
+    /// that makes it claims it afterwards, while it has the region's lock.
     ///
     /// # Errors
     /// [`RegionError::Locked`] if another living process has the claim; [`RegionError::Io`].
@@ -143,7 +144,7 @@ impl Claim {
         is_locked(fd.as_fd(), byte, &path)
     }
 
-    /// Whether a region is there that nobody serves and nobody claims: its daemon is dead or was
+    /// Whether a region is there that no process serves and none claims: its daemon is dead or was
     /// stopped.
     ///
     /// # Errors
@@ -184,7 +185,7 @@ impl Claim {
     }
 }
 
-/// Locks one byte of an open file against all others, if nobody has it. The lock is the open
+/// Locks one byte of an open file against all others, if no process has it. The lock is the open
 /// file's, not the process's: it ends when the last descriptor of it is closed, by death too.
 fn try_lock(fd: BorrowedFd<'_>, byte: u64, path: &Path) -> Result<bool> {
     match lock_call(fd, libc::F_OFD_SETLK, byte) {
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A path for regions of one test, whose files go with it.
+    /// A path for regions of one test; their files go with it.
     struct Place(PathBuf);
 
     impl Place {

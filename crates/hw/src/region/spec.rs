@@ -1,6 +1,6 @@
 //! What a user writes to say where a rack's memory lies: `shm:/dev/shm/rack0?size=8G&huge=2M`,
 //! `heap:64M`, `dax:/dev/dax0.0`. Text in, a checked [`MemorySpec`] or an error that shows the
-//! right form out; nothing is opened here. Called by whoever reads options.
+//! right form out; nothing is opened here. Called by the code that reads options.
 //!
 //! Source: DESIGN §2 (region).
 
@@ -23,7 +23,7 @@ pub enum MemoryKind {
     Shm {
         /// The pages section; the others are `PATH.meta` and so on.
         path: PathBuf,
-        /// Where the other sections lie, if not beside the pages: needed on hugetlbfs, whose
+        /// Where the other sections lie, if not beside the pages: needed on hugetlbfs, where the
         /// smallest file is a huge page.
         meta: Option<PathBuf>,
     },
@@ -36,14 +36,12 @@ pub enum MemoryKind {
 /// A size of huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugeSize {
-    /// 2 MiB.
     M2,
     /// 1 GiB; only on hugetlbfs.
     G1,
 }
 
 impl HugeSize {
-    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             HugeSize::M2 => 2 << 20,
@@ -75,10 +73,10 @@ pub struct MemorySpec {
     pub touch: bool,
     /// Memory node that all pages are to come from, such as one without processors.
     pub numa: Option<u16>,
-    /// Who keeps the caches of the hosts that share the memory in agreement. `None` takes what an
+    /// What keeps the caches of the hosts that share the memory coherent. `None` takes what an
     /// existing region has, else it is the hardware.
     pub coherence: Option<Coherence>,
-    /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: nobody
+    /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: no user
     /// writes that. `None` is all of it.
     pub part: Option<(u16, u16)>,
 }
@@ -107,7 +105,6 @@ pub enum SpecError {
             size_text(size_bytes.next_multiple_of(*page_bytes)), size_text(*fitting_bytes))]
     NotWholePages {
         size_bytes: u64,
-        /// The page size.
         page_bytes: u64,
         /// The largest page size that would do.
         fitting_bytes: u64,
@@ -121,7 +118,6 @@ pub enum SpecError {
         size_bytes: u64,
         /// Into how many shards it is divided.
         shards: u16,
-        /// The page size.
         page_bytes: u64,
     },
     /// More frames than a frame number counts.
@@ -129,7 +125,6 @@ pub enum SpecError {
              pages={}", size_text(*page_bytes), u32::MAX, size_text(*fitting_bytes))]
     TooManyFrames {
         frames: u64,
-        /// The page size.
         page_bytes: u64,
         /// A page size that would do, if the largest does.
         fitting_bytes: u64,
@@ -142,7 +137,6 @@ pub enum SpecError {
     #[error("memory: huge={} needs pages of at least that size, not {}: use pages={}",
             size_text(*huge_bytes), size_text(*page_bytes), size_text(*huge_bytes))]
     HugeAbovePages {
-        /// Huge page size.
         huge_bytes: u64,
         /// The page size.
         page_bytes: u64,

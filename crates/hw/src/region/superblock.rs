@@ -12,7 +12,6 @@ use rackpool_core::layout::{FEATURES, LAYOUT_VERSION, MAGIC, RegionLayout, Super
 use std::path::Path;
 use zerocopy::FromBytes;
 
-/// Bytes of a superblock.
 pub(super) const SUPERBLOCK_BYTES: usize = size_of::<Superblock>();
 
 /// Checks everything that can be checked without the rest of the region.

@@ -124,7 +124,7 @@ impl Bitmap {
     }
 
     /// Daemon: sleeps on the sleeping word itself until [`Bitmap::wake`] or the timeout, or not at
-    /// all if a bit is set. May return early. For those who wait for nothing else.
+    /// all if a bit is set. May return early. For threads that wait for nothing else.
     pub fn sleep(&self, timeout: Duration) {
         if self.prepare_sleep() {
             self.window.futex_wait(self.sleeping, 1, timeout);

@@ -31,8 +31,8 @@ pub struct Consumer<M: Mem = Window> {
     geometry: Geometry,
     incarnation: u16,
     taken: u64,
-    /// Where long messages are copied before anybody looks at them.
-    /// Room for the longest message; its memory appears with the messages that need it.
+    /// Where long messages are copied before any code looks at them. Room for the longest message;
+    /// its memory appears with the messages that need it.
     buffer: Vec<u8>,
     waiter: Waiter,
 }
@@ -200,8 +200,8 @@ impl Consumer<Window> {
     /// Waits until [`Consumer::pop`] would answer something, or the deadline; whether it would.
     /// Spins, then yields, then sleeps; the producer has to call
     /// [`super::Producer::wake_if_sleeping`] after its pushes. The deadline is looked at once
-    /// spinning has ended, some 50 µs late at most. Whoever must notice that the other side died
-    /// gives a near deadline and looks in between.
+    /// spinning has ended, some 50 µs late at most. A caller that must notice that the other side
+    /// died gives a near deadline and looks in between.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         loop {
             if self.is_ready() {

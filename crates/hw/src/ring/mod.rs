@@ -119,7 +119,6 @@ impl Geometry {
         self.data_offset() + self.blocks as u64 * self.block_bytes as u64
     }
 
-    /// The longest message, bytes.
     pub const fn message_bytes_max(&self) -> usize {
         (self.blocks / LONGEST_UNDER_WAY * self.block_bytes) as usize
     }
@@ -177,7 +176,7 @@ const _: () = assert!(Geometry::STANDARD.bytes() == RING_BYTES);
 const _: () = assert!(Geometry::STANDARD.message_bytes_max() == MESSAGE_BYTES_MAX as usize);
 const _: () = assert!(DONE + 8 * BLOCKS_MAX as u64 <= BLOCK_BYTES);
 
-/// Offset of the done word of the message whose first block is `block`.
+/// Offset of the done word of the message that begins in block `block`.
 const fn done_offset(block: u32) -> u64 {
     DONE + 8 * block as u64
 }

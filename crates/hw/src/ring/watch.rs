@@ -3,8 +3,8 @@
 //! [ready bitmap](super::bitmap), which costs a line that all clients share.
 //!
 //! In: a window and the offset of the word, 1 while the server looks, else 0. The server takes a
-//! client's bit, watches it, and gives that up after a while without requests; while it watches
-//! anybody it does not sleep.
+//! client's bit, watches it, and gives that up after a while without requests; while it watches any
+//! client it does not sleep.
 //!
 //! Ordering: the client publishes its request, executes a full fence, looks at the word; the server
 //! stores 0, executes a full fence, looks once more for a request. One of the two sees the other.

@@ -1,8 +1,8 @@
 //! The real window: a shared mapping of a file, or a heap block. See `window.rs`.
 //!
 //! Ownership: the memory is unmapped or freed when the last clone or slice is dropped. Mappings
-//! are not inherited by a fork: a child that runs on after its parent would touch frames that
-//! nobody waits for.
+//! are not inherited by a fork: a child that runs on after its parent would touch frames that no
+//! process waits for.
 
 use super::out_of_window;
 use super::process::{Bare, LINE_BYTES};
@@ -58,11 +58,12 @@ impl Drop for Owner {
     fn drop(&mut self) {
         match *self {
             Owner::Heap { base, layout } => {
-                // SAFETY: allocated with this layout in `Window::heap`, and nobody has it left.
+                // SAFETY: allocated with this layout in `Window::heap`, and no reference to it is
+                // left.
                 unsafe { dealloc(base.as_ptr(), layout) };
             }
             Owner::Map { base, bytes } | Owner::Private { base, bytes } => {
-                // SAFETY: mapped with this length by whoever made it; nobody has it left.
+                // SAFETY: mapped with this length by its maker; no reference to it is left.
                 let unmapped = unsafe { munmap(base.as_ptr().cast(), bytes) };
                 assert!(unmapped.is_ok(), "munmap of a whole mapping of ours failed");
             }
@@ -218,7 +219,7 @@ impl Window {
     }
 
     /// This window of memory that other hosts share and no hardware keeps coherent with their
-    /// caches (`false`), or of memory that is coherent for all who share it (`true`, as made).
+    /// caches (`false`), or of memory that is coherent for all that share it (`true`, as made).
     ///
     /// # Panics
     /// If this processor cannot write lines back: see [`crate::caches::is_supported`].
@@ -278,7 +279,7 @@ impl Window {
             super::misaligned(offset);
         }
         // SAFETY: valid for as long as `self`, aligned; all access in this process is atomic or
-        // by `copy`, whose races are defined.
+        // by `copy`, where races are defined.
         unsafe { AtomicU64::from_ptr(at) }
     }
 
@@ -414,13 +415,13 @@ impl Mem for Window {
     #[inline]
     fn load(&self, offset: u64) -> u64 {
         self.delay();
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         self.atomic_u64(offset).load(Ordering::Acquire)
     }
 
     #[inline]
     fn store(&self, offset: u64, value: u64) {
-        // Release: pairs with the Acquire in window/mapped.rs::load of whoever shares the word.
+        // Release: pairs with the Acquire in window/mapped.rs::load of any sharer of the word.
         self.writable_u64(offset).store(value, Ordering::Release);
     }
 
@@ -520,7 +521,6 @@ impl Mem for Window {
 /// A piece of what goes out on a socket.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Private bytes.
     Private(&'a [u8]),
     /// Offset and length in a window.
     Shared(&'a Window, u64, u64),

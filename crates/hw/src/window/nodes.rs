@@ -15,7 +15,7 @@ const PAGES_MAX: usize = 1024;
 
 impl Window {
     /// Pages that are backed from now on come from memory of `node` alone. Of shared memory the
-    /// kernel keeps this with the file, for all who map it.
+    /// kernel keeps this with the file, for all processes that map it.
     ///
     /// # Errors
     /// What the system says; invalid input for a node that has no memory.

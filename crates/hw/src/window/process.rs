@@ -1,8 +1,7 @@
 //! What a window offers to a program that keeps much private data in one: memory of this process
 //! alone on huge pages, comparison with private bytes without a copy, and copies to the end of a
-//! vector without zeroing it first. See `window.rs`.
-//!
-//! And memory that processes share without a file's name. Called by the key-value cache.
+//! vector without zeroing it first; and memory that processes share without a file's name. See
+//! `window.rs`. Called by the key-value cache.
 
 use super::mapped::{Owner, Window};
 use super::{Access, MapOptions};
@@ -20,7 +19,6 @@ use std::ptr::NonNull;
 
 /// Size and alignment of the huge pages that are asked for.
 const HUGE_BYTES: usize = 2 << 20;
-/// Bytes of a line.
 pub(super) const LINE_BYTES: usize = 64;
 
 /// Takes the memory of a part of a file, so that no store to a window there finds none later; what
@@ -61,7 +59,7 @@ impl Window {
         // SAFETY: `before` + `kept` <= `asked`.
         let end = unsafe { base.add(kept) };
         if before > 0 {
-            // SAFETY: the front of the new mapping, which nobody uses; whole pages.
+            // SAFETY: the front of the new mapping, which no code uses; whole pages.
             unsafe { munmap(start, before) }?;
         }
         if unit > before {
@@ -99,7 +97,7 @@ impl Window {
             let what = format!("{bytes} bytes at {offset} cannot be populated");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        // SAFETY: a part of a mapping of ours, whose contents do not change.
+        // SAFETY: a part of a mapping of ours; its contents do not change.
         unsafe { madvise(at.cast(), size, Advice::LinuxPopulateWrite) }?;
         Ok(())
     }
@@ -127,8 +125,7 @@ impl Window {
     }
 
     /// A window of zeroed memory that is taken at once, and the descriptor by which other processes
-    /// map it: memory without a file's name, whose length nobody can change any more. `name` is
-    /// what the system's lists show.
+    /// map it: memory without a file's name and with a sealed length. The system shows `name`.
     ///
     /// # Errors
     /// What the system says: above all, that there is not so much memory.
@@ -170,11 +167,11 @@ impl Window {
             super::misaligned(offset);
         }
         // SAFETY: aligned, and inside the window, which lives as long as `self`; all access in
-        // this process is atomic or by `copy`, whose races are defined.
+        // this process is atomic or by `copy`, where races are defined.
         match_halves(unsafe { &*at }, mask, value)
     }
 
-    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile.
+    /// Copies `bytes` bytes at `offset` to another window; no thread reads that memory meanwhile.
     ///
     /// # Panics
     /// Outside either window.
@@ -200,7 +197,6 @@ impl Window {
     }
 }
 
-/// A line's words.
 type Line = [AtomicU64; LINE_BYTES / 8];
 
 /// The memory of a [`Window`]: start and length, by value, so that they stay in registers however
@@ -215,7 +211,7 @@ pub struct Bare<'a> {
     window: PhantomData<&'a Window>,
 }
 
-/// The words of a line, whose bounds were checked once.
+/// The words of a line; its bounds were checked once.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a>(&'a Line);
 
@@ -226,7 +222,7 @@ impl Words<'_> {
     /// Beyond the line.
     #[inline(always)]
     pub fn load(self, number: usize) -> u64 {
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         self.0[number].load(Ordering::Acquire)
     }
 }
@@ -242,7 +238,7 @@ impl WordsToWrite<'_> {
     /// Beyond the line.
     #[inline(always)]
     pub fn store(self, number: usize, value: u64) {
-        // Release: pairs with the Acquire in window/mapped.rs::load of whoever shares the word.
+        // Release: pairs with the Acquire in window/mapped.rs::load of any sharer of the word.
         self.0[number].store(value, Ordering::Release);
     }
 }
@@ -281,7 +277,7 @@ impl<'a> Bare<'a> {
     /// As there.
     #[inline(always)]
     pub fn load(&self, offset: u64) -> u64 {
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         self.word(offset, self.bytes).load(Ordering::Acquire)
     }
 
@@ -291,7 +287,7 @@ impl<'a> Bare<'a> {
     /// As there.
     #[inline(always)]
     pub fn store(&self, offset: u64, value: u64) {
-        // Release: pairs with the Acquire in window/mapped.rs::load of whoever shares the word.
+        // Release: pairs with the Acquire in window/mapped.rs::load of any sharer of the word.
         self.word(offset, self.writable_bytes).store(value, Ordering::Release);
     }
 
@@ -351,7 +347,7 @@ impl<'a> Bare<'a> {
         let at = unsafe { self.base.as_ptr().add(offset as usize) }.cast::<u64>();
         // SAFETY: aligned, as the base is, and inside the window; see `Window::atomic_u64`.
         let word = unsafe { AtomicU64::from_ptr(at) };
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         let word = word.load(Ordering::Acquire);
         // SAFETY: not beyond the end that was checked above.
         let behind = unsafe { at.add(1) };
@@ -381,7 +377,7 @@ impl<'a> Bare<'a> {
         unsafe { copy::copy_in(to, from.as_ptr(), from.len()) };
     }
 
-    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile.
+    /// Copies `bytes` bytes at `offset` to another window; no thread reads that memory meanwhile.
     ///
     /// # Panics
     /// Outside either window.
@@ -440,7 +436,7 @@ impl<'a> Bare<'a> {
             None => match_halves(line, (mask >> 32) as u32, (value >> 32) as u32),
         };
         let first = (found | (1 << words)).trailing_zeros();
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of the word.
         (first, line[first as usize & 7].load(Ordering::Acquire))
     }
 
@@ -470,7 +466,7 @@ fn refuse(offset: u64, bytes: u64, align_bytes: u64, window_bytes: u64) -> ! {
 pub struct Wide(());
 
 impl Wide {
-    /// If it does.
+    /// `None` if the processor has no such instruction.
     #[inline]
     pub fn of_this_processor() -> Option<Wide> {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -502,7 +498,7 @@ unsafe fn equals(at: *mut u64, bytes: &[u8]) -> bool {
         let at = unsafe { at.add(index) };
         // SAFETY: aligned, and inside the window; see `Window::atomic_u64`.
         let there = unsafe { AtomicU64::from_ptr(at) };
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of it.
         there.load(Ordering::Acquire) ^ u64::from_le_bytes(words[index])
     };
     // The length of many keys, without a loop.
@@ -553,7 +549,7 @@ fn match_halves(line: &Line, mask: u32, value: u32) -> u32 {
     return unsafe { match_halves_sse2(line.as_ptr().cast(), mask, value) };
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     (0..8).fold(0, |found, word| {
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
+        // Acquire: pairs with the Release in window/mapped.rs::store of any sharer of it.
         let half = (line[word].load(Ordering::Acquire) >> 32) as u32;
         found | (u32::from((half ^ value) & mask == 0) << word)
     })
@@ -598,7 +594,7 @@ unsafe fn match_halves_sse2(line: *const u8, mask: u32, value: u32) -> u32 {
     found & 0xff
 }
 
-/// Which words of a line are `value` under `mask`, a bit each. In registers whose use slows no
+/// Which words of a line are `value` under `mask`, a bit each. Uses only registers that slow no
 /// other instruction down afterwards.
 ///
 /// # Safety

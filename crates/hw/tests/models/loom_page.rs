@@ -15,7 +15,7 @@ const FIRST: [u8; 16] = [1; 16];
 const NEXT: [u8; 16] = [2; 16];
 const LATE: [u8; 16] = [9; 16];
 
-/// A page with the frame that it will lose, and who can reach it.
+/// A page with the frame that it will lose, and the threads that can reach it.
 struct Page {
     rack: Rack,
     daemon: Daemon,

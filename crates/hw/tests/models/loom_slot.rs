@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const OURS: [u8; 16] = [1; 16];
 
-/// A client whose allocation of the only page is answered and not yet taken.
+/// A client with an allocation of the only page that is answered and not yet taken.
 struct Answered {
     rack: Rack,
     daemon: Daemon,

@@ -92,8 +92,8 @@ fn two_clients_and_a_server_that_sleeps_lose_no_wake_up() {
     });
 }
 
-/// The model is worth something only if it finds what the second look prevents: a request whose
-/// client saw that it was watched, and a server that sleeps.
+/// The model is worth something only if it finds what the second look prevents: a client that sent
+/// a request and saw that it was watched, and a server that sleeps.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_second_look_a_request_is_never_served() {

@@ -78,7 +78,7 @@ impl Server {
                 self.sleep();
             }
         }
-        // Nobody is left who could hold anything, but the target: all frames come back.
+        // Nothing is left that could hold a frame, but the target: all frames come back.
         while self.daemon.tick_ns().is_some() {
             thread::yield_now();
             self.daemon.tick(0, &mut self.rack);
@@ -374,7 +374,7 @@ fn a_target_that_executes_revoked_keys_is_caught() {
 }
 
 /// Six messages, of which three are held at a time, through a ring of two entries and four blocks
-/// whose producer leaves a safeguard out.
+/// with a producer that leaves a safeguard out.
 fn a_ring(mutation: Option<Mutation>, bytes: usize) {
     check(RandomScheduler::new_from_seed(1, 1000), move || {
         let geometry = Geometry::SMALLEST;

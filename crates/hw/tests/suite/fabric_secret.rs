@@ -1,5 +1,5 @@
-//! The tcp fabric with a secret: who has it is served as without one, who has not is told at once
-//! and touches nothing, and strangers keep nobody out.
+//! The tcp fabric with a secret: a client that has it is served as without one, a client without it
+//! is told so at once and touches nothing, and strangers keep no client out.
 
 use crate::fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
@@ -254,7 +254,7 @@ fn strangers_that_stay_keep_nobody_out_and_are_bounded() {
     wait_for_connections(rig.target(), |count| count == 2);
 }
 
-/// Writes and reads back through somebody in the middle. How it ended, what that one saw in either
+/// Writes and reads back through a man in the middle. How it ended, what it saw in either
 /// direction, and what is in memory.
 fn through(
     secret: Option<Secret>,

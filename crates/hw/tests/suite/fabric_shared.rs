@@ -1,5 +1,5 @@
-//! What only a shared connection promises: whose messages are whose, ends that concern one member,
-//! memory that goes while it is under way, and wake-ups of which none is lost.
+//! What only a shared connection promises: messages that reach their own member, ends that concern
+//! one member, memory that goes while it is under way, and wake-ups of which none is lost.
 
 use crate::fabric_rig::{Memory, PAGE, PATIENCE, at, pattern, sge, statuses};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, PeerId, Verb, WorkRequest, WorkStatus};
@@ -90,7 +90,7 @@ fn messages_go_to_the_members_they_are_for_and_a_channel_ends_alone() {
         bytes
     };
     let for_b = say(1, RemoteReply::Consumed(2));
-    // A channel that nobody has: dropped.
+    // A channel that no member has: dropped.
     let nowhere = Routed { channel: 77, message: RemoteReply::Consumed(3) };
     target.send(channels[0].0, &wire::encode_vec(&nowhere)).unwrap();
     let for_a = say(0, RemoteReply::Consumed(1));
@@ -130,7 +130,7 @@ fn what_a_member_leaves_behind_is_executed_as_a_whole_or_not_and_others_go_on() 
         if round % 2 == 0 {
             drop(leaves);
         } else {
-            // A write under way for somebody else's sake does not keep this one's memory.
+            // A write under way for another member does not keep this one's memory.
             leaves.close(peer);
             let done = statuses(&wait_for(&mut leaves, 4));
             assert_eq!(done.len(), 3);
@@ -277,7 +277,7 @@ fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
             places.push((told, channel.0));
             let report = report.clone();
             scope.spawn(move || {
-                // Who is not told to wait is in no call: the others cannot count on it.
+                // A thread that is not told to wait is in no call: the others cannot count on it.
                 while channel.1.recv().is_ok() {
                     let events = wait_for(&mut end, 1);
                     assert!(matches!(events[..], [FabricEvent::Received { .. }]), "{events:?}");
@@ -302,7 +302,7 @@ fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
                 assert_eq!(reports.recv_timeout(PATIENCE), Ok(thread), "nobody wakes it");
             }
         }
-        // The threads end when nobody tells them to wait any more.
+        // The threads end when nothing tells them to wait any more.
         drop(places);
     });
 }
@@ -319,7 +319,7 @@ fn messages_without_end_for_one_who_does_not_take_them_end_the_connection() {
     let answer = wire::encode_vec(&answer);
     let start = Instant::now();
     let mut events = Vec::new();
-    // The one who waits takes them in for the other one, who never looks.
+    // The member that waits takes them in for the other one, which never looks.
     while !events.iter().any(|event| matches!(event, FabricEvent::Closed { .. })) {
         assert!(start.elapsed() < PATIENCE, "it takes in without end");
         for _ in 0..64 {

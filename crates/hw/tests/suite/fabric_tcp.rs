@@ -1,5 +1,5 @@
 //! What only the tcp fabric promises: exact numbers of system calls, liveness, back-pressure,
-//! bounded connections, and that nobody's bytes can hurt either side.
+//! bounded connections, and that no peer's bytes can hurt either side.
 
 use crate::fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at, key, sge, statuses};
 use proptest::prelude::*;

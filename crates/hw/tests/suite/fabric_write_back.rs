@@ -133,7 +133,7 @@ fn data_after_the_end_of_an_exposure_is_discarded() {
     let bytes = 6 << 20;
     rig.memory().pages.copy_in(PAGE, &pattern(bytes, 3));
     let (mut cut, begin) = (0, Instant::now());
-    // Where the machine is busy, all of it may have come before anybody looks.
+    // Where the machine is busy, all of it may have come before the test looks.
     for round in 0.. {
         let (buf, to) = expose(&mut rig, bytes);
         let peer = rig.peer;

@@ -527,7 +527,7 @@ fn slots_come_and_go_one_by_one_and_outlive_their_daemon() {
     let slots_bytes = 2 * SLOT_BYTES;
     assert!(files.backed_bytes().unwrap().metadata > slots_bytes);
 
-    // A slot whose making was cut off.
+    // A slot that was cut off while it was made.
     std::fs::write(dir.file("r.slot-9"), b"").unwrap();
     assert!(matches!(files.open_slot(9), Err(RegionError::WrongLength { .. })));
     for slot in [7, 9, 10] {

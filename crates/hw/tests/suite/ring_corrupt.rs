@@ -1,5 +1,5 @@
-//! Rings whose other side writes anything anywhere: every answer is a message in bounds, nothing,
-//! or a typed error; never a panic, never an access outside the window.
+//! Rings with another side that writes anything anywhere: every answer is a message in bounds,
+//! nothing, or a typed error; never a panic, never an access outside the window.
 #![cfg(not(any(loom, shuttle)))]
 
 use proptest::prelude::*;

@@ -248,7 +248,7 @@ pub(crate) fn reserve(
     })
 }
 
-/// Memory of the cache for a value that comes piece by piece. Nobody sees it before
+/// Memory of the cache for a value that comes piece by piece. It is not visible before
 /// [`Entry::commit`]; dropped without, its memory comes back.
 #[derive(Debug)]
 pub struct Writer {
@@ -271,7 +271,6 @@ enum WriteTarget {
     Here(PlacedItem),
     /// In the tier, and whether that took all so far.
     Far(Box<(FarValue, Result<()>)>),
-    /// Nowhere any more.
     Gone,
 }
 

@@ -5,7 +5,7 @@ use rackpool_hw::numa::NumaError;
 /// A result of the cache.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a call can answer instead of its result.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -19,7 +19,6 @@ pub(crate) use round::Round;
 /// Share of a segment that must be dead before it is compacted, percent: less would move much to
 /// gain little.
 const DEAD_PERCENT_MIN: u32 = 5;
-/// The same, bytes.
 const DEAD_BYTES_MIN: u32 = UNIT_BYTES / 100 * DEAD_PERCENT_MIN;
 /// Segments that are considered for compaction at once.
 const CANDIDATES: usize = 16;

@@ -32,12 +32,10 @@ const LEVEL_BITS: u32 = 8;
 /// In a shape's state, the highest of these: entries are stale.
 const SWEEPING: u64 = 1 << (LEVEL_BITS - 1);
 
-/// A bucket's eight words.
 type Bucket = [u64; SLOTS + 1];
 
 /// Where to put a new slot.
 pub(crate) enum Room {
-    /// Here.
     At(u64),
     /// Nowhere: the chain that ends with this bucket is full.
     Full(u32),
@@ -72,7 +70,7 @@ impl Shape {
     /// Whether there are entries of items that are gone, which only the lock tells apart.
     #[inline(always)]
     pub fn is_sweeping(&self) -> bool {
-        // Relaxed: who begins before a flush is over may find what was there before.
+        // Relaxed: a reader that begins before a flush is over may find what was there before.
         self.state.load(Ordering::Relaxed) & SWEEPING != 0
     }
 }
@@ -123,7 +121,7 @@ pub(crate) struct ItemIndex {
     /// Whether there may be overflow buckets and growth.
     is_lossless: bool,
     items: u64,
-    /// Those of them whose items were flushed.
+    /// Those of them that were flushed.
     stale: u64,
     /// The first bucket that may have such entries; none after it was swept.
     swept: Option<u64>,
@@ -154,7 +152,6 @@ pub(crate) fn matches(units: &Window, at: u64, hash: u64) -> u32 {
 pub(crate) struct Probe {
     /// Where the first entry with the tag lies, or, if there is none, the last word of the bucket.
     pub at: u64,
-    /// What is there.
     pub word: Slot,
     pub is_entry: bool,
 }
@@ -209,7 +206,7 @@ impl ItemIndex {
         let count = units.bytes() / u64::from(UNIT_BYTES);
         let directory: Box<[_]> = (0..count).map(|_| AtomicU32::new(0)).collect();
         for (to, unit) in directory.iter().zip(&first) {
-            // Relaxed: nobody else has it yet.
+            // Relaxed: no other thread has it yet.
             to.store(*unit, Ordering::Relaxed);
         }
         ItemIndex {
@@ -234,7 +231,6 @@ impl ItemIndex {
         self.items - self.stale
     }
 
-    /// Units in use.
     pub fn unit_count(&self) -> u64 {
         (self.directory.len() + self.overflow.len()) as u64
     }
@@ -346,7 +342,6 @@ impl ItemIndex {
         self.units.store(at, slot.0);
     }
 
-    /// The entry at `at`.
     #[inline]
     pub fn slot_at(&self, at: u64) -> Slot {
         Slot(self.units.load(at))
@@ -436,7 +431,7 @@ impl ItemIndex {
     /// Takes a zeroed unit for the next 1024 primary buckets.
     pub fn add_unit(&mut self, unit: u32) {
         let entry = &self.shape.directory[self.directory.len()];
-        // Relaxed: seen by who sees the state that names it.
+        // Relaxed: a thread that sees the state that names it sees this too.
         entry.store(unit, Ordering::Relaxed);
         self.is_row &= unit as usize == self.directory.len();
         self.directory.push(unit);
@@ -463,7 +458,7 @@ impl ItemIndex {
         version::close(&self.units, from + TAIL_AT);
     }
 
-    /// Empties the chain that begins at `from`, whose version is open; what was in it.
+    /// Empties the chain that begins at `from`, of which the version is open; what was in it.
     fn take_chain(&mut self, from: u64) -> Vec<u64> {
         let mut words = Vec::new();
         let mut at = Some(from);

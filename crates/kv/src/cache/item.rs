@@ -56,7 +56,6 @@ pub struct Item<'a> {
 enum Source<'a> {
     /// It is in this partition, which is locked; its slot is there.
     Locked(&'a Partition, u64),
-    /// It was copied.
     Copied(&'a Origin<'a>),
 }
 
@@ -173,8 +172,8 @@ impl<'a> Item<'a> {
         if self.header.has(Header::META) { self.fields().expires } else { 0 }
     }
 
-    /// The cas. From now on the item keeps it also where the cache moves it, which costs it 8
-    /// bytes then: ask only if somebody is told.
+    /// The cas. From now on the item keeps it also where the cache moves it, which costs it 8 bytes
+    /// then: ask only if the cas is told to a client.
     pub fn cas(&self) -> u64 {
         let (partition, slot_at) = match self.source {
             Source::Locked(partition, slot_at) => (partition, slot_at),
@@ -188,7 +187,7 @@ impl<'a> Item<'a> {
         partition.cas_of(self.pos(), self.header)
     }
 
-    /// Whether it was marked by [`super::Entry::mark`]: stale, or won by somebody.
+    /// Whether it was marked by [`super::Entry::mark`]: stale, or won by a client.
     pub fn is_marked(&self) -> bool {
         self.before.has(Slot::STALE) || self.before.has(Slot::WON)
     }
@@ -255,9 +254,9 @@ impl<'a> Item<'a> {
         Ok(count as usize)
     }
 
-    /// Copies the value, if it has at most `most` bytes, to `at` in memory that nobody reads yet,
-    /// in one copy; its length. `None`, and nothing is written, of one that is longer, in pieces,
-    /// or in another tier.
+    /// Copies the value, if it has at most `most` bytes, to `at` in memory that no thread reads
+    /// yet, in one copy; its length. `None`, and nothing is written, of one that is longer, in
+    /// pieces, or in another tier.
     ///
     /// # Panics
     /// Outside the window.
@@ -319,7 +318,8 @@ impl<'a> Item<'a> {
 impl Origin<'_> {
     /// What the lock tells of the item that `copy` is of. If another one is there by now that looks
     /// the same, of that: it may be the same, moved, and to look it up now would have shown it.
-    /// Else a cas that no item has or will have: whoever is told it finds that the item changed.
+    /// Else a cas that no item has or will have: a client that is told it finds that the item
+    /// changed.
     #[cold]
     fn tell(&self, copy: &Item<'_>) -> Told {
         if let Some(told) = self.told.get() {
@@ -385,7 +385,7 @@ fn copy_pieces_to(partition: &Partition, head: Pos, mut offset: u64, out: &mut [
     done
 }
 
-/// A value whose memory stays as it is until this is dropped.
+/// A value; its memory stays as it is until this is dropped.
 #[derive(Debug)]
 pub struct Pinned(Kept);
 

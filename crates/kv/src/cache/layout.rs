@@ -20,13 +20,11 @@ use super::{EXPIRES_MAX, Millis, WALL_TIME};
 
 /// log2 of a unit's bytes.
 pub(crate) const UNIT_SHIFT: u32 = 16;
-/// Bytes of a unit.
 pub(crate) const UNIT_BYTES: u32 = 1 << UNIT_SHIFT;
 /// Bytes of a bucket: a cache line.
 pub(crate) const BUCKET_BYTES: u64 = 64;
 /// log2 of the buckets of a unit.
 pub(crate) const UNIT_BUCKETS_SHIFT: u32 = UNIT_SHIFT - 6;
-/// Buckets of a unit.
 pub(crate) const UNIT_BUCKETS: u32 = 1 << UNIT_BUCKETS_SHIFT;
 /// Slots of a bucket; its eighth word is version and link.
 pub(crate) const SLOTS: usize = 7;
@@ -74,7 +72,7 @@ impl Slot {
     pub const FETCHED: u64 = 1 << 60;
     pub const STALE: u64 = 1 << 61;
     pub const WON: u64 = 1 << 62;
-    /// Somebody was told the cas: a moved item has to keep it.
+    /// A client was told the cas: a moved item has to keep it.
     pub const SEEN: u64 = 1 << 63;
 
     pub fn new(hash: u64, pos: Pos) -> Slot {
@@ -318,7 +316,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The options whose words hold them.
+    /// The header options of the words that these fields need.
     pub fn options(&self) -> u64 {
         let has_extra = self.flags > 0xffff || self.access_s.is_some();
         let option = |on: bool, option: u64| if on { option } else { 0 };

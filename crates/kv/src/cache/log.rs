@@ -187,7 +187,7 @@ impl Partition {
             sum = mix(sum, if is_extra { word & u64::from(u32::MAX) } else { word });
         }
         let mut next = header.has(Header::CHAINED).then_some((pos, header));
-        // A circle of damaged links ends, too.
+        // The walk ends even if damaged links form a cycle.
         for _ in 0..=self.segments.count() {
             let Some((pos, header)) = next else { break };
             let link = self.link_of(pos, header);

@@ -1,6 +1,6 @@
-//! Look-ups and changes of many keys whose memory accesses overlap: all buckets are asked for, then
-//! all items, then the keys are compared. A wait for memory is paid once for a batch instead of
-//! twice a key.
+//! Look-ups and changes of many keys with overlapping memory accesses: all buckets are prefetched,
+//! then all items, then the keys are compared. A wait for memory is paid once for a batch instead
+//! of twice a key.
 //!
 //! A loop that asks does nothing else, in as few instructions as can be: a processor looks some 300
 //! instructions ahead, and what it is asked for has to be translated first (every access is to
@@ -8,7 +8,8 @@
 //! instruction costs 0.13 ns there, and 0.06 elsewhere.) So no key is compared before all items are
 //! asked for; an item is asked for as soon as its bucket has come; and uses are marked while the
 //! items are on their way. The closure is called at one place alone, for it to be inlined. Items
-//! behind overflow buckets come a wait later than the others: who needs no order gets them last.
+//! behind overflow buckets come a wait later than the others: a caller that needs no order gets
+//! them last.
 //!
 //! A batch under the lock of the one partition reads items where they lie; with several partitions,
 //! or with shared reads, it reads copies without a lock (`view.rs`). Values are stored one after
@@ -27,7 +28,7 @@ use std::cell::Cell;
 use std::sync::MutexGuard;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
+/// Keys looked up with overlapping accesses. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
 
 /// Behind the first word of an item, the last byte that it pays to ask for before its length is
@@ -39,12 +40,12 @@ pub(crate) struct Asked {
     hashes: [u64; BATCH],
     /// Where the bucket lies, then where the entry does.
     places: [u64; BATCH],
-    /// The tag, then the entry, 0 if there is none; for who has no lock, the last word of the
-    /// bucket before it was looked into.
+    /// The tag, then the entry, 0 if there is none; without the lock, the last word of the bucket
+    /// before it was looked into.
     words: [u64; BATCH],
-    /// For who has no lock: where the item lies, or the next bucket, which is odd.
+    /// Without the lock: where the item lies, or the next bucket, which is odd.
     items: [u64; BATCH],
-    /// For who has the lock: the keys, those last whose items were asked for last.
+    /// With the lock: the keys in the order in which their items were prefetched.
     order: [u8; BATCH],
 }
 
@@ -94,8 +95,8 @@ impl Cache {
         self.look_many_up::<true>(keys, now, f);
     }
 
-    /// As [`Cache::get_many`], but `f` may see the items of up to 64 keys in any order: first
-    /// those that come first out of memory. For who tells them apart by their index.
+    /// As [`Cache::get_many`], but `f` may see the items of up to 64 keys in any order: first those
+    /// that come first out of memory. For callers that tell them apart by their index.
     pub fn get_many_unordered(
         &self,
         keys: &[&[u8]],
@@ -222,7 +223,7 @@ impl Cache {
                     let hash = asked.hashes[index - start];
                     let number = self.index_of(hash);
                     if held.as_ref().is_none_or(|(other, _)| *other != number) {
-                        // Let go first: two threads may come from different sides.
+                        // Released first: two threads may lock the partitions in different order.
                         drop(held.take());
                     }
                     let partition = match held.take() {
@@ -375,7 +376,7 @@ impl Asked {
 /// A partition under its lock, for a batch.
 struct Locked<'a> {
     partition: MutexGuard<'a, Partition>,
-    /// Keys whose items are not the usual ones, counted by themselves.
+    /// Keys of items that are not the usual ones, counted by themselves.
     rest: u64,
 }
 
@@ -426,7 +427,7 @@ impl<'a> Locked<'a> {
         Some(Item::new(&self.partition, at, slot, now))
     }
 
-    /// The entry of a key whose item has more than its value; else looks it up from the start: it
+    /// The entry of a key if its item has more than its value; else looks it up from the start: it
     /// is not there, or further down its chain, or an earlier key of the batch has expired.
     #[cold]
     #[inline(never)]
@@ -456,8 +457,8 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// Asks for an item at `byte` whose last word lies so many bytes behind its first one, as a rule:
-/// for two lines at most. Small items lie on two lines more often than on one.
+/// Prefetches an item at `byte`; its last word lies so many bytes behind its first one, as a rule:
+/// two lines at most. Small items lie on two lines more often than on one.
 #[inline(always)]
 pub(crate) fn ask_for_item(units: Bare<'_>, byte: u64, reach: u64) {
     units.prefetch(byte);

@@ -10,10 +10,10 @@
 //! lock, while another one changes it; [`Cache::copy_value`] does so in any case.
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
-//!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
-//!   `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without the
-//!   lock; `recover.rs`: a file that outlives the process; `populate.rs`: its memory; `tier.rs`:
-//!   values that lie elsewhere; `promotion.rs`: copies of these.
+//!   in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of that under one
+//!   lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without
+//!   the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its memory;
+//!   `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -227,7 +227,7 @@ fn check(option: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
 struct LockedPartition {
     locked: Mutex<Partition>,
     view: PartitionView,
-    /// Of a file whose memory is taken later.
+    /// Of a file that gets its memory later.
     populator: Option<Arc<Populator>>,
 }
 
@@ -417,7 +417,7 @@ impl Cache {
         Ok(self)
     }
 
-    /// The same cache with [`Options::shared_reads`] as given, for who holds this handle and its
+    /// The same cache with [`Options::shared_reads`] as given, for users of this handle and of its
     /// clones to come; others are free to use it otherwise at the same time.
     pub fn with_shared_reads(mut self, shared_reads: bool) -> Cache {
         Arc::make_mut(&mut self.options).shared_reads = shared_reads;
@@ -540,10 +540,10 @@ impl Cache {
     }
 
     /// Looks a key up without a lock, and copies its value, if it is no longer than `most` bytes,
-    /// to `at` of `to`, which nobody reads meanwhile. Marks the item as used, calls `f`, counts a
-    /// hit. `None` says nothing but that [`Cache::get`] is to be asked: of a key that is not there
-    /// too, and of one that another thread changes just now; then what lies at `at` may be
-    /// anything.
+    /// to `at` of `to`, which no other thread reads meanwhile. Marks the item as used, calls `f`,
+    /// counts a hit. `None` says nothing but that [`Cache::get`] is to be asked: of a key that is
+    /// not there too, and of one that another thread changes just now; then what lies at `at` may
+    /// be anything.
     ///
     /// # Panics
     /// If there is less room than `most` at `at`.
@@ -654,7 +654,7 @@ impl Cache {
     /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
     /// called then, or where room is needed; until then look-ups take the lock.
     pub fn flush_all(&self) {
-        // Nobody sees a part of it: who meets a partition that is flushed waits for its lock.
+        // No thread sees a part of it: one that meets a flushed partition waits for its lock.
         let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
         all.iter_mut().for_each(|partition| partition.flush());
     }
@@ -729,7 +729,7 @@ impl Cache {
         0
     }
 
-    /// Items, expired ones that nobody has met yet included.
+    /// Items, expired ones that were not found yet included.
     pub fn len(&self) -> u64 {
         (0..self.partitions.len()).map(|index| self.lock(index).index.items()).sum()
     }

@@ -32,7 +32,7 @@ pub(crate) const UNITS_MIN: u64 = 8;
 /// An index entry and where it lies.
 pub(crate) type Found = (u64, Slot);
 
-/// Items whose writer was dropped before it committed: where, and their segment's number.
+/// Items of writers that were dropped before they committed: where, and their segment's number.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
     items: Mutex<Vec<(Pos, u64)>>,
@@ -48,12 +48,12 @@ impl Abandoned {
     pub fn add(&self, head: Pos, seq: u64) {
         let mut items = self.items();
         items.push((head, seq));
-        // Relaxed: a hint; what it speaks of is under the lock.
+        // Relaxed: a hint; the items themselves are under the lock.
         self.are_any.store(true, Ordering::Relaxed);
     }
 
     fn take(&self) -> Vec<(Pos, u64)> {
-        // Relaxed: as above. Who sees it late takes them with the next change.
+        // Relaxed: as above. A thread that sees it late takes them with the next change.
         if !self.are_any.load(Ordering::Relaxed) {
             return Vec::new();
         }
@@ -95,7 +95,7 @@ pub(crate) struct Partition {
     /// Bytes that a unit costs beside its memory.
     unit_extra: u64,
     /// What expires until here, by its clock (the wall's is the second), has expired, also for a
-    /// caller whose clock is behind: of an item in pieces some may be gone already.
+    /// caller with a clock that is behind: of an item in pieces some may be gone already.
     expired_until: [Millis; 2],
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,
@@ -139,7 +139,7 @@ impl Partition {
         (table, window.slice(window.bytes() - unit_bytes, unit_bytes))
     }
 
-    /// A partition on segments whose items are not in its index yet.
+    /// A partition on segments with items that are not in its index yet.
     pub fn with(
         mut segments: Segments,
         units_window: Window,
@@ -414,20 +414,20 @@ impl Partition {
         Ok(())
     }
 
-    /// Places an item whose value comes later.
+    /// Places an item; its value comes later.
     pub fn reserve(&mut self, draft: &ItemDraft<'_>, now: Millis) -> Result<PlacedItem> {
         let (stream, _) = self.prepare(draft, None, now)?;
         let placed = self.place(draft, stream, now);
         for piece in placed.pieces() {
             self.segments.pins.pin(piece.unit);
         }
-        // The header says how long it is, for whoever walks over it.
+        // The header says how long it is, for a walk over the segment.
         self.units.store(placed.head.byte(), self.sealed(placed.head, placed.header).0);
         self.segments.publish(placed.head.unit());
         Ok(placed)
     }
 
-    /// Enters an item whose value has come.
+    /// Enters an item after its value has come.
     pub fn commit(
         &mut self,
         draft: &ItemDraft<'_>,
@@ -684,7 +684,6 @@ impl Partition {
         })
     }
 
-    /// Counters and gauges.
     pub fn stats_now(&self) -> Stats {
         let near = self.tier_slab.as_ref().map_or_else(Default::default, TierSlab::near_stats);
         Stats {
@@ -717,7 +716,7 @@ impl Partition {
     /// older. `false` if the index has no room.
     pub fn enter_recovered(&mut self, hash: u64, key: &[u8], pos: Pos, now: Millis) -> bool {
         self.extend_index(now);
-        // Somebody may have been told the cas.
+        // A client may have been told the cas.
         let slot = Slot::new(hash, pos).set(Slot::SEEN, true);
         if let Some((at, old)) = self.find(hash, key) {
             self.index.repoint(hash, at, slot);

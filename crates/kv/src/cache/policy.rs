@@ -64,7 +64,7 @@ impl Policy {
         match self {
             // Each of the segments that it weighs comes back as soon as it is judged.
             Policy::TinyLfu if mode == Mode::Cache => 2.min(units as usize / 8),
-            // What is compacted may grow: items whose cas was told keep it then.
+            // What is compacted may grow: an item keeps its cas then, if that was told.
             _ if mode == Mode::Store => 2,
             _ => 1,
         }
@@ -133,8 +133,8 @@ impl PolicyState {
     }
 }
 
-/// About how often each key was used lately. Those who read without a lock count as well; a use
-/// that is counted at the same time as another one may be lost.
+/// About how often each key was used lately. Readers without a lock count as well; a use that is
+/// counted at the same time as another one may be lost.
 #[derive(Debug)]
 pub(crate) struct Sketch {
     blocks: Box<[Block]>,
@@ -153,7 +153,6 @@ impl Sketch {
         Sketch { blocks, counts: AtomicU64::new(0) }
     }
 
-    /// A look-up found nothing.
     #[inline]
     pub fn missed(&self, hash: u64) {
         if !self.blocks.is_empty() {
@@ -182,7 +181,7 @@ impl Sketch {
         }
     }
 
-    /// Halves the block whose turn it is, but for the first time around: there is little yet.
+    /// Halves the next block in turn, but not in the first round: there is little yet.
     #[cold]
     fn halve(&self, turn: u64) {
         let blocks = self.blocks.len() as u64;

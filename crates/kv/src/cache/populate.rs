@@ -21,7 +21,7 @@ pub(crate) struct Populator {
     /// Where the first one lies.
     at: u64,
     count: u32,
-    /// The first ones, whose memory was taken.
+    /// The first ones, which have their memory.
     taken: AtomicU32,
 }
 
@@ -33,7 +33,7 @@ impl Populator {
 
     /// So many have their memory.
     pub fn taken(&self) -> u32 {
-        // Relaxed: the memory of a file is the system's, which is told of no order.
+        // Relaxed: the memory of a file is the system's; its order does not matter here.
         self.taken.load(Ordering::Relaxed)
     }
 

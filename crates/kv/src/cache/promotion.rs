@@ -1,12 +1,13 @@
-//! Copies in this process's memory of values that lie in another tier, for those whose reads pay
-//! for one.
+//! Copies in this process's memory of values that lie in another tier, where their reads pay for
+//! one.
 //!
 //! A value in a tier never changes: a put makes another one, in a place of its own. So a copy is
 //! never old. It goes with its value, or when others need its room, by CLOCK: the copy that came
 //! first, unless it was read since. The value in the tier stays, so nothing is ever written back,
 //! and nothing is lost with a copy.
 //!
-//! Called under the lock of the partition, but for [`PromotionState::get`], by who sends a value.
+//! Called under the lock of the partition, except [`PromotionState::get`], which the sender of a
+//! value calls.
 //!
 //! Source: HMSDK (data tiering: values in the larger tier or in both, by the object's need of
 //! bandwidth).
@@ -23,7 +24,7 @@ pub enum TierRule {
     /// None: length alone decides where a value lies.
     #[default]
     Length,
-    /// Those of up to 128 KiB whose reads pay for one ([`Speeds::pays`]).
+    /// Those of up to 128 KiB if their reads pay for one ([`Speeds::pays`]).
     Bandwidth {
         /// Bytes that copies may take, beside [`super::Options::memory`].
         memory: u64,
@@ -71,10 +72,9 @@ pub struct Speeds {
 impl Speeds {
     /// Whether a value of so many bytes that was read so often in the tier is to have a copy: as
     /// soon as those reads have lost the time that the choice costs if it was wrong, which is one
-    /// more read there (of a value whose copy goes for this one) and one copy made. As who rents
-    /// skis buys them when the rents have reached the price: whatever comes, that loses no more
-    /// than a small multiple of what the best choice would. Never at the first read, nor where the
-    /// tier is as quick.
+    /// more read there (of the value that loses its copy for this one) and one copy made. This is
+    /// the ski-rental rule: whatever comes, it loses no more than a small multiple of what the best
+    /// choice would. Never at the first read, nor where the tier is as quick.
     pub fn pays(self, reads: u64, bytes: u64) -> bool {
         let (far, near) = (self.far.ns(bytes), self.near.ns(bytes));
         let lost = u128::from(far.saturating_sub(near)) * u128::from(reads);
@@ -98,7 +98,6 @@ pub(crate) struct PromotionCache {
     far_bytes: AtomicU64,
 }
 
-/// What [`PromotionCache`] has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NearStats {
     pub promotions: u64,
@@ -121,7 +120,7 @@ impl PromotionCache {
     }
 
     pub fn stats(&self) -> NearStats {
-        // Relaxed: counters, and a budget whose changes order nothing.
+        // Relaxed: counters, and a budget; its changes order nothing.
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         NearStats {
             promotions: of(&self.promotions),
@@ -186,7 +185,7 @@ impl PromotionCache {
     }
 
     fn has_room(&self, bytes: u64) -> bool {
-        // Relaxed: a budget; who adds to it holds the lock.
+        // Relaxed: a budget; a thread that adds to it holds the lock.
         self.used.load(Ordering::Relaxed) + bytes <= self.limit
     }
 }

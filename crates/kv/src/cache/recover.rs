@@ -29,9 +29,8 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
-/// Bytes before the partitions.
 pub(super) const SUPERBLOCK_BYTES: u64 = UNIT_BYTES as u64;
-/// Says what the file is, and by its last byte the version of all layouts.
+/// Identifies the file; its last byte is the version of all layouts.
 const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x02");
 /// Its part that all versions share.
 const MAGIC_MASK: u64 = !0xff;
@@ -56,8 +55,8 @@ pub struct Recovered {
     /// Items that were dropped: their check failed, pieces were missing, or they were being
     /// written when the process ended.
     pub lost: u64,
-    /// Places whose check failed. Each costs the item that lies there, or nothing where the file
-    /// says the same twice, or where what lies there was dead.
+    /// Places where the check failed. Each costs the item that lies there, or nothing where the
+    /// file says the same twice, or where what lies there was dead.
     pub damaged: u64,
 }
 
@@ -185,7 +184,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
         return Err(corrupt(what.into()));
     }
     for index in 0..partitions {
-        // Before the magic: whoever dies in between leaves a file that is new.
+        // Before the magic: a process that dies in between leaves a file that is new.
         let table = SUPERBLOCK_BYTES + index * Partition::window_bytes(units);
         window.zero(table, units * TABLE_ENTRY_BYTES);
     }
@@ -200,7 +199,7 @@ fn has_all_memory(file: &File) -> std::io::Result<bool> {
 }
 
 impl OpenedFile {
-    /// How a partition of so many units, whose window begins at `at`, gets their memory.
+    /// How a partition of so many units, with a window that begins at `at`, gets their memory.
     pub fn populator(&self, at: u64, units: u64) -> Option<Arc<Populator>> {
         let at = at + Partition::window_bytes(units) - (units << UNIT_SHIFT);
         let file = Arc::clone(&self.file);
@@ -401,7 +400,8 @@ impl Partition {
         let total = self.value_bytes(pos, header);
         let mut state = Xxh3::new();
         let (mut bytes, mut next) = (0, Some((pos, header)));
-        // A circle of damaged links ends, too: no two pieces of an item lie in one unit.
+        // The walk ends even if damaged links form a cycle: no two pieces of an item lie in one
+        // unit.
         for _ in 0..self.segments.count() {
             let Some((pos, header)) = next else { break };
             let end = u64::from(pos.offset()) + u64::from(header.bytes());

@@ -2,7 +2,7 @@
 //! wait for eviction, the ones that are being written to, and the table that tells a later process
 //! how far each was written.
 //!
-//! A segment is *active* (items are appended to it), sealed, or gone; gone while somebody still
+//! A segment is *active* (items are appended to it), sealed, or gone; gone while a thread still
 //! sends from it, its unit waits until the last pin is dropped. Within a queue segments are in the
 //! order in which they were opened, so that a further piece of an item never leaves before its
 //! head. `log.rs` and `evict.rs` work on it.
@@ -69,7 +69,6 @@ const CLASS_SHIFT: u32 = 24;
 /// Sequence numbers that are left out if both words with the next one are damaged: more than any
 /// process has given since the youngest segment that is left was opened.
 const SEQ_LEAP: u64 = 1 << 32;
-/// No unit.
 pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +124,6 @@ pub(crate) struct Adopted {
     pub used: Option<u32>,
 }
 
-/// What a unit is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentState {
     Free,
@@ -232,7 +230,7 @@ pub(crate) struct Segments {
     next_seq: u64,
     /// Segments with a lower number are flushed.
     flushed_before: u64,
-    /// Sealed segments whose items all expire, by their clock and the time of the last.
+    /// Sealed segments in which all items expire, by their clock and the time of the last.
     expiring: [BTreeSet<(Millis, u32)>; 2],
     live_bytes: u64,
     payload_bytes: u64,
@@ -332,7 +330,7 @@ impl Segments {
         let opened = guarded(at + 24, opened);
         damaged += u64::from(state.is_none()) + u64::from(opened.is_none());
         let (used, queue, class) = state.unwrap_or((UNIT_BYTES, 0, 0));
-        // Of one whose time is not known nobody is told that it was idle.
+        // A segment without a known time is never reported as idle.
         let opened = opened.unwrap_or(Millis::MAX);
         let kind = SegmentState::Leaving;
         let segment = Segment { seq, kind, queue, class, used, opened, ..UNUSED };
@@ -436,13 +434,13 @@ impl Segments {
         self.free.len()
     }
 
-    /// Units that can come into use without anything else going: those whose memory is still to
-    /// be taken, too.
+    /// Units that can come into use without anything else going: those that have no memory yet,
+    /// too.
     pub fn unused_count(&self) -> usize {
         self.free.len() + self.of.len() - self.untaken as usize
     }
 
-    /// Units of a file whose memory was taken meanwhile are free from now on; if there are none,
+    /// Units of a file that got their memory meanwhile are free from now on; if there are none,
     /// some is taken. Whether there are more free ones now.
     pub fn take_more(&mut self) -> bool {
         let Some(populator) = &self.populator else { return false };
@@ -455,7 +453,7 @@ impl Segments {
         true
     }
 
-    /// Free units; those whose last pin was dropped are free again.
+    /// Free units; those without a pin by now are free again.
     pub fn reclaim(&mut self) -> usize {
         let pins = &self.pins;
         let (back, still) = self.pinned.drain(..).partition(|unit| pins.is_free(*unit));
@@ -628,7 +626,6 @@ impl Segments {
         (next != NONE).then_some(next)
     }
 
-    /// Segments of a queue.
     pub fn queue_count(&self, queue: u8) -> u64 {
         self.queues[queue as usize].count
     }
@@ -668,7 +665,7 @@ impl Segments {
         self.of[unit as usize].is_fixed = true;
     }
 
-    /// A segment whose items have all expired, by the times of both clocks.
+    /// A segment in which all items have expired, by the times of both clocks.
     pub fn expired(&self, nows: [Millis; 2]) -> Option<u32> {
         let firsts =
             self.expiring.iter().zip(nows).filter_map(|(of, now)| Some((of.first()?, now)));
@@ -676,7 +673,7 @@ impl Segments {
         over.next().map(|((_, unit), _)| *unit)
     }
 
-    /// Active segments whose items have all expired.
+    /// Active segments in which all items have expired.
     pub fn expired_active(&self, nows: [Millis; 2]) -> Option<u32> {
         let active = self.active.iter().flatten().copied().filter(|unit| *unit != NONE);
         let mut active = active.filter(|unit| {

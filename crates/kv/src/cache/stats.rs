@@ -17,7 +17,7 @@ pub struct Stats {
     pub expired: u64,
     /// Items that a policy or a compaction moved.
     pub moved: u64,
-    /// Items now, expired ones that nobody has met yet included.
+    /// Items now, expired ones that were not found yet included.
     pub items: u64,
     /// Bytes of live items in the log, headers included.
     pub live_bytes: u64,

@@ -3,10 +3,10 @@
 //!
 //! A partition keeps what it has there in a [`TierSlab`]: a budget of bytes, and the order in which
 //! values came. Room is made as by CLOCK: the value that came first goes, unless it was used since.
-//! The memory of a value comes back when the item is gone and nobody sends from it any more. If the
-//! tier keeps values beyond the process, a restarted cache has them again: the reference has their
-//! hash. Values that are read often have a copy in this process's memory as well, if that is wanted
-//! (`promotion.rs`).
+//! The memory of a value comes back when the item is gone and no thread sends from it any more. If
+//! the tier keeps values beyond the process, a restarted cache has them again: the reference has
+//! their hash. Values that are read often have a copy in this process's memory as well, if that is
+//! wanted (`promotion.rs`).
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
@@ -188,7 +188,7 @@ pub(crate) struct TierSlab {
     values: HashMap<u64, Arc<FarValue>>,
     /// Hash of the key, and place, in the order in which they came; some are gone.
     order: VecDeque<(u64, u64)>,
-    /// Values that were flushed, whose memory is still to come back.
+    /// Values that were flushed; their memory is still to come back.
     flushed: Vec<hash_map::IntoIter<u64, Arc<FarValue>>>,
 }
 
@@ -250,7 +250,7 @@ impl TierSlab {
         Ok(self.value(place, bytes, state))
     }
 
-    /// A value whose memory was taken.
+    /// A value that has its memory.
     fn value(&self, place: u64, bytes: u64, state: Option<Box<Hasher>>) -> FarValue {
         // Relaxed: see `FarValue::drop`.
         self.used.fetch_add(bytes, Ordering::Relaxed);
@@ -365,7 +365,7 @@ impl Partition {
         value.ok_or_else(|| failed("finding a value")(TierError::Failed("it is gone".into())))
     }
 
-    /// Puts a value into the slab, whose reference is in the log.
+    /// Puts a value into the slab; its reference is in the log.
     pub(crate) fn shelve(&mut self, hash: u64, value: Arc<FarValue>) {
         let slab = self.tier_slab.as_mut().expect("a value of the tier");
         slab.order.push_back((hash, value.place));

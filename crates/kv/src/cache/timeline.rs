@@ -1,9 +1,9 @@
 //! How the clock of a cache's items relates to others: to the wall's, by which some items expire,
 //! and, for a later process, to the clock of the system's boot.
 //!
-//! In: a [`Timeline`] from whoever has clocks. Out: the wall's time for a time of the items' clock,
-//! and the timeline that the cache's file kept, from its superblock's page: twice, each with a
-//! check, one written after the other, so that one is whole and new whenever the process dies.
+//! In: a [`Timeline`] from a caller that has clocks. Out: the wall's time for a time of the items'
+//! clock, and the timeline that the cache's file kept, from its superblock's page: twice, each with
+//! a check, one written after the other, so that one is whole and new whenever the process dies.
 //! Called by `mod.rs`.
 
 use super::Millis;
@@ -55,7 +55,7 @@ impl Timeline {
     }
 }
 
-/// Never that of zeros.
+/// Odd, so the check of words that were never written (0) fails.
 fn check_of(words: &[u64; WORDS]) -> u64 {
     words.iter().fold(1, |sum, word| mix(sum, *word)) | 1
 }

@@ -12,9 +12,9 @@
 //!
 //! A use is marked in the entry by one swap, which fails if the entry has changed; misses go to the
 //! sketch, which loses some that come at once. All else is left to the lock: items in pieces, in
-//! another tier or above [`COPIED_BYTES_MAX`], expired ones, those whose second of access is to be
-//! noted, a chain that changes all the time, and everything until the entries of what was flushed
-//! are swept out.
+//! another tier or above [`COPIED_BYTES_MAX`], expired ones, those that have their second of access
+//! to be noted, a chain that changes all the time, and everything until the entries of what was
+//! flushed are swept out.
 //!
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
@@ -95,11 +95,8 @@ pub(crate) enum LookupStage {
     Begun,
     /// Entries with the key's tag were found.
     Matched,
-    /// The entry was read.
     Entry,
-    /// The key was compared.
     Compared,
-    /// The item was copied.
     Copied,
 }
 
@@ -184,9 +181,9 @@ impl PartitionView {
         UnlockedLookup::Unsure
     }
 
-    /// Copies the value of a key that is no longer than `most` to `at` of `to`, which nobody reads
-    /// meanwhile, and marks the item as used; counts nothing. Tries once: `None` says that only the
-    /// lock can tell.
+    /// Copies the value of a key that is no longer than `most` to `at` of `to`, which no other
+    /// thread reads meanwhile, and marks the item as used; counts nothing. Tries once: `None` says
+    /// that only the lock can tell.
     #[inline(always)]
     pub fn copy_value(
         &self,
@@ -329,7 +326,7 @@ impl PartitionView {
         let used = slot.used(self.freq_max);
         if used != slot {
             // Places of entries are never used for anything else; one that looks the same again is
-            // one of the same tag at the same place, whose use this may be counted as.
+            // one of the same tag at the same place, and this may be counted as its use.
             let _ = self.units.compare_exchange(at, slot.0, used.0);
         }
     }
@@ -441,7 +438,7 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Number of this thread, in the order in which they first came.
-    // Relaxed: a number that nobody else has.
+    // Relaxed: a number that no other thread has.
     static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }

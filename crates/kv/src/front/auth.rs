@@ -1,5 +1,5 @@
-//! Who may use the server: passwords compared in constant time, memcached's file of users, and its
-//! way to say a password (`set anything 0 0 LENGTH`, then `user password` as the value).
+//! Authentication: passwords compared in constant time, memcached's file of users, and its way to
+//! say a password (`set anything 0 0 LENGTH`, then `user password` as the value).
 
 use super::bytes::unsigned32;
 use super::http;
@@ -28,7 +28,7 @@ const TOKEN_BYTES_MAX: u32 = 2048;
 /// Longest file of passwords or with a key, bytes.
 const FILE_BYTES_MAX: usize = 256 << 10;
 
-/// The text of a file that holds what nobody else may know, under the rule of a pool's secret.
+/// The text of a file that holds a secret, under the rule of a pool's secret.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Config`].
@@ -77,12 +77,13 @@ pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, Error> {
     Ok(users)
 }
 
-/// What a client that has not said its password sent.
+/// Input of a client that is not authenticated yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// So many bytes must be there.
     Need(usize),
-    /// Of so many bytes; the answer, and whether it was right. `None` for "not an attempt".
+    /// An attempt of so many bytes; the answer, and whether the password was right. `None`: not an
+    /// attempt.
     Done(usize, &'static str, Option<bool>),
     /// Not this text: a line without end, or one of HTTP.
     Foreign,

@@ -14,7 +14,7 @@ use super::store::StoreOutcome;
 use crate::cache::{Error, Item, Millis, Put};
 use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 
-/// How the answer to one key looks.
+/// The format of the answer to one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyFormat {
     /// `VALUE key flags len`, nothing if it is not there.
@@ -43,13 +43,12 @@ impl LookupBatch {
         self.keys.len()
     }
 
-    /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 }
 
-/// A value to be stored in any case, which waits for others to be done with it.
+/// An unconditional store that waits to be done in a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingSet {
     /// First byte and length of the key in the input.
@@ -73,7 +72,7 @@ pub enum SetReply {
 }
 
 impl Core {
-    /// Stores the values that wait; they lie in `input`.
+    /// Does the stores that wait; their values lie in `input`.
     fn flush_sets(&mut self, input: &[u8]) {
         let waiting = std::mem::take(&mut self.sets);
         let slice =

@@ -4,7 +4,6 @@
 //!
 //! Source: memcached's binary protocol description; which headers are refused, and how, as 1.6.18.
 
-/// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
 /// First byte of every request.
 pub const MAGIC_REQUEST: u8 = 0x80;
@@ -16,7 +15,7 @@ pub const MAGIC_RESPONSE: u8 = 0x81;
 pub enum ParsedBinary<'a> {
     /// So many bytes must be there at least.
     Need(usize),
-    /// A request whose header, extras and key are `used` bytes long; its value follows.
+    /// A request with `used` bytes of header, extras and key; its value follows.
     Request {
         /// Bytes before the value.
         used: usize,
@@ -98,7 +97,6 @@ pub enum Status {
     Exists = 2,
     /// Larger than a value may be.
     TooLarge = 3,
-    /// The request cannot be meant.
     Invalid = 4,
     /// A condition did not hold.
     NotStored = 5,
@@ -133,9 +131,7 @@ pub struct BinaryReply {
     pub opcode: u8,
     pub opaque: u32,
     pub status: Status,
-    /// Bytes of extras.
     pub extras_bytes: u8,
-    /// Bytes of key.
     pub key_bytes: u16,
     /// Bytes of extras, key and value.
     pub body_bytes: u32,
@@ -144,7 +140,6 @@ pub struct BinaryReply {
 }
 
 impl BinaryReply {
-    /// The header's bytes.
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = MAGIC_RESPONSE;

@@ -26,7 +26,7 @@ pub enum Opcode {
     /// A value under a condition.
     Store(Verb),
     Delete,
-    /// A number up or down.
+    /// Increment or decrement.
     Count {
         down: bool,
     },
@@ -37,7 +37,6 @@ pub enum Opcode {
     Stat,
     /// Passwords in a form that is not offered.
     Sasl,
-    /// Not known.
     Unknown,
 }
 
@@ -104,7 +103,7 @@ impl Opcode {
 }
 
 impl Core {
-    /// What a request's header is worth: its command, or what to do after it was refused.
+    /// The command of a request's header, or what to do after it was refused.
     pub fn binary_check(
         &mut self,
         request: &BinaryRequest<'_>,

@@ -2,7 +2,7 @@
 //! them (nothing but the shortest decimal form), and fast decimal output. Pure functions; called
 //! by the parsers and by the commands.
 
-/// A blank to the C library.
+/// A blank by the C library's `isspace`.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }

@@ -1,5 +1,6 @@
-//! Who is connected by RESP, for `CLIENT LIST`. A client is written down when it comes and when it
-//! says something about itself, and struck off when it goes, so that no other command pays for it.
+//! The clients connected by RESP, for `CLIENT LIST`. A client is entered when it connects and when
+//! it says something about itself, and removed when it leaves, so that no other command pays for
+//! it.
 
 use super::redis::ClientInfo;
 use super::resp::Version;
@@ -33,14 +34,14 @@ impl Clients {
         self.entries().insert(client.id, entry);
     }
 
-    /// It has said something about itself.
+    /// The client has set its name or library.
     pub fn changed(&self, client: &ClientInfo) {
         if let Some(entry) = self.entries().get_mut(&client.id) {
             entry.about = about(client);
         }
     }
 
-    /// It is gone. Those that never came, as memcached's, may be named.
+    /// The client is gone. One that was never entered, as memcached's, may be named.
     pub fn gone(&self, client: &ClientInfo) {
         self.entries().remove(&client.id);
     }
@@ -68,7 +69,7 @@ impl Clients {
 impl ClientEntry {
     fn append_to(&self, lines: &mut String, id: u64, now: Millis) {
         let ClientEntry { came, active, addr, about } = self;
-        // Relaxed: a time for the eye. A client that came now has not been served.
+        // Relaxed: a time for display. A client that has just connected was not served yet.
         let active = active.load(Ordering::Relaxed).max(*came);
         let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
         // Writing to a string cannot fail.

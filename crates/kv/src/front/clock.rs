@@ -36,7 +36,7 @@ impl Clock {
         Clock::begun(None, boot_id())
     }
 
-    /// One that shows these times.
+    /// A clock that shows these times.
     #[must_use]
     pub fn handed(time: Arc<HandedTime>) -> Clock {
         let boot = time.boot;

@@ -25,10 +25,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-/// What becomes of a connection after it was served.
+/// What to do with a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextInterest {
-    /// It goes on; wait for this.
+    /// Keep it; wait for this.
     Wait(Interest),
     End,
 }
@@ -41,16 +41,16 @@ pub struct Connection {
     /// Answers that the socket did not take yet.
     output: Output,
     channel: Channel,
-    /// Whether the socket may hold something that nobody will be told of again.
+    /// Whether the socket may hold input that will not be reported again.
     has_left: bool,
-    /// Once everything is said: bytes that its client may still send, which nobody hears.
+    /// After the last answer: bytes that its client may still send; they are discarded.
     lingering: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
     came: Millis,
     /// When a command was last understood, or it came.
     progress: Millis,
-    /// Whether its client ever said something that was understood.
+    /// Whether a command of its client was ever understood.
     pub has_spoken: bool,
     pub place: Option<Place>,
     /// What the poller waits for.
@@ -93,18 +93,18 @@ impl Connection {
         &self.session.client
     }
 
-    /// Bytes that it makes us hold, beside the cache's.
+    /// Memory that it takes, bytes, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
         let (session, output) = (self.session.held_bytes(), self.output.held_bytes());
         self.rest.capacity() as u64 + session + output + self.channel.held_bytes()
     }
 
-    /// Since when it has made us hold what it does: it was last understood then.
+    /// Since when it has taken that memory: the last time that a command was understood.
     pub fn progress(&self) -> Millis {
         self.progress
     }
 
-    /// Whether its client should have said by now that it belongs here.
+    /// Whether its client should have ended its handshake and authenticated by now.
     pub fn is_unknown_for(&self, ms: u64, now: Millis) -> bool {
         let is_unknown = self.channel.is_handshaking() || !self.session.client.known;
         is_unknown && now.saturating_sub(self.came) > ms
@@ -148,13 +148,13 @@ impl Connection {
             return self.discard_input(left, buffer);
         }
         if self.is_stuck() && !event.writable && !event.closed {
-            // It goes on to talk and takes nothing.
+            // It goes on to send and takes no answers.
             return self.next_interest();
         }
         core.timer.begin_turn();
         self.active = core.now;
         self.has_left = true;
-        // Relaxed: a time for the eye.
+        // Relaxed: a time for display.
         self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
             return self.next_interest();
@@ -198,7 +198,7 @@ impl Connection {
             // The socket took no more, so it tells when it does.
             (true, _) => NextInterest::Wait(Interest::Edges),
             (false, true) => self.half_close(),
-            // Nobody says again that it has come: the socket, which takes answers, wakes us.
+            // The input will not be reported again: the socket, which takes answers, wakes us.
             (false, false) if self.channel.has_input() || self.has_more() => {
                 NextInterest::Wait(Interest::Write)
             }
@@ -214,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Ends our side and forgets what has come, before the connection is closed.
+    /// Ends our side and discards what has come, before the connection is closed.
     pub fn leave(&mut self, buffer: &mut [u8]) {
         if self.half_close() != NextInterest::End {
             self.discard_input(INPUT_BYTES_MAX, buffer);
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Reads what comes, of which `left` bytes may, and forgets it.
+    /// Reads and discards what comes, `left` bytes at most.
     fn discard_input(&mut self, mut left: usize, buffer: &mut [u8]) -> NextInterest {
         for _ in 0..READS_MAX {
             match rustix::io::read(&self.fd, &mut *buffer) {
@@ -327,7 +327,7 @@ impl Connection {
         std::mem::swap(&mut core.out, &mut self.output);
         self.send(core);
         if self.output.is_empty() {
-            // What it lent for this.
+            // The buffer is freed: idle connections hold none.
             self.output = Output::default();
         }
         !self.is_stuck()
@@ -344,7 +344,7 @@ impl Connection {
         let failed = core.out.take_failed();
         core.add(Count::TierFailed, failed);
         if sent.is_err() {
-            // The client is gone: nobody will read the answers.
+            // The client is gone: its answers will not be read.
             core.out.clear();
             self.session.close();
         }
@@ -371,7 +371,7 @@ fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends what stands in front, by one system call.
+/// Sends the first pieces, by one system call.
 fn send_pieces(fd: &OwnedFd, out: &mut Output) -> io::Result<usize> {
     out.load().map_err(io::Error::other)?;
     let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];

@@ -23,7 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Less is what two looks at two clocks differ by, milliseconds.
+/// Smaller steps are the noise between two readings of two clocks, milliseconds.
 const WALL_STEP_MS_MIN: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Protocol {
     Resp,
 }
 
-/// What was chosen when the server started.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub threads: usize,
@@ -45,17 +45,17 @@ pub struct Settings {
     /// A client that takes nothing of its answers, or sends nothing of a value that it began, for
     /// so long is disconnected, milliseconds.
     pub stall_ms: u64,
-    /// Such a time for clients whose answers keep too much of the cache's memory, milliseconds.
+    /// Such a time for clients with answers that keep too much of the cache's memory, milliseconds.
     pub kept_stall_ms: u64,
     /// Such a time for the handshake of TLS and the password together, milliseconds.
     pub handshake_ms: u64,
-    /// Where all connections are in use one that was silent for so long gives its place to a new
-    /// one, milliseconds.
+    /// If all connections are in use, one that was idle for so long is closed for a new one,
+    /// milliseconds.
     pub evicted_idle_ms: u64,
     /// Connections of one address; `None`: as many as there may be of one of this host, a share of
     /// them of others.
     pub address_max: Option<usize>,
-    /// Bytes that all connections together may make the server hold, beside the cache's.
+    /// Memory of all connections together at most, bytes, beside the cache's.
     pub held_bytes_max: u64,
     /// The password of RESP's `AUTH`, for the user `default`.
     pub password: Option<String>,
@@ -63,7 +63,6 @@ pub struct Settings {
     pub users: Vec<(String, String)>,
     /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
     pub memory_bytes: u64,
-    /// Longest value, bytes.
     pub value_bytes_max: u64,
     /// The name of the eviction policy.
     pub policy: String,
@@ -101,7 +100,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What connections may make a server hold whose cache has so much memory.
+    /// The memory limit of all connections for a cache of this size.
     pub fn held_bytes_for(memory_bytes: u64) -> u64 {
         (memory_bytes / HELD_SHARE).clamp(HELD_BYTES_MIN, HELD_BYTES_MAX)
     }
@@ -136,22 +135,21 @@ pub struct Shared {
     pub next_client: AtomicU64,
     pub clients: Clients,
     pub addresses: Arc<Addresses>,
-    /// Bytes that all connections make the server hold, beside the cache's.
+    /// Memory of all connections, bytes, beside the cache's.
     pub held_bytes: AtomicU64,
     pub stopping: AtomicBool,
-    /// Why, if nobody wanted it to.
+    /// Why, if it was not stopped on purpose.
     pub failure: Mutex<Option<(&'static str, String)>>,
     /// What HERD's listener counts, if it is open.
     pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
-    /// What counters said at the last reset.
+    /// The counters at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
-    /// What the cache had counted then.
     pub cache_baseline: Mutex<Stats>,
     /// Commands a second, lately.
     pub rate: Mutex<Rate>,
 }
 
-/// How many commands come, measured from time to time.
+/// The rate of commands, measured from time to time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     /// Commands a second between the last two looks.
@@ -245,9 +243,9 @@ impl Shared {
         now
     }
 
-    /// Empties the cache if that was ordered for now or earlier; whether it was.
+    /// Empties the cache if a delayed flush is due; whether one was.
     pub fn flush_if_due(&self, now: Millis) -> bool {
-        // Relaxed: whoever sees the order late flushes late, by one wake-up.
+        // Relaxed: a thread that sees the order late flushes late, by one wake-up.
         let due = self.flush_at.load(Ordering::Relaxed);
         if due != 0 && has_passed(due, Times { now, wall: self.wall(now) }) {
             // Relaxed: only one thread takes the order; the cache has locks of its own.
@@ -268,13 +266,12 @@ pub struct Core {
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
-    /// Answers to the client whose commands run.
+    /// Answers to the client of the running commands.
     pub out: Output,
-    /// Words of its command.
     pub args: Args,
-    /// Look-ups that wait for others to be done with them.
+    /// Look-ups that wait to be done in a batch.
     pub batch: LookupBatch,
-    /// Values that wait for others; never while look-ups wait.
+    /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
     /// Whether something may be left to do for what was flushed or has expired.
     pub has_to_tidy: bool,
@@ -282,14 +279,14 @@ pub struct Core {
     pub tidies_all: bool,
     /// Where the command that ran goes on in a later turn of its connection, and how.
     pub unfinished: Option<(ResumePoint, Resume)>,
-    /// The clock of the read whose commands run.
+    /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,
 }
 
 impl Core {
-    /// That of a thread of the server.
+    /// The state of one thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
             shared,

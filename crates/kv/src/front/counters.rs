@@ -1,4 +1,4 @@
-//! What a server counts. Each thread has counters of its own, which only it changes; everybody may
+//! What a server counts. Each thread has counters of its own, which only it changes; any thread may
 //! read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,26 +10,19 @@ pub enum Count {
     /// Keys looked up by memcached's commands.
     CmdGet,
     GetHits,
-    /// Not found.
     GetMisses,
     /// Values that memcached's commands brought.
     CmdSet,
     CmdTouch,
-    /// For items that were there.
     TouchHits,
-    /// For items that were not.
     TouchMisses,
     DeleteHits,
-    /// Names without an item.
     DeleteMisses,
     IncrHits,
-    /// Without a number.
     IncrMisses,
     DecrHits,
-    /// Without a number.
     DecrMisses,
     CasHits,
-    /// Conditions without an item.
     CasMisses,
     /// Conditions that did not hold.
     CasBadval,
@@ -46,9 +39,7 @@ pub enum Count {
     KeyHits,
     /// Keys not found by RESP's commands.
     KeyMisses,
-    /// Bytes received.
     BytesRead,
-    /// Bytes sent.
     BytesWritten,
     Accepted,
     Closed,
@@ -88,7 +79,6 @@ const BUCKETS: usize = 24;
 /// Where the first one ends, ns.
 const FIRST_BUCKET_NS: u64 = 1_000;
 
-/// The counters of one thread.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counters {

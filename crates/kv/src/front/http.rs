@@ -5,8 +5,8 @@
 //! Called for lines of RESP and of memcached's text protocol. Redis and memcached know two of
 //! these signs each; all of them cost one look at the end of a line that is a command.
 
-/// How a client begins to speak TLS: a record of its handshake. Whoever makes a browser or a server
-/// connect here chooses some of its bytes, line ends among them.
+/// How a client begins to speak TLS: a record of its handshake. An attacker that makes a browser or
+/// a server connect here chooses some of its bytes, line ends among them.
 const TLS_RECORD: &[u8] = &[0x16, 0x03];
 
 /// Whether no command but a line of HTTP looks like this: a request's first line whatever its

@@ -18,7 +18,6 @@ pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"))
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterCommand {
     Command,
-    /// So many bytes are not commands.
     Skip(u64),
     /// End the connection when all was sent.
     Close,
@@ -197,7 +196,7 @@ impl Core {
     }
 }
 
-/// The answer to a number that is none.
+/// The answer to an invalid number.
 pub const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// The answer to a storage command.

@@ -1,6 +1,6 @@
 //! memcached's meta commands (`mg`, `ms`, `md`, `ma`, `mn`, `me`) as data: a key, flags of one
-//! letter with arguments, and what they say together. Called by `text` for lines that begin with
-//! `m` and a letter; executes nothing.
+//! character with arguments, and their combined meaning. Called by `text` for lines that begin with
+//! `m` and another character; executes nothing.
 //!
 //! Source: memcached's `protocol.txt`, as 1.6.18 understands it.
 
@@ -10,7 +10,7 @@ use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 
 /// Words of a meta command at most, as in memcached: name, key and flags.
 const WORDS_MAX: usize = 19;
-/// An opaque with its letter, bytes.
+/// Longest opaque with its flag, bytes.
 const OPAQUE_BYTES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct MetaCommand<'a> {
     pub exptime: Option<i32>,
     /// `N`: make the item if it is not there, with this expiry.
     pub vivify: Option<i32>,
-    /// `R`: who sees less time left than this may fetch anew.
+    /// `R`: a client that sees less time left than this may fetch anew.
     pub recache: Option<i32>,
     /// `F`: the client's flags.
     pub flags: u32,
@@ -79,7 +79,7 @@ pub struct MetaCommand<'a> {
     pub delta: u64,
     /// `J`: with what to begin.
     pub initial: u64,
-    /// `M`: the letter.
+    /// `M`: the mode of `ms` or `ma`.
     pub mode: Option<u8>,
 }
 
@@ -176,7 +176,7 @@ impl<'a> MetaCommand<'a> {
     }
 }
 
-/// The command of a line whose first word is `m` and `kind`.
+/// The command of a line with the first word `m` and `kind`.
 pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     let words = line.words();
     let kind = match kind {

@@ -177,7 +177,7 @@ impl Core {
         stored.map_or(StoreOutcome::NoMemory, StoreOutcome::Stored)
     }
 
-    /// Appends the answer to `md` and `ms`: two letters, then what was asked for.
+    /// Appends the answer to `md` and `ms`: a two-character status, then what was asked for.
     fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
         let status = match outcome {
             StoreOutcome::Stored(_) if meta.quiet => return,
@@ -204,7 +204,6 @@ impl Core {
         self.out.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// The answer to `ms`.
     pub fn meta_stored(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
         self.count(Count::CmdMeta);
         self.meta_status(meta, outcome);

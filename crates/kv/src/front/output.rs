@@ -12,22 +12,22 @@ const FAR_BYTES_MAX: u64 = 128 << 10;
 /// Answers that were not sent yet, in order.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Bytes of our own.
+    /// Copied bytes, between the pinned values.
     pub bytes: Vec<u8>,
     pins: Vec<PinnedValue>,
-    /// Own bytes that were sent.
+    /// Copied bytes that were sent.
     sent: usize,
     /// Values that were sent whole.
     pins_sent: usize,
     /// Bytes of the value after those that were sent.
     pin_sent: u64,
-    /// Bytes of all values.
+    /// Bytes of all pinned values.
     pinned_bytes: u64,
     /// Values that could not be read.
     failed: u64,
 }
 
-/// A value among own bytes.
+/// A pinned value among copied bytes.
 #[derive(Debug)]
 struct PinnedValue {
     /// It stands before the byte of this index.
@@ -104,7 +104,7 @@ impl Output {
         }
     }
 
-    /// Takes away `count` bytes that were sent. Values are let go as soon as they are sent.
+    /// Takes away `count` bytes that were sent. Values are unpinned as soon as they are sent.
     pub fn advance(&mut self, count: u64) {
         if self.pins.is_empty() {
             self.sent += count as usize;

@@ -22,9 +22,9 @@ pub struct ClientInfo {
     /// The library that it says it uses, and its version.
     pub library: (Vec<u8>, Vec<u8>),
     pub version: Version,
-    /// When it was served last, milliseconds since the epoch: other threads tell of it.
+    /// When it was served last, milliseconds since the epoch: read by other threads.
     pub active: Arc<AtomicU64>,
-    /// It said the password, or needs none.
+    /// Whether it has authenticated, or need not.
     pub known: bool,
     pub quits: bool,
 }
@@ -32,15 +32,13 @@ pub struct ClientInfo {
 pub struct RespCall<'c> {
     pub core: &'c mut Core,
     pub client: &'c mut ClientInfo,
-    /// Where the words lie.
     pub input: &'c [u8],
-    /// The words.
     pub args: &'c Args,
 }
 
 /// A command that is known.
 pub struct Spec {
-    /// Its name, in small letters.
+    /// Its name, in lower case.
     pub name: &'static str,
     /// Words with the name; negative: at least so many.
     pub arity: i32,
@@ -56,7 +54,8 @@ pub type CommandResult = Result<(), String>;
 /// Goes on with a command at this part.
 pub type Resume = fn(&mut RespCall<'_>, ResumePoint) -> CommandResult;
 
-/// Where a command goes on that gives others their turn, or lets its client take answers first.
+/// Where a command resumes that yields to other connections, or waits for its client to take
+/// answers.
 #[derive(Debug, Default)]
 pub struct ResumePoint {
     /// The next word, or whatever else is counted.
@@ -70,7 +69,6 @@ pub struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// At word `index`.
     pub fn at(index: u64) -> Self {
         Self { index, ..Self::default() }
     }
@@ -136,7 +134,7 @@ pub static COMMANDS: &[Spec] = &[
     spec!("unlink", -2, true, ALL, redis_keys::del),
 ];
 
-/// The command of that name, in any letters.
+/// The command of that name, in upper or lower case.
 pub fn find(name: &[u8]) -> Option<&'static Spec> {
     let mut lower = [0; 16];
     let lower = lower.get_mut(..name.len())?;
@@ -203,7 +201,7 @@ impl RespCall<'_> {
         self.args.len()
     }
 
-    /// Whether word `index` is this one, in any letters.
+    /// Whether word `index` is this one, in upper or lower case.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.arg(index).eq_ignore_ascii_case(word.as_bytes())
     }
@@ -238,7 +236,7 @@ impl RespCall<'_> {
         self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.timer.is_turn_over()
     }
 
-    /// Ends this part of a command.
+    /// Suspends a command after this part.
     pub fn go_on_later(&mut self, part: ResumePoint, go_on: Resume) -> CommandResult {
         self.core.unfinished = Some((part, go_on));
         Ok(())
@@ -267,7 +265,6 @@ impl RespCall<'_> {
         Ok(true)
     }
 
-    /// Goes on with a command.
     pub fn go_on(&mut self, (part, go_on): (ResumePoint, Resume)) {
         if let Err(text) = go_on(self, part) {
             self.core.fail(&text);

@@ -1,4 +1,4 @@
-//! What `COMMAND DOCS` tells of each command.
+//! What `COMMAND DOCS` answers for each command.
 
 /// Name, Redis's group of it, the version in which Redis got it, and what it does here.
 pub static DOCS: &[(&str, &str, &str, &str)] = &[

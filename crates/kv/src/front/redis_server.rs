@@ -13,7 +13,7 @@ use super::resp::{
 };
 use super::stats;
 
-/// What we answer to those who ask for Redis's version: tools compare numbers.
+/// What we answer when asked for Redis's version: tools compare numbers.
 pub const VERSION: &str = "7.0.15";
 /// The only user there is.
 const USER: &[u8] = b"default";
@@ -241,7 +241,7 @@ fn client_list(call: &mut RespCall<'_>) -> CommandResult {
     client_list_ids(call, ResumePoint::at(3))
 }
 
-/// Tells of the clients whose numbers are no lower than the part's.
+/// Lists the clients with numbers no lower than the part's.
 fn client_list_all(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     loop {
         let shared = &call.core.shared;
@@ -255,7 +255,7 @@ fn client_list_all(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandRes
     }
 }
 
-/// Tells of the clients that are named by words from the part's on.
+/// Lists the clients that are named by words from the part's on.
 fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     while (part.index as usize) < call.count() {
         let id = call.number(part.index as usize).map_err(|_| "ERR Invalid client ID")?;
@@ -269,7 +269,7 @@ fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandRes
     client_lines(call, &part.text)
 }
 
-/// Clients that are told of before others are served.
+/// Clients listed in one turn.
 const CLIENTS_AT_ONCE: usize = 64;
 
 /// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
@@ -297,7 +297,7 @@ pub fn command(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// Tells what the commands are for that are named by words from the part's on.
+/// Answers with the documentation of the commands named by words from the part's on.
 fn command_docs(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
         let named = |(name, ..): &(&str, &str, &str, &str)| call.is(index, name);
@@ -322,7 +322,7 @@ fn command_docs(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult
     Ok(())
 }
 
-/// Tells of the commands that are named by words from the part's on.
+/// Answers with the commands that are named by words from the part's on.
 fn command_info_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
     for index in part.index as usize..call.count() {
         if call.is_to_pause() {
@@ -368,7 +368,7 @@ pub fn config(call: &mut RespCall<'_>) -> CommandResult {
     config_get(call, ResumePoint::at(2))
 }
 
-/// Tells of the options that match words from the part's on.
+/// Answers with the options that match words from the part's on.
 fn config_get(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let all = stats::config(&call.core.shared);
     let longest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -399,7 +399,7 @@ pub fn info(call: &mut RespCall<'_>) -> CommandResult {
     info_from(call, ResumePoint::at(1))
 }
 
-/// Tells of the sections that are named by words from the part's on.
+/// Answers with the sections that are named by words from the part's on.
 fn info_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
         Ok(asked | stats::info_sections(call.arg(index)))

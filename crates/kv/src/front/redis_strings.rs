@@ -19,7 +19,7 @@ struct Extra {
     get: bool,
     keep: bool,
     persist: bool,
-    /// When the item expires, and whether it is told as a point in time.
+    /// When the item expires, and whether that was given as a point in time.
     expires: Option<Millis>,
 }
 
@@ -63,7 +63,7 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
     Ok(extra)
 }
 
-/// In what an expiry is told.
+/// The unit of an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unit {
     seconds: bool,
@@ -118,7 +118,7 @@ pub fn set(call: &mut RespCall<'_>) -> CommandResult {
     set_with(call, key, StoreValue::Bytes(value), extra)
 }
 
-/// `SET` whose value was streamed; the words are those behind it.
+/// `SET` with a streamed value; the words are those behind it.
 pub fn set_streamed(call: &mut RespCall<'_>, writer: Writer) -> CommandResult {
     let extra = extra(call, 0, true)?;
     let key = writer.key().to_vec();
@@ -203,7 +203,7 @@ pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
     if call.count().is_multiple_of(2) {
         return Err(wrong_arity("mset"));
     }
-    // What can be known to fail fails before anything is stored.
+    // A failure that can be foreseen is answered before anything is stored.
     let max_bytes = call.core.cache().options().max_value;
     for index in (1..call.count()).step_by(2) {
         let (key, bytes) = (call.arg(index).len(), call.arg(index + 1).len() as u64);
@@ -360,7 +360,6 @@ pub fn decrby(call: &mut RespCall<'_>) -> CommandResult {
     count(call, by)
 }
 
-/// Longest number, bytes.
 const NUMBER_BYTES_MAX: u64 = 20;
 
 fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {

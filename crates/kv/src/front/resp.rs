@@ -30,7 +30,6 @@ pub enum ParsedResp {
     Large {
         /// Bytes before the value.
         used: usize,
-        /// Bytes of the value.
         len: u64,
         /// Words behind the value.
         rest: usize,
@@ -39,13 +38,13 @@ pub enum ParsedResp {
     Violation(Violation),
 }
 
-/// What cannot be followed by anything that could be understood.
+/// A violation after which the stream cannot be parsed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A line without an end.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
-    /// A line of HTTP: whoever sent it may not know that it did.
+    /// A line of HTTP: its sender may not know that it sent it.
     #[error("Protocol error: this is no HTTP server")]
     Http,
     /// A quote that is not closed, or closed within a word.
@@ -57,7 +56,7 @@ pub enum Violation {
     /// The number of words is none, or too large.
     #[error("Protocol error: invalid multibulk length")]
     Count,
-    /// More words than somebody unknown may send.
+    /// More words than a client may send before it authenticates.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
     /// The length of a word without an end.
@@ -69,12 +68,12 @@ pub enum Violation {
     /// The length of a word is none, or too large.
     #[error("Protocol error: invalid bulk length")]
     Length,
-    /// A longer word than somebody unknown may send.
+    /// A longer word than a client may send before it authenticates.
     #[error("Protocol error: unauthenticated bulk length")]
     UnknownLength,
 }
 
-/// How much may be sent.
+/// Limits of a command before and after authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     args: i64,
@@ -83,7 +82,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For a client that may do what it wants (`known`), or that has to say who it is first.
+    /// For a client that may do what it wants (`known`), or that has to authenticate first.
     pub fn new(known: bool) -> Self {
         Self { args: RESP_ARGS_MAX, bulk: RESP_BULK_BYTES_MAX, known }
     }
@@ -99,7 +98,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// How many words.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -124,7 +122,6 @@ impl Args {
         (!self.inline).then(|| self.spans[index])
     }
 
-    /// All words.
     pub fn words<'a>(&'a self, input: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + 'a {
         (0..self.len()).map(move |index| self.get(input, index))
     }
@@ -482,7 +479,7 @@ pub fn push_map(out: &mut Vec<u8>, len: usize, version: Version) {
     }
 }
 
-/// Appends a text for people: RESP3 marks it as such.
+/// Appends a text for display: RESP3 marks it as such.
 pub fn push_verbatim(out: &mut Vec<u8>, text: &[u8], version: Version) {
     match version {
         Version::Two => push_bulk(out, text),
@@ -568,8 +565,8 @@ mod tests {
         assert_eq!(args.get(rest, 1), b"9");
     }
 
-    /// What is said of bytes that arrive one by one, as soon as it is more than "wait", and of
-    /// how many of them. Who says "wait for so many" is not asked before.
+    /// What is said of bytes that arrive one by one, as soon as it is more than "wait", and of how
+    /// many of them. A parser that says "wait for so many" is not asked before.
     fn one_by_one(input: &[u8]) -> Option<(ParsedResp, usize)> {
         let (mut args, mut scan, mut need) = (Args::default(), Scan::default(), 1);
         for count in 1..=input.len() {

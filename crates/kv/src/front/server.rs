@@ -1,7 +1,8 @@
-//! The server: listens, lets clients in, and gives each to the thread with the fewest. In: a cache
-//! and what was chosen. Out: a running server, which ends when it is stopped or dropped.
+//! The server: listens, accepts clients, and gives each to the thread with the fewest. In: a cache
+//! and its settings. Out: a running server, which ends when it is stopped or dropped.
 //!
-//! A thread of its own accepts; it sleeps unless somebody comes. Another one answers to Prometheus.
+//! A thread of its own accepts; it sleeps unless a client connects. Another one answers to
+//! Prometheus.
 
 use super::core::{Core, Protocol, Settings, Shared};
 use super::counters::Count;
@@ -47,7 +48,7 @@ pub struct ListenConfig {
 /// Why a server did not start. Only `Io` may be worth a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Others could come in without saying who they are.
+    /// Other machines could connect without a password.
     #[error(
         "{addr} can be reached from other machines without a password: listen at a loopback \
          address such as 127.0.0.1, set {remedy}, or say --insecure-open"
@@ -144,7 +145,7 @@ impl Server {
         self.metrics.as_ref().map(Endpoint::local_addr)
     }
 
-    /// Becomes readable when a thread has failed: the server serves nobody any more, and
+    /// Becomes readable when a thread has failed: the server serves no client any more, and
     /// [`Server::failure`] says why.
     pub fn end_event(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
@@ -155,7 +156,7 @@ impl Server {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What its threads share: for tests, and for those who embed it.
+    /// What its threads share: for tests, and for programs that embed it.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -200,7 +201,8 @@ impl Server {
     fn start_populating(&mut self) -> Result<(), StartError> {
         let (shared, ending) = (Arc::clone(&self.shared), self.ending());
         self.spawn("kv-memory".into(), move || {
-            // Of this thread alone, on Linux. A thread that may not step back does its work sooner.
+            // Of this thread alone, on Linux. A thread that may not lower its priority does its
+            // work sooner.
             let _ = rustix::process::nice(STEP_BACK);
             // Relaxed: as in `stop_all`.
             let taken = shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
@@ -308,8 +310,7 @@ impl Drop for Server {
 }
 
 const STOP: u64 = 2;
-/// By how much a thread steps back that others wait for only when it ends: a tenth of a processor
-/// that is busy is left for it.
+/// Nice value of a thread in the background: it gets a tenth of a processor that is busy.
 const STEP_BACK: i32 = 10;
 /// Pause after a client could not be let in: out of descriptors, as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -368,7 +369,7 @@ impl Acceptor {
         let (addr, place) =
             (addr.map_or_else(String::new, |addr| addr.to_string()), place.flatten());
         let mut accepted = AcceptedConnection { fd, protocol, addr, channel, place, is_too_many };
-        // Those that wait for a silent one to go have descriptors, too.
+        // Those that wait for an idle one to be closed have descriptors, too.
         if is_refused || all >= most + ACCEPTS_MAX as u64 {
             let why = if is_refused { Count::AddressRejected } else { Count::Rejected };
             self.shared.counters[self.assigned.len()].add(why, 1);
@@ -380,7 +381,7 @@ impl Acceptor {
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             }
         }
-        // A socket that refuses them is one whose client is gone already.
+        // A socket that refuses them has lost its client already.
         let _ = tune(&accepted.fd);
         // One that takes another's place comes where most are, of which some are silent.
         let by_count =
@@ -395,7 +396,7 @@ impl Acceptor {
 fn tune(fd: &OwnedFd) -> rustix::io::Result<()> {
     // Answers are sent whole; waiting for more to send would only delay them.
     sockopt::set_tcp_nodelay(fd, true)?;
-    // Clients vanish without a word: their machine fails, a firewall forgets them.
+    // Clients vanish without a FIN: their machine fails, a firewall drops their state.
     sockopt::set_socket_keepalive(fd, true)?;
     sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE_IDLE_S))?;
     sockopt::set_tcp_keepintvl(fd, Duration::from_secs(KEEPALIVE_INTERVAL_S))?;
@@ -464,7 +465,7 @@ mod tests {
         assert_eq!(poller.wait(Some(Duration::from_secs(20)), &mut events).unwrap(), 1);
         let why = "thread kv-7 failed: on purpose, 1 of it";
         assert_eq!(server.failure().unwrap(), ("internal", why.to_owned()));
-        // Nobody is let in whom nobody would serve.
+        // No client is let in that no thread would serve.
         let start = Instant::now();
         while TcpStream::connect(addr).is_ok() {
             assert!(start.elapsed() < Duration::from_secs(20), "clients still come in");

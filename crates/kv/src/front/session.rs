@@ -2,9 +2,9 @@
 //! arrive. In: bytes. Out: how many were understood, answers in [`Core::out`]. Knows no socket, so
 //! that tests and the fuzzer drive it with any split of any bytes.
 //!
-//! What is not whole yet stays with the caller, who gives it again with more behind it. Nothing of
-//! unbounded length is kept: long values go into the cache as they arrive, and what is refused is
-//! passed over.
+//! What is not whole yet stays with the caller, which gives it again with more behind it. Nothing
+//! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
+//! is passed over.
 
 use super::auth::{self, Attempt};
 use super::batch::{PendingSet, ReplyFormat, SetReply};
@@ -22,7 +22,7 @@ use super::timer::TimedBatch;
 use crate::cache::{Error, Millis, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
-/// Words that are told of the first command of several that were timed together.
+/// Words kept of the first of several commands that were timed together.
 const FIRST_WORDS: usize = 16;
 /// Steps towards room for a long value: one for so many bytes of it …
 const ROOM_STEP_BYTES: u64 = 32 << 10;
@@ -31,7 +31,7 @@ const ROOM_STEPS_MIN: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
-    /// memcached's; the first byte will tell.
+    /// memcached's; the first byte decides which.
     Memcached,
     Text,
     Binary,
@@ -48,9 +48,9 @@ enum Pending {
     Value(Box<Incoming>),
     /// The words behind such a value, of a RESP command; no memory for it: it was refused already.
     Rest(Box<Incoming>),
-    /// A look-up whose first keys were answered.
+    /// A look-up with its first keys answered.
     Keys(Keys),
-    /// A command of RESP whose first words were answered.
+    /// A command of RESP with its first words answered.
     Words(SuspendedCommand),
 }
 
@@ -84,7 +84,6 @@ struct Incoming {
     head: Vec<u8>,
     /// Where it goes; `None`: it is not to be stored, for this reason.
     writer: Result<Writer, Error>,
-    /// Bytes of the value.
     bytes: u64,
     missing: u64,
     /// When it began to come.
@@ -113,7 +112,7 @@ pub struct Session {
     seen: usize,
     /// How far a command of RESP was looked at.
     scan: Scan,
-    /// Fewer bytes than these are not worth a look.
+    /// With fewer bytes than these nothing can be parsed.
     need: usize,
     /// Steps that were made towards room for the value that comes next.
     room_steps: u64,
@@ -151,7 +150,7 @@ impl Session {
         }
     }
 
-    /// Bytes that it makes us hold, beside the cache's.
+    /// Memory that it takes, bytes, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
         match &self.pending {
             Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
@@ -442,8 +441,8 @@ impl Session {
         self.stream(core, head, store_key(store), (len, store.flags, expires), 0);
     }
 
-    /// Whether there is room for a long value, which is made step by step: others have their turn
-    /// meanwhile. If they use it up for too long, what is missing is made at once.
+    /// Whether there is room for a long value. It is made step by step: other connections are
+    /// served meanwhile. If they use it up for too long, what is missing is made at once.
     fn has_room(&mut self, core: &Core, key: &[u8], len: u64) -> bool {
         self.room_steps += 1;
         let is_enough = self.room_steps > ROOM_STEPS_MIN + len / ROOM_STEP_BYTES;
@@ -481,7 +480,7 @@ impl Session {
             }
             incoming.missing -= used as u64;
         }
-        // Nothing stands behind a binary one: whoever sent it may wait for its answer.
+        // Nothing stands behind a binary one: its sender may wait for the answer.
         let line_end = if self.dialect == Dialect::Binary { 0 } else { 2 };
         if incoming.missing > 0 || used > 0 && line_end > 0 {
             return ParseStep::Used(used);
@@ -543,7 +542,7 @@ impl Session {
         }
     }
 
-    /// Executes a `SET` whose value was streamed, if there was memory for it.
+    /// Executes a `SET` with a streamed value, if there was memory for it.
     fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], incoming: Incoming) {
         let Incoming { head: key, writer, took_ns, .. } = incoming;
         core.count(Count::RespCommands);

@@ -1,4 +1,4 @@
-//! Commands that took long, the last ones: who sent what, when, and how long it took. For RESP's
+//! The last slow commands: the client, the words, the time, and how long each took. For RESP's
 //! `SLOWLOG` and the log.
 
 use std::collections::VecDeque;

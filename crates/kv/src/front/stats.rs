@@ -118,7 +118,7 @@ fn resident_bytes() -> u64 {
 /// A counter: its name, what it is, and in words.
 type Counted = (&'static str, Count, &'static str);
 
-/// Counters whose names in `stats` are ours as well.
+/// Counters that go by their names in `stats` here as well.
 const COUNTS: &[Counted] = &[
     ("cmd_get", Count::CmdGet, "Keys looked up by memcached's commands"),
     ("cmd_set", Count::CmdSet, "Values that memcached's commands brought"),
@@ -182,7 +182,7 @@ fn general(core: &Core) -> Pairs {
     put("curr_connections", shared.connections().to_string());
     put("total_connections", shared.count(Count::Accepted).to_string());
     put("rejected_connections", shared.count(Count::Rejected).to_string());
-    // Here they are sent away one by one, and listeners stay open.
+    // Here clients are refused one by one, and listeners stay open.
     put("listen_disabled_num", shared.count(Count::Rejected).to_string());
     for (name, count, _) in COUNTS {
         put(name, shared.count(*count).to_string());
@@ -430,7 +430,7 @@ const MORE_COUNTS: &[Counted] = &[
     ("slow_commands", Count::Slow, "Commands that took longer than --slow-us"),
 ];
 
-/// A page of the server for those who watch it.
+/// A page of the server for monitoring.
 ///
 /// # Errors
 /// Why it is not as it should be.
@@ -474,7 +474,7 @@ fn prometheus(shared: &Shared) -> String {
     ] {
         show(&format!("{name}_total"), Kind::Counter, help, value);
     }
-    // Relaxed: numbers for the eye.
+    // Relaxed: numbers for display.
     let held_bytes = shared.held_bytes.load(Ordering::Relaxed);
     for (name, help, value) in [
         ("connections", "Connections now", shared.connections()),

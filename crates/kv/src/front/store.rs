@@ -29,7 +29,7 @@ pub enum StoreOutcome {
     TooLarge,
     /// No memory, or none that answers.
     NoMemory,
-    /// What is there is no number.
+    /// The value is no number.
     NotNumber,
 }
 
@@ -252,7 +252,7 @@ const NUMBER_BYTES_MAX: u64 = 512 << 10;
 pub struct CounterStep<'a> {
     pub key: &'a [u8],
     pub delta: u64,
-    /// Down to 0, instead of up and around.
+    /// Decrement, which stops at 0, instead of increment, which wraps.
     pub down: bool,
     /// The version that must be there; 0 for any.
     pub cas: u64,

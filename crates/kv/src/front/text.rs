@@ -11,7 +11,7 @@ use super::http;
 use super::meta::{self, MetaCommand};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
-/// Words of a line that are told apart, as in memcached; only `get` takes more.
+/// Words that a line is split into, as in memcached; only `get` takes more.
 pub const WORDS_MAX: usize = 23;
 
 /// What stands at the beginning of the bytes. It lives for one command: a box would cost an
@@ -19,9 +19,8 @@ pub const WORDS_MAX: usize = 23;
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParsedText<'a> {
-    /// No whole line yet.
     Need,
-    /// A command whose line is `used` bytes long, the line end with it.
+    /// A command with a line of `used` bytes, the line end included.
     Command {
         /// Bytes of the line.
         used: usize,
@@ -37,7 +36,6 @@ pub enum Command<'a> {
     Get(Get<'a>),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, and lines of `ms`: a value follows.
     Store(Store<'a>),
-    /// `delete`.
     Delete(Quiet<&'a [u8]>),
     /// `incr` and `decr`.
     Count(Quiet<CounterChange<'a>>),
@@ -47,7 +45,6 @@ pub enum Command<'a> {
     FlushAll(Quiet<i32>),
     /// `verbosity`: understood, without effect.
     Verbosity(Quiet<()>),
-    /// `version`.
     Version,
     /// `quit`: the connection ends without an answer.
     Quit,
@@ -107,7 +104,7 @@ pub struct Store<'a> {
     /// Bytes of the value, which follows the line.
     pub len: u32,
     pub quiet: bool,
-    /// The flags of `ms`, whose answer is another one.
+    /// The flags of `ms`, which has another answer.
     pub meta: Option<MetaCommand<'a>>,
 }
 
@@ -138,7 +135,7 @@ pub enum Refusal {
     /// More behind `delete KEY` than may be.
     #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
     DeleteUsage,
-    /// `shutdown`, which belongs to signals here.
+    /// `shutdown`: only signals stop this server.
     #[error("ERROR: shutdown not enabled")]
     Shutdown,
     /// `watch`, which is not offered.
@@ -153,13 +150,13 @@ pub enum Refusal {
     /// One of the two, for `md` and `ma`.
     #[error("CLIENT_ERROR invalid or duplicate flag")]
     InvalidOrDuplicateFlag,
-    /// A flag whose number is none.
+    /// A flag without a valid number.
     #[error("CLIENT_ERROR bad token in command line format")]
     FlagToken,
-    /// More flags than are told apart (`mg`).
+    /// More flags than are accepted (`mg`).
     #[error("CLIENT_ERROR options flags are too long")]
     FlagsAreTooLong,
-    /// More flags than are told apart (the others).
+    /// More flags than are accepted (the others).
     #[error("CLIENT_ERROR options flags too long")]
     FlagsTooLong,
     /// A key that is no base64.

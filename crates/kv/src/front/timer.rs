@@ -92,7 +92,7 @@ mod tests {
         let mut timer = CommandTimer::default();
         timer.start();
         assert_eq!(timer.end_batch(0), None);
-        // The rest of a value that nobody wanted, then two commands.
+        // The rest of a value that was refused, then two commands.
         timer.pass(100);
         timer.commands += 1;
         timer.pass(110);

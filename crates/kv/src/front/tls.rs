@@ -1,5 +1,6 @@
 //! What lies between a connection and its socket: nothing, or TLS 1.2 and 1.3 by rustls. In: bytes
-//! of the socket. Out: what the client says; and the other way round. Called by `connection.rs`.
+//! of the socket. Out: the client's plain bytes; and the other way round. Called by
+//! `connection.rs`.
 //!
 //! A channel holds at most `CHANNEL_BYTES` in each direction: it takes in no more before that was
 //! read, and answers stay where they are until the socket has taken what came before them. What it
@@ -31,10 +32,9 @@ const SESSION_BYTES: usize = 12 << 10;
 
 /// Longest record of TLS with all around it …
 const RECORD_BYTES_MAX: usize = (16 << 10) + 2048 + 5;
-/// … and what rustls holds of a greeting in several records before it refuses it.
+/// … and what rustls holds of a ClientHello in several records before it refuses it.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
-/// How bytes travel.
 #[derive(Debug)]
 pub enum Channel {
     Plain,
@@ -91,11 +91,10 @@ impl Channel {
         (SESSION_BYTES + tls.readable + tls.unfinished.min(most) + sending) as u64
     }
 
-    /// Reads what a client says. 0: it has said everything.
+    /// Reads the client's plain bytes. 0: it has ended its side.
     ///
     /// # Errors
-    /// `AGAIN` if it says nothing now; `PROTO` if it does not speak TLS as it should; and what the
-    /// socket says.
+    /// `AGAIN` if nothing is there now; `PROTO` after a violation of TLS; and the socket's errors.
     pub fn read(&mut self, fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
         match self {
             Channel::Plain => rustix::io::read(fd, buffer),
@@ -118,7 +117,7 @@ impl Channel {
     pub fn end(&mut self, fd: &OwnedFd) {
         if let Channel::Tls(tls) = self {
             tls.connection.send_close_notify();
-            // Whoever does not take it at once finds the connection closed.
+            // A client that does not take it at once finds the connection closed.
             let _ = tls.flush(fd);
         }
     }
@@ -129,7 +128,7 @@ impl Encrypted {
         let mut count = 0;
         loop {
             match self.connection.reader().read(&mut buffer[count..]) {
-                // The client has said that this was all.
+                // The client has ended its side.
                 Ok(0) if count < buffer.len() => return Ok(count),
                 Ok(read) => {
                     count += read;
@@ -228,7 +227,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::PROTO)
 }
 
-/// A socket that does not block, and whose other end may be gone.
+/// A socket that does not block; its other end may be gone.
 struct Socket<'a>(&'a OwnedFd);
 
 impl Read for Socket<'_> {

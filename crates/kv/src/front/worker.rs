@@ -1,5 +1,5 @@
-//! One thread's loop: sleeps until connections have something to say, serves them, sends once for
-//! each. Owns its connections for their whole life; new ones come through an [`Inbox`].
+//! One thread's loop: sleeps until connections are ready, serves them, sends once for each. Owns
+//! its connections for their whole life; new ones come through an [`Inbox`].
 
 use super::connection::{Connection, NextInterest};
 use super::core::{Core, Protocol};
@@ -21,17 +21,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A client that was let in.
+/// A client that was admitted.
 pub struct AcceptedConnection {
     /// Its socket, which does not block.
     pub fd: OwnedFd,
     pub protocol: Protocol,
     pub addr: String,
-    /// How its bytes travel.
     pub channel: Channel,
     /// The place of its address.
     pub place: Option<Place>,
-    /// All connections are in use: it is let in if a silent one goes.
+    /// All connections are in use: it is admitted if an idle one is closed.
     pub is_too_many: bool,
 }
 
@@ -42,7 +41,7 @@ impl AcceptedConnection {
             Protocol::Resp => b"-ERR max number of clients reached\r\n",
         };
         if self.channel.is_plain() {
-            // Who does not take it at once need not know why.
+            // A client that does not take it at once need not know why.
             let _ = rustix::io::write(&self.fd, text);
         }
     }
@@ -77,7 +76,8 @@ impl Inbox {
 const TOKEN_WAKE: u64 = u64::MAX;
 /// How often connections are looked over.
 const SWEEP_MS: u64 = 1000;
-/// How far the wall clock has to be set, or to drift, before the cache's file is told, ms.
+/// How far the wall clock has to be set, or to drift, before that is written to the cache's file,
+/// ms.
 const KEPT_STEP_MS_MIN: u64 = 100;
 /// How long the end waits for clients that read what they were answered.
 const FINISH_MAX: Duration = Duration::from_secs(1);
@@ -118,7 +118,7 @@ impl<'i> Worker<'i> {
         let mut events: Vec<Readiness> = Vec::new();
         let mut kept_ahead = self.core.shared.cache.wall_ahead();
         let mut swept = self.core.now;
-        // Relaxed: the flag carries no data, and who sets it wakes us.
+        // Relaxed: the flag carries no data, and the thread that sets it wakes us.
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
             self.core.now = self.core.shared.look_at_clock();
@@ -159,8 +159,8 @@ impl<'i> Worker<'i> {
         ahead
     }
 
-    /// The end: no client is heard any more; those that go on to read get what they were answered,
-    /// within [`FINISH_MAX`].
+    /// The end: no input is read any more; clients that go on to read get their answers, within
+    /// [`FINISH_MAX`].
     fn finish(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
         let start = Instant::now();
         loop {
@@ -189,7 +189,7 @@ impl<'i> Worker<'i> {
         }
     }
 
-    /// Waits until somebody comes, or a flush is due; not at all if there is something to tidy up.
+    /// Waits for an event, or until a flush is due; not at all if there is something to clean up.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
         for _ in 0..BUSY_POLLS {
             if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
@@ -225,7 +225,7 @@ impl<'i> Worker<'i> {
             Protocol::Memcached => settings.users.is_empty(),
             Protocol::Resp => settings.password.is_none(),
         };
-        // Relaxed: a number that nobody else gets.
+        // Relaxed: a number that no other thread gets.
         let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
         let client = ClientInfo { id, addr: accepted.addr, known, ..ClientInfo::default() };
         let now = self.core.now;
@@ -271,8 +271,8 @@ impl<'i> Worker<'i> {
         false
     }
 
-    /// Finds the connections that are silent: those first that never spoke, then those of the
-    /// addresses with the most, then those that were silent for the longest.
+    /// Finds the connections that are silent: those first that never sent a command, then those of
+    /// the addresses with the most, then those that were silent for the longest.
     fn find_silent(&mut self) {
         let before = self.core.now.saturating_sub(self.core.shared.settings.evicted_idle_ms);
         let connections = self.connections.iter().enumerate();
@@ -306,7 +306,7 @@ impl<'i> Worker<'i> {
     }
 
     /// Ends connections that make the server hold something, until all threads together hold what
-    /// they may: those first that never spoke, then those that were not understood for the longest.
+    /// they may: those first that never sent a command, then those without one for the longest.
     fn hold_less(&mut self) {
         let shared = Arc::clone(&self.core.shared);
         // Relaxed: a sum without order.
@@ -331,8 +331,8 @@ impl<'i> Worker<'i> {
         }
     }
 
-    /// Ends connections that were silent, or whose client does not go on with what keeps memory,
-    /// for too long.
+    /// Ends connections that were silent, or that did not go on with what keeps memory, for too
+    /// long.
     fn sweep(&mut self) {
         let shared = Arc::clone(&self.core.shared);
         if self.core.thread == 0 {
@@ -371,7 +371,7 @@ impl<'i> Worker<'i> {
     }
 
     /// Ends connections that keep `bytes` of the cache from being used for anything else: those
-    /// whose clients took nothing of them since `before`, the longest silent ones first.
+    /// with clients that took nothing of them since `before`, the longest silent ones first.
     fn give_back(&mut self, mut bytes: u64, before: Millis) {
         let keeps = |connection: &Connection| {
             (connection.active < before).then(|| connection.kept_bytes()).filter(|kept| *kept > 0)
@@ -416,7 +416,7 @@ impl<'i> Worker<'i> {
 
     fn end(&mut self, index: usize) {
         if let Some(mut connection) = self.connections[index].take() {
-            // What was added for it: at its end it may hold a farewell as well.
+            // What was added for it: at its end it may hold a closing message as well.
             note_held(&self.core, connection.held_bytes(), 0);
             connection.end();
             // It may be gone from there already; it is closed in any case.

@@ -1,7 +1,7 @@
-//! The acceptor of shared memory: lets clients in and sees when they end.
+//! The acceptor of shared memory: admits clients and detects their end.
 //!
-//! It owns the control sockets. A client that dies is seen by the end of its socket, at once: its
-//! place is free for the next one when every serving thread has dropped it.
+//! It owns the control sockets. The death of a client is seen at once by the end of its socket: its
+//! number is free for the next one when every serving thread has dropped it.
 //!
 //! Source: HERD §4.2 (an initializer that sleeps).
 
@@ -191,7 +191,7 @@ impl ShmAcceptor {
         }
     }
 
-    /// A guest says something or has ended.
+    /// A connection has a message or has ended.
     fn on_message(&mut self, token: u64) {
         let Some(one) = self.connections.get(&token) else { return };
         let mut buffer = [0; 256];
@@ -203,17 +203,17 @@ impl ShmAcceptor {
                     self.disconnect(token);
                 }
             }
-            // Its end; or it speaks although there is nothing to say.
+            // Its end; or a message, though none is expected.
             _ => self.disconnect(token),
         }
     }
 
-    /// Answers a hello; whether the guest is a client now.
+    /// Answers a hello; whether the peer is a client now.
     fn on_hello(&mut self, token: u64, message: &[u8]) -> bool {
         let conn = Arc::clone(&self.connections[&token].conn);
         let admitted = Hello::read(message).and_then(|hello| self.admit(hello, &conn));
         if admitted.is_err() {
-            // Before it can hear of it.
+            // Before the peer can learn of it.
             self.count(HerdCounter::Rejected);
         }
         let one = self.connections.get_mut(&token).expect("it has just spoken");
@@ -222,7 +222,7 @@ impl ShmAcceptor {
                 one.client = Some(admitted.welcome.client);
                 let fds = [admitted.memory.as_fd(), self.bell.as_fd()];
                 self.counters.0[self.queues.len()].add(HerdCounter::Joined, 1);
-                // A client that is gone already is heard of next.
+                // The end of a client that is gone already is the next event.
                 let _ = one.conn.send(admitted.welcome.as_bytes(), &fds);
                 true
             }
@@ -233,7 +233,7 @@ impl ShmAcceptor {
                 };
                 let geometry = Geometry { windows, ..self.geometry };
                 let welcome = Welcome::new(verdict, geometry, self.clients);
-                // Who does not listen need not know why.
+                // A peer that does not read need not know why.
                 let _ = one.conn.send(welcome.as_bytes(), &[]);
                 false
             }
@@ -259,7 +259,7 @@ impl ShmAcceptor {
         Ok(ClientGrant { welcome, memory: fd })
     }
 
-    /// A guest is gone, or has to go.
+    /// A connection has ended, or has to end.
     fn disconnect(&mut self, token: u64) {
         let Some(one) = self.connections.remove(&token) else { return };
         self.pending.remove(&token);

@@ -1,5 +1,5 @@
-//! The client's end: submits requests into slots, rings once for many, takes replies as they
-//! come. What lies between it and the server is its link. Used by one thread at a time.
+//! The client's end: submits requests into slots, rings once for many, takes replies as they come.
+//! Its link is the transport to the server. Used by one thread at a time.
 //!
 //! A key belongs to one server thread. Requests to one thread are done and answered in the order in
 //! which they were submitted; requests to different threads in any order.
@@ -7,13 +7,14 @@
 //! *Long values*: what does not fit into a slot is put and read in parts, in all windows at once
 //! (`client/long.rs`), by [`Client::put`] and [`Client::get`].
 //!
-//! *Retry*: nothing is lost in shared memory, but a server may be stopped or a wake-up be owed by a
-//! client that died. Each server thread has a timer (`client/timer.rs`), which belongs to the
-//! oldest request that is waited for there, whatever other threads answer meanwhile. The client
-//! repeats the doorbell (over a fabric, the requests as well) after [`REMIND_AFTER_MS`], then after
-//! twice that time and so on, [`REMINDERS_MAX`] times; then the answer is [`Error::Silent`]. A
-//! repeated request has its old number and is applied once. Both [`Client::wait`] and
-//! [`Client::poll`] look at the timers, where a clock is read anyway, or at every so many polls.
+//! *Retry*: nothing is lost in shared memory, but a server may be stopped, or a client may have
+//! died before a wake-up that it was to send. Each server thread has a timer (`client/timer.rs`),
+//! which belongs to the oldest request that is waited for there, whatever other threads answer
+//! meanwhile. The client repeats the doorbell (over a fabric, the requests as well) after
+//! [`REMIND_AFTER_MS`], then after twice that time and so on, [`REMINDERS_MAX`] times; then the
+//! answer is [`Error::Silent`]. A repeated request has its old number and is applied once. Both
+//! [`Client::wait`] and [`Client::poll`] look at the timers, where a clock is read anyway, or at
+//! every so many polls.
 //!
 //! Source: HERD §4.2 (windows; the client chooses the server by the key), §4.3 (retries are the
 //! application's).
@@ -66,15 +67,14 @@ pub enum Answer<'a> {
     Stored,
     /// The key was there and is removed.
     Deleted,
-    /// It was not done.
     Refused(Error),
 }
 
-/// An answer whose value, if it has one, is in its slot still.
+/// An answer; its value, if it has one, is still in its slot.
 struct ReceivedReply {
     /// Its request's, as in [`Ticket`].
     number: u64,
-    /// Whether anybody waits for it.
+    /// Whether the caller waits for it.
     is_wanted: bool,
     head: Head,
     kind: MessageKind,
@@ -82,10 +82,9 @@ struct ReceivedReply {
     value_at: u64,
 }
 
-/// What the geometry says, worked out.
+/// Sizes derived from the geometry.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Bytes of a slot.
     slot: u64,
     /// Bytes of all slots of a lane.
     lane: u64,
@@ -124,7 +123,7 @@ impl Client {
     /// most.
     ///
     /// # Errors
-    /// [`Error::Control`] if nobody serves the name; [`Error::Full`], [`Error::Version`],
+    /// [`Error::Control`] if no server has the name; [`Error::Full`], [`Error::Version`],
     /// [`Error::OutOfMemory`], [`Error::Silent`], [`Error::Gone`], [`Error::Io`].
     pub fn connect(name: &str) -> Result<Client> {
         Client::connect_with(name, 0)
@@ -169,7 +168,7 @@ impl<L: Transport> Client<L> {
         self.reminders
     }
 
-    /// The way to the server.
+    /// The transport to the server.
     pub fn link(&mut self) -> &mut L {
         &mut self.link
     }
@@ -184,7 +183,7 @@ impl<L: Transport> Client<L> {
         self.geometry.value_bytes
     }
 
-    /// Requests that were submitted and whose answers were not taken.
+    /// Requests that were submitted, with answers that were not taken.
     pub fn under_way(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.wanted()).sum()
     }
@@ -298,9 +297,9 @@ impl<L: Transport> Client<L> {
 
     /// Takes the answers that are there and gives them to `f`; how many. Does not block.
     ///
-    /// What a server thread does not answer is repeated, as the module says, by who only polls as
-    /// well, and whatever other threads answer: at the first of every 256 calls (over a fabric, at
-    /// every call) that comes after the time.
+    /// What a server thread does not answer is repeated, as the module says, also by a client that
+    /// only polls, and whatever other threads answer: at the first of every 256 calls (over a
+    /// fabric, at every call) that comes after the time.
     ///
     /// # Errors
     /// [`Error::Silent`] if a server thread has not answered for 6.35 s and was reminded six times,
@@ -452,7 +451,7 @@ impl<L: Transport> Client<L> {
         }
     }
 
-    /// Looks without a pause of the processor, which is longer than the server takes, as a rule.
+    /// Polls without a pause instruction, which takes longer than the server, as a rule.
     #[inline(always)]
     fn look_eagerly<T>(
         &mut self,
@@ -485,9 +484,9 @@ impl<L: Transport> Client<L> {
         }
     }
 
-    /// Repeats what is due; when something is due next. A thread that owes nothing but answers of
-    /// nobody's interest is reminded as well, since they hold windows, but its silence is an error
-    /// only for who waits (`blocks`) for nothing else.
+    /// Repeats what is due; when something is due next. A thread that has only abandoned requests
+    /// to answer is reminded as well, since they hold windows, but its silence is an error only for
+    /// a caller that waits (`blocks`) for nothing else.
     fn look_after(&mut self, now_ns: u64, blocks: bool) -> Result<u64> {
         let waits_for_windows = blocks && self.under_way() == 0;
         let mut next_ns = u64::MAX;
@@ -520,7 +519,7 @@ impl<L: Transport> Client<L> {
     /// # Errors
     /// As [`Client::wait`]; [`Error::KeySize`]; [`Error::Tier`]; [`Error::Lapsed`];
     /// [`Error::OutOfMemory`] if this process has no memory for the value; [`Error::Busy`] while
-    /// submissions are under way whose answers were not taken. `value` is as it was then.
+    /// submissions are under way with answers that were not taken. `value` is as it was then.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u32>> {
         self.check_idle()?;
         let ticket = self.submit_get(key)?;
@@ -584,7 +583,7 @@ impl<L: Transport> Client<L> {
         if self.under_way() > 0 {
             return Err(Error::Busy { windows: self.geometry.windows });
         }
-        // Answers that nobody waits for any more hold windows until they are taken.
+        // Answers to abandoned requests hold windows until they are taken.
         self.poll(|_, _| {}).map(drop)
     }
 
@@ -645,14 +644,14 @@ impl<L: Transport> Client<L> {
         }
     }
 
-    /// Nobody waits for the answer to a request any more, because of an error.
+    /// Abandons a request: its answer is not waited for any more, because of an error.
     #[cold]
     fn give_up(&mut self, ticket: Ticket, error: Error) -> Error {
         self.lanes[ticket.server as usize].given_up = ticket.number;
         error
     }
 
-    /// Takes the answers of all threads but this one: nobody waits for them any more.
+    /// Takes the answers of all threads but this one: they are not waited for any more.
     #[cold]
     fn drop_answers_beside(&mut self, server: usize) -> Result<()> {
         let mut count = 0;

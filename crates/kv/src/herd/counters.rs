@@ -1,5 +1,5 @@
 //! What the fast path counts: one [`ThreadCounters`] a serving thread, which only that thread
-//! changes, and one of the acceptor. Anybody may read them.
+//! changes, and one of the acceptor. Any thread may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,18 +15,17 @@ pub enum HerdCounter {
     Refused,
     /// Requests that came again and were not applied again.
     Repeated,
-    /// Slots whose content was no request.
+    /// Slots with content that was no request.
     Malformed,
     /// Batches that requests were served in.
     Batches,
-    /// Times that the thread slept.
     Sleeps,
     Joined,
     /// Clients that left or died.
     Left,
     /// Clients that were not let in.
     Rejected,
-    /// Queue pairs connected with a client's, for requests by WRITE: one a client, whatever the
+    /// Queue pairs connected to one of a client, for requests by WRITE: one a client, whatever the
     /// number of threads.
     QueuePairs,
     /// Datagram queue pairs that failed: the thread's replies go by tcp from then on, and no
@@ -55,7 +54,6 @@ impl HerdCounter {
     ];
 }
 
-/// The counters of one thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadCounters([AtomicU64; HerdCounter::ALL.len()]);

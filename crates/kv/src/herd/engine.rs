@@ -1,5 +1,5 @@
 //! The server's engine: takes requests out of slots, does them on the cache as one batch, puts
-//! replies into slots. No I/O, no clock, no threads; who calls it decides whose slots are looked at
+//! replies into slots. No I/O, no clock, no threads; the caller decides which slots are looked at,
 //! and wakes or sends.
 //!
 //! The requests of a client are done in the order in which it made them, one after the other with
@@ -27,8 +27,8 @@ use rackpool_hw::window::Window;
 use reply_writer::ReplyWriter;
 use slots::{BATCH, DequeuedRequest, RequestBatch, Slots, Work};
 
-/// Requests that a two-stage pipeline holds back: one whose bucket is on its way, one whose item
-/// is.
+/// Requests that a two-stage pipeline holds back: one with its bucket on the way, one with its
+/// item.
 const STAGES: usize = 2;
 
 /// How the waits for memory of different requests overlap.
@@ -207,7 +207,7 @@ impl Engine {
         self.batch.taken.clear();
     }
 
-    /// Each new request goes into the pipeline, whose oldest one leaves it.
+    /// Each new request goes into the pipeline, and the oldest one leaves it.
     #[inline(never)]
     fn run_staged(
         &mut self,
@@ -231,7 +231,7 @@ impl Engine {
     }
 
     /// Moves the requests in the pipeline on as if another one had come, which is none: HERD's way
-    /// to drain it when nobody asks.
+    /// to drain it when no request comes.
     pub fn no_op(
         &mut self,
         now: Millis,

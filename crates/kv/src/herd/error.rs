@@ -4,10 +4,9 @@ use rackpool_hw::control::ControlError;
 use rackpool_hw::fabric::FabricError;
 use std::io;
 
-/// A result of the fast path.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a client's call can answer instead of its result.
+/// Why a client's call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -42,7 +41,7 @@ pub enum Error {
     /// The server could not read the request: a bug of one of the two. Do not retry.
     #[error("the server did not understand the request")]
     Malformed,
-    /// The server wrote what no answer is. Do not retry: connect anew.
+    /// The server wrote an invalid answer. Do not retry: connect anew.
     #[error("the server's answer makes no sense: {what}")]
     Corrupt { what: &'static str },
     /// No answer although the server's process lives and was reminded. A request may be applied
@@ -64,7 +63,8 @@ pub enum Error {
     /// The server has as many clients as it may have. Retry when one has left.
     #[error("the server has {clients} clients, as many as it may have: retry when one has left")]
     Full { clients: u32 },
-    /// The server speaks another version. Do not retry: use the same release on both sides.
+    /// The server has another version of the protocol. Do not retry: use the same release on both
+    /// sides.
     #[error("the server speaks version {theirs} of the protocol, this client version {ours}")]
     Version { ours: u32, theirs: u32 },
     /// An option is out of range. Do not retry.

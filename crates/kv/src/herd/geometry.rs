@@ -37,22 +37,20 @@ pub const FABRIC_CLIENTS_MAX: u32 = FABRIC_PEERS_MAX - FABRIC_GUESTS_MAX;
 /// Connections of a fabric beyond its clients.
 pub(super) const FABRIC_GUESTS_MAX: u32 = 64;
 /// Most requests of a client that are under way over a fabric, at all threads together: that many
-/// replies wait for a connection, with room for what each thread says beside them.
+/// replies wait for a connection, with room for what each thread sends beside them.
 pub const FABRIC_REQUESTS_MAX: u32 = FABRIC_MESSAGES_MAX as u32 * 3 / 4;
 /// Longest value over a fabric, bytes: its reply is one SEND.
 pub const FABRIC_VALUE_BYTES_MAX: u32 = MESSAGE_BYTES_MAX - 512;
 const _: () = assert!(FABRIC_REQUESTS_MAX < FABRIC_OUTSTANDING_MAX);
 /// Slots begin at multiples of so many bytes: processors fetch lines in pairs.
 const ALIGN_BYTES: u64 = 128;
-/// Bytes of a line.
 pub(super) const LINE_BYTES: u64 = 64;
-/// Where the value stands in the slot for replies that come apart: who looks for the head's line
-/// has that alone taken away while the rest is written.
+/// Where the value stands in the slot for replies that come apart: a client that polls the head's
+/// line loses only that line while the rest is written.
 pub(super) const APART_VALUE_AT: u64 = LINE_BYTES;
 /// How many slots further a message is asked for: as many as are taken while a line comes from a
 /// processor far away.
 pub(super) const AHEAD: u64 = 4;
-/// Bytes of the seal.
 pub(super) const SEAL_BYTES: u64 = 8;
 
 /// The sizes of a memory of request slots.
@@ -60,7 +58,7 @@ pub(super) const SEAL_BYTES: u64 = 8;
 pub struct Geometry {
     /// Server threads (HERD's NS).
     pub servers: u32,
-    /// Clients whose slots lie in it (HERD's NC); 1 in the memory of a client.
+    /// Clients with slots in it (HERD's NC); 1 in the memory of a client.
     pub clients: u32,
     /// Requests that a client may have under way at one server thread (HERD's W).
     pub windows: u32,
@@ -93,7 +91,6 @@ impl Geometry {
         HEAD_BYTES + KEY_BYTES_MAX + self.value_bytes as usize
     }
 
-    /// Bytes of a slot.
     pub const fn slot_bytes(&self) -> u64 {
         // To powers of two, where masks take fewer instructions than `next_multiple_of`.
         let message = (self.message_bytes() as u64 + 7) & !7;
@@ -105,7 +102,6 @@ impl Geometry {
         (APART_VALUE_AT + self.value_bytes as u64 + ALIGN_BYTES - 1) & !(ALIGN_BYTES - 1)
     }
 
-    /// Bytes of all slots.
     pub const fn bytes(&self) -> u64 {
         self.servers as u64 * self.clients as u64 * self.windows as u64 * self.slot_bytes()
     }

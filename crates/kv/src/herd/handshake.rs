@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of slots, memory and greetings together.
 pub(super) const VERSION: u32 = 7;
-/// Says that this is a greeting of the fast path.
+/// Marks a greeting of the fast path.
 const MAGIC: u64 = u64::from_le_bytes(*b"rpherd\0\0");
 pub(super) const FDS: usize = 2;
 
@@ -18,7 +18,7 @@ pub(super) const FDS: usize = 2;
 pub(super) struct Hello {
     magic: u64,
     version: u32,
-    /// Windows that the client wants; 0 for as many as the server likes.
+    /// Windows that the client wants; 0 for the default of the server.
     pub windows: u32,
 }
 

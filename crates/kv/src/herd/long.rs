@@ -1,11 +1,11 @@
 //! Long values under way at a serving thread: one for each client, that is written or read in parts
 //! (`part.rs`).
 //!
-//! *Written*: the parts go into memory of the cache that nobody sees, in their order; the last one
-//! makes them the key's value, all at once. A part that comes out of order, because one before it
-//! was lost, is not taken, and the answer says where to go on. *Read*: the first part pins the
-//! value, so all parts are of one value whatever happens to the key meanwhile; the last one lets it
-//! go.
+//! *Written*: the parts go into memory of the cache that is not visible yet, in their order; the
+//! last one makes them the key's value, all at once. A part that comes out of order, because one
+//! before it was lost, is not taken, and the answer says where to go on. *Read*: the first part
+//! pins the value, so all parts are of one value whatever happens to the key meanwhile; the last
+//! one lets it go.
 //!
 //! A new long value of the client ends the one before, and so does its silence for
 //! [`IDLE_MS`], or its end: what was written is given back, and nothing was stored.
@@ -17,8 +17,8 @@ use crate::constants::STALL_MS_MAX;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Piece;
 
-/// After so much silence between two parts a long value is given up, milliseconds: its memory is
-/// kept for it meanwhile. As for the other protocols.
+/// A long value is given up after so much time between two parts, milliseconds: its memory is
+/// reserved meanwhile. As for the other protocols.
 const IDLE_MS: u64 = STALL_MS_MAX;
 /// Bytes that are gathered before they are written: another tier is asked once for many parts.
 const GATHER_BYTES: usize = 64 << 10;
@@ -65,7 +65,7 @@ pub(super) fn refusal(error: &Error) -> (MessageKind, u64) {
 }
 
 impl Long {
-    /// Whether nothing was heard of it for too long.
+    /// Whether no part of it came for too long.
     pub(super) fn is_idle(&self, now: Millis) -> bool {
         now.saturating_sub(self.touched) > IDLE_MS
     }

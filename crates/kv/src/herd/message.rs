@@ -10,13 +10,12 @@
 //! | 16 | expiry, milliseconds since the epoch, 0 = never; in a refusal, a length in bytes |
 //! | 24 | key, then value |
 //!
-//! Everything is little-endian. Pure functions over private bytes: whoever reads shared memory
-//! copies first (`slot.rs`). Called by engine and client.
+//! Everything is little-endian. Pure functions over private bytes: a reader of shared memory copies
+//! first (`slot.rs`). Called by engine and client.
 
 use super::geometry::Geometry;
 use super::part::PART_HEAD_BYTES;
 
-/// Bytes before the key.
 pub const HEAD_BYTES: usize = 24;
 /// Longest key, bytes: memcached's, so that a key is one in every protocol.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -45,7 +44,7 @@ pub enum MessageKind {
     TooLarge = 20,
     /// Reply: the cache has no memory.
     NoMemory = 21,
-    /// Reply: the request makes no sense.
+    /// Reply: the request is malformed.
     Malformed = 22,
     /// Reply: a part was taken, or not, if it is not the next one; `extra` is how many bytes of the
     /// value are there.
@@ -57,8 +56,8 @@ pub enum MessageKind {
     /// Reply: the long value was given up before.
     Lapsed = 26,
     /// Reply: the value is longer than the cache takes; `extra` is the longest that it takes, and
-    /// `flags` the length of the one that was refused, bytes. Of one that comes in parts `flags`
-    /// is 0: who sends it knows its length.
+    /// `flags` the length of the one that was refused, bytes. Of one that comes in parts `flags` is
+    /// 0: its sender knows its length.
     TooLong = 27,
 }
 
@@ -128,14 +127,13 @@ impl Head {
         Head { about: self.about | lengths, ..self }
     }
 
-    /// The same as a request whose reply is to be put into the slot that the client has for it
+    /// The same as a request with its reply to be put into the slot that the client has for it
     /// beside those of its windows, where it has one.
     #[inline(always)]
     pub const fn apart(self, is_apart: bool) -> Head {
         Head { about: self.about | (is_apart as u64 * APART), ..self }
     }
 
-    /// Whether [`Head::apart`] was said.
     #[inline(always)]
     pub const fn is_apart(&self) -> bool {
         self.about & APART != 0
@@ -165,7 +163,6 @@ impl Head {
         [self.number, self.about, self.extra]
     }
 
-    /// Its bytes.
     #[inline]
     pub fn bytes(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
@@ -220,19 +217,16 @@ impl Head {
             && self.value_bytes() <= geometry.value_bytes as usize
     }
 
-    /// Length of the key, bytes.
     #[inline(always)]
     pub const fn key_bytes(&self) -> usize {
         (self.about >> 8) as u8 as usize
     }
 
-    /// Length of the value, bytes.
     #[inline(always)]
     pub const fn value_bytes(&self) -> usize {
         (self.about >> 16) as u16 as usize
     }
 
-    /// Length of the whole message, bytes.
     #[inline(always)]
     pub const fn message_bytes(&self) -> usize {
         HEAD_BYTES + self.key_bytes() + self.value_bytes()
@@ -337,7 +331,7 @@ mod tests {
                 }
             }
         }
-        // Whose replies are to come apart, and others; lengths that are allowed.
+        // Requests with replies that are to come apart, and others; lengths that are allowed.
         assert_eq!((gets, founds), (2 * 2, 4));
     }
 

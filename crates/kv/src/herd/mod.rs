@@ -6,7 +6,7 @@
 //! client process                         server process
 //! Client --- slots (shared): request --> Engine --- batch ---> cache (get_many_unordered)
 //!        <-- in the slot, or apart: reply         <-- items ---
-//!        --- watch word, ready bit ----> serving thread, asleep when nobody asks
+//!        --- watch word, ready bit ----> serving thread, asleep when idle
 //!        --- control socket -----------> acceptor: lets in, sees deaths
 //! ```
 //!

@@ -10,9 +10,9 @@
 //! | behind | for each server thread a slot for a reply that comes apart | server |
 //!
 //! A slot holds a request and then its reply: of many that are under way, each moves one line to
-//! and fro. A client with one request under way looks at its reply's line while the server is at
-//! work, and would take the line of the request back just before the server writes it; that reply
-//! comes in the slot apart, whose lines the server alone writes.
+//! and fro. A client with one request under way polls its reply's line while the server is at work;
+//! that reply comes in the slot apart, with lines that the server alone writes. This avoids false
+//! sharing of the request's line with the server's next write.
 //!
 //! *The bell*, one ready bitmap for each server thread with a bit for each client and one for the
 //! acceptor's command queue, and the word by which the thread says that it sleeps. Bits are hints:
@@ -23,12 +23,12 @@ use super::geometry::Geometry;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::window::Window;
 
-/// Where the client says that it sleeps.
+/// Offset of the word that says that the client sleeps.
 pub(super) const SLEEPING: u64 = 0;
 /// Words that are written by different sides are so far apart.
 const APART: u64 = 128;
 
-/// Where a server thread says that it watches the client.
+/// Offset of the word that says that a server thread watches the client.
 pub(super) const fn watch_at(server: u32) -> u64 {
     APART + APART * server as u64
 }

@@ -16,7 +16,6 @@
 use super::geometry::Geometry;
 use super::message::word;
 
-/// Bytes before the part.
 pub(super) const PART_HEAD_BYTES: usize = 24;
 
 /// What stands before a part.

@@ -61,7 +61,7 @@ impl ServerOptions {
 pub struct FabricServerOptions {
     /// Where to listen, port 0 for any; without a secret a loopback address.
     pub listen: SocketAddr,
-    /// What clients have to prove that they have, and is proved to them.
+    /// Secret for mutual authentication with clients.
     pub secret: Option<Secret>,
     /// The RDMA device, `NAME[:PORT][/GID]`, empty for the first one, for clients that come by it;
     /// needs the feature `verbs`.
@@ -206,12 +206,12 @@ impl HerdServer {
         self.addr
     }
 
-    /// What the acceptor is woken by when all ends.
+    /// The event that wakes the acceptor at the end.
     pub(super) fn stop_event(&self) -> &Arc<WakeEvent> {
         &self.stop
     }
 
-    /// Ends: clients are told, threads are gone when this returns.
+    /// Ends: clients are notified, threads are gone when this returns.
     pub fn stop(&mut self) {
         // Relaxed: the flag carries no data; the wake-ups below make threads look.
         self.is_stopping.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 //! A serving thread: looks at the slots of clients that asked lately, does what they ask in
-//! batches, sleeps when nobody asks. The same behind shared memory and behind a fabric; what
+//! batches, sleeps when no request comes. The same behind shared memory and behind a fabric; what
 //! differs is in a client's [`ClientTransport`]: how the client learns that it is watched, how its
 //! replies reach it.
 //!
@@ -30,15 +30,15 @@ use std::time::Duration;
 /// their bits.
 const WATCHED_MAX: usize = 64;
 /// Looks in a row that find nothing before a client is watched no more, while others ask on. HERD's
-/// server gives up hope after 100 (§4.1).
+/// server gives up after 100 (§4.1).
 const LOOKS_MAX: u32 = 4096;
-/// Rounds between two looks at the bits while somebody is watched.
+/// Rounds between two looks at the bits while any client is watched.
 const ROUNDS_PER_BITS: u32 = 8;
 /// Requests that are done before the next client is looked at: their memory accesses overlap well,
 /// and their clients go on meanwhile. (Twice as many were measured to be slower: clients and server
 /// then wait for one another.)
 const BATCH_ENOUGH: usize = 32;
-/// Looks without a pause of the processor after a round in which somebody asked.
+/// Looks without a pause of the processor after a round with requests.
 const LOOKS_EAGER: u32 = 128;
 /// Looks of a round at the slot of the only client that is watched. A look by itself takes less
 /// than the round around it: what comes is seen sooner, and its client can tell better when the
@@ -50,17 +50,18 @@ const STEPS_PER_CLOCK: usize = 256;
 /// Rounds with requests after which it is looked whether clients sleep that got replies, even if
 /// the next requests are there already.
 const ROUNDS_PER_WAKE: u32 = 8;
-/// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a
-/// no-op: HERD's server polls so often in vain (§4.1).
+/// Rounds in a row without requests, after which a pipeline that holds requests is given a no-op:
+/// HERD's server does so after as many empty polls (§4.1).
 const ROUNDS_PER_NO_OP: u32 = 100;
-/// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
+/// Longest sleep of a serving thread: a wake-up that a client did not send because it died is late
+/// by so much.
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// A request that did not come into its slot by itself.
 pub(super) struct IncomingRequest<'a> {
     pub client: u32,
     pub window: u32,
-    /// What the client was given to prove that it is the one.
+    /// The key that the client was given when it was admitted.
     pub key: u64,
     /// The message as its slot is to have it.
     pub image: &'a [u8],
@@ -74,7 +75,7 @@ pub(super) trait RequestSource: 'static {
     /// more.
     fn arm(&mut self);
 
-    /// Whether nothing can come in any more, said once.
+    /// Whether no request can come in any more; `true` once.
     fn take_failure(&mut self) -> bool {
         false
     }
@@ -96,7 +97,6 @@ pub(super) trait RequestSource: 'static {
     }
 }
 
-/// There are none.
 impl RequestSource for () {
     #[inline(always)]
     fn poll(&mut self, _: &mut dyn FnMut(&IncomingRequest<'_>)) {}
@@ -129,7 +129,7 @@ pub(super) trait ClientTransport: 'static {
     type Source: RequestSource;
     /// How its requests are published.
     const FORM: SlotFormat;
-    /// How long the thread watches on when nobody asks, before it sleeps.
+    /// How long the thread watches on without requests, before it sleeps.
     const LINGER: Duration;
     /// Whether replies are seen without [`ClientTransport::settle`] and [`ClientTransport::wake`]
     /// by clients that do not sleep: then the thread looks for further requests first, and asks
@@ -153,14 +153,14 @@ pub(super) trait ClientTransport: 'static {
     /// A reply is in its slot.
     fn reply(&mut self, replied: Replied, is_watched: bool);
 
-    /// All replies so far are there, those of others included: once, before anybody is woken.
+    /// All replies so far are there, those of others included: once, before any client is woken.
     fn settle(&self);
 
-    /// It has replies of which it was not told.
+    /// The client has replies that it was not notified of: wakes it if it sleeps.
     fn wake(&self);
 }
 
-/// What the acceptor tells a serving thread.
+/// A command of the acceptor to a serving thread.
 pub(super) enum WorkerCommand<S> {
     Attach {
         client: u32,
@@ -185,12 +185,11 @@ impl Doorbell {
         Doorbell { bitmap, command_bit: clients }
     }
 
-    /// Says that a client asks.
     pub(super) fn ring(&self, client: u32) {
         pair::ring(&self.bitmap, client);
     }
 
-    /// Says that there is command queue, or that all ends.
+    /// Rings for the command queue, or for the end of the server.
     pub(super) fn notify(&self) {
         pair::ring(&self.bitmap, self.command_bit);
     }
@@ -236,7 +235,7 @@ pub(super) struct Serving<S: ClientTransport> {
     watched: Vec<u32>,
     /// Clients that have set their bit and were not looked at.
     rung: Vec<u32>,
-    /// Requests that were nobody's when they came: client, window, key, image.
+    /// Requests of clients that were unknown when they came: client, window, key, image.
     early: Vec<(u32, u32, u64, Box<[u8]>)>,
     /// Clients with replies that were not woken.
     replied: Vec<u32>,
@@ -292,7 +291,7 @@ impl<S: ClientTransport> Serving<S> {
         let (mut eager, mut idle_since_ns) = (0, None);
         // Relaxed: as in `HerdServer::stop`.
         while !is_stopping.load(Ordering::Relaxed) {
-            // A pause of the processor is longer than a round: whoever has just been answered
+            // A pause of the processor is longer than a round: a client that has just been answered
             // asks again before one is over.
             let looks = match S::FORM {
                 SlotFormat::Ordered if self.watched.len() == 1 => eager.clamp(1, LOOKS_ALONE),
@@ -320,7 +319,7 @@ impl<S: ClientTransport> Serving<S> {
         }
     }
 
-    /// Stops to watch, and to take requests without being rung for; `false` if somebody asks just
+    /// Stops to watch, and to take requests without being rung for; `false` if a request comes just
     /// now.
     pub(super) fn is_to_sleep(&mut self) -> bool {
         if !self.watch_nobody() {
@@ -334,14 +333,14 @@ impl<S: ClientTransport> Serving<S> {
         true
     }
 
-    /// What comes after a sleep.
     pub(super) fn woke(&mut self) {
         self.look_around();
         // Also if a client that must not has cleared the bit of the command queue.
         self.run_commands();
     }
 
-    /// Whether nobody has asked for so long that the clients may be told that nobody watches them.
+    /// Whether no request has come for so long that the clients may be told that they are not
+    /// watched.
     pub(super) fn has_lingered(&self, since_ns: &mut Option<u64>) -> bool {
         if S::LINGER.is_zero() || self.watched.is_empty() {
             return true;
@@ -355,8 +354,8 @@ impl<S: ClientTransport> Serving<S> {
         &self.counters.0[self.server as usize]
     }
 
-    /// Looks at all who may ask, `looks` times at each who is watched, and serves them; whether
-    /// anybody asked.
+    /// Looks at all clients that may ask, `looks` times at each watched one, and serves them;
+    /// whether any asked.
     #[inline(always)]
     pub(super) fn round(&mut self, looks: u32) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
@@ -369,14 +368,14 @@ impl<S: ClientTransport> Serving<S> {
             self.vain = 0;
             self.serve();
         } else if self.engine.begun() > 0 {
-            // Nobody sleeps on a request that was taken.
+            // The thread does not sleep while a request is in the pipeline.
             asked = true;
             self.vain += 1;
             if self.vain.is_multiple_of(ROUNDS_PER_NO_OP) {
                 self.drain();
             }
         }
-        // Behind the replies: nobody waits for it.
+        // Behind the replies: no client waits for it.
         if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
             asked |= self.take_bits();
         }
@@ -419,7 +418,7 @@ impl<S: ClientTransport> Serving<S> {
         self.rung.len() > before
     }
 
-    /// Takes requests that were nobody's: those of a client whose command was not read yet.
+    /// Takes requests of clients that were unknown: their attach command was not read yet.
     #[cold]
     fn take_early(&mut self) {
         self.run_commands();
@@ -435,7 +434,7 @@ impl<S: ClientTransport> Serving<S> {
         self
     }
 
-    /// Looks at those who have set their bits; whether there were any.
+    /// Looks at the clients that have set their bits; whether there were any.
     #[inline]
     fn look_at_rung(&mut self) -> bool {
         !self.rung.is_empty() && self.look_at_all_rung()
@@ -446,7 +445,7 @@ impl<S: ClientTransport> Serving<S> {
         for index in (0..self.rung.len()).rev() {
             let client = self.rung[index];
             if self.clients[client as usize].is_none() {
-                // As above: whoever rings was let in, as a rule.
+                // As above: a client that rings was admitted, as a rule.
                 self.run_commands();
             }
             self.begin_to_watch(client);
@@ -458,7 +457,7 @@ impl<S: ClientTransport> Serving<S> {
         true
     }
 
-    /// Looks at all who are watched; whether anything was found.
+    /// Looks at all watched clients; whether anything was found.
     #[inline(always)]
     fn look_at_watched(&mut self, looks: u32) -> bool {
         let mut has_found = false;
@@ -491,7 +490,7 @@ impl<S: ClientTransport> Serving<S> {
                 match bit.cmp(&self.queue.bell.command_bit) {
                     std::cmp::Ordering::Less => self.rung.push(bit),
                     std::cmp::Ordering::Equal => has_commands = true,
-                    // No client has this bit: whoever set it makes no sense.
+                    // No client has this bit: it was set in error.
                     std::cmp::Ordering::Greater => {}
                 }
             }
@@ -562,7 +561,7 @@ impl<S: ClientTransport> Serving<S> {
         has_ended
     }
 
-    /// Stops to watch everybody; `false` if somebody asks just now.
+    /// Stops to watch all clients; `false` if one asks just now.
     fn watch_nobody(&mut self) -> bool {
         (0..self.watched.len()).rev().all(|index| self.end_to_watch(index))
     }
@@ -585,7 +584,7 @@ impl<S: ClientTransport> Serving<S> {
         self.serve();
     }
 
-    /// Moves the pipeline on although nobody asks.
+    /// Moves the pipeline on although no request comes.
     #[cold]
     fn drain(&mut self) {
         let Serving { engine, replied, clients, counters, .. } = self;

@@ -1,6 +1,7 @@
-//! A client's way to a server of the same host: memory that both map.
+//! The transport to a server of the same host: memory that both map.
 //!
-//! Nothing is lost here; a reminder only repeats a wake-up that a client that died may have owed.
+//! Nothing is lost here; a reminder only repeats a wake-up that another client may not have sent
+//! because it died.
 
 use super::client::WELCOME_WITHIN;
 use super::error::{Error, Result, io_error};

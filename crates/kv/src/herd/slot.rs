@@ -4,10 +4,10 @@
 //! and its first word, the number, is stored last with release order. A reader that loads the
 //! number it waits for (acquire) sees the rest.
 //!
-//! *Sealed*, for requests that come by one RDMA WRITE, whose bytes may become visible in any order:
-//! the message ends before the slot's last word, the seal, which holds the message's length and a
-//! checksum over length and bytes. A reader that finds the checksum right has the whole message;
-//! one that does not looks again later. The receiver clears the seal of what it took.
+//! *Sealed*, for requests that come by one RDMA WRITE, with bytes that may become visible in any
+//! order: the message ends before the slot's last word, the seal, which holds the message's length
+//! and a checksum over length and bytes. A reader that finds the checksum right has the whole
+//! message; one that does not looks again later. The receiver clears the seal of what it took.
 //!
 //! A reader believes nothing: it looks at each word of a head once, checks lengths before it uses
 //! them, copies key and value into private memory, and answers whatever it finds with a message,
@@ -42,7 +42,7 @@ pub enum Read {
     /// A message with this head: key and value are in the buffer behind the place of a head. It may
     /// still be none.
     Message(Head),
-    /// Something was published whose length is none; its number, if it has one.
+    /// Something was published without a valid length; its number, if it has one.
     Malformed(u64),
 }
 
@@ -133,7 +133,7 @@ pub(super) fn publish_parts(window: &Window, at: u64, head: &Head, key: &[u8], v
     publish_head(window, at, head);
 }
 
-/// Publishes a message in the ordered slot at `at`, behind whose head the rest lies already.
+/// Publishes a message in the ordered slot at `at`; the rest lies behind the head already.
 #[inline(always)]
 pub(super) fn publish_head(window: &Window, at: u64, head: &Head) {
     let line = window.bare().line_to_write(at);
@@ -149,8 +149,8 @@ pub(super) fn publish_head(window: &Window, at: u64, head: &Head) {
 #[inline(always)]
 pub(super) fn read_head(window: &Window, at: u64, last: u64) -> Option<Head> {
     let line = window.bare().line(at);
-    // Pairs with the store in slot.rs::publish_head. Whoever changes what is read meanwhile breaks
-    // the protocol: each word of the head is looked at once.
+    // Pairs with the store in slot.rs::publish_head. A client that changes what is read meanwhile
+    // breaks the protocol: each word of the head is looked at once.
     let number = line.load(0);
     (number > last).then(|| Head::of_words([number, line.load(1), line.load(2)]))
 }
@@ -283,7 +283,8 @@ mod tests {
         }
     }
 
-    /// A WRITE whose bytes become visible in any order: at no moment but the last is it a message.
+    /// A WRITE with bytes that become visible in any order: at no moment but the last is it a
+    /// message.
     #[test]
     fn a_sealed_message_is_none_until_its_last_word_has_come() {
         let local = Window::heap(GEOMETRY.bytes());
@@ -325,7 +326,7 @@ mod tests {
             assert_eq!(read, Some(Read::Malformed(0)), "{bytes}");
             assert_eq!(window.load(seal_at), 0, "it is looked at once");
         }
-        // A seal that is right, over a head that speaks of another length.
+        // A seal that is right, over a head with another length.
         let message = Head::new(9, MessageKind::Put).with_lengths(1, 1).bytes();
         SlotFormat::Sealed.publish(&window, 0, &GEOMETRY, &message);
         let read = SlotFormat::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);

@@ -11,11 +11,11 @@ use std::time::Duration;
 pub struct Lane {
     pub(super) submitted: u64,
     pub(super) answered: u64,
-    /// Requests that the server was told of.
+    /// Requests that the server was notified of.
     pub(super) rung: u64,
-    /// Answers up to this one are of nobody's interest any more.
+    /// Requests up to this one were abandoned: their answers are not waited for.
     pub(super) given_up: u64,
-    /// The last request whose reply comes apart; 0 for none.
+    /// The last request with a reply that comes apart; 0 for none.
     pub(super) apart: u64,
     /// Where the slots of the next request and of the next answer begin: remainders are slow.
     pub(super) request_at: u64,
@@ -23,24 +23,24 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Whether an answer is owed.
+    /// Whether an answer is outstanding.
     pub(super) fn is_waiting(&self) -> bool {
         self.answered < self.submitted
     }
 
-    /// Requests whose answers are owed and of somebody's interest.
+    /// Outstanding requests that were not abandoned.
     pub(super) fn wanted(&self) -> u64 {
         self.submitted - self.answered.max(self.given_up)
     }
 
-    /// The oldest request whose answer is owed and of somebody's interest; if there is none, the
-    /// oldest that holds a window.
+    /// The oldest outstanding request that was not abandoned; if there is none, the oldest that
+    /// holds a window.
     pub(super) fn awaited(&self) -> u64 {
         if self.wanted() > 0 { self.answered.max(self.given_up) + 1 } else { self.answered + 1 }
     }
 }
 
-/// A client's way to a server.
+/// A client's transport to a server.
 pub trait Transport {
     /// Polls in a row without an answer before [`Transport::is_gone`] is asked.
     const POLLS_MAX: u32;
@@ -53,10 +53,10 @@ pub trait Transport {
     /// a server thread.
     fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]);
 
-    /// Tells a server thread of the requests behind `lane.rung` up to `lane.submitted`.
+    /// Notifies a server thread of the requests behind `lane.rung` up to `lane.submitted`.
     fn ring(&mut self, server: u32, lane: &Lane) -> Result<()>;
 
-    /// Tells it again of all that it has not answered.
+    /// Notifies it again of all that it has not answered.
     fn remind(&mut self, server: u32, lane: &Lane) -> Result<()>;
 
     /// Takes what has come, such that it lies in the reply slots, in ordered form. Does not block.

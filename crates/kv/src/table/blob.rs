@@ -24,9 +24,7 @@ const FAR_BIT: u32 = 1 << 31;
 /// What a blob was written for. No two published blobs share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// The table's id.
     pub table_id: u64,
-    /// The bucket.
     pub bucket: u64,
     /// Changes of the bucket up to and including this one.
     pub seq: u64,
@@ -45,7 +43,6 @@ impl Stamp {
 /// A value that is an allocation of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExternalValue {
-    /// Where.
     pub addr: GAddr,
     /// Its length, which is the length of the allocation too.
     pub bytes: u64,
@@ -56,14 +53,11 @@ pub(crate) struct ExternalValue {
 /// A value as a blob holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlobValue<'a> {
-    /// In the blob.
     Inline(&'a [u8]),
-    /// Elsewhere.
     External(ExternalValue),
 }
 
 impl BlobValue<'_> {
-    /// Length of the value.
     pub fn bytes(&self) -> u64 {
         match self {
             BlobValue::Inline(bytes) => bytes.len() as u64,
@@ -75,9 +69,7 @@ impl BlobValue<'_> {
 /// A key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlobEntry<'a> {
-    /// The key.
     pub key: &'a [u8],
-    /// Its value.
     pub value: BlobValue<'a>,
 }
 
@@ -130,12 +122,10 @@ impl<'a> Blob<'a> {
         self.depth
     }
 
-    /// Number of entries.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The entries.
     pub fn entries(&self) -> impl Iterator<Item = BlobEntry<'a>> + use<'a> {
         let bytes = self.bytes;
         let mut at = HEADER_BYTES;
@@ -198,7 +188,6 @@ impl Builder {
         self.depth = depth;
     }
 
-    /// Appends an entry.
     pub fn push(&mut self, entry: BlobEntry<'_>) {
         let key_bytes = u32::try_from(entry.key.len()).expect("keys are at most 64 KiB");
         self.bytes.extend_from_slice(&key_bytes.to_le_bytes());

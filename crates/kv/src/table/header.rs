@@ -1,5 +1,5 @@
 //! The header of a table: what never changes, checksummed, and the few words that do. Written by
-//! the creator before the table gets its name; read by everybody who opens it.
+//! the creator before the table gets its name; read by every client that opens it.
 //!
 //! | offset | content |
 //! |---|---|
@@ -17,7 +17,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rpktable");
 /// Version of the table's layout. Another version is an error, never a reformat.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of a header.
 pub(crate) const HEADER_BYTES: u64 = 512;
 pub(crate) const LEVEL_OFFSET: u64 = 64;
 /// Offset of the sampled count. A cache line of its own.
@@ -38,9 +37,7 @@ pub(crate) const fn top_offset(top: usize) -> u64 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct Fixed {
-    /// [`MAGIC`].
     pub magic: u64,
-    /// [`VERSION`].
     pub version: u32,
     /// log2 of the buckets that exist from the start.
     pub level_first: u32,

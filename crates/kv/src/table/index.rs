@@ -16,7 +16,6 @@ use crate::constants::{CHUNK_SHIFT, FORWARDS_MAX, RESOLVE_MAX};
 use crate::error::{Error, Result};
 use crate::words::{ALIGN_BYTES, GAddr, Placement, PoolError, Words};
 
-/// Bytes of a chunk.
 pub(crate) const CHUNK_BYTES: u64 = 8 << CHUNK_SHIFT;
 /// Bytes of a cell: the word, its base, the cell before it.
 pub(crate) const CELL_BYTES: u64 = ALIGN_BYTES;
@@ -25,7 +24,6 @@ const CELL_PREV: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Swap<T> {
-    /// Applied.
     Done(T),
     /// Not applied: something else is there.
     Lost,
@@ -36,7 +34,6 @@ pub(crate) enum Swap<T> {
 /// A bucket's state as it was at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketView {
-    /// The bucket.
     pub bucket: u64,
     /// Its word, `Data` or `Frozen`.
     pub word: Word,
@@ -79,7 +76,6 @@ pub(crate) enum BucketContent {
     Empty(u8),
     /// A blob, with its length.
     Blob(GAddr, usize),
-    /// The same, frozen.
     Frozen,
 }
 
@@ -100,12 +96,12 @@ pub(crate) struct TableIndex {
     forwards: Box<[Forward; FORWARDS_MAX]>,
     /// Where new chunks and cells are placed.
     pub placement: Placement,
-    /// Bytes of cells and arrays that may be lost: nobody else names them, or that is not known.
+    /// Bytes of cells and arrays that may be lost: nothing else names them, or that is not known.
     pub leaked_bytes: u64,
 }
 
 impl TableIndex {
-    /// The index of the table whose header is at `header`.
+    /// The index of the table that has its header at `header`.
     pub fn new(header: GAddr, versions_per_word: u32, placement: Placement) -> TableIndex {
         TableIndex {
             header,
@@ -231,7 +227,7 @@ impl TableIndex {
         Ok(GAddr(mem.read_u64(GAddr(cell.0 + CELL_PREV))?))
     }
 
-    /// Tells of every array and chunk that exists.
+    /// Reports every array and chunk that exists.
     pub fn for_each_array<W: Words>(
         &mut self,
         mem: &mut W,
@@ -377,7 +373,7 @@ impl TableIndex {
         }
     }
 
-    /// Frees what nobody else has seen. If that cannot be done now, it is lost for good.
+    /// Frees what no other client has seen. If that cannot be done now, it is lost for good.
     fn free_unseen<W: Words>(&mut self, mem: &mut W, addr: GAddr, bytes: u64) {
         if mem.free(addr, bytes).is_err() {
             self.leaked_bytes += bytes;
@@ -413,8 +409,8 @@ fn top_bytes(top: usize) -> u64 {
     (8 * first_chunk(top)).max(ALIGN_BYTES)
 }
 
-/// A compare-and-swap whose `expected` never comes back once it is gone, so that it may be
-/// repeated until its outcome is known. `unique`: nobody else ever writes `new`. An error says
+/// A compare-and-swap with an `expected` that never comes back once it is gone, so that it may be
+/// repeated until its outcome is known. `unique`: no other client ever writes `new`. An error says
 /// that nothing was done.
 fn publish<W: Words>(
     mem: &mut W,

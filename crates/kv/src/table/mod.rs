@@ -26,26 +26,26 @@
 //!    table, bucket, sequence number. A writer allocates a blob *before* it reads the word (or
 //!    reads the word again after), and only then writes the blob under the next number *n*. If it
 //!    still writes when another's blob *n* is published, it has held its own memory all the while,
-//!    so the two lie at different addresses. Nobody writes a stamp *n* later on, since nobody reads
-//!    word *n* − 1 any more. So at the address that word *n* names, only the published blob ever
-//!    verifies from its publication on, also after it was freed and its memory used again. `get`
-//!    takes effect where the word was read, and needs no validation. (A mixture of old and new
-//!    bytes passes a 64-bit checksum by a chance of 2⁻⁶⁴; a blob that fails while its word stands
-//!    is damage and answered [`Error::Corrupt`].)
+//!    so the two lie at different addresses. No client writes a stamp *n* later on, since none
+//!    reads word *n* − 1 any more. So at the address that word *n* names, only the published blob
+//!    ever verifies from its publication on, also after it was freed and its memory used again.
+//!    `get` takes effect where the word was read, and needs no validation. (A mixture of old and
+//!    new bytes passes a 64-bit checksum by a chance of 2⁻⁶⁴; a blob that fails while its word
+//!    stands is damage and answered [`Error::Corrupt`].)
 //! 4. **A long value** has no stamp. After it was read, the word is read again: unchanged, the
 //!    value was allocated all along. Changed, the value counts if its checksum matches, else the
 //!    reader starts again.
 //!
 //! # Growing
-//! A bucket of *depth* d holds the keys whose hash agrees with its number in the d lowest bits. The
-//! depth is part of its state, so nobody needs to know how large the table is: a reader who lands
-//! in a bucket that does not cover its key (or in one that does not exist) follows the bits to the
-//! right one. The header's level only says where to begin and when to split. Splitting bucket b:
-//! *freeze* its word; publish the new bucket b + 2^d with its half; *thaw* b with the other half at
-//! depth d + 1. Each is one compare-and-swap that anybody can do, so whoever needs to write in a
-//! frozen bucket finishes the split itself. While b is frozen nothing changes in it; the new bucket
-//! takes over its half in the moment of its publication, and a reader of a frozen bucket looks
-//! whether that has happened.
+//! A bucket of *depth* d holds the keys with a hash that agrees with its number in the d lowest
+//! bits. The depth is part of its state, so no client needs to know how large the table is: a
+//! reader that lands in a bucket that does not cover its key (or in one that does not exist)
+//! follows the bits to the right one. The header's level only says where to begin and when to
+//! split. Splitting bucket b: *freeze* its word; publish the new bucket b + 2^d with its half;
+//! *thaw* b with the other half at depth d + 1. Each is one compare-and-swap that any client can
+//! do, so one that needs to write in a frozen bucket finishes the split itself. While b is frozen
+//! nothing changes in it; the new bucket takes over its half in the moment of its publication, and
+//! a reader of a frozen bucket looks whether that has happened.
 //!
 //! # Death
 //! No lock is held at any time, so a client may die between any two accesses. What it may leave:
@@ -271,8 +271,8 @@ impl Table {
     }
 
     /// Gives back what the pool was too busy to take when it was freed; the bytes that are still
-    /// held back. Every change begins with this; who drops a table calls it before, or they are
-    /// lost. Blocks as long as a free does.
+    /// held back. Every change begins with this; a client that drops a table calls it before, or
+    /// they are lost. Blocks as long as a free does.
     pub fn flush<W: Words>(&mut self, mem: &mut W) -> u64 {
         self.change(mem, Self::flush_frees);
         self.frees_pending.iter().map(|(_, bytes)| bytes).sum()
@@ -354,7 +354,6 @@ fn is_in_doubt(error: &Error) -> bool {
         || matches!(error, Error::Pool(error) if unknown(error))
 }
 
-/// The lowest `bits` bits.
 fn low_bits(hash: u64, bits: u8) -> u64 {
     hash & ((1 << bits) - 1)
 }

@@ -1,5 +1,5 @@
 //! Reading: from a key to the bucket that covers it, from the word to a verified blob, from the
-//! blob to the value. Nothing here changes the pool, except that a writer who meets a frozen
+//! blob to the value. Nothing here changes the pool, except that a writer that meets a frozen
 //! bucket finishes its split.
 
 use super::blob::{Blob, BlobValue, ExternalValue, HEADER_BYTES, stated_bytes, verifies};
@@ -66,7 +66,7 @@ impl Table {
     }
 
     /// Where the value of `key` lies, and its length in bytes: the address of a long value, or of
-    /// the blob that holds a short one. For those who look; the next change moves it.
+    /// the blob that holds a short one. For inspection only; the next change moves it.
     pub fn locate<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<Option<(GAddr, u64)>> {
         check_key(key)?;
         let view = self.find(mem, self.hash(key), Intent::Read)?;

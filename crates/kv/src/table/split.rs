@@ -1,4 +1,4 @@
-//! Splitting a bucket in two, by three compare-and-swaps of which each can be done by anybody:
+//! Splitting a bucket in two, by three compare-and-swaps of which each can be done by any client:
 //! freeze the old word, publish the new bucket, thaw the old one at the next depth. The halves'
 //! memory is allocated before the bucket is frozen, so that a full pool freezes nothing.
 
@@ -16,8 +16,8 @@ struct Halves {
 }
 
 impl Table {
-    /// Splits the bucket whose blob is in the buffer. `false` if there is nothing to split or no
-    /// memory for it: the bucket is then as it was and in the buffer. `true`: look again.
+    /// Splits the bucket that has its blob in the buffer. `false` if there is nothing to split or
+    /// no memory for it: the bucket is then as it was and in the buffer. `true`: look again.
     pub(super) fn split<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<bool> {
         if self.blob(view)?.count() == 0 {
             return Ok(false);
@@ -40,7 +40,7 @@ impl Table {
         Ok(true)
     }
 
-    /// Finishes the split of a frozen bucket whose blob is in the buffer, or finds that another
+    /// Finishes the split of a frozen bucket that has its blob in the buffer, or finds that another
     /// client did.
     pub(super) fn finish_split<W: Words>(
         &mut self,
@@ -106,7 +106,7 @@ impl Table {
     }
 
     /// Publishes the new bucket unless another client has; `false` if that cannot be known. Then
-    /// the caller, or whoever comes next, looks again.
+    /// the caller, or the next client, looks again.
     fn publish_child<W: Words>(
         &mut self,
         mem: &mut W,
@@ -161,7 +161,7 @@ impl Table {
             Swap::Lost => {}
             Swap::Unknown => {
                 self.leak(&mut halves.low);
-                // If it was applied, nobody names the blob before it any more.
+                // If it was applied, nothing names the blob before it any more.
                 if frozen.word.empty_depth().is_none() {
                     self.leaked_bytes += alloc_bytes(self.blob_bytes);
                 }

@@ -117,8 +117,8 @@ impl Table {
         Ok(report)
     }
 
-    /// Tells of every allocation that belongs to the table: address and bytes. For audits; exact
-    /// only if nobody changes the table meanwhile.
+    /// Reports every allocation that belongs to the table: address and bytes. For audits; exact
+    /// only if no client changes the table meanwhile.
     pub fn for_each_allocation<W: Words>(
         &mut self,
         mem: &mut W,
@@ -128,7 +128,7 @@ impl Table {
     }
 
     /// As [`Table::for_each_allocation`], with what names it. What is named from start to end is
-    /// told of, once; other things may be.
+    /// reported once; other things may be.
     pub(crate) fn for_each_named<W: Words>(
         &mut self,
         mem: &mut W,
@@ -162,8 +162,8 @@ impl Table {
         Ok(())
     }
 
-    /// Takes the table's name away and frees all of its memory. Nobody else may use the table any
-    /// more: a handle that still does would read and write memory that belongs to others.
+    /// Takes the table's name away and frees all of its memory. No other client may use the table
+    /// any more: a handle that still does would read and write memory that belongs to others.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the name is another table's by now. After any other error the change

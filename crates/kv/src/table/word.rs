@@ -35,7 +35,6 @@ pub(crate) enum State {
     Forward = 3,
 }
 
-/// A bucket word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Word(pub u64);
 
@@ -43,13 +42,12 @@ impl Word {
     /// The word of a bucket that was not split off yet.
     pub const NONE: Word = Word(0);
 
-    /// An empty bucket.
     pub fn empty(depth: u8, version: u32) -> Word {
         assert!(u64::from(depth) < EMPTY_LIMIT, "depths stay below 64");
         Word::pack(State::Data, version, 0, u64::from(depth))
     }
 
-    /// A bucket whose blob is at `addr`.
+    /// A bucket that has its blob at `addr`.
     pub fn blob(addr: GAddr, blob_bytes: usize, version: u32) -> Result<Word> {
         let line = addr.0 / ALIGN_BYTES;
         if addr.0 >= ADDR_LIMIT || !addr.0.is_multiple_of(ALIGN_BYTES) || line < EMPTY_LIMIT {
@@ -58,7 +56,6 @@ impl Word {
         Ok(Word::pack(State::Data, version, hint_of(blob_bytes), line))
     }
 
-    /// The same content, frozen.
     pub fn frozen(self, version: u32) -> Word {
         Word::pack(State::Frozen, version, self.0 >> HINT_SHIFT & HINT_MAX, self.0 >> ADDR_SHIFT)
     }
@@ -79,7 +76,6 @@ impl Word {
         )
     }
 
-    /// What the word says.
     #[inline]
     pub fn state(self) -> State {
         match self.0 & 3 {

@@ -83,7 +83,7 @@ fn line_end(rng: &mut Rng) -> &'static str {
 /// The end of a stream of text: a look-up of nothing, with a name of its own.
 fn finish_text(stream: &mut Stream, index: usize) {
     // Last, since memcached counts otherwise while a number waits to be sent: a number that gets
-    // shorter keeps its length only if nobody holds it.
+    // shorter keeps its length only if no client holds it.
     if index.is_multiple_of(4) {
         stream.push("get num0 num1 num2 num3 metanum0 metanum1 metanum2 metanum3\r\n");
     }

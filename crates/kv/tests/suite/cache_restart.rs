@@ -1,6 +1,6 @@
 //! A cache in a file: reopened after a clean end, and after the process was killed in the midst of
 //! its work. Whatever is served then is a value that was stored for that key, whole, and no older
-//! than the last one whose storing had returned.
+//! than the last one that was acknowledged.
 
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
@@ -145,7 +145,7 @@ fn a_cache_comes_back_with_everything_and_only_with_the_same_options() {
     assert!(Cache::open(other, &path).unwrap_err().to_string().contains("keeps_access"));
     let other = Options { memory: 80 << 20, ..options() };
     assert!(matches!(Cache::open(other, &path).unwrap_err(), Error::Corrupt { .. }));
-    // Whoever restarts a cache need not know the seed that it was made with.
+    // A process that restarts a cache need not know the seed that it was made with.
     let (cache, recovered) = Cache::open(Options { seed: 12, ..options() }, &path).unwrap();
     assert_eq!((recovered.items, recovered.lost), (KEYS - KEYS / 3, 0));
     for key in 0..KEYS {
@@ -203,7 +203,7 @@ fn units_of_a_new_file_come_into_use_only_with_their_memory() {
     let whole = std::fs::metadata(&path).unwrap().len();
     assert!(taken() < whole / 8, "{} of {whole} bytes at once", taken());
     let free = cache.stats().free_units;
-    // As nobody else takes any, changes do.
+    // As no other thread takes memory, changes do.
     for key in 0..KEYS {
         cache.set(&key.to_le_bytes(), &[7; 30_000], 0, 0, 1).unwrap();
     }

@@ -30,7 +30,7 @@ struct Run {
 #[derive(Default)]
 struct Outcome {
     history: BTreeMap<u64, Vec<Event<MapOp>>>,
-    /// Fillers whose insertion was acknowledged.
+    /// Fillers with an acknowledged insertion.
     filled: Vec<u64>,
     deaths: u64,
     unknown: u64,

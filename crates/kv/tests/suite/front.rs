@@ -175,7 +175,7 @@ fn store(server: &Server, key: &str, bytes: usize) {
 fn a_client_that_does_not_read_is_ended_and_counted() {
     let server = ours(Settings { stall_ms: 1000, ..Settings::default() });
     store(&server, "v", 30_000);
-    // Silent as well, but owed nothing.
+    // Silent as well, but without outstanding answers.
     let mut idle = resp(&server);
     assert_eq!(ask(&mut idle, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
     let (mut slow, mut talker) = (memcached(&server), memcached(&server));
@@ -183,7 +183,7 @@ fn a_client_that_does_not_read_is_ended_and_counted() {
         client.write_all(&b"get v\r\n".repeat(1000)).unwrap();
     }
     wait_until("they are ended", || {
-        // To talk on is not to read. It fails at the end.
+        // To go on sending is not to read. It fails at the end.
         let _ = talker.write(b"g");
         server.shared().count(Count::SlowReaders) == 2
     });
@@ -272,7 +272,7 @@ fn who_keeps_much_of_the_cache_and_reads_nothing_is_ended_before_others() {
     let server = ours_of(64 << 20, settings);
     store(&server, "v", 4 << 20);
     store(&server, "short", 30_000);
-    // Not silent, or not of those who keep anything of the cache.
+    // Not silent, or without anything of the cache kept for it.
     let mut others = [memcached(&server), memcached(&server)];
     others[1].write_all(&b"get short\r\n".repeat(1000)).unwrap();
     let mut silent: Vec<TcpStream> = (0..20).map(|_| resp(&server)).collect();

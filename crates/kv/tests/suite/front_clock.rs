@@ -37,7 +37,7 @@ impl Rig {
         stream
     }
 
-    /// The answer of the second door, without line ends.
+    /// The answer of the second listener, without line ends.
     fn resp(&self, words: &str) -> String {
         let mut stream = Rig::connect(self.server.addrs().1);
         ask(&mut stream, &format!("{words}\r\n"))

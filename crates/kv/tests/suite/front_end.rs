@@ -1,5 +1,5 @@
 //! How conversations end: what was answered before the end arrives, whatever is still sent behind
-//! it, and who does not end its side is let go of.
+//! it, and a client that does not end its side is disconnected.
 
 use crate::peers::{WITHIN, ask, connect, ours};
 use rackpool_kv::front::core::Settings;
@@ -98,7 +98,7 @@ fn who_does_not_end_its_side_is_let_go_of() {
         client
     });
     for client in &mut silent {
-        // It is told at once all the same.
+        // It is answered at once all the same.
         client.read_to_end(&mut Vec::new()).unwrap();
     }
     let begin = Instant::now();

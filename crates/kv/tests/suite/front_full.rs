@@ -1,5 +1,5 @@
-//! A cache all of whose memory waits to be sent: what finds no room is answered with an error, and
-//! nothing is half done.
+//! A cache with all of its memory waiting to be sent: what finds no room is answered with an error,
+//! and nothing is half done.
 
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
@@ -19,7 +19,7 @@ struct Full {
     core: Core,
     text: Session,
     resp: Session,
-    /// Answers that nobody reads: they keep the cache's memory.
+    /// Answers that are not read: they keep the cache's memory.
     kept: Vec<Output>,
 }
 
@@ -80,7 +80,7 @@ impl Full {
     }
 }
 
-/// A cache with this value whose memory cannot be had, as little as that of any other one.
+/// A cache with this value; its memory cannot be had, as little as that of any other one.
 fn full_with_k() -> Full {
     let mut full = Full::new();
     assert_eq!(full.set("k", LEN), "STORED\r\n");

@@ -155,7 +155,7 @@ fn a_flush_of_a_large_cache_is_answered_at_once_and_leaves_others_their_turn() {
         let unused = cache.stats().free_units;
         let client = if flush.starts_with('F') { &mut r } else { &mut m };
         assert_eq!(ask(client, flush.as_bytes(), b"\r\n"), answer.as_bytes());
-        // Nothing is there for anybody, and what comes now stays.
+        // Nothing is there for any client, and what comes now stays.
         assert_eq!(ask(&mut r, b"DBSIZE\r\n", b"\r\n"), b":0\r\n");
         for key in (0..COUNT).step_by((COUNT / 500) as usize) {
             let asked = format!("get key{key}\r\n");
@@ -239,7 +239,7 @@ fn a_command_of_many_words_leaves_others_their_turn_and_is_answered_as_if_it_wer
         (of(&[b"CLIENT", b"LIST", b"ID"], b"0", many), b"$0\r\n\r\n"),
     ] {
         let name = command[..40].escape_ascii().to_string();
-        // A machine that is busy may let it end before anybody else was able to ask.
+        // A machine that is busy may let it end before another client was able to ask.
         let has_left_turns = (0..5).any(|_| {
             ask(&mut client, b"MSET a 1 b 2\r\n", b"\r\n");
             let mut greedy = resp(&server);
@@ -360,7 +360,7 @@ fn who_does_not_say_the_password_in_time_is_let_go_of() {
     let mut known = resp(&server);
     assert_eq!(ask(&mut known, b"AUTH secret\r\n", b"\r\n"), b"+OK\r\n");
     let mut strangers = [resp(&server), memcached(&server), resp(&server)];
-    // Talking does not help.
+    // Sending more does not help.
     assert!(ask(&mut strangers[2], b"PING\r\n", b"\r\n").starts_with(b"-NOAUTH"));
     for stranger in &mut strangers {
         assert_eq!(read_until(stranger, |_| false), b"");
@@ -392,6 +392,6 @@ fn half_a_command_is_waited_for_as_long_as_it_goes_on_fast_enough() {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Who owes nothing may be silent.
+    // A client without an unfinished command may be silent.
     assert_eq!(ask(&mut idle, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
 }

@@ -76,7 +76,7 @@ fn a_client_that_reads_late_gets_what_the_value_was() {
     }
 }
 
-/// Values of several long ones between short ones, by the other door, in one command.
+/// Values of several long ones between short ones, by the other protocol, in one command.
 #[test]
 fn long_and_short_values_stand_in_order() {
     let server = server(64 << 20);

@@ -1,4 +1,4 @@
-//! Both doors behind TLS: ordinary clients, values of every length, and who does not speak it.
+//! Both protocols over TLS: ordinary clients, values of every length, and clients without TLS.
 
 use crate::peers::{Rng, WITHIN, connect, is_there};
 use rackpool_kv::cache::{Cache, Options};
@@ -27,7 +27,7 @@ struct Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Left behind it would hurt nobody.
+        // Left behind it would do no damage.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
@@ -161,7 +161,7 @@ fn who_does_not_speak_tls_is_sent_away_and_others_are_served() {
     let rig = Rig::start("plain");
     for said in [b"set a 0 0 1\r\nb\r\n".to_vec(), vec![22, 3, 1, 255, 255], vec![0; 40_000]] {
         let mut plain = connect(rig.server.addrs().0.unwrap());
-        // It may be sent away while it still speaks.
+        // It may be disconnected while it still sends.
         let _ = plain.write_all(&said);
         let _ = plain.shutdown(std::net::Shutdown::Write);
         plain.set_read_timeout(Some(WITHIN)).unwrap();
@@ -170,7 +170,8 @@ fn who_does_not_speak_tls_is_sent_away_and_others_are_served() {
         let _ = plain.read_to_end(&mut heard);
         assert!(heard.len() < 64 && !heard.starts_with(b"STORED"), "{heard:?}");
     }
-    // Who stops to speak it in the midst of a conversation is answered that far, and sent away.
+    // A client that stops to speak it in the midst of a conversation is answered that far, and
+    // disconnected.
     let mut client = rig.client(rig.server.addrs().1);
     client.write_all(b"PING\r\n").unwrap();
     read_to(&mut client, b"+PONG\r\n");
@@ -186,7 +187,7 @@ fn who_does_not_speak_tls_is_sent_away_and_others_are_served() {
     let mut client = rig.client(rig.server.addrs().0);
     client.write_all(b"get a\r\nquit\r\n").unwrap();
     let mut heard = Vec::new();
-    // The end is said, so that nobody can have cut it off.
+    // The end is said, so that no attacker can have cut it off.
     client.read_to_end(&mut heard).unwrap();
     assert_eq!(heard, b"END\r\n");
 }
@@ -278,7 +279,7 @@ fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     let left = shared.connections();
     assert!(held() >= left * (12 << 10) && left <= most / (12 << 10), "{left} with {}", held());
     assert_eq!(shared.count(Count::HeldTooMuch), count as u64 + 1 - left);
-    // Who has spoken stays, and others come in.
+    // A client that has sent a command stays, and others are admitted.
     known.write_all(b"PING\r\n").unwrap();
     read_to(&mut known, b"+PONG\r\n");
     let mut next = rig.client(rig.server.addrs().0);
@@ -326,7 +327,7 @@ fn wrong_files_are_named() {
     let everybody = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(rig.file("open.pem"), everybody).unwrap();
     assert!(read("cert.pem", "open.pem").contains("mode 644): chmod 600"));
-    // A pipe that nobody writes to is refused at once.
+    // A pipe without a writer is refused at once.
     let pipe = rig.file("pipe.pem");
     assert!(Command::new("mkfifo").args(["-m", "600", pipe.as_ref()]).status().unwrap().success());
     assert!(read("cert.pem", "pipe.pem").contains("not a regular file"));

@@ -221,7 +221,7 @@ fn a_request_that_comes_again_is_applied_once_and_answered_again() {
     cache.set(b"k", b"first", 0, 0, NOW).unwrap();
     let first = run(&mut engine, 1, &tally);
     assert_eq!(asker.take().unwrap().kind, MessageKind::Deleted);
-    // Somebody else stores the key anew; the request that comes again must not remove it.
+    // Another client stores the key anew; the request that comes again must not remove it.
     cache.set(b"k", b"second", 0, 0, NOW).unwrap();
     for again in 1..=3 {
         asker.publish(1, MessageKind::Delete, b"k", b"");
@@ -230,7 +230,7 @@ fn a_request_that_comes_again_is_applied_once_and_answered_again() {
         assert_eq!(tally.get(HerdCounter::Repeated), again);
         assert!(cache.get(b"k", NOW, |_| ()).is_some(), "applied once");
     }
-    // One that is older than the last of its window is nobody's any more.
+    // One that is older than the last of its window is ignored.
     for _ in 0..8 {
         asker.ask(MessageKind::Get, b"k", b"");
     }
@@ -341,7 +341,7 @@ fn a_two_stage_pipeline_holds_two_back_until_others_or_a_no_op_come() {
     }
     engine.no_op(NOW, &tally, &mut |reply| replied.push(reply.window));
     assert_eq!((engine.begun(), &replied[..]), (0, &[0, 1, 2][..]));
-    // Whoever leaves takes its requests along.
+    // The requests of a client that leaves are dropped.
     asker.ask(MessageKind::Put, b"c", b"never");
     engine.gather(0, &tally);
     engine.run(NOW, &tally, &mut |_| {});

@@ -118,7 +118,7 @@ fn check_counts(client: &mut Client<FabricTransport<Lossy>>, server: &HerdServer
     check_done(server, operations);
     let reminders = client.reminders();
     let lossy = client.link().wire();
-    // The hello, and doorbells of those who asked just when nobody watched any more.
+    // The hello, and doorbells of clients that asked just when they were not watched any more.
     assert!(lossy.sends >= 1 && lossy.sends - 1 <= lossy.notices);
     if reminders > 0 && !lossy.loses_repeats {
         return println!("{reminders} reminders on a machine that stood still: no counts");
@@ -228,7 +228,7 @@ fn a_server_that_falls_asleep_misses_no_write() {
     for round in 0..rounds {
         let pause = Duration::from_micros(rng.below(2500) as u64);
         match round % 3 {
-            // Asleep itself, as an idle process is, or looking at the clock.
+            // It sleeps, as an idle process does, or polls the clock.
             0 => std::thread::sleep(pause),
             1 => {
                 let start = Instant::now();
@@ -356,8 +356,8 @@ fn who_only_polls_repeats_as_well_and_is_told_of_silence() {
     silence_beside_answers(false);
 }
 
-/// Windows of requests that were given up are free again when these arrive, whoever asks by calls
-/// only.
+/// Windows of requests that were given up are free again when these arrive, also for a client that
+/// asks by calls only.
 #[test]
 fn a_window_that_was_given_up_is_free_when_its_request_arrives() {
     let server = server(4, 1);
@@ -459,7 +459,7 @@ fn a_key_is_refused_after_its_connection_ended() {
     assert_eq!(server.counters().get(HerdCounter::Malformed), 0, "the frame was cleared");
 }
 
-/// A request that was written and not taken when its client went is nobody's afterwards.
+/// A request that was written and not taken when its client left is dropped afterwards.
 #[test]
 fn a_frame_is_given_out_clean() {
     let server = server(1, 1);
@@ -651,7 +651,8 @@ fn who_has_the_secret_comes_in_and_nobody_else() {
     assert_eq!(server.counters().get(HerdCounter::Joined), 1);
 }
 
-/// A server without a device refuses who would come by one; a program without verbs has none.
+/// A server without a device refuses clients that would come by one; a program without verbs has
+/// none.
 #[test]
 fn a_door_without_its_device_does_not_open() {
     let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();

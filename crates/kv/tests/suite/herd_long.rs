@@ -24,7 +24,7 @@ const PART: usize = 976;
 
 fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: a number that nobody else gets.
+    // Relaxed: a number that no other thread gets.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("rackpool/test/{}/long{number}", std::process::id())
 }
@@ -74,7 +74,7 @@ fn every_length<L: Transport>(client: &mut Client<L>, server: &HerdServer) {
             std::thread::yield_now();
         }
         assert_eq!(parts() - before, expected as u64, "a request for each part, {bytes} bytes");
-        // Who submits is told the length.
+        // A client that submits is told the length.
         client.submit_get(b"colour").unwrap();
         client.wait().unwrap();
         let polled = client.poll(|_, answer| match answer {

@@ -23,7 +23,7 @@ const KEYS: usize = 500;
 
 fn unique(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: a number that nobody else gets.
+    // Relaxed: a number that no other thread gets.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("rackpool/test/{}/{what}{number}", std::process::id())
 }
@@ -222,7 +222,7 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_sleep_and_come() 
         let mut idle = Client::connect(&name).unwrap();
         let mut sleeper = Client::connect(&name).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        // Whoever asks a stopped server sleeps.
+        // A client that asks a stopped server sleeps.
         child.stop();
         let sleeps = scope.spawn(move || {
             let start = Instant::now();
@@ -238,7 +238,7 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_sleep_and_come() 
             assert!(matches!(error, Error::Gone), "{error}");
         }
         assert!(matches!(idle.get(b"k", &mut Vec::new()), Err(Error::Gone)));
-        // Who only polls learns it as well.
+        // A client that only polls learns it as well.
         idle.submit_get(b"k").unwrap();
         idle.ring();
         let error = (0..1_000_000).find_map(|_| idle.poll(|_, _| panic!("an answer")).err());
@@ -259,7 +259,7 @@ fn a_stopped_server_is_silent_after_the_last_reminder_and_answers_when_it_goes_o
     println!("silent after {waited_ms} ms");
     assert!(waited_ms >= 6350 && error.may_retry());
     child.go_on();
-    // Its answer is nobody's any more; it was applied once, before what comes now.
+    // Its answer is not taken any more; it was applied once, before what comes now.
     assert!(client.delete(b"k").unwrap());
     assert!(!client.delete(b"k").unwrap());
     // A short stop is bridged by the reminders.
@@ -350,7 +350,7 @@ fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {
     }
 }
 
-/// As many clients as a door has by default, and one more.
+/// As many clients as a listener admits by default, and one more.
 #[test]
 fn a_thousand_clients_share_memory_with_the_server_at_once() {
     const CLIENTS: usize = 1024;
@@ -453,7 +453,7 @@ fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
     assert!(matches!(is_long, Error::ValueSize { bytes: 1001, max_bytes: 1000 }), "{is_long}");
 }
 
-/// A client that writes anything anywhere into what it shares harms only itself.
+/// A client that writes anything anywhere into what it shares damages only its own requests.
 #[test]
 fn a_client_that_scribbles_harms_no_other() {
     let name = unique("scribble");

@@ -39,7 +39,7 @@ fn options(kind: TransportKind) -> RdmaOptions {
     RdmaOptions { kind, device, ..RdmaOptions::default() }
 }
 
-/// How often it may be that nobody answers within 6.35 s, of losses one after the other.
+/// Repeats a call that may get no answer within 6.35 s, by losses one after the other.
 fn insist<R>(mut call: impl FnMut() -> Result<R, Error>) -> R {
     for _ in 0..5 {
         match call() {
@@ -201,7 +201,7 @@ fn receives_are_posted_before_requests() {
         while made < 4000 {
             let key = (rng.next() % KEYS).to_le_bytes();
             let posted = u64::from(client.link().wire().receives());
-            // This one's, and those of all whose replies were not taken.
+            // This one's, and those of all requests with replies that were not taken.
             assert!(posted > client.under_way(), "{posted} receives, {} asked", client.under_way());
             spare = spare.min(posted - client.under_way());
             match client.submit_get(&key) {
@@ -238,7 +238,7 @@ fn a_frame_goes_from_client_to_client_whatever_its_transport() {
         let kind = [TransportKind::Connected, TransportKind::Datagrams][round as usize % 2];
         let mut client = client_when_free(addr, kind);
         insist(|| client.put(b"k", &round.to_le_bytes(), 0, 0));
-        // What is under way when it ends is nobody's.
+        // What is under way when it ends is dropped.
         client.submit_get(b"k").unwrap();
         client.ring();
     }

@@ -49,7 +49,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     value
 }
 
-/// The version of an item of this key, whose value is whole.
+/// The version of an item of this key; its value is whole.
 fn version_of(key: u64, item: &Item<'_>) -> u64 {
     let mut bytes = Vec::new();
     item.append_to(&mut bytes).unwrap();

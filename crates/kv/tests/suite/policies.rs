@@ -1,4 +1,5 @@
-//! What each policy promises: who stays when room is needed, and what that costs for each item.
+//! What each policy promises: which items stay when room is needed, and what that costs for each
+//! item.
 
 use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Policy};
 

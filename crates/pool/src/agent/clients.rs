@@ -36,7 +36,7 @@ struct Pending {
     conn: ControlConn,
     user: u32,
     until: Nanos,
-    /// What it said, and whose it is.
+    /// Its hello, and the process that sent it.
     hello: Option<(ControlHello, ProcessId)>,
     is_told: bool,
 }
@@ -49,7 +49,7 @@ struct Kept {
     /// Watched while there is no connection.
     handle: Option<ProcessHandle>,
     is_resumed: bool,
-    /// Mapped when there is somebody to be woken.
+    /// Mapped when there is a process to be woken.
     slot: Option<Window>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Clients {
     slots: BTreeMap<u32, Kept>,
     next: u64,
     buffer: Vec<u8>,
-    /// Whose processes are let in.
+    /// Users that may join with their processes.
     access: AccessList,
     /// What they get, and what is written back after them.
     sections: ClientSections,
@@ -91,7 +91,7 @@ impl Clients {
         }
     }
 
-    /// A connection without a slot has said something or closed.
+    /// A connection without a slot has sent something or closed.
     pub(super) fn on_pending(&mut self, token: u64, poller: &Poller) {
         let number = token - TOKEN_PENDING;
         let Some(pending) = self.pending.get_mut(&number) else { return };
@@ -116,7 +116,7 @@ impl Clients {
         }
     }
 
-    /// What the daemon has not been told yet of those who come.
+    /// What the daemon has not been told yet of new clients.
     pub(super) fn take_joins(&mut self) -> Vec<AgentRequest> {
         let untold = self.pending.iter_mut().filter(|(_, pending)| !pending.is_told);
         let joins = untold.filter_map(|(number, pending)| {
@@ -156,7 +156,7 @@ impl Clients {
             return None;
         };
         let (slot, offset, is_coherent) = (*slot, offsets[0], region.coherence.is_hardware());
-        // Whoever had it before has it no more.
+        // The client that had it before has it no more.
         self.forget(slot, poller);
         let Some((conn, (hello, process))) = said else {
             // It has gone while the daemon was asked; its process may have the slot from before.
@@ -234,7 +234,7 @@ impl Clients {
     fn left(&mut self, slot: u32, poller: &Poller) -> Option<AgentRequest> {
         let kept = self.slots.get_mut(&slot)?;
         let session = kept.session;
-        // The daemon gives away what it hears of: nothing of it may be written back later.
+        // The daemon gives away what it is told of: nothing of it may be written back later.
         if let Err(error) = self.sections.settle(slot) {
             warn!("rackpool", "slot {slot} is kept until the agent is started again: {error}");
             if let Some(handle) = kept.handle.take() {
@@ -256,8 +256,8 @@ impl Clients {
         }
     }
 
-    /// The daemon says which slots are of clients of this host; what it is to be told of those
-    /// whose process has ended.
+    /// The daemon says which slots are of clients of this host; what it is to be told of those with
+    /// a process that has ended.
     pub(super) fn of_daemon(
         &mut self,
         slots: Vec<(u32, SessionId, HostProcess)>,

@@ -1,7 +1,8 @@
 //! The agent of a host that shares a rack's memory with the host of the rack's daemon. Clients of
 //! its host join it as they would join the daemon: it hands them the memory through descriptors of
-//! its own, and tells the daemon, over the fabric, who comes and, because only a host's own kernel
-//! knows, who is gone. Accesses, rings and locks need no agent: they are in the memory.
+//! its own, and tells the daemon, over the fabric, which clients come and, because only a host's
+//! own kernel knows, which are gone. Accesses, rings and locks need no agent: they are in the
+//! memory.
 //!
 //! | module | owns |
 //! |---|---|
@@ -58,7 +59,8 @@ pub struct AgentOptions {
     pub verbs_device: Option<String>,
     /// How long to wait for the daemon at the start, ms.
     pub join_timeout_ms: u64,
-    /// Users of this host, by number, whose processes may use the memory beside our own and root's.
+    /// Users of this host, by number, with access to the memory in addition to our own user and
+    /// root.
     pub allowed_users: Vec<u32>,
     /// Where the counters are served over HTTP, if they are.
     pub metrics: Option<SocketAddr>,
@@ -206,7 +208,7 @@ fn rack_info(master: &mut MasterLink, rack: u16, deadline_ns: u64) -> Result<Rac
     }
 }
 
-/// The name at which clients of a host join a rack, whose daemon runs on that host or has an agent
+/// The name at which clients of a host join a rack that has its daemon on that host, or an agent
 /// there.
 pub(crate) fn control_on(info: &RackInfo, host: &str) -> String {
     match info.host == host {

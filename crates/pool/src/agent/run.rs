@@ -28,7 +28,7 @@ const TOKEN_LINE: u64 = 4;
 const SLEEP: Duration = Duration::from_millis(100);
 /// Pause between two tries to reach the daemon.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often the daemon hears of this host.
+/// How often the daemon is told that this host is alive.
 const BEAT_NS: Nanos = LEASE_MS_DEFAULT * 1_000_000 / 4;
 /// How long one try may take, ms.
 const TRY_MS: u64 = 1_000;
@@ -46,7 +46,7 @@ pub(super) struct Agent {
     clients: Clients,
     /// Why the daemon was lost last.
     said: String,
-    /// When the daemon is to hear that this host is alive.
+    /// When the daemon is next told that this host is alive.
     beat_at: Nanos,
     metrics: Option<(Door<AgentSnapshot>, Endpoint)>,
 }
@@ -111,7 +111,7 @@ impl Agent {
         self.metrics.as_ref().map(|(_, endpoint)| endpoint.local_addr())
     }
 
-    /// Connects to the daemon and says who this is.
+    /// Connects to the daemon and says which agent this is.
     fn connect(&mut self, info: &RackInfo, deadline_ns: u64) -> Result<()> {
         let region_id = self.sections.superblock().map_err(Error::from)?.region_id;
         let mut line = Line::new(&self.options, info)?;
@@ -175,7 +175,7 @@ impl Agent {
         }
     }
 
-    /// Does what the daemon says, and tells it who has come.
+    /// Does what the daemon says, and tells it which clients have come.
     fn turn(&mut self) -> Result<()> {
         let Some(line) = &mut self.line else { return Ok(()) };
         let now = clock::now_ns();

@@ -1,6 +1,6 @@
-//! The one who sends cold pages of a rack that is fuller than the others to emptier ones
-//! (`--rebalance on`): a thread beside the daemon's poll loop, with an ordinary handle, that takes
-//! turns (`core::client::BalanceTurn`). Whether a page goes is decided by the daemon's engine.
+//! Sends cold pages of a rack that is fuller than the others to emptier ones (`--rebalance on`): a
+//! thread beside the daemon's poll loop, with an ordinary handle, that takes turns
+//! (`core::client::BalanceTurn`). Whether a page goes is decided by the daemon's engine.
 
 use super::drain::Hands;
 use super::mover::Bell;

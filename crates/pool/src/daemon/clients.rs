@@ -2,7 +2,7 @@
 //! the client's end, because a client unmaps before it closes and the kernel does the same for
 //! the dead. After a restart of the daemon the slots of living processes are kept until they
 //! resume. Clients of other hosts of the rack have their connections to the agents there
-//! (`hosts.rs`), which say who comes and who is gone.
+//! (`hosts.rs`), which say which clients come and which are gone.
 
 use super::io_error;
 use super::world::RegionWorld;
@@ -70,13 +70,13 @@ struct Pending {
 
 pub(super) struct Clients {
     pub slots: Vec<Option<Client>>,
-    /// Slots whose rings were made anew, or whose client is gone for good (`true`), for whoever
-    /// works for them elsewhere.
+    /// Slots with rings that were made anew, or with a client that is gone for good (`true`), for
+    /// the code that works for them elsewhere.
     pub ended: Vec<(u32, bool)>,
     pending: BTreeMap<u64, Pending>,
     next_pending: u64,
     buffer: Vec<u8>,
-    /// Whose processes are let in.
+    /// Users that may join with their processes.
     access: AccessList,
 }
 
@@ -148,8 +148,8 @@ impl Clients {
         }
     }
 
-    /// Gives back the slots that nobody will resume, as their clients say in them, and the locks of
-    /// dropped guards.
+    /// Gives back the slots that no client will resume, as their clients say in them, and the locks
+    /// of dropped guards.
     pub(super) fn give_back_left(
         &mut self,
         engine: &mut Daemon,
@@ -160,7 +160,7 @@ impl Clients {
             let client = self.slots[slot as usize].as_ref();
             let reserved = client.is_some_and(|client| !client.is_connected());
             if client.is_some() {
-                // A guard may have been dropped while no daemon was there to hear the bell.
+                // A guard may have been dropped while no daemon was there to see the doorbell.
                 engine.take_releases(slot, world);
             }
             if reserved && world.slot_word(slot, SlotWord::Left) != Some(0) {
@@ -169,7 +169,8 @@ impl Clients {
         }
     }
 
-    /// Slots of connected clients whose bell is not heard and that have said something.
+    /// Slots of connected clients that have sent something and have a doorbell that is not seen
+    /// here.
     pub(super) fn unheard(&self) -> Vec<u32> {
         let says =
             |client: &Client| client.is_apart() && client.is_connected() && client.has_spoken();
@@ -189,7 +190,7 @@ impl Clients {
         });
     }
 
-    /// A pending connection has said something or closed.
+    /// A pending connection has sent something or closed.
     pub(super) fn on_pending(
         &mut self,
         token: u64,
@@ -230,7 +231,7 @@ impl Clients {
         }
     }
 
-    /// A user that was let in beside our own has half of the slots at most, so others can join.
+    /// A permitted user other than our own has half of the slots at most, so others can join.
     fn check_share(&self, user: u32) -> Result<()> {
         let held = self.slots.iter().flatten().filter(|client| client.user == Some(user)).count();
         let is_guest = user != self.access.own() && user != 0;
@@ -241,7 +242,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Finds or makes the slot of a client that says hello; `who` is asked for a new one.
+    /// Finds or makes the slot of a client that sends a hello; for a new one its process is looked
+    /// up.
     fn admit(
         &mut self,
         who: impl FnOnce(&AccessList) -> Result<(u64, u64)>,
@@ -275,8 +277,8 @@ impl Clients {
         }
     }
 
-    /// The slot of a new client whose welcome was lost with the last daemon: it says hello again
-    /// with the same session, and nobody is connected there.
+    /// The slot of a new client that lost its welcome with the last daemon: it says hello again
+    /// with the same session, and no client is connected there.
     fn forgotten_slot(&self, hello: &ControlHello, engine: &Daemon) -> Option<u32> {
         let known = engine.sessions().find(|info| info.session == hello.session)?;
         let client = self.slots.get(known.record as usize)?.as_ref()?;
@@ -392,7 +394,7 @@ impl Clients {
         }
     }
 
-    /// Nobody serves the clients of a host until its agent is back.
+    /// The clients of a host are not served until its agent is back.
     pub(super) fn detach(&mut self, host: u32) {
         let of_host = |client: &&mut Client| client.host.is_some_and(|tag| tag.host == host);
         self.slots.iter_mut().flatten().filter(of_host).for_each(|one| one.is_attached = false);
@@ -513,7 +515,7 @@ impl Clients {
 }
 
 /// A client of this host is gone: what it may have left in caches is written back before its slot
-/// and what it held are anybody's. For one of another host its agent has done that.
+/// and what it held may be given away. For one of another host its agent has done that.
 fn settle(slot: u32, engine: &Daemon, world: &RegionWorld) {
     let info = engine.sessions().find(|info| info.record == slot);
     let is_near = info.is_some_and(|info| HostTag::unpack(info.pid, info.start_time).is_none());
@@ -526,7 +528,7 @@ pub(super) struct Welcome<'a> {
     pub region: &'a RegionInfo,
 }
 
-/// Slots of clients of a host, whose, of which boot and process.
+/// Slots of clients of a host, each with its session, boot and process.
 fn of_host(host: u32, engine: &Daemon) -> Vec<(u32, SessionId, HostTag, HostProcess)> {
     let local = engine.sessions().filter(|info| info.record < SLOTS_MAX);
     let known = local.filter_map(|info| {
@@ -536,7 +538,7 @@ fn of_host(host: u32, engine: &Daemon) -> Vec<(u32, SessionId, HostTag, HostProc
     known.collect()
 }
 
-/// The process at the other end of a control connection, for its session record, if it is let in.
+/// The process at the other end of a control connection, for its session record, if it may join.
 fn local_process(conn: &ControlConn, access: &AccessList) -> Result<(u64, u64)> {
     let peer = conn.peer_credentials().map_err(|e| Error::Denied { reason: e.to_string() })?;
     access.check(peer.uid, &())?;
@@ -577,12 +579,12 @@ fn rings(slot: &Window) -> Client {
 
 impl Client {
     /// Whether the client is of a host that no hardware keeps coherent with this one, so that its
-    /// bell is not heard: the daemon looks at its rings.
+    /// doorbell is not seen: the daemon looks at its rings.
     fn is_apart(&self) -> bool {
         !self.slot.is_coherent()
     }
 
-    /// Whether it has said something that was not taken yet.
+    /// Whether it has sent something that was not taken yet.
     fn has_spoken(&self) -> bool {
         self.requests.is_ready() || self.orders.as_ref().is_some_and(Consumer::is_ready)
     }

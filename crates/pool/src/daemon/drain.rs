@@ -1,9 +1,9 @@
-//! The one who empties a rack that is being drained: a thread beside the daemon's poll loop, with
-//! an ordinary handle, that takes turns (`core::client::DrainTurn`) until the rack has left the
-//! pool or is to stay. It needs no policy and runs whatever `--migrate` says.
+//! Empties a rack that is being drained: a thread beside the daemon's poll loop, with an ordinary
+//! handle, that takes turns (`core::client::DrainTurn`) until the rack has left the pool or is to
+//! stay. It needs no policy and runs whatever `--migrate` says.
 //!
 //! Pages that stay are tried again with each pass; a pass that moved nothing is followed by a
-//! pause. What stays and why goes to the daemon, which tells whoever asks.
+//! pause. What stays and why goes to the daemon, which tells every client that asks.
 
 use super::mover::Bell;
 use super::{DaemonOptions, io_error};
@@ -125,7 +125,6 @@ impl Hands {
         Ok(Self { handle, buffer })
     }
 
-    /// Bytes of a page.
     pub(super) fn page_bytes(&self) -> u64 {
         self.handle.page_bytes()
     }

@@ -1,9 +1,9 @@
 //! Other hosts that have the rack's memory: their agents, and the slots of their clients. In: what
 //! agents say. Out: answers to them, and calls of [`Clients`].
 //!
-//! A slot of another host is given back when it is certain that nobody touches its frames any more:
-//! the agent says that the process has ended, or the host has come back with another boot, or an
-//! operator has fenced it. The end of an agent's connection says nothing of that kind; until the
+//! A slot of another host is given back when it is certain that no process touches its frames any
+//! more: the agent says that the process has ended, or the host has come back with another boot, or
+//! an operator has fenced it. The end of an agent's connection says nothing of that kind; until the
 //! agent is back its clients are not served, and what they hold stays theirs.
 //!
 //! Source: DESIGN §3 (expiry never permits reuse).
@@ -29,7 +29,7 @@ pub(super) struct Hosts {
 struct Host {
     name: String,
     tag: HostTag,
-    /// When it said something last.
+    /// When it last sent something.
     heard: Nanos,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Rack<'a> {
 }
 
 impl Hosts {
-    /// An agent, or an operator, said something; what it is answered, and which connection ends
-    /// because the agent has a new one.
+    /// An agent, or an operator, sent a message; the answer, and which connection ends because the
+    /// agent has a new one.
     pub(super) fn hear(
         &mut self,
         (peer, now): (PeerId, Nanos),
@@ -108,7 +108,7 @@ impl Hosts {
         (answer, replaced)
     }
 
-    /// A host has one agent; an earlier connection is over whether its end was heard of or not.
+    /// A host has one agent; an earlier connection is over whether its end was seen or not.
     fn leave_others(&mut self, name: &str) -> Option<PeerId> {
         let old = self.agents.iter().find(|(_, host)| host.name == name).map(|(peer, _)| *peer)?;
         self.agents.remove(&old);

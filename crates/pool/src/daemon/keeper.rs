@@ -1,5 +1,5 @@
-//! Those who keep replicas of other racks' pages for this one: a thread for each home, beside the
-//! mover, with an ordinary handle. A thread asks its home what to do and does it
+//! Keeps replicas of other racks' pages for this one: a thread for each home, beside the mover,
+//! with an ordinary handle. A thread asks its home what to do and does it
 //! (`core::client::Tending`); what it has, it owns, and with its handle all of that goes back.
 
 use super::io_error;
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 
 /// Pause while there is no memory for replicas, ms.
 const IDLE_MS: u64 = 100;
-/// Pause while somebody writes to a replica that is to be closed, ns.
+/// Pause while a client writes to a replica that is to be closed, ns.
 const WAIT_NS: u64 = 20_000;
 /// Pause after a turn that failed, ms.
 const PAUSE_MS: u64 = 10;

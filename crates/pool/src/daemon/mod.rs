@@ -4,9 +4,9 @@
 //! `server.rs` is the loop, `opening.rs` what stands before it, `world.rs` what the engine sees,
 //! `clients.rs` the local clients' control connections and slots, `hosts.rs` other hosts that have
 //! the rack's memory, `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards
-//! whose own daemon is dead. Threads with handles of their own move pages:
-//! `mover.rs` to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs`
-//! says so. Clients that come over the fabric are the core's (`Remotes`).
+//! that have a dead daemon of their own. Threads with handles of their own move pages: `mover.rs`
+//! to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs` says so.
+//! Clients that come over the fabric are the core's (`Remotes`).
 
 mod balance;
 mod clients;
@@ -99,7 +99,8 @@ pub struct DaemonOptions {
     /// What one client may have of this rack's memory, bytes: what counts is said by
     /// [`rackpool_core::daemon::Daemon::set_client_quota`]. `None` for no limit.
     pub client_quota_bytes: Option<u64>,
-    /// Users of this host, by number, whose processes may use the memory beside our own and root's.
+    /// Users of this host, by number, with access to the memory in addition to our own user and
+    /// root.
     pub allowed_users: Vec<u32>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
@@ -147,7 +148,7 @@ impl DaemonOptions {
         self
     }
 
-    /// What a thread of the daemon joins the pool with: its own daemon is who it works for.
+    /// Options with which a thread of the daemon joins the pool: it works for its own daemon.
     /// `call_ms`: how long its calls ride through the restart of a peer.
     fn own_client(&self, call_ms: u64) -> Options {
         let mut options = Options::new(&self.master.join(","), self.rack);
@@ -254,7 +255,7 @@ pub enum Ended {
     Left,
 }
 
-/// Whose a shard is that a process serves.
+/// The owner of a shard that a process serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Belongs {
     /// This process was started for it.
@@ -267,7 +268,7 @@ enum Belongs {
 #[derive(Debug)]
 pub(crate) struct Stop {
     requested: AtomicBool,
-    /// The process serves other shards as well, whose daemons have died.
+    /// The process also serves other shards, those of dead daemons.
     serves_others: AtomicBool,
     wake: WakeEvent,
     /// Notified when the loop has ended.
@@ -307,7 +308,7 @@ impl DaemonServer {
     /// the host has no memory; `config` for a memory that makes no sense; `timeout` if the master
     /// does not answer; `denied` if the rack, or this shard, is served by another daemon, or the
     /// metrics' address is not a loopback one, or if master and daemon have not the same secret;
-    /// `config` for an address at which nobody could reach the daemon.
+    /// `config` for an address at which no client could reach the daemon.
     ///
     /// One of several daemons of a rack also serves what belongs to another one that has died, from
     /// its region, until that one is started again and takes its shard back.
@@ -425,7 +426,7 @@ fn shard_memory(options: &DaemonOptions) -> Result<MemorySpec> {
 }
 
 /// The control socket's name of a region: the same after every restart of its daemon, so that
-/// clients find the next one without asking anybody.
+/// clients find the next one without a question.
 fn control_name(rack: RackId, region_id: [u64; 2]) -> String {
     format!("rackpool/rack{rack}/{:016x}{:016x}", region_id[0], region_id[1])
 }

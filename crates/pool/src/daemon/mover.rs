@@ -1,7 +1,7 @@
-//! The one who moves pages for a rack: a thread beside the daemon's poll loop, with an ordinary
-//! handle. The daemon rings when its clients want a page of another rack; the thread then takes
-//! turns (`core::client::Turn`) until there is nothing to move, and sleeps. It measures what
-//! accesses to another rack cost when a page of that rack is wanted, and anew every few seconds.
+//! Moves pages for a rack: a thread beside the daemon's poll loop, with an ordinary handle. The
+//! daemon signals it when its clients want a page of another rack; the thread then takes turns
+//! (`core::client::Turn`) until there is nothing to move, and sleeps. It measures what accesses to
+//! another rack cost when a page of that rack is wanted, and anew every few seconds.
 //!
 //! It ends with its daemon, which goes on serving until the move that is under way is over.
 
@@ -41,7 +41,6 @@ const BULK_BYTES: u64 = 1 << 20;
 const BULK_TRIES: usize = 3;
 /// An access to the own rack, if there is no memory left to measure one, ns. Source: Rcmp §6.1.
 const LOCAL_NS: u64 = 140;
-/// A cache line.
 const LINE: usize = 64;
 
 /// The thread, as the daemon sees it.
@@ -50,7 +49,7 @@ pub(super) struct MoverThread {
     thread: JoinHandle<()>,
 }
 
-/// Rung by the daemon for a thread beside its loop.
+/// The wake-up of a thread beside the daemon's loop, signalled by the daemon.
 #[derive(Default)]
 pub(super) struct Bell {
     state: Mutex<BellState>,
@@ -68,7 +67,7 @@ impl Bell {
         self.state.lock().expect("no panic happens under this lock")
     }
 
-    /// Waits for the bell; `false` at the end.
+    /// Waits until it is signalled; `false` at the end.
     fn wait(&self) -> bool {
         let silent = |state: &mut BellState| !state.is_rung && !state.is_over;
         let waited = self.rung.wait_while(self.state(), silent);
@@ -100,7 +99,7 @@ impl Bell {
 }
 
 impl MoverThread {
-    /// Starts it; it joins when it is first rung. `wake` is notified when it ends.
+    /// Starts it; it joins when it is first signalled. `wake` is notified when it ends.
     pub(super) fn start(options: &DaemonOptions, wake: WakeEvent) -> Result<Self> {
         let bell = Arc::new(Bell::default());
         let pool = options.own_client(CALL_MS);
@@ -114,7 +113,7 @@ impl MoverThread {
         Ok(Self { bell, thread })
     }
 
-    /// A page is wanted.
+    /// Tells the thread that a page is wanted.
     pub(super) fn ring(&self) {
         let mut state = self.bell.state();
         if !std::mem::replace(&mut state.is_rung, true) {

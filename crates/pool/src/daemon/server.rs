@@ -1,6 +1,6 @@
 //! The poll loop of a daemon. One thread serves the rings of local clients, their control
 //! sockets, the messages of remote clients, and the master; it spins while there is work, then
-//! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
+//! yields, then sleeps in the poller until a client rings the doorbell or a socket is readable.
 
 use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
@@ -51,7 +51,7 @@ const RINGS_TURNS: u32 = 16;
 const SOCKETS_NS: u64 = 50_000;
 /// How long a daemon that is stopped goes on until its mover has ended, ns.
 const MOVER_END_NS: u64 = 500_000_000;
-/// Longest sleep, ns: a bell that a dying client did not ring is noticed by then.
+/// Longest sleep, ns: a doorbell that a dying client did not ring is noticed by then.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
 pub(super) struct Server {
@@ -59,7 +59,7 @@ pub(super) struct Server {
     stop: Arc<Stop>,
     engine: Daemon,
     /// What is served under addresses and names goes before the region's lock, which `world` has:
-    /// whoever gets the lock next takes them.
+    /// the daemon that gets the lock next takes them.
     target: Target,
     acceptor: Acceptor,
     world: RegionWorld,
@@ -90,12 +90,12 @@ pub(super) struct Server {
     buffer: Box<[u8]>,
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
-    /// The door is closed before the thread is waited for.
+    /// The channel is closed before the thread is waited for.
     mover: Option<MoverThread>,
     balance: Option<BalanceThread>,
     sweeps: Sweeps,
     membership: Membership,
-    /// The rack is no member any more, and nobody of this host needs the daemon.
+    /// The rack is no member any more, and no process of this host needs the daemon.
     wants_end: bool,
     metrics: Option<(Door<DaemonSnapshot>, Endpoint)>,
     /// Says to the rack's other daemons that the shard's own one lives. Last: it goes after the
@@ -197,7 +197,8 @@ impl Server {
         begun.map(|()| server)
     }
 
-    /// Clients of an earlier life first: they are known when the master hears of this one.
+    /// Clients of the daemon's earlier process first: they are known when the master learns of this
+    /// one.
     fn begin(&mut self) -> Result<()> {
         self.watch()?;
         self.clients.recover(&mut self.engine, &mut self.world, &self.poller)?;
@@ -243,7 +244,7 @@ impl Server {
         self.metrics.as_ref().map(|(_, thread)| thread.local_addr())
     }
 
-    /// Joins the master before anybody is served: a rack that nobody can find is no rack.
+    /// Joins the master before any client is served: a rack that clients cannot find is no rack.
     fn join_master(&mut self) -> Result<()> {
         let deadline_ns = clock::deadline_ns(self.options.join_timeout_ms);
         while !self.joined {
@@ -312,14 +313,14 @@ impl Server {
         self.membership.ended(self.engine.rack())
     }
 
-    /// Whether nothing is under way that needs this loop: those who move pages have ended, or take
-    /// too long.
+    /// Whether nothing is under way that needs this loop: the threads that move pages have ended,
+    /// or take too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
         self.membership.stop();
         self.stop_helpers() && self.membership.is_stopped() || now >= end_at
     }
 
-    /// Asks those who move pages by policy to end; whether they have.
+    /// Asks the threads that move pages by policy to end; whether they have.
     fn stop_helpers(&self) -> bool {
         let mover = self.mover.as_ref().is_none_or(|mover| {
             mover.stop();
@@ -346,12 +347,13 @@ impl Server {
         self.bell.awake();
     }
 
-    /// Looked at after it was said that the daemon sleeps: whoever speaks later rings for it.
+    /// Looked at after it was said that the daemon sleeps: a client that writes a request later
+    /// rings its doorbell.
     fn has_unheard(&self) -> bool {
         !self.region.coherence.is_hardware() && !self.clients.unheard().is_empty()
     }
 
-    /// Drains the request rings whose bit is set. Bounded by the rings' length.
+    /// Drains the request rings with their bit set. Bounded by the rings' length.
     fn serve_rings(&mut self) -> bool {
         let mut worked = false;
         for word in 0..self.bell.words() {
@@ -375,8 +377,8 @@ impl Server {
         false
     }
 
-    /// Serves those whose bell is not heard here, because software alone keeps their host coherent
-    /// with this one: a look at each of their rings.
+    /// Serves clients with a doorbell that is not seen here, because software alone keeps their
+    /// host coherent with this one: a look at each of their rings.
     fn serve_unheard(&mut self) -> bool {
         if self.region.coherence.is_hardware() {
             return false;
@@ -498,7 +500,7 @@ impl Server {
         proxy.on_rack(rack, answer, &mut turn);
     }
 
-    /// Clients whose rings were made anew, or that are gone, do nothing elsewhere any more.
+    /// Clients with rings that were made anew, or that are gone, do nothing elsewhere any more.
     fn end_proxied(&mut self) {
         for (slot, is_gone) in std::mem::take(&mut self.clients.ended) {
             let (proxy, mut turn) = self.proxied();
@@ -528,7 +530,7 @@ impl Server {
         worked
     }
 
-    /// The agent of another host of the rack said something.
+    /// The agent of another host of the rack sent something.
     fn on_agent(&mut self, peer: PeerId, says: AgentRequest) {
         let Self { clients, engine, world, poller, .. } = self;
         let mut rack = Rack { clients, engine, world, poller };

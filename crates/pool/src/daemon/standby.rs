@@ -1,9 +1,9 @@
 //! Several daemons of one rack stand by for one another. Each serves a shard of the rack's memory,
-//! and each looks after the regions of the others: one that nobody serves and whose own daemon is
-//! dead is served here from then on, by a second engine with a loop of its own, which starts as a
-//! restarted daemon does: redo record, locks and sessions are in the region, and clients find it
-//! under the same control name. When the shard's own daemon is started again it claims its
-//! shard, and the one that took it over stops serving it, in order.
+//! and each looks after the regions of the others: one that no process serves and that has a dead
+//! daemon of its own is served here from then on, by a second engine with a loop of its own, which
+//! starts as a restarted daemon does: redo record, locks and sessions are in the region, and
+//! clients find it under the same control name. When the shard's own daemon is started again it
+//! claims its shard, and the one that took it over stops serving it, in order.
 //!
 //! Only the kernel says that a daemon is dead: it lets go of the locks of dead processes (`Claim`
 //! in `rackpool_hw::region`). One that is stopped, or slow, keeps its shard for any time.
@@ -29,8 +29,8 @@ const FAILED_MS: u64 = LEASE_MS_DEFAULT;
 const BACK_MS: u64 = 5;
 
 /// Opens the region of a daemon's shard, or makes it; whether it is new, and the claim if it was
-/// to be had already. The daemon to which the shard belongs claims it first, and waits until
-/// whoever took it over has given it back.
+/// to be had already. The daemon to which the shard belongs claims it first, and waits until the
+/// daemon that took it over has given it back.
 pub(super) fn region_of(
     options: &DaemonOptions,
     belongs: Belongs,
@@ -129,7 +129,7 @@ impl Standby {
         Ok((!watched.is_empty()).then_some(Standby { watched, thread: None }))
     }
 
-    /// Begins to look; `own` is the process's own shard, which hears whether others are served.
+    /// Begins to look; `own` is the process's own shard, which is told whether others are served.
     pub(super) fn start(mut self, own: &Arc<Stop>) -> Result<Standby> {
         let own = Arc::clone(own);
         let (stop, stopped) = channel();
@@ -237,7 +237,7 @@ impl Watched {
         Ok(())
     }
 
-    /// What is served here ends; an ephemeral region goes, unless somebody else serves it.
+    /// What is served here ends; an ephemeral region goes, unless another process serves it.
     fn end(&mut self) {
         let Some(server) = self.server.take() else { return };
         server.stop();

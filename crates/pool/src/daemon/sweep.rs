@@ -1,7 +1,7 @@
-//! The one who looks for what dead clients held: a thread beside the daemon's poll loop, with an
-//! ordinary handle, that is started when a session has ended in the middle of a change, and ends
-//! when nothing is to be looked for any more. What is looked at belongs to the structures in the
-//! pool, which this crate does not know: the process that serves hands a [`Sweeper`] in.
+//! Looks for what dead clients held: a thread beside the daemon's poll loop, with an ordinary
+//! handle, that is started when a session has ended in the middle of a change, and ends when
+//! nothing is to be looked for any more. What is looked at belongs to the structures in the pool,
+//! which this crate does not know: the process that serves hands a [`Sweeper`] in.
 
 use super::mover::Bell;
 use super::{DaemonOptions, io_error};

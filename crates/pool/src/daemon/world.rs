@@ -1,5 +1,5 @@
-//! What the daemon engine sees of its process: the sections, the announce cells of all who can
-//! touch pages, and queues for what it says to the master and to clients.
+//! What the daemon engine sees of its process: the sections, the announce cells of all processes
+//! that can touch pages, and queues for what it says to the master and to clients.
 
 use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
@@ -20,7 +20,6 @@ pub(super) struct RegionWorld {
     private: Window,
     table: Window,
     pages: Window,
-    /// The bell section.
     pub bell: Window,
     /// Cells of the fabric target's thread.
     pub target_cells: Window,

@@ -17,7 +17,7 @@ pub enum MasterError {
         /// What the system says.
         source: io::Error,
     },
-    /// Everybody on the network could change the pool. Use a loopback address, or a secret.
+    /// Every machine on the network could change the pool. Use a loopback address, or a secret.
     #[error(
         "{addr} is reachable from elsewhere, which needs authentication: give all processes of \
          the pool a secret (--secret-file), or use 127.0.0.1"

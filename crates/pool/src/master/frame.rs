@@ -1,5 +1,5 @@
 //! Frames on a stream: a length of 4 bytes, little-endian, then so many bytes. Owns the buffers
-//! of one connection; whoever owns the socket calls. Bounded on both sides: a longer frame than
+//! of one connection; the owner of the socket calls. Bounded on both sides: a longer frame than
 //! allowed is an error before any of it is kept, and the writer says how much waits.
 
 use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
@@ -21,7 +21,6 @@ pub(crate) enum ReadEnd {
     Empty,
     /// The buffer is full, or the share of one turn is taken; there may be more.
     More,
-    /// The peer closed.
     Closed,
 }
 
@@ -61,8 +60,8 @@ impl FrameReader {
         Ok(ReadEnd::More)
     }
 
-    /// The same of a secure stream; what it has decrypted already comes as well, because the
-    /// kernel does not report it.
+    /// The same of a secure stream; what it has decrypted already comes as well, because no system
+    /// reports it.
     pub(crate) fn fill_of(&mut self, stream: &mut SecureStream) -> io::Result<ReadEnd> {
         let end = self.fill(stream)?;
         if end == ReadEnd::More {

@@ -84,7 +84,7 @@ impl Journal {
     }
 
     /// Stores a batch as a whole; returns once it would survive a power cut. After an error the
-    /// batch may be there or not: nobody may be told that it is.
+    /// batch may be there or not: no client may be told that it is.
     pub(super) fn commit(&mut self, writes: &[StateWrite]) -> Result<(), MasterError> {
         let stored = self.store(writes);
         if stored.is_ok() || !self.has_reserve {

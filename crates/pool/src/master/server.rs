@@ -3,12 +3,12 @@
 //! journal's sync.
 //!
 //! Ordering rule of a turn: read every ready socket, hand in what arrived (of closed connections
-//! first, so that a restarted daemon never meets its own ghost), look at the leases, store the
-//! batch, and only then send. Leases are looked at after reading, so that a pause of this process
-//! expires nobody.
+//! first, so that a restarted daemon never meets its own old connection), look at the leases, store
+//! the batch, and only then send. Leases are looked at after reading, so that a pause of this
+//! process expires no lease.
 //!
 //! Nothing a peer sends is trusted: frames are bounded, a broken one closes its connection only,
-//! and whoever does not read its answers is not read either.
+//! and a peer that does not read its answers is not read either.
 
 use super::error::MasterError;
 use super::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED, framed};
@@ -80,9 +80,9 @@ struct Connection {
 enum Trust {
     /// It has not proved the secret, or not said anything where none is asked.
     Proving(Handshake),
-    /// It speaks in frames without having proved anything: its first one is answered by a refusal.
+    /// It sends frames without having proved anything: its first one is answered by a refusal.
     Refused,
-    /// It is.
+    /// It has proved the secret, or said something where none is asked.
     Given,
 }
 
@@ -111,7 +111,7 @@ impl Connection {
                         return Progress::Failed(Failure::Strange);
                     }
                 }
-                // It is told in its own words.
+                // It is refused in its own protocol, by the answer to its first frame.
                 Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
                     self.trust = Trust::Refused;
                 }
@@ -138,7 +138,8 @@ impl Connection {
     }
 }
 
-/// Who asks for the counters; the door is closed before the thread is waited for.
+/// Requests for the counters, and the endpoint that makes them; the channel is closed before the
+/// thread is waited for.
 pub(super) type Metrics = (Door<MasterSnapshot>, Endpoint);
 
 /// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
@@ -473,7 +474,7 @@ impl Server {
             let request = match connection.reader.next(limit) {
                 Ok(None) => {
                     connection.reader.shrink();
-                    // The last word of a proof.
+                    // The last message of a proof.
                     if connection.writer.waiting_bytes() > 0 {
                         self.pending.insert(token);
                     }
@@ -499,7 +500,7 @@ impl Server {
         }
     }
 
-    /// Ends a connection that did not prove the secret, once it has heard why.
+    /// Ends a connection that did not prove the secret, once it has been told why.
     fn refuse(&mut self, token: u64, why: Failure) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
         let from = peer_of(&connection.stream);
@@ -518,7 +519,7 @@ impl Server {
         if !matches!(connection.trust, Trust::Given) {
             let why = DeathCause::Distrusted(Distrust::InitiatorHasNone);
             let error = Error::of_death("master", why);
-            // One answer is enough for who has no secret.
+            // One answer is enough for a peer without the secret.
             (connection.ended, connection.broken) = (true, true);
             let reply = self.master.reply(request.id, Err(error));
             self.out.push((ConnId(token), reply));

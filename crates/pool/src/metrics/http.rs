@@ -4,11 +4,11 @@
 //! are taken the oldest gives its own to a new one. A connection is one request and one answer.
 //!
 //! In: a listener, and a function that makes a page's text. A server with a poll loop is asked for
-//! a snapshot through a [`Door`], so that a slow or wrong reader costs the loop one snapshot at
-//! most.
+//! a snapshot through a [`Door`], a bounded channel, so that a slow or wrong reader costs the loop
+//! one snapshot at most.
 //!
-//! Ordering rule: the thread puts its question into the door, then wakes the loop; the loop drains
-//! its wake event, then looks at the door.
+//! Ordering rule: the thread puts its request into the channel, then wakes the loop; the loop
+//! drains its wake event, then looks at the channel.
 //!
 //! Source: DESIGN §4 (bounded, loopback or a secret, no byte is trusted).
 
@@ -60,30 +60,30 @@ impl Page {
 /// Makes a page: its text, or why the answer is no. May block for as long as the server is asked.
 pub type Pages = Box<dyn FnMut(Page) -> std::result::Result<String, String> + Send>;
 
-/// Where a poll loop finds who wants a snapshot.
+/// Where a poll loop receives requests for a snapshot.
 pub(crate) struct Door<T> {
     asks: Receiver<SyncSender<T>>,
 }
 
 impl<T> Door<T> {
-    /// Answers whoever asks. Never blocks.
+    /// Answers the requests that wait. Never blocks.
     pub(crate) fn answer(&self, mut snapshot: impl FnMut() -> T) {
         while let Ok(reply) = self.asks.try_recv() {
-            // Who has given up waiting does not hear it.
+            // A caller that has given up waiting does not get it.
             let _ = reply.try_send(snapshot());
         }
     }
 }
 
-/// Where the counters are served, and to whom.
+/// Where the counters are served, and to which clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub listen: SocketAddr,
     pub token: Option<Secret>,
 }
 
-/// Starts the endpoint of a server with a poll loop, whose wake event this is. `text` makes the
-/// counters of a snapshot, `ready` says why the server should not be sent work, if it should not.
+/// Starts the endpoint of a server with a poll loop and its wake event. `text` makes the counters
+/// of a snapshot, `ready` says why the server should not be sent work, if it should not.
 ///
 /// # Errors
 /// As [`Endpoint::start`].
@@ -97,7 +97,7 @@ pub(crate) fn start<T: Send + 'static>(
     let wake = wake.try_clone().map_err(|error| io_error("serving metrics", &error))?;
     let snapshot = move || {
         let (reply, answer) = sync_channel(1);
-        // A question that was never answered may be in the door still: nobody waits once more.
+        // A request that was never answered may still be in the queue: then this one does not wait.
         ask.try_send(reply).ok()?;
         wake.notify();
         answer.recv_timeout(Duration::from_millis(METRICS_SNAPSHOT_MS_MAX)).ok()
@@ -123,7 +123,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens and answers. With a `token` the counters are only for those who send it as
+    /// Listens and answers. With a `token` the counters are only for clients that send it as
     /// `Authorization: Bearer TOKEN`; whether the server lives is no secret.
     ///
     /// # Errors
@@ -371,8 +371,7 @@ impl Site {
         }
     }
 
-    /// Whether a request brings the token, if there is one; in a time that does not tell how much
-    /// of it is right.
+    /// Whether a request has the token, if there is one; compared in constant time.
     fn may_read(&self, request: &httparse::Request<'_, '_>) -> bool {
         let Some(token) = &self.token else { return true };
         let mut fields = request.headers.iter();

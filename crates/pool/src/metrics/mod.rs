@@ -1,10 +1,10 @@
 //! The counters as text in the exposition format of Prometheus (version 0.0.4), and the endpoint
-//! that a server tells them at. In: snapshots of counters. Out: text; nothing here counts. Other
-//! servers of rackpool, as the cache, tell theirs by [`Text`] and [`Endpoint`] too.
+//! that serves them. In: snapshots of counters. Out: text; nothing here counts. Other servers of
+//! rackpool, as the cache, report theirs by [`Text`] and [`Endpoint`] too.
 //!
-//! Names: `rackpool_` and who counts (`rack`, `master`, `handle`, `kv`), counters end in `_total`.
-//! A daemon tells of itself, the master of itself and of what is alive, `stats` of all of them;
-//! every server of its process ([`Text::process`]).
+//! Names: `rackpool_` and what counts (`rack`, `master`, `handle`, `kv`), counters end in `_total`.
+//! A daemon reports its own, the master its own and what is alive, `stats` all of them; every
+//! server of its process ([`Text::process`]).
 
 mod http;
 
@@ -155,7 +155,7 @@ const PATH: &[Metric<PathCounts>] = &[
     ("accesses_failed_total", Kind::Counter, "Calls that failed by path", |p| p.failed),
 ];
 
-/// The counters of a whole pool, as `stats --prometheus` tells them.
+/// The counters of a whole pool, as `stats --prometheus` prints them.
 pub(crate) fn pool_text(stats: &PoolStats) -> String {
     let mut text = Text::default();
     text.master(&stats.master);
@@ -168,7 +168,7 @@ pub(crate) fn pool_text(stats: &PoolStats) -> String {
     text.out
 }
 
-/// What a daemon tells of itself: its counters, and whether the master knows it.
+/// What a daemon reports of itself: its counters, and whether the master knows it.
 pub(crate) type DaemonSnapshot = (DaemonStats, bool);
 
 pub(crate) fn daemon_text((stats, _): &DaemonSnapshot) -> String {
@@ -183,7 +183,7 @@ pub(crate) fn daemon_ready((_, is_joined): &DaemonSnapshot) -> Result<(), String
     if *is_joined { Ok(()) } else { Err("the master does not answer".into()) }
 }
 
-/// What an agent tells of itself.
+/// What an agent reports of itself.
 pub(crate) struct AgentSnapshot {
     pub rack: u16,
     pub clients: u64,
@@ -205,7 +205,7 @@ pub(crate) fn agent_ready(agent: &AgentSnapshot) -> Result<(), String> {
     if agent.has_daemon { Ok(()) } else { Err("the rack's daemon does not answer".into()) }
 }
 
-/// What a master tells of itself.
+/// What a master reports of itself.
 pub(crate) type MasterSnapshot = (MasterStats, Vec<RackInfo>);
 
 /// Why a master should not be asked for changes.
@@ -265,7 +265,7 @@ impl Text {
         self.buckets(name, "", buckets, sum_ns);
     }
 
-    /// What every server tells of its process: which release it is of, and what went wrong in it
+    /// What every server reports of its process: which release it is of, and what went wrong in it
     /// that ended nothing.
     pub fn process(&mut self, server: &str) {
         self.head("build_info", Kind::Gauge, "The release, and what the process serves as");
@@ -444,8 +444,8 @@ mod tests {
         PoolStats { master: MasterStats::default(), racks, handle }
     }
 
-    /// Every sample belongs to the metric whose head came last, each metric has one head, and
-    /// every value is a number.
+    /// Every sample belongs to the metric with the last head before it, each metric has one head,
+    /// and every value is a number.
     pub(super) fn check_format(text: &str) {
         let (mut seen, mut current) = (BTreeSet::new(), String::new());
         for line in text.lines() {

@@ -1,6 +1,6 @@
 //! Buffered writes and cached reads under locks of ranges while their holders and their daemon are
-//! killed and stopped, in real processes: whoever gets a lock sees what was unlocked, and whole
-//! writes; whoever lost one is told what did not reach home, and reads no old copy.
+//! killed and stopped, in real processes: a client that gets a lock sees what was unlocked, and
+//! whole writes; a client that lost one is told what did not reach home, and reads no old copy.
 
 use crate::tools::rows::{self, TABLE_BYTES};
 use crate::tools::stage::{MEMORY, Stage};
@@ -76,7 +76,7 @@ fn who_lost_its_lock_is_told_of_buffered_writes_and_they_are_not_done_later() {
         let guard = handle.write_lock_range(name, 64).unwrap();
         handle.write_u64(word, 7).unwrap();
         if way == "drop" {
-            // Whoever has no guard any more hears of it with the next call.
+            // A client without a guard is told of it with the next call.
             assert_eq!(tell(&mut away, "read"), Err("writes-lost".into()));
             assert_eq!(tell(&mut away, "read"), Ok(7));
         } else {

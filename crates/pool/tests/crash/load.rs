@@ -1,6 +1,6 @@
 //! Clients, daemons and the master are killed at random moments while clients work: what was
-//! acknowledged is found again, nothing is counted twice, nothing leaks, and who is alive goes
-//! on. Real processes; see `tools`.
+//! acknowledged is found again, nothing is counted twice, nothing leaks, and what is alive goes on.
+//! Real processes; see `tools`.
 
 use crate::tools::load::Load;
 use crate::tools::{PATIENCE, alone};

@@ -1,6 +1,6 @@
-//! Locks while their holders and their daemon are killed and stopped, in real processes: nobody
-//! holds a lock beside another, nobody who is dead keeps one, and who lost one is told before it
-//! changes anything.
+//! Locks while their holders and their daemon are killed and stopped, in real processes: no process
+//! holds a lock beside another, no dead process keeps one, and one that lost its lock is told
+//! before it changes anything.
 
 use crate::tools::stage::{MEMORY, Stage};
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
@@ -41,7 +41,7 @@ fn answer(proc: &Proc) -> Result<u64, String> {
     }
 }
 
-/// Waits until somebody waits for a lock in the rack.
+/// Waits until a client waits for a lock in the rack.
 fn wait_for_waiter(stage: &Stage, handle: &mut Handle, rack: usize) {
     let _ = stage;
     wait_until("somebody waits for the lock", PATIENCE, || {
@@ -87,7 +87,7 @@ fn a_counter_that_is_only_locked_loses_nothing_while_holders_and_daemons_die() {
     let mut said = Said::default();
     let (mut kills, mut restarts) = (0, 0);
     for round in 0..24 {
-        // Whoever died holding it over tcp is waited for, so everybody counts again first.
+        // A process that died with the lock over tcp is waited for, so all count again first.
         let (until, wanted) = (Instant::now() + random.millis(50, 250), said.acked + PROGRESS);
         wait_until("the counters count", PATIENCE, || {
             for proc in &procs {

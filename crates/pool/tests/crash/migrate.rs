@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// Large enough for a worker's records to be one page, which moves.
 const MEMORY: &str = "size=96M&pages=256K";
 const KILLS: u32 = 21;
-/// How long a page may be shut once everybody lives who is needed to open it: two leases, tenfold.
+/// How long a page may be shut once every process that is needed to open it lives: two leases,
+/// tenfold.
 const SHUT: Duration = Duration::from_secs(20);
 
 /// Workers, and the pages that movers move under them.
@@ -152,7 +153,7 @@ impl Moves {
         }
     }
 
-    /// Every page can be read and written soon, whoever was about to move it.
+    /// Every page can be read and written soon, whichever process was about to move it.
     fn check_open(&mut self) {
         for page in self.pages.keys() {
             let started = Instant::now();
@@ -302,7 +303,7 @@ fn a_stopped_mover_keeps_no_page_shut_and_harms_nobody_when_it_goes_on() {
         under_way += u64::from(moving.sum::<u64>() > 0);
         moves.check_open();
         if round % 3 == 0 {
-            // Longer than a page is shut for anybody.
+            // Longer than a page is shut for any process.
             moves.work(600, 1200);
             moves.check_open();
         }

@@ -1,5 +1,5 @@
 //! Regions that are gone, full, damaged, foreign or very large: a typed error each, in time, and
-//! everybody else goes on. Real processes; see `tools`.
+//! all other processes go on. Real processes; see `tools`.
 
 use crate::tools::stage::{MEMORY, Stage, files};
 use crate::tools::{PATIENCE, Random, alone, seed};
@@ -306,7 +306,7 @@ fn a_daemon_that_no_master_answers_leaves_no_new_region_and_keeps_an_old_one() {
     let mut handle = stage.pool(0, Tcp).handle().unwrap();
     let addr = handle.alloc(PAGE, Placement::Local).unwrap();
     handle.write(addr, b"kept").unwrap();
-    // Nobody listens there any more.
+    // No process listens there any more.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let new = stage.memory[0].replace("-rack0", "-rack0-other");
     let start = |rack: u16, memory: &str, is_ephemeral: bool| {

@@ -1,6 +1,6 @@
 //! Homes of pages with replicas, and the racks that have those, are killed and stopped while the
 //! pages are written and read: what was written is what the next read finds, in each rack, no
-//! write waits for ever, and who has lost a lock is told. Real processes; see `tools`.
+//! write waits for ever, and a client that has lost a lock is told. Real processes; see `tools`.
 
 use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
@@ -51,7 +51,7 @@ impl Shared {
         Shared { here, there, addr, written, slowest, random }
     }
 
-    /// One write, by anybody and in any way, then a read in each rack.
+    /// One write, by any handle and in any way, then a read in each rack.
     fn step(&mut self) {
         let (addr, next) = (self.addr, self.written + 1);
         let by = self.random.below(2) == 0;
@@ -111,7 +111,8 @@ impl Shared {
         });
     }
 
-    /// Works while `fault` does its worst, in this thread: children end with who started them.
+    /// Works while `fault` does its worst, in this thread: children end with the thread that
+    /// started them.
     fn work(&mut self, fault: impl FnOnce()) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -253,7 +254,7 @@ fn replicas_that_a_killed_writer_left_closed_are_right_again() {
         while let Some(line) = writer.line(PATIENCE) {
             shared.written = line[2..].parse().expect("a version");
         }
-        // The last write may have been done and not said; nobody goes back behind it.
+        // The last write may have been done and not said; no reader goes back behind it.
         let most = shared.written + 1;
         shared.bury(pid);
         for there in [true, false, true] {
@@ -279,8 +280,8 @@ fn writers_wait_for_a_stopped_keeper_no_longer_than_its_lease() {
     stopped(1, "stopped_keeper");
 }
 
-/// Somebody else gets a lock of `there`, which says nothing meanwhile: its connection ends with the
-/// home's daemon.
+/// Another process gets a lock of `there`, which says nothing meanwhile: its connection ends with
+/// the home's daemon.
 fn take_lock(stage: &mut Stage, shared: &mut Shared) -> WriteGuard {
     stage.kill_daemon(0);
     stage.start_daemon(0);

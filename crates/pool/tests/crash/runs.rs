@@ -1,6 +1,6 @@
-//! Daemons and the master are killed at random moments while runs whose pages are in both racks,
-//! and memory whose word is in the other rack, are freed: nothing is freed twice, and every frame
-//! comes back. Real processes; see `tools`.
+//! Daemons and the master are killed at random moments while runs with pages in both racks, and
+//! memory with its word in the other rack, are freed: nothing is freed twice, and every frame comes
+//! back. Real processes; see `tools`.
 
 use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Random, alone, seed, wait_until};
@@ -59,7 +59,7 @@ fn move_page(handle: &mut Handle, addr: GAddr, to: RackId) {
     });
 }
 
-/// Frees it, whoever dies meanwhile: afterwards it is free, and was freed once.
+/// Frees it, whichever process dies meanwhile: afterwards it is free, and was freed once.
 fn free_piece(handle: &mut Handle, piece: Piece) {
     let Piece { addr, bytes, word } = piece;
     let is_done = |error: &Error| matches!(error.code(), "bad-free" | "not-mapped");
@@ -98,7 +98,8 @@ fn check_all_free(handle: &mut Handle) {
     });
 }
 
-/// Frees under kills: `victims` says who dies in a round (racks 0 and 1, the master as 2).
+/// Frees under kills: `victims` says which processes die in a round (racks 0 and 1, the master as
+/// 2).
 fn frees_under_kills(test: &str, victims: impl Fn(&mut Random) -> Vec<usize>) {
     let _turn = alone();
     let mut random = Random::new(seed(test));

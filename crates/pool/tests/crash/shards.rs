@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Rack 0 has two daemons, rack 1 one.
 const RACKS: [(&str, u16); 2] = [("size=128M&pages=64K", 2), (MEMORY, 1)];
 const KILLS: u32 = 16;
-/// How long anybody may be held up by a daemon's death: two leases, tenfold.
+/// How long a client may be held up by a daemon's death: two leases, tenfold.
 const HELD_UP: Duration = Duration::from_secs(20);
 
 /// Adds to a word of its own under a lock in one of the shards, and says so.
@@ -117,7 +117,7 @@ impl Load {
         self.lockers.listen();
     }
 
-    /// Everybody goes on, and each shard of rack 0 answers, allocates and frees.
+    /// Every worker goes on, and each shard of rack 0 answers, allocates and frees.
     fn expect_service(&mut self) {
         let started = Instant::now();
         for home in self.stage.homes.clone() {
@@ -161,7 +161,7 @@ fn one_daemon_of_two_dies_and_the_other_serves_both_shards_until_it_is_back() {
         load.expect_service();
         load.work(0, 100);
         if load.random.below(2) == 0 {
-            // The survivor as well, with both shards: whoever starts first has both again.
+            // The survivor as well, with both shards: the daemon that starts first has both again.
             load.stage.kill_daemon(1 - victim);
             load.work(0, 50);
             let first = load.random.below(2) as usize;
@@ -216,7 +216,7 @@ fn a_stopped_daemon_keeps_its_shard_and_the_other_shard_goes_on() {
     });
     stage.daemon(0).pause();
     std::thread::sleep(Duration::from_millis(2_500));
-    // More than two leases later: pages whose place is known are read and written by whom ever.
+    // More than two leases later: pages with a known place are read and written by each handle.
     for handle in &mut handles {
         for addr in addrs {
             handle.fetch_add(addr, 1).unwrap();
@@ -251,7 +251,7 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
     let token = guard.token();
     let killed = Instant::now();
     stage.kill_daemon(0);
-    // A first touch and an allocation, by one who never saw the dead daemon.
+    // A first touch and an allocation, by a client that never saw the dead daemon.
     let other = stage.pool(0, Tcp);
     assert_eq!(other.read_u64(addr).unwrap(), 11);
     eprintln!("joined and read {:?} after the death", killed.elapsed());

@@ -209,7 +209,7 @@ fn handles_with_shared_connections_that_end_leave_no_session_and_no_connection()
     }
     let guard = handles[1].write_lock(name).unwrap();
     assert_eq!(stage.stats(&other)[1].remote_sessions, THREADS as u64);
-    // Its handle goes, the others stay: so does the lock, to whoever asks.
+    // Its handle goes, the others stay: so does the lock, for each that asks.
     drop((guard, handles.remove(1)));
     let mut next = other.handle().unwrap();
     let guard = next.write_lock(name).unwrap();

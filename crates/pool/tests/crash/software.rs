@@ -1,7 +1,7 @@
-//! A rack whose hosts are kept coherent by software: daemon, agent and clients as processes. The
-//! other host is a name and a boot identity, so caches agree here in any case: this is about what
-//! is done and refused, and that no message goes astray. What each flush is for is shown by the
-//! simulator; several kernels on one devdax are in `cargo xtask vm rack-two`.
+//! A rack with hosts that are kept coherent by software: daemon, agent and clients as processes.
+//! The other host is a name and a boot identity, so caches agree here in any case: this is about
+//! what is done and refused, and that no message goes astray. What each flush is for is shown by
+//! the simulator; several kernels on one devdax are in `cargo xtask vm rack-two`.
 
 use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Proc, alone, say, wait_until};
@@ -247,7 +247,7 @@ fn reads_and_writes_of_the_other_host_need_nobody_and_words_one_request_each() {
         assert_eq!(here.read_u64(addr).unwrap(), round + 5);
     }
     assert_eq!(there.handle_stats().ring_requests - requests, 400);
-    // A page that is freed is nobody's on either host.
+    // A page that is freed has no owner on either host.
     let page_bytes = here.page_bytes();
     for _ in 0..20 {
         let page = here.alloc(page_bytes, Placement::Local).unwrap();

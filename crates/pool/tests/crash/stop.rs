@@ -1,5 +1,5 @@
-//! Processes that are stopped and continued, and clients that make no call for long: nobody is
-//! harmed by them, and they lose nothing. Real processes; see `tools`.
+//! Processes that are stopped and continued, and clients that make no call for long: no other
+//! process is harmed by them, and they lose nothing. Real processes; see `tools`.
 
 use crate::tools::ledger::Crew;
 use crate::tools::stage::{MEMORY, Stage};
@@ -322,7 +322,7 @@ fn a_pinned_page_stays_untouched_through_free_and_restart_and_its_slot_comes_bac
     assert!(pin.is_revoked());
     for restart in 0..3 {
         let filled = fill(&mut handle, 20, &mut random);
-        // A write through a pin that was revoked reaches a frame that nobody has.
+        // A write through a pin that was revoked reaches a frame that no page has.
         pin.write(0, &vec![0xaa; PAGE as usize]);
         check_and_free(&mut handle, filled);
         let now = handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
@@ -365,7 +365,7 @@ fn without_a_master_what_is_known_goes_on_and_the_rest_is_a_typed_error_in_time(
     for addr in [near, far] {
         handle.write(addr, b"known").unwrap();
         handle.fetch_add(GAddr(addr.0 + 8), 1).unwrap();
-        // Its page has room, and nobody else has to know.
+        // Its page has room, and no other process has to know.
         let scratch = handle.alloc(64, Placement::Rack(RackId((addr == far).into()))).unwrap();
         handle.free(scratch, 64).unwrap();
     }

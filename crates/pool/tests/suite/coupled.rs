@@ -224,7 +224,7 @@ fn a_handles_own_writes_are_seen_through_its_copies() {
     for round in 1..=4u64 {
         assert_eq!(far.read_u64(addr), Ok(expected), "from home or a copy");
         assert_eq!(far.read_u64(addr), Ok(expected));
-        // Nobody is hindered from writing under a read lock, only unwise.
+        // Writing under a read lock is not prevented, only unwise.
         expected = round;
         match round {
             1 => far.write_u64(addr, round).unwrap(),

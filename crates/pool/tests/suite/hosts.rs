@@ -205,7 +205,7 @@ fn a_dead_hosts_lock_is_waited_for_and_granted_when_the_host_is_fenced() {
     let mut handle = open();
     let place = address(&hear("writing"));
     hear("crashed.1");
-    // Locks and memory of the dead host are nobody's until it is certain that it is dead.
+    // Locks and memory of the dead host go to no other client until it is certain that it is dead.
     let start = Instant::now();
     let error = handle.write_lock_within(place, 2_000).unwrap_err();
     assert!(matches!(error, Error::LockTimeout { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Pools whose servers are threads of this process.
+//! Pools with servers that are threads of this process.
 
 mod agent;
 mod costs;

@@ -60,7 +60,7 @@ impl Drop for ChildMaster {
     }
 }
 
-/// In a process of its own, whose writes are those of the one master.
+/// In a process of its own, so that its writes are those of the one master.
 #[test]
 fn calls_that_come_together_share_a_sync() {
     let dir = Dir::new("batch");
@@ -149,12 +149,12 @@ fn counter(addr: &str, known: &Mutex<Known>, stop: &AtomicBool) {
     }
 }
 
-/// Compares a master that nobody else talks to with what the writers know.
+/// Compares a master that no other client talks to with what the writers know.
 fn check(addr: &str, known: &Mutex<Known>, kill: u32) {
     let mut link = MasterLink::new(vec![addr.to_string()]);
     assert!(call(&mut link, MasterCall::Stats).is_ok());
-    // Writers wait for the other address, and whoever got an answer has noted it by now or does
-    // it while this sleeps.
+    // Writers wait for the other address, and a writer that got an answer has noted it by now or
+    // does it while this sleeps.
     std::thread::sleep(Duration::from_millis(5));
     let known = known.lock().unwrap();
     let mut pages = 0;

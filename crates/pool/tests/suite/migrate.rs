@@ -57,7 +57,7 @@ fn wait_for_holdings(handle: &mut Handle, expected: &[(u64, u64, u64)]) {
     }
 }
 
-/// Moves a page, however often it is somebody else's turn.
+/// Moves a page, however often it is the turn of another move.
 fn insist(handle: &mut Handle, addr: GAddr, to: RackId) {
     for _ in 0..1000 {
         match handle.migrate(addr, to) {
@@ -124,7 +124,7 @@ fn a_page_that_moved_between_racks_with_room_is_kept_when_its_old_rack_is_filled
         a.write(*addr, &data).unwrap();
         assert_eq!(a.migrate(*addr, RackId(1)), Ok(RackId(1)));
     }
-    // Nothing was swapped for them, and nobody gives their frames away.
+    // Nothing was swapped for them, and no daemon gives their frames away.
     for rack in RACKS {
         while let Ok(other) = b.alloc(PAGE, Placement::Rack(rack)) {
             b.write(other, &vec![0xee; PAGE as usize]).unwrap();
@@ -187,7 +187,7 @@ fn a_page_of_objects_lives_on_in_its_new_rack() {
             a.write(addr, &pattern(bytes, addr.0)).unwrap();
             live.push((addr, bytes));
         }
-        // Holes, and somebody else who knows where all that was.
+        // Holes, and another handle that knows where all that was.
         for (addr, bytes) in live.split_off(60) {
             a.free(addr, bytes).unwrap();
         }
@@ -222,7 +222,7 @@ fn a_page_of_objects_lives_on_in_its_new_rack() {
         assert!(filled >= 20, "{filled} objects are in pages that came");
         check(&mut b, &live);
 
-        // Each is freed once, by whoever, whatever he believes.
+        // Each is freed once, by any handle, whatever it believes.
         for (index, (addr, bytes)) in live.iter().enumerate() {
             let (one, other) = if index % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
             assert_eq!(other.free(*addr, 2 * bytes).unwrap_err().code(), "bad-free");
@@ -331,7 +331,7 @@ fn while_others_work<R: Send>(
                 scope.spawn(move || work(&mut handle, index, stop))
             })
             .collect();
-        // Also if it panics: nobody would end.
+        // Also if it panics: no thread would end.
         let stop = Stop(&stop);
         done();
         drop(stop);
@@ -383,7 +383,7 @@ fn counters_from_both_racks_over_both_fabrics_are_exact_while_their_page_moves_a
     assert!(done.iter().all(|one| one.iter().sum::<u64>() > 0), "everybody went on: {done:?}");
 }
 
-/// A word of a page that says whose it is.
+/// A word that tells its page and version.
 fn tag(page: u64, version: u64) -> u64 {
     (0xabc0 + page) << 48 | version
 }

@@ -1,5 +1,5 @@
-//! Pages come to the rack whose clients use them, by themselves: daemons with their movers, real
-//! handles, over tcp.
+//! Pages come to the rack with the clients that use them, by themselves: daemons with their movers,
+//! real handles, over tcp.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
 use rackpool::{DaemonStats, FetchMode, GAddr, Handle, Migration, Placement, RackId};

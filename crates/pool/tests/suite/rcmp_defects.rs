@@ -14,7 +14,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Whether joining ends with an error that says that nobody answers, within `patience`.
+/// Whether joining ends with an error that says that there is no answer, within `patience`.
 fn join_gives_up(options: Options, patience: Duration) -> bool {
     let (sender, ended) = channel();
     std::thread::spawn(move || {
@@ -71,7 +71,7 @@ fn a_process_had_one_pool() {
     for cluster in &clusters {
         handles.push(cluster.pool(0).and_then(|pool| pool.handle()).expect("it joins"));
     }
-    // One thread goes to and fro between two pools, whose addresses are the same.
+    // One thread goes to and fro between two pools with the same addresses.
     let addrs: Vec<_> = handles.iter_mut().map(|one| one.alloc(64, Placement::Auto)).collect();
     assert_eq!(addrs[0], addrs[1]);
     let addr = *addrs[0].as_ref().expect("there is room");

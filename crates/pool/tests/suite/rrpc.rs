@@ -1,5 +1,5 @@
-//! Calls for data against real daemons over tcp: each mode, objects whose length only their home
-//! knows, pages that move or go meanwhile, and what is refused.
+//! Calls for data against real daemons over tcp: each mode, objects with a length that only their
+//! home knows, pages that move or go meanwhile, and what is refused.
 
 use rackpool::cluster::Cluster;
 use rackpool::{

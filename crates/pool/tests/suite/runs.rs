@@ -1,5 +1,5 @@
-//! Runs whose pages are in several racks, and words whose memory is in another one, through the
-//! public API and over both fabrics; servers in threads of this process.
+//! Runs with pages in several racks, and words with memory in another one, through the public API
+//! and over both fabrics; servers in threads of this process.
 
 use rackpool::cluster::Cluster;
 use rackpool::{DaemonStats, FabricChoice, GAddr, Handle, Placement, RackId};
@@ -74,7 +74,7 @@ fn a_run_that_is_spread_over_three_racks_is_read_written_and_freed_as_a_whole() 
             assert_eq!(handles[1].free(addr, bytes).unwrap_err().code(), "bad-free");
         }
         handles[2].free(run, PAGES * PAGE).unwrap();
-        // When it has returned nobody finds any of it, whatever he remembers.
+        // When it has returned no handle finds any of it, whatever it remembers.
         for handle in &mut handles {
             for page in 0..PAGES {
                 let read = handle.read(at(run, page), &mut [0; 8]);

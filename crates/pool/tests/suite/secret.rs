@@ -1,5 +1,5 @@
-//! A pool with a secret: master, daemons and clients that have it work as without one; whoever has
-//! another one or none is `denied` at once.
+//! A pool with a secret: master, daemons and clients that have it work as without one; a process
+//! with another one or none is `denied` at once.
 
 use crate::master_tools::*;
 use rackpool::cluster::{Cluster, ClusterOptions};
@@ -30,7 +30,7 @@ fn stats_with(master: &MasterServer, secret: Option<Secret>) -> rackpool::Result
     call(&mut link, MasterCall::Stats)
 }
 
-/// How often the master has refused with `denied`, asked by who may.
+/// How often the master has refused with `denied`, asked by a client that may.
 fn denials(master: &MasterServer, secret: Option<Secret>) -> u64 {
     match stats_with(master, secret).expect("it may ask") {
         MasterAnswer::Stats(stats) => stats.refused.0.get("denied").copied().unwrap_or(0),
@@ -74,7 +74,8 @@ fn a_link_proves_its_secret_again_after_each_restart_of_the_master() {
     assert_eq!(call(&mut link, MasterCall::Stats).unwrap_err().code(), "denied");
 }
 
-/// What somebody between a link and its master sees of a name that is stored, in both directions.
+/// What a man in the middle between a link and its master sees of a name that is stored, in both
+/// directions.
 fn overheard(secret: Option<Secret>, name: &str) -> (usize, usize) {
     let dir = Dir::new("secret-overheard");
     let master = master(&dir, secret.clone());
@@ -174,7 +175,7 @@ fn a_secret_lets_a_master_and_a_daemon_listen_for_other_hosts() {
     assert_eq!(daemon("127.0.0.1:0", secret(8)).unwrap_err().code(), "denied");
     assert_eq!(daemon("127.0.0.1:0", None).unwrap_err().code(), "denied");
     assert_eq!(daemon("192.0.2.1:0", None).unwrap_err().code(), "denied");
-    // Nobody could find it there.
+    // No client could find it there.
     assert_eq!(daemon("0.0.0.0:0", secret(7)).unwrap_err().code(), "config");
 }
 

@@ -1,4 +1,4 @@
-//! Racks whose memory is divided among several daemons: where clients and pages go, and what
+//! Racks with memory that is divided among several daemons: where clients and pages go, and what
 //! accesses between the shards cost, counted exactly. In one process; `crash/shards.rs` kills.
 
 use rackpool::cluster::{Cluster, ClusterOptions};

@@ -1,5 +1,5 @@
 //! Handles of one pool that share their connections to other racks: how many there are, that
-//! everything reaches whom it belongs to, and that a handle's end is its own.
+//! every message reaches its own handle, and that a handle's end is its own.
 
 use rackpool::cluster::Cluster;
 use rackpool::{Connections, GAddr, Handle, Options, Placement, Pool, RackId};

@@ -3,10 +3,10 @@
 //! that nothing explains.
 //!
 //! Rules (docs/semantics.md): memory is zero when it is handed out; an acknowledged write is seen
-//! by every read that is called later; a write under way, or one whose outcome is unknown, may be
-//! seen or not, and may land again until it is over; a byte that somebody saw is there for
-//! everybody after that; accesses of exactly 1, 2, 4 or 8 aligned bytes are one piece, others tear
-//! at any byte; freed pages are an error for ever, freed objects hold anything.
+//! by every read that is called later; a write under way, or one with an unknown outcome, may be
+//! seen or not, and may land again until it is over; a byte that one client saw is there for all
+//! clients after that; accesses of exactly 1, 2, 4 or 8 aligned bytes are one piece, others tear at
+//! any byte; freed pages are an error for ever, freed objects hold anything.
 //!
 //! A store that waits in a store buffer is acknowledged to its own client before it is visible to
 //! the others, so [`Bytes::write_done`] takes both times. Words under atomics belong to
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 pub(super) const CHECKER: &str = "bytes";
 
-/// Whoever shares one store buffer: a client.
+/// What shares one store buffer: a client.
 pub type ClientId = u32;
 
 /// A write that was called.
@@ -34,7 +34,6 @@ pub struct WriteId(u64);
 /// How an access was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No page is there.
     NotMapped,
     /// The page was on a region that is gone.
     Lost,
@@ -43,9 +42,9 @@ pub enum Refusal {
 /// What an allocation is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Whole pages, whose ids are never used again.
+    /// Whole pages; their ids are never used again.
     Pages,
-    /// An object in a slab page, whose address is handed out again.
+    /// An object in a slab page; its address is handed out again.
     Object,
 }
 
@@ -56,7 +55,7 @@ pub(super) struct Write {
     called: Ps,
     /// When its own client was told that it is done.
     acknowledged: Option<Ps>,
-    /// When it was done for everybody, so that nothing of it can land later.
+    /// When it was done for all clients, so that nothing of it can land later.
     over: Option<Ps>,
     /// Whether it is one access.
     pub(super) single: bool,
@@ -130,7 +129,7 @@ impl Bytes {
         self.looked
     }
 
-    /// Every allocation that lives or may, whose memory is not gone, by address.
+    /// Every allocation that lives or may, if its memory is not gone, by address.
     pub fn live(&self) -> impl Iterator<Item = Live> + '_ {
         let live = |(addr, allocation): (&u64, &Allocation)| {
             let perhaps_freed = match allocation.life {
@@ -144,7 +143,8 @@ impl Bytes {
         self.allocations.iter().filter_map(live)
     }
 
-    /// Memory was handed out. It must be nobody else's; of whole pages, nobody's ever.
+    /// Memory was handed out. No other allocation may have it; of whole pages, none may ever have
+    /// had it.
     pub fn allocated(
         &mut self,
         addr: u64,
@@ -247,7 +247,7 @@ impl Bytes {
         Ok(id)
     }
 
-    /// The write was acknowledged to its client, and was visible to everybody from `visible` on
+    /// The write was acknowledged to its client, and was visible to all clients from `visible` on
     /// (the same moment, unless it waited in a store buffer).
     pub fn write_done(&mut self, id: WriteId, acknowledged: Ps, visible: Ps) {
         if let Some(write) = self.writes.get_mut(&id) {
@@ -262,7 +262,7 @@ impl Bytes {
         }
     }
 
-    /// A buffered write became visible to everybody.
+    /// A buffered write became visible to all clients.
     pub fn write_visible(&mut self, id: WriteId, visible: Ps) {
         if let Some(write) = self.writes.get_mut(&id) {
             write.over = Some(visible);
@@ -417,7 +417,7 @@ fn release(writes: &mut Writes, words: &[WriteId]) {
     }
 }
 
-/// Whether an access is one piece for everybody.
+/// Whether an access is one piece for all clients.
 fn is_single(addr: u64, bytes: usize) -> bool {
     matches!(bytes, 1 | 2 | 4 | 8) && addr.is_multiple_of(bytes as u64)
 }

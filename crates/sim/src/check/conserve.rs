@@ -1,6 +1,6 @@
-//! Conservation, when all is quiet: every frame is free or holds one page that the directory and
-//! nobody else knows, every piece of memory handed out belongs to one allocation of the model,
-//! and nothing is on its way.
+//! Conservation, when all is quiet: every frame is free or holds one page that the directory alone
+//! knows, every piece of memory handed out belongs to one allocation of the model, and nothing is
+//! on its way.
 //!
 //! The world fills plain structures in; [`frames_of`] reads them from a region's bytes, in words
 //! of its own and not by the daemon's. Quiet means: no fault, no operation under way, no session
@@ -20,7 +20,6 @@ use rackpool_core::wire::DaemonStats;
 pub struct FrameAudit {
     pub frame: u32,
     pub state: FrameState,
-    /// The page in it.
     pub page: u64,
     /// Its generation in the private section.
     pub generation: u64,
@@ -55,7 +54,6 @@ pub struct RackAudit {
 /// A page as the master knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeAudit {
-    /// The page.
     pub page: u64,
     pub rack: u16,
     pub frame: u32,
@@ -86,15 +84,16 @@ pub struct AllocationAudit {
 pub struct PoolAudit {
     /// log2 of the page size.
     pub page_shift: u8,
-    /// The racks whose daemons are up.
+    /// The racks that have their daemons up.
     pub racks: Vec<RackAudit>,
     pub directory: DirectoryAudit,
     /// What was handed out and is not on memory that is gone.
     pub allocations: Vec<AllocationAudit>,
-    /// Allocations whose answer no client ever took and which nothing takes back (docs/semantics.md
-    /// names the case: over a fabric, a daemon that was restarted after it had answered).
+    /// Allocations of which no client ever took the answer and which nothing takes back
+    /// (docs/semantics.md names the case: over a fabric, a daemon that was restarted after it had
+    /// answered).
     pub unclaimed_max: u64,
-    /// A rack lost its memory: what is left of a run that began there is nobody's.
+    /// A rack lost its memory: what is left of a run that began there has no owner.
     pub loses_parts: bool,
 }
 

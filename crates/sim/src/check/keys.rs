@@ -1,7 +1,6 @@
 //! One key of a table (get, insert, update, put, delete) as a [`Model`] for the checker of
-//! histories. A change whose outcome the client does not know has the answer `None`; whether it
-//! may have happened not at all or twice is its event's
-//! [`Times`](super::linear::Times).
+//! histories. A change with an outcome that the client does not know has the answer `None`; whether
+//! it may have happened not at all or twice is its event's [`Times`](super::linear::Times).
 
 use super::linear::Model;
 

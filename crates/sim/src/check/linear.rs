@@ -2,9 +2,9 @@
 //! one moment between its call and its return, that a sequential model allows? Histories in,
 //! verdict out; used by the simulator and by tests.
 //!
-//! An operation whose outcome is unknown may have taken effect or not, and one that was repeated
-//! may have taken effect several times ([`Times`]). An operation that never returned may take
-//! effect at any later time, or never.
+//! An operation with an unknown outcome may have taken effect or not, and one that was repeated may
+//! have taken effect several times ([`Times`]). An operation that never returned may take effect at
+//! any later time, or never.
 //!
 //! The search is that of Wing and Gong with Lowe's memory of configurations already seen. It is
 //! exponential at worst, so it has a limit; and since objects that are independent (words, keys)
@@ -57,9 +57,9 @@ impl Times {
 /// One operation of a history. Times come from one clock that all clients share.
 #[derive(Clone, Debug)]
 pub struct Event<Op> {
-    /// Who did it. What one client did is in the order of its calls, even where times overlap
-    /// (a store that waits in a store buffer has not returned for the others, but its own client
-    /// goes on). `None`: nobody whose order counts.
+    /// The client that did it. What one client did is in the order of its calls, even where times
+    /// overlap (a store that waits in a store buffer has not returned for the others, but its own
+    /// client goes on). `None`: the order of its calls does not count.
     pub client: Option<u32>,
     pub called: u64,
     /// When it returned, or when its effect was over for sure; `None` if it never did.
@@ -203,7 +203,7 @@ fn successors<M: Model>(
 }
 
 /// For each event the one before it of the same client that has to be done first. One without
-/// return holds nobody up: it may never be done.
+/// return holds none up: it may never be done.
 fn order_of_clients<Op>(events: &[&Event<Op>]) -> Vec<Option<usize>> {
     let mut last: BTreeMap<u32, usize> = BTreeMap::new();
     let mut before = vec![None; events.len()];
@@ -223,7 +223,7 @@ pub struct Histories<K, Op> {
     objects: BTreeMap<K, Vec<Event<Op>>>,
 }
 
-/// The object whose history has no order, or was too much.
+/// The object with a history that has no order, or was too much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<K> {
     pub object: K,

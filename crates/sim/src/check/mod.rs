@@ -30,7 +30,6 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// A violation in words.
     pub fn new(checker: &'static str, at: Ps, text: impl Into<String>) -> Violation {
         Violation { checker, text: text.into(), at }
     }

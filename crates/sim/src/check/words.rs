@@ -30,13 +30,11 @@ pub enum WordOp {
         /// What has to be there.
         expected: u64,
         new: u64,
-        /// The value before.
         old: Option<u64>,
     },
     /// Adds, wrapping; the value before.
     FetchAdd {
         add: u64,
-        /// The value before.
         old: Option<u64>,
     },
 }
@@ -58,8 +56,8 @@ impl Model for Word {
         said.is_none_or(|said| said == state).then_some(next)
     }
 
-    /// A value that nobody saw or expected, nor the values that additions with an unknown outcome
-    /// can make of it: only what overwrites it can have come next.
+    /// A value that no operation saw or expected, nor the values that additions with an unknown
+    /// outcome can make of it: only what overwrites it can have come next.
     fn is_unseen(op: &WordOp, history: &[Event<WordOp>]) -> bool {
         let (WordOp::Write(value) | WordOp::Cas { new: value, old: None, .. }) = *op else {
             return false;

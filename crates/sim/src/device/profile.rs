@@ -16,7 +16,6 @@ pub enum ProfileError {
     /// The file is not TOML.
     #[error("{path}:{line}: {reason}")]
     Syntax {
-        /// The file.
         path: String,
         /// From 1.
         line: usize,
@@ -26,7 +25,6 @@ pub enum ProfileError {
     /// A number that every profile has is not there.
     #[error("{path}:{line}: `{key}` is missing")]
     Missing {
-        /// The file.
         path: String,
         /// From 1.
         line: usize,
@@ -36,17 +34,14 @@ pub enum ProfileError {
     /// A key that no profile has.
     #[error("{path}:{line}: `{key}` is not known")]
     Unknown {
-        /// The file.
         path: String,
         /// From 1.
         line: usize,
-        /// The key.
         key: String,
     },
     /// A value that makes no sense.
     #[error("{path}:{line}: {reason}")]
     Invalid {
-        /// The file.
         path: String,
         /// From 1.
         line: usize,
@@ -79,7 +74,6 @@ macro_rules! groups {
         /// All numbers of one machine and network.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Profile {
-            /// Its name.
             pub name: String,
             /// Whether its sums were compared with measurements of such a machine.
             pub calibrated: bool,
@@ -165,7 +159,7 @@ groups! {
         out_datagram: Rate,
         /// Atomics sent.
         out_atomic: Rate,
-        /// WRITEs and SENDs sent whose payload the card fetches, if that is slower.
+        /// WRITEs and SENDs sent with a payload that the card fetches, if that is slower.
         out_fetched: Rate,
         /// READ requests served, up to 64 bytes.
         in_read: Rate,
@@ -188,7 +182,7 @@ groups! {
         send_delay: Ps,
         /// From a packet's last bit to its effect or completion, without waiting and without DMA.
         receive_delay: Ps,
-        /// Connections whose state the card holds.
+        /// Connections that the card holds the state of.
         qp_cache: Count,
         /// What a connection that is not held adds when a request is sent.
         qp_miss_out: Ps,
@@ -219,7 +213,6 @@ groups! {
         mtu: Bytes,
         /// What each packet of a connection adds.
         header: Bytes,
-        /// What each datagram adds.
         datagram_header: Bytes,
     }
     /// The switch between all nodes.
@@ -239,7 +232,6 @@ groups! {
         daemon_request: Ps,
         /// The master serves one request.
         master_request: Ps,
-        /// Ringing a doorbell.
         post_doorbell: Ps,
         /// Writing one work request.
         post_request: Ps,
@@ -248,9 +240,7 @@ groups! {
     poll: PollCosts {
         /// A client that waits.
         client: Ps,
-        /// A daemon.
         daemon: Ps,
-        /// The master.
         master: Ps,
     }
     /// Messages of the control plane, over sockets.

@@ -1,5 +1,5 @@
 //! Reads the tables of a profile file and knows the line of everything in it. Each number is
-//! `{ value = 93, unit = "ns", source = "where it comes from" }`. A key that nobody asked for is
+//! `{ value = 93, unit = "ns", source = "where it comes from" }`. A key that was not asked for is
 //! an error, so that a misspelt one cannot be overlooked.
 
 use super::profile::ProfileError;
@@ -15,7 +15,6 @@ pub struct Parameter {
     pub group: String,
     pub key: String,
     pub value: f64,
-    /// Its unit.
     pub unit: String,
     pub source: String,
 }

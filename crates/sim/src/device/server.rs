@@ -1,5 +1,5 @@
 //! Servers with queues: a stage that does one thing after the other, and the network card's store
-//! of connection state. They keep no events: who is served learns at once when.
+//! of connection state. They keep no events: a request learns at once when it is served.
 //!
 //! Ordering rule: a server must be asked in the order of arrival. Where flows meet that were
 //! scheduled ahead by different times, an event brings them into order first ([`crate::net`]).

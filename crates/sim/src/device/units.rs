@@ -32,7 +32,6 @@ impl Bandwidth {
     }
 }
 
-/// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 

@@ -71,7 +71,7 @@ impl Lines {
     }
 }
 
-/// What the processors of one host share: cached lines, and who they are.
+/// What the processors of one host share: cached lines, and which processors they are.
 pub struct HostCache {
     lines: RefCell<Lines>,
     rng: RefCell<Rng>,
@@ -102,8 +102,8 @@ impl HostCache {
         self.eviction_gap.set(accesses);
     }
 
-    /// Whether an announcement is a plain store here, since who looks for announcements pays
-    /// with [`barrier`](Self::barrier). On at first.
+    /// Whether an announcement is a plain store here, since the process that looks for
+    /// announcements pays with [`barrier`](Self::barrier). On at first.
     pub fn set_asymmetric(&self, on: bool) {
         self.asymmetric.set(on);
     }

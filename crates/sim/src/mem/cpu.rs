@@ -30,7 +30,7 @@ pub struct SwitchRates {
     /// Of the interruptions of a microsecond and more, parts per million during which the buffer
     /// keeps its stores. (Processors do so for less long; the memory model sets no limit.)
     pub hold_ppm: u32,
-    /// Stores that the buffer holds; 0 for a device, whose stores are seen at once.
+    /// Stores that the buffer holds; 0 for a device: its stores are seen at once.
     pub buffer_stores_max: u32,
     /// The nominal time of one operation.
     pub operation: Ps,

@@ -1,4 +1,4 @@
-//! The bytes of one section: sparse, shared by all who map it.
+//! The bytes of one section: sparse, shared by all that map it.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -40,7 +40,7 @@ impl Block {
 
 type Leaf = Box<[OnceCell<Box<Block>>]>;
 
-/// The bytes of one section, shared by all who map it. Blocks of 4 KiB take memory when they are
+/// The bytes of one section, shared by all that map it. Blocks of 4 KiB take memory when they are
 /// first stored to; what was never stored reads as zero.
 pub struct Memory {
     id: u32,
@@ -78,7 +78,6 @@ impl Memory {
         self.id
     }
 
-    /// Its length, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -88,7 +87,7 @@ impl Memory {
         self.tier
     }
 
-    /// Who keeps it coherent between hosts.
+    /// What keeps it coherent between hosts.
     pub fn coherence(&self) -> Coherence {
         self.coherence
     }

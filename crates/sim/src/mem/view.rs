@@ -303,7 +303,7 @@ impl Mem for SimMem {
                 self.charge_copy(second, bytes, false);
                 equal(&|at| self.memory.word(at))
             }
-            // One step, since nobody stores meanwhile.
+            // One step, since no process stores meanwhile.
             Mode::Checking(checking) => {
                 !self.cpu.point(checking) || equal(&|at| checking.word(&self.memory, at))
             }

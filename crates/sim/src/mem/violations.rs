@@ -17,7 +17,6 @@ pub struct Violations {
 }
 
 impl Violations {
-    /// An empty list.
     pub fn new() -> Rc<Violations> {
         Rc::default()
     }

@@ -31,7 +31,7 @@ pub(super) enum Stage {
     Closed,
 }
 
-/// Both ends; 0 is who connected.
+/// Both ends; 0 is the end that connected.
 pub(super) struct Pair {
     pub kind: Connection,
     pub sides: [Side; 2],

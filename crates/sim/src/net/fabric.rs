@@ -10,7 +10,7 @@ use rackpool_core::seam::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What the endpoints of a world share. Nobody keeps it borrowed between calls.
+/// What the endpoints of a world share. No caller keeps it borrowed between calls.
 pub struct Shared<S> {
     pub net: Net,
     /// The world's side of it.

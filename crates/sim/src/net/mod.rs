@@ -14,7 +14,7 @@
 //!  -> Ack        for WRITE, SEND, atomics; a READ's data comes back by Link, Switch, Arrive
 //! ```
 //!
-//! Who calls: the world, with every event that it was asked to schedule, in the order of time.
+//! The caller is the world, with every event that it was asked to schedule, in the order of time.
 //! What flows out goes to the world's [`Sink`]. Slab entries of operations live as long as an
 //! event, a queue or the executor refers to them.
 //!
@@ -61,7 +61,7 @@ pub struct EndpointId(pub u32);
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remote {
-    /// Memory of a node, for one-sided operations; there is nobody for messages.
+    /// Memory of a node, for one-sided operations; no process is there for messages.
     Node(NodeId),
     /// A process, which gets messages and can post as well.
     Endpoint(EndpointId),
@@ -158,7 +158,7 @@ pub struct Packet {
     pub token: u32,
     /// Which, from 0.
     pub index: u32,
-    /// Whether it goes back to who posted.
+    /// Whether it goes back to the end that posted.
     pub answer: bool,
 }
 

@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// The cookie of a confirmed revocation under whose key nothing is being executed.
+    /// The cookie of a confirmed revocation, once nothing is being executed under its key.
     pub fn next_revoked(&mut self) -> Option<u64> {
         if self.revocations.is_empty() {
             return None;

@@ -29,7 +29,7 @@ pub struct Operation {
     pub(super) id: u64,
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
-    /// A SEND whose payload goes into a buffer of the other end instead of to its user.
+    /// A SEND with a payload that goes into a buffer of the other end instead of to its user.
     pub(super) exposed: Option<Exposure>,
     pub(super) local: [Sge; FABRIC_SGES_MAX],
     pub(super) local_count: u8,

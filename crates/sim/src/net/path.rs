@@ -8,7 +8,7 @@ use crate::time::Ps;
 use rackpool_core::constants::{FABRIC_OP_BYTES_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{Exposure, PeerId, PostError, Verb, WorkRequest, WorkStatus};
 
-/// What a work request begins with, bytes: control, and where to or to whom.
+/// What a work request begins with, bytes: control, and the place or peer it goes to.
 const HEADER_SEND: u64 = 16;
 const HEADER_ONE_SIDED: u64 = 32;
 const HEADER_ATOMIC: u64 = 48;

@@ -206,7 +206,7 @@ impl Net {
         let target = &self.pairs[pair].sides[1 - side];
         let peer = target.peer;
         let Some(endpoint) = target.endpoint else {
-            // Memory has nobody who posts receives: the sender's retries end the connection.
+            // Memory has no process that posts receives: the sender's retries end the connection.
             self.counters.no_receive += 1;
             return self.release(token);
         };
@@ -291,7 +291,7 @@ impl Net {
         }
     }
 
-    /// An executor whose process is gone: nothing that it answers counts any more.
+    /// The process of an executor is gone: nothing that it answers counts any more.
     pub(super) fn abort_execution(&mut self, pair: u32, side: u8) {
         let target = &mut self.pairs[pair as usize].sides[side as usize];
         if !std::mem::replace(&mut target.executing, false) {
@@ -535,7 +535,7 @@ impl Net {
         }
     }
 
-    /// A WRITE of several packets whose requester ends now: what has arrived stays written.
+    /// The requester of a WRITE of several packets ends now: what has arrived stays written.
     pub(super) fn tear(&mut self, now: Ps, token: u32, sink: &mut impl Sink) {
         let count = self.packets(token, false);
         let operation = &mut self.operations[token];

@@ -45,11 +45,10 @@ const DATA_AT: u64 = CREDITS * SLOT_BYTES;
 /// Pages of the home with data, and places of each, as many as the simulated racks have.
 pub const PAGES: u64 = 64;
 pub const PLACES_PER_PAGE: u64 = 64;
-/// Bytes of a page.
 const PAGE_BYTES: u64 = 2 << 20;
 /// More receives than there are datagrams.
 const RECEIVES: u32 = u32::MAX / 2;
-/// In ring words: whose connection, above where.
+/// In ring words: the peer of the connection, above the place.
 const PEER_SHIFT: u32 = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +62,7 @@ pub enum System {
     Rings,
 }
 
-/// A closed loop of clients in one rack who fetch from another.
+/// A closed loop of clients in one rack that fetch from another.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
     /// Clients, one call each at a time.
@@ -150,7 +149,7 @@ struct Shared {
 }
 
 /// The cards: they execute what is one-sided, without a processor. A write into a ring is seen by
-/// whoever polls it.
+/// the process that polls it.
 async fn execute(ctx: Ctx, shared: Rc<Shared>) {
     let data = vec![0; shared.calls.bytes as usize];
     while let Some(input) = ctx.recv(None).await {
@@ -183,7 +182,7 @@ struct End {
     ctx: Ctx,
     shared: Rc<Shared>,
     endpoint: EndpointId,
-    /// Messages are sent from here; what they say beyond their first word nobody reads.
+    /// Messages are sent from here; what they say beyond their first word is not read.
     buf: BufId,
 }
 
@@ -266,7 +265,7 @@ async fn serve(ctx: Ctx, shared: Rc<Shared>, pages: Rc<Memory>) {
         }
     };
     while let Some(input) = ctx.recv(None).await {
-        // Whoever sends acts in the order of time.
+        // A process that sends acts in the order of time.
         ctx.sync(Ps::ZERO).await;
         match input {
             Input::Tell(word) => {

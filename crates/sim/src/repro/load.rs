@@ -18,7 +18,7 @@ use std::rc::Rc;
 const ZIPF: f64 = 0.99;
 /// Items of a page that are used: the simulator keeps what was stored to.
 const ITEMS_PER_PAGE: u64 = 64;
-/// How long a lock is waited for that nobody else wants, ms.
+/// How long a lock is waited for that no other client wants, ms.
 const LOCK_WAIT_MS: u64 = 100;
 /// Both halves of a client's write buffer: each has room for what one lock's holder writes.
 const WRITE_BUFFER_BYTES: u32 = 128 << 10;
@@ -41,7 +41,6 @@ pub struct Load {
     pub operations: u64,
     /// How other racks are reached.
     pub path: Path,
-    /// Bytes of an item.
     pub item_bytes: u64,
     /// Pages of each rack with items.
     pub pages: u64,
@@ -51,9 +50,9 @@ pub struct Load {
     pub write_ppm: u32,
     /// Operations that read and then write the same item, parts per million.
     pub change_ppm: u32,
-    /// Accesses whose page is forgotten first, so that the daemon is asked: parts per million.
+    /// Accesses that forget their page first, so that the daemon is asked: parts per million.
     pub first_touch_ppm: u32,
-    /// Writes under one lock of a range that nobody else wants; 0: writes without locks, of any
+    /// Writes under one lock of a range that no other client wants; 0: writes without locks, of any
     /// item. Locked ones are of the writer's own part of a page, none beside another.
     pub writes_a_lock: u64,
     /// What the locks are coupled with.

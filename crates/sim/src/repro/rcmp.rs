@@ -114,7 +114,8 @@ fn moving(migration: MigrationPolicy) -> Settings {
     Settings { migration, ..Settings::default() }
 }
 
-/// Nothing but writes under locks. A rack has few pages: who locks writes to its own part of each.
+/// Nothing but writes under locks. A rack has few pages: a client that locks writes to its own part
+/// of each.
 fn locked(writes_a_lock: u64, clients: u32) -> Load {
     let operations = LOCKED_OPERATIONS / u64::from(clients);
     let (write_ppm, pages) = (1_000_000, 16);
@@ -374,7 +375,7 @@ impl Rcmp {
     }
 
     /// Writes under locks of ranges, uniform over both racks, with and without the write buffer:
-    /// by one client a rack, who waits for each write, and by as many as the daemon can serve.
+    /// by one client a rack, which waits for each write, and by as many as the daemon can serve.
     fn write_buffer(&mut self) -> Result<(), String> {
         for (name, figure, clients) in [
             ("write_buffer", "write_buffer_gain_1_client", 1),

@@ -1,5 +1,5 @@
 //! RRPC by size: our own calls for data, by the engines, as a closed loop of clients in one rack
-//! who fetch from another rack. The place is never used between two calls, except where that is
+//! that fetch from another rack. The place is never used between two calls, except where that is
 //! what is measured.
 
 use super::baselines::{Calls, PAGES, PLACES_PER_PAGE};

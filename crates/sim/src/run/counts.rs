@@ -1,5 +1,5 @@
 //! What happened how often in a run or in many: faults, rare branches, races, operations by
-//! result. Ordered, so that sums and reports do not depend on who came first.
+//! result. Ordered, so that sums and reports do not depend on which came first.
 
 use super::{Fault, FaultSet};
 use rackpool_core::probe::{Race, Rare};
@@ -42,7 +42,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts `count` times `name`.
     pub fn add(&mut self, group: Group, name: &'static str, count: u64) {
         self.add_result(group, name, "", count);
     }

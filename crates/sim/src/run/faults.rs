@@ -82,17 +82,13 @@ fn names() -> String {
 }
 
 impl FaultSet {
-    /// No fault.
     pub const NONE: FaultSet = FaultSet(0);
-    /// Every fault.
     pub const ALL: FaultSet = FaultSet(((1u64 << Fault::ALL.len()) - 1) as u32);
 
-    /// Whether `fault` may happen.
     pub const fn has(self, fault: Fault) -> bool {
         self.0 >> fault as u32 & 1 == 1
     }
 
-    /// This set and `fault`.
     #[must_use]
     pub const fn with(self, fault: Fault) -> FaultSet {
         FaultSet(self.0 | 1 << fault as u32)
@@ -104,12 +100,10 @@ impl FaultSet {
         FaultSet(self.0 & !(1 << fault as u32))
     }
 
-    /// Whether nothing may happen.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many may happen.
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }

@@ -36,7 +36,7 @@ pub struct Progress {
 pub struct Sweep {
     /// The first seed; the others follow it.
     pub first_seed: u64,
-    /// Seeds that were run: all, or those before somebody stopped the sweep.
+    /// Seeds that were run: all, or those before the sweep was stopped.
     pub seeds: u64,
     /// A hash over the seeds and their traces, in order.
     pub trace_hash: u64,
@@ -96,7 +96,7 @@ pub fn sweep(
     sum.finish()
 }
 
-/// The seeds that nobody has begun.
+/// The seeds that no thread has begun.
 struct Queue {
     next: u64,
     end: u64,

@@ -1,5 +1,5 @@
-//! Latencies of accesses that meet nobody, as sums of a profile's numbers: what the simulation of
-//! one access at a time must give to the picosecond ([`super::ladder`] compares).
+//! Latencies of accesses that meet no others, as sums of a profile's numbers: what the simulation
+//! of one access at a time must give to the picosecond ([`super::ladder`] compares).
 //!
 //! Conditions: lines of tables and of the slot are in the processor's cache, the data's are not;
 //! cards hold the connection's state; nothing queues.
@@ -11,12 +11,12 @@ use crate::time::Ps;
 use rackpool_core::Generation;
 use rackpool_core::seam::{RemoteAddr, Verb};
 
-/// A copy whose lines are all away.
+/// A copy with all its lines away.
 fn copy(first: Ps, stream: Ps, bytes: u64) -> Ps {
     first + first.min(stream).times(bytes.div_ceil(64) - 1)
 }
 
-/// A load of a line that nobody has.
+/// A load of a line that no cache has.
 pub fn dram_load(profile: &Profile) -> Ps {
     profile.memory.dram_load
 }
@@ -26,7 +26,7 @@ pub fn cxl_load(profile: &Profile) -> Ps {
     profile.memory.cxl_load_line
 }
 
-/// What surrounds the copy of an own-rack access whose place is known: the engine, announcing the
+/// What surrounds the copy of an own-rack access to a known place: the engine, announcing the
 /// frame, looking at its word, withdrawing.
 fn guarded(profile: &Profile) -> Ps {
     profile.cpu.client_submit + profile.memory.hit.times(3)

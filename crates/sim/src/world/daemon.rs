@@ -30,7 +30,7 @@ use std::rc::Rc;
 
 /// How often time-driven work is looked at.
 const TICK: Ps = Ps::ns(TICK_NS);
-/// Looks at a ring whose bell rang before its request was there.
+/// Looks at a ring if its bell rang before its request was there.
 const LOOKS_MAX: u32 = 16;
 
 struct Slot {
@@ -78,7 +78,7 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) {
 impl Server {
     fn open(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) -> Result<Server> {
         if !rack.region.borrow().is_formatted {
-            // A daemon that dies while it makes its region leaves nothing that anybody opens.
+            // A daemon that dies while it makes its region leaves nothing that others open.
             rack.make_region();
         }
         let mut world = RackWorld::new(&rack, &ctx);
@@ -207,8 +207,8 @@ impl Server {
         }
     }
 
-    /// Joins the master before anybody is served: whoever has reached this daemon gets answers
-    /// from a master that knows its region.
+    /// Joins the master before any client is served: a client that has reached this daemon gets
+    /// answers from a master that knows its region.
     async fn join_master(&mut self) {
         let mut early = Vec::new();
         while !self.joined {

@@ -1,5 +1,5 @@
-//! Those who keep replicas, as threads of daemons do: a process for each rack and each home whose
-//! pages it shall have. They start when a client first wants a replica, and end with the work.
+//! Processes that keep replicas, as threads of daemons do: one for each rack and each home that the
+//! rack shall have pages of. They start when a client first wants a replica, and end with the work.
 
 use super::kernel::{Ctx, ProcessId};
 use super::scenario::Scene;

@@ -177,7 +177,7 @@ impl Climber {
 }
 
 impl Climber {
-    /// Bare loads: a line that nobody has.
+    /// Bare loads: a line that no cache has.
     fn bare(&self) {
         let kernel = &self.ctx.kernel;
         let bare = |tier| {

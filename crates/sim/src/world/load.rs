@@ -29,9 +29,8 @@ pub struct Load {
     pub access_bytes: u64,
     /// Accesses to partner racks, parts per million.
     pub remote_ppm: u32,
-    /// Accesses whose page is forgotten first, parts per million.
+    /// Accesses that forget their page first, parts per million.
     pub first_touch_ppm: u32,
-    /// Writes, parts per million.
     pub write_ppm: u32,
 }
 
@@ -122,7 +121,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Builds the cluster, allocates pages and connects everybody.
+    /// Builds the cluster, allocates pages and connects all clients.
     pub fn new(profile: &Profile, shape: Shape, load: Load) -> Result<Prepared, String> {
         let mut world = World::new(profile, shape);
         let racks = shape.racks as usize;

@@ -80,7 +80,7 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
             let more = !master.batch_is_full() && ctx.has_input();
             input = if more { ctx.recv(None).await } else { None };
         }
-        // A pause of the master expires nobody who has spoken meanwhile.
+        // A pause of the master expires no peer that has spoken meanwhile.
         if ctx.now() >= tick_at && !ctx.has_input() {
             master.tick(ctx.clock_ns(), &mut out);
             tick_at = ctx.now() + Ps::ms(50);
@@ -103,7 +103,7 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
     }
 }
 
-/// A link to the master: connects again after its end, says who it is, and numbers its calls.
+/// A link to the master: connects again after its end, says what it is, and numbers its calls.
 pub struct MasterLink {
     conn: Option<ConnId>,
     join: MasterCall,

@@ -93,7 +93,6 @@ pub struct Cluster {
     pub request_timeout: Ps,
     /// How long a session outlives its connection, ms.
     pub session_grace_ms: u64,
-    /// Leases, ms.
     pub lease_ms: u64,
     pub policy: Policy,
     /// How the daemons decide where pages live.
@@ -188,7 +187,7 @@ impl Cluster {
         fails
     }
 
-    /// A session that nobody had.
+    /// A session that no client had.
     pub fn new_session(&self) -> SessionId {
         self.sessions.set(self.sessions.get() + 1);
         SessionId(self.sessions.get())

@@ -1,4 +1,4 @@
-//! An operator who drains a rack, sometimes thinks better of it, and sometimes asks for what must
+//! An operator that drains a rack, sometimes thinks better of it, and sometimes asks for what must
 //! be refused: that the rack leaves at once, or that a living one is given up. A rack that has left
 //! joins again with a new region.
 
@@ -91,7 +91,8 @@ async fn forget_living(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId) {
     }
 }
 
-/// Gives up a rack whose host has lost its power, once a lease is over, if the master can be asked.
+/// Gives up a rack with a host that has lost its power, once a lease is over, if the master can be
+/// asked.
 pub async fn forget_dead(ctx: &Ctx, scene: &Rc<Scene>, rack: usize) {
     scene.opened.borrow_mut().insert(rack);
     let lease = Ps::ms(scene.cluster.lease_ms);

@@ -1,11 +1,11 @@
-//! Performance mode: a cluster whose processes are charged by a [`Profile`], without faults, with
-//! delays that do not vary, and memory that appears when it is stored to.
+//! Performance mode: a cluster with processes that are charged by a [`Profile`], without faults,
+//! with delays that do not vary, and memory that appears when it is stored to.
 //!
 //! What is charged: every access to memory by its line; `cpu.*` for steps of the engines and for
 //! posting; `tcp.*` for control messages; the network's stages by themselves. A loop that polls is
 //! not run while nothing happens: it sees what came after half a round of it (`poll.*`), on
-//! average right, and a line that somebody else stored costs its transfer where it is loaded. One
-//! that is busy goes on with what came meanwhile as soon as it is done.
+//! average right, and a line that another processor stored costs its transfer where it is loaded.
+//! One that is busy goes on with what came meanwhile as soon as it is done.
 //!
 //! Order: a process is resumed at its moment and runs ahead of the world by what it charges, so
 //! own-rack accesses need no event. Whatever reaches others (rings, posts, messages) is brought
@@ -98,7 +98,7 @@ pub fn kernel(profile: &Profile, seed: u64) -> Rc<Kernel> {
     kernel
 }
 
-/// A host whose clock is right.
+/// A host with a correct clock.
 pub fn add_host(kernel: &Kernel) -> HostId {
     kernel.add_host(Clock { drift_ppm: 0, offset_ns: 0 })
 }
@@ -134,7 +134,7 @@ impl World {
         World::with_policy(profile, shape, Policy::default())
     }
 
-    /// A cluster whose master places new memory by a policy.
+    /// A cluster with a master that places new memory by a policy.
     pub fn with_policy(profile: &Profile, shape: Shape, policy: Policy) -> World {
         World::with(profile, shape, Settings { placement: policy, ..Settings::default() })
     }
@@ -193,7 +193,7 @@ impl World {
         id
     }
 
-    /// As [`World::spawn`], of a client whose code may block: one that locks ranges.
+    /// As [`World::spawn`], of a client that may block: one that locks ranges.
     pub fn spawn_on_stack<F: Future<Output = ()> + 'static>(
         &self,
         rack: u32,

@@ -30,7 +30,6 @@ pub struct Region {
     pub is_formatted: bool,
     pub private: Rc<Memory>,
     pub table: Rc<Memory>,
-    /// Pages section.
     pub pages: Rc<Memory>,
     pub slots: Vec<Option<Rc<Memory>>>,
 }
@@ -127,12 +126,12 @@ pub struct Rack {
     pub drains: Cell<Option<(ProcessId, Ps)>>,
     kernel: Rc<Kernel>,
     is_checked: bool,
-    /// Who keeps the hosts' caches of its memory in agreement.
+    /// What keeps the hosts' caches of its memory in agreement.
     pub coherence: Coherence,
 }
 
 impl Rack {
-    /// A rack whose host has memory for all of the region and nothing in it yet.
+    /// A rack with a host that has memory for all of the region and nothing in it yet.
     pub fn new(
         id: RackId,
         host: HostId,
@@ -163,7 +162,7 @@ impl Rack {
         }
     }
 
-    /// Who keeps the caches of this rack's host and of another one in agreement.
+    /// What keeps the caches of this rack's host and of another one in agreement.
     pub fn coherence_with(&self, host: HostId) -> Coherence {
         if host == self.host { Coherence::Hardware } else { self.coherence }
     }

@@ -69,9 +69,9 @@ pub struct Scene {
     pub tables: Option<&'static dyn Tables>,
     places: RefCell<Vec<Place>>,
     counts: RefCell<Counts>,
-    /// Those who keep replicas: in which rack, of which home's pages.
+    /// The processes that keep replicas: in which rack, of which home's pages.
     pub(super) keepers: RefCell<BTreeMap<(usize, RackId), ProcessId>>,
-    /// Those who sweep, by rack.
+    /// The processes that sweep, by rack.
     pub(super) sweepers: RefCell<BTreeMap<usize, Sweeper>>,
     /// Whether a rack was removed, and its clients with it: what they held in other racks is due in
     /// no rack.
@@ -100,7 +100,7 @@ impl Scene {
     /// The shared objects are there.
     pub fn set_up(self: &Rc<Self>) {
         self.set_up.set(true);
-        // Not before: a table whose making fails again and again leaves no room for itself.
+        // Not before: a table that fails again and again to be made leaves no room for itself.
         if self.config.faults.has(Fault::RareBranches) {
             self.cluster.hooks.draw_rares();
         }
@@ -260,7 +260,7 @@ impl Scene {
             Some(home) if home.rack == id => Fate::Gone,
             _ => Fate::Safe,
         };
-        // Of a run that is lost in part nobody knows what can still be done with it.
+        // What can still be done with a run that is lost in part is not known.
         let fate = |addr: u64, bytes: u64| {
             let (first, last) = (GAddr(addr), GAddr(addr + bytes - 1));
             let first = geometry.page(first).0;
@@ -272,7 +272,8 @@ impl Scene {
         self.cluster.racks[rack].make_region();
     }
 
-    /// An allocation whose answer nobody has taken: it may come back, so its page must stay.
+    /// An allocation with an answer that no client has taken: it may come back, so its page must
+    /// stay.
     pub fn untaken(&self, rng: &mut Rng) -> Option<GAddr> {
         let all: Vec<u64> =
             self.cluster.racks.iter().flat_map(|rack| rack.untaken_allocations()).collect();
@@ -310,7 +311,7 @@ impl Scene {
         }
     }
 
-    /// No fault any more: who is down comes up, who was cut off is reached, who was stopped goes
+    /// No fault any more: what is down comes up, what was cut off is reached, what was stopped goes
     /// on.
     pub fn repair(self: &Rc<Self>) {
         let kernel = &self.cluster.kernel;
@@ -378,7 +379,7 @@ fn balance(seed: u64) -> Option<BalanceParams> {
     rng.chance_ppm(333_333).then_some(eager)
 }
 
-/// Who keeps the caches of a rack's hosts coherent: in some seeds the software; where a safeguard
+/// What keeps the caches of a rack's hosts coherent: in some seeds the software; where a safeguard
 /// is left out, if it is one of that. Then racks have clients on a second host each.
 fn coherence(config: &Config, seed: u64) -> Coherence {
     let mut rng = Rng::new(seed, Purpose::Shape, COHERENCE_STREAM);

@@ -1,10 +1,10 @@
 //! Daemons start, die, and of a divided rack take over what a dead sibling served. The second form
-//! of the standby thread in `rackpool`: there the kernel's locks say who is dead, here the
+//! of the standby thread in `rackpool`: there the kernel's locks say which daemon is dead, here the
 //! simulated kernel does. A shard that was taken over is served by a process of its own here, which
 //! dies with the one that took it over.
 //!
-//! The shards of a rack lie on hosts of their own whose memory is mapped across, so that each has
-//! a card; there is no losing the power of one.
+//! The shards of a rack lie on hosts of their own with memory that is mapped across, so that each
+//! has a card; there is no losing the power of one.
 
 use super::kernel::ProcessId;
 use super::{Cluster, daemon};

@@ -1,5 +1,5 @@
-//! Those who sweep, as threads of daemons do: in a run with a table a process for each rack. It
-//! dies with its daemon, or alone, at whatever it is doing, and the next one begins anew.
+//! Processes that sweep, as threads of daemons do: in a run with a table one for each rack. It dies
+//! with its daemon, or alone, at whatever it is doing, and the next one begins anew.
 
 use super::kernel::{Ctx, ProcessId};
 use super::scenario::Scene;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 const PAUSE: Ps = Ps::ms(150);
 /// Of the sweeps, those of everything, whether it is due or not, parts per million.
 const UNASKED_PPM: u32 = 400_000;
-/// Of the crashes of clients, those of one who sweeps, parts per million.
+/// Of the crashes of clients, those of one that sweeps, parts per million.
 const CRASH_PPM: u32 = 300_000;
 
 pub struct Sweeper {

@@ -1,10 +1,10 @@
 //! A table on the pool in a scenario: some clients' operations are the table's, on few keys that
 //! all share. The table itself is handed in ([`Tables`]), since it stands on the pool's public API
-//! and this crate does not know it; it works through [`TableMem`], whose calls block.
+//! and this crate does not know it; it works through [`TableMem`], by calls that block.
 //!
 //! What is kept here: the history of each key, which must be linearizable, and a ledger of what
 //! the table has allocated. What dead clients held is swept, while others work and at the end
-//! ([`Tables::sweep`]): nothing that somebody holds or that the table names may be taken, and then
+//! ([`Tables::sweep`]): nothing that a client holds or that the table names may be taken, and then
 //! nothing may be left. Without a sweep, each piece must be excused by a client that died or that
 //! reported a loss.
 
@@ -61,7 +61,7 @@ pub trait Tables: Sync {
     ) -> std::result::Result<Box<dyn Table>, TableError>;
     /// Keys that clients use in this run, at least 1.
     fn keys(&self, seed: u64) -> u64;
-    /// Gives back what no table names and nobody holds, as long as that is due in a rack, or all
+    /// Gives back what no table names and no client holds, as long as that is due in a rack, or all
     /// of it; an error if something else is wrong. `false`: it could not be done now.
     fn sweep(
         &self,
@@ -82,7 +82,7 @@ pub trait Tables: Sync {
 
 /// A table as one client uses it. Calls block.
 pub trait Table {
-    /// Does `op`, whose answer is not looked at, on a key; the same with the answer.
+    /// Does `op` on a key and does not look at its answer; the same with the answer.
     fn apply(
         &mut self,
         mem: &mut TableMem<'_>,
@@ -156,7 +156,6 @@ impl<'a> TableMem<'a> {
         block_on(self.handle.read(addr, to))
     }
 
-    /// Writes `from` at `addr`.
     pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         block_on(self.handle.write(addr, from))
     }
@@ -197,13 +196,11 @@ impl<'a> TableMem<'a> {
         self.handle.begin_change();
     }
 
-    /// Ends what [`TableMem::begin_change`] began.
     pub fn end_change(&mut self) {
         self.model().change_ends(self.handle.ctx.id);
         self.handle.end_change();
     }
 
-    /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.handle.page_bytes()
     }
@@ -256,7 +253,7 @@ struct Piece {
     freeing: bool,
     /// Sweeps that may have freed it.
     sweeps: u32,
-    /// Who allocated it, and in which of its changes.
+    /// The process that allocated it, and in which of its changes.
     taken_in: Option<(ProcessId, u64)>,
     /// Tells it from others at the same address.
     serial: u64,
@@ -274,7 +271,7 @@ struct Call {
     key: u64,
     op: MapOp,
     since: Ps,
-    /// The daemon may hand memory out that nobody will know of.
+    /// The daemon may hand memory out that no client will know of.
     allocating: bool,
 }
 
@@ -347,7 +344,7 @@ impl TableModel {
         self.changes.borrow_mut().remove(&client);
     }
 
-    /// A client died; the allocations that it may have been given without anybody knowing.
+    /// A client died; the allocations that it may have been given, though no client knows.
     pub(super) fn on_killed(&self, client: ProcessId, at: Ps) -> u64 {
         self.leaves(client);
         let Some(call) = self.under_way.borrow().get(&client).copied() else { return 0 };
@@ -398,7 +395,7 @@ impl TableModel {
         Some(before)
     }
 
-    /// Somebody else may have the address again already.
+    /// Another client may have the address again already.
     fn freed(&self, addr: GAddr, serial: u64) {
         let mut pieces = self.pieces.borrow_mut();
         if pieces.get(&addr.0).is_some_and(|piece| piece.serial == serial) {

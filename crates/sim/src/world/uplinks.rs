@@ -19,7 +19,7 @@ pub struct ProxyRings {
     /// `None` while an order is looked at.
     pub orders: Option<Consumer<SimMem>>,
     outcomes: Producer<SimMem>,
-    /// Whom to tell; `None` while nobody is connected.
+    /// The process to tell; `None` while none is connected.
     pub process: Option<ProcessId>,
 }
 
@@ -92,8 +92,8 @@ impl SimUplinks {
         }
     }
 
-    /// Posts what waits, a doorbell for each connection; what could not be posted. A card whose
-    /// queue is shorter than the engine's gets the rest after the next completion.
+    /// Posts what waits, a doorbell for each connection; what could not be posted. A card with a
+    /// queue shorter than the engine's gets the rest after the next completion.
     pub fn ring_doorbells(&mut self) -> Vec<FabricEvent> {
         let mut unposted = Vec::new();
         let limit = self.ctx.kernel.net.borrow().capabilities().outstanding_max as usize;

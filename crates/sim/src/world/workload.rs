@@ -47,7 +47,7 @@ const CONFIGURATIONS_MAX: usize = 400_000;
 #[derive(Clone, Debug)]
 struct Object {
     bytes: u64,
-    /// Who uses it; `None`: its client died, and the audit takes it.
+    /// The client that uses it; `None`: its client died, and the audit takes it.
     holder: Option<ProcessId>,
     /// It ends with its session.
     owned: bool,
@@ -77,7 +77,7 @@ pub enum Fate {
     Unknown,
 }
 
-/// An allocation that nobody holds.
+/// An allocation that no client holds.
 pub struct DeferredFree {
     pub addr: GAddr,
     pub bytes: u64,
@@ -164,8 +164,8 @@ impl Model {
         });
     }
 
-    /// A rack's memory is gone, with all allocations whose pages were there. What was on its way
-    /// from rack to rack is there or not.
+    /// A rack's memory is gone, with all allocations that had their pages there. What was on its
+    /// way from rack to rack is there or not.
     pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64, u64) -> Fate, at: Ps) {
         self.lost.borrow_mut().push(rack);
         self.locks.borrow_mut().doubt();
@@ -193,7 +193,7 @@ impl Model {
         self.ranges.borrow_mut().on_jump(rack, at);
     }
 
-    /// What nobody holds any more.
+    /// What no client holds any more.
     pub fn orphans(&self) -> Vec<DeferredFree> {
         let objects = self.objects.borrow();
         let orphan = |(addr, one): (&u64, &Object)| DeferredFree {
@@ -266,7 +266,7 @@ pub struct Worker {
     pub handle: SimHandle,
     rng: Rng,
     mine: Vec<GAddr>,
-    /// Whole pages that were freed: nobody may ever read them again.
+    /// Whole pages that were freed: no client may ever read them again.
     gone: Vec<GAddr>,
     next_value: u64,
     seat: Option<TableSeat>,
@@ -362,7 +362,7 @@ impl Worker {
     async fn end_as(&self, name: &'static str, code: &'static str) {
         // No operation begins and ends in one moment.
         self.ctx.sleep(Ps::ns(1)).await;
-        // What was stored is in memory before anybody learns that it was.
+        // What was stored is in memory before any client learns that it was.
         self.ctx.cpu.drain();
         self.scene.model.under_way.borrow_mut().remove(&self.ctx.id);
         self.scene.count_operation(name, code);

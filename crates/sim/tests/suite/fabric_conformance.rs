@@ -1,5 +1,5 @@
-//! The conformance suite of `rackpool-hw` on the simulated network: a world whose memory is real
-//! windows, executed on by the same code as at real targets.
+//! The conformance suite of `rackpool-hw` on the simulated network: a world with real windows as
+//! its memory, executed on by the same code as at real targets.
 
 #[allow(clippy::disallowed_methods, reason = "time-outs of the suite on fabrics of real time")]
 #[path = "../../../hw/tests/suite/conformance/mod.rs"]

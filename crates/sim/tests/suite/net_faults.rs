@@ -33,8 +33,8 @@ fn bad() -> NetFaults {
     }
 }
 
-/// Posts one request with `bytes` from the buffer's start, whose first word is `word`. The buffer
-/// stays as it is until the request is complete.
+/// Posts one request with `bytes` from the buffer's start, with `word` as its first word. The
+/// buffer stays as it is until the request is complete.
 fn post_word(
     rig: &mut Rig,
     ends: (EndpointId, PeerId),

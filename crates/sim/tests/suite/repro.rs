@@ -204,7 +204,7 @@ fn a_write_buffer_and_write_backs_gain_where_the_text_says_so_and_where_not_it_i
     for name in ["write_buffer_gain_1_client_512B", "write_buffer_gain_1_client_1024B"] {
         assert_eq!(find(&repro, name).is_met(), Some(false), "{name}: {}", ours(name));
     }
-    // From 1 KiB on no call beats one whose data the home writes into the caller's buffer.
+    // From 1 KiB on no call beats one with data that the home writes into the caller's buffer.
     assert!(ours("rrpc_over_erpc_least") > 1.5, "{}", ours("rrpc_over_erpc_least"));
     assert!(ours("rrpc_over_erpc_and_read_least") > 0.98);
     assert!(ours("rrpc_over_erpc_and_read_most") > 1.4);

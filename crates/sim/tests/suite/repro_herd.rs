@@ -1,4 +1,4 @@
-//! HERD's evaluation in virtual time: it repeats itself, what meets nobody takes the sum of its
+//! HERD's evaluation in virtual time: it repeats itself, what meets no others takes the sum of its
 //! parts, what is saturated gives the rate of its slowest stage, and the systems stand to each
 //! other as in the paper.
 
@@ -97,7 +97,7 @@ fn a_lone_echo_is_two_writes_and_the_processors_between_them() {
 fn a_lone_request_comes_out_of_the_pipeline_by_empty_ones() {
     let p = apt();
     let lone = seen(alone(HERD)).mean_ns();
-    // Without a pipeline nobody waits for empty requests, but for memory.
+    // Without a pipeline no request waits for empty ones, but for memory.
     let direct = seen(Load { is_prefetching: false, ..alone(HERD) }).mean_ns();
     let polls = p.memory.hit.times(2 * FAILED_POLLS_MAX).as_ns_f64();
     let memory = p.memory.dram_load.times(2).as_ns_f64();

@@ -23,7 +23,7 @@ fn message(index: u64) -> Vec<u8> {
     (0..bytes as u64).map(|at| (index * 31 + at) as u8 | 1).collect()
 }
 
-/// The other end may pause for 10 ms; who waits for longer takes it for dead.
+/// The other end may pause for 10 ms; an end that waits for longer takes it for dead.
 const IDLE_MAX: u32 = 200;
 
 fn idle_wait(idle: &mut u32) -> bool {

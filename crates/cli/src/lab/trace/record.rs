@@ -1,4 +1,4 @@
-//! `rackpool trace run`: a program under Valgrind's lackey, whose lines come through a pipe and are
+//! `rackpool trace run`: a program under Valgrind's lackey; its lines come through a pipe and are
 //! records before the program has ended.
 
 use super::{copy, failed, open_trace};

@@ -78,7 +78,7 @@ pub fn own_directories(pid: u32) -> Vec<PathBuf> {
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// A name that nobody else has.
+/// A name that nothing else has.
 pub fn unique(what: &str) -> String {
     // Relaxed: only the number counts, and an add gives each one once.
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);

@@ -40,7 +40,7 @@ pub struct Endpoint {
     buffers: Buffers,
     door: Option<Box<dyn Door>>,
     emulate_rdma_ns: u32,
-    /// Always readable: for who wants to sleep while there is something.
+    /// Always readable: for a thread that wants to sleep while there is something.
     ready: Option<WakeEvent>,
 }
 
@@ -104,7 +104,7 @@ impl Endpoint {
             let slice = Duration::from_nanos(LOOK_NS.min(deadline - now));
             let ready = match self.queue.consumer() {
                 Some(outcomes) => outcomes.wait(Instant::now() + slice),
-                // Whoever waits here waits for a daemon: nothing comes before it is joined.
+                // A thread that waits here waits for a daemon: nothing comes before it is joined.
                 None => return 0,
             };
             if !ready {

@@ -3,7 +3,7 @@
 //! posting; long operations are cut into pieces that are executed one after the other.
 //!
 //! Owns the connection numbers, the work under way and its tags. In: work requests, what the
-//! daemon puts into the ring. Out: events, and whether the daemon's bell is to be rung. Generic
+//! daemon puts into the ring. Out: events, and whether the daemon's doorbell is to be rung. Generic
 //! over memory and local buffers, so that the simulator runs the same.
 
 use super::super::peers::PeerTable;
@@ -229,7 +229,7 @@ impl<M: Mem> Queue<M> {
         Ok(())
     }
 
-    /// Whether the daemon's bell is to be rung, because something was ordered.
+    /// Whether the daemon's doorbell is to be rung, because something was ordered.
     pub fn take_bell(&mut self) -> bool {
         std::mem::take(&mut self.rings_bell)
     }

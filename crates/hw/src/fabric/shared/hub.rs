@@ -1,8 +1,9 @@
-//! What the threads of a client share, under one lock: the endpoint, its connections, whose the
-//! channels in them are, whose each work request under way is, and who sleeps.
+//! What the threads of a client share, under one lock: the endpoint, its connections, the member
+//! that each channel in them and each work request under way belongs to, and the threads that
+//! sleep.
 //!
-//! In: what members post, connect, close and take back. Out: events in the inboxes of members, who
-//! are woken. Called by the members' endpoints with the lock held; nothing here waits.
+//! In: what members post, connect, close and take back. Out: events in the inboxes of members,
+//! which are woken. Called by the members' endpoints with the lock held; nothing here waits.
 //!
 //! Ownership rule: a work request names memory of its member only while it is in `works` with
 //! `count` above 0. Before that memory goes, its member disowns it here.
@@ -51,7 +52,7 @@ pub(super) struct Member {
     channels: PeerTable<Channel>,
     inbox: Vec<FabricEvent>,
     messages: usize,
-    /// Work requests whose memory is the member's own again since the inbox was taken.
+    /// Work requests that gave their memory back to the member since the inbox was taken.
     released: u32,
     /// Whether a one-sided operation completed since.
     one_sided: bool,
@@ -181,7 +182,7 @@ impl State {
             None => {
                 let line = self.endpoint.connect(addr, now)?;
                 self.lines.insert(line, Line { addr, is_up: false, channels: BTreeMap::new() });
-                // Who sleeps has to learn that it is up.
+                // A thread that sleeps has to learn that it is up.
                 self.endpoint.prepare_sleep();
                 line
             }
@@ -230,7 +231,7 @@ impl State {
         (lent, result)
     }
 
-    /// Sends what was appended; who sleeps learns of room for the rest.
+    /// Sends what was appended; a sleeping thread learns of room for the rest.
     fn ring(&mut self, line: PeerId, gathers: bool) {
         self.endpoint.flush(line, gathers);
         if self.endpoint.wants_out(line) {
@@ -342,7 +343,7 @@ impl State {
     }
 
     /// Whether a work request under way names bytes of `piece`; those that only send them do not
-    /// count for who `reads`.
+    /// count for a member that `reads`.
     pub(super) fn is_under_way(&self, member: usize, piece: &Sge, reads: bool) -> bool {
         let overlaps = |of: &Sge| {
             let end = |piece: &Sge| piece.offset + piece.bytes;
@@ -361,7 +362,7 @@ impl State {
         let Some(line) = self.lines.get(&channel.line) else { return };
         let (is_up, is_last) = (line.is_up, line.channels.is_empty());
         if is_up {
-            // Behind all that came over the channel, so that the target's daemon hears of the end
+            // Behind all that came over the channel, so that the target's daemon learns of the end
             // when nothing of it can be executed any more.
             let message = RemoteRequest::Ended;
             let message = wire::encode_vec(&Routed { channel: channel.number, message });
@@ -462,7 +463,7 @@ impl State {
     }
 
     fn on_message(&mut self, line: PeerId, message: Vec<u8>) {
-        // What is no message, or for a channel that has ended, concerns nobody.
+        // What is no message, or for a channel that has ended, concerns no member.
         let Ok((number, _)) = wire::channel_of(&message) else { return };
         let channels = self.lines.get(&line).map(|line| &line.channels);
         let found = channels.and_then(|channels| channels.get(&number)).copied();
@@ -474,7 +475,7 @@ impl State {
             if inbox.messages <= MESSAGES_MAX {
                 return self.tell(member, FabricEvent::Received { peer, message });
             }
-            // Nobody is answered that much: whoever sends it keeps to no protocol.
+            // No member is sent so many answers: a peer that sends it breaks the protocol.
             return self.endpoint.close(line);
         }
         let channel = self.member(member).channels.get_mut(peer).copied();
@@ -522,7 +523,7 @@ impl State {
         !self.member(member).inbox.is_empty()
     }
 
-    /// A thread leaves its call: if nobody has the watch, the next one who sleeps gets it.
+    /// A thread leaves its call: if none has the watch, the next one that sleeps gets it.
     pub(super) fn hand_over(&mut self) {
         if self.watcher.is_some() {
             return;

@@ -1,20 +1,22 @@
-//! The fabric of a client whose threads share their connections: one endpoint, and one connection
-//! (queue pair) to each other rack, for all of them. To the target each thread is a channel of the
-//! connection, as the clients of a daemon that works for them are.
+//! The fabric of a client with threads that share their connections: one endpoint, and one
+//! connection (queue pair) to each other rack, for all of them. To the target each thread is a
+//! channel of the connection, as the clients of a daemon that works for them are.
 //!
 //! ```text
 //!  member (one thread)   post, connect, close  -->  +------ hub, under its lock ------+
 //!  member                take its inbox        <--  | channels, work under way, tcp   |
-//!  member  ... whoever waits and gets the lock drives it, and fills the inboxes of all
+//!  member  ... the waiting thread that gets the lock polls for all, and fills all inboxes
 //! ```
 //!
 //! The hand-off:
-//! - Who posts takes the lock for the posting. Whoever waits looks for his own news, and if the
-//!   lock is free drives the endpoint for all; if it is not, somebody else does that now.
-//! - Who has waited for long sleeps. One of the sleepers, the *watcher*, sleeps on the sockets,
-//!   the others until they are notified. News wake whose they are, whoever found them.
-//! - Who leaves a wait while nobody has the watch wakes one sleeper, who takes it.
-//! - So nobody counts on a thread that is not in a call. A thread that is stopped, or panics, with
+//! - A thread that posts takes the lock for the posting. A thread that waits looks into its own
+//!   inbox, and if the lock is free polls the endpoint for all (leader and followers); if it is
+//!   not, another thread does that now.
+//! - A thread that has waited for long sleeps. One of the sleepers, the *watcher*, sleeps on the
+//!   sockets, the others until they are notified. An event wakes the member that it belongs to,
+//!   whichever thread found it.
+//! - A thread that leaves a wait while none has the watch wakes one sleeper, which takes it.
+//! - So no thread depends on one that is not in a call. A thread that is stopped, or panics, with
 //!   the watch but without the lock delays sleepers by 20 ms at most: then they look themselves.
 //!   The lock is held for calls that do not block.
 //!
@@ -182,7 +184,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes what others found, or drives the endpoint if nobody else does; how many events.
+    /// Takes what others found, or polls the endpoint if no other thread does; how many events.
     /// Before a wait ends the watch is handed over, and a wait that `is_last` does so in any case.
     fn look(&mut self, now: Nanos, is_last: bool, events: &mut Vec<FabricEvent>) -> usize {
         // Acquire: pairs with the Release in `hub.rs::tell`.
@@ -212,7 +214,7 @@ impl Endpoint {
         news.events
     }
 
-    /// Sleeps until there are news, the watch is handed over, or the time is over.
+    /// Sleeps until there are events, the watch is handed over, or the time is over.
     fn sleep(&mut self, now: Nanos, deadline: Nanos) {
         let mut state = self.hub.lock();
         state.drive(now);
@@ -329,7 +331,7 @@ impl Owner for Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // If the lock is poisoned, nobody gets it any more, nor at the buffers.
+        // If the lock is poisoned, no thread gets it any more, nor reaches the buffers.
         if let Ok(mut state) = self.hub.state.lock() {
             state.leave(self.member, monotonic_ns());
             state.hand_over();

@@ -93,7 +93,6 @@ impl Work {
         self.op == Op::Ping
     }
 
-    /// Bytes of its frame.
     fn frame_bytes(&self) -> u64 {
         match self.refused {
             Some(_) => 0,
@@ -665,7 +664,7 @@ impl Connection {
         self.settle_refused(peer, cx, events);
     }
 
-    /// Ends refused work requests whose turn has come.
+    /// Ends refused work requests when their turn has come.
     fn settle_refused(
         &mut self,
         peer: PeerId,

@@ -112,8 +112,8 @@ impl Endpoint {
         })
     }
 
-    /// One that several threads share, who keep to the bound of a connection themselves; they have
-    /// at most so many work requests under way on one together.
+    /// One that several threads share, which keep to the bound of a connection themselves; they
+    /// have at most so many work requests under way on one together.
     pub(in crate::fabric) fn for_many(
         options: EndpointOptions,
         outstanding_max: usize,
@@ -294,7 +294,7 @@ impl Endpoint {
         self.buffers.register(bytes)
     }
 
-    /// Takes memory of somebody else, until [`Endpoint::release`].
+    /// Takes memory of another owner, until [`Endpoint::release`].
     ///
     /// # Safety
     /// As for `Buffers::adopt`.

@@ -1,4 +1,4 @@
-//! Buffers of an initiator that its target may write into: who may write where, and how much has
+//! Buffers of an initiator that its target may write into: where it may write, and how much has
 //! come. Owns the exposures of one connection; they end with it.
 //!
 //! In: pieces to expose, announcements of data. Out: where the data goes, or that it is dropped.

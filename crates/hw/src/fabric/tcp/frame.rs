@@ -2,14 +2,14 @@
 //! header of 48 bytes and, for some, a payload. Owns the format and every check of it; knows no
 //! socket.
 //!
-//! In: bytes that another process wrote. Out: [`Request`] and [`Response`], whose fields are
-//! within the limits, or a [`FrameError`], which ends the connection. Called by `connection.rs`
-//! (initiator) and `serve.rs` (target).
+//! In: bytes that another process wrote. Out: [`Request`] and [`Response`] with fields within the
+//! limits, or a [`FrameError`], which ends the connection. Called by `connection.rs` (initiator)
+//! and `serve.rs` (target).
 //!
 //! Order: the frames of one direction follow one another; answers come in the order of their
 //! requests and repeat their number. Between them the target may put `Message`, `Alive` and
 //! `Put`: data into a buffer that the initiator has exposed to it. A
-//! long READ is announced by a header whose `more` flag is set and closed, after the data, by a
+//! long READ is announced by a header with its `more` flag set and closed, after the data, by a
 //! second header, which says whether the key was valid to the end: data that followed the
 //! revocation is zeros.
 //!
@@ -25,9 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"rackwire");
 /// Version of the frames here; another one is refused.
 pub const FRAME_VERSION: u32 = 2;
-/// Bytes of a [`Hello`].
 pub const HELLO_BYTES: usize = size_of::<Hello>();
-/// Bytes of a [`Header`].
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
 /// What each side says first.
@@ -60,7 +58,7 @@ pub enum HelloStatus {
     Ok = 0,
     /// All connections of the target are taken.
     Busy = 1,
-    /// The target speaks another version, which it says.
+    /// The target has another version, which it names.
     Version = 2,
     /// The target asks for a proof of the pool's secret first ([`crate::handshake`]).
     Secret = 3,
@@ -142,7 +140,7 @@ pub enum Status {
     BadRange = 2,
 }
 
-/// A request whose fields are within the limits of the protocol (the place is not checked).
+/// A request with all fields within the limits of the protocol (the place is not checked).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub op: Op,

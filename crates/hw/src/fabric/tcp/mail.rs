@@ -1,5 +1,5 @@
 //! What the application of a target puts in for one of its connections: messages, and memory that
-//! goes into a buffer of the initiator. Owned by the doors (`doors.rs`) until the target's thread
+//! goes into a buffer of the initiator. Owned by the queues (`doors.rs`) until the target's thread
 //! takes it; carried out by `serve.rs`.
 
 use rackpool_core::constants::{FABRIC_MESSAGES_MAX, MESSAGE_BYTES_MAX};
@@ -17,7 +17,6 @@ pub struct WriteBack {
     pub to: Exposure,
     /// What, as an initiator would name it.
     pub from: RemoteAddr,
-    /// How much, bytes.
     pub bytes: u64,
     /// Sent after the last byte.
     pub done: Vec<u8>,

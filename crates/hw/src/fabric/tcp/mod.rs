@@ -8,9 +8,9 @@
 //! | `connection` | one connection of an endpoint: send queue, receiving, liveness |
 //! | `broken` | why a connection of an endpoint ended |
 //! | `exposed` | buffers that the target may write into |
-//! | `target` | the target's thread and its doors to the application |
-//! | `target::admission` | who is let in |
-//! | `mail` | what the application puts in for a connection |
+//! | `target` | the target's thread and its calls for the application |
+//! | `target::admission` | which connections are accepted |
+//! | `mail` | what the application queues for a connection |
 //! | `serve` | one connection of a target: execution of requests, answers |
 //!
 //! Here: settings of sockets and the buffer that both sides receive into.
@@ -53,9 +53,9 @@ const KEEPALIVE_IDLE_S: u64 = 5;
 const KEEPALIVE_INTERVAL_S: u64 = 1;
 /// … and is dead after this many probes without an answer.
 const KEEPALIVE_PROBES: u32 = 5;
-/// Sent data that nobody acknowledges, or a window that stays closed, ends a connection after
-/// this long, milliseconds. Longer than the probes, so that a stopped process whose kernel still
-/// answers keeps its connection for a while.
+/// Sent data that the peer does not acknowledge, or a window that stays closed, ends a connection
+/// after this long, milliseconds. Longer than the probes, so that a stopped process with a kernel
+/// that still answers keeps its connection for a while.
 const USER_TIMEOUT_MS: u32 = 20_000;
 /// A heartbeat is due after this fraction of the lease.
 const HEARTBEATS_PER_LEASE: u64 = 4;
@@ -160,7 +160,7 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Received bytes that nobody has looked at, in a buffer of fixed size.
+/// Received bytes that are not parsed yet, in a buffer of fixed size.
 struct Input {
     bytes: Box<[u8]>,
     start: usize,

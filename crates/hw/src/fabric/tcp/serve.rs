@@ -4,13 +4,14 @@
 //! application. Called by the target's thread in `target.rs`; nothing here blocks.
 //!
 //! Ordering rule: memory is touched only through `core::target`, a bounded piece at a time, and
-//! never stays announced while the socket is waited for: whoever revokes a key waits for one
+//! never stays announced while the socket is waited for: a thread that revokes a key waits for one
 //! system call at most. If the key is revoked in the midst of an operation, the rest is not
 //! executed: of a READ zeros are sent and then `BadKey`, of a WRITE the rest is dropped and
 //! `BadKey` answered (its first part was written before the revocation, never after).
 //!
 //! A write-back puts data of the pages into a buffer of the initiator, and then one of two
-//! messages: which one says whether the key was valid to the end, so nobody takes zeros for data.
+//! messages: which one says whether the key was valid to the end, so the initiator never takes
+//! zeros for data.
 //!
 //! Back-pressure: a SEND or WRITE_IMM that the application's queue has no room for waits here,
 //! and nothing more is read from the connection; while answers wait for the socket, nothing more
@@ -40,7 +41,7 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use zerocopy::IntoBytes;
 
-/// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE, whose
+/// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE; its
 /// rest goes straight to its place.
 const INPUT_BYTES: usize = 8 << 10;
 const _: () = assert!(BUFFERED_PIECE_BYTES_MAX <= INPUT_BYTES as u64, "it waits there as a whole");
@@ -172,7 +173,7 @@ pub(super) struct Served {
     receiving: Receiving,
     input: Input,
     output: Output,
-    /// A long READ or write-back whose data is being sent, behind all of `output`.
+    /// A long READ or write-back that is sending its data, behind all of `output`.
     long_read: Option<Outgoing>,
     /// An event without room, and the request that is answered once it is handed over.
     held: Option<(FabricEvent, Op, u32)>,

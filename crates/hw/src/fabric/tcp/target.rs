@@ -1,5 +1,5 @@
 //! The target's end of the tcp fabric: a thread that executes one-sided operations on the pages
-//! of this process, and the doors between it and the application: events out, messages in.
+//! of this process, and the queues between it and the application: events out, messages in.
 //!
 //! In: connections (`admission.rs`), messages of the application. Out: `FabricEvent`s.
 //! The application calls from any thread and never waits for the fabric's thread (except to end
@@ -64,13 +64,11 @@ const WAKE: u64 = u64::MAX - 1;
 pub struct TargetOptions {
     /// Where to listen; without a secret a loopback address. Port 0 for any.
     pub listen: SocketAddr,
-    /// Geometry of the pages.
     pub layout: RegionLayout,
-    /// The pages section.
     pub pages: Window,
     /// The table section: one generation word a frame.
     pub table: Window,
-    /// Announce cells that whoever frees frames looks at; the thread uses the first.
+    /// Announce cells that a free of frames looks at; the target's thread uses the first.
     pub cells: Window,
     /// Connections at once; others are refused. At most `FABRIC_PEERS_MAX`; as a rule one for each
     /// session.
@@ -90,7 +88,7 @@ pub struct TargetOptions {
 }
 
 impl TargetOptions {
-    /// The usual settings for a region; nobody is woken.
+    /// The usual settings for a region; no thread is woken.
     pub fn new(
         listen: SocketAddr,
         layout: RegionLayout,
@@ -214,7 +212,7 @@ impl Target {
     }
 }
 
-/// The counters of a [`Target`], for whoever tells of it; they outlive it.
+/// The counters of a [`Target`], for the code that reports them; they outlive it.
 #[derive(Clone)]
 pub struct TargetCounters {
     pub(in crate::fabric) doors: Arc<Doors>,

@@ -68,7 +68,7 @@ pub(super) enum Tag {
     Message { work: u64 },
     /// A question for a key.
     Open,
-    /// Nothing that anybody waits for.
+    /// Nothing that a caller waits for.
     Credit,
 }
 
@@ -314,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// What is known to be wrong without asking anybody.
+    /// What is known to be wrong without asking the peer.
     fn refusal(&self, work: &Work, cx: &Context<'_>) -> Option<WorkStatus> {
         let Some(at) = work.at() else {
             let is_long = work.bytes > u64::from(MESSAGE_BYTES_MAX);

@@ -30,8 +30,8 @@ pub(super) struct ControlLine {
 const WAITING_MAX: usize = 16;
 
 impl ControlLine {
-    /// The end that connects, whose socket may not be connected yet. Errors: `Io` if the kernel
-    /// has no random numbers.
+    /// The end that connects; its socket may not be connected yet. Errors: `Io` if the kernel has
+    /// no random numbers.
     pub(super) fn begin(socket: OwnedFd, secret: Option<&Secret>) -> Result<Self, FabricError> {
         let mut line = Self::new(socket, None);
         if let Some(secret) = secret {

@@ -54,7 +54,6 @@ pub struct DeviceLimits {
     pub completions_max: u32,
     /// READs and atomics that one queue pair answers, and has under way, at once.
     pub reads_max: u8,
-    /// Longest message, bytes.
     pub message_bytes_max: u32,
     /// Largest packet now, bytes.
     pub mtu_bytes: u32,
@@ -141,7 +140,7 @@ impl Device {
     }
 }
 
-/// An open device; closed when nobody refers to it.
+/// An open device; closed with the last reference to it.
 pub(super) struct Context {
     pub(super) raw: NonNull<ffi::Context>,
     pub(super) library: &'static Library,

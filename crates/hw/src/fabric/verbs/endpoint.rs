@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: u32 = 64;
 /// How a step of a connection went.
 type Outcome<R> = Result<R, Broken>;
 
-/// Who executes CAS and FAA.
+/// What executes CAS and FAA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atomics {
     /// The device where its atomics are atomic with processors' too, else the target's processor.
@@ -64,7 +64,7 @@ pub struct EndpointOptions {
     /// What is proved to targets, and they have to prove; without it, only loopback addresses can
     /// be connected to.
     pub secret: Option<Secret>,
-    /// Who executes CAS and FAA.
+    /// What executes CAS and FAA: the device or the target's processor.
     pub atomics: Atomics,
     pub log: Log,
 }
@@ -397,7 +397,7 @@ impl Owner for Endpoint {
         &mut self.locals.buffers
     }
 
-    /// Work whose data the device moves itself is waited for: until it has ended, or the device
+    /// Work with data that the device moves itself is waited for: until it has ended, or the device
     /// has given up, or the lease is over, when the connection ends and with it the device's use.
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         let begin = monotonic_ns();

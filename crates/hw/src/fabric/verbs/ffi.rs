@@ -1,5 +1,5 @@
 //! The part of libibverbs' binary interface that is used here, written by hand: plain structures
-//! whose sizes and offsets are asserted, and the table of a device's own functions.
+//! with asserted sizes and offsets, and the table of a device's own functions.
 //!
 //! Source: `infiniband/verbs.h` of rdma-core, `IBVERBS_1.1`: unchanged since 2008 but for fields
 //! behind those named here; decision 0034.

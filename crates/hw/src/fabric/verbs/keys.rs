@@ -1,13 +1,14 @@
 //! The device's keys of a target's frames: which frames are open, under which generation, and
-//! registered for whom. Owns the registrations and the cells that announce open frames.
+//! for which connection each is registered. Owns the registrations and the cells that announce open
+//! frames.
 //!
 //! Rule, the same as for every access (`rackpool_core::target`): the frame is announced in a cell,
-//! then its table word is compared with the generation, then it is registered. Whoever frees the
-//! frame changes the word first, executes a barrier, and waits for the cells. [`Keys::look`] finds
-//! that the word has changed, ends the registrations, and only then clears the cell. Ending a
-//! registration returns when the device executes nothing more under it.
+//! then its table word is compared with the generation, then it is registered. The thread that
+//! frees the frame changes the word first, executes a barrier, and waits for the cells.
+//! [`Keys::look`] finds that the word has changed, ends the registrations, and only then clears the
+//! cell. Ending a registration returns when the device executes nothing more under it.
 //!
-//! Called by the target's thread, often: whoever frees waits for it.
+//! Called by the target's thread, often: a thread that frees a frame waits for it.
 
 use super::VerbsError;
 use super::device::Domain;
@@ -101,7 +102,7 @@ impl Keys {
         Ok(WorkStatus::Done(key.into()))
     }
 
-    /// A cell that is free, or whose frame gives way.
+    /// A free cell, or one that is free after its frame gave way.
     fn take_cell(&mut self, closed: &mut Vec<(PeerId, RemoteAddr)>) -> usize {
         if let Some(index) = self.open.iter().position(Option::is_none) {
             return index;
@@ -121,7 +122,7 @@ impl Keys {
         self.cells.store(8 * index as u64, 0);
     }
 
-    /// Closes frames whose generation has changed; whether there were any.
+    /// Closes frames with a changed generation; whether there were any.
     pub(super) fn look(&mut self, closed: &mut Vec<(PeerId, RemoteAddr)>) -> bool {
         let mut any = false;
         for index in 0..self.open.len() {
@@ -134,7 +135,8 @@ impl Keys {
         any
     }
 
-    /// Ends what was registered for a connection; frames that nobody else has open are closed.
+    /// Ends what was registered for a connection; frames that no other connection has open are
+    /// closed.
     pub(super) fn forget(&mut self, peer: PeerId) {
         for index in 0..self.open.len() {
             let Some(open) = &mut self.open[index] else { continue };

@@ -6,8 +6,8 @@
 //! WRITE_IMMs among them. Each message says how many its sender has used up; if there is none to
 //! say it with, a message of no bytes is sent, for which some slots are kept free.
 //!
-//! Signalling: of the work requests under one doorbell the last is always completed, so nothing is
-//! ever left that nobody hears of; before it those that somebody waits for, and each
+//! Signalling: of the work requests under one doorbell the last is always completed, so none is
+//! ever left without a completion; before it those that a caller waits for, and each
 //! [`SIGNAL_EACH`]th.
 //!
 //! Failure: when one work request fails, the device gives back all behind it as not done, and both
@@ -42,7 +42,6 @@ pub(super) const TARGET_DEPTH: u32 = 2 * SLOTS;
 const SIGNAL_EACH: u32 = 16;
 /// Bytes that travel inside a work request, if the device can.
 pub(super) const INLINE_BYTES: u32 = 128;
-/// Bytes of a slot.
 const SLOT_BYTES: u64 = (HEAD_BYTES + MESSAGE_BYTES_MAX as usize) as u64;
 /// In the number of a work request: it is a receive.
 const RECEIVE: u64 = 1 << 31;
@@ -287,7 +286,7 @@ impl<T> Lane<T> {
         !self.posted.is_empty()
     }
 
-    /// Posts a message of no bytes, whose doorbell has the device look at its queue once more;
+    /// Posts a message of no bytes: its doorbell has the device look at its queue once more;
     /// whether one fitted.
     pub(super) fn remind(&mut self, tag: T) -> Result<bool, VerbsError> {
         let fits = self.send_nothing(|| tag);
@@ -295,7 +294,7 @@ impl<T> Lane<T> {
         Ok(fits)
     }
 
-    /// Posts free slots, of which the batch may speak, and then the batch under one doorbell.
+    /// Posts free slots, which the batch may announce, and then the batch under one doorbell.
     pub(super) fn ring(&mut self) -> Result<(), VerbsError> {
         self.post_receives()?;
         self.since_signalled = 0;

@@ -26,7 +26,7 @@ macro_rules! functions {
                     $($name: {
                         let name = concat!("ibv_", stringify!($name), "\0");
                         let address = address_of(handle, name)?;
-                        // SAFETY: the library exports a function of this name, whose type is
+                        // SAFETY: the library exports a function of this name, and its type is
                         // declared here as its header has it.
                         unsafe { std::mem::transmute::<
                             *mut c_void,

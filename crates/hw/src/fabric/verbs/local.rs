@@ -94,11 +94,12 @@ impl Locals {
             let (memory, is_writable) = self.buffers.whole_memory(piece.buf);
             debug_assert!(is_writable || !writable, "checked when it was posted");
             let rights = Rights::Local { writable: is_writable };
-            // Its own address, which lies in its page as the memory does; nobody else hears of it.
+            // Its own address, which lies in its page as the memory does; no other process learns
+            // it.
             let address = memory.cast::<u8>().as_ptr() as u64;
             // SAFETY: the buffer is in the table; before it leaves that, `let_go` has waited for
             // the work that uses it, and `unpin` has ended this. The table's rules and
-            // `require_idle` keep everybody else away from pieces that are in use.
+            // `require_idle` keep all other code away from pieces that are in use.
             let region = unsafe { Region::of_memory(&self.domain, memory, address, rights) }?;
             self.pinned.insert(piece.buf.0, region);
         }

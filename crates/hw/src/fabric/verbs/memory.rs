@@ -51,7 +51,7 @@ pub struct Region {
 }
 
 // SAFETY: it stands for memory that may be used from any thread, as windows may, or is private to
-// whoever promised to keep it; the library may be called from any thread.
+// the owner that promised to keep it; the library may be called from any thread.
 unsafe impl Send for Region {}
 // SAFETY: as above; shared it gives out only numbers.
 unsafe impl Sync for Region {}
@@ -60,8 +60,8 @@ impl Region {
     /// Registers a window of shared memory. Others name its first byte `address`, so that no
     /// pointer of this process leaves it; it lies in its page as the window does (such as 0).
     ///
-    /// The memory is pinned: it needs `ulimit -l` that high. Errors: `Pin`, whose text explains
-    /// what kinds of memory devices take.
+    /// The memory is pinned: it needs `ulimit -l` that high. Errors: `Pin`; its text explains what
+    /// kinds of memory devices take.
     pub fn of_window(
         domain: &Domain,
         window: &Window,
@@ -87,7 +87,7 @@ impl Region {
     ///
     /// # Safety
     /// The memory stays until the region is dropped. While a work request that names it is under
-    /// way, nobody else writes what it reads, or touches what it writes.
+    /// way, no other code writes what it reads, or touches what it writes.
     pub(in crate::fabric) unsafe fn of_memory(
         domain: &Domain,
         memory: NonNull<[u8]>,
@@ -116,7 +116,6 @@ impl Region {
         unsafe { self.raw.as_ref() }.rkey
     }
 
-    /// Length, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -137,7 +136,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: registered by us, ended once. It returns when the device no longer uses it.
         let code = unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) };
-        // If it could still be written, the memory must not be given to anybody else.
+        // If it could still be written, the memory must not be given away.
         if code != 0 {
             crate::log::abort(format_args!(
                 "a registered region could not be ended ({code}); the process ends"

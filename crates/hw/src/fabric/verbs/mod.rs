@@ -16,8 +16,8 @@
 //! Keys: each connection of a target has a protection domain of its own, and a frame is registered
 //! in it when that initiator first asks, under its present generation. To revoke, the target's
 //! thread ends the registrations; when the device has confirmed, it executes nothing more under
-//! them, whatever the initiator does. Until then the frame is announced in a cell, where whoever
-//! frees it looks. So a key is its client's, and the guarantee is the device's.
+//! them, whatever the initiator does. Until then the frame is announced in a cell, where the thread
+//! that frees it looks. So a key is its client's, and the guarantee is the device's.
 //!
 //! Atomics run on a processor of the target unless the device says that its own are atomic with
 //! those; Soft-RoCE and most network cards say that they are not.
@@ -77,7 +77,6 @@ pub enum VerbsError {
     /// The kernel has no verbs.
     #[error("the kernel offers no verbs: modprobe ib_uverbs, or use another fabric")]
     NoKernel,
-    /// Not such a device.
     #[error(
         "no RDMA device {}; there are: {there:?}. Soft-RoCE makes one of any network card: \
          modprobe rdma_rxe, rdma link add rxe0 type rxe netdev eth0",

@@ -1,7 +1,8 @@
 //! Completion queues and queue pairs of the three kinds: made, connected, reset, posted to under
 //! one doorbell a batch, and polled.
 //!
-//! Whoever posts names pieces of [`Region`]s; a queue pair stops using them when it is dropped.
+//! The caller that posts names pieces of [`Region`]s; a queue pair stops using them when it is
+//! dropped.
 
 use super::VerbsError;
 use super::device::{Device, Domain, RawDomain};
@@ -39,7 +40,7 @@ pub enum Kind {
     Reliable,
     /// UC: WRITE, WRITE_IMM and SEND; what is lost is lost.
     Unreliable,
-    /// UD: SEND of at most a packet to anybody; without order.
+    /// UD: SEND of at most a packet to any peer; without order.
     Datagram,
 }
 
@@ -74,7 +75,6 @@ pub struct Address {
     pub number: u32,
     /// Number of its first packet.
     pub first_packet: u32,
-    /// Its largest packet, bytes.
     pub mtu_bytes: u32,
 }
 
@@ -83,36 +83,29 @@ pub struct Address {
 pub enum Operation<'a> {
     /// A message with four bytes beside it.
     Send {
-        /// The four bytes.
         imm: u32,
     },
     /// The same to the owner of a datagram queue pair.
     SendTo {
         to: &'a Peer,
-        /// The four bytes.
         imm: u32,
     },
     Write {
-        /// First byte.
         address: u64,
         key: u32,
     },
     /// The same, and a message of four bytes and no more.
     WriteImm {
-        /// First byte.
         address: u64,
         key: u32,
-        /// The four bytes.
         imm: u32,
     },
     Read {
-        /// First byte.
         address: u64,
         key: u32,
     },
     /// Compares and swaps a word there; the old one comes into the piece of 8 bytes.
     Cas {
-        /// The word.
         address: u64,
         key: u32,
         expected: u64,
@@ -120,7 +113,6 @@ pub enum Operation<'a> {
     },
     /// Adds to a word there, wrapping; the old one comes into the piece of 8 bytes.
     FetchAdd {
-        /// The word.
         address: u64,
         key: u32,
         n: u64,
@@ -173,7 +165,7 @@ pub struct Completions {
     events: u32,
 }
 
-// SAFETY: the library's functions may be called from any thread, and who polls has `&mut`.
+// SAFETY: the library's functions may be called from any thread, and the poller has `&mut`.
 unsafe impl Send for Completions {}
 
 impl Completions {
@@ -192,7 +184,7 @@ impl Completions {
         };
         let Some(raw) = NonNull::new(raw) else {
             let error = VerbsError::os("making a completion queue");
-            // SAFETY: made above, used by nobody.
+            // SAFETY: made above, used by no other code.
             unsafe { (library.destroy_comp_channel)(channel.as_ptr()) };
             return Err(error);
         };
@@ -284,7 +276,7 @@ pub struct Peer {
 unsafe impl Send for Peer {}
 
 impl Peer {
-    /// The datagram queue pair at `to`. Errors: `Os`, above all that nobody answers there.
+    /// The datagram queue pair at `to`. Errors: `Os`, above all that no peer answers there.
     pub fn new(device: &Device, domain: &Domain, to: &Address) -> Result<Peer, VerbsError> {
         let mut path = path_to(device, to);
         let Domain(domain) = domain;
@@ -336,8 +328,8 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// One whose completions of both kinds come to `completions`, which has to outlive it, since
-    /// the device refuses to end a queue that is in use. Not yet connected. Errors: `Os`.
+    /// One that has its completions of both kinds come to `completions`, which has to outlive it,
+    /// since the device refuses to end a queue that is in use. Not yet connected. Errors: `Os`.
     pub fn new(
         device: &Device,
         domain: &Domain,
@@ -490,8 +482,8 @@ impl QueuePair {
     }
 
     /// Adds a work request to the batch that [`QueuePair::ring`] posts. Each piece is a part of a
-    /// region: offset and length, bytes. Whoever adds more than the queue is deep, or a datagram
-    /// that is longer than a packet (`mtu_bytes`), has a bug, and panics.
+    /// region: offset and length, bytes. A caller that adds more than the queue is deep, or a
+    /// datagram that is longer than a packet (`mtu_bytes`), has a bug, and panics.
     pub fn push<'a>(
         &mut self,
         id: u64,
@@ -536,8 +528,8 @@ impl QueuePair {
         });
     }
 
-    /// Posts the batch under one doorbell. The last of it is always completed, so that nothing is
-    /// left of which nobody hears. Errors: `Os`; the queue pair is then of no more use.
+    /// Posts the batch under one doorbell. The last of it is always completed, so that none is left
+    /// without a completion. Errors: `Os`; the queue pair is then of no more use.
     pub fn ring(&mut self) -> Result<(), VerbsError> {
         let Some(last) = self.requests.last_mut() else { return Ok(()) };
         last.send_flags |= number::SEND_SIGNALED;

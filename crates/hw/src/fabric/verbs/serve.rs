@@ -62,7 +62,7 @@ pub(super) struct Served {
     pub(super) has_mail: bool,
 }
 
-/// What is one-sided passes by: nobody here sees whether it asks for nothing.
+/// One-sided operations pass by: nothing here sees whether they ask for nothing.
 impl Guest for Served {
     fn place(&self) -> &Place {
         &self.place
@@ -245,7 +245,7 @@ impl Served {
         moved
     }
 
-    /// Says that a key is no more, if there is room: whoever does not hear it finds out.
+    /// Says that a key is revoked, if there is room: a peer that is not told finds out.
     pub(super) fn tell_closed(&mut self, at: RemoteAddr) -> Result<(), Broken> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         if self.is_ready && lane.has_credit() {
@@ -271,7 +271,7 @@ impl Served {
             }
         } else if lane.has_failed() {
             let since = *self.failed_since.get_or_insert(service.now);
-            // Nobody asks for recovery.
+            // The initiator has not asked for recovery.
             if is_late(since) {
                 return Err(Broken::Silent { lease_ms });
             }

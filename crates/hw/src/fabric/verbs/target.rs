@@ -6,7 +6,7 @@
 //!
 //! Waiting: the thread looks without pause for a while after something moved, then gives way
 //! between looks, then sleeps until the device, a control line or the application says something;
-//! while frames are open never for more than [`REVOKE_NS`], since whoever frees one waits.
+//! while frames are open never for more than [`REVOKE_NS`], since the thread that frees one waits.
 //!
 //! Source: DESIGN §3 (waiting, revocation), §4 (bounded queues).
 
@@ -66,14 +66,12 @@ pub struct TargetOptions {
     /// What initiators have to prove that they have, and is proved to them; without it, only a
     /// loopback address may be listened at.
     pub secret: Option<Secret>,
-    /// Geometry of the pages.
     pub layout: RegionLayout,
-    /// The pages section.
     pub pages: Window,
     /// The table section: one generation word a frame.
     pub table: Window,
-    /// Announce cells that whoever frees frames looks at: one word for the thread's own accesses,
-    /// the others for frames that are open to devices, of which there are no more than that.
+    /// Announce cells that a free of frames looks at: one word for the thread's own accesses, the
+    /// others for frames that are open to devices, of which there are no more than that.
     pub cells: Window,
     /// Connections at once; others are refused. Fewer if one completion queue of the device does
     /// not bear so many.
@@ -94,7 +92,7 @@ pub struct TargetOptions {
 }
 
 impl TargetOptions {
-    /// The usual settings for a region; nobody is woken.
+    /// The usual settings for a region; no thread is woken.
     pub fn new(
         listen: SocketAddr,
         layout: RegionLayout,
@@ -209,13 +207,13 @@ impl Target {
         self.doors.close(peer);
     }
 
-    /// Asks the thread to look at the table now, for whoever waits for a revocation.
+    /// Asks the thread to look at the table now, for a caller that waits for a revocation.
     pub fn look(&self) {
         self.doors.notify();
     }
 
     /// Counters since the start, as of the thread's last round in which something moved.
-    /// One-sided operations are not among them, as nobody here sees them.
+    /// One-sided operations are not among them, as nothing here sees them.
     pub fn stats(&self) -> FabricStats {
         self.doors.stats()
     }

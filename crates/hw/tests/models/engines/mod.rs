@@ -47,7 +47,7 @@ enum Place {
     Table(Window, Words),
 }
 
-/// A section whose answers to the engines' questions a test chooses.
+/// A section with answers to the engines' questions that a test chooses.
 #[derive(Clone)]
 pub struct Section {
     place: Place,

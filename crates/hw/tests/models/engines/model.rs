@@ -1,5 +1,5 @@
 //! Loom with room for the engines: its own stacks of 32 KiB overflow while one is set up, and a
-//! test whose stack overflowed hangs.
+//! test with an overflowed stack hangs.
 
 use loom::thread::{Builder, JoinHandle};
 use std::sync::Arc;

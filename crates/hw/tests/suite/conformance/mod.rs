@@ -1,4 +1,4 @@
-//! What every fabric must do, as checks that know only a [`Rig`]: a fabric whose target's memory is
+//! What every fabric must do, as checks that know only a [`Rig`]: a fabric with its target's memory
 //! in reach. Run for `tcp`, `shm` and `verbs` by this crate's tests, and for the simulated network
 //! by those of `rackpool-sim`.
 //!

@@ -4,8 +4,8 @@
 //! A round goes twice through some thousand small items, so it is made in steps: it begins before
 //! room is needed, and each change takes it on in proportion to the bytes that it stores. Only a
 //! change that finds no room before it has ended waits for the rest of it. Between two steps its
-//! segments have left (nothing comes to them, and they are given back by nobody else), and their
-//! items can be read, replaced and removed as all others.
+//! segments have left (nothing is added to them, and nothing else gives them back), and their items
+//! can be read, replaced and removed as all others.
 //!
 //! No item is sorted: the ranks of scores are sixteenths of an octave, and the bytes of each rank
 //! tell which is the last that stays.
@@ -26,14 +26,14 @@ const COMPETITORS: usize = 3;
 /// Bytes that are gone through for each one that is stored. A round that frees a unit goes through
 /// four of them twice; so it ends while half a unit is stored.
 const PACE: u64 = 16;
-/// Bytes that are gone through in one step, or more: some hundred small items, whose entries come
-/// from memory side by side.
+/// Bytes that are gone through in one step, or more: some hundred small items; their entries are
+/// loaded from memory side by side.
 const STEP_BYTES: u64 = 4096;
 /// Free units beside the reserve with which the next round begins. A change needs two.
 const UNITS_AHEAD: usize = 3;
 /// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
 const AHEAD_UNITS_MIN: u64 = 32;
-/// Items whose entries are asked for ahead.
+/// Number of items to prefetch the entries of.
 const BATCH: usize = 32;
 const RANKS: usize = 1024;
 /// … of which the lowest is that of 2^-44, less than that of any value.
@@ -146,7 +146,7 @@ impl Partition {
 
     #[cold]
     fn begin_ahead(&mut self) {
-        // What somebody sent from until now is free first, then what lies there unused.
+        // Units that were pinned until now are freed first, then those that lie there unused.
         if self.segments.reclaim() < self.ahead_units
             && !self.segments.take_more()
             && !self.drop_flushed()
@@ -251,7 +251,7 @@ impl Partition {
         end - offset
     }
 
-    /// Keeps or drops the next item; its bytes. Segments whose last one it was are given back.
+    /// Keeps or drops the next item; its bytes. A segment that has no other item is given back.
     fn judge(&mut self, round: &mut Round, now: Millis) -> u32 {
         let RoundStep::Judge { next, last } = &mut round.step else { return 0 };
         let item = round.weighed.get(*next).copied();

@@ -35,7 +35,6 @@ impl Segments {
         self.of[unit as usize].seq < self.flushed_before
     }
 
-    /// The first flushed segment.
     pub fn first_flushed(&self) -> Option<u32> {
         self.oldest(FLUSHED as u8)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Longer than what is taken from one read: its memory is set aside, and it comes in pieces.
 const LONG: usize = 70_000;
 
-/// What a new server answers to a client whose bytes come in these pieces.
+/// What a new server answers to a client that sends its bytes in these pieces.
 fn answers(protocol: Protocol, pieces: &[&[u8]]) -> Vec<u8> {
     let cache = Cache::new(Options { memory: 4 << 20, ..Options::default() }).unwrap();
     let shared = Arc::new(Shared::new(cache, Settings::default(), (0, 1)));

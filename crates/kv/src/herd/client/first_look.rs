@@ -10,7 +10,7 @@ const EARLY: u32 = 8;
 /// Eighths of a pause that are waited at most: less than sleeping and being woken by far.
 const MOST: u32 = 8 * 128;
 
-/// What a client has learnt.
+/// The pause that a client has learnt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstLook {
     eighths: u32,
@@ -53,10 +53,10 @@ mod tests {
             let found = pauses(&mut look, 2000, |_| after);
             assert!(found.abs_diff(after) <= 1, "{found} {after}");
         }
-        // Of twenty answers one comes late: nobody waits for that.
+        // Of twenty answers one comes late: that one is not waited for.
         let found = pauses(&mut look, 2000, |number| if number % 20 == 0 { 90 } else { 12 });
         assert!((11..=16).contains(&found), "{found}");
-        // Whoever sleeps is not waited for without end.
+        // A server that sleeps is not waited for without end.
         assert_eq!(pauses(&mut look, 2000, |_| u32::MAX), MOST / 8);
     }
 }

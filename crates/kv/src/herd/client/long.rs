@@ -11,9 +11,9 @@ use super::super::transport::Transport;
 use super::{Answer, Client, answer_of};
 use std::collections::VecDeque;
 
-/// How often a long value is tried that the server gives up.
+/// Attempts at a long value if the server gives it up.
 const ATTEMPTS_MAX: u32 = 4;
-/// How often in a row parts may begin again at the same place before the server makes no sense.
+/// How often in a row parts may begin again at the same place before the server counts as faulty.
 const STALLS_MAX: u32 = 16;
 
 /// The parts of a value that are under way, and what was answered.
@@ -58,7 +58,7 @@ impl<L: Transport> Client<L> {
             match self.put_parts(key, value, (flags, expires)) {
                 Ok(MessageKind::Stored) => return Ok(()),
                 Ok(_) => {}
-                // The refusal of a part tells the limit alone.
+                // The refusal of a part has only the limit.
                 Err(Error::ValueSize { max_bytes, .. }) => {
                     return Err(Error::ValueSize { bytes: value.len() as u64, max_bytes });
                 }
@@ -165,7 +165,7 @@ impl<L: Transport> Client<L> {
             self.take_parts(&mut parts, |parts, offset, reply| {
                 match reply.kind {
                     MessageKind::Part => {}
-                    // It has become shorter since its length was told.
+                    // It has become shorter since its length was sent.
                     MessageKind::Lapsed if is_known && offset >= total => return Ok(()),
                     MessageKind::Missing | MessageKind::Lapsed => {
                         parts.end(Ok(reply.kind));

@@ -1,10 +1,10 @@
-//! When a client repeats what a server thread has not answered, and when it stops to hope: one
-//! [`Timer`] a thread, which belongs to the oldest request that is waited for there. Pure: the time
-//! is handed in, by whoever has just read a clock.
+//! When a client repeats what a server thread has not answered, and when it gives up: one [`Timer`]
+//! a thread, which belongs to the oldest request that is waited for there. Pure: the time is handed
+//! in, by a caller that has just read a clock.
 //!
 //! A timer is started by the first look that finds its request, and each reminder is followed by
-//! its whole pause, however rarely it is looked at: whoever comes back after a minute reminds once,
-//! and does not give up before the pauses behind that are over.
+//! its whole pause, however rarely it is looked at: a client that comes back after a minute reminds
+//! once, and does not give up before the pauses behind that are over.
 
 /// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
 pub const REMIND_AFTER_MS: u64 = 50;
@@ -19,7 +19,7 @@ pub(super) enum Due {
     Later(u64),
     /// A reminder, now; nothing further before this time.
     Reminder(u64),
-    /// All reminders were in vain. The next look starts anew.
+    /// No reminder was answered. The next look starts anew.
     Silence { waited_ms: u64, reminders: u32 },
 }
 

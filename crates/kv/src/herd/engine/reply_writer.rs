@@ -1,5 +1,5 @@
-//! The reply writer: makes answers and puts them into the slots of those who asked. Called by the
-//! engine with what it took, while the cache shows the item.
+//! The reply writer: makes answers and puts them into the slots of the clients that asked. Called
+//! by the engine with what it took, while the cache shows the item.
 
 use super::Replied;
 use super::slots::{DequeuedRequest, Slots, Work};
@@ -12,8 +12,8 @@ use crate::herd::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use crate::herd::slot;
 use rackpool_core::seam::Mem;
 
-/// Whose requests are answered, and what answers are made of. The answer to a client that has left
-/// meanwhile is none.
+/// The clients to answer, and what answers are made of. A client that has left meanwhile gets no
+/// answer.
 pub(super) struct ReplyWriter {
     cache: Cache,
     pub geometry: Geometry,
@@ -89,7 +89,7 @@ impl ReplyWriter {
         replied(slots.note(taken, (at, HEAD_BYTES as u64 + bytes)));
     }
 
-    /// Answers with an item whose value is put together apart from the slot.
+    /// Answers with an item; its value is put together outside the slot.
     #[inline(never)]
     fn answer_apart(
         &mut self,

@@ -38,7 +38,6 @@ pub(super) struct Slots {
     windows: Box<[Last]>,
     /// The window that comes next.
     next: u32,
-    /// Bytes of one.
     slot_bytes: u64,
     pub long: Option<Box<Long>>,
 }
@@ -95,7 +94,7 @@ impl Slots {
             let looks = if is_first { looks } else { 1 };
             let Some(head) = slot::await_head(requests, at, last, looks) else { return };
             let is_whole = slot::copy_behind(requests, at, &head, to);
-            // Who makes one request at a time looks at its slot all the time.
+            // A client that makes one request at a time looks at its slot all the time.
             if !is_first {
                 self.ask_ahead(at);
             }
@@ -310,7 +309,7 @@ fn judge(
     let number = reply_number(head.number);
     let Some(kind) = kind else {
         counters.add(HerdCounter::Malformed, 1);
-        // A number tells which request is refused; without one nobody waits.
+        // A number tells which request is refused; without one no client waits.
         let work = (number > last).then_some(Work::Refuse);
         return (Head::new(number, MessageKind::Malformed).apart(head.is_apart()), work);
     };

@@ -1,5 +1,5 @@
-//! The acceptor of a fabric: the target that clients write to, their frames, who comes and who
-//! goes. One thread, asleep unless somebody comes, goes, or rings. What it decides
+//! The acceptor of a fabric: the target that clients write to, their frames, connects and
+//! disconnects. One thread, asleep unless a client connects, disconnects or rings. What it decides
 //! ([`ConnectionManager`]) knows neither sockets nor clocks, and runs in virtual time as well.
 //!
 //! Ordering rule of a frame: revoked (its table word changes, and the fabric's thread has left it)
@@ -37,15 +37,15 @@ use zerocopy::IntoBytes;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often that is looked after, while there are such connections.
 const HELLO_POLL: Duration = Duration::from_secs(1);
-/// How long a thread watches on when nobody asks: many round trips, so that who asks one thing
-/// after the other does not ring each time; then it sleeps, and costs nothing.
+/// How long a thread watches on when no request comes: many round trips, so that a client that asks
+/// one thing after the other does not ring each time; then it sleeps, and costs nothing.
 const LINGER: Duration = Duration::from_millis(1);
 /// Keys are numbered from a random number below this on: a key of another server is none here.
 const KEY_BITS: u32 = 48;
 
 /// The server's end of its clients' connections. No call but [`Port::pause`] blocks.
 pub(in super::super) trait Port: Clone + 'static {
-    /// What clients may come by beside it.
+    /// Devices that clients may use beside it.
     type Devices: Devices;
 
     /// Sends a message, behind those before it.
@@ -60,7 +60,7 @@ pub(in super::super) trait Port: Clone + 'static {
     /// The time of a clock that never goes back, nanoseconds.
     fn now_ns(&self) -> Nanos;
 
-    /// Lets who executes WRITEs go on. Blocks for a moment.
+    /// Lets the thread that executes WRITEs go on. Blocks for a moment.
     fn pause(&self);
 
     /// As [`Probe::mutated`](rackpool_core::seam::Probe::mutated).
@@ -174,8 +174,8 @@ impl<P: Port> ClientTransport for FabricClient<P> {
 
     fn begin_to_watch(&self) {}
 
-    /// Whatever it writes until it hears of this, it rings for. So slots are not looked at again:
-    /// what is in them may never be a whole message.
+    /// For what it writes until it learns of this it rings. So slots are not looked at again: what
+    /// is in them may never be a whole message.
     fn end_to_watch(&self, _: impl FnOnce() -> bool) -> bool {
         if self.is_heard() || self.port.mutated(Mutation::StopWatchUntold) {
             return true;
@@ -201,7 +201,7 @@ impl<P: Port> ClientTransport for FabricClient<P> {
         {
             return;
         }
-        // A connection with too many replies that nobody reads, or without an end: who still waits
+        // A connection with too many unread replies, or without an end: a client that still waits
         // asks again.
         let _ = self.port.send(self.peer, &self.message);
     }
@@ -222,7 +222,7 @@ struct AdmittedClient {
     windows: u32,
 }
 
-/// Lets clients in, and sees them go.
+/// Admits clients, and handles their end.
 pub(in super::super) struct ConnectionManager<P: Port> {
     port: P,
     /// Before the pages, into which devices write.
@@ -232,7 +232,7 @@ pub(in super::super) struct ConnectionManager<P: Port> {
     seed: u64,
     queues: Vec<Arc<CommandQueue<FabricClient<P>>>>,
     counters: Arc<HerdCounters>,
-    /// Who has connected and was not let in yet, since when.
+    /// Peers that have connected and were not let in yet, since when.
     pending: BTreeMap<PeerId, Nanos>,
     clients: BTreeMap<PeerId, AdmittedClient>,
     /// Frames that no client has.
@@ -331,7 +331,7 @@ impl FabricAcceptor {
 }
 
 impl<P: Port> ConnectionManager<P> {
-    /// Of a port whose clients write into `memory`; `key` is random.
+    /// Of a port with clients that write into `memory`; `key` is random.
     pub(in super::super) fn new(
         port: P,
         rdma: Option<P::Devices>,
@@ -357,7 +357,7 @@ impl<P: Port> ConnectionManager<P> {
         }
     }
 
-    /// When it has to look although nothing happens.
+    /// When it has to look although no event comes.
     pub(in super::super) fn poll_after(&self) -> Option<Duration> {
         (!self.pending.is_empty()).then_some(HELLO_POLL)
     }
@@ -393,7 +393,7 @@ impl<P: Port> ConnectionManager<P> {
                 None => {}
             },
             FabricEvent::ReceivedImm { peer, imm } => {
-                // Who was not let in has no key, so nothing that it writes is executed.
+                // A peer that was not let in has no key, so nothing that it writes is executed.
                 if let Some(client) = self.clients.get(&peer) {
                     self.ring(peer, client.client, Some(imm));
                 }
@@ -407,7 +407,7 @@ impl<P: Port> ConnectionManager<P> {
     fn ring(&self, peer: PeerId, client: u32, server: Option<u32>) {
         match server.and_then(|server| self.queues.get(server as usize)) {
             Some(queue) => queue.bell.ring(client),
-            // It speaks nonsense.
+            // An invalid message.
             None => self.port.close(peer),
         }
     }
@@ -502,7 +502,7 @@ impl<P: Port> ConnectionManager<P> {
         let made = self.rdma.as_mut().map_or(0, Devices::take_made);
         self.counters.0[self.queues.len()].add(HerdCounter::QueuePairs, made);
         let Some((transports, consent)) = joined else {
-            // What is no consent is a refusal.
+            // Any answer but consent is a refusal.
             let _ = self.port.send(peer, &[0; 40]);
             return;
         };

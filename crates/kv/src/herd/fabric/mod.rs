@@ -1,14 +1,14 @@
-//! HERD's fast path between hosts: over a [`Fabric`] whose one-sided WRITEs put requests into the
-//! server's memory, and whose SENDs bring replies.
+//! HERD's fast path between hosts: over a [`Fabric`]. One-sided WRITEs put requests into the
+//! server's memory, and SENDs bring replies.
 //!
 //! ```text
 //! client                                      server
 //! Client<Far> --- WRITE: sealed slot -------> its frame of the target's pages ---> serving thread
 //!             --- the last WRITE of a batch                                          |
 //!                 rings (WRITE_IMM), if                                              |
-//!                 nobody watches ----------> fabric's thread --> acceptor --bell-->|
+//!                 unwatched ---------------> fabric's thread --> acceptor --bell-->|
 //!             <-- SEND: short reply ------------------------------------------------/
-//!             <-- SEND: nobody watches you
+//!             <-- SEND: you are unwatched
 //! ```
 //!
 //! *Places.* Request slots lie in the pages of a fabric target, one frame (page) a client; the
@@ -18,10 +18,10 @@
 //! frame is cleared and given out again, under another key.
 //!
 //! *One WRITE and one SEND an operation.* A thread watches the slots of clients that asked lately;
-//! every reply says whether it does. Before it stops, for it sleeps when nobody asks, it says so by
-//! a SEND of its own. A client that nobody watches lets the last WRITE of a batch ring. A WRITE
-//! that was under way while the thread stopped is not missed: the client has requests that are not
-//! answered when it hears that nobody watches, and rings.
+//! every reply says whether it does. Before it stops, for it sleeps when no request comes, it says
+//! so by a SEND of its own. A client that is not watched lets the last WRITE of a batch ring. A
+//! WRITE that was under way while the thread stopped is not missed: the client has requests that
+//! are not answered when it learns that it is unwatched, and rings.
 //!
 //! *Loss.* A tcp connection loses nothing, but a transport of WRITEs without acknowledgement, as
 //! devices have (`rdma`), does (HERD §4.3), and so the client repeats: after
@@ -115,7 +115,7 @@ impl Client<FabricTransport<Endpoint>> {
     ///
     /// # Errors
     /// [`Error::Fabric`](super::Error::Fabric) if the address is not of this host and there is no
-    /// secret; [`Error::Gone`](super::Error::Gone) if nobody serves there, or has another secret;
+    /// secret; [`Error::Gone`](super::Error::Gone) if no server is there, or it has another secret;
     /// and as [`Client::connect_with`].
     pub fn connect_at(
         addr: SocketAddr,

@@ -23,14 +23,14 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// What a server thread has said, and what is owed to it.
+/// What a server thread has said, and whether it still has to be rung.
 #[derive(Clone, Copy, Default)]
 struct Ear {
     is_watching: bool,
     owes_bell: bool,
 }
 
-/// What the server's frame is to a client that was let in.
+/// The server's frame of an admitted client.
 #[derive(Clone, Copy)]
 #[cfg(any(test, feature = "verbs"))]
 pub(in crate::herd) struct Frame {
@@ -177,7 +177,7 @@ impl<W: Wire> FabricTransport<W> {
             ear.owes_bell = lane.is_waiting() && !reply.is_watched;
             return Ok(());
         };
-        // Its low half says how far it is from the last one that was taken.
+        // Its low half gives the distance from the last one that was taken.
         let beyond = ((head.number >> 1) as u32).wrapping_sub(lane.answered as u32) as i32;
         // It comes a second time after a reminder.
         if beyond <= 0 {

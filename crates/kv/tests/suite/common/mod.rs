@@ -67,7 +67,7 @@ struct TurnState {
     rng: u64,
     turn: u64,
     running: usize,
-    /// By thread: asleep until this turn, or `None` if it is gone.
+    /// By thread: sleeps until this turn, or `None` if it is gone.
     asleep: Vec<Option<u64>>,
 }
 
@@ -177,7 +177,7 @@ impl Pool {
         self.book.lock().unwrap().used_bytes
     }
 
-    /// Flips bits of a word behind everybody's back.
+    /// Flips bits of a word unseen by all clients.
     pub fn damage(&self, addr: u64, bits: u64) {
         let page = self.pages.read().unwrap()[&(addr / PAGE_BYTES)].clone();
         page[(addr % PAGE_BYTES / 8) as usize].fetch_xor(bits, SeqCst);
@@ -302,7 +302,7 @@ impl Client {
         }
     }
 
-    /// Carries out a compare-and-swap whose client has long been told that nothing is known.
+    /// Carries out a compare-and-swap after its client was told that the outcome is unknown.
     fn run_delayed(&mut self) {
         let delayed = self.pool.book.lock().unwrap().delayed.pop();
         if let Some((addr, expected, new)) = delayed

@@ -85,7 +85,7 @@ impl Lossy {
         for event in events {
             if let FabricEvent::Received { message, .. } = event {
                 self.received += 1;
-                // Without a kind it only says that nobody watches.
+                // Without a kind it only says that the client is not watched.
                 self.notices += u64::from(message.len() == 8 && message[0] == 0);
             }
         }

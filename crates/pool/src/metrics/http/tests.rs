@@ -28,7 +28,7 @@ fn here() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// An endpoint whose counters are how often they were asked for.
+/// An endpoint that counts how often its counters were asked for.
 fn endpoint(token: Option<Secret>) -> Endpoint {
     let count = AtomicU64::new(0);
     let pages = move |page| match page {
@@ -52,7 +52,7 @@ fn a_request_gets_a_fresh_page_and_the_connection_ends() {
     let head = ask(addr, b"HEAD /metrics?x=y HTTP/1.0\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(head.contains("Content-Length: 9\r\n"), "{head}");
-    // As somebody types it, byte by byte, with more behind it that nobody asked for.
+    // As a user types it, byte by byte, with more behind it than the request.
     let mut slow = connect(addr);
     slow.set_nodelay(true).unwrap();
     for byte in b"GET /metrics?a=b&c HTTP/1.1\n\nGET /met" {
@@ -108,7 +108,7 @@ fn nobody_waits_for_those_who_say_or_read_nothing() {
     }
     // One at a time would have been given seconds each.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    // Who says nothing is not waited for any longer, though there is room.
+    // A connection that says nothing is not waited for any longer, though there is room.
     let last = silent.pop().unwrap();
     drop(silent);
     assert_eq!(read(last), "");
@@ -166,7 +166,7 @@ fn a_poll_loop_is_asked_for_each_page_and_one_that_does_not_answer_is_said() {
     let ready = |n: &u64| if *n > 3 { Ok(()) } else { Err(format!("{n} is too few")) };
     let (endpoint, door) = start::<u64>(&place, &wake, |n| format!("answer {n}\n"), ready).unwrap();
     let addr = endpoint.local_addr();
-    // Nobody looks at the door: one after the other is told so, and only the first waits.
+    // No poll loop answers: one request after the other is told so, and only the first waits.
     let start = Instant::now();
     for page in ["metrics", "livez", "readyz", "metrics", "livez", "readyz"] {
         let answer = ask(addr, format!("GET /{page} HTTP/1.1\r\n\r\n").as_bytes());
@@ -195,7 +195,7 @@ fn a_poll_loop_is_asked_for_each_page_and_one_that_does_not_answer_is_said() {
             }
         });
         let result = std::panic::catch_unwind(|| {
-            // The question that nobody waits for any more may be answered first.
+            // The request that no caller waits for any more may be answered first.
             let answer = |page: &str| ask(addr, format!("GET {page} HTTP/1.1\r\n\r\n").as_bytes());
             let give_up = Instant::now() + Duration::from_secs(20);
             while !answer("/livez").starts_with("HTTP/1.1 200 ") {

@@ -21,7 +21,7 @@ pub struct Tally {
     pub allocs: u64,
     pub retries: BTreeMap<String, u64>,
     pub kills: u64,
-    /// The longest time until everybody went on after a server had come back.
+    /// The longest time until every worker went on after a server had come back.
     pub slowest: Duration,
     /// Allocations that the words of the dead named.
     pub inherited: u64,
@@ -52,7 +52,7 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// Worker places in the racks and over the fabrics named; nobody works yet.
+    /// Worker places in the racks and over the fabrics named; no worker runs yet.
     pub fn new(
         stage: &Stage,
         handle: &mut Handle,
@@ -165,7 +165,7 @@ impl Crew {
         self.listen();
     }
 
-    /// Everybody makes progress: each worker says something within the time.
+    /// Every worker makes progress: each says something within the time.
     pub fn expect_progress(&mut self, patience: Duration) {
         self.listen();
         let started = Instant::now();
@@ -234,8 +234,8 @@ impl Crew {
         }
     }
 
-    /// Waits until no daemon has a connection of the worker that was killed in this place: what
-    /// it had sent and nobody had answered is executed until then, and never after it.
+    /// Waits until no daemon has a connection of the worker that was killed in this place: what it
+    /// had sent and was not answered is executed until then, and never after it.
     pub fn wait_ended(&mut self, handle: &mut Handle, index: usize) {
         let Some(pid) = self.places[index].ending.take() else { return };
         let homes = self.places[index].job.homes.clone();
@@ -249,7 +249,7 @@ impl Crew {
     }
 
     /// Looks at all records of a worker that is gone: each holds the last acknowledged version,
-    /// but for the one write that was under way, whose bytes are old or new.
+    /// but for the one write that was under way, which has old or new bytes.
     pub fn check_records(&mut self, handle: &mut Handle, index: usize) {
         self.wait_ended(handle, index);
         let place = &self.places[index];
@@ -313,7 +313,7 @@ impl Crew {
     }
 
     /// Every addition that was acknowledged is in its counter once; beyond that at most the
-    /// unknown ones and one for each killed worker. Nobody works any more.
+    /// unknown ones and one for each killed worker. No worker runs any more.
     pub fn check_counters(&mut self, handle: &mut Handle) {
         assert!(self.places.iter().all(|place| place.proc.is_none()), "others are still adding");
         let mut extra = 0;
@@ -333,7 +333,7 @@ impl Crew {
     }
 
     /// Waits until the daemons hold what they held before the first worker came: not an
-    /// allocation, a byte, a slot or a session more, whoever died when.
+    /// allocation, a byte, a slot or a session more, whichever process died when.
     pub fn check_memory(&mut self, handle: &mut Handle) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while let Some(more) = self.more_than_before(handle) {

@@ -19,8 +19,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// A worker at each of `places`, each rack with its fabric. Those who ride through the death of
-    /// a server (`reopens`) may leave and join again.
+    /// A worker at each of `places`, each rack with its fabric. Those that ride through the death
+    /// of a server (`reopens`) may leave and join again.
     pub fn begin(test: &'static str, places: &[(u16, FabricChoice)], reopens: bool) -> Load {
         let seed = seed(test);
         let stage = Stage::new(&[MEMORY, MEMORY]);
@@ -56,8 +56,8 @@ impl Load {
         self.crew.check_acknowledged(&mut self.handle);
     }
 
-    /// Everybody goes on, and stops then; what was acknowledged is found, and no more memory, slots
-    /// and sessions are used than before.
+    /// Every worker goes on, and stops then; what was acknowledged is found, and no more memory,
+    /// slots and sessions are used than before.
     pub fn check(&mut self) {
         self.crew.work(Duration::from_millis(200));
         self.crew.expect_progress(PATIENCE);

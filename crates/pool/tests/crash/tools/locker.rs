@@ -1,6 +1,6 @@
 //! Processes that hold locks. `count`: adds to a pair of words, one after the other and not
-//! atomically, each time under a lock; `c` for each that was acknowledged, `u` for one whose lock
-//! was lost meanwhile. `hold`: takes a lock and does what it is told, one line each.
+//! atomically, each time under a lock; `c` for each that was acknowledged, `u` for one that lost
+//! its lock meanwhile. `hold`: takes a lock and does what it is told, one line each.
 
 use super::say;
 use rackpool::{Error, GAddr, Handle, LockGuard, Options, Pool};
@@ -8,7 +8,7 @@ use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whoever finds no lock in this time tries again.
+/// A process that gets no lock in this time tries again.
 const WAIT_MS: u64 = 5_000;
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -64,7 +64,7 @@ fn add(handle: &mut Handle, name: GAddr) {
     let copy = GAddr(name.0 + 8);
     let done = (|| {
         let (value, second) = (handle.read_u64(name)?, handle.read_u64(copy)?);
-        // Who died between the two stores left the first one.
+        // A process that died between the two stores left the first one.
         if second != value && second + 1 != value {
             say(&format!("e {value} and {second} were written by two at once"));
             std::process::exit(4);

@@ -29,7 +29,7 @@ pub const ARGS: &str = "RACKPOOL_CRASH_ARGS";
 /// How long anything that is not itself measured may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tests share two cores with their children: those whose children are busy run alone …
+/// Tests share two cores with their children: those with busy children run alone …
 pub fn alone() -> RwLockWriteGuard<'static, ()> {
     TURN.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -290,7 +290,7 @@ impl Drop for Proc {
     }
 }
 
-/// A small generator whose seed is printed.
+/// A small generator with a printed seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `c N` | version N of all rows was unlocked |
 //! | `w` | writing begins |
-//! | `m` | rows of two versions were found: somebody ended before it unlocked |
+//! | `m` | rows of two versions were found: a process ended before it unlocked |
 //! | `r CODE` | a typed error that may be retried; it was |
 //! | `e MESSAGE` | what must not happen; the process ends |
 
@@ -116,7 +116,7 @@ fn write_all(
     }
     let seen = versions(handle, table)?;
     if seen != (version, version) {
-        // Only a lock that is lost lets anybody else in between.
+        // Only a lock that is lost lets another process in between.
         handle.check_lock(&guard)?;
         say(&format!("e {seen:?} instead of what was written, version {version}"));
         std::process::exit(4);

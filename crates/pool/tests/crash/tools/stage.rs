@@ -178,7 +178,7 @@ impl Drop for Stage {
     }
 }
 
-/// Files whose path begins with `prefix`.
+/// Files with a path that begins with `prefix`.
 pub fn files(prefix: &str) -> Vec<PathBuf> {
     let path = PathBuf::from(prefix);
     let parent = path.parent().expect("it is absolute");

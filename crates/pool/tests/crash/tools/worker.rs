@@ -347,7 +347,7 @@ impl Worker {
         let bytes = named_bytes(self.job.index, index, self.handle.page_bytes());
         match self.insist("read_u64 of a word", |handle| handle.read_u64(word)) {
             0 => {
-                // Somebody who died here may have had the same under way.
+                // A worker that died here may have had the same under way.
                 let made =
                     self.insist("alloc_into", |handle| match handle.alloc_into(word, bytes) {
                         Err(Error::Occupied { .. }) => Ok(None),

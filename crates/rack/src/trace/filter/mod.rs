@@ -23,7 +23,6 @@ pub const LINE_BYTES: u64 = 64;
 /// Bytes of a page of the TLB.
 pub const PAGE_BYTES: u64 = 4096;
 const CORES_MAX: u32 = 1024;
-/// Largest cache, in bytes.
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! One allocation of the model: its life, and for each word of 8 bytes the writes that may show
-//! there. A word that nobody wrote takes no room.
+//! there. A word that was never written takes no room.
 
 use super::{Backing, WriteId, Writes};
 use crate::time::Ps;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Nobody has seen a byte.
+/// No client has seen a byte.
 pub(super) const UNSEEN: Ps = Ps(u64::MAX);
 
 /// What an allocation is at.
@@ -41,7 +41,7 @@ pub(super) struct Version {
     /// The bytes of the word that it covers, bit 0 for the first.
     pub(super) mask: u8,
     pub(super) bytes: [u8; 8],
-    /// When somebody else had seen each byte; [`UNSEEN`] if nobody.
+    /// When another client had seen each byte; [`UNSEEN`] if none.
     pub(super) seen: [Ps; 8],
 }
 

@@ -93,8 +93,8 @@ impl Look<'_> {
         allowed
     }
 
-    /// An access that is one piece saw one moment: whoever's byte it shows was the last one there
-    /// with all the bytes that it wrote as one piece.
+    /// An access that is one piece saw one moment: each write that it shows a byte of was the last
+    /// one there with all the bytes that it wrote as one piece.
     fn fit_together(
         &mut self,
         versions: &[Version],
@@ -126,7 +126,7 @@ impl Look<'_> {
         broken(self.returned, text)
     }
 
-    /// A byte that can only come from one write of somebody else is there for everybody.
+    /// A byte that can only come from one write of another client is there for all.
     fn note_seen(&self, versions: &mut [Version], from: usize, sources: &[Vec<Source>]) {
         for (byte, sources) in (from..).zip(sources) {
             let [Some(index)] = sources[..] else { continue };

@@ -134,7 +134,7 @@ fn a_write_of_unknown_outcome_may_land_until_it_is_over() {
     let mut world = World::new();
     let id = world.begin(1, 0, &[1; 8], 10);
     world.write(2, 0, &[2; 8], 30, 40);
-    // Nobody knows of an answer: it may land over the later write.
+    // No client knows of an answer: it may land over the later write.
     world.reads(3, 0, &[1; 8], 50, 51);
     world.model.write_over(id, ns(60));
     world.reads(3, 0, &[1; 8], 70, 71);
@@ -223,7 +223,7 @@ fn an_object_is_handed_out_again_zeroed_and_never_twice() {
     assert!(twice.text.contains("live"), "{}", twice.text);
     assert!(model.allocated(object + 32, 64, Backing::Object, ns(4)).is_err());
     model.free_called(object, ns(5));
-    // The answer is not there yet, but somebody else has it: so it was freed.
+    // The answer is not there yet, but another client has it: so it was freed.
     model.allocated(object, 64, Backing::Object, ns(6)).unwrap();
     assert_eq!(model.writes_known(), 0);
     model.read(2, object, &[0; 64], ns(7), ns(8)).unwrap();

@@ -75,7 +75,7 @@ fn frames(rack: &RackAudit) -> Answer {
     Ok(())
 }
 
-/// Whoever is gone has given its slot back.
+/// A client that is gone has given its slot back.
 fn sessions(rack: &RackAudit) -> Answer {
     let expected: BTreeSet<u64> = rack.sessions_expected.iter().copied().collect();
     let mut found = BTreeSet::new();
@@ -244,7 +244,8 @@ fn stats(pool: &PoolAudit, rack: &RackAudit) -> Answer {
     Ok(())
 }
 
-/// Everything that was handed out belongs to somebody, and everybody has what he was given.
+/// Every piece that was handed out belongs to an allocation, and every allocation has what it was
+/// given.
 fn allocations(pool: &PoolAudit, mut pieces: BTreeMap<u64, Piece>) -> Answer {
     overlaps(pool)?;
     for allocation in &pool.allocations {
@@ -282,7 +283,7 @@ fn allocations(pool: &PoolAudit, mut pieces: BTreeMap<u64, Piece>) -> Answer {
     ))
 }
 
-/// No two allocations share a byte, but for one whose free nobody knows the outcome of.
+/// No two allocations share a byte, but for one with a free of unknown outcome.
 fn overlaps(pool: &PoolAudit) -> Answer {
     let mut sorted: Vec<&AllocationAudit> =
         pool.allocations.iter().filter(|allocation| allocation.certain).collect();

@@ -13,7 +13,7 @@ use crate::repro::{Figure, Origin, Paper, Repro, Set};
 const SIZES: [u64; 9] = [4, 16, 32, 64, 96, 128, 192, 256, 512];
 /// Payloads of ECHOs and of latencies: a request has at least a key.
 const ECHO_SIZES: [u64; 6] = [16, 32, 64, 128, 192, 256];
-/// The profile whose numbers the paper's are.
+/// The profile with the numbers of the paper.
 pub(super) const APT: &str = "herd-apt";
 /// How figures are named that are of the other profile.
 const SUSITNA: &str = "_susitna";
@@ -264,7 +264,7 @@ impl Herd {
             let read = of(What::Read, Connection::Reliable, 0)?;
             most = [most[0].max(write), most[1].max(read)];
             others = others.max(send).max(fetched).max(read);
-            // Whoever sends more than can be inline has it fetched.
+            // A payload longer than what can be inline is fetched.
             let slowest = if bytes <= inline { write.min(send) } else { fetched };
             least = least.min(slowest.min(fetched) / read);
             let rates = [write, send, fetched, read].map(Into::into);

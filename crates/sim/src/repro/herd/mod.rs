@@ -40,7 +40,6 @@ pub struct Load {
     pub servers: u32,
     /// Bytes of a value, at most 1000.
     pub value_bytes: u64,
-    /// PUTs, parts per million.
     pub put_ppm: u32,
     pub keys: u64,
     /// Whether they are drawn by a zipfian.

@@ -29,10 +29,10 @@ pub const AREA_BYTES: u64 = 8192;
 const RECEIVES: u32 = u32::MAX / 2;
 /// In addresses: one-sided operations on the table, above offsets of the request region.
 pub const TABLE_AT: u64 = 1 << 40;
-/// In words for servers: who sent, above the slot.
+/// In words for servers: the sender, above the slot.
 pub const PEER_SHIFT: u32 = 32;
 
-/// Who pays for processor time.
+/// The kind of process that pays for processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Client,
@@ -253,7 +253,7 @@ impl End {
 
     /// Posts one request with what is in an area of the buffer.
     pub async fn post(&self, peer: PeerId, verb: Verb, work: Work<'_>) {
-        // Whoever posts acts in the order of time.
+        // A process that posts acts in the order of time.
         self.ctx.sync(Ps::ZERO).await;
         let offset = work.area * AREA_BYTES;
         let piece = Sge { buf: self.buf, offset, bytes: work.bytes };
@@ -278,7 +278,6 @@ pub struct Work<'a> {
     pub id: u64,
     /// Which area of the buffer.
     pub area: u64,
-    /// Bytes to move.
     pub bytes: u64,
     /// What is stored there first.
     pub payload: &'a [u8],
@@ -290,7 +289,6 @@ pub fn address(offset: u64) -> RemoteAddr {
     RemoteAddr { offset, key: Generation(1) }
 }
 
-/// A message's bytes.
 pub fn message_of(event: &FabricEvent, kind: Connection) -> &[u8] {
     let FabricEvent::Received { message, .. } = event else { panic!("no message: {event:?}") };
     match kind {
@@ -337,7 +335,7 @@ async fn execute(ctx: Ctx, shared: Rc<Shared>, is_server: bool) {
 fn write_request(ctx: &Ctx, shared: &Shared, slot: u64, peer: PeerId, payload: &[u8]) {
     let (server, client) = shared.region.owner(slot);
     let Some(process) = shared.servers.borrow().get(server as usize).copied() else {
-        // Verbs without anybody who polls: the write is all that counts.
+        // Verbs without a process that polls: the write is all that counts.
         return shared.measured.borrow_mut().count(ctx.now(), None);
     };
     let Some(request) = KvRequest::decode(payload, peer.0) else {

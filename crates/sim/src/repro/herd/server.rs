@@ -184,7 +184,7 @@ impl Server {
         self.answer(request).await;
     }
 
-    /// A request, or none, goes in; whoever has made its last access comes out.
+    /// A request, or none, goes in; the one that has made its last access comes out.
     async fn advance(&mut self, request: Option<KvRequest>) {
         let stages = self.load.accesses.unwrap_or(self.load.system.accesses()) as usize;
         let memory = self.end.shared.profile.memory;
@@ -259,6 +259,6 @@ impl Server {
 }
 
 impl Server {
-    /// For whom its processor time counts.
+    /// The kind of process that its processor time counts for.
     pub const WHO: Who = Who::Server;
 }

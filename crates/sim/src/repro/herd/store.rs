@@ -2,8 +2,8 @@
 //! that READs bring (`crate::repro::herd::baselines`), and for HERD the index and log of MICA, one
 //! partition for each server process. The emulated systems have none.
 //!
-//! A value is a function of its key, so that whoever gets one can tell whether it is right; a PUT
-//! stores it again, in place.
+//! A value is a function of its key, so that a client that gets one can tell whether it is right; a
+//! PUT stores it again, in place.
 //!
 //! Source: HERD, background on MICA. Here MICA's index has a bucket for each key, so that nothing
 //! is lost that a client could ask for.
@@ -79,7 +79,8 @@ impl Store {
         value_of(key, 0, self.value_bytes)
     }
 
-    /// Whether these are a value's bytes from the second on; the first carries who asked.
+    /// Whether these are a value's bytes from the second on; the first carries the client that
+    /// asked.
     pub fn is_value_of(&self, key: u64, rest: &[u8]) -> bool {
         self.value_of(key).get(1..).is_some_and(|value| value == rest)
     }
@@ -91,7 +92,7 @@ impl Store {
     }
 
     /// A server process serves a request: a GET's value is copied to the answer. Whether a PUT's
-    /// is stored. It is the server's processor that stores, so in one step for whoever reads.
+    /// is stored. It is the server's processor that stores, so in one step for all that read.
     pub fn serve(&mut self, server: u32, request: &KvRequest, answer: &mut [u8]) -> bool {
         let Store { table, bytes, scratch, mica, .. } = self;
         match (&request.value, table) {

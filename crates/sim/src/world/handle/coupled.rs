@@ -255,7 +255,7 @@ impl SimHandle {
             Ok(Progress::Posted) => None,
             Err(error) => {
                 if matches!(error, Error::LockLost { .. }) {
-                    // Who is told is whoever comes next.
+                    // The caller that comes next is told.
                     self.locks.losses.untell();
                 }
                 Some(Err(error))

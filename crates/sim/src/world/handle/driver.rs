@@ -36,7 +36,7 @@ impl SimHandle {
         local: Local<'_>,
         operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> Result<T>,
     ) -> Result<T> {
-        // Whoever was ahead of the world acts on others in the order of time.
+        // A process that was ahead of the world acts on others in the order of time.
         self.ctx.sync(Ps::ZERO).await;
         let posted = self.spare.take().unwrap_or_default();
         let buffers = Buffers { local, lent: Cell::new(None), posted };

@@ -47,12 +47,12 @@ impl Fabric {
         }
     }
 
-    /// Whether its rack's daemon works for it: nobody can write into its buffers then.
+    /// Whether its rack's daemon works for it: no process can write into its buffers then.
     pub(super) fn is_proxied(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// Whether somebody works for it, or nobody has to.
+    /// Whether a process works for it, or none has to.
     pub(super) fn is_served(&self) -> bool {
         self.queue.as_ref().is_none_or(|queue| queue.borrow().is_attached())
     }

@@ -75,7 +75,7 @@ pub(super) struct SimIo<'a, 'b> {
 impl Io for SimIo<'_, '_> {
     fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
         assert_eq!(piece, 0, "operations here have one piece");
-        // A piece that was asked of another rack, whose page has come here since.
+        // A piece that was asked of another rack, and its page has come here since.
         self.buffers.posted.ranges.get_mut().retain(|posted| *posted != (offset, bytes));
         match &mut self.buffers.local {
             Local::Into(to) | Local::Bounce(to) => {

@@ -1,4 +1,4 @@
-//! Joining a daemon whose memory is mapped: hello, welcome, the mappings.
+//! Joining a daemon with mapped memory: hello, welcome, the mappings.
 
 use super::local::LocalLink;
 use super::{Inbox, RETRY_PAUSE_MAX, SimHandle, sort};

@@ -1,5 +1,5 @@
-//! The link to a daemon whose memory is mapped: requests through the slot's rings, and taking the
-//! slot up again at the daemon's successor.
+//! The link to a daemon with mapped memory: requests through the slot's rings, and taking the slot
+//! up again at the daemon's successor.
 
 use super::{Link, RETRY_PAUSE_MAX, SimHandle};
 use crate::mem::SimMem;

@@ -42,7 +42,7 @@ impl SimGuard {
 pub(super) struct Locks {
     pub(super) held: HeldLocks,
     pub(super) losses: Losses,
-    /// Whether a coupled guard was dropped or a lock was lost since somebody looked.
+    /// Whether a coupled guard was dropped or a lock was lost since the last look.
     pub(super) changed: bool,
     /// Not before this is a release tried again that failed.
     retry_at: Ps,
@@ -60,13 +60,13 @@ impl Locks {
         self.losses.note(lost);
     }
 
-    /// Notes that locks are lost whose pages have turned out to be elsewhere.
+    /// Notes that locks are lost because their pages have turned out to be elsewhere.
     pub(super) fn note_strays(&mut self, client: &mut Client<SimMem>) {
         let lost = if client.take_learnt() { self.held.stray(client) } else { None };
         self.note(lost);
     }
 
-    /// Owes a lock that nobody has a guard of.
+    /// Owes a lock that has no guard.
     pub(super) fn give_back(&mut self, id: u64) {
         if let Some(held) = self.held.remove(id) {
             self.held.owe(held.release());
@@ -105,7 +105,7 @@ impl SimHandle {
                 reason: format!("{other:?} answers a lock"),
             }),
             Err(error) => {
-                // It may have been given to nobody who knows.
+                // It may have been given, and no client knows.
                 if let Some(link) = op.link().filter(|_| error.is_open()) {
                     self.locks.held.owe(OwedLock { link, addr: first, end, token: 0 });
                 }

@@ -2,7 +2,7 @@
 //! `async`; a process that runs on its own stack can make them blocking.
 //!
 //! What a lost link means, when a request is repeated and when its outcome is unknown is decided
-//! by the engine ([`Session`]); here is who is asked next, and until when.
+//! by the engine ([`Session`]); here is which peer is asked next, and until when.
 
 mod coupled;
 mod driver;
@@ -65,11 +65,11 @@ struct Inbox {
     messages: VecDeque<(PeerId, Vec<u8>)>,
     connected: Vec<PeerId>,
     closed_conns: Vec<ConnId>,
-    /// Racks whose answer may be in the ring.
+    /// Racks with an answer that may be in the ring.
     rung: Vec<u32>,
     closed_peers: Vec<PeerId>,
     completions: Vec<(u64, WorkStatus)>,
-    /// A message whose completion is waited for.
+    /// A message with a completion that is waited for.
     awaited: Option<u64>,
     told: Vec<u64>,
 }
@@ -163,7 +163,6 @@ impl SimHandle {
         self.rack
     }
 
-    /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.client.geometry().page_bytes()
     }
@@ -223,7 +222,6 @@ impl SimHandle {
         self.transfer(Access::Read, &pieces, Local::Into(to)).await
     }
 
-    /// Writes `from` at `addr`.
     pub async fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if self.client.write_warm(addr, from).is_ok() {
@@ -321,7 +319,6 @@ impl SimHandle {
         self.client.begin_change();
     }
 
-    /// Ends what [`SimHandle::begin_change`] began.
     pub fn end_change(&mut self) {
         self.client.end_change();
     }
@@ -441,7 +438,7 @@ impl SimHandle {
         self.daemon_call(OWN, request, deadline).await
     }
 
-    /// Allocations over the fabric whose taking was given up since the last call.
+    /// Allocations over the fabric that the client has given up taking since the last call.
     pub fn take_in_doubt(&mut self) -> u64 {
         let of = |link: &mut Link| match link {
             Link::Local(_) => 0,
@@ -485,7 +482,7 @@ impl SimHandle {
         }
         self.settle_first().await?;
         self.round += 1;
-        // A transfer whose process died here took its tables with it.
+        // A transfer took its tables with it if its process died here.
         let mut tables = self.tables.take().unwrap_or_default();
         let mut op = Transfer::new(&mut tables, self.round, access, pieces);
         let result = self.drive(&mut op, local).await;

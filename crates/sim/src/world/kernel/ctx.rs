@@ -58,7 +58,7 @@ impl Ctx {
 
     /// In performance mode a process runs ahead of the world by what it has charged since it was
     /// resumed; this lets the world catch up if that is more than `ahead`. In checking mode time
-    /// passes in between, and nobody is ahead.
+    /// passes in between, and no process is ahead.
     pub async fn sync(&self, ahead: Ps) {
         if self.cpu.cost() <= ahead {
             return;
@@ -176,7 +176,7 @@ impl Ctx {
         posted
     }
 
-    /// Whether a completion was a message's, whose buffer is free then.
+    /// Whether a completion was a message's; its buffer is free then.
     pub fn sent(&self, endpoint: EndpointId, id: u64) -> bool {
         let is_send = id & SEND_ID == SEND_ID;
         if is_send {

@@ -80,7 +80,8 @@ impl Loop {
         }
     }
 
-    /// Starts who was spawned and ends who was killed meanwhile: seldom anybody.
+    /// Starts the processes that were spawned and ends those that were killed meanwhile: seldom
+    /// any.
     #[inline]
     fn settle(&mut self) {
         if self.kernel.unsettled.get() {
@@ -146,7 +147,7 @@ impl Loop {
                 drop(processes);
                 let input = kernel.inputs.borrow_mut().take(index);
                 if let Input::Opened(conn) = input {
-                    // Nobody listens.
+                    // No process listens.
                     kernel.close(conn, id, kernel.now.get());
                 }
                 return;
@@ -228,7 +229,7 @@ impl Loop {
         let mut processes = self.kernel.processes.borrow_mut();
         let process = &mut processes[id.0 as usize];
         if process.status == Status::Dead {
-            // Killed by itself or by whom it called; `settle` ends it.
+            // Killed by itself or by the process that it called; `settle` ends it.
             return;
         }
         match status {

@@ -1,5 +1,5 @@
-//! Processes in virtual time: inboxes, timers, connections, and the loop that runs whoever is
-//! next. A process is an `async fn`; its `await`s are where it waits for the world. In checking
+//! Processes in virtual time: inboxes, timers, connections, and the loop that runs the next
+//! process. A process is an `async fn`; its `await`s are where it waits for the world. In checking
 //! mode it runs on a stack of its own, so that every memory operation inside an engine can suspend
 //! it as well; in performance mode its future is polled directly, unless its own code blocks.
 //!
@@ -35,7 +35,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessId(pub u32);
 
-/// A host: processors whose processes share memory and a clock.
+/// A host: processors with processes that share memory and a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(pub u32);
 
@@ -174,7 +174,7 @@ pub struct Kernel {
     jitter: bool,
     /// How often the end of a connection between hosts is lost at first, in parts per million.
     ends_lost_ppm: Cell<u32>,
-    /// The last events, for a person who replays a seed.
+    /// The last events, for a user that replays a seed.
     pub log: RefCell<Option<Vec<String>>>,
 }
 
@@ -309,7 +309,7 @@ impl Kernel {
         self.trace.set(mixed.rotate_left(29) ^ (mixed >> 32));
     }
 
-    /// A line for whoever replays this seed.
+    /// A line for a user that replays this seed.
     pub fn say(&self, line: impl FnOnce() -> String) {
         if let Some(log) = &mut *self.log.borrow_mut() {
             log.push(format!("{:>16} {}", self.now.get().0, line()));

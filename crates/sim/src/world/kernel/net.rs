@@ -1,5 +1,5 @@
-//! The kernel's side of the network: who owns an endpoint, who executes for a node, the registered
-//! buffers, and the cuts.
+//! The kernel's side of the network: which process owns an endpoint, which one executes for a node,
+//! the registered buffers, and the cuts.
 
 use super::{Event, HostId, Input, Kernel, ProcessId};
 use crate::net::{Down, EndpointId, Net, NetEvent, NodeId, Sink};
@@ -58,7 +58,7 @@ impl Kernel {
         }
     }
 
-    /// Everybody reaches everybody, and whoever was stopped goes on.
+    /// All hosts reach each other, and each process that was stopped goes on.
     pub fn heal(&self) {
         self.cuts.borrow_mut().clear();
         self.net.borrow_mut().heal();
@@ -131,8 +131,8 @@ impl Kernel {
         found.map_or(0, |index| all.swap_remove(index).come)
     }
 
-    /// Data of a target is there. What is exposed to nobody is dropped; what is exposed must still
-    /// be registered, or it is its owner's again.
+    /// Data of a target is there. What is no longer exposed to the peer gets nothing; what is
+    /// exposed must still be registered, or it is its owner's again.
     fn land(&self, (endpoint, peer): (EndpointId, PeerId), to: &Exposure, from: &[u8]) {
         let mut exposures = self.exposures.borrow_mut();
         let found = exposures
@@ -191,17 +191,17 @@ impl Kernel {
         self.with_net(|net, wires| net.endpoint_down(now, endpoint, how, wires));
     }
 
-    /// Runs `f` on the network, whose wishes go into the wheel.
+    /// Runs `f` on the network; its wishes go into the wheel.
     pub fn with_net<R>(&self, f: impl FnOnce(&mut Net, &mut Wires<'_>) -> R) -> R {
         f(&mut self.net.borrow_mut(), &mut Wires(self))
     }
 
-    /// Who gets an endpoint's events.
+    /// An endpoint's events go to that process.
     pub fn route_endpoint(&self, endpoint: EndpointId, to: ProcessId) {
         put(&mut self.routes.borrow_mut().endpoints, endpoint.0 as usize, to);
     }
 
-    /// Who executes what arrives at a node.
+    /// What arrives at a node is executed by that process.
     pub fn route_node(&self, node: NodeId, to: ProcessId) {
         put(&mut self.routes.borrow_mut().executors, node.0 as usize, to);
     }

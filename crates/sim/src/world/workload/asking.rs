@@ -47,7 +47,7 @@ impl Worker {
         self.refused(addr, called, &result);
     }
 
-    /// Frees what this client has under another size, which is nobody's allocation.
+    /// Frees what this client has under another size, which is no allocation.
     pub(super) async fn free_wrong(&mut self) {
         let Some((addr, bytes)) = self.pick_mine() else { return self.alloc().await };
         let page_bytes = self.handle.page_bytes();

@@ -34,7 +34,7 @@ impl Worker {
             |result: &Result<()>| result.as_ref().map_or_else(|error| error.code(), |()| "ok");
         let patience = self.handle.timeout;
         if mode == Mode::WriteBack && self.rng.chance_ppm(200_000) {
-            // Somebody who goes away with his buffer while the data may be on its way.
+            // A client that goes away with its buffer while the data may be on its way.
             self.handle.timeout = Ps::us(self.rng.between(1, 60));
         }
         let result = self.handle.fetch(at, to, mode).await;

@@ -1,5 +1,5 @@
-//! Clients lock lines that all of them use, and what must hold of locks: nobody has one beside
-//! somebody who surely has it.
+//! Clients lock lines that all of them use, and what must hold of locks: no client has one beside
+//! another that surely has it.
 
 use super::Worker;
 use crate::time::Ps;
@@ -9,7 +9,6 @@ use rackpool_core::client::LockRange;
 use rackpool_core::{Error, GAddr};
 use std::collections::BTreeMap;
 
-/// Bytes of a line.
 const LINE_BYTES: u64 = 64;
 /// Guards that are dropped instead of unlocked.
 const DROPPED_PPM: u32 = 333_000;
@@ -21,11 +20,11 @@ const AGAIN_PPM: u32 = 500_000;
 struct Hold {
     write: bool,
     token: u64,
-    /// Its daemon gives it to nobody else while the client lives: the client is of its host.
+    /// Its daemon gives it to no other client while the client lives: the client is of its host.
     is_sure: bool,
 }
 
-/// Who has which line.
+/// Which client has which line.
 #[derive(Default)]
 pub(super) struct LockModel {
     holds: BTreeMap<(u64, ProcessId), Hold>,

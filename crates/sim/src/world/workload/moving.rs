@@ -15,7 +15,7 @@ const COSTS: AccessCosts = AccessCosts {
     bytes_per_second: 10_000_000_000,
 };
 
-/// Turns of a client whose own work is done.
+/// Turns of a client after its own work is done.
 const TURNS_AFTER_WORK: u32 = 400;
 
 impl Worker {
@@ -65,7 +65,7 @@ impl Worker {
         self.scene.cluster.racks.iter().map(|rack| rack.drains.get()).collect()
     }
 
-    /// No new memory is in a rack whose daemon refused it all the time.
+    /// No new memory is in a rack with a daemon that refused it all the time.
     pub(super) fn check_place(&self, addr: GAddr, before: &[Option<(ProcessId, Ps)>]) {
         let page = addr.0 / self.handle.page_bytes();
         let state = self.scene.cluster.stored_state();
@@ -114,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// Moves a page that somebody uses, to any rack. Where it ends is no secret of the model: its
+    /// Moves a page that a client uses, to any rack. Where it ends is no secret of the model: its
     /// bytes and words must be what they were.
     pub(super) async fn migrate(&mut self) {
         let untaken = self.scene.untaken(&mut self.rng);
@@ -131,7 +131,7 @@ impl Worker {
         self.move_page(addr, to).await;
     }
 
-    /// Has a replica made of a page that somebody uses, mostly in the own rack, or ends those that
+    /// Has a replica made of a page that a client uses, mostly in the own rack, or ends those that
     /// there are. What is read and written must be what it would be without.
     pub(super) async fn share(&mut self) {
         let addr = match self.rng.below(10) {

@@ -67,7 +67,7 @@ impl Worker {
                 self.names.push(Name { word, addr: *addr, bytes });
             }
             Err(error) if super::is_refused(error) => {}
-            // It may be there, and the word says so to nobody any more.
+            // It may be there, and the word says so to no client any more.
             Err(_) => self.scene.model.maybe_leaked.set(self.scene.model.maybe_leaked.get() + 1),
         }
         self.end("alloc-into", &result).await;
@@ -89,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// A word that nobody uses any more: the audit gives it back.
+    /// A word that no client uses any more: the audit gives it back.
     fn leave_word(&self, word: GAddr) {
         if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&word.0) {
             object.holder = None;
@@ -156,7 +156,7 @@ impl Worker {
             Err(_) => return,
         }
         let now = self.ctx.now();
-        // Somebody else may have it again already.
+        // Another client may have it again already.
         let mut objects = self.scene.model.objects.borrow_mut();
         if objects.get(&addr.0).map(|object| object.serial) == serial {
             self.scene.model.bytes.borrow_mut().freed(addr.0, now);

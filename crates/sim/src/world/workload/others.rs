@@ -5,8 +5,8 @@ use super::range_model::LINE_BYTES;
 use rackpool_core::GAddr;
 
 impl Worker {
-    /// Somebody else's memory, which may be freed meanwhile: whole pages are read and written,
-    /// because whatever comes late for them must hit nobody; objects are only read.
+    /// Another client's memory, which may be freed meanwhile: whole pages are read and written,
+    /// because whatever comes late for them must hit no other client; objects are only read.
     pub(super) async fn other(&mut self) {
         let Some((addr, bytes, serial)) = self.pick_other() else {
             return self.read_mine().await;

@@ -1,10 +1,10 @@
 //! What must hold of ranges of lines and of what is read and written under them.
 //!
 //! Grants of a line are ordered by their fencing tokens. What a line holds when a grant begins
-//! follows from the grants before: who gave its lock back without having been told of lost writes
-//! has left its last write there; whoever died, or was told, has left any of its writes or none.
-//! Nothing of them comes later: so what a holder has once seen is there until somebody with a
-//! greater token writes. A line is written as a whole, and is seen as a whole.
+//! follows from the grants before: a client that gave its lock back without having been told of
+//! lost writes has left its last write there; one that died, or was told, has left any of its
+//! writes or none. Nothing of them comes later: so what a holder has once seen is there until a
+//! client with a greater token writes. A line is written as a whole, and is seen as a whole.
 
 use crate::time::Ps;
 use crate::world::kernel::ProcessId;
@@ -12,9 +12,7 @@ use rackpool_core::RackId;
 use rackpool_core::client::LockRange;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a line.
 pub(super) const LINE_BYTES: u64 = 64;
-/// Words of a line.
 pub(super) const WORDS: usize = 8;
 
 /// A lock that a client was given.
@@ -57,7 +55,7 @@ enum Phase {
 struct Hold {
     grant: Grant,
     phase: Phase,
-    /// Somebody else was told that it has a line of it, while this one was not giving it back.
+    /// Another client was told that it has a line of it, while this one was not giving it back.
     superseded: Option<Ps>,
     /// It was told of lost writes.
     is_told: bool,
@@ -77,15 +75,14 @@ impl Hold {
 /// Which client has which first line under which token: regions count for themselves.
 pub(super) type Key = (ProcessId, u64, u64);
 
-/// One line.
 #[derive(Clone, Debug)]
 struct Line {
     /// What each word may be when the grant with this token begins.
     token: u64,
     words: [Vec<u64>; WORDS],
-    /// It was seen in parts, and whose fault that is was known.
+    /// It was seen in parts, and the client at fault was known.
     is_mixed: bool,
-    /// Values by the token of their grant, and whose they are.
+    /// Values by the token of their grant, and their holds.
     writes: BTreeMap<u64, (Key, Vec<u64>)>,
 }
 
@@ -110,7 +107,7 @@ pub(super) struct RangeModel {
     tokens: BTreeMap<RackId, (u64, Ps)>,
     /// Clocks that jumped, by host of a rack: leases may have been shorter for a lease.
     jumps: BTreeMap<RackId, Ps>,
-    /// What somebody should ask for, and who should not.
+    /// What a client should ask for, and the one that should not.
     wanted: Option<(LockRange, ProcessId)>,
 }
 
@@ -129,7 +126,7 @@ impl RangeModel {
         self.areas.iter().map(|(first, lines)| (*first, *lines))
     }
 
-    /// Areas that are gone, or whose locks are.
+    /// Areas that are gone, or that lost their locks.
     pub(super) fn on_power_lost(&mut self, is_gone: impl Fn(u64, u64) -> bool) {
         self.tokens.clear();
         let areas =
@@ -161,7 +158,7 @@ impl RangeModel {
         }
     }
 
-    /// Somebody other than this client should ask for a range.
+    /// A client other than this one should ask for a range.
     pub(super) fn want(&mut self, range: LockRange, but: ProcessId) {
         self.wanted = Some((range, but));
     }
@@ -212,7 +209,7 @@ impl RangeModel {
     pub(super) fn write_called(&mut self, key: Key, line: u64, value: u64) {
         let Some(hold) = self.holds.get_mut(&key) else { return };
         hold.own.insert(line);
-        // Whoever has lost its lock writes nothing any more, whether it knows or not.
+        // A client that has lost its lock writes nothing any more, whether it knows or not.
         let Some(state) = self.lines.get_mut(&line).filter(|_| hold.superseded.is_none()) else {
             return;
         };

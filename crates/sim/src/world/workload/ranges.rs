@@ -19,7 +19,7 @@ const LINES_AT_ONCE_MAX: u64 = 6;
 struct Range {
     guard: SimGuard,
     write: bool,
-    /// Somebody who has it may be cut off.
+    /// A client that has it may be cut off.
     was_wanted: bool,
 }
 
@@ -60,7 +60,7 @@ impl Worker {
         }
         self.end_range(first).await;
         if first.was_wanted && self.rng.chance_ppm(900_000) {
-            // Who comes back to it finds that its page is elsewhere.
+            // A client that comes back to it finds that its page is elsewhere.
             let to = self.any_rack();
             self.move_page(first.guard.first, to).await;
         }
@@ -158,7 +158,7 @@ impl Worker {
         true
     }
 
-    /// The client is cut off and away for so long that its lock may go to others, who want it.
+    /// The client is cut off and away for so long that its lock may go to others, which want it.
     async fn linger(&mut self, range: Range) {
         if self.handle.is_local(range.guard.link) {
             return;

@@ -53,7 +53,7 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
     scene.set_up();
 }
 
-/// Allocates what is nobody's in a rack.
+/// Allocates what belongs to no client in a rack.
 async fn make(
     ctx: &Ctx,
     scene: &Scene,

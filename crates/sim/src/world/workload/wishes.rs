@@ -10,7 +10,7 @@ use rackpool_core::GAddr;
 /// What the nemesis wants of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Whoever has the page frees it.
+    /// The client that has the page frees it.
     Free,
     Move,
 }

@@ -1,5 +1,5 @@
 //! The beginning of a connection, as its target sees it: the proof of the secret, if there is one,
-//! then a hello each way. Who is refused hears why, in words that it understands.
+//! then a hello each way. An initiator that is refused is told why, in a form that it understands.
 
 use super::super::broken::Broken;
 use super::super::frame::{FrameError, HELLO_BYTES, HELLO_MAGIC, Hello, HelloStatus};
@@ -70,7 +70,8 @@ impl Served {
         Ok(Step::Again)
     }
 
-    /// Takes the initiator's hello, if it is whole. A stranger's first bytes are refused at once.
+    /// Takes the initiator's hello, if it is whole. The first bytes of another protocol are refused
+    /// at once.
     fn hello(&mut self) -> Result<Option<Hello>, Broken> {
         let filled = self.input.filled();
         let Ok((hello, _)) = Hello::read_from_prefix(filled) else {

@@ -1,5 +1,5 @@
-//! Who is let in: connections are accepted as long as the application keeps up and there is room,
-//! and those that have not proved the secret do not keep others out.
+//! Admission: connections are accepted as long as the application keeps up and there is room, and
+//! those that have not proved the secret do not keep others out.
 
 use super::super::broken::Broken;
 use super::super::frame::{Hello, HelloStatus};

@@ -1,6 +1,6 @@
-//! A datagram queue pair with memory to send from and to receive into, and what its completions
-//! say ([`Ends`]). What cannot be sent now is not sent: whoever misses it asks again. What has come
-//! is kept until somebody asks for it, whoever looked at the completions.
+//! A datagram queue pair with memory to send from and to receive into, and what its completions say
+//! ([`Ends`]). What cannot be sent now is not sent: a client that misses it asks again. What has
+//! come is kept until a caller asks for it, whichever one looked at the completions.
 //!
 //! A completion that says that something failed is the end of the queue pair: it sends and receives
 //! nothing more, and says so ([`Ends::take_failure`]).
@@ -24,7 +24,7 @@ pub(super) const SENDS: u32 = 256;
 /// earlier, where its cards were faster without (decision 0045).
 pub(super) const INLINE_BYTES: u32 = 256;
 
-/// What of a send queue is in use.
+/// The entries of a send queue that are in use.
 #[derive(Default)]
 struct Sends {
     /// Work requests of each doorbell, of which the last one is completed.
@@ -63,11 +63,11 @@ impl Sends {
 pub(super) struct Ends {
     sends: Sends,
     depth: u32,
-    /// Receives that have ended, in their order, whose memory holds a message that was not taken:
+    /// Receives that have ended, in their order, with a message in their memory that was not taken:
     /// as many as were posted at most, since none is posted again before that.
     arrived: VecDeque<Completion>,
     has_failed: bool,
-    /// That this was not said yet.
+    /// Whether this was not reported yet.
     is_news: bool,
 }
 
@@ -89,18 +89,17 @@ impl Ends {
         }
     }
 
-    /// Notes that the queue pair is of no more use.
+    /// Notes that the queue pair has failed.
     pub(super) fn fail(&mut self) {
         self.is_news |= !self.has_failed;
         self.has_failed = true;
     }
 
-    /// The next receive whose message is to be taken.
+    /// The next receive with a message to be taken.
     fn arrival(&mut self) -> Option<Completion> {
         self.arrived.pop_front()
     }
 
-    /// Whether it is of no more use.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -145,7 +144,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// One whose messages have up to `message_bytes`, with so many receives posted. Errors: `Os`,
+    /// One for messages of up to `message_bytes`, with so many receives posted. Errors: `Os`,
     /// `Pin`.
     pub(super) fn new(
         device: &Device,
@@ -278,8 +277,8 @@ impl Datagrams {
         true
     }
 
-    /// Asks to be told of what comes next by [`Datagrams::fd`]; what has come is to be polled once
-    /// more after this.
+    /// Arms [`Datagrams::fd`] for the next completion; what has come is to be polled once more
+    /// after this.
     pub(super) fn arm(&mut self) {
         self.completions.arm();
     }
@@ -292,7 +291,7 @@ impl Datagrams {
         self.ends.has_failed()
     }
 
-    /// Whether the queue pair is of no more use, said once.
+    /// Whether the queue pair has failed; `true` once.
     pub(super) fn take_failure(&mut self) -> bool {
         self.ends.take_failure()
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What each thread needs to answer a client, and what the client is told.
+/// What each thread needs to answer a client, and the reply to the client.
 pub(in crate::herd) type Joined = (Vec<RdmaClient>, Vec<u8>);
 
 type Shared = Arc<Mutex<Datagrams>>;
@@ -116,7 +116,7 @@ impl Devices for RdmaListener {
 
     fn join(&mut self, client: u32, frame: &Window, call: &[u8]) -> Option<Joined> {
         let call = ConnectRequest::read_from_bytes(call).ok()?;
-        // What a device refuses is the client's to hear: it asked for it.
+        // What a device refuses is refused to the client: it asked for it.
         self.try_join(client, frame, &call).ok().flatten()
     }
 
@@ -134,7 +134,7 @@ impl Devices for RdmaListener {
 
 /// How a thread's replies reach a client.
 pub(in crate::herd) struct RdmaClient {
-    /// Before the lane whose domain it is in.
+    /// Before the lane, since it is in the lane's domain.
     to: Peer,
     lane: Shared,
     kind: TransportKind,
@@ -147,7 +147,7 @@ impl DeviceClient for RdmaClient {
 
     fn reply(&mut self, message: &[u8]) -> bool {
         let mut lane = lock(&self.lane);
-        // A full queue loses it, as the network may: who waits asks again.
+        // A full queue loses it, as the network may: a client that waits asks again.
         lane.send(&self.to, [message, &[]])
             || (message.len() <= lane.bytes_max() && !lane.has_failed())
     }
@@ -204,7 +204,7 @@ impl Drop for DatagramSource {
     }
 }
 
-/// Rings each time that the device tells of something, which it does when it was asked to.
+/// Rings at each event of the device, which comes only if it was armed.
 fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Doorbell) {
     let Ok(poll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return };
     let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;

@@ -17,9 +17,9 @@
 //! - `datagrams.rs`: a datagram queue pair with its memory, of either end; `wire.rs`: the client's
 //!   end; `listener.rs`: the server's.
 //!
-//! Keys: a client's frame is registered in a protection domain of its own, so its key is nobody
-//! else's. A datagram has the key of the client's frame in it. Neither hides anything from who can
-//! listen to the network.
+//! Keys: a client's frame is registered in a protection domain of its own, so no other client has
+//! its key. A datagram has the key of the client's frame in it. Neither hides anything from an
+//! attacker that can listen to the network.
 //!
 //! Source: HERD §4.2 (WRITE over UC, SEND over UD, NC connections), §4.3 (application retry), §5.5
 //! (SEND/SEND for many clients).
@@ -97,7 +97,7 @@ struct ConnectRequest {
 struct ConnectReply {
     /// As asked; 0: it is refused.
     kind: u32,
-    /// Key of the client's frame, whose first byte is named 0.
+    /// Key of the client's frame; its first byte has the address 0.
     key: u32,
     connected: WireAddress,
 }

@@ -28,7 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Longest sleep: the tcp connection wants to be looked at.
+/// Longest sleep: the tcp connection has to be polled.
 const SLEEP_NS_MAX: Nanos = 50_000_000;
 /// How long the server's answer to a call may take.
 const CONSENT_WITHIN: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ const CONSENT_WITHIN: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Windows at each server thread; 0 for as many as the server gives.
     pub windows: u32,
-    /// Proved to the server, which has to prove it; without it only loopback addresses can be.
+    /// Secret for mutual authentication; without it only loopback addresses are allowed.
     pub secret: Option<Secret>,
     pub kind: TransportKind,
     /// The device, `NAME[:PORT][/GID]`; the first one with an active port if it is empty.
@@ -62,7 +62,7 @@ struct DevicePath {
 }
 
 impl DevicePath {
-    /// Whether a queue pair is of no more use, and with it the way.
+    /// Whether a queue pair has failed, and with it the path.
     fn has_failed(&self) -> bool {
         let requests = match &self.requests {
             Requests::Connected(one) => one.ends.has_failed(),
@@ -144,7 +144,7 @@ impl Rdma {
         Rdma { endpoint, way: None, lost: 0 }
     }
 
-    /// Datagrams from queue pairs that are none of the server's.
+    /// Datagrams from queue pairs that do not belong to the server.
     pub fn strays(&self) -> u64 {
         self.lost
     }
@@ -341,7 +341,7 @@ impl Fabric for Rdma {
                 }
             });
             if way.take_failure() {
-                // Nothing comes by it any more: whoever waits has to connect anew.
+                // Nothing comes by it any more: a client that waits has to connect anew.
                 let cause = DeathCause::Closed;
                 events.push(FabricEvent::Closed { peer: PeerId(0), cause });
             }
@@ -369,7 +369,7 @@ impl Wire for Rdma {
             if let Some(way) = &mut self.way {
                 way.replies.arm();
             }
-            // What came before the device was asked to tell is not told.
+            // Completions that came before the device was armed raise no event.
             let now = monotonic_ns();
             if self.poll(now, events) > 0 || now >= deadline {
                 return events.len() - before;

@@ -4,12 +4,12 @@
 //!
 //! `wire.rs` is a client's endpoint, `port.rs` the server's devices; nothing else stands for
 //! anything. Requests go by WRITE over a connection (executed as by the tcp target), by WRITE over
-//! an unreliable connection (whose words become visible in any order), or by datagram.
+//! an unreliable connection (its words become visible in any order), or by datagram.
 //!
 //! What is checked of each run, which is a function of its seed:
-//! - what clients saw of each key is linearizable, each operation taking effect once; those whose
-//!   answers nobody saw, because their client was killed, once or not at all;
-//! - every request is answered, nothing is corrupt, and where nothing is lost nobody has to
+//! - what clients saw of each key is linearizable, each operation taking effect once; those with an
+//!   answer that was never seen, because their client was killed, once or not at all;
+//! - every request is answered, nothing is corrupt, and where nothing is lost no client has to
 //!   repeat a request or a doorbell;
 //! - no datagram finds its receiver without a receive, unless the network repeats datagrams;
 //! - frames of clients that ended can be had again.
@@ -55,7 +55,6 @@ const KEYS: u64 = 24;
 const REQUESTS: u64 = 40;
 /// Virtual time after which a run hangs.
 const RUN_MAX: Ps = Ps::ms(60_000);
-/// Stacks of processes, bytes.
 const STACK_BYTES: usize = 512 << 10;
 const CONFIGURATIONS_MAX: usize = 300_000;
 const SEEDS: u64 = 30;
@@ -75,7 +74,7 @@ struct SimRun {
     pipeline: Pipeline,
     threads: u32,
     windows: u32,
-    /// Clients at once, all lives of clients, and how many of these are cut short.
+    /// Clients at once, all clients of the run, and how many of these are killed.
     clients: u32,
     lives: u32,
     kills: u32,
@@ -98,11 +97,11 @@ struct SimShared {
     listener: EndpointId,
     /// Of the acceptor, not handled yet.
     events: RefCell<Vec<FabricEvent>>,
-    /// Who may WRITE by devices: by key, whose frame.
+    /// Connections that may WRITE by devices: by key, the client and its frame.
     connections: RefCell<BTreeMap<u64, (u32, Window)>>,
     lanes: RefCell<Vec<Rc<RefCell<SimQueue>>>>,
     rng: RefCell<Rng>,
-    /// How often a key's end had to wait for who was writing.
+    /// How often a key's end had to wait for a WRITE.
     waits: Cell<u64>,
     stamps: Cell<u64>,
     history: RefCell<BTreeMap<u64, Vec<Event<MapOp>>>>,
@@ -123,7 +122,7 @@ impl SimShared {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct SimOutcome {
     failures: Vec<String>,
@@ -362,7 +361,7 @@ impl Life {
     }
 }
 
-/// Who starts clients, kills some, and in the end lets one look at everything.
+/// Starts clients, kills some, and in the end lets one look at everything.
 async fn supervise(ctx: Ctx, shared: Rc<SimShared>, run: SimRun, hosts: Vec<HostId>, cpus: Cpus) {
     let mut rng = Rng::new(run.seed, Purpose::Faults, 0);
     let (mut alive, mut begun, mut kills): (Vec<ProcessId>, u32, u32) = (Vec::new(), 0, run.kills);
@@ -418,7 +417,7 @@ impl Cpus {
     }
 }
 
-/// A world before its processes begin.
+/// A simulation before its processes begin.
 struct World {
     run: SimRun,
     kernel: Rc<Kernel>,
@@ -441,7 +440,7 @@ impl World {
         let clock = Clock { drift_ppm: 0, offset_ns: 0 };
         let hosts: Vec<HostId> = (0..4).map(|_| kernel.add_host(clock)).collect();
         let rates = SwitchRates {
-            // Pauses of milliseconds look like losses to who waits for 50.
+            // Pauses of milliseconds look like losses to a client that waits for 50.
             millis_ppm: if run.is_lossy() { 2_000 } else { 0 },
             ..SwitchRates::draw(&mut Rng::new(run.seed, Purpose::Shape, 0))
         };
@@ -505,7 +504,7 @@ impl World {
         (queues, threads)
     }
 
-    /// Starts the acceptor, and who executes WRITEs.
+    /// Starts the acceptor, and the process that executes WRITEs.
     fn start_listener(&self, queues: Queues, threads: Vec<ProcessId>) {
         let World { run, kernel, hosts, shared, geometry, .. } = self;
         let parts = shared.clone();
@@ -556,7 +555,7 @@ fn judge(kernel: &Kernel, shared: &SimShared, counters: &HerdCounters, run: SimR
         failures.push(format!("it hangs at {}", kernel.now()));
     }
     for (key, events) in shared.history.borrow().iter() {
-        // A look-up that nobody saw the answer of says nothing.
+        // A look-up says nothing if its answer was not seen.
         let is_seen =
             |event: &&Event<MapOp>| event.returned.is_some() || !matches!(event.op, MapOp::Get(_));
         let events: Vec<_> = events.iter().filter(is_seen).cloned().collect();
@@ -611,7 +610,6 @@ const FAULTS: NetFaults = NetFaults {
     reorder_max: Ps::us(50),
 };
 
-/// Late, and nothing is lost.
 const DELAYS: NetFaults = NetFaults {
     delay_ppm: 100_000,
     delay_max: Ps::ms(2),
@@ -627,7 +625,7 @@ const CARRIAGES: [Option<SimTransportKind>; 4] = [
     Some(SimTransportKind::Datagrams),
 ];
 
-/// What was met over the runs of a test.
+/// Events seen over the runs of a test.
 #[derive(Debug, Default)]
 struct Met {
     lost: u64,

@@ -1,4 +1,5 @@
-//! The server's devices: the acceptor's connections, who executes WRITEs, each thread's datagrams.
+//! The server's devices: the acceptor's connections, the process that executes WRITEs, each
+//! thread's datagrams.
 
 use super::super::connections::{DeviceClient, Devices, Frames, Port};
 use super::{SimShared, connect};
@@ -203,8 +204,8 @@ impl RequestSource for SimIntake {
     }
 }
 
-/// Who executes the WRITEs of clients: those of connections as the tcp target does, announced and
-/// piece by piece, those of devices a word at a time, in any order.
+/// Executes the WRITEs of clients: those of connections as the tcp target does, announced and piece
+/// by piece, those of devices a word at a time, in any order.
 pub(super) async fn execute(ctx: Ctx, shared: Rc<SimShared>) {
     let Frames { layout, pages, table, cells } = shared.frames.clone();
     let memory = TargetMemory::new(pages, table, cells, layout).expect("memory of this layout");

@@ -35,7 +35,7 @@ pub(super) struct SimWire {
 }
 
 impl SimWire {
-    /// Connects; `None` if nobody answers.
+    /// Connects; `None` if no answer comes.
     pub fn open(ctx: Ctx, shared: Rc<SimShared>) -> Option<(SimWire, PeerId)> {
         let endpoint = add_endpoint(&ctx.kernel, ctx.host, 0);
         ctx.kernel.route_endpoint(endpoint, ctx.id);
@@ -104,7 +104,7 @@ impl SimWire {
         match input {
             Input::Fabric(FabricEvent::Completed { id, .. })
                 if self.ctx.sent(self.endpoint, id) => {}
-            // Of a WRITE without acknowledgement nobody hears that its key is no more.
+            // A WRITE without acknowledgement does not report that its key is no more.
             Input::Fabric(event @ FabricEvent::Completed { peer, .. }) if peer == self.peer => {
                 events.push(event);
             }

@@ -15,11 +15,11 @@
 //! *Emulated*, as in the paper, means that there is no table: READs have the sizes of a GET's and
 //! nothing is looked up. *Full* has the table.
 //!
-//! *Nobody reads a half-done PUT.* A PUT stores in place while READs go on, so a READ may bring a
-//! part of it. Pilaf's buckets carry checksums of themselves and of the value, as Pilaf has them.
+//! *No client reads a half-done PUT.* A PUT stores in place while READs go on, so a READ may bring
+//! a part of it. Pilaf's buckets carry checksums of themselves and of the value, as Pilaf has them.
 //! FaRM has a version in each cache line; here an entry carries a checksum of key and value in the
-//! second half of its key hash instead, which makes no READ longer. Whoever finds a checksum wrong
-//! begins the GET again.
+//! second half of its key hash instead, which makes no READ longer. A client that finds a checksum
+//! wrong begins the GET again.
 //!
 //! Source: HERD, sections on Pilaf, FaRM-KV, their simplified versions, and ECHO.
 

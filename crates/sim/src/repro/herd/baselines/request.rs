@@ -1,7 +1,7 @@
 //! Requests as bytes: the value and its length, then the key hash, which ends the slot if the
-//! request is written. The second half of the hash says whose it is, and carries a checksum: a
-//! WRITE's bytes may become visible in any order, so the hash alone does not say that the rest is
-//! there. What comes from memory or messages is checked, never believed.
+//! request is written. The second half of the hash says which client it is of, and carries a
+//! checksum: a WRITE's bytes may become visible in any order, so the hash alone does not say that
+//! the rest is there. What comes from memory or messages is checked, never believed.
 //!
 //! Source: HERD, requests. The checksum departs from it: HERD's card writes from left to right.
 
@@ -104,7 +104,8 @@ fn sealed(before: &[u8], whose: u64) -> u64 {
     whose | check.max(1) << CHECK_SHIFT
 }
 
-/// What says that a PUT was done: one byte, never 0, so that whoever polls for it sees it come.
+/// What says that a PUT was done: one byte, never 0, so that a client that polls for it sees it
+/// come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// Which of the client's requests, below [`LANES_MAX`].
@@ -114,7 +115,6 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// As a byte.
     pub fn encode(self) -> u8 {
         let kind = if self.is_stored { 0x80 } else { 0x40 };
         kind | self.lane & (LANES_MAX - 1)
@@ -146,7 +146,7 @@ impl Region {
         u64::from(server) * (window * clients) + u64::from(client) * window + request % window
     }
 
-    /// Whose a slot is: server process and client.
+    /// The owner of a slot: server process and client.
     pub fn owner(&self, slot: u64) -> (u32, u32) {
         let (clients, window) = (u64::from(self.clients), u64::from(self.window));
         ((slot / (window * clients)) as u32, (slot / window % clients) as u32)

@@ -32,7 +32,7 @@ pub trait TableMemory {
     fn store_from(&mut self, at: u64, from: &[u8]);
 }
 
-impl TableMemory for [u8] {
+impl Bytes for [u8] {
     fn copy_to(&self, at: u64, to: &mut [u8]) {
         to.copy_from_slice(&self[at as usize..][..to.len()]);
     }
@@ -87,7 +87,7 @@ enum Kind {
     Hopscotch { slots: u64, is_inline: bool },
 }
 
-/// The sizes of a table, by which everybody finds keys in it; its bytes are elsewhere.
+/// The sizes of a table, by which all processes find keys in it; its bytes are elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTable {
     kind: Kind,
@@ -113,7 +113,6 @@ impl KeyTable {
         matches!(self.kind, Kind::Hopscotch { is_inline: true, .. })
     }
 
-    /// TableMemory of an entry.
     fn entry_bytes(&self) -> u64 {
         match self.kind {
             Kind::Cuckoo { .. } => PILAF_BUCKET_BYTES,
@@ -132,7 +131,7 @@ impl KeyTable {
         entries * self.entry_bytes()
     }
 
-    /// TableMemory of the table with its values.
+    /// Bytes of the table with its values.
     pub fn bytes(&self) -> u64 {
         let outside = if self.is_inline() { 0 } else { self.keys * self.value_bytes };
         self.values_at() + outside
@@ -144,7 +143,7 @@ impl KeyTable {
     /// [`NoPlace`].
     pub fn fill(
         &self,
-        memory: &mut (impl TableMemory + ?Sized),
+        memory: &mut (impl Bytes + ?Sized),
         mut value_of: impl FnMut(u64) -> Vec<u8>,
     ) -> Result<(), NoPlace> {
         let places = match self.kind {
@@ -172,7 +171,7 @@ impl KeyTable {
     /// usual length. `scratch` is overwritten.
     pub fn put(
         &self,
-        memory: &mut (impl TableMemory + ?Sized),
+        memory: &mut (impl Bytes + ?Sized),
         key: u64,
         value: &[u8],
         scratch: &mut Vec<u8>,
@@ -186,12 +185,7 @@ impl KeyTable {
     }
 
     /// Where the entry of a key is.
-    fn find(
-        &self,
-        memory: &(impl TableMemory + ?Sized),
-        key: u64,
-        scratch: &mut Vec<u8>,
-    ) -> Option<u64> {
+    fn find(&self, memory: &(impl Bytes + ?Sized), key: u64, scratch: &mut Vec<u8>) -> Option<u64> {
         let hashes = match self.kind {
             Kind::Cuckoo { .. } => CUCKOO_HASHES,
             Kind::Hopscotch { .. } => 1,
@@ -211,7 +205,7 @@ impl KeyTable {
     }
 
     /// Value and checksums of a key that has an entry.
-    fn store(&self, memory: &mut (impl TableMemory + ?Sized), key: u64, entry: u64, value: &[u8]) {
+    fn store(&self, memory: &mut (impl Bytes + ?Sized), key: u64, entry: u64, value: &[u8]) {
         let outside = self.values_at() + (key - 1) * self.value_bytes;
         let sum = checksum(key, value);
         memory.store_from(if self.is_inline() { entry + KEY_BYTES } else { outside }, value);
@@ -325,7 +319,7 @@ pub fn value_of(key: u64, version: u64, bytes: u64) -> Vec<u8> {
     value
 }
 
-/// Whether it is a value of that key, of any version; whoever has less than 8 bytes has one.
+/// Whether it is a value of that key, of any version; fewer than 8 bytes always are one.
 pub fn is_value(key: u64, value: &[u8]) -> bool {
     let Some(version) = value.first_chunk::<8>() else { return true };
     let version = u64::from_le_bytes(*version);
