@@ -32,7 +32,7 @@ pub trait TableMemory {
     fn store_from(&mut self, at: u64, from: &[u8]);
 }
 
-impl Bytes for [u8] {
+impl TableMemory for [u8] {
     fn copy_to(&self, at: u64, to: &mut [u8]) {
         to.copy_from_slice(&self[at as usize..][..to.len()]);
     }
@@ -143,7 +143,7 @@ impl KeyTable {
     /// [`NoPlace`].
     pub fn fill(
         &self,
-        memory: &mut (impl Bytes + ?Sized),
+        memory: &mut (impl TableMemory + ?Sized),
         mut value_of: impl FnMut(u64) -> Vec<u8>,
     ) -> Result<(), NoPlace> {
         let places = match self.kind {
@@ -171,7 +171,7 @@ impl KeyTable {
     /// usual length. `scratch` is overwritten.
     pub fn put(
         &self,
-        memory: &mut (impl Bytes + ?Sized),
+        memory: &mut (impl TableMemory + ?Sized),
         key: u64,
         value: &[u8],
         scratch: &mut Vec<u8>,
@@ -185,7 +185,12 @@ impl KeyTable {
     }
 
     /// Where the entry of a key is.
-    fn find(&self, memory: &(impl Bytes + ?Sized), key: u64, scratch: &mut Vec<u8>) -> Option<u64> {
+    fn find(
+        &self,
+        memory: &(impl TableMemory + ?Sized),
+        key: u64,
+        scratch: &mut Vec<u8>,
+    ) -> Option<u64> {
         let hashes = match self.kind {
             Kind::Cuckoo { .. } => CUCKOO_HASHES,
             Kind::Hopscotch { .. } => 1,
@@ -205,7 +210,7 @@ impl KeyTable {
     }
 
     /// Value and checksums of a key that has an entry.
-    fn store(&self, memory: &mut (impl Bytes + ?Sized), key: u64, entry: u64, value: &[u8]) {
+    fn store(&self, memory: &mut (impl TableMemory + ?Sized), key: u64, entry: u64, value: &[u8]) {
         let outside = self.values_at() + (key - 1) * self.value_bytes;
         let sum = checksum(key, value);
         memory.store_from(if self.is_inline() { entry + KEY_BYTES } else { outside }, value);
