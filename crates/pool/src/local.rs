@@ -10,7 +10,7 @@ use crate::acceptor;
 use crate::clock;
 use rackpool_core::client::{LinkLoss, RackView, Session};
 use rackpool_core::coherence;
-use rackpool_core::constants::{CELLS, LOCK_RELEASES, MESSAGE_BYTES_MAX};
+use rackpool_core::constants::{CELLS, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{
     BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REMOTE_REPLY_RING,
@@ -20,7 +20,7 @@ use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, RegionInfo, Reply, ReplyFrame, Request, WIRE_VERSION,
 };
-use rackpool_core::{Error, PageGeometry, RackId, Result, SessionId};
+use rackpool_core::{Error, PageGeometry, RackId, Result, SessionId, lock_releases};
 use rackpool_hw::caches;
 use rackpool_hw::control::{self, ControlConn, ControlError, Received};
 use rackpool_hw::fabric::{Endpoint, proxied};
