@@ -131,8 +131,9 @@ impl<'a> Entry<'a> {
     /// # Errors
     /// As [`Entry::put`].
     pub fn reserve(&mut self, len: u64, flags: u32, expires: Millis) -> Result<Writer> {
-        let writer =
-            reserve(&mut self.partition, self.key, self.hash, (len, flags, expires, 0), self.now);
+        let fields = self.partition.fields_of(flags, expires, 0, self.now);
+        let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes: len, fields };
+        let writer = reserve(&mut self.partition, &draft, self.now);
         self.found = self.partition.find(self.hash, self.key);
         writer
     }
@@ -222,17 +223,14 @@ impl<'a> Entry<'a> {
 /// Places a value that comes later.
 pub(crate) fn reserve(
     partition: &mut Partition,
-    key: &[u8],
-    hash: u64,
-    (len, flags, expires, cas): (u64, u32, Millis, u64),
+    draft: &ItemDraft<'_>,
     now: Millis,
 ) -> Result<Writer> {
-    let fields = partition.fields_of(flags, expires, cas, now);
-    let draft = ItemDraft { key, hash, value_bytes: len, fields };
+    let &ItemDraft { key, hash, value_bytes: len, fields } = draft;
     let place = if partition.is_for_tier(len) {
         WriteTarget::Far(Box::new((partition.far_alloc(len, now)?, Ok(()))))
     } else {
-        WriteTarget::Here(partition.reserve(&draft, now)?)
+        WriteTarget::Here(partition.reserve(draft, now)?)
     };
     Ok(Writer {
         key: key.to_vec(),

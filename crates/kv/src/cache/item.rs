@@ -5,7 +5,7 @@ use super::Millis;
 use super::error::Result;
 use super::layout::{Fields, Header, Pos, Slot};
 use super::log::{Piece, fields_at};
-use super::partition::Partition;
+use super::partition::{Found, Partition};
 use super::segments::Pins;
 use super::tier::{CHUNK_BYTES, FarValue};
 use rackpool_core::seam::Mem;
@@ -78,9 +78,9 @@ pub(crate) struct Told {
 }
 
 impl<'a> Item<'a> {
-    pub(crate) fn new(partition: &'a Partition, slot_at: u64, slot: Slot, now: Millis) -> Item<'a> {
-        let (units, header) = (partition.units.bare(), partition.header(slot.pos()));
-        Item::plain(partition, units, (slot_at, slot), (header, header.value_at()), now)
+    pub(crate) fn new(partition: &'a Partition, found: Found, now: Millis) -> Item<'a> {
+        let (units, header) = (partition.units.bare(), partition.header(found.1.pos()));
+        Item::plain(partition, units, found, header, header.value_at(), now)
     }
 
     /// As [`Item::new`], with what the caller knows already: the partition's units, the header, and
@@ -89,10 +89,12 @@ impl<'a> Item<'a> {
     pub(crate) fn plain(
         partition: &'a Partition,
         units: Bare<'a>,
-        (slot_at, slot): (u64, Slot),
-        (header, value_at): (Header, u32),
+        found: Found,
+        header: Header,
+        value_at: u32,
         now: Millis,
     ) -> Item<'a> {
+        let (slot_at, slot) = found;
         let is_told = Cell::new(slot.has(Slot::SEEN));
         let (at, source) = (slot.pos().byte(), Source::Locked(partition, slot_at));
         let value_at = at + u64::from(value_at);
@@ -103,7 +105,8 @@ impl<'a> Item<'a> {
     #[inline(always)]
     pub(crate) fn copied(
         copy: Bare<'a>,
-        (before, header): (Slot, Header),
+        before: Slot,
+        header: Header,
         origin: &'a Origin<'a>,
         now: Millis,
     ) -> Item<'a> {
@@ -244,7 +247,7 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         if self.header.has(Header::CHAINED | Header::FAR) {
-            return copy_apart_to(self.partition(), (self.pos(), self.header), offset, out);
+            return copy_apart_to(self.partition(), self.pos(), self.header, offset, out);
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
@@ -351,7 +354,8 @@ impl Origin<'_> {
 #[cold]
 fn copy_apart_to(
     partition: &Partition,
-    (pos, header): (Pos, Header),
+    pos: Pos,
+    header: Header,
     offset: u64,
     out: &mut [u8],
 ) -> Result<usize> {

@@ -12,7 +12,7 @@
 //! what is none, and nothing of an earlier use of the unit looks like one of this use.
 
 use super::layout::{Fields, Header, NextPiece, Pos, Slot, UNIT_BYTES, expiry_in, meta_word, mix};
-use super::partition::Partition;
+use super::partition::{Found, Partition};
 use super::segments::Stream;
 use super::{Millis, Mode};
 use rackpool_core::seam::Mem;
@@ -202,7 +202,8 @@ impl Partition {
     pub(crate) fn place(
         &mut self,
         draft: &ItemDraft<'_>,
-        (stream, class): (Stream, u8),
+        stream: Stream,
+        class: u8,
         now: Millis,
     ) -> PlacedItem {
         let options = draft.fields.options() | Header::RESERVED;
@@ -411,11 +412,12 @@ impl Partition {
     /// have to be free units. The old one is dead.
     pub(crate) fn move_item(
         &mut self,
-        (slot_at, slot): (u64, Slot),
+        found: Found,
         hash: u64,
         stream: Stream,
         now: Millis,
     ) -> Pos {
+        let (_, slot) = found;
         let (from, header) = (slot.pos(), self.header(slot.pos()));
         let mut fields = self.fields(from, header);
         if slot.has(Slot::SEEN) {
@@ -426,8 +428,8 @@ impl Partition {
         let value_bytes = self.value_bytes(from, header);
         let draft = ItemDraft { key: &key, hash, value_bytes, fields };
         // Of the same class, so that the items of one segment never need more than one new one.
-        let stream = (stream, self.segments.get(from.unit()).class);
-        let moved = self.copy_item((slot_at, slot), &draft, stream, now);
+        let class = self.segments.get(from.unit()).class;
+        let moved = self.copy_item(found, &draft, stream, class, now);
         self.key_buffer = key;
         moved
     }
@@ -435,18 +437,20 @@ impl Partition {
     /// Places a copy of an item with the fields of `draft`, and kills the old one; its position.
     pub(crate) fn copy_item(
         &mut self,
-        (slot_at, slot): (u64, Slot),
+        found: Found,
         draft: &ItemDraft<'_>,
-        stream: (Stream, u8),
+        stream: Stream,
+        class: u8,
         now: Millis,
     ) -> Pos {
+        let (slot_at, slot) = found;
         let (from, before) = (slot.pos(), self.header(slot.pos()));
         // As it was: what was damaged meanwhile is not vouched for anew.
         let body = match self.is_checked {
             true => before.check() ^ self.frame_check(from, before),
             false => 0,
         };
-        let placed = self.place(draft, stream, now);
+        let placed = self.place(draft, stream, class, now);
         let mut buffer = std::mem::take(&mut self.move_buffer);
         let mut offset = 0;
         for piece in self.pieces(from) {

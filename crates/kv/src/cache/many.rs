@@ -21,7 +21,7 @@ use super::index::{self, flat_at};
 use super::item::{Item, Origin};
 use super::layout::{Header, PLAIN_KEY_AT, Slot, tag_in_slot};
 use super::partition::{Found, Partition};
-use super::view::{self, PartitionView, Scratch, UnlockedLookup};
+use super::view::{self, PartitionView, ProbedItem, Scratch, UnlockedLookup};
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_hw::window::{Bare, Wide, Window};
 use std::cell::Cell;
@@ -133,16 +133,16 @@ impl Cache {
                     let key = keys[index];
                     let (part, origin, mut held);
                     let item = match &mut locked {
-                        Some(locked) => locked.settle(units, (asked, index), key, now),
+                        Some(locked) => locked.settle(units, asked, index, key, now),
                         None => {
                             let hash = asked.hashes[index];
                             part = &self.partitions[self.index_of(hash)];
-                            match part.view.settle((asked, index), key, now, copy) {
+                            match part.view.settle(asked, index, key, now, copy) {
                                 UnlockedLookup::Item(slot, header) => {
                                     hits += 1;
                                     let told = Cell::new(None);
                                     origin = Origin { partition: &part.locked, hash, key, told };
-                                    Some(Item::copied(units, (slot, header), &origin, now))
+                                    Some(Item::copied(units, slot, header, &origin, now))
                                 }
                                 UnlockedLookup::Missing => {
                                     misses += 1;
@@ -177,8 +177,8 @@ impl Cache {
     pub fn ask_item(&self, key: &[u8]) {
         let hash = self.hash(key);
         let view = self.view_of(hash);
-        let (.., item, _) = view.find_item(view.place_of(hash), hash);
-        view.ask_for(item);
+        let (probed, _) = view.find_item(view.place_of(hash), hash);
+        view.ask_for(probed.item);
     }
 
     /// Asks for the memory that changes of these keys will touch: a wait for it is paid once.
@@ -253,7 +253,8 @@ impl Cache {
         }
         for index in 0..keys.len() {
             let (place, hash) = (asked.places[index], asked.hashes[index]);
-            let (tail, at, item, is_entry) = self.view_of(hash).find_item(place, hash);
+            let (probed, is_entry) = self.view_of(hash).find_item(place, hash);
+            let ProbedItem { tail, at, item } = probed;
             (asked.words[index], asked.places[index]) = (tail, at);
             asked.items[index] = item | u64::from(!is_entry);
         }
@@ -268,14 +269,15 @@ impl PartitionView {
     #[inline(always)]
     fn settle(
         &self,
-        (asked, index): (&Asked, usize),
+        asked: &Asked,
+        index: usize,
         key: &[u8],
         now: Millis,
         copy: &Window,
     ) -> UnlockedLookup {
-        let (at, item) = (asked.places[index], asked.items[index]);
+        let (tail, at, item) = (asked.words[index], asked.places[index], asked.items[index]);
         if item & 1 == 0
-            && let Some((slot, header)) = self.copy_plain(asked.words[index], (at, item), key, copy)
+            && let Some((slot, header)) = self.copy_plain(ProbedItem { tail, at, item }, key, copy)
         {
             return UnlockedLookup::Item(slot, header);
         }
@@ -410,7 +412,8 @@ impl<'a> Locked<'a> {
     fn settle<'b>(
         &'b mut self,
         units: Bare<'b>,
-        (asked, index): (&mut Asked, usize),
+        asked: &mut Asked,
+        index: usize,
         key: &[u8],
         now: Millis,
     ) -> Option<Item<'b>> {
@@ -421,10 +424,10 @@ impl<'a> Locked<'a> {
         {
             // Not out of the header: the value is read while that is on its way.
             let value_at = PLAIN_KEY_AT + key.len() as u32;
-            return Some(Item::plain(&self.partition, units, (at, slot), (header, value_at), now));
+            return Some(Item::plain(&self.partition, units, (at, slot), header, value_at, now));
         }
-        let (at, slot) = self.look_up_after_all((asked, index), key, now)?;
-        Some(Item::new(&self.partition, at, slot, now))
+        let found = self.look_up_after_all(asked, index, key, now)?;
+        Some(Item::new(&self.partition, found, now))
     }
 
     /// The entry of a key if its item has more than its value; else looks it up from the start: it
@@ -433,7 +436,8 @@ impl<'a> Locked<'a> {
     #[inline(never)]
     fn look_up_after_all(
         &mut self,
-        (asked, index): (&mut Asked, usize),
+        asked: &mut Asked,
+        index: usize,
         key: &[u8],
         now: Millis,
     ) -> Option<Found> {

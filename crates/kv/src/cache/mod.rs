@@ -59,15 +59,16 @@ pub use recover::Recovered;
 pub use stats::Stats;
 pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
-pub use view::Copied;
+pub use view::{Copied, CopyTarget};
 
 use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
+use log::ItemDraft;
 use partition::{Partition, UNITS_MIN};
 use populate::Populator;
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
-use rackpool_hw::window::{Bare, Window};
+use rackpool_hw::window::Window;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
@@ -75,6 +76,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tier::TierSlab;
 use view::{LookupCounters, PartitionView, UnlockedLookup};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A share of a cache's partitions: every `count`th from `index` on.
+#[derive(Clone, Copy, Debug)]
+pub struct PartitionShare {
+    /// The share, from 0 to `count` - 1.
+    pub index: usize,
+    /// Shares altogether, at least 1.
+    pub count: usize,
+}
+
+impl PartitionShare {
+    /// All partitions.
+    pub const ALL: PartitionShare = PartitionShare { index: 0, count: 1 };
+}
 
 /// Milliseconds of a clock that never jumps, below 2^47; always handed in. Of an expiry, those of
 /// the wall clock if [`at_wall`] made it.
@@ -253,7 +268,8 @@ impl LockedPartition {
     #[inline]
     fn get_shared<R>(
         &self,
-        (hash, key): (u64, &[u8]),
+        hash: u64,
+        key: &[u8],
         now: Millis,
         copy: &Window,
         f: impl FnOnce(&Item<'_>) -> R,
@@ -261,7 +277,7 @@ impl LockedPartition {
         match self.view.look_up(hash, key, now, copy) {
             UnlockedLookup::Item(slot, header) => {
                 let origin = Origin { partition: &self.locked, hash, key, told: Cell::new(None) };
-                (Some(f(&Item::copied(copy.bare(), (slot, header), &origin, now))), [1, 0])
+                (Some(f(&Item::copied(copy.bare(), slot, header, &origin, now))), [1, 0])
             }
             UnlockedLookup::Missing => {
                 self.view.sketch.missed(hash);
@@ -529,7 +545,7 @@ impl Cache {
         if self.options.shared_reads {
             return view::with_scratch(|scratch| {
                 let copy = &scratch.copy;
-                let (found, [hits, misses]) = part.get_shared((hash, key), now, copy, f);
+                let (found, [hits, misses]) = part.get_shared(hash, key, now, copy, f);
                 self.counters.add(hits, misses);
                 found
             });
@@ -539,25 +555,24 @@ impl Cache {
         Some(f(&item))
     }
 
-    /// Looks a key up without a lock, and copies its value, if it is no longer than `most` bytes,
-    /// to `at` of `to`, which no other thread reads meanwhile. Marks the item as used, calls `f`,
-    /// counts a hit. `None` says nothing but that [`Cache::get`] is to be asked: of a key that is
-    /// not there too, and of one that another thread changes just now; then what lies at `at` may
-    /// be anything.
+    /// Looks a key up without a lock, and copies its value, if it fits, to `to`, which no other
+    /// thread reads meanwhile. Marks the item as used, calls `f`, counts a hit. `None` says nothing
+    /// but that [`Cache::get`] is to be asked: of a key that is not there too, and of one that
+    /// another thread changes just now; then what lies in `to` may be anything.
     ///
     /// # Panics
-    /// If there is less room than `most` at `at`.
+    /// If `to` goes beyond its units.
     #[inline]
     pub fn copy_value<R>(
         &self,
         key: &[u8],
         now: Millis,
-        to: (Bare<'_>, u64, u64),
+        to: CopyTarget<'_>,
         f: impl FnOnce(Copied) -> R,
     ) -> Option<R> {
         let hash = self.hash(key);
         let view = &self.partitions[self.index_of(hash)].view;
-        let result = f(view.copy_value((hash, key), now, to)?);
+        let result = f(view.copy_value(hash, key, now, to)?);
         self.counters.add(1, 0);
         Some(result)
     }
@@ -635,7 +650,8 @@ impl Cache {
     ) -> Result<Writer> {
         let hash = self.checked_hash(key)?;
         let mut partition = self.lock(self.index_of(hash));
-        entry::reserve(&mut partition, key, hash, (len, flags, expires, 0), now)
+        let fields = partition.fields_of(flags, expires, 0, now);
+        entry::reserve(&mut partition, &ItemDraft { key, hash, value_bytes: len, fields }, now)
     }
 
     /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that
@@ -668,18 +684,17 @@ impl Cache {
     /// Gives back the memory of all that was flushed, and of all segments in which everything has
     /// expired. Puts do that step by step; to be called from time to time where there are none.
     pub fn expire(&self, now: Millis) {
-        self.tidy((0, 1), now, || true);
+        self.tidy(PartitionShare::ALL, now, || true);
     }
 
-    /// As [`Cache::expire`], for one of so many shares of the partitions, in steps of some 100 us,
-    /// each under a partition's lock, as long as `goes_on` says so; whether some may be left.
+    /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a partition's lock, as long as `goes_on` says so; whether some may be left.
     pub fn tidy(
         &self,
-        (share, shares): (usize, usize),
+        share: PartitionShare,
         now: Millis,
         mut goes_on: impl FnMut() -> bool,
     ) -> bool {
-        for index in (share..self.partitions.len()).step_by(shares) {
+        for index in (share.index..self.partitions.len()).step_by(share.count) {
             loop {
                 if !goes_on() {
                     return true;

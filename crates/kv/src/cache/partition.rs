@@ -265,12 +265,12 @@ impl Partition {
     #[inline]
     pub fn find_fresh(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
         let (found, header) = self.find_in(self.units.bare(), hash, key)?;
-        self.keep_fresh(hash, (found, header), now).then_some(found)
+        self.keep_fresh(hash, found, header, now).then_some(found)
     }
 
     /// Takes the entry out if its item has expired; whether it has not.
     #[inline(always)]
-    fn keep_fresh(&mut self, hash: u64, (found, header): (Found, Header), now: Millis) -> bool {
+    fn keep_fresh(&mut self, hash: u64, found: Found, header: Header, now: Millis) -> bool {
         let has_expired = self.has_expired(found.1.pos(), header, now);
         if has_expired {
             self.expire_found(hash, found);
@@ -301,10 +301,10 @@ impl Partition {
         now: Millis,
     ) -> Option<Item<'a>> {
         let found = self.find_in(units, hash, key);
-        let found = found.filter(|found| self.keep_fresh(hash, *found, now));
+        let found = found.filter(|(found, header)| self.keep_fresh(hash, *found, *header, now));
         self.count_use(hash, found.map(|(found, _)| found), now);
         let (found, header) = found?;
-        Some(Item::plain(self, units, found, (header, header.value_at()), now))
+        Some(Item::plain(self, units, found, header, header.value_at(), now))
     }
 
     /// Counts a look-up that found this.
@@ -354,8 +354,8 @@ impl Partition {
         }
     }
 
-    pub fn item(&self, (slot_at, slot): Found, now: Millis) -> Item<'_> {
-        Item::new(self, slot_at, slot, now)
+    pub fn item(&self, found: Found, now: Millis) -> Item<'_> {
+        Item::new(self, found, now)
     }
 
     /// Takes an entry out and kills its item.
@@ -385,9 +385,9 @@ impl Partition {
         found: &mut Option<Found>,
         now: Millis,
     ) -> Result<()> {
-        let (stream, before) = self.prepare(draft, *found, now)?;
+        let (stream, class, before) = self.prepare(draft, *found, now)?;
         let room = self.entry_room(draft, before)?;
-        let placed = self.place(draft, stream, now);
+        let placed = self.place(draft, stream, class, now);
         let mut offset = 0;
         for part in parts {
             placed.write(&self.units, offset, part);
@@ -416,8 +416,8 @@ impl Partition {
 
     /// Places an item; its value comes later.
     pub fn reserve(&mut self, draft: &ItemDraft<'_>, now: Millis) -> Result<PlacedItem> {
-        let (stream, _) = self.prepare(draft, None, now)?;
-        let placed = self.place(draft, stream, now);
+        let (stream, class, _) = self.prepare(draft, None, now)?;
+        let placed = self.place(draft, stream, class, now);
         for piece in placed.pieces() {
             self.segments.pins.pin(piece.unit);
         }
@@ -487,7 +487,7 @@ impl Partition {
         draft: &ItemDraft<'_>,
         found: Option<Found>,
         now: Millis,
-    ) -> Result<((Stream, u8), Option<Found>)> {
+    ) -> Result<(Stream, u8, Option<Found>)> {
         if draft.value_bytes > self.max_value {
             return Err(Error::TooLarge { bytes: draft.value_bytes, max_bytes: self.max_value });
         }
@@ -496,21 +496,22 @@ impl Partition {
         self.tend(draft.whole_bytes(), now);
         let stream = self.stream_for(draft);
         let class = self.segments.class_of(draft.fields.expires, now);
-        self.make_place(draft, (stream, class), now)?;
+        self.make_place(draft, stream, class, now)?;
         self.extend_index(now);
         if before == self.disturbances {
-            return Ok(((stream, class), found));
+            return Ok((stream, class, found));
         }
         // What is left of room may have been used for the index.
-        self.make_place(draft, (stream, class), now)?;
-        Ok(((stream, class), self.find(draft.hash, draft.key)))
+        self.make_place(draft, stream, class, now)?;
+        Ok((stream, class, self.find(draft.hash, draft.key)))
     }
 
     /// Room in the log for an item: in the active segment, or in units.
     fn make_place(
         &mut self,
         draft: &ItemDraft<'_>,
-        (stream, class): (Stream, u8),
+        stream: Stream,
+        class: u8,
         now: Millis,
     ) -> Result<()> {
         let whole = draft.whole_bytes();
@@ -665,12 +666,12 @@ impl Partition {
         let fields = Fields { expires, cas, ..old };
         let value_bytes = self.value_bytes(pos, header);
         let draft = ItemDraft { key, hash, value_bytes, fields };
-        let (stream, found) = self.prepare(&draft, Some(found), now)?;
+        let (stream, class, found) = self.prepare(&draft, Some(found), now)?;
         let Some((at, slot)) = found else {
             // Room for its copy was made of itself: as a cache may, it has lost it.
             return Err(self.out_of_memory(draft.whole_bytes()));
         };
-        let moved = self.copy_item((at, slot), &draft, stream, now);
+        let moved = self.copy_item((at, slot), &draft, stream, class, now);
         debug_assert_eq!(slot.tag(), tag_of(hash));
         Ok((at, slot.with_pos(moved)))
     }

@@ -98,21 +98,30 @@ fn guarded(at: u64, word: u64) -> Option<u64> {
     (guard(at, value) == word).then_some(value)
 }
 
+/// What a segment's second word says.
+#[derive(Clone, Copy)]
+struct WrittenState {
+    used: u32,
+    queue: u8,
+    class: u8,
+}
+
 /// A segment's second word.
-fn state_word(at: u64, seq: u64, (used, queue, class): (u32, u8, u8)) -> u64 {
+fn state_word(at: u64, seq: u64, WrittenState { used, queue, class }: WrittenState) -> u64 {
     let state = used | u32::from(queue) << QUEUE_SHIFT | u32::from(class) << CLASS_SHIFT;
     u64::from(state) | (mix(seq, at << 32 | u64::from(state)) >> 32 << 32)
 }
 
-/// Used, queue and class by a segment's second word, if its check holds.
-fn state_in(at: u64, seq: u64, word: u64) -> Option<(u32, u8, u8)> {
+/// What a segment's second word says, if its check holds.
+fn state_in(at: u64, seq: u64, word: u64) -> Option<WrittenState> {
     let low = word as u32;
     let used = low & ((1 << QUEUE_SHIFT) - 1);
-    let state = (used, (low >> QUEUE_SHIFT) as u8 & 0xf, (low >> CLASS_SHIFT) as u8);
+    let (queue, class) = ((low >> QUEUE_SHIFT) as u8 & 0xf, (low >> CLASS_SHIFT) as u8);
+    let state = WrittenState { used, queue, class };
     let is_sane = used <= UNIT_BYTES
         && used.is_multiple_of(8)
-        && usize::from(state.1) < QUEUES
-        && usize::from(state.2) < CLASSES;
+        && usize::from(queue) < QUEUES
+        && usize::from(class) < CLASSES;
     (is_sane && state_word(at, seq, state) == word).then_some(state)
 }
 
@@ -329,12 +338,13 @@ impl Segments {
         let state = state_in(at + 8, seq, state);
         let opened = guarded(at + 24, opened);
         damaged += u64::from(state.is_none()) + u64::from(opened.is_none());
-        let (used, queue, class) = state.unwrap_or((UNIT_BYTES, 0, 0));
+        let unknown = WrittenState { used: UNIT_BYTES, queue: 0, class: 0 };
+        let WrittenState { used, queue, class } = state.unwrap_or(unknown);
         // A segment without a known time is never reported as idle.
         let opened = opened.unwrap_or(Millis::MAX);
         let kind = SegmentState::Leaving;
         let segment = Segment { seq, kind, queue, class, used, opened, ..UNUSED };
-        (Some(segment), state.map(|(used, ..)| used), damaged)
+        (Some(segment), state.map(|state| state.used), damaged)
     }
 
     /// All items of an adopted segment are known, which end at `used`: from now on it is a sealed
@@ -550,8 +560,8 @@ impl Segments {
     pub fn publish(&self, unit: u32) {
         let segment = &self.of[unit as usize];
         let at = u64::from(unit) * TABLE_ENTRY_BYTES + 8;
-        let state = (segment.used, segment.queue, segment.class);
-        self.table.store(at, state_word(at, segment.seq, state));
+        let &Segment { seq, used, queue, class, .. } = segment;
+        self.table.store(at, state_word(at, seq, WrittenState { used, queue, class }));
     }
 
     /// A piece of the segment is dead. The segment is given back when nothing lives in it.

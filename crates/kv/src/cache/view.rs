@@ -68,6 +68,28 @@ pub(crate) enum UnlockedLookup {
     Unsure,
 }
 
+/// Where a value is copied to.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyTarget<'a> {
+    /// The memory that is written.
+    pub units: Bare<'a>,
+    /// The first byte in it.
+    pub at: u64,
+    /// Room for the value, bytes.
+    pub bytes_max: u64,
+}
+
+/// What [`PartitionView::find_item`] found.
+#[derive(Clone, Copy)]
+pub(crate) struct ProbedItem {
+    /// The bucket's last word before it was looked into.
+    pub tail: u64,
+    /// Where the entry lies.
+    pub at: u64,
+    /// Where the item lies.
+    pub item: u64,
+}
+
 /// A value that was copied, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
@@ -181,15 +203,15 @@ impl PartitionView {
         UnlockedLookup::Unsure
     }
 
-    /// Copies the value of a key that is no longer than `most` to `at` of `to`, which no other
-    /// thread reads meanwhile, and marks the item as used; counts nothing. Tries once: `None` says
-    /// that only the lock can tell.
+    /// Copies the value of a key, if it fits, to `to`, which no other thread reads meanwhile, and
+    /// marks the item as used; counts nothing. Tries once: `None` says that only the lock can tell.
     #[inline(always)]
     pub fn copy_value(
         &self,
-        (hash, key): (u64, &[u8]),
+        hash: u64,
+        key: &[u8],
         now: Millis,
-        (to, at, most): (Bare<'_>, u64, u64),
+        to: CopyTarget<'_>,
     ) -> Option<Copied> {
         if self.shape.is_sweeping() {
             return None;
@@ -212,11 +234,11 @@ impl PartitionView {
             false => self.fields_of(item, header, key.len(), room, now)?,
         };
         let (value_at, bytes) = (key_at + key.len() as u64, u64::from(header.value_bytes()));
-        if value_at + bytes > room || bytes > most || !units.equals(item + key_at, key) {
+        if value_at + bytes > room || bytes > to.bytes_max || !units.equals(item + key_at, key) {
             return None;
         }
         reached(LookupStage::Compared);
-        units.copy_to(item + value_at, bytes, to, at);
+        units.copy_to(item + value_at, bytes, to.units, to.at);
         reached(LookupStage::Copied);
         if !self.is_still(seen, first) {
             return None;
@@ -345,14 +367,14 @@ impl PartitionView {
         bucket
     }
 
-    /// Looks into the bucket of `hash`: its last word before that, where the entry lies, and where
-    /// the item does or, if the last is `false`, the next bucket (0 = nowhere).
+    /// Looks into the bucket of `hash`; if that is `false`, there is no item, but the next bucket
+    /// (0 = nowhere).
     #[inline(always)]
-    pub fn find_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64, bool) {
+    pub fn find_item(&self, bucket: u64, hash: u64) -> (ProbedItem, bool) {
         let units = self.units.bare();
         let tail = units.load(bucket + TAIL_AT);
         let probe = index::probe(units, None, bucket, &tag_in_slot(hash));
-        (tail, probe.at, probe.target(), probe.is_entry)
+        (ProbedItem { tail, at: probe.at, item: probe.target() }, probe.is_entry)
     }
 
     /// Asks for an item, or for a bucket.
@@ -367,8 +389,7 @@ impl PartitionView {
     #[inline(always)]
     pub fn copy_plain(
         &self,
-        tail: u64,
-        (at, item): (u64, u64),
+        ProbedItem { tail, at, item }: ProbedItem,
         key: &[u8],
         copy: &Window,
     ) -> Option<(Slot, Header)> {

@@ -102,6 +102,22 @@ impl Opcode {
     }
 }
 
+/// What a look-up answers with, beside the flags, and whether it sets the expiry.
+#[derive(Clone, Copy)]
+struct GetForm {
+    key: bool,
+    value: bool,
+    touch: bool,
+}
+
+/// What an answer says behind its head.
+#[derive(Clone, Copy)]
+enum ReplyBody<'a> {
+    /// The key of the request.
+    Key,
+    Value(&'a [u8]),
+}
+
 impl Core {
     /// The command of a request's header, or what to do after it was refused.
     pub fn binary_check(
@@ -134,8 +150,12 @@ impl Core {
         quiet: bool,
     ) -> AfterCommand {
         match opcode {
-            Opcode::Get { key, touch } => self.binary_get(request, (key, touch, true), quiet),
-            Opcode::Touch => self.binary_get(request, (false, true, false), quiet),
+            Opcode::Get { key, touch } => {
+                self.binary_get(request, GetForm { key, value: true, touch }, quiet)
+            }
+            Opcode::Touch => {
+                self.binary_get(request, GetForm { key: false, value: false, touch: true }, quiet)
+            }
             Opcode::Delete => {
                 let outcome = self.delete(request.key, request.cas);
                 let gone = matches!(outcome, StoreOutcome::Stored(_));
@@ -156,8 +176,8 @@ impl Core {
                 return AfterCommand::Close;
             }
             Opcode::Version => {
-                self.binary_reply(request, Status::Success, (0, 0, VERSION.len() as u64), 0);
-                self.out.bytes.extend_from_slice(VERSION.as_bytes());
+                let body = ReplyBody::Value(VERSION.as_bytes());
+                self.binary_reply(request, Status::Success, body, 0);
             }
             Opcode::Stat => {
                 stats::binary(self, request);
@@ -176,7 +196,8 @@ impl Core {
         request: &BinaryRequest<'_>,
         verb: Verb,
         quiet: bool,
-        (value, expires): (StoreValue<'_>, Millis),
+        value: StoreValue<'_>,
+        expires: Millis,
     ) {
         let adds = matches!(verb, Verb::Append | Verb::Prepend);
         let conditional = request.cas != 0 && !adds;
@@ -212,7 +233,7 @@ impl Core {
     fn binary_get(
         &mut self,
         request: &BinaryRequest<'_>,
-        (key, touch, value): (bool, bool, bool),
+        GetForm { key, value, touch }: GetForm,
         quiet: bool,
     ) {
         let begin = self.out.bytes.len();
@@ -264,11 +285,7 @@ impl Core {
         match (found, quiet, key) {
             (true, ..) | (_, true, _) => {}
             (.., false) => self.binary_error(request, Status::NotFound),
-            (.., true) => {
-                let len = request.key.len();
-                self.binary_reply(request, Status::NotFound, (0, len, 0), 0);
-                self.out.bytes.extend_from_slice(request.key);
-            }
+            (.., true) => self.binary_reply(request, Status::NotFound, ReplyBody::Key, 0),
         }
     }
 
@@ -280,8 +297,8 @@ impl Core {
         match self.count_by(&CounterStep { key, delta, down, cas, first, expires: None }) {
             Ok(_) if quiet => {}
             Ok(counted) => {
-                self.binary_reply(request, Status::Success, (0, 0, 8), counted.cas);
-                self.out.bytes.extend_from_slice(&counted.value.to_be_bytes());
+                let value = counted.value.to_be_bytes();
+                self.binary_reply(request, Status::Success, ReplyBody::Value(&value), counted.cas);
             }
             Err(outcome) => self.binary_stored(request, outcome, quiet),
         }
@@ -291,7 +308,7 @@ impl Core {
         let status = match outcome {
             StoreOutcome::Stored(_) if quiet => return,
             StoreOutcome::Stored(cas) => {
-                return self.binary_reply(request, Status::Success, (0, 0, 0), cas);
+                return self.binary_reply(request, Status::Success, ReplyBody::Value(&[]), cas);
             }
             StoreOutcome::NotStored => Status::NotStored,
             StoreOutcome::Exists => Status::Exists,
@@ -305,27 +322,31 @@ impl Core {
 
     /// Answers with an error and its sentence.
     pub fn binary_error(&mut self, request: &BinaryRequest<'_>, status: Status) {
-        self.binary_reply(request, status, (0, 0, status.text().len() as u64), 0);
-        self.out.bytes.extend_from_slice(status.text());
+        self.binary_reply(request, status, ReplyBody::Value(status.text()), 0);
     }
 
-    /// Appends the head of an answer; extras, key and value must follow.
-    pub fn binary_reply(
+    /// Appends an answer without extras.
+    fn binary_reply(
         &mut self,
         request: &BinaryRequest<'_>,
         status: Status,
-        (extras, key, value): (u8, usize, u64),
+        body: ReplyBody<'_>,
         cas: u64,
     ) {
+        let (key_bytes, body) = match body {
+            ReplyBody::Key => (request.key.len(), request.key),
+            ReplyBody::Value(value) => (0, value),
+        };
         let head = BinaryReply {
             opcode: request.opcode,
             opaque: request.opaque,
             status,
-            extras_bytes: extras,
-            key_bytes: key as u16,
-            body_bytes: (u64::from(extras) + key as u64 + value) as u32,
+            extras_bytes: 0,
+            key_bytes: key_bytes as u16,
+            body_bytes: body.len() as u32,
             cas,
         };
         self.out.bytes.extend_from_slice(&head.bytes());
+        self.out.bytes.extend_from_slice(body);
     }
 }

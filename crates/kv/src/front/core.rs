@@ -9,9 +9,9 @@ use super::counters::{Count, Counters};
 use super::output::Output;
 use super::redis::{ClientInfo, Resume, ResumePoint};
 use super::resp::Args;
-use super::slowlog::SlowLog;
+use super::slowlog::{SlowCommand, SlowLog};
 use super::timer::CommandTimer;
-use crate::cache::{Cache, Millis, Stats, at_wall, wall_of};
+use crate::cache::{Cache, Millis, PartitionShare, Stats, at_wall, wall_of};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
     HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX, TURN_NS,
@@ -330,8 +330,14 @@ impl Core {
         }
         self.count(Count::Slow);
         let mut log = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = String::from_utf8_lossy(&client.name);
-        log.push((self.shared.wall(self.now) / 1000, took_us), (&client.addr, &name), words);
+        let command = SlowCommand {
+            at_s: self.shared.wall(self.now) / 1000,
+            took_us,
+            client: client.addr.to_string(),
+            name: String::from_utf8_lossy(&client.name).into_owned(),
+            ..SlowCommand::default()
+        };
+        log.push(command, words);
     }
 
     pub fn cache(&self) -> &Cache {
@@ -352,8 +358,9 @@ impl Core {
     /// Goes on, for as long as a turn, with what is left to do for what was flushed or has expired
     /// in this thread's share of the cache.
     pub fn tidy(&mut self) {
-        let own = (self.thread, self.shared.settings.threads.max(1));
-        let share = if self.tidies_all { (0, 1) } else { own };
+        let count = self.shared.settings.threads.max(1);
+        let own = PartitionShare { index: self.thread, count };
+        let share = if self.tidies_all { PartitionShare::ALL } else { own };
         let ends_ns = monotonic_ns() + TURN_NS;
         self.has_to_tidy = self.cache().tidy(share, self.now, || monotonic_ns() < ends_ns);
         self.tidies_all &= self.has_to_tidy;

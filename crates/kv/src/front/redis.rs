@@ -265,7 +265,7 @@ impl RespCall<'_> {
         Ok(true)
     }
 
-    pub fn go_on(&mut self, (part, go_on): (ResumePoint, Resume)) {
+    pub fn go_on(&mut self, part: ResumePoint, go_on: Resume) {
         if let Err(text) = go_on(self, part) {
             self.core.fail(&text);
         }

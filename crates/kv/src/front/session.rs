@@ -77,6 +77,19 @@ struct SuspendedCommand {
     next: (ResumePoint, Resume),
 }
 
+/// A value that the head of a command announces.
+struct AnnouncedValue<'a> {
+    /// As [`Incoming::head`].
+    head: &'a [u8],
+    key: &'a [u8],
+    /// Its length, bytes.
+    len: u64,
+    flags: u32,
+    expires: Millis,
+    /// As [`Incoming::rest`].
+    rest: usize,
+}
+
 /// A value on its way.
 #[derive(Debug)]
 struct Incoming {
@@ -438,7 +451,8 @@ impl Session {
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
-        self.stream(core, head, store_key(store), (len, store.flags, expires), 0);
+        let (key, flags) = (store_key(store), store.flags);
+        self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
     }
 
     /// Whether there is room for a long value. It is made step by step: other connections are
@@ -453,14 +467,8 @@ impl Session {
         has_room
     }
 
-    fn stream(
-        &mut self,
-        core: &Core,
-        head: &[u8],
-        key: &[u8],
-        (len, flags, expires): (u64, u32, u64),
-        rest: usize,
-    ) {
+    fn stream(&mut self, core: &Core, value: &AnnouncedValue<'_>) {
+        let &AnnouncedValue { head, key, len, flags, expires, rest } = value;
         // What is expired at once is never seen; it still has to be taken in.
         let kept = if expires == PAST { 0 } else { expires };
         let writer = core.cache().reserve(key, len, flags, kept, core.now);
@@ -575,7 +583,8 @@ impl Session {
                 if !self.has_room(core, key, len) {
                     return ParseStep::Used(0);
                 }
-                self.stream(core, key, key, (len, 0, 0), words);
+                let (head, flags, expires, rest) = (key, 0, 0, words);
+                self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest });
                 ParseStep::Used(used)
             }
             resp::ParsedResp::Violation(violation) => {
@@ -630,8 +639,9 @@ impl Session {
         let Pending::Words(SuspendedCommand { used, args, next }) = pending else {
             return ParseStep::Used(0);
         };
-        let before_ns = next.0.took_ns;
-        RespCall { core, client: &mut self.client, input, args: &args }.go_on(next);
+        let (part, go_on) = next;
+        let before_ns = part.took_ns;
+        RespCall { core, client: &mut self.client, input, args: &args }.go_on(part, go_on);
         // It was counted when it began.
         self.end_part(core, before_ns, args.words(input));
         let Some(next) = core.unfinished.take() else { return ParseStep::Used(used) };
@@ -671,13 +681,13 @@ impl Session {
             if !self.has_room(core, request.key, len) {
                 return ParseStep::Used(0);
             }
-            let fields = (len, request.extra32(0), expires);
-            self.stream(core, &rest[..used], request.key, fields, 0);
+            let (head, key, flags) = (&rest[..used], request.key, request.extra32(0));
+            self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
         } else {
             let end = used + request.value_bytes as usize;
             let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };
             core.timer.commands += 1;
-            core.binary_store(&request, verb, quiet, (StoreValue::Bytes(value), expires));
+            core.binary_store(&request, verb, quiet, StoreValue::Bytes(value), expires);
             return ParseStep::Used(end);
         }
         ParseStep::Used(used)
@@ -730,9 +740,7 @@ fn finish_binary(
         unreachable!("only values are streamed")
     };
     match writer {
-        Ok(writer) => {
-            core.binary_store(request, verb, quiet, (StoreValue::Written(writer), expires))
-        }
+        Ok(writer) => core.binary_store(request, verb, quiet, StoreValue::Written(writer), expires),
         Err(_) => no_memory(core, request),
     }
 }

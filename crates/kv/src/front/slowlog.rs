@@ -9,7 +9,7 @@ const WORDS_MAX: usize = 32;
 /// Bytes of a word that are remembered.
 const WORD_BYTES_MAX: usize = 128;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SlowCommand {
     /// Counts from 0.
     pub id: u64,
@@ -42,24 +42,17 @@ pub struct SlowLog {
 }
 
 impl SlowLog {
-    /// Remembers a command; the oldest one may have to go.
-    pub fn push<'a>(
-        &mut self,
-        (at_s, took_us): (u64, u64),
-        (client, name): (&str, &str),
-        words: impl Iterator<Item = &'a [u8]>,
-    ) {
+    /// Remembers a command, under a number of its own and with these words; the oldest one may
+    /// have to go.
+    pub fn push<'a>(&mut self, command: SlowCommand, words: impl Iterator<Item = &'a [u8]>) {
         let cut = |word: &[u8]| word[..word.len().min(WORD_BYTES_MAX)].to_vec();
         if self.entries.len() == ENTRIES_MAX {
             self.entries.pop_back();
         }
         self.entries.push_front(SlowCommand {
             id: self.next_id,
-            at_s,
-            took_us,
             words: redacted(words).take(WORDS_MAX).map(cut).collect(),
-            client: client.to_owned(),
-            name: name.to_owned(),
+            ..command
         });
         self.next_id += 1;
     }
@@ -82,7 +75,7 @@ mod tests {
         for line in ["auth default secret", "AUTH secret", "Hello 3 auth default secret"] {
             let mut log = SlowLog::default();
             let words = line.split(' ').map(str::as_bytes);
-            log.push((1, 1), ("a", ""), words.clone());
+            log.push(SlowCommand::default(), words.clone());
             let entry = log.entries().next().unwrap();
             assert_eq!(entry.words.len(), words.count(), "{line}");
             assert!(entry.words.iter().all(|word| word != b"secret"), "{line}");
@@ -99,8 +92,9 @@ mod tests {
     fn the_last_commands_are_remembered_and_cut() {
         let mut log = SlowLog::default();
         let long = vec![b'x'; 1000];
-        for took in 0..200 {
-            log.push((1, took), ("a", ""), [&long[..]].into_iter());
+        for took_us in 0..200 {
+            let command = SlowCommand { took_us, ..SlowCommand::default() };
+            log.push(command, [&long[..]].into_iter());
         }
         assert_eq!(log.entries().len(), ENTRIES_MAX);
         let newest = log.entries().next().unwrap();

@@ -25,7 +25,7 @@ use crate::cache::{Cache, Millis};
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_hw::window::Window;
 use reply_writer::ReplyWriter;
-use slots::{BATCH, DequeuedRequest, RequestBatch, Slots, Work};
+use slots::{BATCH, DequeuedRequest, RequestBatch, RequestView, Slots, Work};
 
 /// Requests that a two-stage pipeline holds back: one with its bucket on the way, one with its
 /// item.
@@ -217,9 +217,9 @@ impl Engine {
     ) {
         let count = self.batch.taken.len();
         for new in self.begun..count {
-            self.cache.ask_bucket(self.batch.request(new).1);
+            self.cache.ask_bucket(self.batch.request(new).key);
             if new >= 1 {
-                self.cache.ask_item(self.batch.request(new - 1).1);
+                self.cache.ask_item(self.batch.request(new - 1).key);
             }
             if new >= STAGES {
                 self.finish(new - STAGES, now, counters, replied);
@@ -241,7 +241,7 @@ impl Engine {
         if self.begun == 0 {
             return;
         }
-        self.cache.ask_item(self.batch.request(self.begun - 1).1);
+        self.cache.ask_item(self.batch.request(self.begun - 1).key);
         self.finish(0, now, counters, replied);
         self.batch.drop_first(1);
         self.begun -= 1;
@@ -272,8 +272,8 @@ impl Engine {
         replied: &mut impl FnMut(Replied),
     ) {
         let Engine { cache, batch, writer, .. } = self;
-        let (taken, key, _) = batch.request(index);
-        let is_hit = writer.answer_unlocked(cache, (taken, key), now, replied)
+        let RequestView { taken, key, .. } = batch.request(index);
+        let is_hit = writer.answer_unlocked(cache, taken, key, now, replied)
             || cache.get(key, now, |item| writer.answer(taken, item, replied)).is_some();
         if !is_hit {
             writer.answer_missing(taken, replied);
@@ -294,7 +294,7 @@ impl Engine {
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
         let mut changes = false;
         for (index, key) in keys[..count].iter_mut().enumerate() {
-            *key = batch.request(index).1;
+            *key = batch.request(index).key;
             changes |= batch.taken[index].work != Work::Get;
         }
         if changes && count > 1 {

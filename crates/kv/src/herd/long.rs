@@ -64,6 +64,15 @@ pub(super) fn refusal(error: &Error) -> (MessageKind, u64) {
     }
 }
 
+/// A part of a value that is stored.
+pub(super) struct StoredPart<'a> {
+    pub key: &'a [u8],
+    pub head: &'a PartHead,
+    pub part: &'a [u8],
+    pub flags: u32,
+    pub expires: Millis,
+}
+
 impl Long {
     /// Whether no part of it came for too long.
     pub(super) fn is_idle(&self, now: Millis) -> bool {
@@ -94,10 +103,10 @@ impl Long {
     pub(super) fn put(
         long: &mut Option<Box<Long>>,
         cache: &Cache,
-        (key, head, part): (&[u8], &PartHead, &[u8]),
-        (flags, expires): (u32, Millis),
+        part: StoredPart<'_>,
         now: Millis,
     ) -> (MessageKind, u64) {
+        let StoredPart { key, head, part, flags, expires } = part;
         let state = Long::of(long, head, now, || {
             match cache.reserve(key, head.total, flags, expires, now) {
                 Ok(writer) => State::Writing { writer, gathered: Vec::new() },
@@ -151,7 +160,8 @@ impl Long {
     pub(super) fn get<'a>(
         long: &mut Option<Box<Long>>,
         cache: &Cache,
-        (key, head): (&[u8], &PartHead),
+        key: &[u8],
+        head: &PartHead,
         to: &'a mut [u8],
         now: Millis,
     ) -> Result<FoundPart<'a>, (MessageKind, u64)> {

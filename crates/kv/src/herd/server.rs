@@ -14,7 +14,7 @@ use super::geometry::{
     FABRIC_VALUE_BYTES_MAX, Geometry, VALUE_BYTES_DEFAULT, WINDOWS_DEFAULT,
 };
 use super::pair;
-use super::serving::{ClientTransport, CommandQueue, Doorbell, Serving};
+use super::serving::{ClientTransport, CommandQueue, Doorbell, Serving, ServingOptions};
 use crate::cache::Cache;
 use crate::front::clock::Clock;
 use rackpool_hw::event::WakeEvent;
@@ -141,14 +141,11 @@ impl HerdServer {
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
         let (mut server, bell) = HerdServer::begin(threads, clients)?;
         let sources = vec![(); threads as usize];
-        let queues = server.start_serving(
-            &cache,
-            geometry,
-            (clients, options.pipeline, &options.clock),
-            sources,
-        )?;
-        let acceptor =
-            ShmAcceptor::new(&server, options, geometry, bell, queues, cache.options().seed)?;
+        let seed = cache.options().seed;
+        let counters = Arc::clone(&server.counters);
+        let serving = ServingOptions { cache, geometry, clients, counters };
+        let queues = server.start_serving(&serving, options.pipeline, &options.clock, sources)?;
+        let acceptor = ShmAcceptor::new(&server, options, geometry, bell, queues, seed)?;
         server.start_acceptor(acceptor, ShmAcceptor::run)?;
         Ok(server)
     }
@@ -184,14 +181,11 @@ impl HerdServer {
             rdma.as_ref().map(|rdma| rdma.source(thread, Arc::clone(bell))).transpose()
         });
         let sources = sources.collect::<Result<_, _>>()?;
-        let queues = server.start_serving(
-            &cache,
-            geometry,
-            (clients, options.pipeline, &options.clock),
-            sources,
-        )?;
-        let ways = (queues, rdma);
-        let acceptor = FabricAcceptor::new(&server, options, geometry, ways, cache.options().seed)?;
+        let seed = cache.options().seed;
+        let counters = Arc::clone(&server.counters);
+        let serving = ServingOptions { cache, geometry, clients, counters };
+        let queues = server.start_serving(&serving, options.pipeline, &options.clock, sources)?;
+        let acceptor = FabricAcceptor::new(&server, options, geometry, queues, rdma, seed)?;
         server.addr = Some(acceptor.addr());
         server.start_acceptor(acceptor, FabricAcceptor::run)?;
         Ok(server)
@@ -243,9 +237,9 @@ impl HerdServer {
     /// Starts the serving threads; the ways to them.
     fn start_serving<S: ClientTransport + Send>(
         &mut self,
-        cache: &Cache,
-        geometry: Geometry,
-        (clients, pipeline, clock): (u32, Pipeline, &Clock),
+        options: &ServingOptions,
+        pipeline: Pipeline,
+        clock: &Clock,
         sources: Vec<S::Source>,
     ) -> Result<Vec<Arc<CommandQueue<S>>>, HerdStartError>
     where
@@ -254,8 +248,7 @@ impl HerdServer {
         let queues = self.bells.iter().map(|bell| Arc::new(CommandQueue::new(Arc::clone(bell))));
         let queues: Vec<Arc<CommandQueue<S>>> = queues.collect();
         for ((server, queue), source) in (0..).zip(&queues).zip(sources) {
-            let (ways, counters) = ((Arc::clone(queue), source), Arc::clone(&self.counters));
-            let serving = Serving::new(server, cache.clone(), geometry, clients, ways, counters);
+            let serving = Serving::new(server, options.clone(), Arc::clone(queue), source);
             let mut serving = serving.with_pipeline(pipeline).with_clock(clock.clone());
             let is_stopping = Arc::clone(&self.is_stopping);
             self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))?;

@@ -224,6 +224,16 @@ struct ServedClient<S> {
     looks: u32,
 }
 
+/// What the serving threads of a server have in common.
+#[derive(Clone)]
+pub(super) struct ServingOptions {
+    pub cache: Cache,
+    pub geometry: Geometry,
+    /// Clients have the numbers 0 to `clients` - 1.
+    pub clients: u32,
+    pub counters: Arc<HerdCounters>,
+}
+
 pub(super) struct Serving<S: ClientTransport> {
     server: u32,
     engine: Engine,
@@ -249,15 +259,14 @@ pub(super) struct Serving<S: ClientTransport> {
 }
 
 impl<S: ClientTransport> Serving<S> {
-    /// Thread number `server`, for clients 0 to `clients` - 1.
+    /// Thread number `server`.
     pub(super) fn new(
         server: u32,
-        cache: Cache,
-        geometry: Geometry,
-        clients: u32,
-        (queue, source): (Arc<CommandQueue<S>>, S::Source),
-        counters: Arc<HerdCounters>,
+        options: ServingOptions,
+        queue: Arc<CommandQueue<S>>,
+        source: S::Source,
     ) -> Serving<S> {
+        let ServingOptions { cache, geometry, clients, counters } = options;
         let clock = Clock::system();
         let now = source.items_ms(&clock);
         Serving {
@@ -693,9 +702,9 @@ mod tests {
         let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 1)), 0, 1);
         let queue = Arc::new(CommandQueue::new(Arc::new(Doorbell::new(bitmap, 1))));
         let counters = Arc::new(HerdCounters::new(1));
-        let ways = (queue, Some(Failing(true)));
-        let mut serving: Serving<Empty> =
-            Serving::new(0, cache, geometry, 1, ways, Arc::clone(&counters));
+        let options =
+            ServingOptions { cache, geometry, clients: 1, counters: Arc::clone(&counters) };
+        let mut serving: Serving<Empty> = Serving::new(0, options, queue, Some(Failing(true)));
         for _ in 0..3 * STEPS_PER_CLOCK {
             assert!(!serving.round(1));
         }
@@ -763,10 +772,10 @@ mod tests {
                 client: 1,
                 transport: KeyedClient(7, Arc::clone(&accepted)),
             });
-            let ways = (queue, Ahead(Some(key)));
             let counters = Arc::new(HerdCounters::new(1));
+            let options = ServingOptions { cache, geometry, clients: 2, counters };
             let mut serving: Serving<KeyedClient> =
-                Serving::new(0, cache, geometry, 2, ways, counters);
+                Serving::new(0, options, queue, Ahead(Some(key)));
             serving.take_requests();
             assert_eq!(accepted.lock().unwrap().len(), taken, "key {key}");
             assert!(serving.early.is_empty());

@@ -23,6 +23,13 @@ enum WriteMode {
     Any,
 }
 
+/// A value to store.
+struct EntryWrite<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    mode: WriteMode,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteOutcome {
     Refused,
@@ -95,21 +102,21 @@ impl Table {
             let bytes = value.len() as u64;
             return Err(Error::ValueSize { bytes, limit_bytes: VALUE_BYTES_MAX });
         }
-        self.change(mem, |table, mem| table.store_in_change(mem, (key, value), mode))
+        let write = EntryWrite { key, value, mode };
+        self.change(mem, |table, mem| table.store_in_change(mem, &write))
     }
 
     fn store_in_change<W: Words>(
         &mut self,
         mem: &mut W,
-        (key, value): (&[u8], &[u8]),
-        mode: WriteMode,
+        write: &EntryWrite<'_>,
     ) -> Result<WriteOutcome> {
         self.flush_frees(mem);
-        let hash = self.hash(key);
+        let hash = self.hash(write.key);
         let mut draft = UnpublishedBlob::default();
         for attempt in 0..ATTEMPTS_MAX {
             pause(attempt);
-            match self.store_once(mem, (key, value), hash, mode, &mut draft) {
+            match self.store_once(mem, write, hash, &mut draft) {
                 Ok(None) => {}
                 other => {
                     self.discard(mem, draft);
@@ -125,11 +132,11 @@ impl Table {
     fn store_once<W: Words>(
         &mut self,
         mem: &mut W,
-        (key, value): (&[u8], &[u8]),
+        write: &EntryWrite<'_>,
         hash: u64,
-        mode: WriteMode,
         draft: &mut UnpublishedBlob,
     ) -> Result<Option<WriteOutcome>> {
+        let &EntryWrite { key, value, mode } = write;
         let view = self.find(mem, hash, Intent::Grow)?;
         let old = self.blob(&view)?.find(key).map(external_of);
         match (mode, old.is_some()) {

@@ -1,7 +1,7 @@
 //! Readers without the lock, with the partition changed under them at each step of a look-up, and
 //! by real threads. And that each check is needed: without it the same changes deceive a reader.
 
-use super::super::{Cache, Copied, Mode, Options, Policy};
+use super::super::{Cache, Copied, CopyTarget, Mode, Options, Policy};
 use super::LookupStage;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
@@ -91,11 +91,16 @@ fn get(cache: &Cache, key: u64) -> Option<Result<u64, String>> {
 /// server's engine does.
 fn get_value(cache: &Cache, key: u64) -> Option<Result<u64, String>> {
     let place = Window::heap(128);
-    let copied = cache.copy_value(&key.to_le_bytes(), 1, (place.bare(), 64, 64), |copied| {
-        let mut bytes = vec![0; copied.bytes as usize];
-        place.copy_out(64, &mut bytes);
-        version_of(key, &bytes)
-    });
+    let copied = cache.copy_value(
+        &key.to_le_bytes(),
+        1,
+        CopyTarget { units: place.bare(), at: 64, bytes_max: 64 },
+        |copied| {
+            let mut bytes = vec![0; copied.bytes as usize];
+            place.copy_out(64, &mut bytes);
+            version_of(key, &bytes)
+        },
+    );
     copied.or_else(|| get(cache, key))
 }
 
@@ -356,7 +361,12 @@ fn a_value_is_copied_without_the_lock_with_what_goes_with_it_and_nothing_beyond_
     let copy = |key: &[u8], now, most| {
         let before = cache.stats().hits;
         place.zero(0, 256);
-        let copied = cache.copy_value(key, now, (place.bare(), 100, most), |copied| copied);
+        let copied = cache.copy_value(
+            key,
+            now,
+            CopyTarget { units: place.bare(), at: 100, bytes_max: most },
+            |copied| copied,
+        );
         assert_eq!(cache.stats().hits - before, u64::from(copied.is_some()));
         let mut bytes = [0; 256];
         place.copy_out(0, &mut bytes);
@@ -381,7 +391,7 @@ fn a_value_is_copied_without_the_lock_with_what_goes_with_it_and_nothing_beyond_
     let cache = Cache::new(Options { keeps_access: true, ..options(Policy::Fifo) }).unwrap();
     cache.set(b"mortal", b"soon gone", 70_000, 9000, 1000).unwrap();
     let copies = |now| {
-        let to = (place.bare(), 0, 64);
+        let to = CopyTarget { units: place.bare(), at: 0, bytes_max: 64 };
         cache.copy_value(b"mortal", now, to, |Copied { bytes, .. }| bytes)
     };
     assert_eq!((copies(1000), copies(4000)), (Some(9), None));
@@ -394,7 +404,14 @@ fn a_value_is_copied_without_the_lock_also_of_an_entry_far_down_its_chain() {
     (0..20_000).for_each(|key| set(&cache, key, 1));
     let place = Window::heap(64);
     let copied = |key: &u64| {
-        cache.copy_value(&key.to_le_bytes(), 1, (place.bare(), 0, 64), |_| ()).is_some()
+        cache
+            .copy_value(
+                &key.to_le_bytes(),
+                1,
+                CopyTarget { units: place.bare(), at: 0, bytes_max: 64 },
+                |_| (),
+            )
+            .is_some()
     };
     // But for keys behind another one with their tag in the same chain.
     let count = (0..20_000).filter(copied).count();

@@ -127,7 +127,7 @@ impl<L: Transport> Client<L> {
     ) -> Result<Option<u32>> {
         let (base, mut flags) = (value.len(), 0);
         for _ in 0..ATTEMPTS_MAX {
-            let got = self.get_parts(key, bytes, (value, base), &mut flags);
+            let got = self.get_parts(key, bytes, value, base, &mut flags);
             match got {
                 Ok(MessageKind::Part) => return Ok(Some(flags)),
                 Ok(MessageKind::Missing) => {
@@ -150,7 +150,8 @@ impl<L: Transport> Client<L> {
         &mut self,
         key: &[u8],
         bytes: u64,
-        (value, base): (&mut Vec<u8>, usize),
+        value: &mut Vec<u8>,
+        base: usize,
         flags: &mut u32,
     ) -> Result<MessageKind> {
         let mut parts = self.begin(key)?;

@@ -2,11 +2,11 @@
 //! by the engine with what it took, while the cache shows the item.
 
 use super::Replied;
-use super::slots::{DequeuedRequest, Slots, Work};
-use crate::cache::{Cache, Copied, Error, Item, Millis, at_wall};
+use super::slots::{DequeuedRequest, RequestView, Slots, Work};
+use crate::cache::{Cache, Copied, CopyTarget, Error, Item, Millis, at_wall};
 use crate::herd::counters::{HerdCounter, ThreadCounters};
 use crate::herd::geometry::Geometry;
-use crate::herd::long::{FoundPart, Long, refusal};
+use crate::herd::long::{FoundPart, Long, StoredPart, refusal};
 use crate::herd::message::{HEAD_BYTES, Head, MessageKind};
 use crate::herd::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use crate::herd::slot;
@@ -38,7 +38,7 @@ fn expiry(extra: u64) -> Millis {
 
 /// That of one without a value.
 #[inline(always)]
-fn said(taken: &DequeuedRequest, (kind, extra): (MessageKind, u64)) -> Head {
+fn said(taken: &DequeuedRequest, kind: MessageKind, extra: u64) -> Head {
     Head::new(taken.head.number, kind).with_extra(extra)
 }
 
@@ -55,13 +55,15 @@ impl ReplyWriter {
     pub fn answer_unlocked(
         &mut self,
         cache: &Cache,
-        (taken, key): (&DequeuedRequest, &[u8]),
+        taken: &DequeuedRequest,
+        key: &[u8],
         now: Millis,
         replied: &mut impl FnMut(Replied),
     ) -> bool {
         let Some(slots) = &mut self.clients[taken.client as usize] else { return false };
         let (replies, at, value_at) = slots.reply_place(taken);
-        let to = (replies.bare(), value_at, self.geometry.value_bytes.into());
+        let bytes_max = self.geometry.value_bytes.into();
+        let to = CopyTarget { units: replies.bare(), at: value_at, bytes_max };
         let place = cache.copy_value(key, now, to, |Copied { bytes, flags, expires }| {
             slot::publish_head(replies, at, &found(cache, taken, bytes, flags, expires));
             (at, HEAD_BYTES as u64 + bytes)
@@ -99,11 +101,14 @@ impl ReplyWriter {
     ) {
         let bytes = item.len();
         let head = if bytes > u64::from(self.geometry.value_bytes) {
-            said(taken, (MessageKind::TooLarge, bytes))
+            said(taken, MessageKind::TooLarge, bytes)
         } else {
             match item.copy_to(0, &mut self.reply[..bytes as usize]) {
                 Ok(_) => found(&self.cache, taken, bytes, item.flags(), item.expires()),
-                Err(error) => said(taken, refusal(&error)),
+                Err(error) => {
+                    let (kind, extra) = refusal(&error);
+                    said(taken, kind, extra)
+                }
             }
         };
         self.publish(taken, head, replied);
@@ -112,7 +117,7 @@ impl ReplyWriter {
     /// Answers that there is no such key.
     #[inline(never)]
     pub fn answer_missing(&mut self, taken: &DequeuedRequest, replied: &mut dyn FnMut(Replied)) {
-        self.publish(taken, said(taken, (MessageKind::Missing, 0)), replied);
+        self.publish(taken, said(taken, MessageKind::Missing, 0), replied);
     }
 
     #[inline]
@@ -126,28 +131,25 @@ impl ReplyWriter {
     }
 
     /// Takes or reads a part of a long value; the head of the answer.
-    fn part(
-        &mut self,
-        cache: &Cache,
-        (taken, key, value): (&DequeuedRequest, &[u8], &[u8]),
-        now: Millis,
-    ) -> Option<Head> {
+    fn part(&mut self, cache: &Cache, request: RequestView<'_>, now: Millis) -> Option<Head> {
+        let RequestView { taken, key, value } = request;
         let ReplyWriter { geometry, clients, reply, long, .. } = self;
         let slots = clients[taken.client as usize].as_mut()?;
         let Some((head, part)) = PartHead::read(value) else {
-            return Some(said(taken, (MessageKind::Malformed, 0)));
+            return Some(said(taken, MessageKind::Malformed, 0));
         };
         if !long.contains(&taken.client) {
             long.push(taken.client);
         }
         if taken.work == Work::PutPart {
-            let stored_with = (taken.head.flags(), expiry(taken.head.extra));
-            let what = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
-            return Some(said(taken, what));
+            let (flags, expires) = (taken.head.flags(), expiry(taken.head.extra));
+            let part = StoredPart { key, head: &head, part, flags, expires };
+            let (kind, extra) = Long::put(&mut slots.long, cache, part, now);
+            return Some(said(taken, kind, extra));
         }
         let (head_to, part_to) = reply.split_at_mut(PART_HEAD_BYTES);
         let part_to = &mut part_to[..part_bytes(geometry)];
-        Some(match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
+        Some(match Long::get(&mut slots.long, cache, key, &head, part_to, now) {
             Ok(FoundPart { head, flags, expires, part }) => {
                 head_to.copy_from_slice(&head.bytes());
                 let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
@@ -155,7 +157,7 @@ impl ReplyWriter {
                     Head::new(taken.head.number, MessageKind::Part).with_lengths(0, value_bytes);
                 head.with_flags(flags).with_extra(cache.expiry_at_wall(expires))
             }
-            Err(what) => said(taken, what),
+            Err((kind, extra)) => said(taken, kind, extra),
         })
     }
 
@@ -163,13 +165,14 @@ impl ReplyWriter {
     pub fn change(
         &mut self,
         cache: &Cache,
-        (taken, key, value): (&DequeuedRequest, &[u8], &[u8]),
+        request: RequestView<'_>,
         now: Millis,
         counters: &ThreadCounters,
         replied: &mut dyn FnMut(Replied),
     ) {
+        let RequestView { taken, key, .. } = request;
         let head = match taken.work {
-            Work::Put => Some(put(cache, taken, (key, value), now, counters)),
+            Work::Put => Some(put(cache, request, now, counters)),
             Work::Delete => {
                 counters.add(HerdCounter::Deletes, 1);
                 let kind = if cache.remove(key, now) {
@@ -177,13 +180,13 @@ impl ReplyWriter {
                 } else {
                     MessageKind::Missing
                 };
-                Some(said(taken, (kind, 0)))
+                Some(said(taken, kind, 0))
             }
             Work::PutPart | Work::GetPart => {
                 counters.add(HerdCounter::Parts, 1);
-                self.part(cache, (taken, key, value), now)
+                self.part(cache, request, now)
             }
-            Work::Refuse => Some(said(taken, (MessageKind::Malformed, 0))),
+            Work::Refuse => Some(said(taken, MessageKind::Malformed, 0)),
             Work::Repeat | Work::Get => {
                 // Its reply is there already.
                 let slots = self.clients[taken.client as usize].as_ref();
@@ -202,23 +205,22 @@ impl ReplyWriter {
 /// Stores a value; the head of the answer.
 fn put(
     cache: &Cache,
-    taken: &DequeuedRequest,
-    (key, value): (&[u8], &[u8]),
+    RequestView { taken, key, value }: RequestView<'_>,
     now: Millis,
     counters: &ThreadCounters,
 ) -> Head {
     counters.add(HerdCounter::Puts, 1);
     let error = match cache.set(key, value, taken.head.flags(), expiry(taken.head.extra), now) {
-        Ok(_) => return said(taken, (MessageKind::Stored, 0)),
+        Ok(_) => return said(taken, MessageKind::Stored, 0),
         Err(error) => error,
     };
     if let Error::TooLarge { max_bytes, .. } = error {
         counters.add(HerdCounter::Refused, 1);
-        return said(taken, (MessageKind::TooLong, max_bytes)).with_flags(value.len() as u32);
+        return said(taken, MessageKind::TooLong, max_bytes).with_flags(value.len() as u32);
     }
     let (kind, extra) = refusal(&error);
     if matches!(kind, MessageKind::NoMemory | MessageKind::Unreachable) {
         counters.add(HerdCounter::Refused, 1);
     }
-    said(taken, (kind, extra))
+    said(taken, kind, extra)
 }

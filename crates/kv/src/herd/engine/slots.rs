@@ -99,15 +99,16 @@ impl Slots {
                 self.ask_ahead(at);
             }
             if is_whole && head.is_get() {
-                batch.taken.push(self.take_get((client, window), head));
+                batch.taken.push(self.take_get(ClientWindow { client, window }, head));
                 // Nor has it made another one, as a rule.
                 if head.is_apart() && looks > 1 {
                     return;
                 }
                 continue;
             }
+            let from = ClientWindow { client, window };
             let read = if is_whole { Read::Message(head) } else { Read::Malformed(head.number) };
-            if let Some(taken) = self.take_any((client, window), read, geometry, counters) {
+            if let Some(taken) = self.take_any(from, read, geometry, counters) {
                 batch.taken.push(taken);
             }
         }
@@ -140,10 +141,11 @@ impl Slots {
             } else if let Some(read) =
                 SlotFormat::Sealed.read(&self.memory.requests, at, geometry, last, to)
             {
+                let from = ClientWindow { client, window };
                 if mutated(Mutation::ApplyRepeatedRequest) {
                     self.windows[window as usize].number = 0;
                 }
-                if let Some(taken) = self.take_any((client, window), read, geometry, counters) {
+                if let Some(taken) = self.take_any(from, read, geometry, counters) {
                     batch.taken.push(taken);
                 }
                 if mutated(Mutation::DropRepeatedRequest) {
@@ -189,7 +191,8 @@ impl Slots {
 
     /// A look-up that was not read before: what nearly all requests are.
     #[inline(always)]
-    fn take_get(&mut self, (client, window): (u32, u32), mut head: Head) -> DequeuedRequest {
+    fn take_get(&mut self, from: ClientWindow, mut head: Head) -> DequeuedRequest {
+        let ClientWindow { client, window } = from;
         head.number = reply_number(head.number);
         (self.next, self.windows[window as usize].number) = (self.after(window), head.number);
         if let Some(apart) = &self.memory.apart
@@ -206,7 +209,7 @@ impl Slots {
     #[inline(never)]
     fn take_any(
         &mut self,
-        (client, window): (u32, u32),
+        ClientWindow { client, window }: ClientWindow,
         read: Read,
         geometry: &Geometry,
         counters: &ThreadCounters,
@@ -251,6 +254,21 @@ pub(super) struct DequeuedRequest {
     pub head: Head,
 }
 
+/// A request of a batch, its key and its value.
+#[derive(Clone, Copy)]
+pub(super) struct RequestView<'a> {
+    pub taken: &'a DequeuedRequest,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+}
+
+/// A window of a client.
+#[derive(Clone, Copy)]
+struct ClientWindow {
+    client: u32,
+    window: u32,
+}
+
 /// Requests that were taken and not done.
 pub(super) struct RequestBatch {
     pub taken: Vec<DequeuedRequest>,
@@ -277,13 +295,12 @@ impl RequestBatch {
         (count < BATCH).then(|| &mut self.bytes[count * self.stride..][..self.stride])
     }
 
-    /// A request, its key and its value.
     #[inline(always)]
-    pub fn request(&self, index: usize) -> (&DequeuedRequest, &[u8], &[u8]) {
+    pub fn request(&self, index: usize) -> RequestView<'_> {
         let taken = &self.taken[index];
         let message = &self.bytes[index * self.stride + HEAD_BYTES..];
         let (key, rest) = message.split_at(taken.head.key_bytes());
-        (taken, key, &rest[..taken.head.value_bytes()])
+        RequestView { taken, key, value: &rest[..taken.head.value_bytes()] }
     }
 
     /// Drops the first `count` requests; what stays moves to the front.

@@ -1,4 +1,4 @@
-//! Stands for `rdma` in a program that is built without the feature `verbs`: nothing of it is ever
+//! Stands for `rdma` in a program that is built without the feature `verbs`: no device is ever
 //! made.
 
 use super::connections::{DeviceClient, Devices};
@@ -8,23 +8,26 @@ use rackpool_hw::fabric::FabricError;
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 
-pub(in crate::herd) enum RdmaListener {}
+pub(in crate::herd) type RdmaListener = NoDevice;
 
-impl RdmaListener {
-    pub fn open(_: &str, _: &Geometry) -> Result<RdmaListener, FabricError> {
+/// A device, a client's way by one, and what comes by one.
+pub(in crate::herd) enum NoDevice {}
+
+impl NoDevice {
+    pub fn open(_: &str, _: &Geometry) -> Result<NoDevice, FabricError> {
         Err(FabricError::NoVerbs)
     }
 
-    pub fn source(&self, _: u32, _: Arc<Doorbell>) -> Result<DatagramSource, FabricError> {
+    pub fn source(&self, _: u32, _: Arc<Doorbell>) -> Result<NoDevice, FabricError> {
         match *self {}
     }
 }
 
-impl Devices for RdmaListener {
-    type Client = RdmaClient;
-    type Source = Option<DatagramSource>;
+impl Devices for NoDevice {
+    type Client = NoDevice;
+    type Source = Option<NoDevice>;
 
-    fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<RdmaClient>, Vec<u8>)> {
+    fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<NoDevice>, Vec<u8>)> {
         match *self {}
     }
 
@@ -37,9 +40,7 @@ impl Devices for RdmaListener {
     }
 }
 
-pub(in crate::herd) enum RdmaClient {}
-
-impl DeviceClient for RdmaClient {
+impl DeviceClient for NoDevice {
     fn is_heard(&self) -> bool {
         match *self {}
     }
@@ -53,9 +54,7 @@ impl DeviceClient for RdmaClient {
     }
 }
 
-pub(in crate::herd) enum DatagramSource {}
-
-impl serving::RequestSource for DatagramSource {
+impl serving::RequestSource for NoDevice {
     fn poll(&mut self, _: &mut dyn FnMut(&IncomingRequest<'_>)) {
         match *self {}
     }

@@ -217,9 +217,19 @@ impl<P: Port> ClientTransport for FabricClient<P> {
 }
 
 /// A connection that was let in.
+#[derive(Clone, Copy)]
 struct AdmittedClient {
     client: u32,
     windows: u32,
+}
+
+/// What clients are let in with.
+pub(in super::super) struct ConnectionSettings {
+    pub geometry: Geometry,
+    /// The seed of the hashes of the cache.
+    pub seed: u64,
+    /// Random: where the keys of frames begin.
+    pub key: u64,
 }
 
 /// Admits clients, and handles their end.
@@ -283,7 +293,8 @@ impl FabricAcceptor {
         server: &HerdServer,
         listener: &FabricServerOptions,
         geometry: Geometry,
-        (queues, rdma): (Vec<Arc<CommandQueue<FabricClient>>>, Option<rdma::RdmaListener>),
+        queues: Vec<Arc<CommandQueue<FabricClient>>>,
+        rdma: Option<rdma::RdmaListener>,
         seed: u64,
     ) -> Result<FabricAcceptor, HerdStartError> {
         let memory = Frames::new(&geometry, listener.clients).map_err(io_error("memory"))?;
@@ -306,8 +317,8 @@ impl FabricAcceptor {
         added.map_err(io_error("waiting for clients"))?;
         let key = random_u64().map_err(io_error("the system's random numbers"))?;
         let (target, counters) = (Arc::new(target), Arc::clone(server.counters()));
-        let manager =
-            ConnectionManager::new(target, rdma, queues, memory, (geometry, seed, key), counters);
+        let settings = ConnectionSettings { geometry, seed, key };
+        let manager = ConnectionManager::new(target, rdma, queues, memory, settings, counters);
         Ok(FabricAcceptor { manager, poller, event, _stop: stop })
     }
 
@@ -331,15 +342,16 @@ impl FabricAcceptor {
 }
 
 impl<P: Port> ConnectionManager<P> {
-    /// Of a port with clients that write into `memory`; `key` is random.
+    /// Of a port with clients that write into `memory`.
     pub(in super::super) fn new(
         port: P,
         rdma: Option<P::Devices>,
         queues: Vec<Arc<CommandQueue<FabricClient<P>>>>,
         memory: Frames,
-        (geometry, seed, key): (Geometry, u64, u64),
+        settings: ConnectionSettings,
         counters: Arc<HerdCounters>,
     ) -> ConnectionManager<P> {
+        let ConnectionSettings { geometry, seed, key } = settings;
         ConnectionManager {
             port,
             rdma,
@@ -382,13 +394,10 @@ impl<P: Port> ConnectionManager<P> {
                 self.pending.insert(peer, self.port.now_ns());
             }
             FabricEvent::Received { peer, message } => match self.clients.get(&peer) {
-                Some(AdmittedClient { client, windows }) => {
-                    let (client, windows) = (*client, *windows);
-                    match message.len() {
-                        BELL_BYTES => self.ring(peer, client, messages::read_bell(&message)),
-                        _ => self.on_connect_request(peer, client, windows, &message),
-                    }
-                }
+                Some(&admitted) => match message.len() {
+                    BELL_BYTES => self.ring(peer, admitted.client, messages::read_bell(&message)),
+                    _ => self.on_connect_request(peer, admitted, &message),
+                },
                 None if self.pending.contains_key(&peer) => self.on_hello(peer, &message),
                 None => {}
             },
@@ -455,7 +464,7 @@ impl<P: Port> ConnectionManager<P> {
         self.key += 1;
         table.store(table_word(frame), self.key);
         for (server, queue) in (0..).zip(&self.queues) {
-            let transport = self.transport(peer, client, (server, windows), None);
+            let transport = self.transport(peer, AdmittedClient { client, windows }, server, None);
             queue.send(WorkerCommand::Attach { client, transport });
         }
         let mut welcome = Welcome::new(Verdict::Welcome, geometry, layout.frame_count);
@@ -463,12 +472,12 @@ impl<P: Port> ConnectionManager<P> {
         Ok((client, welcome, Grant { offset, key: self.key }))
     }
 
-    /// A client at a thread.
+    /// A client at the thread number `server`.
     fn transport(
         &self,
         peer: PeerId,
-        client: u32,
-        (server, windows): (u32, u32),
+        AdmittedClient { client, windows }: AdmittedClient,
+        server: u32,
         rdma: Option<<P::Devices as Devices>::Client>,
     ) -> FabricClient<P> {
         let geometry = Geometry { windows, ..self.geometry };
@@ -489,7 +498,8 @@ impl<P: Port> ConnectionManager<P> {
     }
 
     /// A client that was let in, and has asked nothing yet, asks for the way by devices.
-    fn on_connect_request(&mut self, peer: PeerId, client: u32, windows: u32, message: &[u8]) {
+    fn on_connect_request(&mut self, peer: PeerId, admitted: AdmittedClient, message: &[u8]) {
+        let client = admitted.client;
         let Frames { layout, pages, .. } = &self.memory;
         let offset = layout.frame_offset(FrameIndex(client));
         let frame = pages.slice(offset, layout.pages.page_bytes());
@@ -507,7 +517,7 @@ impl<P: Port> ConnectionManager<P> {
             return;
         };
         for ((server, queue), rdma) in (0..).zip(&self.queues).zip(transports) {
-            let transport = self.transport(peer, client, (server, windows), Some(rdma));
+            let transport = self.transport(peer, admitted, server, Some(rdma));
             queue.send(WorkerCommand::Detach { client, done: Arc::default() });
             queue.send(WorkerCommand::Attach { client, transport });
         }

@@ -1,7 +1,7 @@
 //! What a flush leaves to do, and what it costs.
 
 use super::{POLICIES, options};
-use rackpool_kv::cache::{Cache, Mode, Options, Policy};
+use rackpool_kv::cache::{Cache, Mode, Options, PartitionShare, Policy};
 
 fn put_many(cache: &Cache, count: u32, value: &[u8]) {
     for i in 0..count {
@@ -35,7 +35,7 @@ fn a_flush_is_over_at_once_and_what_it_leaves_to_do_is_done_in_small_steps() {
         // What is put between two steps stays; a second flush ends what came before it, too.
         let (mut steps, mut flushes) = (0_u32, 0);
         loop {
-            let is_left = cache.tidy((0, 1), 1, || {
+            let is_left = cache.tidy(PartitionShare::ALL, 1, || {
                 steps += 1;
                 !steps.is_multiple_of(4)
             });

@@ -20,7 +20,7 @@ mod port;
 mod wire;
 
 use super::THREAD_RECEIVES;
-use super::connections::{ConnectionManager, FabricClient, Frames};
+use super::connections::{ConnectionManager, ConnectionSettings, FabricClient, Frames};
 use super::transport::FabricTransport;
 use crate::cache::{Cache, Options};
 use crate::herd::counters::{HerdCounter, HerdCounters};
@@ -28,7 +28,7 @@ use crate::herd::engine::Pipeline;
 use crate::herd::error::Error;
 use crate::herd::geometry::Geometry;
 use crate::herd::pair;
-use crate::herd::serving::{CommandQueue, Doorbell, SLEEP_MAX, Serving};
+use crate::herd::serving::{CommandQueue, Doorbell, SLEEP_MAX, Serving, ServingOptions};
 use crate::herd::{Answer, Client, Ticket};
 use port::{SimDevices, SimIntake, SimPort, SimQueue};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId};
@@ -494,8 +494,8 @@ impl World {
                 let lane = Rc::new(RefCell::new(lane));
                 parts.lanes.borrow_mut().push(lane.clone());
                 let source = SimIntake { lane, shared: parts.clone() };
-                let ways = (queue, source);
-                let serving = Serving::new(number, cache, *geometry, clients, ways, counters);
+                let options = ServingOptions { cache, geometry: *geometry, clients, counters };
+                let serving = Serving::new(number, options, queue, source);
                 serve(ctx, parts, number, serving.with_pipeline(run.pipeline))
             });
             kernel.route_endpoint(endpoint, id);
@@ -515,10 +515,11 @@ impl World {
         let listener = kernel.spawn("door".into(), hosts[0], self.cpus.make(hosts[0]), |ctx| {
             let port = SimPort { ctx: ctx.clone(), shared: parts.clone() };
             let devices = SimDevices { shared: parts.clone(), made: 0 };
-            let numbers = (*geometry, 9, run.seed << 40 | 7 << 20);
+            let key = run.seed << 40 | 7 << 20;
+            let settings = ConnectionSettings { geometry: *geometry, seed: 9, key };
             let frames = parts.frames.clone();
             let manager =
-                ConnectionManager::new(port, Some(devices), queues, frames, numbers, counters);
+                ConnectionManager::new(port, Some(devices), queues, frames, settings, counters);
             keep(ctx, parts, manager, threads)
         });
         kernel.route_endpoint(shared.listener, listener);
