@@ -103,7 +103,6 @@ pub struct Row {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
     pub schema: String,
     /// Where the numbers come from.
     pub kind: Kind,

@@ -16,10 +16,7 @@ pub const VALUE_BYTES_MIN: usize = 24;
 pub enum Corrupt {
     /// Fewer bytes than a header; do not retry, the store lost the rest.
     #[error("a value of {got_bytes} bytes is shorter than its header of {VALUE_BYTES_MIN} bytes")]
-    Short {
-        /// Bytes that were read.
-        got_bytes: usize,
-    },
+    Short { got_bytes: usize },
     /// The bytes are no value that was ever written: torn, cut, damaged or never written.
     #[error(
         "checksum {found:#018x} of key {key} does not match its {bytes} bytes ({computed:#018x})"
@@ -27,7 +24,6 @@ pub enum Corrupt {
     Checksum {
         /// The key that was asked for.
         key: u64,
-        /// Bytes that were read.
         bytes: usize,
         /// The checksum in the value.
         found: u64,

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 /// Requests of clients to a daemon, by kind. Repeated ones count each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestCounts {
-    /// Homes of pages.
     pub resolve: u64,
     pub alloc: u64,
     pub free: u64,
@@ -197,7 +196,6 @@ pub struct CallCounts {
     pub begin_move: u64,
     /// Changes of a page's home.
     pub move_page: u64,
-    /// Homes of pages.
     pub resolve: u64,
     pub racks: u64,
     pub rack: u64,

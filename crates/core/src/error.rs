@@ -76,7 +76,6 @@ pub enum Error {
     /// No memory for the request. Retry after a free, or add memory.
     #[error("the pool is full: {bytes} bytes asked, {free_bytes} bytes free ({place})")]
     Full {
-        /// Bytes asked for.
         bytes: u64,
         /// Bytes free where it was looked for.
         free_bytes: u64,
@@ -91,18 +90,10 @@ pub enum Error {
     BadFree { addr: GAddr, bytes: u64, reason: String },
     /// A size of 0 or above the limit. Do not retry.
     #[error("{bytes} bytes cannot be allocated at once: 1 to {limit_bytes} bytes can")]
-    BadSize {
-        /// Bytes asked for.
-        bytes: u64,
-        limit_bytes: u64,
-    },
+    BadSize { bytes: u64, limit_bytes: u64 },
     /// A word that is to get an address holds something already. Read it before trying again.
     #[error("the word at {addr} holds {found:#x}, an address is stored only where 0 is")]
-    Occupied {
-        /// The word.
-        addr: GAddr,
-        found: u64,
-    },
+    Occupied { addr: GAddr, found: u64 },
     /// A lock did not become free in time; nothing was done. Retry, or look after its holder.
     #[error(
         "the lock at {addr} did not become free within {waited_ms} ms: process {holder_pid} has \
@@ -180,11 +171,7 @@ pub enum Error {
     },
     /// A page does not move now. See the message.
     #[error("page {page} stays where it is: {reason}")]
-    Stays {
-        /// The page.
-        page: PageId,
-        reason: String,
-    },
+    Stays { page: PageId, reason: String },
     /// The region's bytes cannot be used. Do not retry; see the message.
     #[error("{reason}")]
     BadRegion {
@@ -226,13 +213,7 @@ pub enum Error {
          {rack}'s memory and may have {quota_bytes}; free some, use another rack, or have its \
          daemon started with a larger --client-quota"
     )]
-    Quota {
-        /// Bytes asked for.
-        bytes: u64,
-        held_bytes: u64,
-        quota_bytes: u64,
-        rack: RackId,
-    },
+    Quota { bytes: u64, held_bytes: u64, quota_bytes: u64, rack: RackId },
     /// The region was made by another release. Do not retry.
     #[error("{reason}")]
     OtherRegion {

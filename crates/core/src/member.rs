@@ -98,7 +98,6 @@ pub enum MemberAnswer {
     List(Vec<Member>),
     /// To all others, and to a daemon's heartbeat: what the rack is now.
     RackState(RackState),
-    /// To `Load`.
     Load(PoolLoad),
 }
 
@@ -156,7 +155,6 @@ pub enum DrainRequest {
 pub enum DrainReply {
     /// To `Pages`: in order, at most `DRAIN_PAGES_MAX`; empty after the last.
     Pages(Vec<PageId>),
-    /// To `Note`.
     Noted,
     /// To `Report`: the last pass.
     Report(DrainReport),

@@ -239,7 +239,6 @@ impl Chooser {
 pub struct PickRequest<'a> {
     /// The rack that asks, which is not chosen.
     pub own: RackId,
-    /// Bytes that must fit.
     pub bytes: u64,
     /// Racks, or shards of them, that refused it.
     pub tried: &'a [RackId],

@@ -426,7 +426,6 @@ pub trait Probe {
         false
     }
 
-    /// A race was met.
     #[inline(always)]
     fn met(&self, _race: Race) {}
 }

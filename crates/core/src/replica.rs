@@ -111,7 +111,6 @@ pub struct ReplicaLocation {
     pub rack: RackId,
     /// Its entry's word.
     pub word: GAddr,
-    /// Its bytes.
     pub data: GAddr,
     /// Which of the entry's replicas it is.
     pub placement: u16,
@@ -150,7 +149,6 @@ pub enum ReplicaOrder {
     /// Write into a closed replica.
     Update {
         page: PageId,
-        /// Where in the page.
         offset: u64,
         data: Bytes,
     },

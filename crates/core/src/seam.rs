@@ -127,18 +127,9 @@ pub enum Verb {
     /// Local pieces as one message to the target's application.
     Send,
     /// Compare and swap of an aligned word; the completion carries the old value.
-    Cas {
-        /// The word.
-        at: RemoteAddr,
-        expected: u64,
-        new: u64,
-    },
+    Cas { at: RemoteAddr, expected: u64, new: u64 },
     /// Wrapping add to an aligned word; the completion carries the old value.
-    FetchAdd {
-        /// The word.
-        at: RemoteAddr,
-        n: u64,
-    },
+    FetchAdd { at: RemoteAddr, n: u64 },
 }
 
 /// One work request. `id` comes back in its completion.

@@ -78,7 +78,6 @@ pub struct RequestFrame {
 pub enum Request {
     /// Homes of up to `RESOLVE_PAGES_MAX` consecutive pages, as far as they are in this rack.
     Resolve {
-        /// First page.
         page: PageId,
         count: u32,
     },
@@ -111,14 +110,12 @@ pub enum Request {
     },
     /// Compare and swap of an aligned word of this rack by the daemon.
     Cas {
-        /// The word.
         addr: GAddr,
         expected: u64,
         new: u64,
     },
     /// Wrapping add to an aligned word of this rack by the daemon.
     FetchAdd {
-        /// The word.
         addr: GAddr,
         n: u64,
     },
@@ -309,26 +306,23 @@ pub struct ReplyFrame {
 pub enum Reply {
     /// To `Resolve`: the pages that live here; others are missing.
     Homes(Vec<PageHome>),
-    /// To `Alloc` and `AllocInto`.
-    Allocated { addr: GAddr },
+    Allocated {
+        addr: GAddr,
+    },
     /// To `Free`, `FreeFrom`, `FreeApart` and `Reclaim`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
     Old {
-        /// The value before.
         value: u64,
     },
-    /// To `Lock`.
     Locked {
         /// The fencing token: greater than all that this rack's region gave before.
         token: u64,
     },
-    /// To `Unlock` and `CheckLock`.
     Held {
         /// Whether the session held the lock under that token.
         held: bool,
     },
-    /// To `MoveIn`.
     Room {
         frame: FrameIndex,
         /// Its generation: the key under which it is filled.
@@ -343,28 +337,22 @@ pub enum Reply {
     /// To `MoveCommit`: the new home.
     Moved(PageHome),
     /// To `MoveSettle`: whether the page is at home in this rack now.
-    Settled { here: bool },
-    /// To `NoteUse`.
+    Settled {
+        here: bool,
+    },
     Noted,
-    /// To `NextMove`.
     NextMove(Option<Box<MoveAsk>>),
-    /// To `DecideMove`.
     Decided(Decided),
     /// To `Decisions`: at most `DECISIONS_ANSWER_MAX`, with their numbers; empty after the last.
     Decisions(Vec<(u64, DecisionRecord)>),
-    /// To `Stats`.
     Stats(Box<DaemonStats>),
     /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
     Sessions(Vec<SessionState>),
-    /// To `Ping`.
     Pong,
-    /// To `Fetch`.
     Fetched(Fetched),
     /// To `Store`: where the page is.
     Stored(PageHome),
-    /// To `Drain`.
     Drain(DrainReply),
-    /// To `Balance`.
     Balance(BalanceReply),
     /// To `FreeFrom`: what the word names is not at home in this rack. Nothing was done.
     Apart {
@@ -374,14 +362,13 @@ pub enum Reply {
     /// To `CheckFree`: there is such an allocation.
     Known,
     /// To `ReplicaRoom`: how many frames may be used in all.
-    ReplicaRoom { frames: u32 },
-    /// To `ReplicaPoll`.
+    ReplicaRoom {
+        frames: u32,
+    },
     ReplicaOrders(Orders),
     /// To `Replicate`: it will be made. To `Recall`: there is none.
     Replicas,
-    /// To `Sharers`.
     Sharers(Sharers),
-    /// To `Audit`.
     Audit(AuditReply),
 }
 
@@ -442,7 +429,6 @@ pub struct MasterRequest {
 pub enum MasterCall {
     /// First call of a connection.
     Hello {
-        /// `WIRE_VERSION`.
         version: u32,
     },
     /// A daemon joins with its region, or joins again after a restart of either side.
@@ -493,7 +479,6 @@ pub enum MasterCall {
     },
     /// Homes of consecutive pages, with everything needed for a one-sided access.
     Resolve {
-        /// First page.
         page: PageId,
         /// How many; at most `RESOLVE_PAGES_MAX`.
         count: u32,
@@ -507,7 +492,6 @@ pub enum MasterCall {
     /// A rack with room for an allocation, other than `own`, by the placement policy.
     PickRack {
         own: RackId,
-        /// Bytes that must fit.
         bytes: u64,
         /// Racks that were tried and were full.
         tried: Vec<RackId>,
@@ -586,42 +570,34 @@ pub struct MasterReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAnswer {
     Done,
-    /// To `Hello` and `JoinClient`.
     Welcome {
         pool_id: [u64; 2],
         lease_ms: u64,
         /// When allocations that name no rack ask the own one.
         order: Order,
     },
-    /// To `JoinDaemon`.
     Joined {
         pool_id: [u64; 2],
         lease_ms: u64,
         /// Pages of this rack that were on another region and are lost.
         pages_lost: u64,
     },
-    /// To `LeasePageIds`.
     PageIds {
         first: PageId,
         count: u64,
     },
     /// To `Resolve`: one entry a page asked for. To `BeginMove` and `MovePage`: one.
     Homes(Vec<Resolved>),
-    /// To `Racks`.
     Racks(Vec<RackInfo>),
-    /// To `Rack` and `PickRack`.
     Rack(RackInfo),
     /// To `GetRoot` and `SetRoot`: the address under the name now.
     Root(GAddr),
     /// To `Roots`: at most `ROOTS_ANSWER_MAX`; empty after the last.
     Roots(Vec<(String, GAddr)>),
-    /// To `Stats`.
     Stats(Box<MasterStats>),
-    /// To `Placements`.
     Placements(LogPiece),
     /// To `Member`, and to a daemon's `Heartbeat`.
     Member(MemberAnswer),
-    /// To `NextOrphans`.
     Orphans {
         /// Pages of freed runs: freed and forgotten by `RemovePages`.
         pages: Vec<PageId>,
@@ -641,7 +617,6 @@ pub enum Resolved {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterStats {
-    /// Pages in the directory.
     pub pages: u64,
     /// Of these, on regions that are gone.
     pub pages_lost: u64,

@@ -65,11 +65,7 @@ pub enum ControlError {
         "a control message of {bytes} bytes and {fds} descriptors: 1 to {MESSAGE_BYTES_MAX} \
              bytes and at most {CONTROL_FDS_MAX} descriptors fit"
     )]
-    TooLong {
-        /// Bytes.
-        bytes: usize,
-        fds: usize,
-    },
+    TooLong { bytes: usize, fds: usize },
     /// The peer sent what no message is. Close the connection.
     #[error("the peer broke the control protocol: {reason}")]
     Protocol { reason: &'static str },

@@ -245,8 +245,8 @@ mod tests {
             assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), count);
             events.iter().map(|event| (event.token, event.ended)).collect::<Vec<_>>()
         };
-        let say = |who: usize| (&theirs[who]).write_all(b"word").unwrap();
-        let hear = |who: usize| (&ours[who]).read_exact(&mut [0; 4]).unwrap();
+        let say = |index: usize| (&theirs[index]).write_all(b"word").unwrap();
+        let hear = |index: usize| (&ours[index]).read_exact(&mut [0; 4]).unwrap();
         // There is room to write.
         assert_eq!(seen(3), [(0, false), (1, false), (2, false)]);
         [0, 1].into_iter().for_each(say);

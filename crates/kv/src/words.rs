@@ -29,9 +29,7 @@ pub trait Words {
     fn read(&mut self, addr: GAddr, buf: &mut [u8]) -> PoolResult<()>;
     /// Writes `bytes`; may tear beyond an aligned word.
     fn write(&mut self, addr: GAddr, bytes: &[u8]) -> PoolResult<()>;
-    /// Reads an aligned word.
     fn read_u64(&mut self, addr: GAddr) -> PoolResult<u64>;
-    /// Writes an aligned word.
     fn write_u64(&mut self, addr: GAddr, value: u64) -> PoolResult<()>;
     /// Replaces `expected` by `new` in an aligned word. `Err` carries the word that was there.
     fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<Result<u64, u64>>;

@@ -41,7 +41,6 @@ pub enum RecordLine {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordHeader {
-    /// [`SCHEMA`].
     pub schema: String,
     pub master: String,
     pub placement: Policy,
@@ -61,7 +60,6 @@ pub struct Counters {
 pub struct RackCounters {
     pub rack: RackId,
     pub page_bytes: u64,
-    /// Pages of memory.
     pub frames: u64,
     pub frames_free: u64,
     /// Requests since its process started.
@@ -79,7 +77,6 @@ impl RackCounters {
 /// A decision about a page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
-    /// The page's home.
     pub rack: RackId,
     /// The decision's number, of that rack's process.
     pub number: u64,
@@ -94,12 +91,7 @@ pub enum RecordingError {
     Io { path: PathBuf, error: std::io::Error },
     /// A line is none of a recording.
     #[error("{path}: line {line}: {reason}")]
-    Line {
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        reason: String,
-    },
+    Line { path: PathBuf, line: usize, reason: String },
     /// The master made no choice: racks that have room themselves never ask it.
     #[error(
         "{0}: no placement decision is recorded: a pool that is local-first asks its master only \
@@ -108,21 +100,10 @@ pub enum RecordingError {
     Nothing(PathBuf),
     /// A choice that is made again is another one.
     #[error("{path}: line {line}: {error}")]
-    Placement {
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        error: ReplayError,
-    },
+    Placement { path: PathBuf, line: usize, error: ReplayError },
     /// A decision about a page that is made again is another one.
     #[error("{path}: line {line}: decision {number} of rack {rack} is another one when made again")]
-    Heat {
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        rack: RackId,
-        number: u64,
-    },
+    Heat { path: PathBuf, line: usize, rack: RackId, number: u64 },
 }
 
 /// What a file says, after everything in it was decided again.

@@ -38,7 +38,6 @@ pub struct Lines {
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     pub title: String,
-    /// Unit of the parts.
     pub unit: String,
     pub parts: Vec<String>,
     /// Each bar's name and its parts.

@@ -21,7 +21,6 @@ pub struct Column {
 pub enum Cell {
     /// A number in the unit of its column.
     Number(f64),
-    /// A few words.
     Text(String),
     Empty,
 }

@@ -15,7 +15,6 @@ pub const SCHEMA: &str = "rackpool-sim-seed/1";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredSeed {
-    /// [`SCHEMA`].
     pub schema: String,
     pub seed: u64,
     /// The smallest configuration that failed.
@@ -36,11 +35,7 @@ pub enum StoredError {
     Broken { path: PathBuf, reason: String },
     /// The configuration cannot be run.
     #[error("{path}: {source}")]
-    Config {
-        path: PathBuf,
-        /// Why not.
-        source: ConfigError,
-    },
+    Config { path: PathBuf, source: ConfigError },
     #[error("{path}: fails again: {checker}: {text}; replay: {command}")]
     FailedAgain {
         path: PathBuf,

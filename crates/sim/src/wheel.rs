@@ -52,7 +52,7 @@ struct Key {
     /// Counts all pushes: within one source that is the order of its own pushes. Never the same.
     sequence: u64,
     /// The source and, in the low half, the event's place.
-    who: u64,
+    origin: u64,
 }
 
 impl Key {
@@ -63,12 +63,12 @@ impl Key {
 
     #[inline(always)]
     fn source(&self) -> u32 {
-        (self.who >> 32) as u32
+        (self.origin >> 32) as u32
     }
 
     #[inline(always)]
     fn place(&self) -> u32 {
-        self.who as u32
+        self.origin as u32
     }
 }
 
@@ -212,49 +212,49 @@ impl<E: Copy> Wheel<E> {
     /// Puts what was pushed last into the order. Its key is taken apart into words, which stay in
     /// registers.
     #[inline(never)]
-    fn order(&mut self, at: u64, who: u64) {
+    fn order(&mut self, at: u64, origin: u64) {
         assert!(at >= self.now, "an event at {} was pushed at {}", Ps(at), Ps(self.now));
         self.sequence += 1;
         self.count += 1;
         let sequence = self.sequence;
         if at > self.covered {
-            self.insert(at, sequence, who);
+            self.insert(at, sequence, origin);
         } else if self.front.len() - self.first < FRONT_MAX && self.late.is_empty() {
-            self.sort_in(at, sequence, who);
+            self.sort_in(at, sequence, origin);
         } else {
-            self.crowd(at, sequence, who);
+            self.crowd(at, sequence, origin);
         }
     }
 
     /// Puts the last key that was pushed among the ready ones.
     #[inline(always)]
-    fn sort_in(&mut self, at: u64, sequence: u64, who: u64) {
+    fn sort_in(&mut self, at: u64, sequence: u64, origin: u64) {
         let mut index = self.front.len();
-        self.front.push(Key { at, sequence, who });
+        self.front.push(Key { at, sequence, origin });
         let front = &mut self.front[self.first..];
         index -= self.first;
         while index > 0
-            && (front[index - 1].at, front[index - 1].source()) > (at, (who >> 32) as u32)
+            && (front[index - 1].at, front[index - 1].source()) > (at, (origin >> 32) as u32)
         {
             front[index] = front[index - 1];
             index -= 1;
         }
-        front[index] = Key { at, sequence, who };
+        front[index] = Key { at, sequence, origin };
     }
 
     /// The same where the front is full.
     #[cold]
     #[inline(never)]
-    fn crowd(&mut self, at: u64, sequence: u64, who: u64) {
+    fn crowd(&mut self, at: u64, sequence: u64, origin: u64) {
         if self.late.is_empty() {
             self.cut();
         }
         if at > self.covered {
-            self.insert(at, sequence, who);
+            self.insert(at, sequence, origin);
         } else if self.front.len() - self.first < FRONT_MAX && self.late.is_empty() {
-            self.sort_in(at, sequence, who);
+            self.sort_in(at, sequence, origin);
         } else {
-            self.late.push(Reverse(Key { at, sequence, who }));
+            self.late.push(Reverse(Key { at, sequence, origin }));
         }
     }
 
@@ -284,8 +284,8 @@ impl<E: Copy> Wheel<E> {
         (self.covered, self.cursor) = (end, end);
         let kept = self.front.partition_point(|key| key.at <= end);
         for index in kept..self.front.len() {
-            let Key { at, sequence, who } = self.front[index];
-            self.insert(at, sequence, who);
+            let Key { at, sequence, origin } = self.front[index];
+            self.insert(at, sequence, origin);
         }
         self.front.truncate(kept);
     }
@@ -360,8 +360,8 @@ impl<E: Copy> Wheel<E> {
 
     /// Puts a key that is later than `covered` where it waits.
     #[inline]
-    fn insert(&mut self, at: u64, sequence: u64, who: u64) {
-        let key = Key { at, sequence, who };
+    fn insert(&mut self, at: u64, sequence: u64, origin: u64) {
+        let key = Key { at, sequence, origin };
         let differs = at ^ self.cursor;
         if differs >> WHEEL_BITS != 0 {
             return self.overflow.push(Reverse(key));
@@ -434,8 +434,8 @@ impl<E: Copy> Wheel<E> {
         self.cursor = start;
         while chunk != NONE {
             for index in 0..self.chunks[chunk as usize].count as usize {
-                let Key { at, sequence, who } = self.chunks[chunk as usize].keys[index];
-                self.insert(at, sequence, who);
+                let Key { at, sequence, origin } = self.chunks[chunk as usize].keys[index];
+                self.insert(at, sequence, origin);
             }
             let next = &mut self.chunks[chunk as usize].next;
             let next = std::mem::replace(next, self.free_chunk);
@@ -455,7 +455,7 @@ impl<E: Copy> Wheel<E> {
                 break;
             }
             self.overflow.pop();
-            self.insert(key.at, key.sequence, key.who);
+            self.insert(key.at, key.sequence, key.origin);
         }
     }
 }

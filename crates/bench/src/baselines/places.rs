@@ -133,7 +133,6 @@ pub(super) fn post<E: Fabric + LocalBuffers>(
 pub(super) struct Outgoing<'a> {
     pub peer: PeerId,
     pub buf: BufId,
-    /// Where in the buffer.
     pub offset: u64,
     /// Where a WRITE goes; without it the bytes are sent.
     pub at: Option<RemoteAddr>,

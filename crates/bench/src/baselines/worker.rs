@@ -56,7 +56,6 @@ pub(crate) enum BaselineReply {
     },
     Ready,
     Ran(Box<BaselineMeasurement>),
-    /// It could not.
     Failed {
         /// A short word.
         code: String,

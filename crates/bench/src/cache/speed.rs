@@ -24,7 +24,6 @@ use std::hint::black_box;
 
 /// Bytes of an item of the bound, laid out one behind the other as in a log.
 const ITEM_BYTES: u64 = 8 + (KEY_BYTES + VALUE_BYTES) as u64;
-/// Bytes of a line.
 const LINE: u64 = 64;
 /// Keys on a line of the bound: as many as on a bucket of the cache.
 const KEYS_PER_LINE: u64 = 5;

@@ -27,7 +27,6 @@ use put;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
 #[must_use]
 pub fn render(report: &DemoReport) -> String {
     let mut out = String::with_capacity(64 * 1024);

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 /// The shape of the data; the number grows when a reader must change.
 pub const DEMO_SCHEMA: &str = "rackpool-demo/1";
 
-/// One page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DemoReport {
     /// [`DEMO_SCHEMA`].
@@ -149,7 +148,6 @@ pub struct SeriesChart {
     pub series: Vec<Series>,
 }
 
-/// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     pub label: String,

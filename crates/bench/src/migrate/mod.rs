@@ -135,7 +135,6 @@ struct MigrateJob {
     seed: u64,
 }
 
-/// The lines after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 enum MigrateCommand {

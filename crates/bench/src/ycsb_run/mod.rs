@@ -147,7 +147,6 @@ struct YcsbJob {
     seed: u64,
 }
 
-/// The lines after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(crate) enum YcsbCommand {

@@ -185,7 +185,6 @@ fn fits(ask: &MoveAsk, decision: Decision, own: RackId) -> bool {
     }
 }
 
-/// Where a page lives.
 async fn find<M: Mem>(cx: &mut impl Context<M>, page: PageId) -> Result<PageHome> {
     loop {
         let client = cx.client();

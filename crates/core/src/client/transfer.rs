@@ -621,7 +621,6 @@ impl Atomic {
 }
 
 impl<M: Mem> Operation<M> for Atomic {
-    /// The value before.
     type Output = u64;
 
     async fn run(&mut self, cx: &mut impl Context<M>) -> Result<u64> {

@@ -109,7 +109,6 @@ impl Command {
 pub enum Applied {
     /// To `CommitPages`, `RemovePages`, and those about orphans.
     Done,
-    /// To `JoinDaemon`.
     Joined {
         /// Pages of the rack on regions that are gone, in all.
         pages_lost: u64,
@@ -122,7 +121,6 @@ pub enum Applied {
     Root(GAddr),
     /// To `MovePage`: where the page is now.
     Home(Resolved),
-    /// To `SetStanding`.
     RackState {
         rack: RackId,
         standing: RackState,
@@ -202,7 +200,6 @@ impl State {
         PageGeometry::new(self.pool.page_shift)
     }
 
-    /// Pages in the directory.
     pub fn pages(&self) -> u64 {
         self.directory.pages()
     }
@@ -278,7 +275,6 @@ impl State {
         }
     }
 
-    /// Where a page is.
     pub fn resolve(&self, page: PageId) -> Resolved {
         let Some(home) = self.directory.get(page) else { return Resolved::Unmapped };
         if self.is_lost(&home) {

@@ -42,7 +42,6 @@ pub struct Pick {
     pub at: Nanos,
     /// The rack that asked, which is not chosen.
     pub own: RackId,
-    /// Bytes that must fit.
     pub bytes: u64,
     pub tried: Vec<RackId>,
     /// What was known of each rack.
@@ -155,12 +154,7 @@ impl Recorder {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     #[error("choice {pick} was {recorded:?}, and is {replayed:?} when it is made again")]
-    Chosen {
-        /// Which one, from 1.
-        pick: u64,
-        recorded: Option<RackId>,
-        replayed: Option<RackId>,
-    },
+    Chosen { pick: u64, recorded: Option<RackId>, replayed: Option<RackId> },
     /// The same racks, but the chooser has come to something else.
     #[error("after {picks} choices the chooser is not what it was")]
     State {

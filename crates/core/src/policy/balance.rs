@@ -78,11 +78,7 @@ pub struct BalanceView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Balance {
     Rest(Rest),
-    Send {
-        /// The page.
-        page: PageId,
-        to: RackId,
-    },
+    Send { page: PageId, to: RackId },
 }
 
 /// Why no page goes.

@@ -21,7 +21,6 @@ pub struct HostProcess {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentRequest {
     Hello {
-        /// `WIRE_VERSION`.
         version: u32,
         /// The host's name, the same after each of its boots and no other host's.
         host: String,
@@ -38,11 +37,7 @@ pub enum AgentRequest {
     Ring,
     /// First, of an operator: a host will never touch the memory again, because it is switched off
     /// or cut off from it. An operator that says so while it is not so risks the rack's data.
-    Fence {
-        /// `WIRE_VERSION`.
-        version: u32,
-        host: String,
-    },
+    Fence { version: u32, host: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +48,6 @@ pub enum AgentEvent {
         /// Slots, their sessions and their processes.
         slots: Vec<(u32, SessionId, HostProcess)>,
     },
-    /// To `Join`.
     Joined {
         number: u64,
         /// To be handed to the client, with descriptors of the host's own.

@@ -37,12 +37,10 @@ pub enum AuditReply {
         /// Sessions that ended in the middle of a change since the last sweep.
         count: u64,
     },
-    /// To `Begin`.
     Begun {
         /// The number of the watch.
         watch: u64,
     },
-    /// To `Pieces`.
     Pieces {
         /// Live allocations of the kind `Table` that the watch sees, at most `AUDIT_PIECES_MAX`.
         pieces: Vec<AllocationPiece>,
@@ -51,7 +49,6 @@ pub enum AuditReply {
         /// Where to go on; `None` at the end.
         next: Option<(u32, u32)>,
     },
-    /// To `Changing`.
     Changing(Vec<ChangingSession>),
 }
 

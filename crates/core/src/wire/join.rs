@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 pub enum RemoteRequest {
     /// First message of a connection.
     Join {
-        /// `WIRE_VERSION`.
         version: u32,
         /// The session that the client has, 0 for none.
         session: SessionId,
@@ -89,7 +88,6 @@ pub struct RegionInfo {
 /// First message of a client on a daemon's control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlHello {
-    /// `WIRE_VERSION`.
     pub version: u32,
     /// A new random session, or one to resume.
     pub session: SessionId,

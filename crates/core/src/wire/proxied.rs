@@ -58,7 +58,6 @@ pub enum ProxyOrder {
 /// A work request without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyWork {
-    /// See [`Verb::Read`].
     Read {
         /// Offset in the target's pages.
         offset: u64,
@@ -66,13 +65,11 @@ pub enum ProxyWork {
         /// How much, at most `PROXY_PIECE_BYTES_MAX`.
         bytes: u32,
     },
-    /// See [`Verb::Write`]; the data follow.
     Write {
         /// Offset in the target's pages.
         offset: u64,
         key: Generation,
     },
-    /// See [`Verb::WriteImm`]; the data follow.
     WriteImm {
         /// Offset in the target's pages.
         offset: u64,
@@ -80,9 +77,7 @@ pub enum ProxyWork {
         /// What the target's application receives.
         imm: u32,
     },
-    /// See [`Verb::Send`]; the message follows.
     Send,
-    /// See [`Verb::Cas`].
     Cas {
         /// Offset in the target's pages.
         offset: u64,
@@ -90,7 +85,6 @@ pub enum ProxyWork {
         expected: u64,
         new: u64,
     },
-    /// See [`Verb::FetchAdd`].
     FetchAdd {
         /// Offset in the target's pages.
         offset: u64,
@@ -143,11 +137,8 @@ pub enum ProxyOutcome {
 pub enum ProxyStatus {
     /// Done; for atomics the old value, else 0.
     Done(u64),
-    /// See [`WorkStatus::BadKey`].
     BadKey,
-    /// See [`WorkStatus::BadRange`].
     BadRange,
-    /// See [`WorkStatus::Flushed`].
     Flushed {
         /// `None` if it may have been executed.
         executed: Option<bool>,

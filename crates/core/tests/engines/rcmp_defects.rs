@@ -121,7 +121,7 @@ impl Move {
 
     /// A mover that gives up tells both.
     fn give_up(&self, old: &mut Rig, new: &mut Rig) {
-        assert!(!self.settle(old, new), "nobody committed");
+        assert!(!self.settle(old, new), "no commit came");
         let here = new.ask(0, Request::MoveSettle { page: self.from.page });
         assert_eq!(here, Ok(Reply::Settled { here: false }));
         new.world.master.pages.remove(&self.from.page.0);
@@ -457,7 +457,7 @@ fn a_page_whose_move_failed_never_moved_again() {
             Request::MoveOut { page, generation }
         };
         let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
-        let Ok(Reply::Locked { token }) = old.ask(0, lock) else { panic!("nobody holds it") };
+        let Ok(Reply::Locked { token }) = old.ask(0, lock) else { panic!("it is free") };
         assert_eq!(code(old.ask(0, out(&old))), "stays");
         old.ask(0, Request::Unlock { addr, token }).expect("it is held");
         old.world.cells[CELL] = u64::from(home_of(&old, addr).frame.0) + 1;
@@ -527,7 +527,7 @@ fn a_dead_client_kept_its_pages_and_stopped_the_next_shootdown() {
         old.join(1);
         old.alloc(1, PAGE, true);
         let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
-        old.ask(1, lock).expect("nobody holds it");
+        old.ask(1, lock).expect("it is free");
         old.submit(1, Request::Alloc { bytes: 2 * PAGE, kind: AllocationKind::User });
         old.kill(1);
         migrate(&mut old, &mut new, addr);
@@ -547,7 +547,7 @@ fn a_daemon_that_died_in_the_midst_of_a_swap_never_came_back_with_the_page() {
         restart(&mut old);
         restart(&mut new);
         let stays = one.settle(&mut old, &mut new);
-        assert!(!stays, "nobody committed");
+        assert!(!stays, "no commit came");
         assert_eq!(code(one.commit(&mut old, &mut new)), "stays");
         new.world.master.pages.remove(&one.from.page.0);
         old.verify();

@@ -62,7 +62,7 @@ fn memory_with_a_lock_in_it_is_freed_and_the_lock_can_still_be_given_back() {
     rig.join(1);
     let addr = rig.alloc(0, PAGE, false);
     let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
-    let Ok(Reply::Locked { token }) = rig.ask(1, lock) else { panic!("nobody holds it") };
+    let Ok(Reply::Locked { token }) = rig.ask(1, lock) else { panic!("it is free") };
     rig.free(0, addr, PAGE);
     rig.quiesce();
     assert_eq!(rig.ask(1, Request::Unlock { addr, token }), Ok(Reply::Held { held: true }));
@@ -188,7 +188,7 @@ fn a_silent_peer_was_waited_for_without_end() {
         assert!(!world.rack(0).alive, "a lease has passed");
         let client = world.connect();
         let pick = MasterCall::PickRack { own: RackId(1), bytes: 64, tried: vec![] };
-        assert_eq!(code(world.call(client, pick)), "full", "nobody is sent to it");
+        assert_eq!(code(world.call(client, pick)), "full", "no client is sent to it");
         let beat = MasterCall::Heartbeat { frames_free: 1000, accesses: 0 };
         world.call(silent, beat).expect("it lives");
         assert!(world.rack(0).alive);
@@ -203,7 +203,7 @@ fn errors_were_one_value_and_asserts_that_release_builds_leave_out() {
         let page = rig.world.layout.pages.page(addr);
         let inside = GAddr(addr.0 + 4);
         let lock = |addr| Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
-        let Ok(Reply::Locked { .. }) = rig.ask(0, lock(addr)) else { panic!("nobody holds it") };
+        let Ok(Reply::Locked { .. }) = rig.ask(0, lock(addr)) else { panic!("it is free") };
         let all = u64::from(FRAMES) * PAGE;
         for (request, said) in [
             (Request::Alloc { bytes: 0, kind: AllocationKind::User }, "bad-size"),

@@ -20,7 +20,6 @@ use std::path::Path;
 /// device's alignment, because mappings must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DaxLayout {
-    /// The unit of mappings.
     pub align_bytes: u64,
     pub table_offset: u64,
     pub bell_offset: u64,

@@ -39,22 +39,13 @@ pub enum RegionError {
     },
     /// A new region was to be made where one is.
     #[error("{} is a region already: open it, or remove it first", path.display())]
-    Exists {
-        /// The pages section.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     #[error("{} is no region: nothing is there; create it first", path.display())]
-    Absent {
-        /// The pages section.
-        path: PathBuf,
-    },
+    Absent { path: PathBuf },
     /// The making of the region was cut off before anything was stored in it.
     #[error("{} was never finished: its daemon died while it made it; nothing was stored, \
              create it anew", path.display())]
-    Unfinished {
-        /// The pages section.
-        path: PathBuf,
-    },
+    Unfinished { path: PathBuf },
     /// A file of that name that is not a region's. It is left alone.
     #[error("{} exists and belongs to no region ({} is missing): choose another path, or \
              remove it yourself", path.display(), meta.display())]
@@ -68,7 +59,6 @@ pub enum RegionError {
     #[error("{} is served by {}: stop it, or use another region", path.display(),
             holder.map_or("another process".to_owned(), |pid| format!("process {pid}")))]
     Locked {
-        /// The pages section.
         path: PathBuf,
         /// The process, if the kernel tells.
         holder: Option<u32>,
@@ -104,16 +94,10 @@ pub enum RegionError {
     WrongLength { path: PathBuf, found_bytes: u64, expected_bytes: u64 },
     /// Huge pages were asked for, and this system would not give them.
     #[error("{}: no huge pages: {reason}; {way_out}, or leave out huge=", path.display())]
-    NoHugePages {
-        /// The pages section.
-        path: PathBuf,
-        reason: String,
-        way_out: String,
-    },
+    NoHugePages { path: PathBuf, reason: String, way_out: String },
     /// There is no such memory node, or it has no memory.
     #[error("{}: memory node {node} has no memory; nodes with memory: {there}", path.display())]
     NoNode {
-        /// The pages section.
         path: PathBuf,
         node: u16,
         /// Those that have some, as the kernel lists them.

@@ -136,11 +136,7 @@ pub enum SpecError {
     /// Huge pages that are larger than the pages of the pool.
     #[error("memory: huge={} needs pages of at least that size, not {}: use pages={}",
             size_text(*huge_bytes), size_text(*page_bytes), size_text(*huge_bytes))]
-    HugeAbovePages {
-        huge_bytes: u64,
-        /// The page size.
-        page_bytes: u64,
-    },
+    HugeAbovePages { huge_bytes: u64, page_bytes: u64 },
 }
 
 impl MemorySpec {

@@ -71,7 +71,7 @@ impl Bitmap {
     /// # Panics
     /// If there is no such slot.
     #[inline]
-    #[must_use = "the daemon sleeps on if nobody wakes it"]
+    #[must_use = "the daemon sleeps on if nothing wakes it"]
     pub fn set(&self, slot: u32) -> bool {
         assert!(slot / 64 < self.words, "slot {slot} of {}", self.words * 64);
         if !self.window.is_coherent() {

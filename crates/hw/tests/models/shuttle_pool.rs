@@ -234,7 +234,7 @@ impl Handle {
         };
         let home = self.resolve(addr).expect("a page that was just allocated");
         self.client.write_warm(addr, &[fill; 16]).expect("its place is known");
-        board.lock().expect("nobody panics").push((addr, home, fill));
+        board.lock().expect("no thread panics").push((addr, home, fill));
         self.read_others(board);
         let mut bytes = [0; 16];
         self.client.read_warm(addr, &mut bytes).expect("it was not freed");
@@ -246,7 +246,7 @@ impl Handle {
 
     /// Pages of others may be gone, but never show another page's bytes.
     fn read_others(&mut self, board: &Board) {
-        let shown = board.lock().expect("nobody panics").clone();
+        let shown = board.lock().expect("no thread panics").clone();
         for (addr, home, fill) in shown {
             self.client.install(OWN, &[home]).expect("a home in the region");
             let mut bytes = [0; 16];
@@ -265,8 +265,8 @@ impl Handle {
 
 /// Executes one-sided reads of whatever is shown, until all handles have left.
 fn serve_remote(target: &TargetMemory<Section>, board: &Board, left: &Left) {
-    while *left.lock().expect("nobody panics") < HANDLES {
-        let shown = board.lock().expect("nobody panics").clone();
+    while *left.lock().expect("no thread panics") < HANDLES {
+        let shown = board.lock().expect("no thread panics").clone();
         for (_, home, fill) in shown {
             let mut bytes = [0; 16];
             let offset = target.layout().frame_offset(home.frame);
@@ -303,7 +303,7 @@ fn whole_rack(mutation: Option<Mutation>, looks_again: bool) {
                     handle.round(fill, round == 0, &board);
                 }
                 handle.leave();
-                *left.lock().expect("nobody panics") += 1;
+                *left.lock().expect("no thread panics") += 1;
             })
         })
         .collect();

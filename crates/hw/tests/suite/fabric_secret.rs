@@ -131,7 +131,7 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         assert_eq!(events, [FabricEvent::Closed { peer, cause: expected }]);
         wait_for_connections(&target, |count| count == 0);
         assert_eq!(refused(&target, 2), 2, "{why:?}");
-        assert_eq!(target.poll(&mut Vec::new()), 0, "the application hears of nobody");
+        assert_eq!(target.poll(&mut Vec::new()), 0, "the application hears of none");
     }
 }
 

@@ -35,7 +35,7 @@ fn wait_for(end: &mut MemberEndpoint, count: usize) -> Vec<FabricEvent> {
     let deadline = monotonic_ns() + PATIENCE.as_nanos() as u64;
     let mut events = Vec::new();
     while events.len() < count {
-        assert!(end.wait(deadline, &mut events) > 0, "nobody wakes us: {events:?}");
+        assert!(end.wait(deadline, &mut events) > 0, "no wake-up came: {events:?}");
     }
     events
 }
@@ -299,7 +299,7 @@ fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
                 let (peer, channel) = places[thread].0;
                 let message = Routed { channel, message: RemoteReply::Consumed(round) };
                 target.send(peer, &wire::encode_vec(&message)).unwrap();
-                assert_eq!(reports.recv_timeout(PATIENCE), Ok(thread), "nobody wakes it");
+                assert_eq!(reports.recv_timeout(PATIENCE), Ok(thread), "no wake-up came");
             }
         }
         // The threads end when nothing tells them to wait any more.

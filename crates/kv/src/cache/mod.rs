@@ -420,7 +420,7 @@ impl Cache {
         tier_config.rule.check(tier_config.min_bytes, partitions)?;
         let longest = tier_config.memory / partitions / 4;
         check("longest value", tier_config.max_value, 0, longest)?;
-        let options = Arc::get_mut(&mut self.options).expect("nobody has a clone");
+        let options = Arc::get_mut(&mut self.options).expect("there is no clone");
         options.max_value =
             if tier_config.max_value == 0 { longest } else { tier_config.max_value };
         self.far_bytes_min = tier_config.min_bytes;
@@ -687,7 +687,8 @@ impl Cache {
         self.tidy(PartitionShare::ALL, now, || true);
     }
 
-    /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a partition's lock, as long as `goes_on` says so; whether some may be left.
+    /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a
+    /// partition's lock, as long as `goes_on` says so; whether some may be left.
     pub fn tidy(
         &self,
         share: PartitionShare,

@@ -16,11 +16,7 @@ pub enum ParsedBinary<'a> {
     /// So many bytes must be there at least.
     Need(usize),
     /// A request with `used` bytes of header, extras and key; its value follows.
-    Request {
-        /// Bytes before the value.
-        used: usize,
-        request: BinaryRequest<'a>,
-    },
+    Request { used: usize, request: BinaryRequest<'a> },
     /// Not a request: the connection ends.
     Magic,
 }

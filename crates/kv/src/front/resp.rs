@@ -22,13 +22,9 @@ pub enum ParsedResp {
     /// So many bytes must be there at least.
     Need(usize),
     /// A command of `used` bytes; its words are in the [`Args`]. No words: nothing to do.
-    Command {
-        /// Bytes of the command.
-        used: usize,
-    },
+    Command { used: usize },
     /// `SET key` and a value that is streamed: it begins after `used` bytes.
     Large {
-        /// Bytes before the value.
         used: usize,
         len: u64,
         /// Words behind the value.

@@ -220,7 +220,7 @@ impl Server {
         name: String,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), StartError> {
-        let (ending, who) = (self.ending(), name.clone());
+        let (ending, thread) = (self.ending(), name.clone());
         let guarded = move || {
             // What it shares with others has locks that are usable after a panic, and nothing more
             // is served from it.
@@ -228,7 +228,7 @@ impl Server {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
             let said = said.unwrap_or("no reason was given");
-            ending.fail("internal", format!("thread {who} failed: {said}"));
+            ending.fail("internal", format!("thread {thread} failed: {said}"));
         };
         let thread = rackpool_hw::log::spawn(name, guarded);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);

@@ -58,7 +58,6 @@ enum Pending {
 /// stays in the input until it is done.
 #[derive(Clone, Copy, Debug)]
 struct Keys {
-    /// Bytes of the line.
     used: usize,
     end: usize,
     /// Bytes before that which were not looked at.
@@ -71,7 +70,6 @@ struct Keys {
 /// is done.
 #[derive(Debug)]
 struct SuspendedCommand {
-    /// Bytes of the command.
     used: usize,
     args: Args,
     next: (ResumePoint, Resume),

@@ -22,7 +22,6 @@ pub enum ParsedText<'a> {
     Need,
     /// A command with a line of `used` bytes, the line end included.
     Command {
-        /// Bytes of the line.
         used: usize,
         command: Command<'a>,
     },

@@ -264,9 +264,9 @@ fn random_operations_with_repetitions_agree_with_a_map() {
         for _ in 0..4000 {
             let mut expected: [Vec<(MessageKind, Vec<u8>)>; 2] = Default::default();
             // Keys of the two differ: their order among each other is not promised.
-            for (who, asker) in askers.iter_mut().enumerate() {
+            for (one, asker) in askers.iter_mut().enumerate() {
                 for _ in 0..rng.below(9) {
-                    let key = vec![b'a' + who as u8, b'0' + rng.below(10) as u8];
+                    let key = vec![b'a' + one as u8, b'0' + rng.below(10) as u8];
                     let value = vec![rng.below(256) as u8; rng.below(1001)];
                     let (kind, value) = match rng.below(4) {
                         0 => (MessageKind::Put, value),
@@ -274,8 +274,8 @@ fn random_operations_with_repetitions_agree_with_a_map() {
                         _ => (MessageKind::Get, Vec::new()),
                     };
                     asker.ask(kind, &key, &value);
-                    sent[who].push((asker.asked, kind, key.clone(), value.clone()));
-                    expected[who].push(match kind {
+                    sent[one].push((asker.asked, kind, key.clone(), value.clone()));
+                    expected[one].push(match kind {
                         MessageKind::Put => {
                             model.insert(key, value);
                             (MessageKind::Stored, Vec::new())
@@ -301,17 +301,17 @@ fn random_operations_with_repetitions_agree_with_a_map() {
             }
             // Requests of the last round, or older ones, again: sealed slots take them, and do
             // nothing.
-            let who = rng.below(2);
-            if form == SlotFormat::Sealed && !sent[who].is_empty() && rng.chance(3) {
-                let back = rng.below(sent[who].len().min(20));
-                let (number, kind, key, value) = &sent[who][sent[who].len() - 1 - back];
-                askers[who].publish(*number, *kind, key, value);
+            let one = rng.below(2);
+            if form == SlotFormat::Sealed && !sent[one].is_empty() && rng.chance(3) {
+                let back = rng.below(sent[one].len().min(20));
+                let (number, kind, key, value) = &sent[one][sent[one].len() - 1 - back];
+                askers[one].publish(*number, *kind, key, value);
                 repeated += 1;
                 run(&mut engine, 2, &tally);
                 // A reply that is there again is taken away, as a client that waits for a later
                 // one leaves it.
                 let at = GEOMETRY.offset(0, 0, *number - 1);
-                askers[who].replies.zero(at, GEOMETRY.slot_bytes());
+                askers[one].replies.zero(at, GEOMETRY.slot_bytes());
             }
         }
         assert_eq!(tally.get(HerdCounter::Repeated), repeated);

@@ -201,7 +201,7 @@ impl Agent {
                     AgentEvent::Wake { slot } => self.clients.wake(slot),
                     AgentEvent::Refused(error) => return Err(error),
                     AgentEvent::Welcome { .. } | AgentEvent::Fenced { .. } => {
-                        let reason = "an answer that nobody asked for".into();
+                        let reason = "an answer to no request".into();
                         return Err(Error::Protocol { peer: "daemon".into(), reason });
                     }
                 }

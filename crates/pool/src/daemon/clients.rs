@@ -218,8 +218,8 @@ impl Clients {
             if hello.resume_slot.is_none() {
                 self.check_share(user)?;
             }
-            let who = |access: &AccessList| local_process(&conn, access);
-            self.admit(who, &hello, engine, world)
+            let process_of = |access: &AccessList| local_process(&conn, access);
+            self.admit(process_of, &hello, engine, world)
         });
         match result {
             Ok(slot) => {
@@ -246,7 +246,7 @@ impl Clients {
     /// up.
     fn admit(
         &mut self,
-        who: impl FnOnce(&AccessList) -> Result<(u64, u64)>,
+        process_of: impl FnOnce(&AccessList) -> Result<(u64, u64)>,
         hello: &ControlHello,
         engine: &mut Daemon,
         world: &mut RegionWorld,
@@ -255,7 +255,7 @@ impl Clients {
             let (found, supported) = (hello.version, WIRE_VERSION);
             return Err(Error::Version { peer: "client".into(), found, supported });
         }
-        let (pid, start_time) = who(&self.access)?;
+        let (pid, start_time) = process_of(&self.access)?;
         if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello, engine)) {
             engine.resume_local(hello.session, hello.number, slot)?;
             if world.slot(slot).is_none() {

@@ -116,8 +116,8 @@ impl Server {
         let uplinks = FabricUplinks::new(fabric.clone())?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
         let spec = files.spec().clone();
-        let ways = (fabric, uplinks, asymmetric);
-        let (region, mut joined) = ((files, is_new, claim), false);
+        let (ways, mut joined) = ((fabric, uplinks, asymmetric), false);
+        let region = (files, is_new, claim);
         let opened = Self::open_on(region, options, belongs, stop, ways, &mut joined);
         if opened.is_err() && is_new && !joined {
             // Nothing is in it. If another daemon has found it meanwhile, it is that one's; if the
@@ -130,7 +130,6 @@ impl Server {
         opened
     }
 
-    /// As [`Server::open`] on a region that is open.
     fn open_on(
         (files, is_new, claim): (RegionFiles, bool, Option<Claim>),
         options: DaemonOptions,
@@ -642,7 +641,6 @@ impl Server {
         }
     }
 
-    /// Looks at all sockets, waiting for up to `timeout`.
     fn serve_sockets(&mut self, timeout: Option<Duration>) -> bool {
         let mut ready = std::mem::take(&mut self.readiness);
         if let Err(error) = self.poller.wait(timeout, &mut ready) {

@@ -388,7 +388,7 @@ impl MasterLoop {
         };
         let idle = self.connections.iter().filter(|(_, one)| is_idle(one));
         let idle = idle.map(|(token, one)| (one.heard, *token, one.place.ip()));
-        let idle = idle.filter(|(_, _, whose)| !has_share || *whose == ip);
+        let idle = idle.filter(|(_, _, address)| !has_share || *address == ip);
         if let Some(token) = oldest_of_most(idle, ip) {
             self.take_requests(now, token);
             self.close(token);

@@ -315,9 +315,9 @@ impl Text {
         writeln!(self.out, "{line}").expect("a string takes everything");
     }
 
-    fn plain<T>(&mut self, who: &str, metrics: &[Metric<T>], of: &T) {
+    fn plain<T>(&mut self, prefix: &str, metrics: &[Metric<T>], of: &T) {
         for (name, kind, help, value) in metrics {
-            self.one(&format!("{who}_{name}"), *kind, help, value(of));
+            self.one(&format!("{prefix}_{name}"), *kind, help, value(of));
         }
     }
 

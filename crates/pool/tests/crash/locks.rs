@@ -44,10 +44,10 @@ fn answer(proc: &Proc) -> Result<u64, String> {
 /// Waits until a client waits for a lock in the rack.
 fn wait_for_waiter(stage: &Stage, handle: &mut Handle, rack: usize) {
     let _ = stage;
-    wait_until("somebody waits for the lock", PATIENCE, || {
+    wait_until("a client waits for the lock", PATIENCE, || {
         let stats = handle.pool_stats().expect("the pool answers");
         let waits = stats.racks[rack].daemon.as_ref().is_some_and(|daemon| daemon.lock_waiters > 0);
-        (!waits).then(|| "nobody waits".into())
+        (!waits).then(|| "no client waits".into())
     });
 }
 
@@ -208,7 +208,7 @@ fn locks_survive_their_daemon_and_so_do_those_who_wait() {
         stage.start_daemon(1);
         assert_eq!(tell(&mut first, "check"), Ok(token), "the lock is still its own");
         assert_eq!(tell(&mut first, "write"), Ok(0));
-        assert!(second.try_line().is_none(), "nobody else has it");
+        assert!(second.try_line().is_none(), "it is free");
         let tried = handle.write_lock_within(name, 0).map(drop).unwrap_err();
         assert_eq!(tried.code(), "lock-timeout");
         assert_eq!(tell(&mut first, "unlock"), Ok(0));

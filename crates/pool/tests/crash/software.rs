@@ -235,7 +235,11 @@ fn reads_and_writes_of_the_other_host_need_nobody_and_words_one_request_each() {
         assert_eq!(there.read_u64(addr).unwrap(), 7);
         assert_eq!(here.fetch_add(addr, 1).unwrap(), 7);
     }
-    assert_eq!((there.handle_stats(), here.handle_stats()), before, "warm accesses need nobody");
+    assert_eq!(
+        (there.handle_stats(), here.handle_stats()),
+        before,
+        "warm accesses need no other process"
+    );
     let requests = there.handle_stats().ring_requests;
     for round in 0..100 {
         there.write_u64(addr, round).unwrap();

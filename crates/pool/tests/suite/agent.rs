@@ -114,7 +114,7 @@ fn clients_of_two_hosts_share_memory_atomics_and_locks_by_load_and_store() {
     for _ in 0..100 {
         there.read(addr, &mut back).unwrap();
     }
-    assert_eq!(there.handle_stats(), before, "warm accesses need nobody");
+    assert_eq!(there.handle_stats(), before, "warm accesses need no other process");
     let guard = there.write_lock(addr).unwrap();
     assert_eq!(here.write_lock_within(addr, 50).unwrap_err().code(), "lock-timeout");
     there.unlock(guard).unwrap();

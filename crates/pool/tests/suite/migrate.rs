@@ -439,7 +439,7 @@ fn nobody_reads_foreign_bytes_or_writes_to_foreign_pages_while_pages_move() {
                     assert!(found.iter().all(|byte| *byte == 0), "new memory is zero");
                     handle.write(other, &vec![0xee; PAGE as usize]).unwrap();
                     handle.read(other, found).unwrap();
-                    assert!(found.iter().all(|byte| *byte == 0xee), "somebody wrote to it");
+                    assert!(found.iter().all(|byte| *byte == 0xee), "it was written to");
                     handle.free(other, PAGE).unwrap();
                 }
                 _ => {

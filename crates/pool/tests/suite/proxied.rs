@@ -145,7 +145,7 @@ fn submissions_go_through_the_daemon_and_their_descriptor_wakes() {
             let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             let ready = rustix::event::poll(&mut fds, Some(&second)).unwrap();
-            assert!(ready > 0 || started.elapsed() < Duration::from_secs(1), "nobody wakes us");
+            assert!(ready > 0 || started.elapsed() < Duration::from_secs(1), "no wake-up came");
         };
         done.result.unwrap();
         let mut found = vec![0; data.len()];

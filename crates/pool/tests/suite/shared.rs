@@ -236,7 +236,7 @@ fn a_descriptor_wakes_for_what_another_thread_has_received() {
                 let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
                 let patience = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
                 let ready = rustix::event::poll(&mut fds, Some(&patience)).unwrap();
-                assert!(ready > 0, "nobody wakes us");
+                assert!(ready > 0, "no wake-up came");
             };
             done.result.unwrap();
         }

@@ -67,7 +67,6 @@ pub trait Schedule {
 pub struct NetCounts {
     pub sent: u64,
     pub delivered: u64,
-    /// Bytes sent.
     pub bytes: u64,
     /// How often a link had to wait for room at its far end.
     pub blocked: u64,

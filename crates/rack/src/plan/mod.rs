@@ -66,7 +66,6 @@ pub enum PlanError {
     /// The file says something that cannot be meant. Correct it.
     #[error("line {line}: `{field}`: {reason}")]
     Field {
-        /// From 1.
         line: usize,
         field: String,
         /// What is wrong, and what would be right.

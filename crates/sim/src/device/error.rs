@@ -9,9 +9,7 @@ pub enum ProfileError {
     Syntax {
         /// The file.
         path: String,
-        /// From 1.
         line: usize,
-        /// What the parser says.
         reason: String,
     },
     /// A number that every profile has is not there.
@@ -19,9 +17,7 @@ pub enum ProfileError {
     Missing {
         /// The file.
         path: String,
-        /// From 1.
         line: usize,
-        /// What is missing.
         key: String,
     },
     /// A key that no profile has.
@@ -29,7 +25,6 @@ pub enum ProfileError {
     Unknown {
         /// The file.
         path: String,
-        /// From 1.
         line: usize,
         /// The key.
         key: String,
@@ -39,7 +34,6 @@ pub enum ProfileError {
     Invalid {
         /// The file.
         path: String,
-        /// From 1.
         line: usize,
         /// What is wrong and what is allowed.
         reason: String,
@@ -47,9 +41,7 @@ pub enum ProfileError {
     /// Neither a profile of the program nor a file.
     #[error("profile `{name}`: {reason}; there are {known}, or the path of a file")]
     NotFound {
-        /// What was asked for.
         name: String,
-        /// The system's reason.
         reason: String,
         /// The profiles of the program.
         known: String,

@@ -197,7 +197,6 @@ groups! {
     tcp: TcpCosts {
         /// From one program's call to the other's, a short message.
         message: Ps,
-        /// A stream.
         bandwidth: Bandwidth,
         /// Processor time to send one.
         send: Ps,

@@ -381,7 +381,7 @@ impl RcmpClient {
         let bytes = places * 2 * load.item_bytes;
         let first = GAddr(page + self.number * bytes);
         let range = LockRange::of(geometry, first, bytes).expect("a part of a page");
-        let guard = self.handle.lock(range, true, LOCK_WAIT_MS).await.expect("nobody else has it");
+        let guard = self.handle.lock(range, true, LOCK_WAIT_MS).await.expect("it is free");
         let from = self.rng.below(places);
         for index in 0..load.writes_a_lock {
             let start = ctx.now();

@@ -65,7 +65,7 @@ pub fn sweep(
 ) -> Sweep {
     let threads = threads.clamp(1, seeds.clamp(1, THREADS_MAX) as usize);
     let queue = Mutex::new(Queue { next: 0, end: seeds });
-    let take = || queue.lock().expect("nobody panics while holding it").take();
+    let take = || queue.lock().expect("no thread panics while holding it").take();
     let mut sum = Sum::new(first_seed);
     std::thread::scope(|scope| {
         let (sender, results) = mpsc::sync_channel(threads * RESULTS_WAITING_MAX);
@@ -89,7 +89,7 @@ pub fn sweep(
             state.operations += outcome.operations;
             sum.add(index, outcome);
             if progress(&state).is_break() {
-                queue.lock().expect("nobody panics while holding it").close();
+                queue.lock().expect("no thread panics while holding it").close();
             }
         }
     });

@@ -99,7 +99,7 @@ pub fn ladder(profile: &Profile) -> Result<Vec<Table>, String> {
         ("paper", "ns"),
         ("the paper says", ""),
     ];
-    let title = "What one access costs when nobody else works";
+    let title = "What one access costs on an idle cluster";
     let mut table = Table::new("ladder", title, &columns);
     let is_testbed = profile.name == "rcmp-testbed";
     for rung in &rungs {

@@ -42,11 +42,9 @@ pub struct Hello {
     pub status: u8,
     /// log2 of the target's page size; the initiator says 0.
     pub page_shift: u8,
-    /// Zero.
     pub reserved_0: [u8; 2],
     /// Frames of the target; the initiator says 0.
     pub frame_count: U32,
-    /// Zero.
     pub reserved_1: [u8; 12],
 }
 const _: () = assert!(size_of::<Hello>() == 32);
@@ -75,7 +73,6 @@ pub struct Header {
     pub flags: u8,
     /// An [`AnswerStatus`]; 0 in requests.
     pub status: u8,
-    /// Zero.
     pub reserved: u8,
     /// The initiator's number of the request, repeated in its answer.
     pub seq: U32,
@@ -163,7 +160,6 @@ pub struct Response {
     pub status: AnswerStatus,
     /// Whether a second header follows the data.
     pub more: bool,
-    /// Bytes of the payload.
     pub bytes: u64,
     /// The old value of an atomic, else 0.
     pub value: u64,
@@ -174,9 +170,7 @@ pub struct Response {
 pub struct Put {
     pub id: u32,
     pub key: u64,
-    /// Where in it, bytes.
     pub offset: u64,
-    /// Bytes of the payload.
     pub bytes: u64,
 }
 
@@ -190,15 +184,9 @@ pub enum FrameError {
     Version { found: u32 },
     /// No such operation, or not in this direction.
     #[error("operation {op} is not one")]
-    Op {
-        /// The byte.
-        op: u8,
-    },
+    Op { op: u8 },
     #[error("status {status} is not one")]
-    Status {
-        /// The byte.
-        status: u8,
-    },
+    Status { status: u8 },
     /// A field that must be 0 in this kind of frame is not.
     #[error("{field} of operation {op} must be 0")]
     NotZero { op: u8, field: &'static str },

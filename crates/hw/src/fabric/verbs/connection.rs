@@ -491,7 +491,7 @@ impl VerbsConnection {
 
     fn answered(&mut self, status: WorkStatus) -> Result<(), VerbsCloseReason> {
         let expected = self.expected.pop_front();
-        let unasked = WireError::Field { what: "an answer that nobody asked for" };
+        let unasked = WireError::Field { what: "an answer to no request" };
         match expected.ok_or(unasked)? {
             Expected::Open(at) => {
                 self.asked = None;

@@ -175,18 +175,9 @@ pub enum Head {
     /// The payload to the target's application.
     Send,
     /// Compare and swap by the target's processor.
-    Cas {
-        /// The word.
-        at: RemoteAddr,
-        expected: u64,
-        new: u64,
-    },
+    Cas { at: RemoteAddr, expected: u64, new: u64 },
     /// Add by the target's processor.
-    FetchAdd {
-        /// The word.
-        at: RemoteAddr,
-        n: u64,
-    },
+    FetchAdd { at: RemoteAddr, n: u64 },
     /// Asks for the device's key of the frame at an offset, under its generation.
     Open(RemoteAddr),
     /// The target's answer to the oldest message or WRITE_IMM that has none; for `Open` the
@@ -265,10 +256,7 @@ pub enum WireError {
     Version { found: u32 },
     /// No such kind, or not in this direction or state.
     #[error("kind {kind} is not one, or not now")]
-    Kind {
-        /// The byte.
-        kind: u8,
-    },
+    Kind { kind: u8 },
     /// A field with a value that it must not have.
     #[error("wrong value: {what}")]
     Field { what: &'static str },

@@ -156,14 +156,14 @@ impl Proc {
         });
         let errors = std::sync::Arc::new(Mutex::new(String::new()));
         let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
-        let (kept, who) = (std::sync::Arc::clone(&errors), name.to_string());
+        let (kept, label) = (std::sync::Arc::clone(&errors), name.to_string());
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 if std::env::var_os("RACKPOOL_CRASH_VERBOSE").is_some() || line.contains("panicked")
                 {
-                    eprintln!("[{who}] {line}");
+                    eprintln!("[{label}] {line}");
                 }
-                let mut kept = kept.lock().expect("nobody panics under it");
+                let mut kept = kept.lock().expect("no thread panics under it");
                 // Enough for every check; a flood is not kept.
                 if kept.len() < 1 << 20 {
                     kept.push_str(&line);
@@ -214,7 +214,7 @@ impl Proc {
 
     /// What it wrote to standard error so far.
     pub fn stderr(&self) -> String {
-        self.errors.lock().expect("nobody panics under it").clone()
+        self.errors.lock().expect("no thread panics under it").clone()
     }
 
     /// Waits until it has said something on its standard error.

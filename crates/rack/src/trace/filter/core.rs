@@ -25,7 +25,6 @@ pub(crate) struct CoreEvent {
     pub gap: u64,
     /// Cycles of the TLB's look-up, beside which the third level is asked.
     pub tlb: u32,
-    /// Bytes.
     pub size: u16,
     pub kind: CoreEventKind,
 }

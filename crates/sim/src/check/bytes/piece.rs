@@ -116,7 +116,7 @@ impl Look<'_> {
         let mut text = format!(
             "{} read {} bytes at {:#x} as one piece and found {found:02x?}: half of one write and \
              half of another; there were",
-            self.who(),
+            self.writer(),
             found.len(),
             addr + from as u64
         );
@@ -153,7 +153,8 @@ impl Look<'_> {
         allowed: &[Source],
     ) -> Result<(), Violation> {
         let at = addr + byte as u64;
-        let mut text = format!("{} found {value:#04x} in the byte {at:#x}; allowed:", self.who());
+        let mut text =
+            format!("{} found {value:#04x} in the byte {at:#x}; allowed:", self.writer());
         for source in allowed {
             match source {
                 None => text.push_str(" 0x00 (never written)"),
@@ -169,12 +170,12 @@ impl Look<'_> {
                 let _ =
                     write!(text, "; not allowed any more, or not yet: {}", self.describe(stale));
             }
-            None => text.push_str("; nobody wrote that there lately"),
+            None => text.push_str("; no write of that lately"),
         }
         broken(self.returned, text)
     }
 
-    fn who(&self) -> String {
+    fn writer(&self) -> String {
         format!("client {} (called {}, returned {})", self.reader, self.called, self.returned)
     }
 

@@ -254,7 +254,9 @@ fn allocations(pool: &PoolAudit, mut pieces: BTreeMap<u64, AllocatedRange>) -> A
         let AllocationAudit { addr, bytes, owner, certain } = *allocation;
         match pieces.remove(&addr) {
             None if certain => {
-                return Err(format!("no rack has {bytes} bytes at {addr:#x}, which nobody freed"));
+                return Err(format!(
+                    "no rack has {bytes} bytes at {addr:#x}, which no client freed"
+                ));
             }
             None => {}
             Some(piece) if piece.bytes < bytes => {

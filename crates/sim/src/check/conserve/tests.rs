@@ -110,7 +110,7 @@ fn every_disorder_is_found_and_named() {
         ("belongs to no run", |p| p.racks[0].frames[1].span = 1),
         ("1 frames in quarantine, there are 0", |p| p.racks[0].stats.frames_quarantined = 1),
         ("3 allocations, there are 2", |p| p.racks[0].stats.allocations = 3),
-        ("which nobody freed", |p| {
+        ("which no client freed", |p| {
             p.racks[1].frames[0].objects.pop();
             (p.racks[1].stats.allocations, p.racks[1].stats.allocated_bytes) = (1, 256);
         }),

@@ -21,7 +21,7 @@ use crate::net::{Connection, EndpointId};
 use baselines::{CLIENTS_MAX, LANES_MAX, RequestRegion, System};
 use client::{HerdClient, Peers};
 use rackpool_core::seam::PeerId;
-use rig::{Rig, RigState, Who};
+use rig::{Rig, RigState, Role};
 use server::HerdServer;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -144,7 +144,7 @@ fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::
     let (request, answer) = (exchange.request, exchange.answer);
     let host = rig.hosts[0];
     // What accepts connections of all clients and then sleeps; READs are served without it.
-    let (_, initializer) = rig.spawn(host, Who::Server, 1, |end| async move {
+    let (_, initializer) = rig.spawn(host, Role::Server, 1, |end| async move {
         while end.ctx.recv(None).await.is_some() {}
     });
     let datagrams: Vec<Rc<RefCell<Vec<PeerId>>>> =
@@ -153,7 +153,7 @@ fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::
         .map(|number| {
             let datagrams = datagrams[number as usize].clone();
             let (id, endpoint) =
-                rig.spawn(host, HerdServer::WHO, server::AREAS, |end| async move {
+                rig.spawn(host, HerdServer::ROLE, server::AREAS, |end| async move {
                     end.begin().await;
                     HerdServer::run(end, number, load, datagrams.take()).await;
                 });
@@ -168,7 +168,7 @@ fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::
         let peers = Rc::new(RefCell::new(Peers::default()));
         let (known, keys) = (peers.clone(), keys.clone());
         let areas = u64::from(load.window);
-        let (id, endpoint) = rig.spawn(host, Who::Client, areas, |end| async move {
+        let (id, endpoint) = rig.spawn(host, Role::Client, areas, |end| async move {
             HerdClient::run(end, number, load, known, keys).await;
         });
         begin.push(id);

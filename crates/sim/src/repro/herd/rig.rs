@@ -34,7 +34,7 @@ pub const PEER_SHIFT: u32 = 32;
 
 /// The kind of process that pays for processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Role {
     Client,
     Server,
 }
@@ -167,7 +167,7 @@ impl Rig {
     pub fn spawn<F: Future<Output = ()> + 'static>(
         &self,
         host: HostId,
-        who: Who,
+        role: Role,
         areas: u64,
         main: impl FnOnce(RigEndpoint) -> F,
     ) -> (ProcessId, EndpointId) {
@@ -179,14 +179,14 @@ impl Rig {
         });
         let buf = self.kernel.register(endpoint, vec![0; (areas * AREA_BYTES) as usize]);
         let shared = self.shared.clone();
-        let round = match who {
-            Who::Client => self.shared.profile.poll.client,
+        let round = match role {
+            Role::Client => self.shared.profile.poll.client,
             // A server looks at each slot in turn, which it does itself.
-            Who::Server => Ps::ZERO,
+            Role::Server => Ps::ZERO,
         };
         let cpu = Cpu::performance(mem_costs(&self.shared.profile));
         let id = self.kernel.spawn("process".into(), host, cpu, |ctx| {
-            main(RigEndpoint { ctx, shared, endpoint, buf, who })
+            main(RigEndpoint { ctx, shared, endpoint, buf, role })
         });
         self.kernel.set_notice(id, notice(round));
         self.kernel.route_endpoint(endpoint, id);
@@ -239,7 +239,7 @@ pub struct RigEndpoint {
     pub shared: Rc<RigState>,
     pub endpoint: EndpointId,
     pub buf: BufId,
-    who: Who,
+    role: Role,
 }
 
 impl RigEndpoint {
@@ -247,7 +247,7 @@ impl RigEndpoint {
         self.ctx.cpu.charge(cost);
         let mut measured = self.shared.measured.borrow_mut();
         if measured.is_on() {
-            measured.busy[self.who as usize] += cost;
+            measured.busy[self.role as usize] += cost;
         }
     }
 
@@ -269,7 +269,7 @@ impl RigEndpoint {
             WorkRequest { id: work.id, verb, local: &[piece], signalled: work.is_signalled };
         let mut measured = self.shared.measured.borrow_mut();
         if measured.is_on() {
-            measured.busy[self.who as usize] += self.shared.profile.cpu.post_request;
+            measured.busy[self.role as usize] += self.shared.profile.cpu.post_request;
         }
         drop(measured);
         let posted = self.ctx.post_work(self.endpoint, peer, &[request]);

@@ -13,7 +13,7 @@
 //!
 //! Source: HERD, hiding memory latency behind prefetching.
 
-use super::rig::{RigEndpoint, Who, address, message_of};
+use super::rig::{RigEndpoint, Role, address, message_of};
 use super::store::Store;
 use super::{HerdLoad, rig::AREA_BYTES};
 use crate::net::Connection;
@@ -260,5 +260,5 @@ impl HerdServer {
 
 impl HerdServer {
     /// For whom its processor time counts.
-    pub const WHO: Who = Who::Server;
+    pub const ROLE: Role = Role::Server;
 }

@@ -3,7 +3,7 @@
 //!
 //! Source: HERD, figures 2 to 4 and 6.
 
-use super::rig::{AREA_BYTES, Rig, RigEndpoint, RigState, Who, Work, address};
+use super::rig::{AREA_BYTES, Rig, RigEndpoint, RigState, Role, Work, address};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::repro::herd::baselines::{RequestRegion, SLOT_BYTES};
@@ -38,7 +38,6 @@ pub enum Flow {
 pub struct Verbs {
     pub what: What,
     pub kind: Connection,
-    /// Payload, bytes.
     pub bytes: u64,
     /// Payload up to this is inline.
     pub inline_max: u64,
@@ -91,7 +90,7 @@ fn drive(
     let receivers: Vec<_> = (0..receivers)
         .map(|number| {
             let host = rig.hosts[if is_out { client(number) } else { 0 }];
-            rig.spawn(host, Who::Server, 1, receive).1
+            rig.spawn(host, Role::Server, 1, receive).1
         })
         .collect();
     let mut begin = Vec::new();
@@ -100,7 +99,7 @@ fn drive(
         let peers = Rc::new(RefCell::new(Vec::new()));
         let known = peers.clone();
         let areas = u64::from(verbs.window);
-        let (id, endpoint) = rig.spawn(host, Who::Client, areas, |end| async move {
+        let (id, endpoint) = rig.spawn(host, Role::Client, areas, |end| async move {
             send(end, verbs, number, known).await;
         });
         begin.push(id);

@@ -239,7 +239,6 @@ impl SimHandle {
         self.transfer(Access::Write, &pieces, Local::From(from)).await
     }
 
-    /// Reads an aligned word.
     pub async fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
         self.client.check_atomic(addr)?;
         if let Ok(value) = self.client.load_warm(addr) {
@@ -251,7 +250,6 @@ impl SimHandle {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Writes an aligned word.
     pub async fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
         self.client.check_atomic(addr)?;
         match self.client.store_warm(addr, value) {

@@ -154,12 +154,10 @@ impl<'a> TableMem<'a> {
         block_on(self.handle.write(addr, from))
     }
 
-    /// Reads an aligned word.
     pub fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
         block_on(self.handle.read_u64(addr))
     }
 
-    /// Writes an aligned word.
     pub fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
         block_on(self.handle.write_u64(addr, value))
     }

@@ -44,19 +44,19 @@ impl KvRequest {
             bytes.extend_from_slice(&(value.len() as u16).to_le_bytes());
         }
         bytes.extend_from_slice(&self.key.to_le_bytes());
-        let whose = u64::from(self.lane)
+        let head = u64::from(self.lane)
             | u64::from(self.client as u16) << CLIENT_SHIFT
             | u64::from(self.value.is_some()) << PUT_SHIFT;
-        let whose = sealed(&bytes, whose);
-        bytes.extend_from_slice(&whose.to_le_bytes());
+        let head = sealed(&bytes, head);
+        bytes.extend_from_slice(&head.to_le_bytes());
         bytes
     }
 
     /// From what was sent. `None` if it is no request, or not all of one.
     pub fn decode(bytes: &[u8], peer: u32) -> Option<KvRequest> {
-        let (checked, whose) = bytes.split_last_chunk::<8>()?;
-        let whose = u64::from_le_bytes(*whose);
-        if sealed(checked, whose & ((1 << CHECK_SHIFT) - 1)) != whose {
+        let (checked, head) = bytes.split_last_chunk::<8>()?;
+        let head = u64::from_le_bytes(*head);
+        if sealed(checked, head & ((1 << CHECK_SHIFT) - 1)) != head {
             return None;
         }
         let (rest, key) = checked.split_last_chunk::<8>()?;
@@ -68,22 +68,22 @@ impl KvRequest {
                 Some(value.get(..length)?.to_vec())
             }
         };
-        if value.is_some() != (whose >> PUT_SHIFT & 1 == 1) {
+        if value.is_some() != (head >> PUT_SHIFT & 1 == 1) {
             return None;
         }
-        let client = u32::from((whose >> CLIENT_SHIFT) as u16);
-        Some(KvRequest { key: u64::from_le_bytes(*key), lane: whose as u8, value, client, peer })
+        let client = u32::from((head >> CLIENT_SHIFT) as u16);
+        Some(KvRequest { key: u64::from_le_bytes(*key), lane: head as u8, value, client, peer })
     }
 
     /// The bytes of the request that a slot ends with, if its last word says that there is one;
     /// whether all of it has come is for [`KvRequest::decode`] to say.
     pub fn in_slot(slot: &[u8]) -> Option<&[u8]> {
-        let (_, whose) = slot.split_last_chunk::<8>()?;
-        let whose = u64::from_le_bytes(*whose);
-        if whose == 0 {
+        let (_, head) = slot.split_last_chunk::<8>()?;
+        let head = u64::from_le_bytes(*head);
+        if head == 0 {
             return None;
         }
-        let bytes = match whose >> PUT_SHIFT & 1 {
+        let bytes = match head >> PUT_SHIFT & 1 {
             0 => KEY_BYTES as usize,
             _ => {
                 let at = slot.len().checked_sub(TAIL_BYTES)?;
@@ -99,9 +99,9 @@ impl KvRequest {
 }
 
 /// The hash's second half with its checksum, over what precedes it and over itself; never 0.
-fn sealed(before: &[u8], whose: u64) -> u64 {
-    let check = xxh3_64_with_seed(before, whose) >> CHECK_SHIFT;
-    whose | check.max(1) << CHECK_SHIFT
+fn sealed(before: &[u8], head: u64) -> u64 {
+    let check = xxh3_64_with_seed(before, head) >> CHECK_SHIFT;
+    head | check.max(1) << CHECK_SHIFT
 }
 
 /// What says that a PUT was done: one byte, never 0, so that a client that polls for it sees it
