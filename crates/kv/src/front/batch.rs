@@ -6,11 +6,10 @@
 use super::bytes::push_u64;
 use super::core::Core;
 use super::counters::Count;
-use super::memcached::stored_text;
 use super::output::Output;
 use super::redis;
 use super::resp::{Version, push_bulk_head, push_error, push_null};
-use super::store::StoreOutcome;
+use super::store::{StoreOutcome, stored_text};
 use crate::cache::{Error, Item, Millis, Put};
 use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 

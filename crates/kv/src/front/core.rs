@@ -3,11 +3,11 @@
 //! connection at a time.
 
 use super::batch::{LookupBatch, PendingSet};
-use super::clients::Clients;
+use super::clients::{ClientInfo, Clients};
 use super::clock::Clock;
 use super::counters::{Count, Counters};
 use super::output::Output;
-use super::redis::{ClientInfo, Resume, ResumePoint};
+use super::redis::{Resume, ResumePoint};
 use super::resp::Args;
 use super::slowlog::{SlowCommand, SlowLog};
 use super::timer::CommandTimer;

@@ -4,30 +4,14 @@
 //!
 //! Source: the answers of redis 7.0, word by word.
 
+use super::clients::ClientInfo;
 use super::core::Core;
 use super::counters::Count;
-use super::resp::{Args, Version, push_array, push_error, push_integer, push_null, push_status};
+use super::resp::{Args, push_array, push_error, push_integer, push_null, push_status};
 use super::{redis_keys, redis_server, redis_strings};
 use crate::cache::Error;
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
 use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-#[derive(Debug, Default)]
-pub struct ClientInfo {
-    pub id: u64,
-    pub addr: String,
-    pub name: Vec<u8>,
-    /// The library that it says it uses, and its version.
-    pub library: (Vec<u8>, Vec<u8>),
-    pub version: Version,
-    /// When it was served last, milliseconds since the epoch: read by other threads.
-    pub active: Arc<AtomicU64>,
-    /// Whether it has authenticated, or need not.
-    pub known: bool,
-    pub quits: bool,
-}
 
 pub struct RespCall<'c> {
     pub core: &'c mut Core,

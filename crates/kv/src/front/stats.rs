@@ -5,9 +5,8 @@
 use super::binary::{BinaryReply, BinaryRequest, Status};
 use super::core::{Core, Shared};
 use super::counters::{self, Count};
-use super::memcached::VERSION;
 use super::redis_server;
-use super::text::WordIter;
+use super::text::{VERSION, WordIter};
 use crate::cache::{Mode, Stats};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
