@@ -687,7 +687,8 @@ impl Cache {
         self.tidy(PartitionShare::ALL, now, || true);
     }
 
-    /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a partition's lock, as long as `goes_on` says so; whether some may be left.
+    /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a
+    /// partition's lock, as long as `goes_on` says so; whether some may be left.
     pub fn tidy(
         &self,
         share: PartitionShare,
