@@ -2,8 +2,8 @@
 //! beside the bound that the memory sets, and [`ratio`]s of hits on the popularity and size
 //! distributions of real caches ([`workload`]), with the feature `peers` beside other caches.
 
-#[cfg(feature = "peers")]
 mod items;
+#[cfg(feature = "peers")]
 mod peers;
 pub mod ratio;
 pub mod speed;

@@ -4,14 +4,13 @@
 use super::error::{Error, Result};
 use super::item::Item;
 use super::layout::{Fields, Slot};
-use super::log::{ItemDraft, PlacedItem};
+use super::log::{Hasher, ItemDraft, PlacedItem};
 use super::partition::{Abandoned, Found, Partition};
 use super::segments::Pins;
 use super::tier::FarValue;
 use super::{Cache, Millis};
 use rackpool_hw::window::Window;
 use std::sync::{Arc, MutexGuard};
-use xxhash_rust::xxh3::Xxh3;
 
 /// A key in its locked partition. No other call of the cache may be made by the thread that holds
 /// one.
@@ -270,22 +269,6 @@ enum WriteTarget {
     /// In the tier, and whether that took all so far.
     Far(Box<(FarValue, Result<()>)>),
     Gone,
-}
-
-/// The hash of a value so far.
-#[derive(Default)]
-pub(crate) struct Hasher(pub Xxh3);
-
-impl std::fmt::Debug for Hasher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hasher")
-    }
-}
-
-impl Hasher {
-    pub(crate) fn digest(&self) -> u64 {
-        self.0.digest()
-    }
 }
 
 impl Writer {

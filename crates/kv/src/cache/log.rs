@@ -31,6 +31,22 @@ pub(crate) const ACCESS_UNKNOWN: u32 = u32::MAX;
 /// Bytes that are moved at once.
 const MOVE_BYTES: usize = UNIT_BYTES as usize;
 
+/// The hash of a value so far.
+#[derive(Default)]
+pub(crate) struct Hasher(pub Xxh3);
+
+impl std::fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hasher")
+    }
+}
+
+impl Hasher {
+    pub(crate) fn digest(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
 /// A new item before it has a place.
 #[derive(Clone, Copy)]
 pub(crate) struct ItemDraft<'a> {

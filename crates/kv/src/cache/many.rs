@@ -21,7 +21,9 @@ use super::index::{self, flat_at};
 use super::item::{Item, Origin};
 use super::layout::{Header, PLAIN_KEY_AT, Slot, tag_in_slot};
 use super::partition::{Found, Partition};
-use super::view::{self, PartitionView, ProbedItem, Scratch, UnlockedLookup};
+use super::view::{
+    COPIED_BYTES_MAX, PartitionView, ProbedItem, REACH_MAX, UnlockedLookup, ask_for_item,
+};
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_hw::window::{Bare, Wide, Window};
 use std::cell::Cell;
@@ -31,12 +33,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Keys looked up with overlapping accesses. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
 
-/// Behind the first word of an item, the last byte that it pays to ask for before its length is
-/// known.
-pub(crate) const REACH_MAX: u64 = 56;
-
 /// What is known of the keys of a batch so far.
-pub(crate) struct Asked {
+struct Asked {
     hashes: [u64; BATCH],
     /// Where the bucket lies, then where the entry does.
     places: [u64; BATCH],
@@ -50,13 +48,39 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub const EMPTY: Asked = Asked {
+    const EMPTY: Asked = Asked {
         hashes: [0; BATCH],
         places: [0; BATCH],
         words: [0; BATCH],
         items: [0; BATCH],
         order: [0; BATCH],
     };
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Memory of a thread for its look-ups.
+pub(super) struct Scratch {
+    /// Where items are copied to.
+    pub copy: Window,
+    asked: Asked,
+}
+
+/// Calls `f` with this thread's memory for look-ups.
+#[inline]
+pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    let mut scratch = SCRATCH.take().unwrap_or_else(new_scratch);
+    let result = f(&mut scratch);
+    SCRATCH.set(Some(scratch));
+    result
+}
+
+#[cold]
+fn new_scratch() -> Box<Scratch> {
+    let copy = Window::heap(u64::from(COPIED_BYTES_MAX));
+    Box::new(Scratch { copy, asked: Asked::EMPTY })
 }
 
 /// The hash of a key; of one as long as most short keys are, without a call.
@@ -118,7 +142,7 @@ impl Cache {
             _ => None,
         };
         for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
-            view::with_scratch(|scratch| {
+            with_scratch(|scratch| {
                 let Scratch { asked, copy } = scratch;
                 // Where items lie.
                 let units = lone.map_or_else(|| copy.bare(), |part| part.view.bare());
@@ -185,7 +209,7 @@ impl Cache {
     /// Changes and counts nothing.
     pub fn prefetch(&self, keys: &[&[u8]]) {
         for keys in keys.chunks(BATCH) {
-            view::with_scratch(|scratch| {
+            with_scratch(|scratch| {
                 self.ask_shared(keys, &mut scratch.asked);
             });
         }
@@ -209,7 +233,7 @@ impl Cache {
             let puts = start..count.min(start + BATCH);
             let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
             keys.iter_mut().zip(puts.clone()).for_each(|(key, index)| *key = put(index).key);
-            view::with_scratch(|scratch| {
+            with_scratch(|scratch| {
                 let asked = &mut scratch.asked;
                 self.ask_shared(&keys[..puts.len()], asked);
                 let mut held: Option<(usize, MutexGuard<'_, Partition>)> = None;
@@ -459,12 +483,4 @@ impl<'a> Locked<'a> {
         }
         partition.count_use(hash, found, now)
     }
-}
-
-/// Prefetches an item at `byte`; its last word lies so many bytes behind its first one, as a rule:
-/// two lines at most. Small items lie on two lines more often than on one.
-#[inline(always)]
-pub(crate) fn ask_for_item(units: Bare<'_>, byte: u64, reach: u64) {
-    units.prefetch(byte);
-    units.prefetch(byte + reach);
 }

@@ -543,7 +543,7 @@ impl Cache {
         let hash = self.hash(key);
         let part = &self.partitions[self.index_of(hash)];
         if self.options.shared_reads {
-            return view::with_scratch(|scratch| {
+            return many::with_scratch(|scratch| {
                 let copy = &scratch.copy;
                 let (found, [hits, misses]) = part.get_shared(hash, key, now, copy, f);
                 self.counters.add(hits, misses);

@@ -10,9 +10,9 @@
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
-use super::entry::Hasher;
 use super::error::{Error, Result};
 use super::layout::{Header, Pos, Slot};
+use super::log::Hasher;
 use super::partition::Partition;
 use super::promotion::{NearStats, PromotionCache, PromotionState, TierRule};
 use super::{Millis, Mode};

@@ -23,7 +23,6 @@ use super::layout::{
     BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
 };
 use super::log::fields_at;
-use super::many::{Asked, REACH_MAX, ask_for_item};
 use super::partition::Partition;
 use super::policy::Sketch;
 use super::timeline::Wall;
@@ -31,7 +30,6 @@ use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::version::{self, Seen};
 use rackpool_hw::window::{Bare, Wide, Window};
-use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,6 +39,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) const COPIED_BYTES_MAX: u32 = 4096;
 /// Tries before the lock is taken.
 const TRIES_MAX: u32 = 8;
+/// Behind the first word of an item, the last byte that it pays to ask for before its length is
+/// known.
+pub(crate) const REACH_MAX: u64 = 56;
 /// Buckets of a chain that are looked at without the lock.
 const CHAIN_BUCKETS_MAX: u32 = 8;
 /// Threads that count apart from each other.
@@ -455,35 +456,20 @@ impl LookupCounters {
     }
 }
 
+/// Prefetches an item at `byte`; its last word lies so many bytes behind its first one, as a rule:
+/// two lines at most. Small items lie on two lines more often than on one.
+#[inline(always)]
+pub(crate) fn ask_for_item(units: Bare<'_>, byte: u64, reach: u64) {
+    units.prefetch(byte);
+    units.prefetch(byte + reach);
+}
+
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Number of this thread, in the order in which they first came.
     // Relaxed: a number that no other thread has.
     static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
-}
-
-/// Memory of a thread for its look-ups.
-pub(crate) struct Scratch {
-    /// Where items are copied to.
-    pub copy: Window,
-    pub asked: Asked,
-}
-
-/// Calls `f` with this thread's memory for look-ups.
-#[inline]
-pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
-    let mut scratch = SCRATCH.take().unwrap_or_else(new_scratch);
-    let result = f(&mut scratch);
-    SCRATCH.set(Some(scratch));
-    result
-}
-
-#[cold]
-fn new_scratch() -> Box<Scratch> {
-    let copy = Window::heap(u64::from(COPIED_BYTES_MAX));
-    Box::new(Scratch { copy, asked: Asked::EMPTY })
 }
 
 #[cfg(test)]

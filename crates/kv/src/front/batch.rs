@@ -6,11 +6,9 @@
 use super::bytes::push_u64;
 use super::core::Core;
 use super::counters::Count;
-use super::memcached::stored_text;
 use super::output::Output;
-use super::redis;
-use super::resp::{Version, push_bulk_head, push_error, push_null};
-use super::store::StoreOutcome;
+use super::resp::{self, Version, push_bulk_head, push_error, push_null};
+use super::store::{StoreOutcome, stored_text};
 use crate::cache::{Error, Item, Millis, Put};
 use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 
@@ -153,7 +151,7 @@ fn answer_set(out: &mut Vec<u8>, answer: SetReply, error: Option<Error>) -> Opti
         (_, Some(error)) => {
             let outcome = StoreOutcome::of(&error);
             match answer {
-                SetReply::Resp => push_error(out, redis::failed(&error).as_bytes()),
+                SetReply::Resp => push_error(out, resp::failed(&error).as_bytes()),
                 SetReply::Text => {
                     out.extend_from_slice(stored_text(outcome).as_bytes());
                     out.extend_from_slice(b"\r\n");
@@ -201,7 +199,7 @@ pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Versio
     push_bulk_head(&mut out.bytes, len);
     if let Err(error) = push_value(out, item, len) {
         out.fail(start);
-        push_error(&mut out.bytes, redis::failed(&error).as_bytes());
+        push_error(&mut out.bytes, resp::failed(&error).as_bytes());
         return false;
     }
     out.bytes.extend_from_slice(b"\r\n");

@@ -5,10 +5,10 @@ use super::batch::push_value;
 use super::binary::{BinaryReply, BinaryRequest, Status};
 use super::core::{Core, expiry};
 use super::counters::Count;
-use super::memcached::{AfterCommand, VERSION};
+use super::memcached::AfterCommand;
 use super::stats;
 use super::store::{Change, CounterStep, StoreOutcome, StoreValue, set_expiry};
-use super::text::Verb;
+use super::text::{VERSION, Verb};
 use crate::cache::{Item, Millis};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 

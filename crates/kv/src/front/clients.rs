@@ -2,13 +2,27 @@
 //! it says something about itself, and removed when it leaves, so that no other command pays for
 //! it.
 
-use super::redis::ClientInfo;
 use super::resp::Version;
 use crate::cache::Millis;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+pub struct ClientInfo {
+    pub id: u64,
+    pub addr: String,
+    pub name: Vec<u8>,
+    /// The library that it says it uses, and its version.
+    pub library: (Vec<u8>, Vec<u8>),
+    pub version: Version,
+    /// When it was served last, milliseconds since the epoch: read by other threads.
+    pub active: Arc<AtomicU64>,
+    /// Whether it has authenticated, or need not.
+    pub known: bool,
+    pub quits: bool,
+}
 
 /// The clients by their numbers.
 #[derive(Debug, Default)]

@@ -8,10 +8,10 @@
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
+use super::clients::ClientInfo;
 use super::core::Core;
 use super::counters::Count;
 use super::output::Output;
-use super::redis::ClientInfo;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;

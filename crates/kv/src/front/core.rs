@@ -3,11 +3,10 @@
 //! connection at a time.
 
 use super::batch::{LookupBatch, PendingSet};
-use super::clients::Clients;
+use super::clients::{ClientInfo, Clients};
 use super::clock::Clock;
 use super::counters::{Count, Counters};
 use super::output::Output;
-use super::redis::{ClientInfo, Resume, ResumePoint};
 use super::resp::Args;
 use super::slowlog::{SlowCommand, SlowLog};
 use super::timer::CommandTimer;
@@ -277,8 +276,6 @@ pub struct Core {
     pub has_to_tidy: bool,
     /// Whether that is so for the shares of other threads, too.
     pub tidies_all: bool,
-    /// Where the command that ran goes on in a later turn of its connection, and how.
-    pub unfinished: Option<(ResumePoint, Resume)>,
     /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
     /// Space for values that are worked with.
@@ -298,7 +295,6 @@ impl Core {
             sets: Vec::new(),
             has_to_tidy: false,
             tidies_all: false,
-            unfinished: None,
             timer: CommandTimer::default(),
             scratch: Vec::new(),
         }

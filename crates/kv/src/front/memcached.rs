@@ -6,13 +6,12 @@ use super::bytes::push_u64;
 use super::core::{Core, expiry};
 use super::counters::Count;
 use super::stats;
-use super::store::{Change, CounterStep, StoreOutcome, StoreValue, set_expiry};
-use super::text::{Command, CounterChange, Get, Refusal, Store, Verb, WordIter};
+use super::store::{
+    Change, CounterStep, NOT_NUMBER, StoreOutcome, StoreValue, set_expiry, stored_text,
+};
+use super::text::{Command, CounterChange, Get, Refusal, Store, VERSION, Verb, WordIter};
 use crate::cache::Millis;
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
-
-/// What we answer to `version`: clients compare numbers.
-pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"));
 
 /// What the session does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,21 +192,5 @@ impl Core {
         self.count(Count::NoMemory);
         let quiet = store.quiet && store.meta.is_none();
         self.say(stored_text(StoreOutcome::NoMemory), quiet);
-    }
-}
-
-/// The answer to an invalid number.
-pub const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
-
-/// The answer to a storage command.
-pub fn stored_text(outcome: StoreOutcome) -> &'static str {
-    match outcome {
-        StoreOutcome::Stored(_) => "STORED",
-        StoreOutcome::NotStored => "NOT_STORED",
-        StoreOutcome::Exists => "EXISTS",
-        StoreOutcome::NotFound => "NOT_FOUND",
-        StoreOutcome::TooLarge => "SERVER_ERROR object too large for cache",
-        StoreOutcome::NoMemory => "SERVER_ERROR out of memory storing object",
-        StoreOutcome::NotNumber => NOT_NUMBER,
     }
 }

@@ -5,10 +5,9 @@ use super::batch::push_value;
 use super::bytes::{Decimal, push_base64, push_i64, push_u64};
 use super::core::{Core, PAST, Times, expiry, seconds_left};
 use super::counters::Count;
-use super::memcached::{NOT_NUMBER, stored_text};
 use super::meta::{MetaCommand, MetaKind};
 use super::output::Output;
-use super::store::{Counted, CounterStep, StoreOutcome, set_expiry};
+use super::store::{Counted, CounterStep, NOT_NUMBER, StoreOutcome, set_expiry, stored_text};
 use crate::cache::{Item, Millis};
 
 impl Core {

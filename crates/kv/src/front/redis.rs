@@ -4,37 +4,26 @@
 //!
 //! Source: the answers of redis 7.0, word by word.
 
+use super::clients::ClientInfo;
 use super::core::Core;
 use super::counters::Count;
-use super::resp::{Args, Version, push_array, push_error, push_integer, push_null, push_status};
+use super::resp::{
+    Args, OUT_OF_MEMORY, push_array, push_error, push_integer, push_null, push_status,
+};
 use super::{redis_keys, redis_server, redis_strings};
-use crate::cache::Error;
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
 use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-#[derive(Debug, Default)]
-pub struct ClientInfo {
-    pub id: u64,
-    pub addr: String,
-    pub name: Vec<u8>,
-    /// The library that it says it uses, and its version.
-    pub library: (Vec<u8>, Vec<u8>),
-    pub version: Version,
-    /// When it was served last, milliseconds since the epoch: read by other threads.
-    pub active: Arc<AtomicU64>,
-    /// Whether it has authenticated, or need not.
-    pub known: bool,
-    pub quits: bool,
-}
 
 pub struct RespCall<'c> {
     pub core: &'c mut Core,
     pub client: &'c mut ClientInfo,
     pub input: &'c [u8],
     pub args: &'c Args,
+    unfinished: Option<Unfinished>,
 }
+
+/// Where a command that ran goes on in a later turn of its connection, and how.
+pub type Unfinished = (ResumePoint, Resume);
 
 /// A command that is known.
 pub struct Spec {
@@ -147,13 +136,26 @@ pub fn find(name: &[u8]) -> Option<&'static Spec> {
 /// A command that was not known but exists elsewhere gets as many of its words back, bytes.
 const UNKNOWN_BYTES_MAX: usize = 128;
 
+impl<'c> RespCall<'c> {
+    pub fn new(
+        core: &'c mut Core,
+        client: &'c mut ClientInfo,
+        input: &'c [u8],
+        args: &'c Args,
+    ) -> RespCall<'c> {
+        RespCall { core, client, input, args, unfinished: None }
+    }
+}
+
 impl RespCall<'_> {
-    pub fn run(&mut self) {
+    /// Executes the command; what is left of it.
+    pub fn run(mut self) -> Option<Unfinished> {
         self.core.count(Count::RespCommands);
         let answer = self.checked();
         if let Err(text) = answer {
             self.core.fail(&text);
         }
+        self.unfinished
     }
 
     fn checked(&mut self) -> CommandResult {
@@ -238,7 +240,7 @@ impl RespCall<'_> {
 
     /// Suspends a command after this part.
     pub fn go_on_later(&mut self, part: ResumePoint, go_on: Resume) -> CommandResult {
-        self.core.unfinished = Some((part, go_on));
+        self.unfinished = Some((part, go_on));
         Ok(())
     }
 
@@ -265,10 +267,12 @@ impl RespCall<'_> {
         Ok(true)
     }
 
-    pub fn go_on(&mut self, part: ResumePoint, go_on: Resume) {
-        if let Err(text) = go_on(self, part) {
+    /// Goes on with the command; what is left of it.
+    pub fn go_on(mut self, part: ResumePoint, go_on: Resume) -> Option<Unfinished> {
+        if let Err(text) = go_on(&mut self, part) {
             self.core.fail(&text);
         }
+        self.unfinished
     }
 
     pub fn counted(&self, found: bool) {
@@ -300,9 +304,6 @@ pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> String {
     text
 }
 
-/// What Redis says where there is no memory for a value.
-const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-
 impl Core {
     /// Answers a command that failed.
     pub fn fail(&mut self, text: &str) {
@@ -310,14 +311,6 @@ impl Core {
             self.count(Count::NoMemory);
         }
         push_error(&mut self.out.bytes, text.as_bytes());
-    }
-}
-
-/// The text for what the cache could not do.
-pub fn failed(error: &Error) -> String {
-    match error {
-        Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
-        other => format!("ERR {other}"),
     }
 }
 

@@ -4,9 +4,9 @@
 use super::core::{Times, time_left};
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{CommandResult, RespCall, ResumePoint, failed, syntax, unknown_subcommand};
+use super::redis::{CommandResult, RespCall, ResumePoint, syntax, unknown_subcommand};
 use super::redis_strings::past_or;
-use super::resp::{push_array, push_bulk};
+use super::resp::{failed, push_array, push_bulk};
 use super::store::set_expiry;
 use crate::cache::{Item, KEY_BYTES_MAX, Millis};
 use crate::constants::OUTPUT_SOFT_BYTES;

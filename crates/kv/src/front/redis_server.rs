@@ -9,12 +9,11 @@ use super::redis::{
 };
 use super::redis_docs::DOCS;
 use super::resp::{
-    Version, push_array, push_bulk, push_integer, push_map, push_status, push_verbatim,
+    REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_status,
+    push_verbatim,
 };
 use super::stats;
 
-/// What we answer when asked for Redis's version: tools compare numbers.
-pub const VERSION: &str = "7.0.15";
 /// The only user there is.
 const USER: &[u8] = b"default";
 
@@ -140,7 +139,7 @@ pub fn hello(call: &mut RespCall<'_>) -> CommandResult {
     let id = call.client.id as i64;
     let out = &mut call.core.out.bytes;
     push_map(out, 7, version);
-    for (key, value) in [("server", "redis"), ("version", VERSION)] {
+    for (key, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
         push_bulk(out, key.as_bytes());
         push_bulk(out, value.as_bytes());
     }

@@ -3,10 +3,8 @@
 use super::batch::{ReplyFormat, push_resp_item};
 use super::bytes::{Decimal, strict_i64};
 use super::core::{PAST, Times};
-use super::redis::{
-    CommandResult, RespCall, ResumePoint, failed, not_an_integer, syntax, wrong_arity,
-};
-use super::resp::{push_integer, push_null, push_status};
+use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
+use super::resp::{failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
 use crate::constants::BATCH_KEYS_MAX;

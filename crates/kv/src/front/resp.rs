@@ -11,10 +11,14 @@
 
 use super::bytes::{push_i64, push_u64, strict_i64};
 use super::http;
+use crate::cache::Error;
 use crate::constants::{
     RESP_ARGS_MAX, RESP_BULK_BYTES_MAX, RESP_LINE_BYTES_MAX, RESP_UNKNOWN_ARGS_MAX,
     RESP_UNKNOWN_BULK_BYTES_MAX, STREAM_BYTES_MIN,
 };
+
+/// What we answer when asked for Redis's version: tools compare numbers.
+pub const REDIS_VERSION: &str = "7.0.15";
 
 /// What stands at the beginning of the bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -486,6 +490,17 @@ pub fn push_verbatim(out: &mut Vec<u8>, text: &[u8], version: Version) {
             out.extend_from_slice(text);
             out.extend_from_slice(b"\r\n");
         }
+    }
+}
+
+/// What Redis says where there is no memory for a value.
+pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+/// The text for what the cache could not do.
+pub fn failed(error: &Error) -> String {
+    match error {
+        Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
+        other => format!("ERR {other}"),
     }
 }
 

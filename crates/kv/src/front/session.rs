@@ -10,10 +10,11 @@ use super::auth::{self, Attempt};
 use super::batch::{PendingSet, ReplyFormat, SetReply};
 use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
 use super::binary_run::Opcode;
+use super::clients::ClientInfo;
 use super::core::{Core, PAST, Protocol, expiry};
 use super::counters::Count;
 use super::memcached::AfterCommand;
-use super::redis::{ClientInfo, RespCall, Resume, ResumePoint};
+use super::redis::{RespCall, Unfinished};
 use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
 use super::store::StoreValue;
@@ -72,7 +73,7 @@ struct Keys {
 struct SuspendedCommand {
     used: usize,
     args: Args,
-    next: (ResumePoint, Resume),
+    next: Unfinished,
 }
 
 /// A value that the head of a command announces.
@@ -302,13 +303,19 @@ impl Session {
         words: impl Iterator<Item = &'a [u8]>,
     ) {
         core.timer.commands += 1;
-        self.end_part(core, before_ns, words);
+        self.end_part(core, before_ns, &mut None, words);
     }
 
-    /// A part of a command ended, the last one if nothing is said to go on.
-    fn end_part<'a>(&self, core: &mut Core, before_ns: u64, words: impl Iterator<Item = &'a [u8]>) {
+    /// A part of a command ended, the last one if nothing is left.
+    fn end_part<'a>(
+        &self,
+        core: &mut Core,
+        before_ns: u64,
+        left: &mut Option<Unfinished>,
+        words: impl Iterator<Item = &'a [u8]>,
+    ) {
         let took_ns = before_ns + core.timer.alone();
-        match &mut core.unfinished {
+        match left {
             Some((part, _)) => part.took_ns = took_ns,
             None => {
                 core.took(1, took_ns);
@@ -509,7 +516,7 @@ impl Session {
             }
             Dialect::Resp => {
                 if let Err(error) = &incoming.writer {
-                    let text = super::redis::failed(error);
+                    let text = resp::failed(error);
                     core.fail(&text);
                 }
                 if incoming.rest > 0 {
@@ -553,7 +560,7 @@ impl Session {
         let Incoming { head: key, writer, took_ns, .. } = incoming;
         core.count(Count::RespCommands);
         if let Ok(writer) = writer {
-            let mut call = RespCall { core, client: &mut self.client, input, args };
+            let mut call = RespCall::new(core, &mut self.client, input, args);
             if let Err(text) = redis_strings::set_streamed(&mut call, writer) {
                 core.fail(&text);
             }
@@ -568,8 +575,8 @@ impl Session {
         match resp::parse(rest, limits, args, &mut self.scan) {
             resp::ParsedResp::Need(need) => ParseStep::Need(need),
             resp::ParsedResp::Command { used } => {
-                self.command(core, args, input, at);
-                let Some(next) = core.unfinished.take() else { return ParseStep::Used(used) };
+                let left = self.command(core, args, input, at);
+                let Some(next) = left else { return ParseStep::Used(used) };
                 let args = std::mem::take(args);
                 self.pending = Pending::Words(SuspendedCommand { used, args, next });
                 ParseStep::Used(0)
@@ -595,10 +602,17 @@ impl Session {
         }
     }
 
-    fn command(&mut self, core: &mut Core, args: &Args, input: &[u8], at: usize) {
+    /// Executes a command, or lets it wait in a batch; what is left of it.
+    fn command(
+        &mut self,
+        core: &mut Core,
+        args: &Args,
+        input: &[u8],
+        at: usize,
+    ) -> Option<Unfinished> {
         let rest = &input[at..];
         if args.is_empty() {
-            return;
+            return None;
         }
         if args.len() == 2
             && self.client.known
@@ -611,7 +625,8 @@ impl Session {
             core.count(Count::RespCommands);
             core.timer.commands += 1;
             let form = ReplyFormat::Resp(self.client.version);
-            return core.batch.push(at + start as usize, len as usize, form);
+            core.batch.push(at + start as usize, len as usize, form);
+            return None;
         }
         if args.len() == 3
             && self.client.known
@@ -621,13 +636,16 @@ impl Session {
             let place = |(start, len): (u32, u32)| (start + at as u32, len);
             let (key, value, answer) = (place(key), place(value), SetReply::Resp);
             core.timer.commands += 1;
-            return set_later(core, input, PendingSet { key, value, flags: 0, expires: 0, answer });
+            set_later(core, input, PendingSet { key, value, flags: 0, expires: 0, answer });
+            return None;
         }
         core.flush_batch(input);
         self.end_batch(core, input, at);
-        RespCall { core, client: &mut self.client, input: rest, args }.run();
-        self.end_alone(core, 0, args.words(rest));
+        let mut left = RespCall::new(core, &mut self.client, rest, args).run();
+        core.timer.commands += 1;
+        self.end_part(core, 0, &mut left, args.words(rest));
         self.closing = self.client.quits;
+        left
     }
 
     /// Goes on with a command.
@@ -639,10 +657,10 @@ impl Session {
         };
         let (part, go_on) = next;
         let before_ns = part.took_ns;
-        RespCall { core, client: &mut self.client, input, args: &args }.go_on(part, go_on);
+        let mut left = RespCall::new(core, &mut self.client, input, &args).go_on(part, go_on);
         // It was counted when it began.
-        self.end_part(core, before_ns, args.words(input));
-        let Some(next) = core.unfinished.take() else { return ParseStep::Used(used) };
+        self.end_part(core, before_ns, &mut left, args.words(input));
+        let Some(next) = left else { return ParseStep::Used(used) };
         self.pending = Pending::Words(SuspendedCommand { used, args, next });
         ParseStep::Used(0)
     }

@@ -5,9 +5,8 @@
 use super::binary::{BinaryReply, BinaryRequest, Status};
 use super::core::{Core, Shared};
 use super::counters::{self, Count};
-use super::memcached::VERSION;
-use super::redis_server;
-use super::text::WordIter;
+use super::resp::REDIS_VERSION;
+use super::text::{VERSION, WordIter};
 use crate::cache::{Mode, Stats};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
@@ -346,7 +345,7 @@ fn info_server(core: &Core) -> Pairs {
     let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
     let uptime = uptime_s(shared);
     let mut pairs = Pairs::new();
-    pair(&mut pairs, "redis_version", redis_server::VERSION);
+    pair(&mut pairs, "redis_version", REDIS_VERSION);
     pair(&mut pairs, "rackpool_version", env!("CARGO_PKG_VERSION"));
     pair(&mut pairs, "redis_mode", "standalone");
     pair(&mut pairs, "os", std::env::consts::OS);

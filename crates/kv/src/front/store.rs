@@ -318,3 +318,19 @@ fn put(
     };
     Ok(StoreOutcome::Stored(cas))
 }
+
+/// The answer to an invalid number.
+pub const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// The answer to a storage command.
+pub fn stored_text(outcome: StoreOutcome) -> &'static str {
+    match outcome {
+        StoreOutcome::Stored(_) => "STORED",
+        StoreOutcome::NotStored => "NOT_STORED",
+        StoreOutcome::Exists => "EXISTS",
+        StoreOutcome::NotFound => "NOT_FOUND",
+        StoreOutcome::TooLarge => "SERVER_ERROR object too large for cache",
+        StoreOutcome::NoMemory => "SERVER_ERROR out of memory storing object",
+        StoreOutcome::NotNumber => NOT_NUMBER,
+    }
+}

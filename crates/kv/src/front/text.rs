@@ -11,6 +11,8 @@ use super::http;
 use super::meta::{self, MetaCommand};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
+/// What we answer to `version`: clients compare numbers.
+pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"));
 /// Words that a line is split into, as in memcached; only `get` takes more.
 pub const WORDS_MAX: usize = 23;
 

@@ -1,10 +1,10 @@
 //! One thread's loop: sleeps until connections are ready, serves them, sends once for each. Owns
 //! its connections for their whole life; new ones come through an [`Inbox`].
 
+use super::clients::ClientInfo;
 use super::connection::{Connection, NextInterest};
 use super::core::{Core, Protocol};
 use super::counters::Count;
-use super::redis::ClientInfo;
 use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;

@@ -10,9 +10,9 @@ use super::engine::{ClientSlots, Replied};
 use super::error::HerdStartError;
 use super::geometry::{Geometry, WINDOWS_MAX};
 use super::handshake::{Hello, Verdict, Welcome};
+use super::options::ServerOptions;
 use super::pair;
-use super::server::{HerdServer, ServerOptions, io_error};
-use super::serving::{ClientTransport, CommandQueue, WorkerCommand};
+use super::serving::{ClientTransport, CommandQueue, ServingOptions, WorkerCommand};
 use super::slot::SlotFormat;
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, ControlListener, Received};
@@ -110,29 +110,27 @@ pub(super) struct ShmAcceptor {
 
 impl ShmAcceptor {
     pub(super) fn new(
-        server: &HerdServer,
+        serving: &ServingOptions,
         options: &ServerOptions,
-        geometry: Geometry,
+        stop: Arc<WakeEvent>,
         bell: OwnedFd,
         queues: Vec<Arc<CommandQueue<ShmClient>>>,
-        seed: u64,
     ) -> Result<ShmAcceptor, HerdStartError> {
         let listener = ControlListener::bind(&options.name)?;
-        let stop = Arc::clone(server.stop_event());
-        let poller = Poller::new().map_err(io_error("waiting for clients"))?;
+        let poller = Poller::new().map_err(HerdStartError::io("waiting for clients"))?;
         let added = poller.add(&listener, LISTENER, Interest::Read);
         let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
-        added.map_err(io_error("waiting for clients"))?;
+        added.map_err(HerdStartError::io("waiting for clients"))?;
         Ok(ShmAcceptor {
             listener,
             poller,
             _stop: stop,
             bell,
-            geometry,
+            geometry: serving.geometry,
             clients: options.clients,
-            seed,
+            seed: serving.cache.options().seed,
             queues,
-            counters: Arc::clone(server.counters()),
+            counters: Arc::clone(&serving.counters),
             connections: BTreeMap::new(),
             pending: BTreeSet::new(),
             free: (0..options.clients).rev().collect(),

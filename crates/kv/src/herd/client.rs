@@ -26,10 +26,8 @@ mod timer;
 pub use timer::{REMIND_AFTER_MS, REMINDERS_MAX};
 
 use super::error::{Error, Result};
-use super::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
-use super::message::{
-    HEAD_BYTES, Head, KEY_BYTES_MAX, Message, MessageKind, reply_number, request_number,
-};
+use super::geometry::{AHEAD, APART_VALUE_AT, Geometry, HEAD_BYTES, KEY_BYTES_MAX, LINE_BYTES};
+use super::message::{Head, Message, MessageKind, reply_number, request_number};
 use super::shm::ShmTransport;
 use super::slot::{self, SlotFormat};
 use super::transport::{Lane, Transport};
@@ -40,9 +38,6 @@ use rackpool_hw::window::Window;
 use std::time::Duration;
 use timer::{Due, Timer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// How long the server's welcome may take.
-pub(super) const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 
 /// Names a request until its answer was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

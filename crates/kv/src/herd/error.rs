@@ -137,3 +137,9 @@ pub enum HerdStartError {
 pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { what, source }
 }
+
+impl HerdStartError {
+    pub(super) fn io(what: &'static str) -> impl FnOnce(io::Error) -> HerdStartError {
+        move |source| HerdStartError::Io { what, source }
+    }
+}

@@ -11,11 +11,14 @@
 //! the longest key.
 
 use super::error::{Error, Result};
-use super::message::{HEAD_BYTES, KEY_BYTES_MAX};
 use rackpool_core::constants::{
     FABRIC_MESSAGES_MAX, FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, MESSAGE_BYTES_MAX,
 };
 
+/// The head of a message, bytes.
+pub const HEAD_BYTES: usize = 24;
+/// Longest key, bytes: memcached's, so that a key is one in every protocol.
+pub const KEY_BYTES_MAX: usize = 250;
 /// Longest value of a slot by default, bytes (HERD §4.2: 1000).
 pub const VALUE_BYTES_DEFAULT: u32 = 1000;
 /// Longest value that a slot can be made for, bytes: a head counts them in 16 bits.

@@ -13,12 +13,10 @@
 //! Everything is little-endian. Pure functions over private bytes: a reader of shared memory copies
 //! first (`slot.rs`). Called by engine and client.
 
-use super::geometry::Geometry;
-use super::part::PART_HEAD_BYTES;
+use super::geometry::{Geometry, HEAD_BYTES, KEY_BYTES_MAX};
 
-pub const HEAD_BYTES: usize = 24;
-/// Longest key, bytes: memcached's, so that a key is one in every protocol.
-pub const KEY_BYTES_MAX: usize = 250;
+/// What stands before a part of a long value, bytes.
+pub(super) const PART_HEAD_BYTES: usize = 24;
 
 /// Of a head's second word: [`Head::apart`].
 const APART: u64 = 1 << 7;

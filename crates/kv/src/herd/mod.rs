@@ -14,7 +14,8 @@
 //!   is in it. Pure, and the same over shared memory and over one-sided WRITEs.
 //! - `engine.rs`: from requests in slots over the cache to replies; no I/O, no clock. `part.rs`,
 //!   `long.rs`: values that are longer than a slot, in parts.
-//! - `client.rs`, `serving.rs`, `server.rs`: the two ends, whatever is between them.
+//! - `client.rs`, `serving.rs`, `server.rs`: the two ends, whatever is between them; `options.rs`:
+//!   how a server serves.
 //! - `pair.rs`: the memory that a client shares with a server of its host; `handshake.rs`: how it
 //!   gets it; `shm.rs`, `acceptor.rs`: the two ends there.
 //! - `fabric`: the two ends between hosts.
@@ -50,6 +51,7 @@ pub mod geometry;
 mod handshake;
 mod long;
 pub mod message;
+mod options;
 mod pair;
 mod part;
 mod server;
@@ -64,7 +66,8 @@ pub use engine::{ClientSlots, Engine, Pipeline, Replied};
 pub use error::{Error, HerdStartError, Result};
 pub use fabric::FabricTransport;
 pub use geometry::Geometry;
-pub use server::{FabricServerOptions, HerdServer, ServerOptions};
+pub use options::{FabricServerOptions, ServerOptions};
+pub use server::HerdServer;
 pub use shm::ShmTransport;
 pub use slot::SlotFormat;
 pub use transport::Transport;

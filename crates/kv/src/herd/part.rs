@@ -14,9 +14,7 @@
 //! that.
 
 use super::geometry::Geometry;
-use super::message::word;
-
-pub(super) const PART_HEAD_BYTES: usize = 24;
+use super::message::{PART_HEAD_BYTES, word};
 
 /// What stands before a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,96 +9,20 @@ use super::engine::Pipeline;
 use super::error::{Error, HerdStartError};
 use super::fabric::RdmaListener;
 use super::fabric::connections::FabricAcceptor;
-use super::geometry::{
-    CLIENTS_DEFAULT, FABRIC_CLIENTS_DEFAULT, FABRIC_CLIENTS_MAX, FABRIC_REQUESTS_MAX,
-    FABRIC_VALUE_BYTES_MAX, Geometry, VALUE_BYTES_DEFAULT, WINDOWS_DEFAULT,
-};
+use super::geometry::{FABRIC_CLIENTS_MAX, FABRIC_REQUESTS_MAX, FABRIC_VALUE_BYTES_MAX, Geometry};
+use super::options::{FabricServerOptions, ServerOptions};
 use super::pair;
 use super::serving::{ClientTransport, CommandQueue, Doorbell, Serving, ServingOptions};
 use crate::cache::Cache;
 use crate::front::clock::Clock;
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::log;
-use rackpool_hw::secret::Secret;
 use rackpool_hw::window::Window;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-
-/// Where and how a server serves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerOptions {
-    /// Name of the control socket, in the kernel's abstract namespace: `rackpool/cache0`.
-    pub name: String,
-    /// Clients at once, 1 to [`super::geometry::CLIENTS_MAX`].
-    pub clients: u32,
-    /// Windows of a client that does not ask for a number; it may ask for up to
-    /// [`super::geometry::WINDOWS_MAX`].
-    pub windows: u32,
-    /// Longest value in a slot, bytes.
-    pub value_bytes: u32,
-    /// How the waits for memory overlap.
-    pub pipeline: Pipeline,
-    /// By which items expire: that of the cache's other protocols.
-    pub clock: Clock,
-}
-
-impl ServerOptions {
-    /// A server of this name, with 1024 clients, 16 windows, and values up to 1000 bytes.
-    pub fn new(name: &str) -> ServerOptions {
-        let (windows, value_bytes) = (WINDOWS_DEFAULT, VALUE_BYTES_DEFAULT);
-        let (name, pipeline) = (name.to_owned(), Pipeline::default());
-        let clock = Clock::system();
-        ServerOptions { name, clients: CLIENTS_DEFAULT, windows, value_bytes, pipeline, clock }
-    }
-}
-
-/// Where and how a server serves clients over a fabric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FabricServerOptions {
-    /// Where to listen, port 0 for any; without a secret a loopback address.
-    pub listen: SocketAddr,
-    /// Secret for mutual authentication with clients.
-    pub secret: Option<Secret>,
-    /// The RDMA device, `NAME[:PORT][/GID]`, empty for the first one, for clients that come by it;
-    /// needs the feature `verbs`.
-    pub device: Option<String>,
-    /// Clients at once, 1 to [`super::geometry::FABRIC_CLIENTS_MAX`].
-    pub clients: u32,
-    /// Windows of a client at a thread; it may ask for fewer. Times the threads at most
-    /// [`super::geometry::FABRIC_REQUESTS_MAX`].
-    pub windows: u32,
-    /// Longest value in a slot, bytes.
-    pub value_bytes: u32,
-    /// How the waits for memory overlap.
-    pub pipeline: Pipeline,
-    /// By which items expire: that of the cache's other protocols.
-    pub clock: Clock,
-}
-
-impl FabricServerOptions {
-    /// A server at this address, with 256 clients, 16 windows (fewer with more than 3 threads), and
-    /// values up to 1000 bytes in a slot; without a secret or a device.
-    pub fn new(listen: SocketAddr, threads: u32) -> FabricServerOptions {
-        let windows = WINDOWS_DEFAULT.min(FABRIC_REQUESTS_MAX / threads.max(1)).max(1);
-        let (clients, value_bytes) = (FABRIC_CLIENTS_DEFAULT, VALUE_BYTES_DEFAULT);
-        let (secret, device, pipeline) = (None, None, Pipeline::default());
-        let clock = Clock::system();
-        FabricServerOptions {
-            listen,
-            secret,
-            device,
-            clients,
-            windows,
-            value_bytes,
-            pipeline,
-            clock,
-        }
-    }
-}
 
 /// A running server; it ends when this is dropped, and its clients' calls answer
 /// [`Error::Gone`](super::Error::Gone).
@@ -109,10 +33,6 @@ pub struct HerdServer {
     counters: Arc<HerdCounters>,
     threads: Vec<JoinHandle<()>>,
     addr: Option<SocketAddr>,
-}
-
-pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> HerdStartError {
-    move |source| HerdStartError::Io { what, source }
 }
 
 /// These sizes, if all are in range.
@@ -141,11 +61,11 @@ impl HerdServer {
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
         let (mut server, bell) = HerdServer::begin(threads, clients)?;
         let sources = vec![(); threads as usize];
-        let seed = cache.options().seed;
         let counters = Arc::clone(&server.counters);
         let serving = ServingOptions { cache, geometry, clients, counters };
         let queues = server.start_serving(&serving, options.pipeline, &options.clock, sources)?;
-        let acceptor = ShmAcceptor::new(&server, options, geometry, bell, queues, seed)?;
+        let stop = Arc::clone(&server.stop);
+        let acceptor = ShmAcceptor::new(&serving, options, stop, bell, queues)?;
         server.start_acceptor(acceptor, ShmAcceptor::run)?;
         Ok(server)
     }
@@ -181,11 +101,11 @@ impl HerdServer {
             rdma.as_ref().map(|rdma| rdma.source(thread, Arc::clone(bell))).transpose()
         });
         let sources = sources.collect::<Result<_, _>>()?;
-        let seed = cache.options().seed;
         let counters = Arc::clone(&server.counters);
         let serving = ServingOptions { cache, geometry, clients, counters };
         let queues = server.start_serving(&serving, options.pipeline, &options.clock, sources)?;
-        let acceptor = FabricAcceptor::new(&server, options, geometry, queues, rdma, seed)?;
+        let stop = Arc::clone(&server.stop);
+        let acceptor = FabricAcceptor::new(&serving, options, stop, queues, rdma)?;
         server.addr = Some(acceptor.addr());
         server.start_acceptor(acceptor, FabricAcceptor::run)?;
         Ok(server)
@@ -198,11 +118,6 @@ impl HerdServer {
     /// Where it listens, if it serves over a fabric.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
-    }
-
-    /// The event that wakes the acceptor at the end.
-    pub(super) fn stop_event(&self) -> &Arc<WakeEvent> {
-        &self.stop
     }
 
     /// Ends: clients are notified, threads are gone when this returns.
@@ -220,12 +135,13 @@ impl HerdServer {
     /// A server without threads, and the memory of its bells.
     fn begin(threads: u32, clients: u32) -> Result<(HerdServer, OwnedFd), HerdStartError> {
         let bytes = pair::bell_bytes(threads, clients);
-        let (fd, bell) = Window::shared("rackpool-kv-bell", bytes).map_err(io_error("memory"))?;
+        let (fd, bell) =
+            Window::shared("rackpool-kv-bell", bytes).map_err(HerdStartError::io("memory"))?;
         let bells = (0..threads)
             .map(|server| Arc::new(Doorbell::new(pair::bitmap(&bell, server, clients), clients)));
         let server = HerdServer {
             bells: bells.collect(),
-            stop: Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?),
+            stop: Arc::new(WakeEvent::new().map_err(HerdStartError::io("waking the doorkeeper"))?),
             is_stopping: Arc::default(),
             counters: Arc::new(HerdCounters::new(threads)),
             threads: Vec::new(),
@@ -271,7 +187,7 @@ impl HerdServer {
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), HerdStartError> {
         let thread = log::spawn(name, body);
-        self.threads.push(thread.map_err(io_error("starting a thread"))?);
+        self.threads.push(thread.map_err(HerdStartError::io("starting a thread"))?);
         Ok(())
     }
 }

@@ -3,14 +3,13 @@
 //! Nothing is lost here; a reminder only repeats a wake-up that another client may not have sent
 //! because it died.
 
-use super::client::WELCOME_WITHIN;
 use super::error::{Error, Result, io_error};
 use super::geometry::Geometry;
 use super::handshake::{FDS, Hello, Welcome};
 use super::message::Head;
 use super::pair;
 use super::slot;
-use super::transport::{Lane, Transport};
+use super::transport::{Lane, Transport, WELCOME_WITHIN};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Drained, Received};
 use rackpool_hw::event::{Interest, Poller, Readiness};

@@ -16,8 +16,8 @@
 //! Source: HERD §4.2 (the key word at the slot's end, because its RNIC writes left to right); that
 //! order is not architectural (§2), hence the two forms.
 
-use super::geometry::{Geometry, SEAL_BYTES};
-use super::message::{HEAD_BYTES, Head, word};
+use super::geometry::{Geometry, HEAD_BYTES, SEAL_BYTES};
+use super::message::{Head, word};
 use rackpool_core::seam::Mem;
 use rackpool_hw::wait::look_again;
 use rackpool_hw::window::Window;

@@ -6,6 +6,9 @@ use super::message::Head;
 use rackpool_hw::window::Window;
 use std::time::Duration;
 
+/// How long the server's welcome may take.
+pub(super) const WELCOME_WITHIN: Duration = Duration::from_secs(5);
+
 /// The requests to one server thread.
 #[derive(Clone, Copy, Default)]
 pub struct Lane {

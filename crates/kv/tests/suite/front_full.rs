@@ -2,9 +2,9 @@
 //! and nothing is half done.
 
 use rackpool_kv::cache::{Cache, Options};
+use rackpool_kv::front::clients::ClientInfo;
 use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
 use rackpool_kv::front::output::Output;
-use rackpool_kv::front::redis::ClientInfo;
 use rackpool_kv::front::session::Session;
 use std::sync::Arc;
 

@@ -5,9 +5,8 @@ use crate::peers::Rng;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
-use rackpool_kv::herd::message::{
-    HEAD_BYTES, Head, Message, MessageKind, reply_number, request_number,
-};
+use rackpool_kv::herd::geometry::HEAD_BYTES;
+use rackpool_kv::herd::message::{Head, Message, MessageKind, reply_number, request_number};
 use rackpool_kv::herd::{
     ClientSlots, Engine, Geometry, HerdCounter, HerdCounters, Pipeline, Replied, SlotFormat,
     ThreadCounters,

@@ -5,8 +5,8 @@
 //! comes out of order, behind one that was lost, is not taken, and is sent again.
 
 use super::super::error::{Error, Result};
-use super::super::message::{Message, MessageKind};
-use super::super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
+use super::super::message::{Message, MessageKind, PART_HEAD_BYTES};
+use super::super::part::{PartHead, part_bytes};
 use super::super::transport::Transport;
 use super::{Answer, Client, answer_of};
 use std::collections::VecDeque;

@@ -5,10 +5,10 @@ use super::Replied;
 use super::slots::{DequeuedRequest, RequestView, Slots, Work};
 use crate::cache::{Cache, Copied, CopyTarget, Error, Item, Millis, at_wall};
 use crate::herd::counters::{HerdCounter, ThreadCounters};
-use crate::herd::geometry::Geometry;
+use crate::herd::geometry::{Geometry, HEAD_BYTES};
 use crate::herd::long::{FoundPart, Long, StoredPart, refusal};
-use crate::herd::message::{HEAD_BYTES, Head, MessageKind};
-use crate::herd::part::{PART_HEAD_BYTES, PartHead, part_bytes};
+use crate::herd::message::{Head, MessageKind, PART_HEAD_BYTES};
+use crate::herd::part::{PartHead, part_bytes};
 use crate::herd::slot;
 use rackpool_core::seam::Mem;
 

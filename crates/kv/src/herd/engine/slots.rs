@@ -3,9 +3,9 @@
 
 use super::Replied;
 use crate::herd::counters::{HerdCounter, ThreadCounters};
-use crate::herd::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
+use crate::herd::geometry::{AHEAD, APART_VALUE_AT, Geometry, HEAD_BYTES, LINE_BYTES};
 use crate::herd::long::Long;
-use crate::herd::message::{HEAD_BYTES, Head, MessageKind, reply_number};
+use crate::herd::message::{Head, MessageKind, reply_number};
 use crate::herd::slot::{self, Read, SlotFormat};
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_hw::window::Window;

@@ -8,12 +8,12 @@
 use super::super::counters::{HerdCounter, HerdCounters};
 use super::super::engine::{ClientSlots, Replied};
 use super::super::error::HerdStartError;
-use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
+use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry, HEAD_BYTES};
 use super::super::handshake::{Hello, Verdict, Welcome};
-use super::super::message::{HEAD_BYTES, Head};
-use super::super::server::{FabricServerOptions, HerdServer, io_error};
+use super::super::message::Head;
+use super::super::options::FabricServerOptions;
 use super::super::serving::{
-    ClientTransport, CommandQueue, IncomingRequest, RequestSource, WorkerCommand,
+    ClientTransport, CommandQueue, IncomingRequest, RequestSource, ServingOptions, WorkerCommand,
 };
 use super::super::slot::SlotFormat;
 use super::messages::{self, BELL_BYTES, FabricReply, Grant, REPLY_BYTES};
@@ -290,15 +290,17 @@ const STOP: u64 = 1;
 
 impl FabricAcceptor {
     pub(in super::super) fn new(
-        server: &HerdServer,
+        serving: &ServingOptions,
         listener: &FabricServerOptions,
-        geometry: Geometry,
+        stop: Arc<WakeEvent>,
         queues: Vec<Arc<CommandQueue<FabricClient>>>,
         rdma: Option<rdma::RdmaListener>,
-        seed: u64,
     ) -> Result<FabricAcceptor, HerdStartError> {
-        let memory = Frames::new(&geometry, listener.clients).map_err(io_error("memory"))?;
-        let event = Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?);
+        let (geometry, seed) = (serving.geometry, serving.cache.options().seed);
+        let memory =
+            Frames::new(&geometry, listener.clients).map_err(HerdStartError::io("memory"))?;
+        let event =
+            Arc::new(WakeEvent::new().map_err(HerdStartError::io("waking the doorkeeper"))?);
         let waker = Arc::clone(&event);
         let Frames { layout, pages, table, cells } = memory.clone();
         let target = TcpTarget::start(TcpTargetOptions {
@@ -310,13 +312,12 @@ impl FabricAcceptor {
             log: Arc::new(|_, _| ()),
             ..TcpTargetOptions::new(listener.listen, layout, pages, table, cells)
         })?;
-        let stop = Arc::clone(server.stop_event());
-        let poller = Poller::new().map_err(io_error("waiting for clients"))?;
+        let poller = Poller::new().map_err(HerdStartError::io("waiting for clients"))?;
         let added = poller.add(&*event, EVENT, Interest::Read);
         let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
-        added.map_err(io_error("waiting for clients"))?;
-        let key = random_u64().map_err(io_error("the system's random numbers"))?;
-        let (target, counters) = (Arc::new(target), Arc::clone(server.counters()));
+        added.map_err(HerdStartError::io("waiting for clients"))?;
+        let key = random_u64().map_err(HerdStartError::io("the system's random numbers"))?;
+        let (target, counters) = (Arc::new(target), Arc::clone(&serving.counters));
         let settings = ConnectionSettings { geometry, seed, key };
         let manager = ConnectionManager::new(target, rdma, queues, memory, settings, counters);
         Ok(FabricAcceptor { manager, poller, event, _stop: stop })

@@ -5,13 +5,12 @@
 //! The buffer of a slot is not changed before its request was answered, so that it can be written
 //! again. What is posted is not signalled: a reply says that its request arrived.
 
-use super::super::client::WELCOME_WITHIN;
 use super::super::error::{Error, Result};
 use super::super::geometry::Geometry;
 use super::super::handshake::{Hello, Welcome};
 use super::super::message::{Head, reply_number, request_number};
 use super::super::slot;
-use super::super::transport::{Lane, Transport};
+use super::super::transport::{Lane, Transport, WELCOME_WITHIN};
 use super::Wire;
 use super::messages::{self, BELL_BYTES, FabricReply, Grant};
 use rackpool_core::addr::Generation;
