@@ -87,7 +87,7 @@ pub(crate) struct ProbedItem {
     pub tail: u64,
     /// Where the entry lies.
     pub at: u64,
-    /// Where the item lies.
+    /// Where the item lies, or the next bucket if there is no item (0 = nowhere).
     pub item: u64,
 }
 
@@ -368,8 +368,7 @@ impl PartitionView {
         bucket
     }
 
-    /// Looks into the bucket of `hash`; if that is `false`, there is no item, but the next bucket
-    /// (0 = nowhere).
+    /// Looks into the bucket of `hash`; whether there is an item.
     #[inline(always)]
     pub fn find_item(&self, bucket: u64, hash: u64) -> (ProbedItem, bool) {
         let units = self.units.bare();
