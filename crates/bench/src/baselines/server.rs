@@ -61,7 +61,7 @@ impl Server {
     /// Fills the table, if there is one, and begins to serve.
     ///
     /// # Errors
-    /// [`Error::Spec`], [`Error::NoPlace`], [`Error::Fabric`], [`Error::Control`], [`Error::Io`].
+    /// `Error::Spec`, `Error::NoPlace`, `Error::Fabric`, `Error::Control`, `Error::Io`.
     pub fn start(spec: Spec, carrier: Carrier) -> Result<Server> {
         let spec = spec.checked()?;
         let places = Places::of(&spec);
