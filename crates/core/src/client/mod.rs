@@ -204,7 +204,7 @@ pub enum Miss {
     /// The page is shared with replicas: a [`Transfer`] writes to all of them, or the daemon behind
     /// the link does; [`Recall`] makes it a page as others.
     ///
-    /// [`Recall`]: Request::Recall
+    /// [`Recall`]: crate::wire::Request::Recall
     Shared(LinkId),
     /// An atomic, or a store of a word, on memory at home on another host that sees our stores only
     /// line by line: the daemon behind the link does it.
