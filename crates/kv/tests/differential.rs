@@ -82,8 +82,10 @@ fn held_numbers(stream: &mut TcpStream) -> Vec<u8> {
 
 /// Numbers from 2^63 on in what was said.
 fn long_numbers(all: &[u8]) -> Vec<u64> {
-    let words = all.split(|letter| !letter.is_ascii_digit()).filter_map(number);
-    words.filter(|value| value >> 63 == 1).collect()
+    let words = all.split(|letter| !letter.is_ascii_digit());
+    // In a binary packet the digit at the end of a key stands before the first one of its value.
+    let read = |word| number(word).or_else(|| number(word.get(1..)?));
+    words.filter_map(read).filter(|value| value >> 63 == 1).collect()
 }
 
 /// Whether memcached said that it took a number for none, or what we and it have said shows that we
