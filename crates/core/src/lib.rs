@@ -17,6 +17,7 @@ pub mod daemon;
 pub mod error;
 pub mod heat;
 pub mod layout;
+pub mod lock_releases;
 pub mod master;
 pub mod member;
 pub mod placement;

@@ -120,6 +120,8 @@ names! {
         HideLostLocks = "hide-lost-locks",
         /// Attach forgets the locks of living sessions.
         DropLocksAtAttach = "drop-locks-at-attach",
+        /// The words through which clients give locks back are emptied, and the locks stay.
+        LoseReleases = "lose-releases",
         /// Locks of a session that is over stay.
         KeepLocksOfDead = "keep-locks-of-the-dead",
         /// Sessions of dead clients never end.
@@ -371,6 +373,8 @@ names! {
         JobOutlivedRequest = "job-outlived-request",
         /// Daemon: an allocation waited for frames that were on their way back.
         WaitedForFrames = "waited-for-frames",
+        /// Daemon: a client had given a lock back through a word of its slot.
+        LockReleased = "lock-released",
         /// Daemon: an answer of the master came to a call that is not outstanding.
         AnswerUnasked = "answer-unasked",
         /// Attach: a committed redo record was finished.
@@ -446,7 +450,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 84);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 85);
     }
 
     #[test]

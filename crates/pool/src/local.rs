@@ -10,17 +10,17 @@ use crate::acceptor;
 use crate::clock;
 use rackpool_core::client::{LinkLoss, RackView, Session};
 use rackpool_core::coherence;
-use rackpool_core::constants::{CELLS, LOCK_RELEASES, MESSAGE_BYTES_MAX};
+use rackpool_core::constants::{CELLS, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{
     BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REMOTE_REPLY_RING,
-    SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord, release_offset,
+    SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord,
 };
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, RegionInfo, Reply, ReplyFrame, Request, WIRE_VERSION,
 };
-use rackpool_core::{Error, PageGeometry, RackId, Result, SessionId};
+use rackpool_core::{Error, PageGeometry, RackId, Result, SessionId, lock_releases};
 use rackpool_hw::caches;
 use rackpool_hw::control::{self, ControlConn, ControlError, Received};
 use rackpool_hw::fabric::{Endpoint, proxied};
@@ -151,12 +151,7 @@ impl Door {
 
     /// Gives a lock back without waiting for an answer; `false` if there is no room to say it.
     pub(crate) fn give_back(&self, token: u64) -> bool {
-        // A word that both hosts write takes atomics between them: then it is said by a request.
-        if !self.slot.is_coherent() {
-            return false;
-        }
-        let mut words = (0..LOCK_RELEASES).map(release_offset);
-        let noted = words.any(|at| self.slot.compare_exchange(at, 0, token).is_ok());
+        let noted = lock_releases::put(&self.slot, token);
         if noted {
             self.ring();
         }

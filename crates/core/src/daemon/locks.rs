@@ -24,7 +24,8 @@ use crate::daemon::session::{Outcome, Sessions, Ticket};
 use crate::daemon::{ClientId, Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{LOCK_WRITE, LockWord, ResultKind, StateWord, lock_word};
-use crate::seam::{Mem, Mutation, Nanos, Probe};
+use crate::lock_releases;
+use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops;
@@ -345,6 +346,23 @@ impl Daemon {
             copies::store(world.private(), lock_word(hold.entry, LockWord::Name), 0);
         }
         self.advance(world);
+    }
+
+    /// Takes what a slot's client has given back through the words of its slot, see
+    /// [`lock_releases`]; whether there was anything.
+    pub fn take_releases<W: World>(&mut self, slot: u32, world: &mut W) -> bool {
+        let mut worked = false;
+        while let Some((token, at)) = world.slot(slot).and_then(lock_releases::first) {
+            worked = true;
+            if !world.private().mutated(Mutation::LoseReleases) {
+                world.private().met(Race::LockReleased);
+                self.release_lock(slot, token, world);
+            }
+            if let Some(slot) = world.slot(slot) {
+                slot.store(at, 0);
+            }
+        }
+        worked
     }
 
     /// Whether a session record holds a lock under this token.

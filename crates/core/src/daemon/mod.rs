@@ -93,8 +93,13 @@ pub trait World {
     /// A cell, loaded with acquire order: a frame plus one, or 0. Cells of processes that are
     /// provably dead read 0.
     fn cell(&self, index: u32) -> u64;
+    /// A slot's section; `None` if it is not there.
+    fn slot(&self, slot: u32) -> Option<&Self::Mem>;
     /// A word of a slot's header; `None` if the slot section is not there.
-    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64>;
+    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
+        let section = self.slot(slot)?;
+        Some(coherence::load(section, Mutation::KeepSlotWord, word as u64))
+    }
     /// Memory that the host can still give to pages, bytes, as far as it says so.
     fn host_free_bytes(&self) -> Option<u64> {
         None

@@ -10,12 +10,12 @@ use crate::acceptor;
 use rackpool_core::access::AccessList;
 use rackpool_core::coherence;
 use rackpool_core::constants::{
-    CONTROL_PENDING_MAX, LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX, SLOTS_OF_USER_MAX,
+    CONTROL_PENDING_MAX, MESSAGE_BYTES_MAX, SLOTS_MAX, SLOTS_OF_USER_MAX,
 };
 use rackpool_core::daemon::{Daemon, LocalClient, SessionInfo, World};
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
-    SLOT_REQUEST_RING, SlotWord, release_offset,
+    SLOT_REQUEST_RING, SlotWord,
 };
 use rackpool_core::seam::{Mem, Nanos};
 use rackpool_core::wire::{
@@ -161,30 +161,12 @@ impl Clients {
             let reserved = client.is_some_and(|client| !client.is_connected());
             if client.is_some() {
                 // A guard may have been dropped while no daemon was there to see the doorbell.
-                Self::take_releases(slot, engine, world);
+                engine.take_releases(slot, world);
             }
             if reserved && world.slot_word(slot, SlotWord::Left) != Some(0) {
                 self.leave(slot, engine, world, poller);
             }
         }
-    }
-
-    /// Takes what the dropped guards of a slot have given back; whether there was anything.
-    pub(super) fn take_releases(slot: u32, engine: &mut Daemon, world: &mut RegionWorld) -> bool {
-        let mut worked = false;
-        for at in (0..LOCK_RELEASES).map(release_offset) {
-            let token = world.slot(slot).map_or(0, |window| window.load(at));
-            if token == 0 {
-                continue;
-            }
-            worked = true;
-            engine.release_lock(slot, token, world);
-            if let Some(window) = world.slot(slot) {
-                // Only the client fills a word, and only an empty one.
-                window.store(at, 0);
-            }
-        }
-        worked
     }
 
     /// Slots of connected clients that have sent something and have a doorbell that is not seen

@@ -415,7 +415,7 @@ impl Server {
                 None => break,
                 Some(Ok(Ok(frame))) => {
                     // What was given back before the request counts before it.
-                    Clients::take_releases(slot, &mut self.engine, &mut self.world);
+                    self.engine.take_releases(slot, &mut self.world);
                     self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
                 }
                 Some(Ok(Err(error))) => warn!("rackpool", "slot {slot}: {error}"),
@@ -429,7 +429,7 @@ impl Server {
         if limit > 1 || !worked {
             worked |= self.serve_orders(slot, limit);
         }
-        worked | Clients::take_releases(slot, &mut self.engine, &mut self.world)
+        worked | self.engine.take_releases(slot, &mut self.world)
     }
 
     /// What works for clients without a fabric endpoint, and its world.

@@ -5,7 +5,7 @@ use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{ClientId, World, WriteBack};
-use rackpool_core::layout::{SlotWord, cell_offset};
+use rackpool_core::layout::cell_offset;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
@@ -104,10 +104,6 @@ impl RegionWorld {
         self.slots_used.retain(|used| *used != slot);
     }
 
-    pub(super) fn slot(&self, slot: u32) -> Option<&Window> {
-        self.slots[slot as usize].as_ref()
-    }
-
     fn target_cell_count(&self) -> u32 {
         (self.target_cells.bytes() / 8) as u32
     }
@@ -147,9 +143,8 @@ impl World for RegionWorld {
         window.map_or(0, |window| coherence::load(window, Mutation::KeepCellLine, at))
     }
 
-    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
-        let kept = Mutation::KeepSlotWord;
-        self.slot(slot).map(|window| coherence::load(window, kept, word as u64))
+    fn slot(&self, slot: u32) -> Option<&Window> {
+        self.slots[slot as usize].as_ref()
     }
 
     fn host_free_bytes(&self) -> Option<u64> {

@@ -291,6 +291,11 @@ impl Server {
         self.heartbeat_at = now + Ps(Ps::ms(self.lease_ms).0 / 4);
         self.proxy.reconcile(&mut self.uplinks);
         for slot in 0..SLOTS_MAX {
+            if self.slots[slot as usize].is_none() {
+                continue;
+            }
+            // A guard may have been dropped while no daemon was there to hear the doorbell.
+            self.engine.take_releases(slot, &mut self.world);
             let Some(one) = &self.slots[slot as usize] else { continue };
             let is_over = one.conn.is_none()
                 && (!self.ctx.kernel.is_alive(one.process)
@@ -324,6 +329,8 @@ impl Server {
                 None => break,
                 Some(Ok(Ok(frame))) => {
                     self.ctx.cpu.charge(self.cluster.costs.daemon_request);
+                    // What was given back before the request counts before it.
+                    self.engine.take_releases(slot, &mut self.world);
                     self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
                 }
                 Some(Ok(Err(error))) => self.broken(slot, &error.to_string()),
@@ -337,7 +344,7 @@ impl Server {
         if limit > 1 || !worked {
             worked |= self.serve_orders(slot, limit);
         }
-        worked
+        worked | self.engine.take_releases(slot, &mut self.world)
     }
 
     /// One request after the other, each to its end, if that is how rings are to be served.

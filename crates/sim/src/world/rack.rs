@@ -306,10 +306,6 @@ impl RackWorld {
         }
     }
 
-    pub fn slot(&self, slot: u32) -> Option<&SimMem> {
-        self.slots[slot as usize].as_ref()
-    }
-
     fn take_blocks(&self, blocks: u64, bytes: u64) -> Result<()> {
         let free = self.rack.blocks_free.get();
         let left = free.checked_sub(blocks).ok_or_else(|| Error::Full {
@@ -355,9 +351,8 @@ impl World for RackWorld {
         }
     }
 
-    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
-        let kept = Mutation::KeepSlotWord;
-        self.slot(slot).map(|section| coherence::load(section, kept, word as u64))
+    fn slot(&self, slot: u32) -> Option<&SimMem> {
+        self.slots[slot as usize].as_ref()
     }
 
     fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {

@@ -152,6 +152,9 @@ impl World for TestWorld {
     fn cell(&self, index: u32) -> u64 {
         self.cells[index as usize]
     }
+    fn slot(&self, _slot: u32) -> Option<&Self::Mem> {
+        None
+    }
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
         match word {
             SlotWord::Changing => Some(self.changing.get(&slot).copied().unwrap_or(0)),

@@ -332,8 +332,8 @@ impl World for Rack {
             None => self.target_cell.load(0),
         }
     }
-    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
-        self.slots.get(&slot).map(|section| section.load(word as u64))
+    fn slot(&self, slot: u32) -> Option<&Section> {
+        self.slots.get(&slot)
     }
     fn back_pages(&mut self, _offset: u64, _bytes: u64) -> Result<()> {
         Ok(())

@@ -2,14 +2,15 @@
 //! them. What is decided is `core::client::HeldLocks`; guards here are numbers.
 
 use super::io::Local;
-use super::{LinkId, SimHandle};
+use super::{Link, LinkId, SimHandle};
 use crate::mem::SimMem;
 use crate::time::Ps;
+use crate::world::kernel::Input;
 use rackpool_core::client::{
     AtHome, Client, Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock, Reach,
 };
 use rackpool_core::wire::Reply;
-use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_core::{Error, GAddr, RackId, Result, lock_releases};
 
 /// How much longer than the daemon a handle waits for the answer to a lock request.
 const ANSWER: Ps = Ps::ms(1_000);
@@ -126,8 +127,22 @@ impl SimHandle {
     pub fn drop_guard(&mut self, guard: SimGuard) {
         match self.locks.held.drop_guard(guard.id) {
             Dropped::Nothing => {}
-            Dropped::Now => self.locks.give_back(guard.id),
+            Dropped::Now => self.give_back(guard.id),
             Dropped::Later => self.locks.changed = true,
+        }
+    }
+
+    /// Gives a lock back through a word of the slot, or owes it.
+    fn give_back(&mut self, id: u64) {
+        let Some(held) = self.locks.held.remove(id) else { return };
+        let Link::Local(link) = &self.links[held.link.0 as usize] else {
+            return self.locks.held.owe(held.release());
+        };
+        if !lock_releases::put(&link.view.slot, held.token) {
+            return self.locks.held.owe(held.release());
+        }
+        if let Some((daemon, _)) = link.rack.daemon.get() {
+            self.ctx.ring(daemon, Input::Bell(link.slot));
         }
     }
 
@@ -164,7 +179,7 @@ impl SimHandle {
     pub(super) async fn end_locks(&mut self) {
         self.flush_locked();
         for id in self.locks.held.ids() {
-            self.locks.give_back(id);
+            self.give_back(id);
         }
         self.give_locks_back().await;
     }

@@ -3,12 +3,17 @@
 
 use super::Worker;
 use crate::time::Ps;
+use crate::world::handle::SimGuard;
 use crate::world::kernel::ProcessId;
 use rackpool_core::client::LockRange;
 use rackpool_core::{Error, GAddr};
 use std::collections::BTreeMap;
 
 const LINE_BYTES: u64 = 64;
+/// Guards that are dropped instead of unlocked.
+const DROPPED_PPM: u32 = 333_000;
+/// Dropped guards whose lock is not asked for again at once.
+const AGAIN_PPM: u32 = 500_000;
 
 /// A lock that a client has.
 #[derive(Clone, Copy, Debug)]
@@ -88,12 +93,34 @@ impl Worker {
         }
         let was_sure = self.handle.is_local(guard.link) && self.scene.model.nothing_lost();
         self.scene.model.locks.borrow_mut().given_back(line.0, self.ctx.id);
+        if self.rng.chance_ppm(DROPPED_PPM) {
+            return self.drop_locked(guard).await;
+        }
         self.begin("unlock");
         let held = self.handle.unlock(guard);
         self.end("unlock", &held).await;
         let lost = matches!(held, Err(Error::LockLost { .. }));
         if lost && was_sure && self.scene.model.nothing_lost() {
             self.violated("locks", format!("{line}: a lock of the own host was lost"));
+        }
+    }
+
+    /// The guard is dropped; then the lock is this client's to take again.
+    async fn drop_locked(&mut self, guard: SimGuard) {
+        self.handle.drop_guard(guard);
+        if self.rng.chance_ppm(AGAIN_PPM) {
+            return;
+        }
+        self.begin("lock-again");
+        let result = self.handle.lock(LockRange::line(guard.first), true, 0).await;
+        self.end("lock-again", &result).await;
+        match result {
+            Ok(again) => drop(self.handle.unlock(again)),
+            Err(Error::AlreadyLocked { token, .. }) if token == guard.token => {
+                let text = format!("{}: a lock that was given back is held", guard.first);
+                self.violated("locks", text);
+            }
+            Err(_) => self.check_error("lock-again", &result),
         }
     }
 
