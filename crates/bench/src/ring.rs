@@ -14,7 +14,8 @@ use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::GAddr;
 use rackpool_core::layout::RING_BYTES;
-use rackpool_hw::ring::{Consumer, Producer, RingError};
+use rackpool_hw::ring::{self, Consumer, Producer, RingError, WakeConsumer};
+use rackpool_hw::wait::Waiter;
 use rackpool_hw::window::Window;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -162,6 +163,7 @@ enum Turn {
 struct RingEnd<'s> {
     producer: Producer,
     consumer: Consumer,
+    waiter: Waiter,
     stop: &'s AtomicBool,
     /// When to look at `stop` again; not at each message, since a look at the clock would show.
     look: Instant,
@@ -174,7 +176,7 @@ impl<'s> RingEnd<'s> {
         let (producer, consumer) = (Producer::attach(send), Consumer::attach(receive));
         let now = Instant::now();
         let (look, deadline) = (now + LOOK_EVERY, now + RUN_MAX);
-        Self { producer, consumer, stop, look, deadline, number: 0 }
+        Self { producer, consumer, waiter: Waiter::new(), stop, look, deadline, number: 0 }
     }
 
     fn exchange(&mut self, turn: Turn, count: u64) -> Result<(), BenchError> {
@@ -218,7 +220,7 @@ impl<'s> RingEnd<'s> {
 
     #[inline]
     fn wait(&mut self) -> Result<(), BenchError> {
-        while !self.consumer.wait(self.look) {
+        while !ring::wait(&self.consumer, &mut self.waiter, self.look) {
             let now = Instant::now();
             self.look = now + LOOK_EVERY;
             // Relaxed: the flag of `ring_ns` carries no data.

@@ -70,6 +70,15 @@ pub trait Mem: Probe {
     fn invalidate(&self, _offset: u64, _bytes: u64) {}
 }
 
+/// A window that can be divided.
+pub trait Section: Mem + Clone {
+    /// A part of it. `offset` is a multiple of 8 bytes.
+    ///
+    /// # Panics
+    /// If the part is not inside.
+    fn slice(&self, offset: u64, bytes: u64) -> Self;
+}
+
 /// A connection of a fabric endpoint, counted by the endpoint, never reused in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);

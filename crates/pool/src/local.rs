@@ -25,7 +25,8 @@ use rackpool_hw::caches;
 use rackpool_hw::control::{self, ControlConn, ControlError, Received};
 use rackpool_hw::fabric::{Endpoint, proxied};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Producer};
+use rackpool_hw::ring::{self, Consumer, Producer};
+use rackpool_hw::wait::Waiter;
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -128,6 +129,7 @@ struct Joined {
     door: Arc<Door>,
     producer: Producer,
     consumer: Consumer,
+    waiter: Waiter,
     // Last: a client unmaps before it closes.
     lease: Arc<SlotLease>,
 }
@@ -413,7 +415,8 @@ impl LocalLink {
                 return Ok(Waited::TimeUp);
             }
             let slice = Duration::from_nanos(WAIT_SLICE_NS.min(deadline_ns - now_ns));
-            let ready = self.joined.consumer.wait(Instant::now() + slice);
+            let Joined { consumer, waiter, .. } = &mut self.joined;
+            let ready = ring::wait(consumer, waiter, Instant::now() + slice);
             if !ready && self.joined.lease.is_closed() {
                 return Ok(Waited::Closed);
             }
@@ -612,7 +615,8 @@ fn open_sections(
     let to_wake = conn.try_clone().map_err(|error| control_error(peer, error))?;
     let door = Arc::new(Door { slot: slot.clone(), slot_index, bell, conn: to_wake });
     let lease = Arc::new(SlotLease { slot, cells_free, conn: Mutex::new(Some(conn)) });
-    Ok(Joined { view, region, slot_index, door, producer, consumer, lease })
+    let waiter = Waiter::new();
+    Ok(Joined { view, region, slot_index, door, producer, consumer, waiter, lease })
 }
 
 /// Whether the hardware keeps the hosts of a region coherent; refuses what is not done where only

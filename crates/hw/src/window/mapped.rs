@@ -8,7 +8,7 @@ use super::out_of_window;
 use super::process::{Bare, LINE_BYTES};
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
 use crate::{caches, copy};
-use rackpool_core::seam::{Mem, Probe};
+use rackpool_core::seam::{Mem, Probe, Section};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -404,6 +404,12 @@ fn spin_for(delay_ns: u32) {
 }
 
 impl Probe for Window {}
+
+impl Section for Window {
+    fn slice(&self, offset: u64, bytes: u64) -> Self {
+        Window::slice(self, offset, bytes)
+    }
+}
 
 impl Mem for Window {
     #[inline]

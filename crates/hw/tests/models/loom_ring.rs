@@ -4,7 +4,7 @@
 use loom::thread;
 use rackpool_core::seam::Mem;
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError};
+use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError, WakeConsumer};
 use rackpool_hw::wait::{sleep_until_woken, wake_if_sleeping};
 use rackpool_hw::window::Window;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{self, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Geometry, Producer};
+use rackpool_hw::ring::{Consumer, Geometry, Producer, WakeConsumer};
 use rackpool_hw::wait::{sleep_until_woken, wake_if_sleeping};
 use rackpool_hw::window::Window;
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{self, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{Error, GAddr};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError};
+use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError, WakeConsumer};
 use rackpool_hw::wait::{sleep_until_woken, wake_if_sleeping};
 use rackpool_hw::window::Window;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};

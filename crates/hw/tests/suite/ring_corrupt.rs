@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::layout::RING_BYTES;
 use rackpool_core::seam::Mem;
-use rackpool_hw::ring::{Consumer, INLINE_BYTES, Producer, RingError};
+use rackpool_hw::ring::{Consumer, INLINE_BYTES, Producer, RingError, WakeConsumer};
 use rackpool_hw::window::Window;
 
 const ENTRIES_OFFSET: u64 = 4096;

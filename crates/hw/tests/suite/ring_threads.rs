@@ -4,7 +4,8 @@
 
 use rackpool_core::layout::{BELL_BYTES, RING_BYTES};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Producer, RingError};
+use rackpool_hw::ring::{self, Consumer, Producer, RingError, WakeConsumer};
+use rackpool_hw::wait::Waiter;
 use rackpool_hw::window::Window;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
@@ -53,9 +54,9 @@ fn a_hundred_thousand_messages_arrive_whole_and_in_order() {
                 producer.wake_if_sleeping();
             }
         });
-        let mut numbers = Numbers(0x5eed);
+        let (mut numbers, mut waiter) = (Numbers(0x5eed), Waiter::new());
         for i in 0..COUNT {
-            assert!(consumer.wait(far()), "message {i} never came");
+            assert!(ring::wait(&consumer, &mut waiter, far()), "message {i} never came");
             let expected = numbers.message();
             consumer.pop(|m| assert_eq!(m, expected, "message {i}")).unwrap().unwrap();
         }
@@ -66,7 +67,7 @@ fn a_hundred_thousand_messages_arrive_whole_and_in_order() {
 fn waiting_for_nothing_ends_at_the_deadline() {
     let mut consumer = Consumer::attach(Window::heap(RING_BYTES));
     let start = Instant::now();
-    assert!(!consumer.wait(start + Duration::from_millis(30)));
+    assert!(!ring::wait(&consumer, &mut Waiter::new(), start + Duration::from_millis(30)));
     assert!(start.elapsed() >= Duration::from_millis(30));
 }
 
@@ -85,9 +86,9 @@ fn round_trips_per_s(cpus: Option<(usize, usize)>, count: u32) -> f64 {
             if let Some((cpu, _)) = cpus {
                 pin(cpu);
             }
-            let mut asked = Consumer::attach(to);
+            let (mut asked, mut waiter) = (Consumer::attach(to), Waiter::new());
             for _ in 0..count {
-                assert!(asked.wait(far()));
+                assert!(ring::wait(&asked, &mut waiter, far()));
                 asked.pop(|m| answer.push(m)).unwrap().unwrap().unwrap();
                 answer.wake_if_sleeping();
             }
@@ -96,12 +97,12 @@ fn round_trips_per_s(cpus: Option<(usize, usize)>, count: u32) -> f64 {
             if let Some((_, cpu)) = cpus {
                 pin(cpu);
             }
-            let mut answered = Consumer::attach(from);
+            let (mut answered, mut waiter) = (Consumer::attach(from), Waiter::new());
             let start = Instant::now();
             for i in 0..count {
                 ask.push(&i.to_le_bytes()).unwrap();
                 ask.wake_if_sleeping();
-                assert!(answered.wait(far()));
+                assert!(ring::wait(&answered, &mut waiter, far()));
                 answered.pop(|m| assert_eq!(m, i.to_le_bytes())).unwrap().unwrap();
             }
             start.elapsed()

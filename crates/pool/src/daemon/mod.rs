@@ -1,20 +1,21 @@
 //! The daemon of a rack as a process or thread: the engine of `core::daemon` over real sections,
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
-//! `server.rs` is the loop, `opening.rs` what stands before it, `world.rs` what the engine sees,
-//! `clients.rs` the local clients' control connections and slots, `hosts.rs` other hosts that have
-//! the rack's memory, `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards
-//! that have a dead daemon of their own. Threads with handles of their own move pages: `mover.rs`
+//! What the loop does is `core::runtime::daemon`, the same that the simulator runs; `server.rs` has
+//! its waits, `host.rs` what it needs of this process, `opening.rs` what stands before it,
+//! `world.rs` what the engine sees, `pending.rs` control connections before their hello,
+//! `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards that have a dead
+//! daemon of their own. Threads with handles of their own move pages: `mover.rs`
 //! to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs` says so.
 //! Clients that come over the fabric are the core's (`Remotes`).
 
 mod balance;
-mod clients;
 mod drain;
-mod hosts;
+mod host;
 mod keeper;
 mod mover;
 mod opening;
+mod pending;
 mod server;
 mod standby;
 mod standing;

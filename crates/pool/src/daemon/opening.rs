@@ -8,7 +8,8 @@ use crate::links::fabric_error;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::daemon::{Daemon, World, format};
 use rackpool_core::layout::RegionLayout;
-use rackpool_core::wire::{MasterCall, RackInfo, RegionInfo};
+use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
+use rackpool_core::wire::{MasterCall, RegionInfo};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::tcp::TcpTargetOptions;
@@ -37,33 +38,22 @@ pub(super) fn start_target(
 }
 
 /// What the master is told of the rack.
-pub(super) fn rack_info(
+pub(super) fn join_call(
     engine: &Daemon,
     options: &DaemonOptions,
     control: String,
     fabric_addr: SocketAddr,
-) -> Result<RackInfo> {
-    let layout = engine.layout();
-    Ok(RackInfo {
-        rack: engine.rack(),
-        region_id: engine.region_id(),
-        epoch: engine.epoch(),
-        page_shift: layout.pages.page_shift(),
-        frame_count: layout.frame_count,
-        frames_free: engine.frames_available(),
-        host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
-        control,
-        fabric: options.fabric.clone(),
-        fabric_addr: fabric_addr.to_string(),
-        alive: true,
-    })
+) -> Result<MasterCall> {
+    let host = rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?;
+    let (fabric, fabric_addr) = (options.fabric.clone(), fabric_addr.to_string());
+    Ok(runtime::join_call(engine, RackAddress { host, control, fabric, fabric_addr }))
 }
 
 /// The link by which a daemon joins.
-pub(super) fn master_link(options: &DaemonOptions, rack_info: RackInfo) -> MasterLink {
+pub(super) fn master_link(options: &DaemonOptions, join: MasterCall) -> MasterLink {
     let mut master = MasterLink::new(options.master.clone());
     master.set_secret(options.secret.clone());
-    master.set_join(MasterCall::JoinDaemon(rack_info));
+    master.set_join(join);
     master
 }
 
@@ -73,17 +63,10 @@ pub(super) fn region_info(
     options: &DaemonOptions,
     coherence: Coherence,
 ) -> RegionInfo {
-    let layout = engine.layout();
     RegionInfo {
-        rack: engine.rack(),
-        region_id: engine.region_id(),
-        epoch: engine.epoch(),
-        page_shift: layout.pages.page_shift(),
-        frame_count: layout.frame_count,
         emulate_cxl_ns: options.emulate.cxl_ns,
         emulate_rdma_ns: options.emulate.rdma_ns,
-        counts_use: engine.counts_use(),
-        coherence,
+        ..runtime::region_info(engine, coherence)
     }
 }
 

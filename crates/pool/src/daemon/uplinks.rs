@@ -2,15 +2,13 @@
 //! engine of `core::daemon::Proxy` needs of its process. Data pass through a buffer of the daemon,
 //! because a socket copies anyway, and a device may not use a client's memory.
 
-use super::clients::Clients;
 use crate::links::{fabric_error, require_same};
+use rackpool_core::Result;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::daemon::{OutcomeData, Uplinks};
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_core::wire::{self, ProxyOutcome, RackInfo};
-use rackpool_core::{RackId, Result};
+use rackpool_core::wire::RackInfo;
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers};
 use rackpool_hw::warn;
 use std::collections::BTreeMap;
@@ -25,10 +23,6 @@ const BATCH_MAX: usize = 32;
 pub(super) struct FabricUplinks {
     endpoint: Endpoint,
     peers: BTreeMap<PeerId, Peer>,
-    /// Racks that the master is to be asked for.
-    wanted: Vec<RackId>,
-    /// What could not be posted.
-    unposted: Vec<FabricEvent>,
 }
 
 struct Peer {
@@ -38,17 +32,11 @@ struct Peer {
 
 impl FabricUplinks {
     pub(super) fn new(options: FabricOptions) -> Result<Self> {
-        Ok(Self {
-            endpoint: Endpoint::new(options).map_err(fabric_error)?,
-            peers: BTreeMap::new(),
-            wanted: Vec::new(),
-            unposted: Vec::new(),
-        })
+        Ok(Self { endpoint: Endpoint::new(options).map_err(fabric_error)?, peers: BTreeMap::new() })
     }
 
     /// Appends what happened; connections that ended give their buffers back.
     pub(super) fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) {
-        events.append(&mut self.unposted);
         self.endpoint.poll(now, events);
     }
 
@@ -59,9 +47,11 @@ impl FabricUplinks {
         }
     }
 
-    /// Posts what waits, a doorbell for each connection and 32 work requests.
-    pub(super) fn ring_doorbells(&mut self) {
-        let Self { endpoint, peers, unposted, .. } = self;
+    /// Posts what waits, a doorbell for each connection and 32 work requests; what cannot be posted
+    /// has ended.
+    pub(super) fn ring_doorbells(&mut self) -> Vec<FabricEvent> {
+        let Self { endpoint, peers } = self;
+        let mut unposted = Vec::new();
         for (id, peer) in peers.iter_mut().filter(|(_, peer)| !peer.batch.is_empty()) {
             while !peer.batch.is_empty() {
                 let count = peer.batch.len().min(BATCH_MAX);
@@ -97,83 +87,45 @@ impl FabricUplinks {
                 }
             }
         }
-    }
-
-    /// Racks that the master is to be asked for.
-    pub(super) fn take_wanted(&mut self) -> Vec<RackId> {
-        std::mem::take(&mut self.wanted)
+        unposted
     }
 
     /// See `Endpoint::prepare_sleep`.
     pub(super) fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>> {
         self.endpoint.prepare_sleep().map_err(fabric_error)
     }
-}
 
-/// The endpoint and the rings of the clients, during one turn of the loop.
-pub(super) struct Turn<'a> {
-    pub links: &'a mut FabricUplinks,
-    pub clients: &'a mut Clients,
-    pub buffer: &'a mut [u8],
-    pub now: Nanos,
-}
-
-impl Uplinks for Turn<'_> {
-    fn find(&mut self, rack: RackId) {
-        self.links.wanted.push(rack);
-    }
-
-    fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
-        let links = &mut self.links;
-        if let Err(error) = require_same(&links.endpoint, info) {
+    pub(super) fn connect(&mut self, info: &RackInfo, now: Nanos) -> Option<PeerId> {
+        if let Err(error) = require_same(&self.endpoint, info) {
             warn!("rackpool", "{error}");
             return None;
         }
         let addr = info.fabric_addr.parse().ok()?;
         let bytes = u64::from(FABRIC_OUTSTANDING_MAX) * BUFFER_BYTES;
-        let buffer = links.endpoint.register(vec![0; bytes as usize]).ok()?;
-        match links.endpoint.connect(info.rack, addr, self.now) {
+        let buffer = self.endpoint.register(vec![0; bytes as usize]).ok()?;
+        match self.endpoint.connect(info.rack, addr, now) {
             Ok(peer) => {
-                links.peers.insert(peer, Peer { buffer, batch: Vec::new() });
+                self.peers.insert(peer, Peer { buffer, batch: Vec::new() });
                 Some(peer)
             }
             Err(error) => {
                 warn!("rackpool", "connecting to rack {}: {error}", info.rack);
-                links.endpoint.take(buffer);
+                self.endpoint.take(buffer);
                 None
             }
         }
     }
 
-    fn post(&mut self, peer: PeerId, index: u32, verb: Verb, data: &[u8], bytes: u32) {
-        let links = &mut self.links;
-        let at = links.peers.get_mut(&peer).expect("posts go to connections that were made");
+    pub(super) fn post(&mut self, peer: PeerId, index: u32, verb: Verb, data: &[u8], bytes: u32) {
+        let at = self.peers.get_mut(&peer).expect("posts go to connections that were made");
         let sent = if matches!(verb, Verb::Read(_)) { bytes } else { data.len() as u32 };
         let begin = (u64::from(index) * BUFFER_BYTES) as usize;
-        links.endpoint.buffer_mut(at.buffer)[begin..begin + data.len()].copy_from_slice(data);
+        self.endpoint.buffer_mut(at.buffer)[begin..begin + data.len()].copy_from_slice(data);
         at.batch.push((index, verb, sent));
     }
 
-    fn tell(&mut self, slot: u32, outcome: ProxyOutcome, data: OutcomeData<'_>) -> bool {
-        let client = self.clients.slots[slot as usize].as_mut();
-        let Some(client) = client.filter(|client| client.is_connected()) else { return false };
-        let head = wire::encode(&outcome, self.buffer).expect("an outcome is short").len();
-        let data = match data {
-            OutcomeData::Bytes(bytes) => bytes,
-            OutcomeData::Read { peer, index, bytes } => self.links.read(peer, index, bytes),
-        };
-        let message = &mut self.buffer[..head + data.len()];
-        message[head..].copy_from_slice(data);
-        client.tell(message)
-    }
-
-    fn copy(&self, peer: PeerId, index: u32, bytes: u32) -> Vec<u8> {
-        self.links.read(peer, index, bytes).to_vec()
-    }
-}
-
-impl FabricUplinks {
-    fn read(&self, peer: PeerId, index: u32, bytes: u32) -> &[u8] {
+    /// What a READ has brought.
+    pub(super) fn read(&self, peer: PeerId, index: u32, bytes: u32) -> &[u8] {
         let peer = self.peers.get(&peer).expect("a READ completed on it");
         let begin = (u64::from(index) * BUFFER_BYTES) as usize;
         &self.endpoint.buffer(peer.buffer)[begin..begin + bytes as usize]

@@ -6,6 +6,7 @@ use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::cell_offset;
+use rackpool_core::runtime::daemon::Handover;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
@@ -28,14 +29,7 @@ pub(super) struct RegionWorld {
     slots: Vec<Option<Window>>,
     slots_used: Vec<u32>,
     asymmetric_fence: bool,
-    /// What was done for clients without a fabric endpoint.
-    pub proxy: ProxyCounts,
-    /// Calls to the master that wait to be sent.
-    pub calls: Vec<(u64, MasterCall)>,
-    /// Answers that wait to be sent.
-    pub replies: Vec<(ClientId, ReplyFrame)>,
-    /// Memory that is to be written into clients' buffers.
-    pub write_backs: Vec<(ClientId, WriteBack)>,
+    pub handover: Handover,
     /// What was said last of damaged metadata.
     reported: MetadataChecks,
 }
@@ -60,10 +54,7 @@ impl RegionWorld {
             slots: vec![None; SLOTS_MAX as usize],
             slots_used: Vec::with_capacity(SLOTS_MAX as usize),
             asymmetric_fence,
-            proxy: ProxyCounts::default(),
-            calls: Vec::new(),
-            replies: Vec::new(),
-            write_backs: Vec::new(),
+            handover: Handover::default(),
             reported: MetadataChecks::default(),
         })
     }
@@ -207,18 +198,18 @@ impl World for RegionWorld {
     }
 
     fn proxy_counts(&self) -> ProxyCounts {
-        self.proxy
+        self.handover.proxy
     }
 
     fn to_master(&mut self, id: u64, call: MasterCall) {
-        self.calls.push((id, call));
+        self.handover.calls.push((id, call));
     }
 
     fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
-        self.replies.push((to, frame));
+        self.handover.replies.push((to, frame));
     }
 
     fn write_back(&mut self, to: ClientId, job: WriteBack) {
-        self.write_backs.push((to, job));
+        self.handover.write_backs.push((to, job));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
+use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare, Section};
 
 use super::cpu::{Checking, CpuMode};
 use super::memory::little;
@@ -183,6 +183,12 @@ fn pieces(mut at: u64, bytes: u64) -> impl Iterator<Item = (u64, usize)> {
         at += aligned.min(fits);
         Some(piece)
     })
+}
+
+impl Section for SimMem {
+    fn slice(&self, offset: u64, bytes: u64) -> Self {
+        SimMem::slice(self, offset, bytes)
+    }
 }
 
 impl Mem for SimMem {

@@ -13,6 +13,7 @@ use rackpool_core::layout::{
     BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
     cell_offset, session_word,
 };
+use rackpool_core::runtime::daemon::Handover;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{MasterCall, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
@@ -259,12 +260,7 @@ pub struct RackWorld {
     cells: SimMem,
     slots: Vec<Option<SimMem>>,
     slots_used: Vec<u32>,
-    /// Calls that wait to be sent.
-    pub calls: Vec<(u64, MasterCall)>,
-    /// Answers that wait to be sent.
-    pub replies: Vec<(ClientId, ReplyFrame)>,
-    /// Memory that is to be written into clients' buffers.
-    pub write_backs: Vec<(ClientId, WriteBack)>,
+    pub handover: Handover,
 }
 
 impl RackWorld {
@@ -282,9 +278,7 @@ impl RackWorld {
             ctx: ctx.clone(),
             slots: vec![None; SLOTS_MAX as usize],
             slots_used: Vec::new(),
-            calls: Vec::new(),
-            replies: Vec::new(),
-            write_backs: Vec::new(),
+            handover: Handover::default(),
         }
     }
 
@@ -393,14 +387,14 @@ impl World for RackWorld {
     }
 
     fn to_master(&mut self, id: u64, call: MasterCall) {
-        self.calls.push((id, call));
+        self.handover.calls.push((id, call));
     }
 
     fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
-        self.replies.push((to, frame));
+        self.handover.replies.push((to, frame));
     }
 
     fn write_back(&mut self, to: ClientId, job: WriteBack) {
-        self.write_backs.push((to, job));
+        self.handover.write_backs.push((to, job));
     }
 }

@@ -1,46 +1,18 @@
 //! The daemon's own fabric endpoint, on which it works for clients that have none.
 
 use super::Cluster;
-use super::kernel::{Ctx, Input, ProcessId};
-use crate::mem::SimMem;
+use super::kernel::Ctx;
 use crate::net::EndpointId;
-use rackpool_core::constants::MESSAGE_BYTES_MAX;
-use rackpool_core::daemon::{OutcomeData, Uplinks};
-use rackpool_core::layout::{RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, Sge, Verb, WorkRequest, WorkStatus};
-use rackpool_core::wire::{self, ProxyOutcome, RackInfo};
-use rackpool_core::{RackId, Result};
-use rackpool_hw::ring::{Consumer, Producer};
+use rackpool_core::wire::RackInfo;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The rings of a slot for what the daemon's endpoint does.
-pub struct ProxyRings {
-    /// `None` while an order is looked at.
-    pub orders: Option<Consumer<SimMem>>,
-    outcomes: Producer<SimMem>,
-    /// The process to tell; `None` while none is connected.
-    pub process: Option<ProcessId>,
-}
-
-impl ProxyRings {
-    /// The daemon's ends in a slot's section.
-    pub fn attach(slot: &SimMem) -> ProxyRings {
-        ProxyRings {
-            orders: Some(Consumer::attach(slot.slice(SLOT_REMOTE_REQUEST_RING, RING_BYTES))),
-            outcomes: Producer::attach(slot.slice(SLOT_REMOTE_REPLY_RING, RING_BYTES)),
-            process: None,
-        }
-    }
-}
-
-/// The endpoint and the rings.
+/// The endpoint, its buffers, and what waits for a doorbell.
 pub struct SimUplinks {
     ctx: Ctx,
     cluster: Rc<Cluster>,
-    rack: RackId,
     endpoint: EndpointId,
-    pub rings: BTreeMap<u32, ProxyRings>,
     /// Buffers of the work under way.
     buffers: BTreeMap<(PeerId, u32), BufId>,
     /// What waits for a doorbell: number, verb, bytes.
@@ -49,26 +21,19 @@ pub struct SimUplinks {
     posted: BTreeMap<PeerId, usize>,
     /// What READs have brought that the engine is being told of.
     read: BTreeMap<(PeerId, u32), Vec<u8>>,
-    /// Racks that the master is to be asked for.
-    pub wanted: Vec<RackId>,
-    buffer: Vec<u8>,
 }
 
 impl SimUplinks {
     /// An endpoint of the daemon's loop.
-    pub fn new(ctx: &Ctx, cluster: &Rc<Cluster>, rack: RackId) -> SimUplinks {
+    pub fn new(ctx: &Ctx, cluster: &Rc<Cluster>) -> SimUplinks {
         SimUplinks {
             endpoint: cluster.add_endpoint(ctx, ctx.id),
             ctx: ctx.clone(),
             cluster: cluster.clone(),
-            rack,
-            rings: BTreeMap::new(),
             buffers: BTreeMap::new(),
             batches: BTreeMap::new(),
             posted: BTreeMap::new(),
             read: BTreeMap::new(),
-            wanted: Vec::new(),
-            buffer: vec![0; MESSAGE_BYTES_MAX as usize],
         }
     }
 
@@ -132,19 +97,13 @@ impl SimUplinks {
         }
         unposted
     }
-}
 
-impl Uplinks for SimUplinks {
-    fn find(&mut self, rack: RackId) {
-        self.wanted.push(rack);
-    }
-
-    fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
+    pub fn connect(&mut self, info: &RackInfo) -> PeerId {
         let to = self.cluster.rack_of(info.rack).endpoint.get();
-        Some(self.ctx.connect_peer(self.endpoint, to))
+        self.ctx.connect_peer(self.endpoint, to)
     }
 
-    fn post(&mut self, peer: PeerId, index: u32, verb: Verb, data: &[u8], bytes: u32) {
+    pub fn post(&mut self, peer: PeerId, index: u32, verb: Verb, data: &[u8], bytes: u32) {
         let mut buffer = self.ctx.kernel.spare();
         let bytes = match verb {
             Verb::Read(_) => {
@@ -161,32 +120,7 @@ impl Uplinks for SimUplinks {
         self.batches.entry(peer).or_default().push((index, verb, bytes));
     }
 
-    fn tell(&mut self, slot: u32, outcome: ProxyOutcome, data: OutcomeData<'_>) -> bool {
-        let Some(rings) = self.rings.get_mut(&slot) else { return false };
-        let Some(process) = rings.process else { return false };
-        let head = wire::encode(&outcome, &mut self.buffer).expect("an outcome is short").len();
-        let data = match data {
-            OutcomeData::Bytes(bytes) => bytes,
-            OutcomeData::Read { peer, index, .. } => &self.read[&(peer, index)],
-        };
-        let message = &mut self.buffer[..head + data.len()];
-        message[head..].copy_from_slice(data);
-        let pushed = rings.outcomes.push(message).is_ok();
-        if pushed {
-            self.ctx.ring(process, Input::Ring(u32::from(self.rack.0)));
-        }
-        pushed
-    }
-
-    fn copy(&self, peer: PeerId, index: u32, _bytes: u32) -> Vec<u8> {
-        self.read[&(peer, index)].clone()
-    }
-}
-
-/// A rack in the master's answer.
-pub fn rack_of(answer: Result<wire::MasterAnswer>) -> Result<RackInfo> {
-    match answer? {
-        wire::MasterAnswer::Rack(info) => Ok(info),
-        other => super::master::unexpected(&other),
+    pub fn read(&self, peer: PeerId, index: u32) -> &[u8] {
+        &self.read[&(peer, index)]
     }
 }

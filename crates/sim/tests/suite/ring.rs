@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::processes::World;
+use rackpool_core::ring::{Consumer, Geometry, Producer, RingError, reset_with};
 use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
-use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError, reset_with};
 use rackpool_sim::coro::{Wait, wait};
 use rackpool_sim::mem::{Coherence, Hooks, Memory, SimMem, Tier};
 use rackpool_sim::time::Ps;

@@ -12,7 +12,8 @@ use super::buffers::{BufferOwner, Buffers};
 use super::shm::check_work;
 use super::{FabricError, FabricStats, monotonic_ns, spin_for};
 use crate::event::WakeEvent;
-use crate::ring::{Consumer, Producer};
+use crate::ring::{self, Consumer, Producer};
+use crate::wait::Waiter;
 use rackpool_core::RackId;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX};
 use rackpool_core::seam::{
@@ -37,6 +38,7 @@ pub trait DaemonNotifier: Send {
 /// The endpoint; see the module.
 pub struct ProxiedEndpoint {
     queue: Queue,
+    waiter: Waiter,
     buffers: Buffers,
     notifier: Option<Box<dyn DaemonNotifier>>,
     emulate_rdma_ns: u32,
@@ -48,6 +50,7 @@ impl Default for ProxiedEndpoint {
     fn default() -> Self {
         Self {
             queue: Queue::default(),
+            waiter: Waiter::new(),
             buffers: Buffers::new(),
             notifier: None,
             emulate_rdma_ns: 0,
@@ -108,7 +111,7 @@ impl ProxiedEndpoint {
             }
             let slice = Duration::from_nanos(LOOK_NS.min(deadline - now));
             let ready = match self.queue.consumer() {
-                Some(outcomes) => outcomes.wait(Instant::now() + slice),
+                Some(outcomes) => ring::wait(outcomes, &mut self.waiter, Instant::now() + slice),
                 // A thread that waits here waits for a daemon: nothing comes before it is joined.
                 None => return 0,
             };

@@ -279,9 +279,9 @@ impl<M: Mem> Queue<M> {
         !self.events.is_empty()
     }
 
-    /// Waits for an outcome; see `Consumer::wait`.
-    pub(super) fn consumer(&mut self) -> Option<&mut Consumer<M>> {
-        self.rings.as_mut().map(|(_, outcomes)| outcomes)
+    /// Waits for an outcome; see `ring::wait`.
+    pub(super) fn consumer(&self) -> Option<&Consumer<M>> {
+        self.rings.as_ref().map(|(_, outcomes)| outcomes)
     }
 
     /// Puts orders into the ring as far as there is room.

@@ -8,9 +8,9 @@ use crate::world::kernel::{Ctx, Input, SEND_ID};
 use crate::world::rack::Rack;
 use rackpool_core::client::OWN;
 use rackpool_core::layout::{RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING};
+use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, PostError, Sge, Verb, WorkRequest};
 use rackpool_hw::fabric::proxied::{Pieces, Queue};
-use rackpool_hw::ring::{Consumer, Producer};
 use std::cell::RefCell;
 
 /// The end; see the module.

@@ -13,10 +13,10 @@ use rackpool_core::client::{RackView, Session};
 use rackpool_core::coherence;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{RING_BYTES, RegionLayout, SLOT_REPLY_RING, SLOT_REQUEST_RING};
+use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
 use rackpool_core::{Error, PageGeometry, Result, SessionId};
-use rackpool_hw::ring::{Consumer, Producer};
 use std::rc::Rc;
 
 impl SimHandle {

@@ -9,9 +9,9 @@ use crate::world::rack::Rack;
 use rackpool_core::client::{LinkId, LinkLoss, OWN, RackView, Reach, Session};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
+use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::wire::{self, Reply, ReplyFrame, Request};
 use rackpool_core::{Error, Result, SessionId};
-use rackpool_hw::ring::{Consumer, Producer};
 use std::rc::Rc;
 
 /// How long after a bell the ring is looked at again at first, and at last: the pause doubles,

@@ -1,14 +1,11 @@
 //! The receiving end of a ring. See `ring/mod.rs` for layout and ordering.
 
 use super::{
-    CONSUMER_SLEEPING, GENERATION_SHIFT, Geometry, IN_DATA, INCARNATION, INLINE_BYTES, LENGTH_MASK,
-    RingError, TAKEN, done_offset, done_stamp,
+    GENERATION_SHIFT, Geometry, IN_DATA, INCARNATION, INLINE_BYTES, LENGTH_MASK, RingError, TAKEN,
+    done_offset, done_stamp,
 };
-use crate::wait::{Pause, Waiter, sleep_until_woken};
-use crate::window::Window;
-use rackpool_core::coherence;
-use rackpool_core::seam::{Mem, Mutation};
-use std::time::Instant;
+use crate::coherence;
+use crate::seam::{Mem, Mutation};
 
 /// A message that was taken off the entries and not finished: its data stay in the ring until
 /// [`Consumer::finish`]. Dropped without that, they stay until the ring is reset.
@@ -26,7 +23,7 @@ enum Payload {
 }
 
 /// The one consumer of a ring. Its cursors are private.
-pub struct Consumer<M: Mem = Window> {
+pub struct Consumer<M: Mem> {
     window: M,
     geometry: Geometry,
     incarnation: u16,
@@ -34,7 +31,6 @@ pub struct Consumer<M: Mem = Window> {
     /// Where long messages are copied before any code looks at them. Room for the longest message;
     /// its memory appears with the messages that need it.
     buffer: Vec<u8>,
-    waiter: Waiter,
 }
 
 impl<M: Mem> Consumer<M> {
@@ -51,7 +47,7 @@ impl<M: Mem> Consumer<M> {
         geometry.check(window.bytes());
         let incarnation = window.load(INCARNATION) as u16;
         let buffer = Vec::with_capacity(geometry.message_bytes_max());
-        Consumer { window, geometry, incarnation, taken: 0, buffer, waiter: Waiter::new() }
+        Consumer { window, geometry, incarnation, taken: 0, buffer }
     }
 
     /// Takes the next message and gives a private copy of it to `f`; `None` if there is none.
@@ -141,6 +137,12 @@ impl<M: Mem> Consumer<M> {
         self.header().is_some()
     }
 
+    /// The ring's memory.
+    #[inline]
+    pub fn window(&self) -> &M {
+        &self.window
+    }
+
     /// How many messages were taken since the attach.
     pub fn taken(&self) -> u64 {
         self.taken
@@ -193,33 +195,6 @@ impl<M: Mem> Consumer<M> {
         // Pairs with the load of this word in ring/producer.rs::look_for_entries: our copy out of
         // the entry stays before it. The producer rarely looks, so the line stays here.
         coherence::store(&self.window, Mutation::HideRingRoom, TAKEN, self.taken);
-    }
-}
-
-impl Consumer<Window> {
-    /// Waits until [`Consumer::pop`] would answer something, or the deadline; whether it would.
-    /// Spins, then yields, then sleeps; the producer has to call
-    /// [`super::Producer::wake_if_sleeping`] after its pushes. The deadline is looked at once
-    /// spinning has ended, some 50 µs late at most. A caller that must notice that the other side
-    /// died gives a near deadline and looks in between.
-    pub fn wait(&mut self, deadline: Instant) -> bool {
-        loop {
-            if self.is_ready() {
-                self.waiter.progressed();
-                return true;
-            }
-            let pause = self.waiter.pause();
-            if pause == Pause::Spun {
-                continue;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return self.is_ready();
-            }
-            if pause == Pause::Sleep {
-                sleep_until_woken(&self.window, CONSUMER_SLEEPING, || self.is_ready(), left);
-            }
-        }
     }
 }
 

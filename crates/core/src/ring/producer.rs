@@ -1,13 +1,11 @@
 //! The sending end of a ring. See `ring/mod.rs` for layout and ordering.
 
 use super::{
-    CONSUMER_SLEEPING, GENERATION_SHIFT, Geometry, IN_DATA, INCARNATION, INLINE_BYTES, RingError,
-    TAKEN, done_offset, done_stamp,
+    GENERATION_SHIFT, Geometry, IN_DATA, INCARNATION, INLINE_BYTES, RingError, TAKEN, done_offset,
+    done_stamp,
 };
-use crate::wait::wake_if_sleeping;
-use crate::window::Window;
-use rackpool_core::coherence;
-use rackpool_core::seam::{Mem, Mutation, Rare};
+use crate::coherence;
+use crate::seam::{Mem, Mutation, Rare};
 
 /// What a long message under way occupies, kept at its first block.
 #[derive(Clone, Copy, Default)]
@@ -20,7 +18,7 @@ struct Run {
 
 /// The one producer of a ring. Its cursors are private; a second producer on the same ring is a
 /// bug of the caller that the consumer may report as corruption.
-pub struct Producer<M: Mem = Window> {
+pub struct Producer<M: Mem> {
     window: M,
     geometry: Geometry,
     incarnation: u16,
@@ -60,7 +58,7 @@ impl<M: Mem> Producer<M> {
     }
 
     /// Sends a message: copies it and publishes it, or answers why it cannot. Never blocks.
-    /// The consumer may be asleep: see [`Producer::wake_if_sleeping`].
+    /// The consumer may be asleep: its sleeping word says so.
     #[inline]
     pub fn push(&mut self, message: &[u8]) -> Result<(), RingError> {
         if self.pushed - self.taken_seen >= u64::from(self.geometry.entries)
@@ -86,6 +84,12 @@ impl<M: Mem> Producer<M> {
         coherence::store(&self.window, Mutation::HideRingEntry, entry, word);
         self.pushed += 1;
         Ok(())
+    }
+
+    /// The ring's memory.
+    #[inline]
+    pub fn window(&self) -> &M {
+        &self.window
     }
 
     /// How many messages were pushed since the attach.
@@ -161,15 +165,6 @@ impl<M: Mem> Producer<M> {
                 self.first_blocks &= !(1 << block);
             }
         }
-    }
-}
-
-impl Producer<Window> {
-    /// Wakes the consumer if it sleeps; whether it did. To be called after a push, or after a
-    /// batch of them; costs a full fence.
-    #[inline]
-    pub fn wake_if_sleeping(&self) -> bool {
-        wake_if_sleeping(&self.window, CONSUMER_SLEEPING)
     }
 }
 

@@ -1,0 +1,5 @@
+//! What the processes of a pool do around their engines, written once: the product gives it
+//! sockets, clocks and mapped memory, the simulator virtual time and a network of its own. Neither
+//! I/O nor a clock is in here.
+
+pub mod daemon;

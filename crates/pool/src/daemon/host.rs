@@ -1,0 +1,242 @@
+//! What the daemon's loop needs of its process: sections in files, control sockets and pidfds in
+//! the poller, the fabric's target and the endpoint of its own, the link to the master.
+
+use super::standing::{Membership, StateChange};
+use super::uplinks::FabricUplinks;
+use super::world::RegionWorld;
+use super::{DaemonOptions, io_error};
+use crate::link::MasterLink;
+use crate::{acceptor, clock};
+use rackpool_core::access::AccessList;
+use rackpool_core::coherence;
+use rackpool_core::daemon::{Act, ClientRoute, Daemon, SessionInfo, World, WriteBack};
+use rackpool_core::layout::SlotWord;
+use rackpool_core::member::RackState;
+use rackpool_core::runtime::daemon::{Client, DaemonHost, Fault, Handover, Welcome};
+use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, Verb};
+use rackpool_core::wire::{self, HostTag, MasterCall, RackInfo, RemoteReply, Routed};
+use rackpool_core::{Error, Result};
+use rackpool_hw::control::ControlConn;
+use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::fabric::{Target, tcp};
+use rackpool_hw::process::{ProcessHandle, ProcessId};
+use rackpool_hw::region::Section;
+use rackpool_hw::ring::WakeConsumer;
+use rackpool_hw::warn;
+use rackpool_hw::window::Access;
+use std::fmt::Display;
+use std::os::fd::AsFd;
+
+/// Tokens of the poller: connections that have not said hello, then slots, then processes.
+pub(super) const TOKEN_PENDING: u64 = 1 << 16;
+pub(super) const TOKEN_SLOT: u64 = 2 << 16;
+pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
+
+pub(super) struct PoolHost {
+    pub options: DaemonOptions,
+    pub target: Target,
+    pub uplinks: FabricUplinks,
+    pub master: MasterLink,
+    pub poller: Poller,
+    pub wake: WakeEvent,
+    pub membership: Membership,
+    /// Users that may join with their processes.
+    pub access: AccessList,
+    pub buffer: Box<[u8]>,
+}
+
+impl DaemonHost for PoolHost {
+    type World = RegionWorld;
+    type Conn = ControlConn;
+    type Process = ProcessHandle;
+
+    fn now(&self) -> Nanos {
+        clock::now_ns()
+    }
+
+    fn report(&self, at: Fault, error: &dyn Display) {
+        match at {
+            Fault::Slot(slot) => warn!("rackpool", "slot {slot}: {error}"),
+            Fault::Fabric => warn!("rackpool", "{error}"),
+        }
+    }
+
+    fn handover(world: &mut RegionWorld) -> &mut Handover {
+        &mut world.handover
+    }
+
+    fn open_section(&mut self, world: &mut RegionWorld, slot: u32, is_near: bool) {
+        if let Ok((_, window)) = world.files.open_slot(slot) {
+            world.add_slot(slot, window, is_near);
+        }
+    }
+
+    fn create_section(&mut self, world: &mut RegionWorld, info: &SessionInfo) -> Result<()> {
+        let (_, window) = world.files.create_slot(info.record)?;
+        world.add_slot(info.record, window, is_near(info));
+        Ok(())
+    }
+
+    fn remove_section(&mut self, world: &mut RegionWorld, slot: u32) {
+        world.remove_slot(slot);
+        if let Err(error) = world.files.remove_slot(slot) {
+            warn!("rackpool", "removing slot {slot}: {error}");
+        }
+    }
+
+    fn offsets(world: &RegionWorld, slot: u32) -> [u64; 4] {
+        world.files.client_offsets(slot)
+    }
+
+    /// For a client of another host its agent has done that.
+    fn settle(&self, engine: &Daemon, world: &RegionWorld, slot: u32) {
+        let is_near =
+            engine.sessions().find(|info| info.record == slot).as_ref().is_some_and(is_near);
+        if let Some(window) = world.slot(slot).filter(|_| is_near) {
+            coherence::settle_slot(window, world.pages(), &engine.layout());
+        }
+    }
+
+    fn identify(&self, conn: &ControlConn) -> Result<(u64, u64)> {
+        let peer = conn.peer_credentials().map_err(|e| Error::Denied { reason: e.to_string() })?;
+        self.access.check(peer.uid, &())?;
+        let process = ProcessId::of(peer.pid).map_err(|error| Error::Denied {
+            reason: format!(
+                "process {} is not visible from the daemon ({error}): run both in one process \
+                 namespace",
+                peer.pid
+            ),
+        })?;
+        Ok((u64::from(process.pid), process.start_time))
+    }
+
+    fn welcome(&mut self, world: &RegionWorld, conn: &ControlConn, welcome: Welcome) -> Result<()> {
+        let slot = welcome.slot;
+        let token = TOKEN_SLOT + u64::from(slot);
+        let watched = self.poller.add(conn, token, Interest::Read);
+        watched.map_err(|error| io_error("watching a client", &error))?;
+        let (slot_fd, _) = world.files.open_slot(slot).map_err(Error::from)?;
+        let open = |section, access| world.files.client_fd(section, access).map_err(Error::from);
+        let pages = if welcome.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let bell_fd = open(Section::Bell, Access::ReadWrite)?;
+        let table_fd = open(Section::Table, Access::ReadOnly)?;
+        let pages_fd = open(Section::Pages, pages)?;
+        let fds = [&slot_fd, &bell_fd, &table_fd, &pages_fd].map(|fd| fd.as_fd());
+        let reply = welcome.reply(world.is_asymmetric(), true, Self::offsets(world, slot));
+        conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
+    }
+
+    fn refuse(&mut self, conn: ControlConn, error: Error) {
+        acceptor::refuse(&conn, error);
+    }
+
+    fn watch_process(&mut self, info: &SessionInfo) -> Result<Option<ProcessHandle>> {
+        let Ok(process) = ProcessHandle::open_exact(process_id(info)) else { return Ok(None) };
+        let watched =
+            self.poller.add(&process, TOKEN_PROCESS + u64::from(info.record), Interest::Read);
+        watched.map_err(|error| io_error("watching a process", &error))?;
+        Ok(Some(process))
+    }
+
+    fn is_alive(&self, process: &ProcessHandle) -> bool {
+        process.is_alive()
+    }
+
+    fn unwatch(&mut self, client: &Client<Self>) {
+        // Descriptors that are not in the poller any more are what is wanted.
+        if let Some(conn) = &client.conn {
+            let _ = self.poller.remove(conn);
+        }
+        if let Some(process) = &client.process {
+            let _ = self.poller.remove(process);
+        }
+    }
+
+    fn wake(&mut self, client: &Client<Self>) -> bool {
+        client.replies.wake_if_sleeping()
+    }
+
+    /// Wherever it sleeps.
+    fn wake_for_outcome(&mut self, client: &Client<Self>) {
+        // Pairs with the fence in local.rs::FabricDoor::prepare_sleep, by that of the wake.
+        client.outcomes.wake_if_sleeping();
+        if client.section.load(SlotWord::FabricSleeping as u64) == 1
+            && let Some(conn) = &client.conn
+        {
+            client.section.store(SlotWord::FabricSleeping as u64, 0);
+            conn.notify();
+        }
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Close(peer) => self.target.close(peer),
+            Act::Send(peer, reply) => self.send(peer, &reply),
+            Act::WriteBack(route, job) => self.write_back(route, *job),
+            Act::Agent(..) => unreachable!("the loop answers agents"),
+        }
+    }
+
+    fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
+        self.uplinks.connect(info, clock::now_ns())
+    }
+
+    fn post(&mut self, peer: PeerId, index: u32, verb: Verb, data: &[u8], bytes: u32) {
+        self.uplinks.post(peer, index, verb, data, bytes);
+    }
+
+    fn read(&self, peer: PeerId, index: u32, bytes: u32) -> &[u8] {
+        self.uplinks.read(peer, index, bytes)
+    }
+
+    fn ring_doorbells(&mut self) -> Vec<FabricEvent> {
+        self.uplinks.ring_doorbells()
+    }
+
+    fn after_event(&mut self, closed: Option<PeerId>) {
+        if let Some(peer) = closed {
+            self.uplinks.forget(peer);
+        }
+    }
+
+    fn call(&mut self, call: MasterCall) -> Option<u64> {
+        self.master.send(call).ok()
+    }
+
+    fn on_rack_state(&mut self, was: RackState, is: RackState) {
+        let change = StateChange { was, is };
+        self.membership.on_standing(change, &self.options, &self.wake, clock::now_ns());
+    }
+}
+
+impl PoolHost {
+    /// A client that does not take its answers is cut off; when it comes back it asks again.
+    fn send(&mut self, peer: PeerId, reply: &Routed<RemoteReply>) {
+        let sent = wire::encode(reply, &mut self.buffer)
+            .is_ok_and(|bytes| self.target.send(peer, bytes).is_ok());
+        if !sent {
+            self.target.close(peer);
+        }
+    }
+
+    /// Hands what goes into a client's buffer to the fabric, with the answers after it.
+    fn write_back(&mut self, ClientRoute { peer, channel }: ClientRoute, job: WriteBack) {
+        let WriteBack { to, from, bytes, done, refused } = job;
+        let routed = |frame| Routed { channel, message: RemoteReply::Reply(frame) };
+        let encoded = |frame| wire::encode_vec(&routed(frame));
+        let (done, refused) = (encoded(done), encoded(refused));
+        let job = tcp::WriteBack { to, from, bytes, done, refused };
+        if self.target.write_back(peer, job).is_err() {
+            self.target.close(peer);
+        }
+    }
+}
+
+/// Whether a client is of this host.
+fn is_near(info: &SessionInfo) -> bool {
+    HostTag::unpack(info.pid, info.start_time).is_none()
+}
+
+fn process_id(info: &SessionInfo) -> ProcessId {
+    ProcessId { pid: u32::try_from(info.pid).unwrap_or(0), start_time: info.start_time }
+}
