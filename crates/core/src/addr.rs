@@ -160,6 +160,16 @@ impl PageGeometry {
     }
 }
 
+/// Where one page lives: one answer carries all that a one-sided access needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageHome {
+    pub page: PageId,
+    pub rack: RackId,
+    pub frame: FrameIndex,
+    /// The frame's generation: epoch in the page table, key on the fabric.
+    pub generation: Generation,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,13 +15,10 @@
 //! - *No other host stores to a line meanwhile*: each line has one host that writes it at a time,
 //!   by the layout, by an atomic at its home, or by a lock.
 //! - *A process that died in the midst leaves changed lines in its host's cache*: they are written
-//!   back before any process is told that it is dead ([`settle_slot`], [`settle_pages`]).
+//!   back before any process is told that it is dead (see [`crash`](crate::crash)).
 //!
 //! Source: decision 0040.
 
-use crate::addr::FrameIndex;
-use crate::constants::CELLS;
-use crate::layout::{RegionLayout, cell_offset};
 use crate::seam::{ByteRange, Mem, Mutation};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -103,31 +100,4 @@ pub fn writing<M: Mem, R>(pages: &M, range: ByteRange, access: impl FnOnce(&M) -
     let result = access(pages);
     show(pages, Mutation::HidePageStores, range.offset, range.bytes);
     result
-}
-
-/// Writes back what a dead process may have left in the caches of its host: its slot section, and
-/// the frames that its cells announce. Called on that host by the process that reports it dead,
-/// before the report. `slot` and `pages` are that host's views.
-pub fn settle_slot<M: Mem>(slot: &M, pages: &M, layout: &RegionLayout) {
-    if pages.is_coherent() || pages.mutated(Mutation::LeaveDeadLines) {
-        return;
-    }
-    for cell in 0..CELLS {
-        let frame = slot.load(cell_offset(cell)).checked_sub(1);
-        let frame = frame.and_then(|frame| u32::try_from(frame).ok()).map(FrameIndex);
-        if let Some(frame) = frame.filter(|frame| frame.0 < layout.frame_count) {
-            pages.flush(layout.frame_offset(frame), layout.pages.page_bytes());
-        }
-    }
-    slot.flush(0, slot.bytes());
-}
-
-/// Writes back what a daemon that died, or the thread that executed for others beside it, may have
-/// left: what they were doing is unknown. Called by its successor, before it serves.
-pub fn settle_pages<M: Mem>(table: &M, pages: &M, layout: &RegionLayout, frames: u32) {
-    if pages.is_coherent() || pages.mutated(Mutation::LeaveLinesAtAttach) {
-        return;
-    }
-    table.flush(0, layout.table_bytes());
-    pages.flush(0, u64::from(frames) * layout.pages.page_bytes());
 }

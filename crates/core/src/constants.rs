@@ -382,3 +382,6 @@ pub const MOVE_ROUND_TRIPS: u32 = 5;
 pub const COPY_WRITE_ACCESSES: u32 = 2;
 /// Doublings that recent moves of a page can add to what the next one must save.
 pub const MOVE_DOUBLINGS_MAX: u32 = 10;
+
+/// The unit in which sections are laid out and backed, bytes.
+pub const BLOCK_BYTES: u64 = 4096;

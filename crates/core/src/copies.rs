@@ -10,8 +10,8 @@
 //! store. Called by the daemon's engine for each word that it keeps, and by those that read a
 //! region without its daemon. Decision 0051.
 
+use crate::constants::BLOCK_BYTES;
 use crate::error::{Error, Result};
-use crate::layout::BLOCK_BYTES;
 use crate::seam::{Mem, Mutation};
 
 /// Copies of each word of the private section.

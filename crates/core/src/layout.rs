@@ -27,8 +27,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
 pub const LAYOUT_VERSION: u32 = 8;
 
-/// The unit in which sections are laid out and backed, bytes.
-pub const BLOCK_BYTES: u64 = 4096;
+pub use crate::constants::BLOCK_BYTES;
 
 /// Offset of the superblock in the private section.
 pub const SUPERBLOCK_OFFSET: u64 = 0;

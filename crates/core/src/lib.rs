@@ -13,6 +13,7 @@ pub mod coherence;
 pub mod constants;
 pub mod copies;
 pub mod counts;
+pub mod crash;
 pub mod daemon;
 pub mod error;
 pub mod heat;

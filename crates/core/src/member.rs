@@ -11,8 +11,39 @@
 
 use crate::addr::{PageId, RackId};
 use crate::policy::BalanceRecord;
-use crate::wire::RackInfo;
 use serde::{Deserialize, Serialize};
+
+/// How a rack is reached from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FabricKind {
+    /// Its pages are mapped by clients of the same host.
+    Shm,
+    Tcp,
+    Verbs,
+}
+
+/// A rack as the master knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RackInfo {
+    pub rack: RackId,
+    pub region_id: [u64; 2],
+    pub epoch: u64,
+    /// log2 of the page size.
+    pub page_shift: u8,
+    pub frame_count: u32,
+    /// Frames free at the last heartbeat.
+    pub frames_free: u32,
+    /// Boot identity of its host: equal strings are one host.
+    pub host: String,
+    /// Name of its control socket (abstract unix socket of that host).
+    pub control: String,
+    /// How clients of other racks are to reach it.
+    pub fabric: FabricKind,
+    /// Address of its fabric endpoint, such as `127.0.0.1:45123`.
+    pub fabric_addr: String,
+    /// Whether its daemon is connected now.
+    pub alive: bool,
+}
 
 /// What a rack is to its pool. The master stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -21,10 +21,10 @@
 //!
 //! [`Client::read_replica`]: crate::client::Client::read_replica
 
+use crate::addr::PageHome;
 use crate::addr::{GAddr, Generation, PageId, RackId};
 use crate::constants::{PAGE_ID_LEASE, REPLICA_HOMES};
 use crate::rrpc::Bytes;
-use crate::wire::PageHome;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a directory's head.

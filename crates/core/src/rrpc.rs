@@ -6,8 +6,8 @@
 //! decision 0028.
 
 use crate::addr::GAddr;
+use crate::addr::PageHome;
 use crate::seam::{Exposure, Nanos};
-use crate::wire::PageHome;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -137,7 +137,6 @@ pub fn calls_first(call_ns: Nanos, lookup_ns: Nanos) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{decode, encode_vec};
 
     fn probe(bytes: u32, inline_ns: u64, two_steps_ns: u64) -> LinkProbe {
         LinkProbe { bytes, inline_ns, two_steps_ns }
@@ -163,13 +162,5 @@ mod tests {
     fn one_slow_sample_in_the_middle_ends_it_there() {
         let probes = [probe(64, 10, 20), probe(1024, 30, 20), probe(4096, 10, 20)];
         assert!(threshold(&probes) < 1024);
-    }
-
-    #[test]
-    fn more_bytes_than_a_call_carries_are_refused() {
-        let most = encode_vec(&Bytes(vec![7; INLINE_BYTES_MAX as usize]));
-        assert_eq!(decode::<Bytes>(&most, "x").unwrap().0.len(), INLINE_BYTES_MAX as usize);
-        let more = encode_vec(&Bytes(vec![7; INLINE_BYTES_MAX as usize + 1]));
-        assert_eq!(decode::<Bytes>(&more, "x").unwrap_err().code(), "protocol");
     }
 }

@@ -4,12 +4,16 @@
 
 mod agent;
 mod audit;
+mod counts;
 mod join;
 mod proxied;
 mod stats;
 
+pub use crate::addr::PageHome;
+pub use crate::member::{FabricKind, RackInfo};
 pub use agent::{AgentEvent, AgentRequest, HostProcess, HostTag};
 pub use audit::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
+pub use counts::{AnswerCounts, CallCounts, RequestCounts};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
@@ -18,7 +22,7 @@ pub use stats::{DaemonStats, MetadataChecks};
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
-use crate::counts::{CallCounts, Refusals};
+use crate::counts::Refusals;
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::layout::AllocationKind;
@@ -34,16 +38,6 @@ use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
 pub const WIRE_VERSION: u32 = 17;
-
-/// Where one page lives: one answer carries all that a one-sided access needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageHome {
-    pub page: PageId,
-    pub rack: RackId,
-    pub frame: FrameIndex,
-    /// The frame's generation: epoch in the page table, key on the fabric.
-    pub generation: Generation,
-}
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -383,38 +377,6 @@ pub struct SessionState {
     /// Whether the client is connected. Of a remote client with an ended connection this says, once
     /// it is false, that nothing it sent will be executed any more.
     pub connected: bool,
-}
-
-/// How a rack is reached from elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FabricKind {
-    /// Its pages are mapped by clients of the same host.
-    Shm,
-    Tcp,
-    Verbs,
-}
-
-/// A rack as the master knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RackInfo {
-    pub rack: RackId,
-    pub region_id: [u64; 2],
-    pub epoch: u64,
-    /// log2 of the page size.
-    pub page_shift: u8,
-    pub frame_count: u32,
-    /// Frames free at the last heartbeat.
-    pub frames_free: u32,
-    /// Boot identity of its host: equal strings are one host.
-    pub host: String,
-    /// Name of its control socket (abstract unix socket of that host).
-    pub control: String,
-    /// How clients of other racks are to reach it.
-    pub fabric: FabricKind,
-    /// Address of its fabric endpoint, such as `127.0.0.1:45123`.
-    pub fabric_addr: String,
-    /// Whether its daemon is connected now.
-    pub alive: bool,
 }
 
 /// A request to the master; `id` counts within the connection.

@@ -5,9 +5,9 @@
 //! the page table at each access, never here.
 
 use super::LinkId;
-use super::usage::{self, Counter};
 use crate::addr::{FrameIndex, Generation, PageId};
 use crate::constants::PAGE_ID_LEASE;
+use std::cell::Cell;
 
 /// Where a page lives, as far as this handle knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,19 @@ const EMPTY: Translation = Translation {
     frame: FrameIndex(0),
     link: LinkId(0),
 };
+
+/// The counter of one entry of the translation cache: reads in the low half, writes above them,
+/// and a mark that the entry is in the list. Reads that overflow, after four thousand million
+/// without a report, count as a write.
+pub(super) type Counter = Cell<u64>;
+
+/// In a counter: its entry is in the list of those that have counts.
+pub(super) const LISTED: u64 = 1 << 63;
+
+/// The entry of a counter gets another page: in the list as before.
+pub(super) fn reset(counter: &Counter) {
+    counter.set(counter.get() & LISTED);
+}
 
 /// A translation and the use of its page by this handle.
 #[derive(Clone, Debug)]
@@ -90,7 +103,7 @@ impl Translations {
         let index = self.index(translation.page);
         let entry = &mut self.entries[index];
         if entry.translation.page != translation.page {
-            usage::reset(&entry.used);
+            reset(&entry.used);
         }
         entry.translation = translation;
     }
@@ -100,14 +113,14 @@ impl Translations {
         let entry = &mut self.entries[index];
         if entry.translation.page == page {
             entry.translation = EMPTY;
-            usage::reset(&entry.used);
+            reset(&entry.used);
         }
     }
 
     pub(super) fn forget_link(&mut self, link: LinkId) {
         for entry in self.entries.iter_mut().filter(|entry| entry.translation.link == link) {
             entry.translation = EMPTY;
-            usage::reset(&entry.used);
+            reset(&entry.used);
         }
     }
 }

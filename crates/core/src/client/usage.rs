@@ -8,29 +8,18 @@
 //! A report is a hint. Counts of a page with a translation that is dropped or displaced are lost,
 //! and so are those of a report that does not arrive.
 
-use super::translate::Translations;
+use super::translate::{LISTED, Translations};
 use super::{Access, Client, LinkId, OWN};
 use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX, USE_SILENCE_NS};
 use crate::heat::{Counts, PageUse};
 use crate::seam::{Mem, Mutation, Nanos};
 use std::cell::{Cell, RefCell};
 
-/// The counter of one entry of the translation cache: reads in the low half, writes above them,
-/// and a mark that the entry is in the list. Reads that overflow, after four thousand million
-/// without a report, count as a write.
-pub(super) type Counter = Cell<u64>;
-
 const READ: u64 = 1;
 const WRITE: u64 = 1 << 32;
-const LISTED: u64 = 1 << 63;
 
 fn counts(counter: u64) -> Counts {
     Counts { reads: counter as u32, writes: ((counter & !LISTED) >> 32) as u32 }
-}
-
-/// The entry of a counter gets another page: in the list as before.
-pub(super) fn reset(counter: &Counter) {
-    counter.set(counter.get() & LISTED);
 }
 
 /// What is counted, and when it is to be told.
@@ -203,6 +192,7 @@ impl UseReports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::translate::reset;
 
     #[test]
     fn reads_and_writes_share_a_word_and_the_mark_is_neither() {

@@ -9,10 +9,10 @@
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
-use crate::coherence::{self, Coherence};
+use crate::coherence::Coherence;
 use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::copies::{self, Checked};
-use crate::counts::{AnswerCounts, RequestCounts};
+use crate::crash;
 use crate::daemon::alloc::Allocations;
 use crate::daemon::audit::Audits;
 use crate::daemon::balance::Balancing;
@@ -38,6 +38,7 @@ use crate::layout::{
     MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
 };
 use crate::seam::{Mem, Mutation, Probe, Race};
+use crate::wire::{AnswerCounts, RequestCounts};
 use std::collections::BTreeSet;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -210,7 +211,7 @@ impl Daemon {
         daemon.start_freeing(&leaving, None, world);
         daemon.hold_first_pages(&leaving, world.private());
         let used = daemon.frames.high;
-        coherence::settle_pages(world.table(), world.pages(), &layout, used);
+        crash::flush_daemon(world.table(), world.pages(), &layout, used);
         daemon.trim_slabs(world);
         Ok(daemon)
     }

@@ -52,7 +52,7 @@ use crate::constants::{
     LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
 use crate::copies;
-use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
+use crate::counts::{FabricCounts, ProxyCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::audit::Audits;
 use crate::daemon::balance::Balancing;
@@ -75,7 +75,10 @@ use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
-use crate::wire::{DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
+use crate::wire::{
+    AnswerCounts, DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestCounts,
+    RequestFrame,
+};
 
 /// What the engine needs of its process. Statically dispatched; no call may call the engine.
 pub trait World {

@@ -16,10 +16,12 @@
 //! Debts of a region are numbered and paid in order; the last number is kept, so that a repeated
 //! call adds nothing.
 
-use super::record::{self, OrphanKey, OwedRecord, PaidRecord, StateError, StateWrite, Table};
+pub(super) mod table;
+
+use super::record::{self, OrphanKey, OwedRecord, PaidRecord, StateWrite, Table};
 use super::state::{Applied, Command, State, broken};
 use super::{ConnId, Master, Peer, check_count};
-use crate::addr::{GAddr, PageGeometry, PageId, RackId};
+use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::{
     COMMIT_PAGES_MAX, DEBTS_MAX, DUES_MAX, MASTER_AWAITS_MAX, ORPHAN_PAGES_ANSWER_MAX, ORPHANS_MAX,
     RUN_PAGES_MAX,
@@ -27,81 +29,8 @@ use crate::constants::{
 use crate::error::{Error, Result};
 use crate::seam::Probe;
 use crate::wire::{DeferredFree, MasterAnswer, MasterCall, MasterReply, PageHome, Resolved};
-use std::collections::{BTreeMap, BTreeSet};
-
-#[derive(Clone, Default)]
-pub(super) struct DeferredFreeTable {
-    /// Pages that the directory has forgotten, with the rack that had them.
-    pages: BTreeMap<PageId, RackId>,
-    of_rack: BTreeSet<(RackId, PageId)>,
-    owed: BTreeMap<GAddr, OwedRecord>,
-    /// Racks' regions, with the number of the last debt that was taken over.
-    paid: BTreeMap<RackId, PaidRecord>,
-}
-
-impl DeferredFreeTable {
-    /// Records in all, to find at the start that none is missing.
-    pub(super) fn count(&self) -> u64 {
-        (self.pages.len() + self.owed.len() + self.paid.len()) as u64
-    }
-
-    /// Frees that are not done.
-    pub(super) fn waiting(&self) -> u64 {
-        (self.pages.len() + self.owed.len()) as u64
-    }
-
-    pub(super) fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), StateError> {
-        match record::parse_orphan_key(key)? {
-            OrphanKey::Page(page) => {
-                let rack = record::read(Table::Orphans, key, value)?;
-                self.insert_page(page, rack);
-            }
-            OrphanKey::Owed(addr) => {
-                self.owed.insert(addr, record::read(Table::Orphans, key, value)?);
-            }
-            OrphanKey::Paid(rack) => {
-                self.paid.insert(rack, record::read(Table::Orphans, key, value)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn insert_page(&mut self, page: PageId, rack: RackId) {
-        self.pages.insert(page, rack);
-        self.of_rack.insert((rack, page));
-    }
-
-    /// A rack has shut its page.
-    pub(super) fn remove_page(&mut self, page: PageId, rack: RackId, writes: &mut Vec<StateWrite>) {
-        if self.of_rack.remove(&(rack, page)) {
-            self.pages.remove(&page);
-            writes.push(record::erase(Table::Orphans, OrphanKey::Page(page).bytes()));
-        }
-    }
-
-    /// A page is no more: what was owed in it went with it.
-    fn forget_owed_in(&mut self, page: PageId, pages: PageGeometry, writes: &mut Vec<StateWrite>) {
-        let range = pages.join(page, 0)..=pages.join(page, pages.page_bytes() - 1);
-        let gone: Vec<GAddr> = self.owed.range(range).map(|(addr, _)| *addr).collect();
-        for addr in gone {
-            self.forget_owed(addr, writes);
-        }
-    }
-
-    fn forget_owed(&mut self, addr: GAddr, writes: &mut Vec<StateWrite>) {
-        self.owed.remove(&addr);
-        writes.push(record::erase(Table::Orphans, OrphanKey::Owed(addr).bytes()));
-    }
-
-    /// A rack's region is gone, with the pages in it.
-    fn forget_rack(&mut self, rack: RackId, writes: &mut Vec<StateWrite>) {
-        let range = (rack, PageId(0))..=(rack, PageId(u64::MAX));
-        let pages: Vec<PageId> = self.of_rack.range(range).map(|(_, page)| *page).collect();
-        for page in pages {
-            self.remove_page(page, rack, writes);
-        }
-    }
-}
+use std::collections::BTreeMap;
+use table::DeferredFreeTable;
 
 impl State {
     /// Pages of a run with a first page that its home is about to remove.

@@ -30,11 +30,12 @@ use crate::constants::{
     COMMIT_PAGES_MAX, MASTER_BATCH_COMMANDS_MAX, MASTER_BATCH_PAGES_MAX, PAGE_ID_LEASE,
     RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX, ROOT_NAME_BYTES_MAX, ROOTS_ANSWER_MAX,
 };
-use crate::counts::{CallCounts, Refusals};
+use crate::counts::Refusals;
 use crate::error::{DeathCause, Error, Result};
 use crate::member::RackState;
 use crate::placement::{Policy, Recorder};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
+use crate::wire::CallCounts;
 use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
@@ -362,13 +363,15 @@ impl<P: Probe> Master<P> {
     /// Term and index for an answer that the runtime makes by itself.
     pub fn reply(&mut self, id: u64, answer: Result<MasterAnswer>) -> MasterReply {
         self.requests += 1;
-        self.refused.note(&answer);
+        if let Err(error) = &answer {
+            self.refused.note(error);
+        }
         MasterReply { id, term: self.state.term(), index: self.state.index(), answer }
     }
 
     /// Counts a connection that the runtime refused before anything was asked on it.
     pub fn note_refused(&mut self, error: Error) {
-        self.refused.note(&Err(error));
+        self.refused.note(&error);
     }
 
     fn assert_committed(&self) {

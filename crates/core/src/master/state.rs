@@ -8,7 +8,7 @@
 //! A page is lost when its home names another region of its rack than the present one: a rack's
 //! new region loses any number of pages with one write.
 
-use super::deferred_free::DeferredFreeTable;
+use super::deferred_free::table::DeferredFreeTable;
 use super::directory::{Directory, Role, StoredHome};
 use super::record::{self, Membership, PoolRecord, RackRecord, StateError, StateWrite, Table};
 use crate::addr::{GAddr, PageGeometry, PageId, RackId};

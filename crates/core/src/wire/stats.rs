@@ -1,8 +1,9 @@
 //! What a daemon counts, as it reports it to any process that asks.
 
+use super::counts::{AnswerCounts, RequestCounts};
 use crate::addr::RackId;
 use crate::coherence::Coherence;
-use crate::counts::{AnswerCounts, FabricCounts, MoveCounts, ProxyCounts, RequestCounts};
+use crate::counts::{FabricCounts, MoveCounts, ProxyCounts};
 use crate::replica::ReplicaCounts;
 use serde::{Deserialize, Serialize};
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::constants::{
     MASTER_MESSAGE_BYTES_MAX, RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX,
 };
+use crate::rrpc::INLINE_BYTES_MAX;
 
 #[test]
 fn the_largest_resolve_answer_fits_into_a_message() {
@@ -52,4 +53,12 @@ fn short_long_and_foreign_messages_are_typed_errors() {
     long.push(0);
     assert_eq!(decode::<RequestFrame>(&long, "x").unwrap_err().code(), "protocol");
     assert!(decode::<RequestFrame>(&[1, 200], "x").is_err());
+}
+
+#[test]
+fn more_bytes_than_a_call_carries_are_refused() {
+    let most = encode_vec(&Bytes(vec![7; INLINE_BYTES_MAX as usize]));
+    assert_eq!(decode::<Bytes>(&most, "x").unwrap().0.len(), INLINE_BYTES_MAX as usize);
+    let more = encode_vec(&Bytes(vec![7; INLINE_BYTES_MAX as usize + 1]));
+    assert_eq!(decode::<Bytes>(&more, "x").unwrap_err().code(), "protocol");
 }

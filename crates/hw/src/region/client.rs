@@ -7,7 +7,7 @@ use super::paths::Paths;
 use super::spec::{MemoryKind, MemorySpec};
 use super::{RegionFiles, Superblock, check_lines, dax, map_fd, reopen, shards, superblock};
 use crate::window::{Access, MapOptions};
-use rackpool_core::coherence;
+use rackpool_core::crash;
 use rackpool_core::layout::{RegionLayout, SLOT_BYTES};
 use rustix::fs::{Mode, OFlags};
 use std::io::ErrorKind;
@@ -63,7 +63,7 @@ impl ClientSections {
         };
         let slot = map(slot_fd, slot_offset, SLOT_BYTES)?;
         let pages = map(pages_fd, pages_offset, layout.pages_bytes())?;
-        coherence::settle_slot(&slot, &pages, &layout);
+        crash::flush_client(&slot, &pages, &layout);
         Ok(())
     }
 

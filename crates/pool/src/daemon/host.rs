@@ -8,7 +8,7 @@ use super::{DaemonOptions, io_error};
 use crate::link::MasterLink;
 use crate::{acceptor, clock};
 use rackpool_core::access::AccessList;
-use rackpool_core::coherence;
+use rackpool_core::crash;
 use rackpool_core::daemon::{Act, ClientRoute, Daemon, SessionInfo, World, WriteBack};
 use rackpool_core::layout::SlotWord;
 use rackpool_core::member::RackState;
@@ -93,7 +93,7 @@ impl DaemonHost for PoolHost {
         let is_near =
             engine.sessions().find(|info| info.record == slot).as_ref().is_some_and(is_near);
         if let Some(window) = world.slot(slot).filter(|_| is_near) {
-            coherence::settle_slot(window, world.pages(), &engine.layout());
+            crash::flush_client(window, world.pages(), &engine.layout());
         }
     }
 

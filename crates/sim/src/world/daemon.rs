@@ -8,8 +8,9 @@ use super::rack::{Rack, RackWorld};
 use super::uplinks::SimUplinks;
 use crate::mem::SimMem;
 use crate::time::Ps;
-use rackpool_core::coherence::{self, Coherence};
+use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{RING_ENTRIES, TICK_NS};
+use rackpool_core::crash;
 use rackpool_core::daemon::{Act, Daemon, SessionInfo, World, format};
 use rackpool_core::member::RackState;
 use rackpool_core::runtime::daemon::{
@@ -119,7 +120,7 @@ impl DaemonHost for SimHost {
         let pages = self.rack.region.borrow().pages.clone();
         let of_host = |memory| SimMem::new(memory, cpu.clone());
         let slot = of_host(section.memory().clone());
-        coherence::settle_slot(&slot, &of_host(pages), &self.rack.layout);
+        crash::flush_client(&slot, &of_host(pages), &self.rack.layout);
     }
 
     fn identify(&self, conn: &ControlConn) -> Result<(u64, u64)> {

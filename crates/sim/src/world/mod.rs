@@ -39,7 +39,7 @@ use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::policy;
-use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, encode_vec};
+use rackpool_core::wire::{CallCounts, MasterAnswer, MasterCall, MasterReply, encode_vec};
 use rackpool_core::{RackId, SessionId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -230,35 +230,6 @@ impl Cluster {
     }
 
     fn count_master_call(&self, call: &MasterCall) {
-        *self.master_calls.borrow_mut().entry(name_of(call)).or_default() += 1;
-    }
-}
-
-fn name_of(call: &MasterCall) -> &'static str {
-    match call {
-        MasterCall::Hello { .. } => "hello",
-        MasterCall::JoinDaemon(_) => "join-daemon",
-        MasterCall::JoinClient { .. } => "join-client",
-        MasterCall::Heartbeat { .. } => "heartbeat",
-        MasterCall::LeasePageIds { .. } => "lease-page-ids",
-        MasterCall::CommitPages { .. } => "commit-pages",
-        MasterCall::RemovePages { .. } => "remove-pages",
-        MasterCall::BeginMove { .. } => "begin-move",
-        MasterCall::MovePage { .. } => "move-page",
-        MasterCall::Resolve { .. } => "resolve",
-        MasterCall::Racks => "racks",
-        MasterCall::Rack { .. } => "rack",
-        MasterCall::PickRack { .. } => "pick-rack",
-        MasterCall::GetRoot { .. } => "get-root",
-        MasterCall::Roots { .. } => "roots",
-        MasterCall::SetRoot { .. } => "set-root",
-        MasterCall::Stats => "stats",
-        MasterCall::Placements(_) => "placements",
-        MasterCall::Member(_) => "member",
-        MasterCall::OrphanPages { .. } => "orphan-pages",
-        MasterCall::FreeElsewhere { .. } => "free-elsewhere",
-        MasterCall::NextOrphans => "next-orphans",
-        MasterCall::OrphansTaken { .. } => "orphans-taken",
-        MasterCall::AwaitGone { .. } => "await-gone",
+        *self.master_calls.borrow_mut().entry(CallCounts::kind_of(call)).or_default() += 1;
     }
 }

@@ -350,7 +350,7 @@ fn of_master(points: &[Point]) -> Table {
     );
     for point in points {
         let of = |totals: &PhaseCounts, name| totals.master_calls.get(name).copied().unwrap_or(0);
-        let joins = of(&point.setup, "join-client") + of(&point.setup, "join-daemon");
+        let joins = of(&point.setup, "join_client") + of(&point.setup, "join_daemon");
         let all: u64 = point.work.master_calls.values().sum();
         let known = of(&point.work, "resolve") + of(&point.work, "heartbeat");
         let busy = point.master_busy_seconds / (point.work.time.as_ns_f64() / 1e9);
@@ -429,7 +429,7 @@ fn of_simulation(points: &[Point]) -> Table {
     for point in points {
         table.row([
             u64::from(point.racks).into(),
-            (point.setup.master_calls.get("join-client").copied().unwrap_or(0)
+            (point.setup.master_calls.get("join_client").copied().unwrap_or(0)
                 - u64::from(point.racks))
             .into(),
             (point.setup.time + point.work.time).as_ns_f64().into(),

@@ -4,7 +4,7 @@
 use super::TestMem;
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
 use crate::client::{Client, Miss, OWN, RackView, Reach};
-use crate::coherence::{settle_pages, settle_slot};
+use crate::crash::{flush_client, flush_daemon};
 use crate::layout::{RegionLayout, SLOT_BYTES, cell_offset, table_word};
 use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::PageHome;
@@ -198,8 +198,8 @@ fn what_the_dead_left_is_written_back() {
         view.slot.mem.store(cell_offset(3), 2);
         // What a broken client announces is no frame.
         view.slot.mem.store(cell_offset(4), 100);
-        settle_slot(&view.slot, &view.pages, &view.layout);
-        settle_pages(&view.table, &view.pages, &view.layout, 2);
+        flush_client(&view.slot, &view.pages, &view.layout);
+        flush_daemon(&view.table, &view.pages, &view.layout, 2);
         let mut notes = notes.take();
         notes.retain(|note| !note.contains(":load:"));
         notes
