@@ -368,7 +368,7 @@ mod tests {
         let pool = testbed.pool(0, FabricChoice::Auto).unwrap();
         let mut handle = pool.handle().unwrap();
         let free = |handle: &mut Handle| {
-            handle.pool_stats().unwrap().racks[0].daemon.as_ref().unwrap().frames_free
+            handle.admin().pool_stats().unwrap().racks[0].daemon.as_ref().unwrap().frames_free
         };
         let before = free(&mut handle);
         let mut arena =

@@ -17,7 +17,7 @@ use crate::run::{
     BenchError, PoolSource, Progress, Size, Steps, Testbed, io_error, kind_of_path, slice_ns,
 };
 use crate::ycsb_run::{YcsbCommand, YcsbMeasurement, YcsbReply};
-use rackpool::{FabricChoice, Handle, Placement, Pool};
+use rackpool::{FabricChoice, Handle, LockMode, LockOptions, Placement, Pool};
 use rackpool_core::{GAddr, RackId};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
@@ -131,14 +131,14 @@ impl CriticalSection {
         let range_bytes = ACCESSES * bytes as u64;
         match self {
             CriticalSection::Write { count, .. } => {
-                let guard = handle.write_lock_range(addr, range_bytes)?;
+                let guard = handle.lock(addr, LockMode::Write, LockOptions::range(range_bytes))?;
                 for index in 0..count {
                     handle.write(place(index), &buffer[..bytes])?;
                 }
                 Ok(handle.unlock(guard)?)
             }
             CriticalSection::Read { .. } => {
-                let guard = handle.read_lock_range(addr, range_bytes)?;
+                let guard = handle.lock(addr, LockMode::Read, LockOptions::range(range_bytes))?;
                 for index in 0..ACCESSES {
                     handle.read(place(index), &mut buffer[..bytes])?;
                 }
@@ -192,7 +192,7 @@ impl LockBench {
         let handle = self.testbed.pool(HOME.0, FabricChoice::Tcp)?.handle()?;
         let (size, addr, probe) = (self.size, self.addr, self.probe);
         let handle = std::cell::RefCell::new(handle);
-        let guard = handle.borrow_mut().write_lock(probe)?;
+        let guard = handle.borrow_mut().lock(probe, LockMode::Write, LockOptions::line())?;
         let row = lock_beside(size, &self.testbed, "lock_unlock_local", addr, &handle, |handle| {
             Ok(handle.check_lock(&guard)?)
         });
@@ -303,7 +303,7 @@ fn lock_beside(
     let slice = size.slice();
     let lock = || -> Result<(), BenchError> {
         let mut handle = handle.borrow_mut();
-        let guard = handle.write_lock(addr)?;
+        let guard = handle.lock(addr, LockMode::Write, LockOptions::line())?;
         Ok(handle.unlock(guard)?)
     };
     lock()?;
@@ -357,7 +357,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
     let (mut ran, start) = (YcsbMeasurement::default(), Instant::now());
     while start.elapsed() < Duration::from_millis(job.run_ms) {
         let asked = Instant::now();
-        let guard = handle.write_lock_range(addr, 64)?;
+        let guard = handle.lock(addr, LockMode::Write, LockOptions::range(64))?;
         ran.writes.record(asked.elapsed().as_nanos() as u64);
         let count = handle.read_u64(addr)?;
         handle.write_u64(addr, count + 1)?;

@@ -342,7 +342,7 @@ struct Raw {
 
 impl Raw {
     fn open(handle: &mut Handle, addr: GAddr) -> Result<Self, BenchError> {
-        let racks = handle.pool_stats()?.racks;
+        let racks = handle.admin().pool_stats()?.racks;
         let home = racks.iter().find(|rack| rack.rack == HOME);
         let found: Option<SocketAddr> = home.and_then(|rack| rack.fabric_addr.parse().ok());
         let unsuitable = |reason| move || BenchError::Unsuitable { addr, reason };

@@ -5,6 +5,7 @@
 //! The tables are made to be worn out: few buckets to begin with, bucket words that are retired
 //! after a few changes, and keys of which some are counted, so that buckets split.
 
+use rackpool::CasOutcome;
 use rackpool_core::wire::{AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request};
 use rackpool_kv::audit::{self, Audited};
 use rackpool_kv::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
@@ -241,8 +242,11 @@ impl Words for SimWords<'_, '_> {
         self.0.write_u64(addr, value)
     }
 
-    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<Result<u64, u64>> {
-        self.0.cas(addr, expected, new)
+    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<CasOutcome> {
+        Ok(match self.0.cas(addr, expected, new)? {
+            Ok(_) => CasOutcome::Swapped,
+            Err(found) => CasOutcome::Found(found),
+        })
     }
 
     fn fetch_add(&mut self, addr: GAddr, n: u64) -> PoolResult<u64> {

@@ -8,7 +8,7 @@ use rackpool::agent::{AgentOptions, AgentServer};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
-use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats, Secret};
+use rackpool::{BalanceParams, CasOutcome, Handle, Options, Pool, PoolStats, Secret};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
@@ -150,7 +150,7 @@ impl Client {
     }
 
     /// Replaces `old` by `new`, or tells what was there instead.
-    pub fn cas(&mut self, addr: GAddr, old: u64, new: u64) -> Result<Result<u64, u64>> {
+    pub fn cas(&mut self, addr: GAddr, old: u64, new: u64) -> Result<CasOutcome> {
         Ok(self.handle.cas(addr, old, new)?)
     }
 
@@ -172,7 +172,7 @@ impl Client {
 
     /// Moves the page of an address to a rack; where it is now.
     pub fn migrate(&mut self, addr: GAddr, to: RackId) -> Result<RackId> {
-        Ok(self.handle.migrate(addr, to)?)
+        Ok(self.handle.admin().migrate(addr, to)?)
     }
 
     pub fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
@@ -210,21 +210,21 @@ impl Client {
 
     /// Counters of the whole pool.
     pub fn stats(&mut self) -> Result<PoolStats> {
-        Ok(self.handle.pool_stats()?)
+        Ok(self.handle.admin().pool_stats()?)
     }
 
     /// What the racks that are alive decided about moving their pages: a line of JSON for each
     /// decision that they remember, by rack and number.
     pub fn decisions(&mut self) -> Result<String> {
         let mut text = String::new();
-        for rack in self.handle.pool_stats()?.racks.iter().filter(|rack| rack.alive) {
-            for (number, record) in self.handle.decisions(rack.rack, 0)? {
+        for rack in self.handle.admin().pool_stats()?.racks.iter().filter(|rack| rack.alive) {
+            for (number, record) in self.handle.admin().decisions(rack.rack, 0)? {
                 let line = serde_json::json!({
                     "rack": rack.rack, "number": number, "record": record,
                 });
                 text.push_str(&format!("{line}\n"));
             }
-            for (number, record) in self.handle.balances(rack.rack, 0)? {
+            for (number, record) in self.handle.admin().balances(rack.rack, 0)? {
                 let line = serde_json::json!({
                     "rack": rack.rack, "number": number, "balance": record,
                 });

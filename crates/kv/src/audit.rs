@@ -65,23 +65,23 @@ impl Audited for Handle {
     }
 
     fn racks(&mut self) -> PoolResult<Vec<(RackId, bool)>> {
-        Handle::racks(self)
+        self.admin().racks()
     }
 
     fn roots_after(&mut self, after: &str) -> PoolResult<Vec<(String, GAddr)>> {
-        Handle::roots_after(self, after)
+        self.admin().roots_after(after)
     }
 
     fn audit(&mut self, rack: RackId, request: AuditRequest) -> PoolResult<AuditReply> {
-        Handle::audit(self, rack, request)
+        self.admin().audit(rack, request)
     }
 
     fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> PoolResult<bool> {
-        Handle::is_allocated(self, addr, bytes)
+        self.admin().is_allocated(addr, bytes)
     }
 
     fn reclaim(&mut self, addr: GAddr, watch: u64) -> PoolResult<()> {
-        Handle::reclaim(self, addr, watch)
+        self.admin().reclaim(addr, watch)
     }
 
     fn pause(&mut self, time: Duration) {

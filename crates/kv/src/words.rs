@@ -12,7 +12,9 @@
 //! - An allocation of up to half a page is aligned to its size rounded up to a power of two,
 //!   at least to [`ALIGN_BYTES`]; longer ones to a page.
 
-pub use rackpool::{Error as PoolError, GAddr, Placement, RackId, Result as PoolResult};
+pub use rackpool::{
+    CasOutcome, Error as PoolError, GAddr, Placement, RackId, Result as PoolResult,
+};
 
 use rackpool::{AllocationKind, Handle};
 
@@ -31,8 +33,8 @@ pub trait Words {
     fn write(&mut self, addr: GAddr, bytes: &[u8]) -> PoolResult<()>;
     fn read_u64(&mut self, addr: GAddr) -> PoolResult<u64>;
     fn write_u64(&mut self, addr: GAddr, value: u64) -> PoolResult<()>;
-    /// Replaces `expected` by `new` in an aligned word. `Err` carries the word that was there.
-    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<Result<u64, u64>>;
+    /// Replaces `expected` by `new` in an aligned word.
+    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<CasOutcome>;
     /// Adds to an aligned word, wrapping; the old value.
     fn fetch_add(&mut self, addr: GAddr, n: u64) -> PoolResult<u64>;
     /// Several reads under one wait.
@@ -79,7 +81,7 @@ impl Words for Handle {
     }
 
     #[inline]
-    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<Result<u64, u64>> {
+    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<CasOutcome> {
         Handle::cas(self, addr, expected, new)
     }
 

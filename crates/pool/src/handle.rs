@@ -78,6 +78,23 @@ pub(crate) const ATOMIC_ID: u64 = 1 << 63;
 /// Pieces of a batch that go through the fabric at once.
 const BATCH_PIECES_MAX: usize = 256;
 
+/// What a compare-and-swap did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the word may have had another value"]
+pub enum CasOutcome {
+    /// The word was as expected and has the new value.
+    Swapped,
+    /// Nothing was done: the word had this value.
+    Found(u64),
+}
+
+impl CasOutcome {
+    /// Whether the word was as expected and has the new value.
+    pub fn is_swapped(self) -> bool {
+        self == Self::Swapped
+    }
+}
+
 impl Handle {
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self> {
         let deadline_ns = clock::deadline_ns(shared.options.request_timeout_ms);
@@ -394,26 +411,23 @@ impl Handle {
         }
     }
 
-    /// Replaces the aligned word at `addr` by `new` if it is `expected`. Inner `Ok`: it was, and
-    /// is replaced; inner `Err`: the value that was there instead. Atomic with all other accesses
-    /// of the word, from any rack.
+    /// Replaces the aligned word at `addr` by `new` if it is `expected`. Atomic with all other
+    /// accesses of the word, from any rack.
     ///
     /// # Errors
     /// `outcome-unknown` if the home rack's connection was lost meanwhile: read before retrying.
     #[inline]
-    pub fn cas(
-        &mut self,
-        addr: GAddr,
-        expected: u64,
-        new: u64,
-    ) -> Result<std::result::Result<u64, u64>> {
+    pub fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> Result<CasOutcome> {
         self.check_writable_word(addr)?;
         if let Ok(result) = self.client.cas_warm(addr, expected, new) {
             self.report_if_due();
-            return Ok(result);
+            return Ok(match result {
+                Ok(_) => CasOutcome::Swapped,
+                Err(found) => CasOutcome::Found(found),
+            });
         }
-        let old = self.atomic_cold(addr, AtomicOp::Cas { expected, new })?;
-        Ok(if old == expected { Ok(old) } else { Err(old) })
+        let found = self.atomic_cold(addr, AtomicOp::Cas { expected, new })?;
+        Ok(if found == expected { CasOutcome::Swapped } else { CasOutcome::Found(found) })
     }
 
     /// Adds `n` to the aligned word at `addr`, wrapping; the value before. Same errors as
@@ -637,7 +651,7 @@ impl Handle {
             }
             let stale = self.client.forget_stale(self.client.geometry().page(addr));
             if stale.is_some_and(|home| home.generation.is_shared()) {
-                self.recall(addr)?;
+                self.admin().recall(addr)?;
             }
             let mut locate = Locate::new(&self.client, addr, bytes).after(stale);
             self.run(&mut locate)?;

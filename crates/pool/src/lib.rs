@@ -14,6 +14,7 @@
 #![cfg_attr(doctest, doc = include_str!("../../../docs/quickstart.md"))]
 
 mod acceptor;
+mod admin;
 pub mod agent;
 mod audit;
 mod clock;
@@ -30,7 +31,6 @@ mod locks;
 pub mod master;
 mod members;
 pub mod metrics;
-mod migrate;
 pub mod monitor;
 mod options;
 mod paths;
@@ -44,8 +44,9 @@ mod stats;
 mod submit;
 mod usage;
 
-pub use handle::Handle;
-pub use locks::{LockGuard, ReadGuard, WriteGuard};
+pub use admin::Admin;
+pub use handle::{CasOutcome, Handle};
+pub use locks::{LockGuard, LockMode, LockOptions};
 pub use options::{Connections, Emulate, FabricChoice, Options, RrpcThreshold};
 pub use paths::{Latency, PathCounts, PathStats};
 pub use pin::Pin;

@@ -38,7 +38,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(options: Options) -> Result<Self> {
+    pub(crate) fn new(mut options: Options) -> Result<Self> {
+        options.load_secret()?;
         let host = options.host.clone().map_or_else(rackpool_hw::process::boot_id, Ok);
         let host =
             host.map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;

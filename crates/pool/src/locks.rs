@@ -20,7 +20,6 @@ use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::window::Window;
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -33,7 +32,7 @@ const RELEASE_MS: u64 = 100;
 /// How long calls are not delayed after that, ms.
 const RETRY_MS: u64 = 1_000;
 
-/// A lock that is held. See [`Handle::write_lock`].
+/// A lock that is held; given back when it is dropped. See [`Handle::lock`].
 #[derive(Debug)]
 pub struct LockGuard {
     id: u64,
@@ -43,37 +42,47 @@ pub struct LockGuard {
     table: Arc<LockTable>,
 }
 
-/// A lock that others may hold for reading at the same time. Given back when it is dropped.
-#[derive(Debug)]
-pub struct ReadGuard(LockGuard);
-
-/// A lock that no other handle holds. Given back when it is dropped.
-#[derive(Debug)]
-pub struct WriteGuard(LockGuard);
-
-impl Deref for ReadGuard {
-    type Target = LockGuard;
-    fn deref(&self) -> &LockGuard {
-        &self.0
-    }
+/// What a lock lets others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// Others may hold it for reading at the same time, none for writing.
+    Read,
+    /// No other handle holds it.
+    Write,
 }
 
-impl Deref for WriteGuard {
-    type Target = LockGuard;
-    fn deref(&self) -> &LockGuard {
-        &self.0
-    }
+/// What is locked, and how long it is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockOptions {
+    range_bytes: Option<u64>,
+    wait_ms: Option<u64>,
 }
 
-impl From<ReadGuard> for LockGuard {
-    fn from(guard: ReadGuard) -> LockGuard {
-        guard.0
+impl LockOptions {
+    /// The line of 64 bytes that the address names, which is a multiple of 64; what it protects is
+    /// its users' agreement.
+    pub fn line() -> Self {
+        Self::default()
     }
-}
 
-impl From<WriteGuard> for LockGuard {
-    fn from(guard: WriteGuard) -> LockGuard {
-        guard.0
+    /// The lines of `bytes` bytes at the address, within one page: no other handle has a lock of
+    /// any of them, and none gets one while the guard lives. All are locked at once or none is; the
+    /// first to ask for any of them is served first.
+    ///
+    /// The lock is coupled with its data: in another rack's memory, reached over a fabric, writes
+    /// of up to 256 bytes inside the range are gathered in the handle and go home together, before
+    /// the lock is given back ([`Handle::unlock`] says whether they arrived), before
+    /// [`Handle::check_lock`] asks for it, when the buffer is full, or when the handle does
+    /// something else that others could see through the fabric. Its own reads see them at once;
+    /// others see them when they have the lock. While a guard for reading lives, reads inside the
+    /// range are served from copies where the handle has them.
+    pub fn range(bytes: u64) -> Self {
+        Self { range_bytes: Some(bytes), wait_ms: None }
+    }
+
+    /// Waits for so long instead of `request_timeout_ms`; 0 tries.
+    pub fn within_ms(self, wait_ms: u64) -> Self {
+        Self { wait_ms: Some(wait_ms), ..self }
     }
 }
 
@@ -275,53 +284,7 @@ impl LockTable {
 }
 
 impl Handle {
-    /// Takes the lock named by `addr` for reading: others may hold it for reading, none for
-    /// writing. As [`Handle::write_lock`] in everything else.
-    ///
-    /// # Errors
-    /// As [`Handle::write_lock`].
-    pub fn read_lock(&mut self, addr: GAddr) -> Result<ReadGuard> {
-        let wait_ms = self.links.options().request_timeout_ms;
-        self.read_lock_within(addr, wait_ms)
-    }
-
-    /// As [`Handle::read_lock`], waiting up to `wait_ms`; 0 tries.
-    ///
-    /// # Errors
-    /// As [`Handle::write_lock`].
-    pub fn read_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<ReadGuard> {
-        self.lock(LockRange::line(addr), false, wait_ms).map(ReadGuard)
-    }
-
-    /// Locks the lines of `bytes` bytes at `addr` for reading, as [`Handle::write_lock_range`]
-    /// does for writing. While the guard lives, reads inside the range of another rack's memory
-    /// are served from copies where the handle has them.
-    ///
-    /// # Errors
-    /// As [`Handle::write_lock_range`].
-    pub fn read_lock_range(&mut self, addr: GAddr, bytes: u64) -> Result<ReadGuard> {
-        let wait_ms = self.links.options().request_timeout_ms;
-        self.read_lock_range_within(addr, bytes, wait_ms)
-    }
-
-    /// As [`Handle::read_lock_range`], waiting up to `wait_ms`; 0 tries.
-    ///
-    /// # Errors
-    /// As [`Handle::write_lock_range`].
-    pub fn read_lock_range_within(
-        &mut self,
-        addr: GAddr,
-        bytes: u64,
-        wait_ms: u64,
-    ) -> Result<ReadGuard> {
-        let range = LockRange::of(self.client.geometry(), addr, bytes)?;
-        self.lock(range, false, wait_ms).map(ReadGuard)
-    }
-
-    /// Takes the lock named by `addr` for writing: no other handle holds it. The name is a multiple
-    /// of 64 in allocated memory; what it protects is its users' agreement, and locks stop no
-    /// client that does not ask. The first to ask is served first; waits up to
-    /// `request_timeout_ms`.
+    /// Takes a lock. Locks stop no client that does not ask. The first to ask is served first.
     ///
     /// The lock ends when the guard is given to [`Handle::unlock`] or dropped (over a fabric with
     /// the handle's next call that sends anything), with the handle, or with its process; over a
@@ -331,83 +294,33 @@ impl Handle {
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {
-    /// use rackpool::{Placement, cluster::Cluster};
-    /// let cluster = Cluster::start(1)?;
-    /// let mut handle = cluster.pool(0)?.handle()?;
-    /// let account = handle.alloc(64, Placement::Auto)?;
-    /// let guard = handle.write_lock(account)?;
-    /// let balance = handle.read_u64(account)?;
-    /// handle.write_u64(account, balance + 100)?;
-    /// handle.unlock(guard)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// `lock-timeout` if it did not become free, with the process that holds it; `already-locked`
-    /// if this handle holds it; `busy` (2048 locks of a rack, 64 of a handle in a rack);
-    /// `misaligned`, `not-mapped`, `lost` for the name; `timeout`, `peer-dead`.
-    pub fn write_lock(&mut self, addr: GAddr) -> Result<WriteGuard> {
-        let wait_ms = self.links.options().request_timeout_ms;
-        self.write_lock_within(addr, wait_ms)
-    }
-
-    /// As [`Handle::write_lock`], waiting up to `wait_ms`; 0 tries.
-    ///
-    /// # Errors
-    /// As [`Handle::write_lock`].
-    pub fn write_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<WriteGuard> {
-        self.lock(LockRange::line(addr), true, wait_ms).map(WriteGuard)
-    }
-
-    /// Locks the lines of `bytes` bytes at `addr` for writing, within one page: no other handle has
-    /// a lock of any line of them, and none gets one while the guard lives. All lines are locked at
-    /// once or none is; the first to ask for any of them is served first. Waits up to
-    /// `request_timeout_ms`.
-    ///
-    /// The lock is coupled with its data: in another rack's memory, reached over a fabric, writes
-    /// of up to 256 bytes inside the range are gathered in this handle and go home together,
-    /// before the lock is given back ([`Handle::unlock`] says whether they arrived), before
-    /// [`Handle::check_lock`] asks for it, when the buffer is full, or when the handle does
-    /// something else that others could see through the fabric. Its own reads see them at once;
-    /// others see them when they have the lock.
-    ///
-    /// ```
-    /// # fn main() -> rackpool::Result<()> {
-    /// use rackpool::{GAddr, Placement, RackId, cluster::Cluster};
+    /// use rackpool::{GAddr, LockMode, LockOptions, Placement, RackId, cluster::Cluster};
     /// let cluster = Cluster::start(2)?;
     /// let mut handle = cluster.pool(0)?.handle()?;
     /// let table = handle.alloc(4096, Placement::Rack(RackId(1)))?;
-    /// let guard = handle.write_lock_range(table, 4096)?;
+    /// let guard = handle.lock(table, LockMode::Write, LockOptions::range(4096))?;
     /// for row in 0..64 {
     ///     handle.write(GAddr(table.0 + 64 * row), &[row as u8; 64])?;
     /// }
     /// handle.unlock(guard)?; // 64 writes, one message
-    /// let guard = handle.read_lock_range(table, 4096)?;
+    /// let guard = handle.lock(table, LockMode::Read, LockOptions::line())?;
     /// assert_eq!(handle.read_u64(GAddr(table.0 + 64 * 9))?, 0x0909_0909_0909_0909);
     /// handle.unlock(guard)?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// Those of [`Handle::write_lock`], of any line; `already-locked` if this handle holds any of
-    /// them; `out-of-bounds` for no bytes and across pages.
-    pub fn write_lock_range(&mut self, addr: GAddr, bytes: u64) -> Result<WriteGuard> {
-        let wait_ms = self.links.options().request_timeout_ms;
-        self.write_lock_range_within(addr, bytes, wait_ms)
-    }
-
-    /// As [`Handle::write_lock_range`], waiting up to `wait_ms`; 0 tries.
-    ///
-    /// # Errors
-    /// As [`Handle::write_lock_range`].
-    pub fn write_lock_range_within(
-        &mut self,
-        addr: GAddr,
-        bytes: u64,
-        wait_ms: u64,
-    ) -> Result<WriteGuard> {
-        let range = LockRange::of(self.client.geometry(), addr, bytes)?;
-        self.lock(range, true, wait_ms).map(WriteGuard)
+    /// `lock-timeout` if it did not become free, with the process that holds it; `already-locked`
+    /// if this handle holds it, or any line of the range; `busy` (2048 locks of a rack, 64 of a
+    /// handle in a rack); `misaligned`, `not-mapped`, `lost` for the address; `out-of-bounds` for a
+    /// range of no bytes and across pages; `timeout`, `peer-dead`.
+    pub fn lock(&mut self, addr: GAddr, mode: LockMode, options: LockOptions) -> Result<LockGuard> {
+        let range = match options.range_bytes {
+            None => LockRange::line(addr),
+            Some(bytes) => LockRange::of(self.client.geometry(), addr, bytes)?,
+        };
+        let wait_ms = options.wait_ms.unwrap_or(self.links.options().request_timeout_ms);
+        self.take_lock(range, mode == LockMode::Write, wait_ms)
     }
 
     /// Asks the lock's daemon whether a guard still holds it: one round trip, after what was
@@ -429,8 +342,7 @@ impl Handle {
     /// (then the lock is given back with a later call, if it is held still); `denied` for the guard
     /// of another handle; `timeout` or `peer-dead` if its daemon could not be told: then it is told
     /// later.
-    pub fn unlock(&mut self, guard: impl Into<LockGuard>) -> Result<()> {
-        let guard = guard.into();
+    pub fn unlock(&mut self, guard: LockGuard) -> Result<()> {
         self.is_own(&guard)?;
         self.unlock_coupled(guard.id, guard.lost())
     }
@@ -442,7 +354,7 @@ impl Handle {
         Err(Error::Denied { reason: "the guard is another handle's".into() })
     }
 
-    fn lock(&mut self, range: LockRange, write: bool, wait_ms: u64) -> Result<LockGuard> {
+    fn take_lock(&mut self, range: LockRange, write: bool, wait_ms: u64) -> Result<LockGuard> {
         let LockRange { first: addr, end, is_coupled } = range;
         self.settle_locked();
         let started_ns = clock::now_ns();

@@ -5,37 +5,13 @@ use crate::clock;
 use crate::handle::Handle;
 use crate::links::unexpected_answer;
 use crate::monitor::Monitor;
-use rackpool_core::constants::BALANCES_MAX;
 use rackpool_core::member::{
-    BalanceReply, BalanceRequest, DrainReply, DrainReport, DrainRequest, Member, MemberAnswer,
-    MemberCall, RackState,
+    DrainReply, DrainReport, DrainRequest, Member, MemberAnswer, MemberCall, RackState,
 };
-use rackpool_core::policy::BalanceRecord;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{RackId, Result};
 
-impl Handle {
-    /// What a rack's daemon decided about sending cold pages to emptier racks
-    /// (`daemon --rebalance on`), from decision `from` on: as many as it remembers, with their
-    /// numbers, which count from 1 in each of its processes. Asks the daemon several times.
-    ///
-    /// # Errors
-    /// What the daemon's silence means.
-    pub fn balances(&mut self, rack: RackId, from: u64) -> Result<Vec<(u64, BalanceRecord)>> {
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let mut all: Vec<(u64, BalanceRecord)> = Vec::new();
-        while all.len() < BALANCES_MAX {
-            let from = all.last().map_or(from, |(number, _)| number.saturating_add(1));
-            let request = Request::Balance(BalanceRequest::Records { from });
-            match self.ask_daemon(rack, request, deadline_ns)? {
-                Reply::Balance(BalanceReply::Records(some)) if some.is_empty() => break,
-                Reply::Balance(BalanceReply::Records(some)) => all.extend(some),
-                other => return Err(crate::handle::unexpected_reply(rack, &other)),
-            }
-        }
-        Ok(all)
-    }
-}
+impl Handle {}
 
 impl Monitor {
     /// All racks that ever joined, by number, those that have left among them. Blocks for up to the

@@ -7,7 +7,7 @@ use rackpool_core::constants::{
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::secret::Secret;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -126,9 +126,11 @@ pub struct Options {
     /// The user, by number, that is trusted to run daemons and agents on this host, in addition to
     /// our own user and root.
     pub daemon_user: Option<u32>,
-    /// The pool's secret, which its master and daemons have too; in a file of options the path of
-    /// the file that holds it (`secret_file`).
-    #[serde(rename = "secret_file", deserialize_with = "read_secret")]
+    /// The file that holds the pool's secret, read when the pool is opened, if `secret` is not
+    /// given.
+    pub secret_file: Option<PathBuf>,
+    /// The pool's secret, which its master and daemons have too.
+    #[serde(skip)]
     pub secret: Option<Secret>,
 }
 
@@ -151,6 +153,7 @@ impl Default for Options {
             page_cache_blocks: CACHED_BLOCKS_DEFAULT,
             rrpc_threshold: RrpcThreshold::default(),
             daemon_user: None,
+            secret_file: None,
             secret: None,
         }
     }
@@ -207,12 +210,14 @@ impl Options {
             what: format!("reading {}", path.display()),
             reason: error.to_string(),
         })?;
-        toml::from_str(&text).map_err(|error| {
+        let mut options: Self = toml::from_str(&text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
             let (path, what) = (path.display(), error.message());
             Error::Config { reason: format!("{path} line {line}: {what}") }
-        })
+        })?;
+        options.load_secret()?;
+        Ok(options)
     }
 
     /// Sets [`Options::shard`].
@@ -269,14 +274,17 @@ impl Options {
         self
     }
 
+    /// Reads [`Options::secret_file`], if there is one and no secret yet.
+    pub(crate) fn load_secret(&mut self) -> Result<()> {
+        if let (None, Some(path)) = (&self.secret, &self.secret_file) {
+            self.secret = Some(Secret::from_file(path)?);
+        }
+        Ok(())
+    }
+
     pub(crate) fn rack_id(&self) -> RackId {
         RackId(self.rack)
     }
-}
-
-fn read_secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secret>, D::Error> {
-    let path = PathBuf::deserialize(from)?;
-    Secret::from_file(&path).map(Some).map_err(serde::de::Error::custom)
 }
 
 /// The text of an options file, which may be a pipe and may be endless.

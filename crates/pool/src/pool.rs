@@ -1,7 +1,8 @@
 //! [`Pool`]: what a program opens. Shared by all threads; each thread works through a handle of
 //! its own, taken with [`Pool::handle`] for hot loops, or lent by the convenience methods here.
 
-use crate::handle::Handle;
+use crate::admin::Admin;
+use crate::handle::{CasOutcome, Handle};
 use crate::links::Shared;
 use crate::options::Options;
 use crate::stats::{Explain, PoolStats};
@@ -56,6 +57,14 @@ impl Pool {
             Some(handle) => Ok(handle),
             None => Handle::open(Arc::clone(&self.shared)),
         }
+    }
+
+    /// Orders to the pool, and questions about it, through a handle of their own.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn admin(&self) -> Result<Admin> {
+        Ok(Admin { handle: self.handle()? })
     }
 
     /// The options that the pool was opened with.
@@ -119,12 +128,7 @@ impl Pool {
     }
 
     /// [`Handle::cas`] with a borrowed handle.
-    pub fn cas(
-        &self,
-        addr: GAddr,
-        expected: u64,
-        new: u64,
-    ) -> Result<std::result::Result<u64, u64>> {
+    pub fn cas(&self, addr: GAddr, expected: u64, new: u64) -> Result<CasOutcome> {
         self.with(|handle| handle.cas(addr, expected, new))
     }
 
@@ -140,6 +144,6 @@ impl Pool {
 
     /// Counters of the master, of every rack's daemon, and of the handle that asked.
     pub fn stats(&self) -> Result<PoolStats> {
-        self.with(Handle::pool_stats)
+        self.with(|handle| handle.admin().pool_stats())
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::clock;
 use crate::handle::Handle;
-use rackpool_core::client::{Locate, ReplicaRead, Share};
-use rackpool_core::{GAddr, RackId, Result};
+use rackpool_core::client::{Locate, ReplicaRead};
+use rackpool_core::{GAddr, Result};
 
 /// Pages of a directory and of a replica that one read may have to find first.
 const TOUCHES_MAX: u32 = 4;
@@ -37,29 +37,5 @@ impl Handle {
             }
         }
         Ok(false)
-    }
-
-    /// Asks the home of the page of `addr` for a replica of it in the rack `to`, from which clients
-    /// of that rack then read. Writes go on and are seen by all reads that follow them, but each
-    /// takes some messages more. That this returns says that the replica will be made; it may end
-    /// at any time, for example when memory is wanted.
-    ///
-    /// # Errors
-    /// `stays` if no daemon in that rack keeps replicas of this home's pages (those with
-    /// `--migrate` do), or no memory for it; `not-mapped` and `lost` for the page; `peer-dead` and
-    /// `timeout` if the home does not answer.
-    pub fn replicate(&mut self, addr: GAddr, to: RackId) -> Result<()> {
-        self.client.check(addr, 1)?;
-        self.run(&mut Share::new(addr, to))
-    }
-
-    /// Ends all replicas of the page of `addr`. When this returns, none can be read, and for a
-    /// second the page's home makes none by itself.
-    ///
-    /// # Errors
-    /// As [`Handle::replicate`].
-    pub fn recall(&mut self, addr: GAddr) -> Result<()> {
-        self.client.check(addr, 1)?;
-        self.run(&mut Share::recall(addr))
     }
 }

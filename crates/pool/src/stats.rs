@@ -6,12 +6,8 @@ use crate::clock;
 use crate::handle::{Handle, unexpected_reply};
 use crate::paths::PathStats;
 use rackpool_core::client::CoupledStats;
-use rackpool_core::constants::SESSIONS_MAX;
-use rackpool_core::error::DeathCause;
-use rackpool_core::wire::{
-    DaemonStats, MasterAnswer, MasterCall, MasterStats, Reply, Request, SessionState,
-};
-use rackpool_core::{Error, RackId, Result};
+use rackpool_core::wire::{DaemonStats, MasterStats, Reply, Request};
+use rackpool_core::{RackId, Result};
 use serde::Serialize;
 use std::fmt;
 
@@ -146,60 +142,6 @@ impl PoolStats {
 }
 
 impl Handle {
-    /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
-    /// asked is listed with the reason.
-    pub fn pool_stats(&mut self) -> Result<PoolStats> {
-        self.give_locks_back();
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
-            MasterAnswer::Stats(stats) => *stats,
-            other => return Err(crate::links::unexpected_answer(&other)),
-        };
-        let infos = self.links.racks(deadline_ns)?;
-        let racks = infos.into_iter().map(|info| {
-            let asked = if info.alive {
-                self.daemon_stats(info.rack, deadline_ns)
-            } else {
-                Err(Error::PeerDead {
-                    peer: format!("daemon of rack {}", info.rack),
-                    cause: DeathCause::Closed,
-                })
-            };
-            RackStats {
-                rack: info.rack,
-                alive: info.alive,
-                fabric: format!("{:?}", info.fabric).to_lowercase(),
-                fabric_addr: info.fabric_addr,
-                error: asked.as_ref().err().map(Error::to_string),
-                daemon: asked.ok(),
-            }
-        });
-        let racks = racks.collect();
-        Ok(PoolStats { master, racks, handle: self.handle_stats() })
-    }
-
-    /// The sessions at a rack's daemon: the handles of all clients, by record. What has ended is
-    /// missing; a remote client that is gone is kept, not connected, for a while.
-    ///
-    /// # Errors
-    /// `no-such-rack`, `peer-dead`, `timeout`.
-    pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
-        self.give_locks_back();
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
-        while from < SESSIONS_MAX {
-            match self.ask_daemon(rack, Request::Sessions { from }, deadline_ns)? {
-                Reply::Sessions(part) => {
-                    let Some(last) = part.last() else { break };
-                    from = last.record.max(from) + 1;
-                    all.extend(part);
-                }
-                other => return Err(unexpected_reply(rack, &other)),
-            }
-        }
-        Ok(all)
-    }
-
     /// Asks every living rack that this handle has a session in, so that one with a restarted
     /// daemon is taken up again before its grace (30 s by default) is over and what it owns goes.
     /// For handles that own memory and may not be used for as long. Blocks for at most
@@ -222,7 +164,7 @@ impl Handle {
         outcome
     }
 
-    fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
+    pub(crate) fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
         match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
             Reply::Stats(stats) => Ok(*stats),
             other => Err(unexpected_reply(rack, &other)),

@@ -35,7 +35,7 @@ fn run_traced() {
             handle.write(at, &bytes).unwrap();
             handle.read(at, &mut bytes).unwrap();
             handle.fetch_add(at, 1).unwrap();
-            handle.cas(at, 1, 0).unwrap().unwrap();
+            assert!(handle.cas(at, 1, 0).unwrap().is_swapped());
             handle.read_batch(&mut [(at, &mut bytes[..32])]).unwrap();
         }
     }

@@ -410,7 +410,7 @@ fn make_pages(master: &str, homes: &[u8], page_bytes: u64) -> Result<Vec<GAddr>,
 /// What the daemons have counted so far.
 fn counters(pool: &Pool, source: &PoolSource) -> Result<PolicyResult, BenchError> {
     let mut handle: Handle = pool.handle()?;
-    let stats = handle.pool_stats()?;
+    let stats = handle.admin().pool_stats()?;
     let mut outcome = PolicyResult::default();
     for daemon in stats.racks.iter().filter_map(|rack| rack.daemon.as_ref()) {
         outcome.pages_moved += daemon.pages_came;

@@ -13,6 +13,7 @@ use crate::args::ShellArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
 use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
+use rackpool::CasOutcome;
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::Path;
@@ -145,8 +146,8 @@ impl Shell<'_> {
                 self.show(&bytes, &show)
             }
             C::Cas(addr, old, new) => match client.cas(addr, old, new)? {
-                Ok(_) => self.line("ok"),
-                Err(found) => self.line(&format!("failed {found}")),
+                CasOutcome::Swapped => self.line("ok"),
+                CasOutcome::Found(found) => self.line(&format!("failed {found}")),
             },
             C::Add(addr, n) => {
                 let old = client.add(addr, n)?;

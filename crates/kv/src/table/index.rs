@@ -15,6 +15,7 @@ use super::word::{State, Word};
 use crate::constants::{CHUNK_SHIFT, FORWARDS_MAX, RESOLVE_MAX};
 use crate::error::{Error, Result};
 use crate::words::{ALIGN_BYTES, GAddr, Placement, PoolError, Words};
+use rackpool::CasOutcome;
 
 pub(crate) const CHUNK_BYTES: u64 = 8 << CHUNK_SHIFT;
 /// Bytes of a cell: the word, its base, the cell before it.
@@ -422,10 +423,10 @@ fn publish<W: Words>(
     let mut in_doubt = false;
     for _ in 0..RESOLVE_MAX {
         match mem.cas(addr, expected, new) {
-            Ok(Ok(_)) => return Ok(Swap::Done(())),
-            Ok(Err(_)) if !in_doubt => return Ok(Swap::Lost),
-            Ok(Err(actual)) if actual == new && unique => return Ok(Swap::Done(())),
-            Ok(Err(_)) => return Ok(Swap::Unknown),
+            Ok(CasOutcome::Swapped) => return Ok(Swap::Done(())),
+            Ok(CasOutcome::Found(_)) if !in_doubt => return Ok(Swap::Lost),
+            Ok(CasOutcome::Found(actual)) if actual == new && unique => return Ok(Swap::Done(())),
+            Ok(CasOutcome::Found(_)) => return Ok(Swap::Unknown),
             Err(error) if !in_doubt && did_nothing(&error) => return Err(error.into()),
             Err(_) => in_doubt = true,
         }
@@ -448,10 +449,10 @@ mod tests {
 
     /// Answers one compare-and-swap after the other as it is told, has memory that it refuses to
     /// write to and to take back, and can do nothing else.
-    struct Script(Vec<PoolResult<Result<u64, u64>>>);
+    struct Script(Vec<PoolResult<CasOutcome>>);
 
     impl Words for Script {
-        fn cas(&mut self, _: GAddr, _: u64, _: u64) -> PoolResult<Result<u64, u64>> {
+        fn cas(&mut self, _: GAddr, _: u64, _: u64) -> PoolResult<CasOutcome> {
             self.0.remove(0)
         }
         fn alloc(&mut self, _: u64, _: Placement) -> PoolResult<GAddr> {
@@ -490,15 +491,15 @@ mod tests {
     const NEW: u64 = 2;
     const OTHER: u64 = 3;
 
-    fn outcome(answers: Vec<PoolResult<Result<u64, u64>>>, unique: bool) -> Result<Swap<()>> {
+    fn outcome(answers: Vec<PoolResult<CasOutcome>>, unique: bool) -> Result<Swap<()>> {
         publish(&mut Script(answers), GAddr(64), OLD, NEW, unique)
     }
 
-    fn unknown() -> PoolResult<Result<u64, u64>> {
+    fn unknown() -> PoolResult<CasOutcome> {
         Err(PoolError::OutcomeUnknown { operation: "cas".into(), peer: "rack 1".into() })
     }
 
-    fn busy() -> PoolResult<Result<u64, u64>> {
+    fn busy() -> PoolResult<CasOutcome> {
         Err(PoolError::Busy { what: "ring".into(), limit: 64 })
     }
 
@@ -521,23 +522,26 @@ mod tests {
 
     #[test]
     fn a_swap_with_an_answer_is_done_or_lost() {
-        assert_eq!(outcome(vec![Ok(Ok(OLD))], false), Ok(Swap::Done(())));
-        assert_eq!(outcome(vec![Ok(Err(OTHER))], true), Ok(Swap::Lost));
+        assert_eq!(outcome(vec![Ok(CasOutcome::Swapped)], false), Ok(Swap::Done(())));
+        assert_eq!(outcome(vec![Ok(CasOutcome::Found(OTHER))], true), Ok(Swap::Lost));
         // Another client made the same change: it was not ours.
-        assert_eq!(outcome(vec![Ok(Err(NEW))], false), Ok(Swap::Lost));
+        assert_eq!(outcome(vec![Ok(CasOutcome::Found(NEW))], false), Ok(Swap::Lost));
         assert_eq!(outcome(vec![busy()], true), Err(busy().unwrap_err().into()));
     }
 
     #[test]
     fn a_swap_without_an_answer_is_repeated_until_one_tells() {
-        assert_eq!(outcome(vec![unknown(), Ok(Ok(OLD))], false), Ok(Swap::Done(())));
-        assert_eq!(outcome(vec![unknown(), busy(), Ok(Err(NEW))], true), Ok(Swap::Done(())));
+        assert_eq!(outcome(vec![unknown(), Ok(CasOutcome::Swapped)], false), Ok(Swap::Done(())));
+        assert_eq!(
+            outcome(vec![unknown(), busy(), Ok(CasOutcome::Found(NEW))], true),
+            Ok(Swap::Done(()))
+        );
     }
 
     #[test]
     fn a_swap_whose_trace_may_be_anothers_stays_unknown() {
-        assert_eq!(outcome(vec![unknown(), Ok(Err(NEW))], false), Ok(Swap::Unknown));
-        assert_eq!(outcome(vec![unknown(), Ok(Err(OTHER))], true), Ok(Swap::Unknown));
+        assert_eq!(outcome(vec![unknown(), Ok(CasOutcome::Found(NEW))], false), Ok(Swap::Unknown));
+        assert_eq!(outcome(vec![unknown(), Ok(CasOutcome::Found(OTHER))], true), Ok(Swap::Unknown));
         let silent = (0..RESOLVE_MAX).map(|_| unknown()).collect();
         assert_eq!(outcome(silent, true), Ok(Swap::Unknown));
     }

@@ -112,7 +112,7 @@ fn sweep_when_due(handle: &mut Handle) {
 }
 
 fn sweep_due(handle: &mut Handle) -> Option<u64> {
-    match handle.audit(rackpool::RackId(0), rackpool::AuditRequest::Due) {
+    match handle.admin().audit(rackpool::RackId(0), rackpool::AuditRequest::Due) {
         Ok(rackpool::AuditReply::Due { count }) => Some(count),
         _ => None,
     }

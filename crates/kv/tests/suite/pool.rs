@@ -72,6 +72,6 @@ fn clients_in_both_racks_share_one_table_and_destroying_it_frees_all() {
 }
 
 fn allocations(handle: &mut Handle) -> u64 {
-    let stats = handle.pool_stats().unwrap();
+    let stats = handle.admin().pool_stats().unwrap();
     stats.racks.iter().map(|rack| rack.daemon.as_ref().unwrap().allocations).sum()
 }

@@ -6,7 +6,7 @@ use crate::tools::rows::{self, TABLE_BYTES};
 use crate::tools::stage::{MEMORY, Stage};
 use crate::tools::{PATIENCE, Proc, Random, beside_others, seed, wait_until};
 use rackpool::FabricChoice::Tcp;
-use rackpool::{GAddr, Handle, Placement, RackId};
+use rackpool::{GAddr, Handle, LockMode, LockOptions, Placement, RackId};
 use std::time::{Duration, Instant};
 
 fn ready(role: &str, args: &[String]) -> Proc {
@@ -49,7 +49,7 @@ fn a_killed_holder_leaves_nothing_of_what_it_had_only_buffered() {
     let value = tell(&mut first, "read").unwrap();
     assert_eq!(value, first.pid().as_raw_nonzero().get() as u64, "its own reads see it");
     first.kill();
-    let guard = handle.write_lock_range(name, 64).unwrap();
+    let guard = handle.lock(name, LockMode::Write, LockOptions::range(64)).unwrap();
     assert_eq!(handle.read_u64(word), Ok(0));
     handle.unlock(guard).unwrap();
     drop((handle, pool));
@@ -73,7 +73,7 @@ fn who_lost_its_lock_is_told_of_buffered_writes_and_they_are_not_done_later() {
         stage.kill_daemon(1);
         stage.start_daemon(1);
         // It says nothing meanwhile, so its connection is not there and its lock goes.
-        let guard = handle.write_lock_range(name, 64).unwrap();
+        let guard = handle.lock(name, LockMode::Write, LockOptions::range(64)).unwrap();
         handle.write_u64(word, 7).unwrap();
         if way == "drop" {
             // A client without a guard is told of it with the next call.
@@ -110,7 +110,7 @@ fn who_lost_its_lock_for_reading_reads_no_copy_any_more() {
     assert_eq!(tell(&mut away, "read"), Ok(0));
     stage.kill_daemon(1);
     stage.start_daemon(1);
-    let guard = handle.write_lock_range(name, 64).unwrap();
+    let guard = handle.lock(name, LockMode::Write, LockOptions::range(64)).unwrap();
     handle.write_u64(word, 7).unwrap();
     assert_eq!(tell(&mut away, "read"), Err("lock-lost".into()));
     assert_eq!(tell(&mut away, "read"), Ok(7), "from home");
@@ -132,12 +132,13 @@ fn a_stopped_reader_keeps_its_lock_and_its_copy_is_right_when_it_goes_on() {
     assert_eq!(tell(&mut stopped, "read"), Ok(0));
     stopped.pause();
     // Longer than any lease.
-    let error = handle.write_lock_range_within(name, 64, 2_500).unwrap_err();
+    let error =
+        handle.lock(name, LockMode::Write, LockOptions::range(64).within_ms(2_500)).unwrap_err();
     assert_eq!(error.code(), "lock-timeout");
     stopped.resume();
     assert_eq!(tell(&mut stopped, "read"), Ok(0));
     assert_eq!(tell(&mut stopped, "unlock"), Ok(0));
-    let guard = handle.write_lock_range(name, 64).unwrap();
+    let guard = handle.lock(name, LockMode::Write, LockOptions::range(64)).unwrap();
     handle.write_u64(word, 7).unwrap();
     handle.unlock(guard).unwrap();
     tell(&mut stopped, "share").unwrap();
@@ -232,7 +233,7 @@ fn whoever_dies_while_it_flushes_leaves_whole_rows_and_nothing_that_was_unlocked
         }
         assert_eq!(proc.exit_code(PATIENCE), Some(0), "{}", proc.stderr());
     }
-    let guard = handle.write_lock_range(table, TABLE_BYTES).unwrap();
+    let guard = handle.lock(table, LockMode::Write, LockOptions::range(TABLE_BYTES)).unwrap();
     let (least, greatest) = rows::versions(&mut handle, table).unwrap();
     handle.unlock(guard).unwrap();
     eprintln!("coupled_rows: {least} to {greatest}, {kills} kills, {restarts} restarts, {said:?}");

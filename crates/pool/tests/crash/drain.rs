@@ -266,12 +266,14 @@ impl Scene {
         self.rests.store(true, Ordering::Relaxed);
         for page in self.pages.clone().into_iter().chain([self.counter]) {
             let handle = &mut self.handle;
-            wait_until("a page goes back", PATIENCE, || match handle.migrate(page, RackId(RACK)) {
-                Ok(_) => None,
-                Err(error) if error.code() == "stays" || error.may_retry() => {
-                    Some(error.to_string())
+            wait_until("a page goes back", PATIENCE, || {
+                match handle.admin().migrate(page, RackId(RACK)) {
+                    Ok(_) => None,
+                    Err(error) if error.code() == "stays" || error.may_retry() => {
+                        Some(error.to_string())
+                    }
+                    Err(error) => panic!("{page}: {error}"),
                 }
-                Err(error) => panic!("{page}: {error}"),
             });
         }
         self.rests.store(false, Ordering::Relaxed);

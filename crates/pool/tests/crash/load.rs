@@ -42,7 +42,7 @@ fn killed_daemons_come_back_with_everything_and_clients_ride_through() {
 fn a_killed_master_finds_its_directory_again_and_clients_ride_through() {
     let _turn = alone();
     let mut load = Load::begin("killed_master", &[(0, Tcp), (1, Tcp), (1, Shm)], true);
-    let before = load.handle.pool_stats().unwrap().master;
+    let before = load.handle.admin().pool_stats().unwrap().master;
     for kill in 0..KILLS {
         load.work(50, 300);
         let name = format!("root {kill}");
@@ -55,7 +55,7 @@ fn a_killed_master_finds_its_directory_again_and_clients_ride_through() {
         load.crew.expect_progress(PATIENCE);
     }
     load.check();
-    let after = load.handle.pool_stats().unwrap().master;
+    let after = load.handle.admin().pool_stats().unwrap().master;
     assert_eq!(after.roots, before.roots + u64::from(KILLS));
     assert_eq!(after.pages_lost, 0);
     load.finish();

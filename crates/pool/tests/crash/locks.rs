@@ -5,7 +5,7 @@
 use crate::tools::stage::{MEMORY, Stage};
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
 use rackpool::FabricChoice::{self, Shm, Tcp};
-use rackpool::{Error, GAddr, Handle, Placement, RackId};
+use rackpool::{Error, GAddr, Handle, LockMode, LockOptions, Placement, RackId};
 use std::time::Instant;
 
 fn start(stage: &Stage, role: &str, place: (u16, FabricChoice), name: GAddr, how: &str) -> Proc {
@@ -45,7 +45,7 @@ fn answer(proc: &Proc) -> Result<u64, String> {
 fn wait_for_waiter(stage: &Stage, handle: &mut Handle, rack: usize) {
     let _ = stage;
     wait_until("a client waits for the lock", PATIENCE, || {
-        let stats = handle.pool_stats().expect("the pool answers");
+        let stats = handle.admin().pool_stats().expect("the pool answers");
         let waits = stats.racks[rack].daemon.as_ref().is_some_and(|daemon| daemon.lock_waiters > 0);
         (!waits).then(|| "no client waits".into())
     });
@@ -122,7 +122,7 @@ fn a_counter_that_is_only_locked_loses_nothing_while_holders_and_daemons_die() {
         }
         assert_eq!(proc.exit_code(PATIENCE), Some(0), "{}", proc.stderr());
     }
-    let guard = handle.write_lock(name).unwrap();
+    let guard = handle.lock(name, LockMode::Write, LockOptions::line()).unwrap();
     let value = handle.read_u64(name).unwrap();
     handle.unlock(guard).unwrap();
     eprintln!("locked_counter: {value}, {kills} kills, {restarts} restarts, {said:?}");
@@ -167,7 +167,8 @@ fn a_stopped_holder_keeps_its_lock_and_who_waits_learns_its_name() {
         let token = tell(&mut stopped, "lock").unwrap();
         stopped.pause();
         // Longer than any lease.
-        let error = handle.write_lock_within(name, 2_500).unwrap_err();
+        let error =
+            handle.lock(name, LockMode::Write, LockOptions::line().within_ms(2_500)).unwrap_err();
         let Error::LockTimeout { addr, waited_ms, holder_pid, held_ms } = error else {
             panic!("{error}");
         };
@@ -177,7 +178,7 @@ fn a_stopped_holder_keeps_its_lock_and_who_waits_learns_its_name() {
         stopped.resume();
         assert_eq!(tell(&mut stopped, "check"), Ok(token), "it has it still");
         assert_eq!(tell(&mut stopped, "unlock"), Ok(0));
-        let guard = handle.write_lock(name).unwrap();
+        let guard = handle.lock(name, LockMode::Write, LockOptions::line()).unwrap();
         assert!(guard.token() > token);
         handle.unlock(guard).unwrap();
     }
@@ -209,7 +210,10 @@ fn locks_survive_their_daemon_and_so_do_those_who_wait() {
         assert_eq!(tell(&mut first, "check"), Ok(token), "the lock is still its own");
         assert_eq!(tell(&mut first, "write"), Ok(0));
         assert!(second.try_line().is_none(), "it is free");
-        let tried = handle.write_lock_within(name, 0).map(drop).unwrap_err();
+        let tried = handle
+            .lock(name, LockMode::Write, LockOptions::line().within_ms(0))
+            .map(drop)
+            .unwrap_err();
         assert_eq!(tried.code(), "lock-timeout");
         assert_eq!(tell(&mut first, "unlock"), Ok(0));
         if waits {
@@ -238,7 +242,7 @@ fn a_remote_holder_that_was_away_is_told_that_its_lock_is_lost_before_it_writes(
     stage.kill_daemon(1);
     stage.start_daemon(1);
     // It says nothing meanwhile, so its connection is not there and its locks go.
-    let guard = handle.write_lock(name).unwrap();
+    let guard = handle.lock(name, LockMode::Write, LockOptions::line()).unwrap();
     assert!(guard.token() > token);
     handle.write_u64(word, 7).unwrap();
     assert_eq!(tell(&mut away, "write"), Err("lock-lost".into()));

@@ -248,7 +248,7 @@ fn free_object(handle: &mut Handle, addr: GAddr, pattern: u8) {
 }
 
 fn bring_home(handle: &mut Handle, page: GAddr, home: RackId) {
-    wait_until("a page goes home", PATIENCE, || match handle.migrate(page, home) {
+    wait_until("a page goes home", PATIENCE, || match handle.admin().migrate(page, home) {
         Ok(rack) => {
             assert_eq!(rack, home);
             None
@@ -262,7 +262,7 @@ fn bring_home(handle: &mut Handle, page: GAddr, home: RackId) {
 /// nothing is in two places.
 fn check_frames(handle: &mut Handle) {
     wait_until("frames and pages agree", PATIENCE, || {
-        let stats = handle.pool_stats().unwrap();
+        let stats = handle.admin().pool_stats().unwrap();
         let racks = stats.racks.iter().map(|rack| rack.daemon.as_ref().expect("it answers"));
         let (mut used, mut under_way) = (0, 0);
         for rack in racks {
@@ -298,7 +298,7 @@ fn a_stopped_mover_keeps_no_page_shut_and_harms_nobody_when_it_goes_on() {
         moves.work(20, 100);
         let all = 0..moves.movers.len();
         all.clone().for_each(|index| moves.mover(index).pause());
-        let stats = moves.handle.pool_stats().unwrap().racks;
+        let stats = moves.handle.admin().pool_stats().unwrap().racks;
         let moving = stats.iter().map(|rack| rack.daemon.as_ref().unwrap().pages_moving);
         under_way += u64::from(moving.sum::<u64>() > 0);
         moves.check_open();
@@ -340,7 +340,7 @@ fn killed_daemons_whose_own_movers_are_at_work_lose_no_page() {
         // Heat has to be counted first.
         moves.work(500, 1500);
         let rack = round % 2;
-        let stats = moves.handle.pool_stats().unwrap();
+        let stats = moves.handle.admin().pool_stats().unwrap();
         let daemon = stats.racks[rack].daemon.as_ref().expect("it answers");
         moved[rack] += daemon.moves.moved;
         moves.stage.kill_daemon(rack);

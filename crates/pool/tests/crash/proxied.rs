@@ -21,7 +21,7 @@ fn killed_proxied_clients_leave_no_session_and_no_channel() {
     }
     load.check();
     wait_until("the channels of the dead are gone", PATIENCE, || {
-        let racks = load.handle.pool_stats().unwrap().racks;
+        let racks = load.handle.admin().pool_stats().unwrap().racks;
         let left: u64 = racks.iter().map(|one| one.daemon.as_ref().unwrap().proxy.channels).sum();
         (left > 0).then(|| format!("{left} channels"))
     });

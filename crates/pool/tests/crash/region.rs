@@ -56,7 +56,7 @@ fn after_a_reboot_the_pages_of_the_old_region_are_lost_and_all_others_are_there(
         handle.read(new, &mut found[..5]).unwrap();
         assert_eq!(&found[..5], b"again");
     }
-    assert_eq!(fresh.pool_stats().unwrap().master.pages_lost, 4);
+    assert_eq!(fresh.admin().pool_stats().unwrap().master.pages_lost, 4);
     drop((near, far, fresh));
     stage.finish();
 }
@@ -337,7 +337,7 @@ fn a_region_of_a_tebibyte_opens_at_once_and_has_little_metadata() {
         stage.start_daemon(0);
         let mut handle = stage.pool(0, Tcp).handle().unwrap();
         times.push(started.elapsed());
-        let stats = handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let stats = handle.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         assert_eq!(stats.frames * stats.page_bytes, 1 << 40);
         assert!(stats.metadata_bytes * 1000 < 1 << 40, "{} bytes", stats.metadata_bytes);
         let addr = handle.alloc(2 << 20, Placement::Local).unwrap();

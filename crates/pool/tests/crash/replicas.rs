@@ -5,7 +5,7 @@
 use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
 use rackpool::FabricChoice::Tcp;
-use rackpool::{GAddr, Handle, LockGuard, Placement, RackId, Result, WriteGuard};
+use rackpool::{GAddr, Handle, LockGuard, LockMode, LockOptions, Placement, RackId, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ impl Shared {
     fn bury(&mut self, pid: u32) {
         for rack in [RackId(0), RackId(1)] {
             wait_until("the dead are seen to be dead", PATIENCE, || {
-                let sessions = again(|| self.here.sessions(rack));
+                let sessions = again(|| self.here.admin().sessions(rack));
                 let lives = sessions.iter().any(|one| one.connected && one.pid == pid);
                 lives.then(|| format!("{sessions:?}"))
             });
@@ -98,9 +98,9 @@ impl Shared {
         let addr = self.addr;
         wait_until("a replica is read", PATIENCE, || {
             if again(|| self.here.explain(addr)).rack != 0 {
-                again(|| self.here.migrate(addr, RackId(0)));
+                again(|| self.here.admin().migrate(addr, RackId(0)));
             }
-            let said: Result<()> = self.here.replicate(addr, RackId(1));
+            let said: Result<()> = self.here.admin().replicate(addr, RackId(1));
             // As clients that use the page alike, so that their racks' movers meet.
             for _ in 0..200 {
                 again(|| self.there.read_u64(addr));
@@ -132,7 +132,7 @@ impl Shared {
         let (reads, slowest) = (self.there.handle_stats().replica_reads, self.slowest);
         eprintln!("{test}: {} writes, {reads} reads of replicas, {slowest:?}", self.written);
         assert!(slowest < HELD_UP, "a write took {slowest:?}");
-        self.here.recall(self.addr).unwrap();
+        self.here.admin().recall(self.addr).unwrap();
         let bytes = self.here.page_bytes();
         self.here.free(self.addr, bytes).unwrap();
         assert!(self.there.read_u64(self.addr).is_err(), "it is freed");
@@ -185,7 +185,7 @@ fn a_replica_is_read_in_its_rack_and_never_old() {
         shared.share();
         (0..100).for_each(|_| shared.step());
     }
-    shared.here.recall(shared.addr).unwrap();
+    shared.here.admin().recall(shared.addr).unwrap();
     let pool = stage.pool(0, Tcp);
     assert_eq!(stage.stats(&pool)[0].replicas.shared_pages, 0);
     shared.end(stage, "replicas");
@@ -216,7 +216,7 @@ fn memory_of_replicas_is_taken_as_they_need_it_and_is_for_whoever_asks() {
     assert_eq!(again(|| shared.there.read_u64(shared.addr)), shared.written);
     taken.into_iter().for_each(|addr| handle.free(addr, bytes).unwrap());
     shared.share();
-    shared.here.recall(shared.addr).unwrap();
+    shared.here.admin().recall(shared.addr).unwrap();
     wait_until("what keeps nothing is given back", PATIENCE, || {
         let kept = stats().replicas.frames;
         (kept > 0).then(|| format!("{kept} frames"))
@@ -282,11 +282,11 @@ fn writers_wait_for_a_stopped_keeper_no_longer_than_its_lease() {
 
 /// Another process gets a lock of `there`, which says nothing meanwhile: its connection ends with
 /// the home's daemon.
-fn take_lock(stage: &mut Stage, shared: &mut Shared) -> WriteGuard {
+fn take_lock(stage: &mut Stage, shared: &mut Shared) -> LockGuard {
     stage.kill_daemon(0);
     stage.start_daemon(0);
     let addr = shared.addr;
-    let guard = again(|| shared.here.write_lock_range(addr, 64));
+    let guard = again(|| shared.here.lock(addr, LockMode::Write, LockOptions::range(64)));
     shared.written += 1;
     let next = shared.written;
     again(|| shared.here.write_u64(addr, next));
@@ -303,8 +303,8 @@ fn who_has_a_lock_reads_no_replica_and_is_told_when_it_has_lost_it() {
         let there = &mut shared.there;
         let guard = again(|| match coupled {
             // For writing: what is locked for reading is served from the handle's own copies.
-            true => there.write_lock_range(addr, 64).map(LockGuard::from),
-            false => there.read_lock(addr).map(LockGuard::from),
+            true => there.lock(addr, LockMode::Write, LockOptions::range(64)),
+            false => there.lock(addr, LockMode::Read, LockOptions::line()),
         });
         let before = there.handle_stats().replica_reads;
         (0..100).for_each(|_| assert_eq!(again(|| there.read_u64(addr)), shared.written));
@@ -328,11 +328,11 @@ fn who_lost_its_lock_writes_nothing_into_a_shared_page_that_came_to_it() {
     let addr = shared.addr;
     for _ in 0..FAULTS {
         shared.share();
-        let old = again(|| shared.there.write_lock_range(addr, 64));
+        let old = again(|| shared.there.lock(addr, LockMode::Write, LockOptions::range(64)));
         shared.there.write_u64(addr, u64::MAX).unwrap();
         let newer = take_lock(&mut stage, &mut shared);
         shared.here.unlock(newer).unwrap();
-        again(|| shared.here.migrate(addr, RackId(1)));
+        again(|| shared.here.admin().migrate(addr, RackId(1)));
         // The way of its write leads over the old home, which tells it, to its own rack.
         assert_eq!(shared.there.unlock(old).unwrap_err().code(), "writes-lost");
         for reader in [&mut shared.there, &mut shared.here] {

@@ -52,7 +52,7 @@ fn new_piece(handle: &mut Handle, random: &mut Random) -> Piece {
 }
 
 fn move_page(handle: &mut Handle, addr: GAddr, to: RackId) {
-    wait_until("a page moves", PATIENCE, || match handle.migrate(addr, to) {
+    wait_until("a page moves", PATIENCE, || match handle.admin().migrate(addr, to) {
         Ok(_) => None,
         Err(error) if error.code() == "stays" || error.may_retry() => Some(error.to_string()),
         Err(error) => panic!("{addr}: {error}"),
@@ -84,7 +84,7 @@ fn free_piece(handle: &mut Handle, piece: Piece) {
 /// Every frame that is not free is the home of one page of the directory, and nothing is allocated.
 fn check_all_free(handle: &mut Handle) {
     wait_until("everything is free", PATIENCE, || {
-        let stats = handle.pool_stats().unwrap();
+        let stats = handle.admin().pool_stats().unwrap();
         let (mut used, mut live) = (0, 0);
         for rack in &stats.racks {
             // A master that was just started does not know all daemons yet.

@@ -7,7 +7,7 @@ use crate::tools::stage::{MEMORY, Stage};
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::monitor::Monitor;
-use rackpool::{GAddr, Handle, Placement, Pool, RackId, RackState};
+use rackpool::{GAddr, Handle, LockMode, LockOptions, Placement, Pool, RackId, RackState};
 use std::time::{Duration, Instant};
 
 /// Rack 0 has two daemons, rack 1 one.
@@ -225,7 +225,7 @@ fn a_stopped_daemon_keeps_its_shard_and_the_other_shard_goes_on() {
     // The other shard does everything.
     let more = handles[1].alloc(128 << 10, Placement::Local).unwrap();
     handles[1].write(more, b"goes on").unwrap();
-    let guard = handles[1].write_lock(more).unwrap();
+    let guard = handles[1].lock(more, LockMode::Write, LockOptions::line()).unwrap();
     handles[1].unlock(guard).unwrap();
     handles[1].free(more, 128 << 10).unwrap();
     let survivor = stage.daemons[1].as_ref().unwrap();
@@ -247,7 +247,7 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
     let mut handle = pool.handle().unwrap();
     let addr = handle.alloc(64, Placement::Local).unwrap();
     handle.write_u64(addr, 11).unwrap();
-    let guard = handle.write_lock(addr).unwrap();
+    let guard = handle.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     let token = guard.token();
     let killed = Instant::now();
     stage.kill_daemon(0);
@@ -264,7 +264,7 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
     handle.unlock(guard).unwrap();
     stage.start_daemon(0);
     stage.daemon(1).wait_stderr("rack 0.0: its own daemon is back");
-    let guard = handle.write_lock(addr).unwrap();
+    let guard = handle.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     assert!(guard.token() > token);
     handle.unlock(guard).unwrap();
     handle.free(addr, 64).unwrap();

@@ -4,7 +4,10 @@
 
 use crate::tools::stage::{MEMORY, Stage};
 use crate::tools::{PATIENCE, Random, beside_others, seed, wait_until};
-use rackpool::{Connections, Error, FabricChoice, GAddr, Handle, Placement, Pool, RackId, Result};
+use rackpool::{
+    Connections, Error, FabricChoice, GAddr, Handle, LockMode, LockOptions, Placement, Pool,
+    RackId, Result,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -109,7 +112,8 @@ impl Worker<'_> {
 
     fn add_under_lock(&mut self) {
         let name = self.places.locked;
-        let guard = self.handle.write_lock_within(name, TIMEOUT_MS);
+        let guard =
+            self.handle.lock(name, LockMode::Write, LockOptions::line().within_ms(TIMEOUT_MS));
         let Ok(guard) = self.note(guard) else { return };
         let added = self
             .handle
@@ -207,12 +211,12 @@ fn handles_with_shared_connections_that_end_leave_no_session_and_no_connection()
     for handle in &mut handles {
         handle.write(name, &[1; 64]).unwrap();
     }
-    let guard = handles[1].write_lock(name).unwrap();
+    let guard = handles[1].lock(name, LockMode::Write, LockOptions::line()).unwrap();
     assert_eq!(stage.stats(&other)[1].remote_sessions, THREADS as u64);
     // Its handle goes, the others stay: so does the lock, for each that asks.
     drop((guard, handles.remove(1)));
     let mut next = other.handle().unwrap();
-    let guard = next.write_lock(name).unwrap();
+    let guard = next.lock(name, LockMode::Write, LockOptions::line()).unwrap();
     next.unlock(guard).unwrap();
     for handle in &mut handles {
         assert_eq!(handle.read_u64(name).unwrap(), u64::from_le_bytes([1; 8]));

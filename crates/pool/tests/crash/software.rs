@@ -7,7 +7,10 @@ use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Proc, alone, say, wait_until};
 use rackpool::agent::{AgentOptions, AgentServer};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
-use rackpool::{DaemonStats, Error, FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{
+    CasOutcome, DaemonStats, Error, FabricChoice, GAddr, Handle, LockMode, LockOptions, Options,
+    Placement, Pool, RackId,
+};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 
@@ -55,7 +58,9 @@ fn client(args: &[&str]) {
             "locked" => (0..number(2)).try_for_each(|_| add_locked(&mut handle, addr)),
             "write" => handle.write(addr, &pattern(number(2))),
             "check" => check(&mut handle, addr, number(2)),
-            "hold" => handle.write_lock(addr).map(|guard| guards.push(guard)),
+            "hold" => handle
+                .lock(addr, LockMode::Write, LockOptions::line())
+                .map(|guard| guards.push(guard)),
             "flood" => flood(&mut handle, addr),
             other => panic!("{other}"),
         };
@@ -64,7 +69,7 @@ fn client(args: &[&str]) {
 }
 
 fn add_locked(handle: &mut Handle, addr: GAddr) -> Result<(), Error> {
-    let guard = handle.write_lock(addr)?;
+    let guard = handle.lock(addr, LockMode::Write, LockOptions::line())?;
     let value = handle.read_u64(addr)?;
     handle.write_u64(addr, value + 1)?;
     handle.unlock(guard)
@@ -79,7 +84,7 @@ fn check(handle: &mut Handle, addr: GAddr, seed: u64) -> Result<(), Error> {
 
 /// Under a lock that is never given back, until this process is killed.
 fn flood(handle: &mut Handle, addr: GAddr) -> Result<(), Error> {
-    let _guard = handle.write_lock(addr)?;
+    let _guard = handle.lock(addr, LockMode::Write, LockOptions::line())?;
     for round in 1.. {
         handle.write(addr, &filled(round))?;
         if round == 3 {
@@ -145,7 +150,7 @@ impl Rack {
     }
 
     fn stats(&self, handle: &mut Handle) -> DaemonStats {
-        handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap()
+        handle.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap()
     }
 
     fn wait_slots(&self, handle: &mut Handle, slots: u64) {
@@ -244,9 +249,9 @@ fn reads_and_writes_of_the_other_host_need_nobody_and_words_one_request_each() {
     for round in 0..100 {
         there.write_u64(addr, round).unwrap();
         assert_eq!(here.read_u64(addr).unwrap(), round);
-        assert_eq!(there.cas(addr, round, round + 1).unwrap(), Ok(round));
-        assert_eq!(there.cas(addr, round, 0).unwrap(), Err(round + 1));
-        assert_eq!(here.cas(addr, round + 1, round).unwrap(), Ok(round + 1));
+        assert_eq!(there.cas(addr, round, round + 1).unwrap(), CasOutcome::Swapped);
+        assert_eq!(there.cas(addr, round, 0).unwrap(), CasOutcome::Found(round + 1));
+        assert_eq!(here.cas(addr, round + 1, round).unwrap(), CasOutcome::Swapped);
         assert_eq!(there.fetch_add(addr, 5).unwrap(), round);
         assert_eq!(here.read_u64(addr).unwrap(), round + 5);
     }
@@ -274,7 +279,10 @@ fn a_killed_process_of_the_other_host_leaves_its_lock_and_whole_lines_to_the_nex
     let held = handle.alloc(64, Placement::Local).unwrap();
     let mut holder = rack.client(true);
     told(&mut holder, &format!("hold {}", held.0));
-    assert_eq!(handle.write_lock_within(held, 50).unwrap_err().code(), "lock-timeout");
+    assert_eq!(
+        handle.lock(held, LockMode::Write, LockOptions::line().within_ms(50)).unwrap_err().code(),
+        "lock-timeout"
+    );
     let mut writers = [(rack.client(false), near), (rack.client(true), far)];
     for (writer, place) in &mut writers {
         writer.tell(&format!("flood {}", place.0));
@@ -283,7 +291,7 @@ fn a_killed_process_of_the_other_host_leaves_its_lock_and_whole_lines_to_the_nex
     holder.kill();
     writers.iter_mut().for_each(|(writer, _)| writer.kill());
     for (_, place) in &writers {
-        let guard = handle.write_lock(*place).unwrap();
+        let guard = handle.lock(*place, LockMode::Write, LockOptions::line()).unwrap();
         let mut back = vec![0; WORDS * 8];
         handle.read(*place, &mut back).unwrap();
         let words = back.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
@@ -294,7 +302,7 @@ fn a_killed_process_of_the_other_host_leaves_its_lock_and_whole_lines_to_the_nex
         handle.write(*place, &filled(0)).unwrap();
         handle.unlock(guard).unwrap();
     }
-    let guard = handle.write_lock(held).unwrap();
+    let guard = handle.lock(held, LockMode::Write, LockOptions::line()).unwrap();
     handle.unlock(guard).unwrap();
     rack.wait_slots(&mut handle, 1);
     for (_, place) in &writers {
@@ -324,7 +332,13 @@ fn data_locks_and_slots_of_both_hosts_outlive_a_killed_daemon_and_a_killed_agent
         told(&mut far, &format!("add {} 100", word.0));
         told(&mut near, &format!("add {} 100", word.0));
         assert_eq!(handle.read_u64(word).unwrap(), 200 * turn);
-        assert_eq!(handle.write_lock_within(word, 100).unwrap_err().code(), "lock-timeout");
+        assert_eq!(
+            handle
+                .lock(word, LockMode::Write, LockOptions::line().within_ms(100))
+                .unwrap_err()
+                .code(),
+            "lock-timeout"
+        );
         rack.agent.take().unwrap().kill();
         rack.start_agent();
     }
@@ -332,9 +346,12 @@ fn data_locks_and_slots_of_both_hosts_outlive_a_killed_daemon_and_a_killed_agent
     // A client that dies while no agent is there is found dead by the next one.
     rack.agent.take().unwrap().kill();
     far.kill();
-    assert_eq!(handle.write_lock_within(word, 300).unwrap_err().code(), "lock-timeout");
+    assert_eq!(
+        handle.lock(word, LockMode::Write, LockOptions::line().within_ms(300)).unwrap_err().code(),
+        "lock-timeout"
+    );
     rack.start_agent();
-    let guard = handle.write_lock(word).unwrap();
+    let guard = handle.lock(word, LockMode::Write, LockOptions::line()).unwrap();
     handle.unlock(guard).unwrap();
     assert_eq!(handle.read_u64(word).unwrap(), 500);
     drop(near);

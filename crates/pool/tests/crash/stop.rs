@@ -60,7 +60,7 @@ fn a_client_stopped_in_the_midst_of_writing_a_page_that_is_freed_harms_nobody() 
         let started = Instant::now();
         handle.free(victim, PAGE).unwrap();
         assert!(started.elapsed() < Duration::from_secs(5), "a free waits for nobody");
-        let kept = handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let kept = handle.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         quarantined += u32::from(kept.frames_quarantined > 0);
         let filled = fill(&mut handle, 30, &mut random);
         touchers.iter_mut().for_each(Proc::resume);
@@ -76,7 +76,7 @@ fn a_client_stopped_in_the_midst_of_writing_a_page_that_is_freed_harms_nobody() 
         assert!(line.is_some_and(|line| line.starts_with("t ")), "{}", toucher.name);
     }
     wait_until("the quarantine ends", PATIENCE, || {
-        let now = handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let now = handle.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         (now.frames_quarantined > 0).then(|| format!("{now:?}"))
     });
     eprintln!("stopped_writers: a frame was in quarantine in {quarantined} of {ROUNDS} rounds");
@@ -227,7 +227,7 @@ fn callers_of_a_stopped_daemon_get_a_typed_error_in_time_and_go_on_afterwards() 
     assert!((6..=6 + unknown).contains(&value), "{value}, {unknown} unknown");
     let mut watcher = stage.pool(1, Tcp).handle().unwrap();
     wait_until("what was given up comes back", PATIENCE, || {
-        let now = watcher.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let now = watcher.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         (now.allocations != before[0].allocations).then(|| format!("{:?} now {now:?}", before[0]))
     });
     drop((callers, watcher));
@@ -325,7 +325,7 @@ fn a_pinned_page_stays_untouched_through_free_and_restart_and_its_slot_comes_bac
         // A write through a pin that was revoked reaches a frame that no page has.
         pin.write(0, &vec![0xaa; PAGE as usize]);
         check_and_free(&mut handle, filled);
-        let now = handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let now = handle.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         assert_eq!(now.frames_quarantined, 1, "after {restart} restarts");
         stage.kill_daemon(0);
         stage.start_daemon(0);
@@ -340,7 +340,7 @@ fn a_pinned_page_stays_untouched_through_free_and_restart_and_its_slot_comes_bac
     drop(pin);
     drop(pool);
     wait_until("slots, frames and memory come back", PATIENCE, || {
-        let now = handle.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let now = handle.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         // The watcher's second handle.
         let is_back = now.slots_used <= before.slots_used + 1
             && now.frames_quarantined == 0
@@ -360,7 +360,7 @@ fn without_a_master_what_is_known_goes_on_and_the_rest_is_a_typed_error_in_time(
     let near = handle.alloc(64, Placement::Rack(RackId(0))).unwrap();
     let far = handle.alloc(64, Placement::Rack(RackId(1))).unwrap();
     handle.write(far, b"known").unwrap();
-    let before = handle.pool_stats().unwrap();
+    let before = handle.admin().pool_stats().unwrap();
     stage.kill_master();
     for addr in [near, far] {
         handle.write(addr, b"known").unwrap();
@@ -394,7 +394,7 @@ fn without_a_master_what_is_known_goes_on_and_the_rest_is_a_typed_error_in_time(
     for (index, before) in before.racks.iter().enumerate() {
         let before = before.daemon.as_ref().unwrap();
         wait_until("what was given up comes back", PATIENCE, || {
-            let now = handle.pool_stats().unwrap().racks[index].daemon.clone().unwrap();
+            let now = handle.admin().pool_stats().unwrap().racks[index].daemon.clone().unwrap();
             let is_same =
                 (now.allocations, now.frames_free) == (before.allocations, before.frames_free);
             (!is_same).then(|| format!("{before:?} now {now:?}"))

@@ -4,7 +4,7 @@
 use rackpool::agent::{AgentOptions, AgentServer, fence};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
-use rackpool::{Handle, Options, Placement, Pool, RackId};
+use rackpool::{Handle, LockMode, LockOptions, Options, Placement, Pool, RackId};
 use rackpool_hw::control::ControlListener;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -66,7 +66,7 @@ impl Rack {
     }
 
     fn slots_used(&self, handle: &mut Handle) -> u64 {
-        handle.pool_stats().unwrap().racks[0].daemon.as_ref().unwrap().slots_used
+        handle.admin().pool_stats().unwrap().racks[0].daemon.as_ref().unwrap().slots_used
     }
 
     fn wait_slots(&self, handle: &mut Handle, slots: u64) {
@@ -115,10 +115,13 @@ fn clients_of_two_hosts_share_memory_atomics_and_locks_by_load_and_store() {
         there.read(addr, &mut back).unwrap();
     }
     assert_eq!(there.handle_stats(), before, "warm accesses need no other process");
-    let guard = there.write_lock(addr).unwrap();
-    assert_eq!(here.write_lock_within(addr, 50).unwrap_err().code(), "lock-timeout");
+    let guard = there.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
+    assert_eq!(
+        here.lock(addr, LockMode::Write, LockOptions::line().within_ms(50)).unwrap_err().code(),
+        "lock-timeout"
+    );
     there.unlock(guard).unwrap();
-    let guard = here.write_lock(addr).unwrap();
+    let guard = here.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     here.unlock(guard).unwrap();
     drop(there);
     rack.wait_slots(&mut here, 1);
@@ -132,10 +135,13 @@ fn what_clients_hold_outlives_their_agent_and_the_daemon() {
     let (mut here, mut there) = (rack.here(), rack.there("1"));
     let addr = there.alloc_owned(4096, Placement::Local).unwrap();
     there.write_u64(addr, 7).unwrap();
-    let guard = there.write_lock(addr).unwrap();
+    let guard = there.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     drop(agent);
     there.write_u64(addr, 8).unwrap();
-    assert_eq!(here.write_lock_within(addr, 300).unwrap_err().code(), "lock-timeout");
+    assert_eq!(
+        here.lock(addr, LockMode::Write, LockOptions::line().within_ms(300)).unwrap_err().code(),
+        "lock-timeout"
+    );
     let agent = rack.agent("1");
     there.check_lock(&guard).unwrap();
     let more = there.alloc(64, Placement::Local).unwrap();
@@ -143,10 +149,13 @@ fn what_clients_hold_outlives_their_agent_and_the_daemon() {
     rack.serve();
     there.check_lock(&guard).unwrap();
     there.free(more, 64).unwrap();
-    assert_eq!(here.write_lock_within(addr, 300).unwrap_err().code(), "lock-timeout");
+    assert_eq!(
+        here.lock(addr, LockMode::Write, LockOptions::line().within_ms(300)).unwrap_err().code(),
+        "lock-timeout"
+    );
     assert_eq!(here.read_u64(addr).unwrap(), 8);
     there.unlock(guard).unwrap();
-    let guard = here.write_lock(addr).unwrap();
+    let guard = here.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     here.unlock(guard).unwrap();
     drop(there);
     rack.wait_slots(&mut here, 1);
@@ -160,11 +169,14 @@ fn a_dead_hosts_lock_goes_to_others_when_it_is_fenced_or_booted_anew_and_not_bef
     let agent = rack.agent("1");
     let (mut here, mut there) = (rack.here(), rack.there("1"));
     let addr = here.alloc(4096, Placement::Local).unwrap();
-    let held = there.write_lock(addr).unwrap();
+    let held = there.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     let refused = fence(&rack.agent_options("1"), "host-b").unwrap_err();
     assert_eq!(refused.code(), "denied", "{refused}");
     drop(agent);
-    assert_eq!(here.write_lock_within(addr, 1_500).unwrap_err().code(), "lock-timeout");
+    assert_eq!(
+        here.lock(addr, LockMode::Write, LockOptions::line().within_ms(1_500)).unwrap_err().code(),
+        "lock-timeout"
+    );
     let start = Instant::now();
     // Its connection's end may not be heard of yet.
     let clients = loop {
@@ -174,17 +186,17 @@ fn a_dead_hosts_lock_goes_to_others_when_it_is_fenced_or_booted_anew_and_not_bef
         }
     };
     assert_eq!(clients, 1);
-    let guard = here.write_lock(addr).unwrap();
+    let guard = here.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     here.unlock(guard).unwrap();
     std::mem::forget(held);
     std::mem::forget(there);
     // A boot of the host begins with nothing of the one before.
     let agent = rack.agent("2");
     let mut there = rack.there("2");
-    let held = there.write_lock(addr).unwrap();
+    let held = there.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     drop(agent);
     let agent = rack.agent("3");
-    let guard = here.write_lock(addr).unwrap();
+    let guard = here.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     here.unlock(guard).unwrap();
     assert_eq!(rack.slots_used(&mut here), 1);
     std::mem::forget((held, there));
@@ -269,10 +281,10 @@ fn a_client_of_another_host_reads_no_replica_because_its_end_is_told_by_the_daem
     while here.handle_stats().replica_reads == 0 {
         assert!(start.elapsed() < PATIENCE, "no replica was read");
         if user.explain(addr).unwrap().rack != 1 {
-            let _ = user.migrate(addr, RackId(1));
+            let _ = user.admin().migrate(addr, RackId(1));
         }
         // It may not be made just now.
-        let _ = user.replicate(addr, RackId(0));
+        let _ = user.admin().replicate(addr, RackId(0));
         // As clients that use the page alike, so that it stays.
         for _ in 0..200 {
             for handle in [&mut here, &mut there, &mut user] {

@@ -2,7 +2,10 @@
 //! servers in threads of this process.
 
 use rackpool::cluster::Cluster;
-use rackpool::{FabricChoice, GAddr, Handle, HandleStats, Options, Placement, Pool, RackId};
+use rackpool::{
+    FabricChoice, GAddr, Handle, HandleStats, LockMode, LockOptions, Options, Placement, Pool,
+    RackId,
+};
 use std::time::Duration;
 
 const BYTES: u64 = 8192;
@@ -41,7 +44,7 @@ fn sent(before: HandleStats, handle: &Handle) -> (u64, u64) {
 fn buffered_writes_are_seen_by_their_handle_at_once_and_by_others_after_the_unlock() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, mut near, addr) = two(&cluster);
-    let guard = far.write_lock_range(at(addr, 100), 1000).unwrap();
+    let guard = far.lock(at(addr, 100), LockMode::Write, LockOptions::range(1000)).unwrap();
     assert_eq!((guard.addr(), guard.bytes()), (at(addr, 64), 1088));
     let before = far.handle_stats();
     far.write(at(addr, 200), b"buffered").unwrap();
@@ -69,7 +72,7 @@ fn an_unlock_brings_the_writes_of_a_page_home_with_one_doorbell() {
     let (mut far, mut near, addr) = two(&cluster);
     // What lies apart is one work request each, what lies side by side one together.
     for (step, pieces) in [(128, 32), (64, 1)] {
-        let guard = far.write_lock_range(addr, 4096).unwrap();
+        let guard = far.lock(addr, LockMode::Write, LockOptions::range(4096)).unwrap();
         let before = far.handle_stats();
         for line in 0..32 {
             far.write(at(addr, line * step), &[line as u8 + 1; 64]).unwrap();
@@ -93,21 +96,27 @@ fn a_dropped_guard_gives_its_lock_back_when_its_writes_are_home() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, mut near, addr) = two(&cluster);
     for round in 1..20 {
-        let guard = far.write_lock_range(addr, 64).unwrap();
+        let guard = far.lock(addr, LockMode::Write, LockOptions::range(64)).unwrap();
         far.write_u64(addr, round).unwrap();
         drop(guard);
-        assert_eq!(near.write_lock_within(addr, 0).map(drop).unwrap_err().code(), "lock-timeout");
+        assert_eq!(
+            near.lock(addr, LockMode::Write, LockOptions::line().within_ms(0))
+                .map(drop)
+                .unwrap_err()
+                .code(),
+            "lock-timeout"
+        );
         // With its next call that sends anything.
         far.read_u64(at(addr, 4096)).unwrap();
-        let guard = near.write_lock(addr).unwrap();
+        let guard = near.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
         assert_eq!(near.read_u64(addr), Ok(round));
         near.unlock(guard).unwrap();
     }
-    let guard = far.write_lock_range(addr, 64).unwrap();
+    let guard = far.lock(addr, LockMode::Write, LockOptions::range(64)).unwrap();
     far.write_u64(addr, 99).unwrap();
     drop(far);
     drop(guard);
-    let guard = near.write_lock(addr).unwrap();
+    let guard = near.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
     assert_eq!(near.read_u64(addr), Ok(99), "a handle that ends flushes");
     near.unlock(guard).unwrap();
 }
@@ -137,7 +146,7 @@ fn what_others_can_see_of_a_handle_comes_after_what_it_had_buffered() {
         }),
     ];
     for (index, (what, act)) in outside.iter().enumerate() {
-        let guard = far.write_lock_range(addr, 4096).unwrap();
+        let guard = far.lock(addr, LockMode::Write, LockOptions::range(4096)).unwrap();
         let value = index as u64 + 1;
         far.write_u64(addr, value).unwrap();
         assert_eq!(near.read_u64(addr), Ok(value - 1), "{what}: it is buffered");
@@ -152,9 +161,9 @@ fn what_others_can_see_of_a_handle_comes_after_what_it_had_buffered() {
 fn what_no_range_lock_covers_is_not_buffered() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, mut near, addr) = two(&cluster);
-    let name = far.write_lock(addr).unwrap();
-    let reader = far.read_lock_range(at(addr, 1024), 64).unwrap();
-    let range = far.write_lock_range(at(addr, 512), 64).unwrap();
+    let name = far.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
+    let reader = far.lock(at(addr, 1024), LockMode::Read, LockOptions::range(64)).unwrap();
+    let range = far.lock(at(addr, 512), LockMode::Write, LockOptions::range(64)).unwrap();
     for (offset, bytes) in [(0, 8), (1024, 8), (504, 16), (572, 8), (2048, 8)] {
         far.write(at(addr, offset), &vec![5; bytes]).unwrap();
         let mut seen = vec![0; bytes];
@@ -162,15 +171,15 @@ fn what_no_range_lock_covers_is_not_buffered() {
         assert_eq!(seen, vec![5; bytes], "{bytes} bytes at {offset}");
     }
     assert_eq!(far.handle_stats().coupled.buffered_writes, 0);
-    let guards: [rackpool::LockGuard; 3] = [name.into(), reader.into(), range.into()];
+    let guards: [rackpool::LockGuard; 3] = [name, reader, range];
     guards.into_iter().for_each(|guard| far.unlock(guard).unwrap());
     // Nor in the own rack, nor where there is no buffer.
-    let near_guard = near.write_lock_range(addr, 64).unwrap();
+    let near_guard = near.lock(addr, LockMode::Write, LockOptions::range(64)).unwrap();
     near.write_u64(addr, 6).unwrap();
     assert_eq!(far.read_u64(addr), Ok(6));
     near.unlock(near_guard).unwrap();
     let mut plain = pool(&cluster, 0, |options| options.write_buffer_bytes(0)).handle().unwrap();
-    let guard = plain.write_lock_range(addr, 64).unwrap();
+    let guard = plain.lock(addr, LockMode::Write, LockOptions::range(64)).unwrap();
     plain.write_u64(addr, 7).unwrap();
     assert_eq!(far.read_u64(addr), Ok(7));
     plain.unlock(guard).unwrap();
@@ -182,7 +191,7 @@ fn reads_under_a_read_lock_are_fetched_once_and_never_served_after_it() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, mut near, addr) = two(&cluster);
     near.write(addr, &[1; 4096]).unwrap();
-    let guard = far.read_lock_range(addr, 4096).unwrap();
+    let guard = far.lock(addr, LockMode::Read, LockOptions::range(4096)).unwrap();
     let mut seen = [0; 64];
     far.read(at(addr, 64), &mut seen).unwrap();
     let before = far.handle_stats();
@@ -200,12 +209,12 @@ fn reads_under_a_read_lock_are_fetched_once_and_never_served_after_it() {
     assert_eq!(sent(before, &far), (1, 1));
     far.unlock(guard).unwrap();
     for (round, dropped) in [(3, false), (4, true)] {
-        let guard = near.write_lock_range(addr, 4096).unwrap();
+        let guard = near.lock(addr, LockMode::Write, LockOptions::range(4096)).unwrap();
         near.write(addr, &[round; 4096]).unwrap();
         near.unlock(guard).unwrap();
         far.read(addr, &mut seen).unwrap();
         assert_eq!(seen, [round; 64], "without a lock");
-        let guard = far.read_lock_range(addr, 4096).unwrap();
+        let guard = far.lock(addr, LockMode::Read, LockOptions::range(4096)).unwrap();
         far.read(addr, &mut seen).unwrap();
         assert_eq!(seen, [round; 64]);
         if dropped { drop(guard) } else { far.unlock(guard).unwrap() }
@@ -219,7 +228,7 @@ fn reads_under_a_read_lock_are_fetched_once_and_never_served_after_it() {
 fn a_handles_own_writes_are_seen_through_its_copies() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, _near, addr) = two(&cluster);
-    let guard = far.read_lock_range(addr, 4096).unwrap();
+    let guard = far.lock(addr, LockMode::Read, LockOptions::range(4096)).unwrap();
     let mut expected = 0;
     for round in 1..=4u64 {
         assert_eq!(far.read_u64(addr), Ok(expected), "from home or a copy");
@@ -245,7 +254,7 @@ fn a_handles_own_writes_are_seen_through_its_copies() {
 fn copies_are_served_only_for_a_while_without_a_proof_that_the_lock_is_held() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, _near, addr) = two(&cluster);
-    let guard = far.read_lock_range(addr, 64).unwrap();
+    let guard = far.lock(addr, LockMode::Read, LockOptions::range(64)).unwrap();
     far.read_u64(addr).unwrap();
     let before = far.handle_stats();
     far.read_u64(addr).unwrap();
@@ -263,21 +272,25 @@ fn ranges_exclude_each_other_by_lines_and_end_with_their_page() {
     let (mut far, mut near, _) = two(&cluster);
     let page = far.page_bytes();
     let run = far.alloc(2 * page, Placement::Rack(RackId(1))).unwrap();
-    let guard = far.write_lock_range(at(run, 70), 60).unwrap();
+    let guard = far.lock(at(run, 70), LockMode::Write, LockOptions::range(60)).unwrap();
     for (offset, bytes, free) in [(0, 64, true), (0, 65, false), (127, 1, false), (192, 64, true)] {
-        let tried = near.read_lock_range_within(at(run, offset), bytes, 0);
+        let tried =
+            near.lock(at(run, offset), LockMode::Read, LockOptions::range(bytes).within_ms(0));
         assert_eq!(tried.is_ok(), free, "{bytes} bytes at {offset}: {tried:?}");
         if let Ok(guard) = tried {
             near.unlock(guard).unwrap();
         }
     }
-    let again = far.write_lock_range(run, 128).unwrap_err();
+    let again = far.lock(run, LockMode::Write, LockOptions::range(128)).unwrap_err();
     assert_eq!(again.code(), "already-locked");
     far.unlock(guard).unwrap();
     for (addr, bytes) in [(run, 0), (run, page + 1), (at(run, page - 64), 65)] {
-        assert_eq!(far.write_lock_range(addr, bytes).unwrap_err().code(), "out-of-bounds");
+        assert_eq!(
+            far.lock(addr, LockMode::Write, LockOptions::range(bytes)).unwrap_err().code(),
+            "out-of-bounds"
+        );
     }
-    let guard = far.write_lock_range(run, page).unwrap();
+    let guard = far.lock(run, LockMode::Write, LockOptions::range(page)).unwrap();
     assert_eq!(guard.bytes(), page);
     far.unlock(guard).unwrap();
 }

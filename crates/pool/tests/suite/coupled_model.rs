@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use rackpool::cluster::Cluster;
-use rackpool::{FabricChoice, GAddr, Handle, LockGuard, Options, Placement, Pool, RackId};
+use rackpool::{
+    FabricChoice, GAddr, Handle, LockGuard, LockMode, LockOptions, Options, Placement, Pool, RackId,
+};
 use std::sync::{Mutex, OnceLock};
 
 const BYTES: u64 = 4096;
@@ -57,8 +59,8 @@ impl Model {
             Op::Lock { first, lines, write } => {
                 let (at, bytes) = (self.at(64 * first), 64 * lines.min(LINES - first));
                 let guard = match write {
-                    true => self.handle.write_lock_range(at, bytes).map(LockGuard::from),
-                    false => self.handle.read_lock_range(at, bytes).map(LockGuard::from),
+                    true => self.handle.lock(at, LockMode::Write, LockOptions::range(bytes)),
+                    false => self.handle.lock(at, LockMode::Read, LockOptions::range(bytes)),
                 };
                 match guard {
                     Ok(guard) => self.guards.push(guard),
@@ -136,7 +138,7 @@ proptest! {
         drop(guards);
         let mut other = cluster.pool(1).unwrap().handle().unwrap();
         let mut home = vec![0; BYTES as usize];
-        let guard = other.read_lock_range(addr, BYTES).unwrap();
+        let guard = other.lock(addr, LockMode::Read, LockOptions::range(BYTES)).unwrap();
         other.read(addr, &mut home).unwrap();
         other.unlock(guard).unwrap();
         other.free(addr, BYTES).unwrap();

@@ -2,7 +2,7 @@
 //! servers run already. `RACKPOOL_CONFIG` and `RACKPOOL_RACK` say how to join, `RIG_ID` which host
 //! this is, `/rig` is a folder of all hosts.
 
-use rackpool::{Error, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{Error, GAddr, Handle, LockMode, LockOptions, Options, Placement, Pool, RackId};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,8 @@ fn all_hosts_add_to_one_word_under_atomics_and_under_a_lock() {
     let unknown: u64 = (0..ADDS).map(|_| add_one(&mut handle, atomic)).sum();
     say(&format!("unknown.{}", own()), &unknown.to_string());
     for _ in 0..LOCKED {
-        let guard = handle.write_lock_within(locked, 30_000).unwrap();
+        let guard =
+            handle.lock(locked, LockMode::Write, LockOptions::line().within_ms(30_000)).unwrap();
         let value = handle.read_u64(locked).unwrap();
         handle.write_u64(locked, value + 1).unwrap();
         handle.unlock(guard).unwrap();
@@ -190,7 +191,7 @@ fn what_was_stored_is_still_there() {
 fn write_under_a_lock_until_the_host_dies() {
     let mut handle = open();
     let place = handle.alloc(BYTES as u64, Placement::Local).unwrap();
-    let _guard = handle.write_lock(place).unwrap();
+    let _guard = handle.lock(place, LockMode::Write, LockOptions::line()).unwrap();
     for round in 1.. {
         handle.write(place, &filled(round)).unwrap();
         if round == 3 {
@@ -207,13 +208,14 @@ fn a_dead_hosts_lock_is_waited_for_and_granted_when_the_host_is_fenced() {
     hear("crashed.1");
     // Locks and memory of the dead host go to no other client until it is certain that it is dead.
     let start = Instant::now();
-    let error = handle.write_lock_within(place, 2_000).unwrap_err();
+    let error =
+        handle.lock(place, LockMode::Write, LockOptions::line().within_ms(2_000)).unwrap_err();
     assert!(matches!(error, Error::LockTimeout { .. }), "{error}");
     println!("result: after {:?}: {error}", start.elapsed());
     say("fence", "");
     hear("fenced");
     let start = Instant::now();
-    let guard = handle.write_lock_within(place, 20_000).unwrap();
+    let guard = handle.lock(place, LockMode::Write, LockOptions::line().within_ms(20_000)).unwrap();
     println!("result: granted {:?} after the host was fenced", start.elapsed());
     let mut back = vec![0; BYTES];
     handle.read(place, &mut back).unwrap();
@@ -245,7 +247,7 @@ fn a_page_moves_between_the_racks_while_all_hosts_use_it() {
         unknown += add_one(&mut handle, page);
         if own() == 0 && round % 50 == 25 {
             let to = RackId((1 + round / 50 % 2) as u16 % 2);
-            assert_eq!(handle.migrate(page, to).unwrap(), to);
+            assert_eq!(handle.admin().migrate(page, to).unwrap(), to);
             println!("result: the page is in rack {to}");
         }
     }

@@ -2,7 +2,10 @@
 //! servers in threads of this process.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
-use rackpool::{DaemonStats, Error, FabricChoice, GAddr, Handle, Placement, RackId};
+use rackpool::{
+    CasOutcome, DaemonStats, Error, FabricChoice, GAddr, Handle, LockMode, LockOptions, Placement,
+    RackId,
+};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -32,7 +35,7 @@ fn content(handle: &mut Handle, addr: GAddr, bytes: u64) -> Vec<u8> {
 }
 
 fn stats(handle: &mut Handle) -> Vec<DaemonStats> {
-    let racks = handle.pool_stats().unwrap().racks;
+    let racks = handle.admin().pool_stats().unwrap().racks;
     racks.into_iter().map(|rack| rack.daemon.unwrap()).collect()
 }
 
@@ -60,7 +63,7 @@ fn wait_for_holdings(handle: &mut Handle, expected: &[(u64, u64, u64)]) {
 /// Moves a page, however often it is the turn of another move.
 fn insist(handle: &mut Handle, addr: GAddr, to: RackId) {
     for _ in 0..1000 {
-        match handle.migrate(addr, to) {
+        match handle.admin().migrate(addr, to) {
             Ok(rack) => return assert_eq!(rack, to),
             Err(Error::Stays { .. } | Error::Busy { .. } | Error::Moving { .. }) => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -90,7 +93,7 @@ fn a_page_goes_there_and_back_with_its_content_and_leaves_nothing_behind() {
         let at = GAddr(addr.0 + 100);
         for (round, to) in [1, 0, 1, 1, 0, 1].into_iter().enumerate() {
             let mover = if round % 2 == 0 { &mut a } else { &mut b };
-            assert_eq!(mover.migrate(at, RackId(to)), Ok(RackId(to)));
+            assert_eq!(mover.admin().migrate(at, RackId(to)), Ok(RackId(to)));
             for handle in [&mut a, &mut b] {
                 // One knows the new home, the other one finds it.
                 assert_eq!(content(handle, addr, PAGE), data, "round {round}");
@@ -122,7 +125,7 @@ fn a_page_that_moved_between_racks_with_room_is_kept_when_its_old_rack_is_filled
     let pages: Vec<GAddr> = (0..8).map(|_| a.alloc(PAGE, Placement::Local).unwrap()).collect();
     for addr in &pages {
         a.write(*addr, &data).unwrap();
-        assert_eq!(a.migrate(*addr, RackId(1)), Ok(RackId(1)));
+        assert_eq!(a.admin().migrate(*addr, RackId(1)), Ok(RackId(1)));
     }
     // Nothing was swapped for them, and no daemon gives their frames away.
     for rack in RACKS {
@@ -155,13 +158,13 @@ fn a_rack_without_room_takes_no_page_until_one_is_freed() {
         }
         let full = holdings(&mut a);
         for mover in [&mut a, &mut b] {
-            assert_eq!(mover.migrate(addr, RackId(1)).unwrap_err().code(), "full");
+            assert_eq!(mover.admin().migrate(addr, RackId(1)).unwrap_err().code(), "full");
             assert_eq!(content(mover, addr, PAGE), data);
         }
         assert_eq!(holdings(&mut a), full);
         b.free(held.pop().unwrap(), PAGE).unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while let Err(error) = a.migrate(addr, RackId(1)) {
+        while let Err(error) = a.admin().migrate(addr, RackId(1)) {
             assert_eq!(error.code(), "full");
             assert!(Instant::now() < deadline, "the frame does not come back");
         }
@@ -199,7 +202,7 @@ fn a_page_of_objects_lives_on_in_its_new_rack() {
         check(&mut b, &live);
         let pages: BTreeSet<u64> = live.iter().map(|(addr, _)| addr.0 / PAGE).collect();
         for page in &pages {
-            assert_eq!(b.migrate(GAddr(page * PAGE), RackId(1)), Ok(RackId(1)));
+            assert_eq!(b.admin().migrate(GAddr(page * PAGE), RackId(1)), Ok(RackId(1)));
         }
         check(&mut a, &live);
         check(&mut b, &live);
@@ -247,22 +250,26 @@ fn locks_keep_their_page_and_go_on_with_greater_tokens_in_its_new_rack() {
         let mut token = 0;
         for (round, to) in [1, 0, 1].into_iter().enumerate() {
             let (one, other) = if round % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-            let guard = one.write_lock(name).unwrap();
+            let guard = one.lock(name, LockMode::Write, LockOptions::line()).unwrap();
             assert!(guard.token() > token, "{} after {token}", guard.token());
             token = guard.token();
             for _ in 0..2 {
-                stays(one.migrate(addr, RackId(to)), "lock");
-                stays(other.migrate(addr, RackId(to)), "lock");
+                stays(one.admin().migrate(addr, RackId(to)), "lock");
+                stays(other.admin().migrate(addr, RackId(to)), "lock");
             }
             one.check_lock(&guard).unwrap();
-            let waited = other.write_lock_within(name, 0).unwrap_err();
+            let waited =
+                other.lock(name, LockMode::Write, LockOptions::line().within_ms(0)).unwrap_err();
             assert_eq!(waited.code(), "lock-timeout");
             one.unlock(guard).unwrap();
-            assert_eq!(other.migrate(addr, RackId(to)), Ok(RackId(to)));
+            assert_eq!(other.admin().migrate(addr, RackId(to)), Ok(RackId(to)));
             assert_eq!(one.explain(addr).unwrap().rack, to);
         }
-        let readers = [a.read_lock(name).unwrap(), b.read_lock(name).unwrap()];
-        stays(a.migrate(addr, RackId(0)), "lock");
+        let readers = [
+            a.lock(name, LockMode::Read, LockOptions::line()).unwrap(),
+            b.lock(name, LockMode::Read, LockOptions::line()).unwrap(),
+        ];
+        stays(a.admin().migrate(addr, RackId(0)), "lock");
         drop(readers);
     }
 }
@@ -274,24 +281,24 @@ fn pages_that_others_count_on_stay_and_say_why() {
         let (mut a, mut b) = handles(&cluster, fabric);
         let owned = a.alloc_owned(PAGE, Placement::Local).unwrap();
         for mover in [&mut a, &mut b] {
-            stays(mover.migrate(owned, RackId(1)), "session");
+            stays(mover.admin().migrate(owned, RackId(1)), "session");
             assert_eq!(mover.explain(owned).unwrap().rack, 0);
-            assert_eq!(mover.migrate(owned, RackId(0)), Ok(RackId(0)), "it is there");
+            assert_eq!(mover.admin().migrate(owned, RackId(0)), Ok(RackId(0)), "it is there");
         }
         let page = a.alloc(PAGE, Placement::Local).unwrap();
         let pin = a.pin(page, 64).unwrap();
-        stays(b.migrate(page, RackId(1)), "touching");
+        stays(b.admin().migrate(page, RackId(1)), "touching");
         assert!(!pin.is_revoked(), "it is open again");
         pin.store(0, 42);
         assert_eq!(b.read_u64(page), Ok(42));
         drop(pin);
-        assert_eq!(b.migrate(page, RackId(1)), Ok(RackId(1)));
+        assert_eq!(b.admin().migrate(page, RackId(1)), Ok(RackId(1)));
         assert_eq!(a.read_u64(page), Ok(42));
 
-        assert_eq!(a.migrate(page, RackId(7)).unwrap_err().code(), "no-such-rack");
-        assert_eq!(a.migrate(GAddr(0), RackId(1)).unwrap_err().code(), "not-mapped");
+        assert_eq!(a.admin().migrate(page, RackId(7)).unwrap_err().code(), "no-such-rack");
+        assert_eq!(a.admin().migrate(GAddr(0), RackId(1)).unwrap_err().code(), "not-mapped");
         a.free(page, PAGE).unwrap();
-        assert_eq!(b.migrate(page, RackId(0)).unwrap_err().code(), "not-mapped");
+        assert_eq!(b.admin().migrate(page, RackId(0)).unwrap_err().code(), "not-mapped");
     }
 }
 
@@ -302,7 +309,7 @@ fn who_only_reads_moves_nothing() {
     let addr = a.alloc(PAGE, Placement::Local).unwrap();
     let options = rackpool::Options::new(&cluster.master_addr(), 1).read_only(true);
     let mut reader = rackpool::Pool::open(options).unwrap().handle().unwrap();
-    assert_eq!(reader.migrate(addr, RackId(1)).unwrap_err().code(), "denied");
+    assert_eq!(reader.admin().migrate(addr, RackId(1)).unwrap_err().code(), "denied");
     assert_eq!(a.explain(addr).unwrap().rack, 0);
 }
 
@@ -361,7 +368,8 @@ fn counters_from_both_racks_over_both_fabrics_are_exact_while_their_page_moves_a
                 handle.fetch_add(at(counter), 1).unwrap();
             } else {
                 let mut old = handle.read_u64(at(counter)).unwrap();
-                while let Err(actual) = handle.cas(at(counter), old, old + 1).unwrap() {
+                while let CasOutcome::Found(actual) = handle.cas(at(counter), old, old + 1).unwrap()
+                {
                     old = actual;
                 }
             }
@@ -481,7 +489,7 @@ fn movers_that_want_the_same_page_take_turns_and_harm_nothing() {
             if is_over(stop) {
                 break;
             }
-            match mover.migrate(addr, RackId((round % 3) as u16)) {
+            match mover.admin().migrate(addr, RackId((round % 3) as u16)) {
                 Ok(_) => moved += 1,
                 Err(Error::Busy { .. } | Error::Stays { .. } | Error::Moving { .. }) => {
                     refused += 1;
@@ -511,17 +519,17 @@ fn a_move_sends_one_call_to_the_master_and_two_requests_to_each_rack() {
     let cluster = Cluster::start(2).unwrap();
     let (mut a, _) = handles(&cluster, FabricChoice::Tcp);
     let addr = a.alloc(PAGE, Placement::Local).unwrap();
-    a.migrate(addr, RackId(1)).unwrap();
+    a.admin().migrate(addr, RackId(1)).unwrap();
     let asked = |handle: &mut Handle| {
         let requests = stats(handle).into_iter().map(|one| {
             let by_kind = one.requests_by_kind;
             [by_kind.move_in, by_kind.move_out, by_kind.move_commit, by_kind.move_settle]
         });
-        let calls = handle.pool_stats().unwrap().master.calls_by_kind;
+        let calls = handle.admin().pool_stats().unwrap().master.calls_by_kind;
         (requests.collect::<Vec<_>>(), [calls.begin_move, calls.move_page])
     };
     let (before, handle_before) = (asked(&mut a), a.handle_stats());
-    a.migrate(addr, RackId(0)).unwrap();
+    a.admin().migrate(addr, RackId(0)).unwrap();
     let handle_after = a.handle_stats();
     let after = asked(&mut a);
     let grown = |now: [u64; 4], then: [u64; 4]| -> Vec<u64> {

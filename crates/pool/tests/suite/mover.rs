@@ -39,7 +39,7 @@ fn home(handle: &mut Handle, addr: GAddr) -> u16 {
 }
 
 fn stats(handle: &mut Handle, rack: usize) -> DaemonStats {
-    handle.pool_stats().unwrap().racks[rack].daemon.clone().unwrap()
+    handle.admin().pool_stats().unwrap().racks[rack].daemon.clone().unwrap()
 }
 
 fn read_and_write(handle: &mut Handle, addr: GAddr) {

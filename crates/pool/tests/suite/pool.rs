@@ -1,7 +1,7 @@
 //! The pool through its public API, servers in threads of this process, both fabrics.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
-use rackpool::{FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{CasOutcome, FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
 
 const PAGE: u64 = 64 << 10;
 
@@ -64,7 +64,8 @@ fn a_counter_added_to_from_both_racks_at_once_loses_nothing() {
                         continue;
                     }
                     let mut old = handle.read_u64(counter).unwrap();
-                    while let Err(actual) = handle.cas(counter, old, old + 1).unwrap() {
+                    while let CasOutcome::Found(actual) = handle.cas(counter, old, old + 1).unwrap()
+                    {
                         old = actual;
                     }
                 }
@@ -118,7 +119,7 @@ fn a_full_rack_overflows_into_another_and_a_full_pool_says_so_and_recovers() {
 }
 
 fn frames_free(handle: &mut Handle) -> Vec<u64> {
-    let stats = handle.pool_stats().unwrap();
+    let stats = handle.admin().pool_stats().unwrap();
     stats.racks.iter().map(|rack| rack.daemon.as_ref().unwrap().frames_free).collect()
 }
 
@@ -196,7 +197,7 @@ fn a_read_only_pool_reads_and_refuses_to_write() {
 fn forty_joins_and_leaves_leave_no_slot_behind_and_owned_memory_comes_back() {
     let cluster = Cluster::start(1).unwrap();
     let mut watcher = cluster.pool(0).unwrap().handle().unwrap();
-    let before = watcher.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+    let before = watcher.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
     for _ in 0..40 {
         let mut handle = cluster.pool(0).unwrap().handle().unwrap();
         handle.alloc_owned(64, Placement::Local).unwrap();
@@ -204,7 +205,7 @@ fn forty_joins_and_leaves_leave_no_slot_behind_and_owned_memory_comes_back() {
     }
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
-        let after = watcher.pool_stats().unwrap().racks[0].daemon.clone().unwrap();
+        let after = watcher.admin().pool_stats().unwrap().racks[0].daemon.clone().unwrap();
         if after.slots_used == before.slots_used && after.allocated_bytes == before.allocated_bytes
         {
             assert_eq!(after.allocations, before.allocations);
@@ -328,7 +329,7 @@ fn a_pinned_page_stays_readable_until_the_pin_is_dropped_and_then_goes() {
     let cluster = Cluster::start(2).unwrap();
     let (mut a, mut b) = handles(&cluster, FabricChoice::Tcp);
     let quarantined = |handle: &mut Handle| {
-        let stats = handle.pool_stats().unwrap();
+        let stats = handle.admin().pool_stats().unwrap();
         stats.racks[0].daemon.as_ref().unwrap().frames_quarantined
     };
     let addr = a.alloc(PAGE, Placement::Local).unwrap();
@@ -402,7 +403,7 @@ fn clients_learn_the_pools_placement_with_the_masters_welcome() {
             handle.explain(addr).unwrap().rack
         };
         let homes: Vec<u16> = (0..6).map(&mut home).collect();
-        let stats = handle.pool_stats().unwrap();
+        let stats = handle.admin().pool_stats().unwrap();
         assert_eq!(stats.master.placement, placement.to_string());
         (homes, stats.master.calls_by_kind.pick_rack, asked)
     };

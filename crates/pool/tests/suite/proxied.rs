@@ -2,7 +2,7 @@
 //! and c). Servers in threads of this process.
 
 use rackpool::cluster::Cluster;
-use rackpool::{FabricChoice, GAddr, Handle, Placement, RackId};
+use rackpool::{CasOutcome, FabricChoice, GAddr, Handle, LockMode, LockOptions, Placement, RackId};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 64 << 10;
@@ -63,12 +63,15 @@ fn atomics_and_locks_through_the_daemon_exclude_those_of_the_home_rack() {
                         0 => drop(handle.fetch_add(counter, 1).unwrap()),
                         1 => {
                             let mut old = handle.read_u64(counter).unwrap();
-                            while let Err(actual) = handle.cas(counter, old, old + 1).unwrap() {
+                            while let CasOutcome::Found(actual) =
+                                handle.cas(counter, old, old + 1).unwrap()
+                            {
                                 old = actual;
                             }
                         }
                         _ => {
-                            let guard = handle.write_lock(counter).unwrap();
+                            let guard =
+                                handle.lock(counter, LockMode::Write, LockOptions::line()).unwrap();
                             handle.fetch_add(counter, 1).unwrap();
                             handle.unlock(guard).unwrap();
                         }
@@ -90,7 +93,7 @@ fn all_handles_of_a_rack_share_one_connection_to_each_other_rack() {
             handle.write(addr, &[7; 64]).unwrap();
         }
     }
-    let stats = handles[0].pool_stats().unwrap();
+    let stats = handles[0].admin().pool_stats().unwrap();
     let of = |rack: usize| stats.racks[rack].daemon.clone().unwrap();
     assert_eq!(of(0).proxy.uplinks, 2, "one to each other rack, for eight handles");
     for rack in [1, 2] {
@@ -107,7 +110,7 @@ fn a_warm_access_is_one_order_one_operation_and_nothing_else() {
     // Asks by memory where the work is done, so that asking is no work there.
     let mut observer = cluster.pool(1).unwrap().handle().unwrap();
     let mut operations = || {
-        let stats = observer.pool_stats().unwrap();
+        let stats = observer.admin().pool_stats().unwrap();
         let of = |rack: usize| stats.racks[rack].daemon.clone().unwrap();
         (of(0).proxy.operations, of(1).fabric.operations)
     };

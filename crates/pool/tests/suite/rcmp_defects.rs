@@ -58,7 +58,7 @@ fn one_client_could_take_all_memory() {
     assert_eq!(far.alloc(8, rack).expect_err("over the quota").code(), "quota");
     far.free(most, 960 << 10).expect("it is allocated");
     near.alloc(960 << 10, Placement::Auto).expect("it has come back");
-    let stats = near.pool_stats().expect("all answer");
+    let stats = near.admin().pool_stats().expect("all answer");
     let stats = &stats.racks[0].daemon.as_ref().expect("it answers");
     assert_eq!((stats.client_quota_bytes, stats.client_held_bytes_max), (1 << 20, 1 << 20));
     assert_eq!(stats.answers.refused["quota"], 4);

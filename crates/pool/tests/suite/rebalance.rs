@@ -29,7 +29,7 @@ fn cluster(racks: u16) -> Cluster {
 }
 
 fn used(handle: &mut Handle) -> Vec<u64> {
-    let racks = handle.pool_stats().unwrap().racks;
+    let racks = handle.admin().pool_stats().unwrap().racks;
     let daemons = racks.into_iter().map(|rack| rack.daemon.expect("it answers"));
     daemons.map(|stats| stats.frames - stats.frames_free).collect()
 }
@@ -77,11 +77,11 @@ fn a_full_rack_sends_cold_pages_to_an_empty_one_and_then_rests() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(settled, used(&mut handle));
     check(&mut handle, &pages);
-    let records = handle.balances(RackId(0), 0).unwrap();
+    let records = handle.admin().balances(RackId(0), 0).unwrap();
     assert!(records.iter().all(|(_, one)| replay_balance(one) == one.decision));
     let sent = records.iter().filter(|(_, one)| matches!(one.decision, Balance::Send { .. }));
     assert!(sent.count() >= 60, "{} decisions", records.len());
-    let others = handle.balances(RackId(1), 0).unwrap();
+    let others = handle.admin().balances(RackId(1), 0).unwrap();
     let sends = |one: &Balance| matches!(one, Balance::Send { .. });
     assert!(!others.iter().any(|(_, one)| sends(&one.decision)), "none comes back");
     for page in pages {
@@ -102,7 +102,7 @@ fn racks_that_are_about_alike_send_nothing() {
         }
     }
     std::thread::sleep(Duration::from_secs(3));
-    let stats = handle.pool_stats().unwrap().racks;
+    let stats = handle.admin().pool_stats().unwrap().racks;
     let went: Vec<u64> =
         stats.iter().map(|rack| rack.daemon.as_ref().unwrap().pages_went).collect();
     assert_eq!(went, [0, 0]);

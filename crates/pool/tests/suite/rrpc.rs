@@ -222,7 +222,7 @@ fn calls_follow_a_page_that_moves() {
             reader.fetch(addr, &mut found, mode).unwrap();
             assert!(found == data[..bytes], "{mode:?} in round {round}");
         }
-        mover.migrate(addr, RackId(rack)).unwrap();
+        mover.admin().migrate(addr, RackId(rack)).unwrap();
         // The place that the reader knows is stale now.
         let mode = MODES[round % 3];
         let mut found = vec![0; 5000];

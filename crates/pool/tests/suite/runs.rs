@@ -24,7 +24,7 @@ fn at(addr: GAddr, pages: u64) -> GAddr {
 /// What each rack holds: frames that are free, allocations, bytes of them.
 fn holdings(handle: &mut Handle) -> Vec<(u64, u64, u64)> {
     let of = |one: DaemonStats| (one.frames_free, one.allocations, one.allocated_bytes);
-    let racks = handle.pool_stats().unwrap().racks;
+    let racks = handle.admin().pool_stats().unwrap().racks;
     racks.into_iter().map(|rack| of(rack.daemon.expect("it answers"))).collect()
 }
 
@@ -52,7 +52,7 @@ fn a_run_that_is_spread_over_three_racks_is_read_written_and_freed_as_a_whole() 
         handles[0].write(run, &data).unwrap();
         for page in 0..PAGES {
             let (mover, to) = (page as usize % 2, RackId((page % 3) as u16));
-            assert_eq!(handles[mover].migrate(at(run, page), to), Ok(to));
+            assert_eq!(handles[mover].admin().migrate(at(run, page), to), Ok(to));
         }
         let spread = holdings(&mut handles[0]);
         let bytes: Vec<u64> = spread.iter().map(|held| held.2).collect();
@@ -69,7 +69,7 @@ fn a_run_that_is_spread_over_three_racks_is_read_written_and_freed_as_a_whole() 
             }
         }
         // The first page moves too: its home is asked for the free.
-        assert_eq!(handles[2].migrate(run, RackId(1)), Ok(RackId(1)));
+        assert_eq!(handles[2].admin().migrate(run, RackId(1)), Ok(RackId(1)));
         for (addr, bytes) in [(at(run, 1), PAGE), (run, PAGE), (at(run, 4), 12 * PAGE)] {
             assert_eq!(handles[1].free(addr, bytes).unwrap_err().code(), "bad-free");
         }
@@ -99,9 +99,9 @@ fn a_word_and_what_it_names_part_and_are_freed_together() {
             let data = pattern(bytes, 3);
             handles[2].write(addr, &data).unwrap();
             let last = GAddr(addr.0 + bytes - 1);
-            assert_eq!(handles[0].migrate(last, RackId(1)), Ok(RackId(1)));
+            assert_eq!(handles[0].admin().migrate(last, RackId(1)), Ok(RackId(1)));
             if round % 2 == 0 {
-                assert_eq!(handles[1].migrate(word, RackId(2)), Ok(RackId(2)));
+                assert_eq!(handles[1].admin().migrate(word, RackId(2)), Ok(RackId(2)));
             }
             let mut found = vec![0; data.len()];
             handles[1].read(addr, &mut found).unwrap();

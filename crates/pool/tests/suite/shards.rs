@@ -2,7 +2,7 @@
 //! accesses between the shards cost, counted exactly. In one process; `crash/shards.rs` kills.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
-use rackpool::{FabricChoice, Handle, Options, Placement, Pool, RackId};
+use rackpool::{FabricChoice, Handle, LockMode, LockOptions, Options, Placement, Pool, RackId};
 
 fn cluster(racks: u16, shards: u16) -> Cluster {
     Cluster::with(ClusterOptions { racks, shards, ..ClusterOptions::default() }).unwrap()
@@ -65,7 +65,7 @@ fn clients_of_two_shards_share_data_by_load_and_store_without_a_message() {
                     handle.write(addr, &bytes).unwrap();
                     handle.read(addr, &mut bytes).unwrap();
                     handle.fetch_add(rackpool::GAddr(addr.0 + 128), 1).unwrap();
-                    handle.cas(rackpool::GAddr(addr.0 + 136), round, round).unwrap().ok();
+                    let _ = handle.cas(rackpool::GAddr(addr.0 + 136), round, round).unwrap();
                 }
             }
         }
@@ -118,9 +118,9 @@ fn a_page_moves_between_racks_and_never_between_the_shards_of_one() {
     let mut other = handle_of(&cluster, 0, 1);
     let addr = handle.alloc(64 << 10, Placement::Local).unwrap();
     handle.write(addr, b"goes along").unwrap();
-    let stays = other.migrate(addr, RackId(0)).unwrap();
+    let stays = other.admin().migrate(addr, RackId(0)).unwrap();
     assert_eq!(stays.to_string(), "0.0", "a page of the rack is there already");
-    let there = handle.migrate(addr, RackId(1)).unwrap();
+    let there = handle.admin().migrate(addr, RackId(1)).unwrap();
     assert!(there.same_rack(RackId(1)) && there.shards() == 2, "{there}");
     let mut bytes = [0; 10];
     for one in [&mut handle, &mut other] {
@@ -128,7 +128,7 @@ fn a_page_moves_between_racks_and_never_between_the_shards_of_one() {
         assert_eq!(&bytes, b"goes along");
         assert_eq!(one.explain(addr).unwrap().rack, 1);
     }
-    let back = other.migrate(addr, RackId(0)).unwrap();
+    let back = other.admin().migrate(addr, RackId(0)).unwrap();
     assert!(back.same_rack(RackId(0)), "{back}");
     handle.read(addr, &mut bytes).unwrap();
     assert_eq!(&bytes, b"goes along");
@@ -159,8 +159,13 @@ fn clients_of_another_rack_reach_both_shards_over_either_fabric() {
             assert_eq!(at.fetch_add(addr, 1).unwrap(), 3);
             let told = far.explain(addr).unwrap();
             assert_eq!((told.rack, told.shard, told.own_rack), (0, shard, false));
-            let lock = at.write_lock(addr).unwrap();
-            assert_eq!(far.write_lock_within(addr, 1).unwrap_err().code(), "lock-timeout");
+            let lock = at.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
+            assert_eq!(
+                far.lock(addr, LockMode::Write, LockOptions::line().within_ms(1))
+                    .unwrap_err()
+                    .code(),
+                "lock-timeout"
+            );
             at.unlock(lock).unwrap();
             far.free(addr, 64 << 10).unwrap();
         }
@@ -179,7 +184,7 @@ fn a_page_that_the_other_shards_clients_use_most_stays_and_its_home_is_told() {
     let (mut home, mut user) = (handle_of(&cluster, 0, 0), handle_of(&cluster, 0, 1));
     let addr = home.alloc(64 << 10, Placement::Local).unwrap();
     let daemon = |handle: &mut Handle, shard: usize| {
-        handle.pool_stats().unwrap().racks[shard].daemon.clone().unwrap()
+        handle.admin().pool_stats().unwrap().racks[shard].daemon.clone().unwrap()
     };
     let mut line = [0; 64];
     let started = std::time::Instant::now();

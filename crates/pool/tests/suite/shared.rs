@@ -2,7 +2,9 @@
 //! every message reaches its own handle, and that a handle's end is its own.
 
 use rackpool::cluster::Cluster;
-use rackpool::{Connections, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{
+    CasOutcome, Connections, GAddr, Handle, LockMode, LockOptions, Options, Placement, Pool, RackId,
+};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -24,7 +26,7 @@ fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
 
 /// Connections and sessions of others at racks 1 and 2.
 fn counted(handle: &mut Handle) -> [(u64, u64); 2] {
-    let stats = handle.pool_stats().unwrap();
+    let stats = handle.admin().pool_stats().unwrap();
     [1, 2].map(|rack: usize| {
         let daemon = stats.racks[rack].daemon.as_ref().unwrap();
         (daemon.fabric.connections, daemon.remote_sessions)
@@ -110,12 +112,15 @@ fn data_of_all_threads_reach_whom_they_belong_to() {
                         0 => drop(handle.fetch_add(counter, 1).unwrap()),
                         1 => {
                             let mut old = handle.read_u64(counter).unwrap();
-                            while let Err(actual) = handle.cas(counter, old, old + 1).unwrap() {
+                            while let CasOutcome::Found(actual) =
+                                handle.cas(counter, old, old + 1).unwrap()
+                            {
                                 old = actual;
                             }
                         }
                         _ => {
-                            let guard = handle.write_lock(counter).unwrap();
+                            let guard =
+                                handle.lock(counter, LockMode::Write, LockOptions::line()).unwrap();
                             let old = handle.read_u64(GAddr(counter.0 + 8)).unwrap();
                             handle.write_u64(GAddr(counter.0 + 8), old + 1).unwrap();
                             handle.unlock(guard).unwrap();
@@ -160,13 +165,13 @@ fn a_handle_that_ends_in_the_midst_of_its_work_ends_alone() {
             for round in 0..20 {
                 let mut handle = pool.handle().unwrap();
                 let (bytes, mine) = (40 * PAGE, far(&mut handle, 40 * PAGE, 1));
-                let guard = handle.write_lock(mine).unwrap();
+                let guard = handle.lock(mine, LockMode::Write, LockOptions::line()).unwrap();
                 handle.submit_write(mine, pattern(bytes as usize, round)).unwrap();
                 handle.submit_read(mine, vec![0; bytes as usize]).unwrap();
                 drop((guard, handle));
                 // The lock is free again, and nothing of the handle is executed any more.
                 let mut next = pool.handle().unwrap();
-                let guard = next.write_lock(mine).unwrap();
+                let guard = next.lock(mine, LockMode::Write, LockOptions::line()).unwrap();
                 next.write(mine, &[9; 64]).unwrap();
                 next.unlock(guard).unwrap();
                 next.free(mine, bytes).unwrap();
@@ -184,7 +189,7 @@ fn a_handle_that_ends_in_the_midst_of_its_work_ends_alone() {
     let mut other = cluster.pool(1).unwrap().handle().unwrap();
     let started = Instant::now();
     loop {
-        let stats = other.pool_stats().unwrap();
+        let stats = other.admin().pool_stats().unwrap();
         if stats.racks[1].daemon.as_ref().unwrap().fabric.connections == 0 {
             return;
         }

@@ -5,6 +5,7 @@
 //! and frees of what is no allocation, panic.
 #![allow(dead_code)]
 
+use rackpool::CasOutcome;
 use rackpool_kv::words::{GAddr, Placement, PoolError, PoolResult, Words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -394,7 +395,7 @@ impl Words for Client {
         Ok(())
     }
 
-    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<Result<u64, u64>> {
+    fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<CasOutcome> {
         let (page, index) = self.word(addr, true)?;
         if self.one_in(self.chaos.unknown_one_in) {
             match self.random() % 3 {
@@ -405,7 +406,10 @@ impl Words for Client {
             let (operation, peer) = ("cas".into(), "test".into());
             return Err(PoolError::OutcomeUnknown { operation, peer });
         }
-        Ok(page[index].compare_exchange(expected, new, SeqCst, SeqCst))
+        Ok(match page[index].compare_exchange(expected, new, SeqCst, SeqCst) {
+            Ok(_) => CasOutcome::Swapped,
+            Err(found) => CasOutcome::Found(found),
+        })
     }
 
     fn fetch_add(&mut self, addr: GAddr, n: u64) -> PoolResult<u64> {

@@ -90,7 +90,7 @@ impl Crew {
         }
         let place =
             |job| Place { job, proc: None, ending: None, written: BTreeMap::new(), last_seq: 0 };
-        let stats = handle.pool_stats().expect("the pool answers").racks;
+        let stats = handle.admin().pool_stats().expect("the pool answers").racks;
         Crew {
             places: jobs.into_iter().map(place).collect(),
             tally: Tally::default(),
@@ -241,7 +241,7 @@ impl Crew {
         let homes = self.places[index].job.homes.clone();
         super::wait_until("the daemons see a worker's end", PATIENCE, || {
             homes.iter().find_map(|rack| {
-                let sessions = handle.sessions(*rack).expect("the daemon answers");
+                let sessions = handle.admin().sessions(*rack).expect("the daemon answers");
                 let found = sessions.into_iter().find(|one| one.connected && one.pid == pid);
                 found.map(|one| format!("rack {rack} has {one:?}"))
             })
@@ -345,7 +345,7 @@ impl Crew {
     }
 
     fn more_than_before(&self, handle: &mut Handle) -> Option<String> {
-        let racks = handle.pool_stats().expect("the pool answers").racks.into_iter();
+        let racks = handle.admin().pool_stats().expect("the pool answers").racks.into_iter();
         let now: Vec<DaemonStats> =
             racks.map(|rack| rack.daemon.ok_or(rack.error).expect("it answers")).collect();
         let held = |all: &[DaemonStats]| -> Vec<(u64, u64)> {

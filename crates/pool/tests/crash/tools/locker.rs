@@ -3,7 +3,7 @@
 //! its lock meanwhile. `hold`: takes a lock and does what it is told, one line each.
 
 use super::say;
-use rackpool::{Error, GAddr, Handle, LockGuard, Options, Pool};
+use rackpool::{Error, GAddr, Handle, LockGuard, LockMode, LockOptions, Options, Pool};
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub fn count(args: &[&str]) -> Result<(), String> {
 }
 
 fn add(handle: &mut Handle, name: GAddr) {
-    let guard = match handle.write_lock_within(name, WAIT_MS) {
+    let guard = match handle.lock(name, LockMode::Write, LockOptions::line().within_ms(WAIT_MS)) {
         Ok(guard) => guard,
         Err(error) => return retry("write_lock", &error),
     };
@@ -83,7 +83,7 @@ fn add(handle: &mut Handle, name: GAddr) {
 }
 
 fn look(handle: &mut Handle, name: GAddr) {
-    let guard = match handle.read_lock_within(name, WAIT_MS) {
+    let guard = match handle.lock(name, LockMode::Read, LockOptions::line().within_ms(WAIT_MS)) {
         Ok(guard) => guard,
         Err(error) => return retry("read_lock", &error),
     };
@@ -111,11 +111,15 @@ pub fn hold(args: &[&str]) -> Result<(), String> {
             token
         };
         let told = match line.as_str() {
-            "lock" => handle.write_lock_within(name, WAIT_MS).map(|new| keep(new.into())),
-            "range" => {
-                handle.write_lock_range_within(name, 64, WAIT_MS).map(|new| keep(new.into()))
-            }
-            "share" => handle.read_lock_range_within(name, 64, WAIT_MS).map(|new| keep(new.into())),
+            "lock" => handle
+                .lock(name, LockMode::Write, LockOptions::line().within_ms(WAIT_MS))
+                .map(|new| keep(new)),
+            "range" => handle
+                .lock(name, LockMode::Write, LockOptions::range(64).within_ms(WAIT_MS))
+                .map(|new| keep(new)),
+            "share" => handle
+                .lock(name, LockMode::Read, LockOptions::range(64).within_ms(WAIT_MS))
+                .map(|new| keep(new)),
             "read" => handle.read_u64(word),
             "check" => {
                 let held = guard.as_ref().expect("it locked before");

@@ -33,7 +33,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
         let page = pages[index];
         let to = RackId(random.below(2) as u16);
         let started = Instant::now();
-        match handle.migrate(page, to) {
+        match handle.admin().migrate(page, to) {
             Ok(rack) if rack == to => say(&format!("m {}", started.elapsed().as_micros())),
             Err(error) if may_happen(&error) => {
                 say(&format!("x {}", error.code()));

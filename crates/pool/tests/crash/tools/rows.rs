@@ -10,7 +10,7 @@
 //! | `e MESSAGE` | what must not happen; the process ends |
 
 use super::{Random, say};
-use rackpool::{Error, GAddr, Handle, Options, Pool};
+use rackpool::{Error, GAddr, Handle, LockMode, LockOptions, Options, Pool};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ fn write_all(
     own_last: u64,
     random: &mut Random,
 ) -> Result<u64, Error> {
-    let guard = handle.write_lock_range(table, TABLE_BYTES)?;
+    let guard = handle.lock(table, LockMode::Write, LockOptions::range(TABLE_BYTES))?;
     let (least, greatest) = versions(handle, table)?;
     if least < own_last {
         say(&format!("e version {least} was found after {own_last} was unlocked"));

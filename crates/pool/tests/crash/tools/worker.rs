@@ -13,7 +13,7 @@
 //! | `done` | stopped as asked; everything of its own is freed |
 
 use super::{Random, say};
-use rackpool::{Error, FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{CasOutcome, Error, FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -254,8 +254,8 @@ impl Worker {
         let mut old = self.insist("read_u64", |handle| handle.read_u64(addr));
         for _ in 0..100 {
             match self.handle.cas(addr, old, old + 1) {
-                Ok(Ok(_)) => return say(&format!("c {counter}")),
-                Ok(Err(other)) => old = other,
+                Ok(CasOutcome::Swapped) => return say(&format!("c {counter}")),
+                Ok(CasOutcome::Found(other)) => old = other,
                 Err(Error::OutcomeUnknown { .. }) => {
                     return say(&format!("u {counter}"));
                 }
