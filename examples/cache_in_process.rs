@@ -27,9 +27,8 @@ fn main() -> Result<()> {
     for number in 0..KEYS {
         cache.set(format!("page {number}").as_bytes(), &[7; VALUE_BYTES], 0, 0, now())?;
     }
-    let kept = (0..KEYS).filter(|number| {
-        cache.get(format!("page {number}").as_bytes(), now(), |_| ()).is_some()
-    });
+    let kept = (0..KEYS)
+        .filter(|number| cache.get(format!("page {number}").as_bytes(), now(), |_| ()).is_some());
     let kept = kept.count() as u32;
     println!("{kept} of {KEYS} pages are in {} MiB", MEMORY_BYTES >> 20);
     assert!(kept > KEYS / 10 && kept < KEYS);

@@ -600,6 +600,11 @@ impl Handle {
         submitted
     }
 
+    /// Submissions that count against their bound.
+    pub(crate) fn submitted(&self) -> usize {
+        self.submissions.count()
+    }
+
     /// A submission that has ended, if there is one. Does not block, unless a page that moved has
     /// to be looked up again.
     pub fn poll_completion(&mut self) -> Result<Option<Completed>> {

@@ -16,6 +16,7 @@
 mod acceptor;
 mod admin;
 pub mod agent;
+mod async_handle;
 mod audit;
 mod clock;
 pub mod cluster;
@@ -45,6 +46,7 @@ mod submit;
 mod usage;
 
 pub use admin::Admin;
+pub use async_handle::{AsyncHandle, Submitted};
 pub use handle::{CasOutcome, Handle};
 pub use locks::{LockGuard, LockMode, LockOptions};
 pub use options::{Connections, Emulate, FabricChoice, Options, RrpcThreshold};

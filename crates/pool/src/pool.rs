@@ -2,6 +2,7 @@
 //! its own, taken with [`Pool::handle`] for hot loops, or lent by the convenience methods here.
 
 use crate::admin::Admin;
+use crate::async_handle::AsyncHandle;
 use crate::handle::{CasOutcome, Handle};
 use crate::links::Shared;
 use crate::options::Options;
@@ -57,6 +58,14 @@ impl Pool {
             Some(handle) => Ok(handle),
             None => Handle::open(Arc::clone(&self.shared)),
         }
+    }
+
+    /// A handle with reads and writes that are futures.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn async_handle(&self) -> Result<AsyncHandle> {
+        self.handle().map(AsyncHandle::new)
     }
 
     /// Orders to the pool, and questions about it, through a handle of their own.

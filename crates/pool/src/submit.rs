@@ -14,7 +14,7 @@ use rackpool_hw::window::Window;
 use std::collections::VecDeque;
 
 /// Submissions of one handle under way; more is `Busy`.
-const SUBMISSIONS_MAX: usize = 64;
+pub(crate) const SUBMISSIONS_MAX: usize = 64;
 
 /// Names a submission; never used twice by a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +54,11 @@ pub(crate) struct Submissions {
 }
 
 impl Submissions {
+    /// How many there are, those among them that have ended and were not taken.
+    pub(crate) fn count(&self) -> usize {
+        self.under_way.len() + self.done.len()
+    }
+
     #[allow(clippy::too_many_arguments, reason = "the parts of a handle, borrowed one by one")]
     pub(crate) fn submit(
         &mut self,
@@ -65,7 +70,7 @@ impl Submissions {
         addr: GAddr,
         buffer: Vec<u8>,
     ) -> Result<Ticket> {
-        if self.under_way.len() + self.done.len() >= SUBMISSIONS_MAX {
+        if self.count() >= SUBMISSIONS_MAX {
             let limit = SUBMISSIONS_MAX as u64;
             return Err(Error::Busy { what: "submissions".into(), limit });
         }

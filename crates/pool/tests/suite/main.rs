@@ -4,6 +4,7 @@ mod agent;
 mod costs;
 mod coupled;
 mod coupled_model;
+mod futures;
 mod hosts;
 mod locks;
 mod master_crash;

@@ -113,13 +113,13 @@ pub fn hold(args: &[&str]) -> Result<(), String> {
         let told = match line.as_str() {
             "lock" => handle
                 .lock(name, LockMode::Write, LockOptions::line().within_ms(WAIT_MS))
-                .map(|new| keep(new)),
+                .map(&mut keep),
             "range" => handle
                 .lock(name, LockMode::Write, LockOptions::range(64).within_ms(WAIT_MS))
-                .map(|new| keep(new)),
+                .map(&mut keep),
             "share" => handle
                 .lock(name, LockMode::Read, LockOptions::range(64).within_ms(WAIT_MS))
-                .map(|new| keep(new)),
+                .map(&mut keep),
             "read" => handle.read_u64(word),
             "check" => {
                 let held = guard.as_ref().expect("it locked before");
