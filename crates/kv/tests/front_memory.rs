@@ -5,9 +5,9 @@
 mod peers;
 
 use peers::{WITHIN, ask, connect, ours, ours_of, read_until};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -8,16 +8,12 @@ use crate::constants::LINE_BYTES_MAX;
 use rackpool_core::Error;
 use rackpool_hw::secret::read_file;
 use std::path::Path;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// Whether two byte strings are the same, in a time that does not tell where they differ.
 pub fn same(expected: &[u8], given: &[u8]) -> bool {
-    let mut difference = expected.len() ^ given.len();
-    for (index, byte) in given.iter().enumerate() {
-        let other = expected.get(index).copied().unwrap_or(!byte);
-        difference |= usize::from(byte ^ other);
-    }
-    difference == 0
+    expected.ct_eq(given).into()
 }
 
 /// Users that one file may hold, as in memcached.

@@ -1,14 +1,15 @@
 //! memcached's binary protocol, executed. In: a request of `binary`, its value. Out: its answer;
 //! quiet requests have none when they succeed (or, for look-ups, when they find nothing).
 
-use super::batch::push_value;
 use super::binary::{BinaryReply, BinaryRequest, Status};
-use super::core::{Core, expiry};
+use super::clock::expiry;
+use super::core::{Core, push_value};
 use super::counters::Count;
 use super::memcached::AfterCommand;
+use super::outcome::{StoreOutcome, Verb};
 use super::stats;
-use super::store::{Change, CounterStep, StoreOutcome, StoreValue, set_expiry};
-use super::text::{VERSION, Verb};
+use super::store::{Change, CounterStep, StoreValue, set_expiry};
+use super::text::VERSION;
 use crate::cache::{Item, Millis};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 

@@ -1,17 +1,16 @@
 //! memcached's text commands, executed. In: a command of `text`, the value behind it. Out: its
 //! answer in [`Core::out`]. Called by the session for each command.
 
-use super::batch::{ReplyFormat, push_text_item};
 use super::bytes::push_u64;
-use super::core::{Core, expiry};
+use super::clock::expiry;
+use super::core::{Core, push_text_item};
 use super::counters::Count;
+use super::outcome::{NOT_NUMBER, StoreOutcome, Verb, stored_text};
 use super::stats;
-use super::store::{
-    Change, CounterStep, NOT_NUMBER, StoreOutcome, StoreValue, set_expiry, stored_text,
-};
-use super::text::{Command, CounterChange, Get, Refusal, Store, VERSION, Verb, WordIter};
+use super::store::{Change, CounterStep, StoreValue, set_expiry};
+use super::text::{Command, CounterChange, Get, Store, VERSION, WordIter};
 use crate::cache::Millis;
-use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
+use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// What the session does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,51 +56,27 @@ impl Core {
             }
             Command::Stats(words) => stats::text(self, *words),
             Command::Meta(meta) => self.meta(meta),
-            Command::Refused(refused) => self.refuse(refused.what, refused.quiet),
+            Command::Refused(refused) => self.say(&refused.what.to_string(), refused.quiet),
             Command::RefusedWithData(refusal, bytes) => {
-                self.refuse(*refusal, false);
+                self.say(&refusal.to_string(), false);
                 return AfterCommand::Skip(*bytes);
             }
         }
         AfterCommand::Command
     }
 
-    fn say(&mut self, text: &str, quiet: bool) {
+    /// Answers with a line, unless the client wants none.
+    pub fn say(&mut self, text: &str, quiet: bool) {
         if !quiet {
             self.out.bytes.extend_from_slice(text.as_bytes());
             self.out.bytes.extend_from_slice(b"\r\n");
         }
     }
 
-    fn refuse(&mut self, refusal: Refusal, quiet: bool) {
-        if !quiet {
-            self.say(&refusal.to_string(), false);
-        }
-    }
-
-    /// Looks up keys that lie in `input`, or lets them wait in the batch. The keys that are left
-    /// if that is full, or if the client is to take answers first.
-    pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<WordIter<'a>> {
-        if let Some(exptime) = get.touch {
-            self.flush_batch(input);
-            return self.text_get_touch(get, expiry(i64::from(exptime), self.times()));
-        }
-        let base = input.as_ptr() as usize;
-        let mut keys = get.keys;
-        let mut key = keys.next();
-        while let Some(this) = key {
-            let left = keys;
-            key = keys.next();
-            let form = ReplyFormat::Text { cas: get.cas, last: key.is_none() };
-            self.batch.push(this.as_ptr() as usize - base, this.len(), form);
-            if key.is_some() && self.batch.len() >= BATCH_KEYS_MAX {
-                return Some(left);
-            }
-        }
-        None
-    }
-
-    fn text_get_touch<'a>(&mut self, get: &Get<'a>, expires: Millis) -> Option<WordIter<'a>> {
+    /// Looks up keys and gives each a new expiry. The keys that are left if the client is to take
+    /// answers first.
+    pub fn text_get_touch<'a>(&mut self, get: &Get<'a>, exptime: i32) -> Option<WordIter<'a>> {
+        let expires = expiry(i64::from(exptime), self.times());
         let mut keys = get.keys;
         while let Some(key) = keys.next() {
             let start = self.out.bytes.len();
@@ -151,14 +126,13 @@ impl Core {
         whole: bool,
     ) {
         if !whole {
-            let quiet = store.quiet && store.meta.is_none();
-            return self.say("CLIENT_ERROR bad data chunk", quiet);
+            return self.say("CLIENT_ERROR bad data chunk", store.is_silent());
         }
         let if_cas = store.meta.as_ref().and_then(|meta| meta.cas).filter(|cas| *cas != 0);
         let outcome = self.store(
             &Change {
                 verb: store.verb,
-                key: store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes()),
+                key: store.key(),
                 flags: store.flags,
                 expires,
                 stale: store.meta.as_ref().is_some_and(|meta| meta.stale),
@@ -178,19 +152,14 @@ impl Core {
     pub fn text_too_large(&mut self, store: &Store<'_>) {
         self.count(Count::TooLarge);
         if store.verb == Verb::Set || store.meta.is_some() {
-            let key = store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes());
-            self.cache().remove(key, self.now);
+            self.cache().remove(store.key(), self.now);
         }
-        let quiet = store.quiet && store.meta.is_none();
-        self.say(stored_text(StoreOutcome::TooLarge), quiet);
+        self.say(stored_text(StoreOutcome::TooLarge), store.is_silent());
     }
-}
 
-impl Core {
     /// Answers to a value for which there was no memory, after it was passed over.
     pub fn text_no_memory(&mut self, store: &Store<'_>) {
         self.count(Count::NoMemory);
-        let quiet = store.quiet && store.meta.is_none();
-        self.say(stored_text(StoreOutcome::NoMemory), quiet);
+        self.say(stored_text(StoreOutcome::NoMemory), store.is_silent());
     }
 }

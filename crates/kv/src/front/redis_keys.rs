@@ -1,7 +1,7 @@
 //! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`RespCall`]. Out: its
 //! answer, or an error's text.
 
-use super::core::{Times, time_left};
+use super::clock::{Times, time_left};
 use super::counters::Count;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax, unknown_subcommand};

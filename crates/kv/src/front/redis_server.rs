@@ -4,10 +4,7 @@
 use super::auth::same;
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{
-    COMMANDS, CommandResult, RespCall, ResumePoint, Spec, syntax, unknown_subcommand, wrong_arity,
-};
-use super::redis_docs::DOCS;
+use super::redis::{CommandResult, RespCall, ResumePoint, syntax, unknown_subcommand, wrong_arity};
 use super::resp::{
     REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_status,
     push_verbatim,
@@ -270,84 +267,6 @@ fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandRes
 
 /// Clients listed in one turn.
 const CLIENTS_AT_ONCE: usize = 64;
-
-/// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
-pub fn command(call: &mut RespCall<'_>) -> CommandResult {
-    let out = &mut call.core.out.bytes;
-    if call.args.len() == 1 {
-        push_array(out, COMMANDS.len());
-        COMMANDS.iter().for_each(|spec| push_spec(out, spec));
-        return Ok(());
-    }
-    let is = |word: &str| call.args.get(call.input, 1).eq_ignore_ascii_case(word.as_bytes());
-    if is("count") {
-        push_integer(out, COMMANDS.len() as i64);
-    } else if is("docs") {
-        return command_docs(call, ResumePoint::at(2));
-    } else if is("list") {
-        push_array(out, COMMANDS.len());
-        COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
-    } else if is("info") {
-        push_array(out, call.args.len() - 2);
-        return command_info_from(call, ResumePoint::at(2));
-    } else {
-        return Err(unknown_subcommand("COMMAND", call.arg(1)));
-    }
-    Ok(())
-}
-
-/// Answers with the documentation of the commands named by words from the part's on.
-fn command_docs(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
-    let is_done = call.each_word(&mut part, 1, |call, index, asked| {
-        let named = |(name, ..): &(&str, &str, &str, &str)| call.is(index, name);
-        Ok(asked | DOCS.iter().position(named).map_or(0, |index| 1 << index))
-    })?;
-    if !is_done {
-        return call.go_on_later(part, command_docs);
-    }
-    let is_asked = |index: usize| call.count() == 2 || part.sum >> index & 1 == 1;
-    let asked = (0..DOCS.len()).filter(|index| is_asked(*index)).map(|index| &DOCS[index]);
-    let asked: Vec<_> = asked.collect();
-    let version = call.client.version;
-    let out = &mut call.core.out.bytes;
-    push_map(out, asked.len(), version);
-    for (name, group, since, summary) in asked {
-        push_bulk(out, name.as_bytes());
-        push_map(out, 3, version);
-        for text in ["summary", summary, "since", since, "group", group] {
-            push_bulk(out, text.as_bytes());
-        }
-    }
-    Ok(())
-}
-
-/// Answers with the commands that are named by words from the part's on.
-fn command_info_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
-    for index in part.index as usize..call.count() {
-        if call.is_to_pause() {
-            return call.go_on_later(ResumePoint::at(index as u64), command_info_from);
-        }
-        let out = &mut call.core.out.bytes;
-        match super::redis::find(call.args.get(call.input, index)) {
-            Some(spec) => push_spec(out, spec),
-            None => out.extend_from_slice(match call.client.version {
-                Version::Two => b"*-1\r\n",
-                Version::Three => b"_\r\n",
-            }),
-        }
-    }
-    Ok(())
-}
-
-fn push_spec(out: &mut Vec<u8>, spec: &Spec) {
-    push_array(out, 6);
-    push_bulk(out, spec.name.as_bytes());
-    push_integer(out, i64::from(spec.arity));
-    push_array(out, 1);
-    push_status(out, if spec.writes { "write" } else { "readonly" });
-    let (first, last, step) = spec.keys;
-    [first, last, step].into_iter().for_each(|number| push_integer(out, i64::from(number)));
-}
 
 /// `CONFIG GET pattern ...|RESETSTAT`
 pub fn config(call: &mut RespCall<'_>) -> CommandResult {

@@ -1,8 +1,8 @@
 //! Redis's commands on strings. In: a [`RespCall`]. Out: its answer, or an error's text.
 
-use super::batch::{ReplyFormat, push_resp_item};
-use super::bytes::{Decimal, strict_i64};
-use super::core::{PAST, Times};
+use super::bytes::strict_i64;
+use super::clock::{PAST, Times};
+use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
 use super::resp::{failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
@@ -375,8 +375,10 @@ fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
         (flags, expires) = (item.flags(), item.expires());
     }
     let value = value.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
-    let digits = Decimal::signed(value);
-    entry.put(&[digits.as_bytes()], flags, expires).map_err(|error| failed(&error))?;
+    let mut digits = itoa::Buffer::new();
+    entry
+        .put(&[digits.format(value).as_bytes()], flags, expires)
+        .map_err(|error| failed(&error))?;
     push_integer(&mut core.out.bytes, value);
     Ok(())
 }

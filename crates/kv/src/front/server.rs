@@ -4,8 +4,9 @@
 //! A thread of its own accepts; it sleeps unless a client connects. Another one answers to
 //! Prometheus.
 
-use super::core::{Core, Protocol, Settings, Shared};
+use super::core::Core;
 use super::counters::Count;
+use super::shared::{Protocol, Settings, Shared};
 use super::stats;
 use super::tls::{Channel, Tls};
 use super::worker::{AcceptedConnection, Inbox, Worker};

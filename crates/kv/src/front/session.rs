@@ -7,19 +7,21 @@
 //! is passed over.
 
 use super::auth::{self, Attempt};
-use super::batch::{PendingSet, ReplyFormat, SetReply};
 use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
 use super::binary_run::Opcode;
 use super::clients::ClientInfo;
-use super::core::{Core, PAST, Protocol, expiry};
+use super::clock::{PAST, expiry};
+use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
 use super::memcached::AfterCommand;
+use super::outcome::Verb;
 use super::redis::{RespCall, Unfinished};
-use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
+use super::shared::Protocol;
 use super::store::StoreValue;
-use super::text::{self, Command, Get, Store, Verb};
+use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
+use super::{redis_commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
@@ -389,7 +391,7 @@ impl Session {
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
             self.end_batch(core, input, at);
-            if !self.has_room(core, store_key(&store), len) {
+            if !self.has_room(core, store.key(), len) {
                 return ParseStep::Used(0);
             }
             self.stream_text(core, &store, &rest[..used]);
@@ -431,7 +433,14 @@ impl Session {
         if !core.sets.is_empty() {
             core.flush_batch(input);
         }
-        let Some(keys) = core.text_get(get, input) else {
+        let left = match get.touch {
+            None => core.text_get(get, input),
+            Some(exptime) => {
+                core.flush_batch(input);
+                core.text_get_touch(get, exptime)
+            }
+        };
+        let Some(keys) = left else {
             core.timer.commands += 1;
             return ParseStep::Used(used);
         };
@@ -456,7 +465,7 @@ impl Session {
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
-        let (key, flags) = (store_key(store), store.flags);
+        let (key, flags) = (store.key(), store.flags);
         self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
     }
 
@@ -641,7 +650,7 @@ impl Session {
         }
         core.flush_batch(input);
         self.end_batch(core, input, at);
-        let mut left = RespCall::new(core, &mut self.client, rest, args).run();
+        let mut left = redis_commands::run(RespCall::new(core, &mut self.client, rest, args));
         core.timer.commands += 1;
         self.end_part(core, 0, &mut left, args.words(rest));
         self.closing = self.client.quits;
@@ -716,11 +725,6 @@ fn set_later(core: &mut Core, input: &[u8], set: PendingSet) {
         core.flush_batch(input);
     }
     core.sets.push(set);
-}
-
-/// The key of a value that is stored.
-fn store_key<'a>(store: &'a Store<'_>) -> &'a [u8] {
-    store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes())
 }
 
 /// Whether a value may be written before its condition is known to hold: not if it becomes a part

@@ -3,9 +3,10 @@
 //! commands, and by the thread that answers over HTTP.
 
 use super::binary::{BinaryReply, BinaryRequest, Status};
-use super::core::{Core, Shared};
+use super::core::Core;
 use super::counters::{self, Count};
 use super::resp::REDIS_VERSION;
+use super::shared::Shared;
 use super::text::{VERSION, WordIter};
 use crate::cache::{Mode, Stats};
 use crate::herd::HerdCounter;

@@ -6,9 +6,10 @@
 //!
 //! Source: memcached's `protocol.txt`; refusals word by word as memcached 1.6.18 sends them.
 
-use super::bytes::{signed32, unsigned, unsigned32};
+use super::bytes::{signed32, unsigned, unsigned32, value_bytes};
 use super::http;
-use super::meta::{self, MetaCommand};
+use super::meta::{self, MetaCommand, ParsedMeta};
+use super::outcome::{Refusal, Verb};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
 /// What we answer to `version`: clients compare numbers.
@@ -78,22 +79,6 @@ pub struct Get<'a> {
     pub touch: Option<i32>,
 }
 
-/// What is to be done with a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    Set,
-    /// Store if there is nothing.
-    Add,
-    /// Store if there is something.
-    Replace,
-    /// Put behind what there is.
-    Append,
-    /// Put before what there is.
-    Prepend,
-    /// Store if the version is this one.
-    Cas(u64),
-}
-
 /// The line of a storage command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Store<'a> {
@@ -109,6 +94,19 @@ pub struct Store<'a> {
     pub meta: Option<MetaCommand<'a>>,
 }
 
+impl Store<'_> {
+    /// The bytes under which the item is found.
+    pub fn key(&self) -> &[u8] {
+        self.meta.as_ref().map_or(self.key, |meta| meta.key.bytes())
+    }
+
+    /// Whether nothing is said of what went wrong before the value counted: `q` keeps only an
+    /// answer of the ordinary kind quiet.
+    pub fn is_silent(&self) -> bool {
+        self.quiet && self.meta.is_none()
+    }
+}
+
 /// A change of a number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CounterChange<'a> {
@@ -116,71 +114,6 @@ pub struct CounterChange<'a> {
     pub delta: u64,
     /// Down to 0 at most, instead of up.
     pub down: bool,
-}
-
-/// Why a line is no command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No such command, or the wrong number of words.
-    #[error("ERROR")]
-    Unknown,
-    /// A key that is too long, or a number that is none.
-    #[error("CLIENT_ERROR bad command line format")]
-    Format,
-    /// An expiry that is no number.
-    #[error("CLIENT_ERROR invalid exptime argument")]
-    Exptime,
-    /// A difference that is no number.
-    #[error("CLIENT_ERROR invalid numeric delta argument")]
-    Delta,
-    /// More behind `delete KEY` than may be.
-    #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
-    DeleteUsage,
-    /// `shutdown`: only signals stop this server.
-    #[error("ERROR: shutdown not enabled")]
-    Shutdown,
-    /// `watch`, which is not offered.
-    #[error("CLIENT_ERROR watch commands not allowed")]
-    Watch,
-    /// A flag twice, or one that is no letter.
-    #[error("CLIENT_ERROR duplicate flag")]
-    DuplicateFlag,
-    /// A flag that there is not.
-    #[error("CLIENT_ERROR invalid flag")]
-    InvalidFlag,
-    /// One of the two, for `md` and `ma`.
-    #[error("CLIENT_ERROR invalid or duplicate flag")]
-    InvalidOrDuplicateFlag,
-    /// A flag without a valid number.
-    #[error("CLIENT_ERROR bad token in command line format")]
-    FlagToken,
-    /// More flags than are accepted (`mg`).
-    #[error("CLIENT_ERROR options flags are too long")]
-    FlagsAreTooLong,
-    /// More flags than are accepted (the others).
-    #[error("CLIENT_ERROR options flags too long")]
-    FlagsTooLong,
-    /// A key that is no base64.
-    #[error("CLIENT_ERROR error decoding key")]
-    KeyDecoding,
-    /// An opaque of more than 31 bytes.
-    #[error("CLIENT_ERROR opaque token too long")]
-    OpaqueTooLong,
-    /// `M` with more or less than one letter.
-    #[error("CLIENT_ERROR incorrect length for M token")]
-    ModeLength,
-    /// `M` with a letter that `ms` does not know.
-    #[error("CLIENT_ERROR invalid mode for ms M token")]
-    StoreMode,
-    /// `M` with a letter that `ma` does not know.
-    #[error("CLIENT_ERROR invalid mode for ma M token")]
-    CountMode,
-    /// `J` with something else than a number.
-    #[error("CLIENT_ERROR invalid numeric initial value")]
-    Initial,
-    /// `D` with something else than a number.
-    #[error("CLIENT_ERROR invalid numeric delta value")]
-    FlagDelta,
 }
 
 /// Words with blanks between them, cut off one by one.
@@ -285,7 +218,7 @@ fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
         return Err(Refusal::Unknown);
     };
     match name {
-        [b'm', kind] => meta::command(*kind, &line),
+        [b'm', kind] => meta::command(*kind, line.words()).map(|parsed| of_meta(parsed, &line)),
         b"get" | b"bget" if count >= 2 => get(line.tail, false),
         b"gets" if count >= 2 => get(line.tail, true),
         b"gat" | b"gats" if count >= 2 => get_touch(&line, name == b"gats"),
@@ -333,12 +266,7 @@ fn get_touch<'a>(line: &Line<'a>, cas: bool) -> Result<Command<'a>, Refusal> {
     if checked.any(|key| key.len() > MEMCACHED_KEY_BYTES_MAX) {
         return Err(Refusal::Format);
     }
-    Ok(Command::Get(Get { keys, cas, touch: Some(positive(exptime)) }))
-}
-
-/// A negative expiry is in the past, whatever it is.
-pub fn positive(exptime: i32) -> i32 {
-    exptime.max(-1)
+    Ok(Command::Get(Get { keys, cas, touch: Some(exptime) }))
 }
 
 fn key_fits(key: &[u8]) -> bool {
@@ -350,17 +278,32 @@ fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
     let words = line.words();
     let parsed = (|| {
         let key = words[1];
-        let (flags, exptime, len) =
-            (unsigned32(words[2])?, signed32(words[3])?, signed32(words[4])?);
+        let (flags, exptime) = (unsigned32(words[2])?, signed32(words[3])?);
+        let len = value_bytes(words[4])?;
         let verb = match verb {
             Verb::Cas(_) => Verb::Cas(unsigned(words[5])?),
             verb => verb,
         };
-        let len = u32::try_from(len).ok().filter(|len| *len <= i32::MAX as u32 - 2)?;
-        let exptime = positive(exptime);
         key_fits(key).then_some(Store { verb, key, flags, exptime, len, quiet, meta: None })
     })();
     Ok(parsed.map_or_else(|| refused(Refusal::Format, quiet), Command::Store))
+}
+
+fn of_meta<'a>(parsed: ParsedMeta<'a>, line: &Line<'a>) -> Command<'a> {
+    match parsed {
+        ParsedMeta::Command(meta) => Command::Meta(meta),
+        ParsedMeta::RefusedWithData(refusal, bytes) => Command::RefusedWithData(refusal, bytes),
+        ParsedMeta::Store(meta, verb, len) => Command::Store(Store {
+            verb,
+            // A key that was decoded is in `meta`.
+            key: line.words()[1],
+            flags: meta.flags,
+            exptime: meta.exptime.unwrap_or(0),
+            len,
+            quiet: meta.quiet,
+            meta: Some(meta),
+        }),
+    }
 }
 
 fn refused<'a>(what: Refusal, quiet: bool) -> Command<'a> {
@@ -453,7 +396,7 @@ mod tests {
         assert_eq!(get.keys.collect::<Vec<_>>(), [&b"a"[..], b"bb", b"ccc"]);
         let Command::Store(store) = one("cas k 7 -5 3 18 noreply\r\n") else { panic!() };
         assert_eq!((store.verb, store.flags, store.len), (Verb::Cas(18), 7, 3));
-        assert!(store.quiet && store.exptime == -1);
+        assert!(store.quiet && store.exptime == -5);
         assert_eq!(one("quit\n"), Command::Quit);
         assert_eq!(one("GET / HTTP/1.1\r\n"), Command::Http);
         assert_eq!(one("flush_all 5\r\n"), Command::FlushAll(Quiet { what: 5, quiet: false }));
@@ -484,6 +427,43 @@ mod tests {
         assert_eq!(parse(&line, line.len()), ParsedText::TooLong);
     }
 
+    fn meta(line: &str) -> MetaCommand<'_> {
+        match one(line) {
+            Command::Meta(meta) => meta,
+            Command::Store(store) => store.meta.unwrap(),
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_of_meta_commands_are_understood() {
+        let get = meta("mg foo v k Oabc T30 N0 R-4 q\r\n");
+        assert!(get.value && get.quiet && !get.no_update);
+        assert_eq!((get.exptime, get.vivify, get.recache), (Some(30), Some(0), Some(-4)));
+        assert_eq!(get.flags().len(), 7);
+        let set = meta("ms Zm9v 3 b C9 MR\r\n");
+        assert_eq!((set.key.bytes(), set.binary_key), (&b"foo"[..], true));
+        assert!(matches!(
+            one("ms a 3 C9 MR\r\n"),
+            Command::Store(Store { verb: Verb::Cas(9), len: 3, .. })
+        ));
+        let ma = meta("ma n D7 MD J5 N0\r\n");
+        assert_eq!((ma.delta, ma.mode, ma.initial), (7, Some(b'D'), 5));
+    }
+
+    #[test]
+    fn refusals_of_meta_commands_are_those_of_memcached() {
+        assert_eq!(refusal("mg a v v\r\n"), Refusal::DuplicateFlag);
+        assert_eq!(refusal("mg a !\r\n"), Refusal::InvalidFlag);
+        assert_eq!(refusal("mg a Tx\r\n"), Refusal::FlagToken);
+        assert_eq!(refusal("mg\r\n"), Refusal::Unknown);
+        assert_eq!(refusal("md a v v\r\n"), Refusal::InvalidOrDuplicateFlag);
+        assert_eq!(refusal("ma a Mx\r\n"), Refusal::CountMode);
+        assert_eq!(refusal("ms a\r\n"), Refusal::Format);
+        assert_eq!(refusal("mg =bad= b\r\n"), Refusal::KeyDecoding);
+        let bad = Command::RefusedWithData(Refusal::StoreMode, 5);
+        assert_eq!(one("ms a 3 Mx\r\n"), bad);
+    }
     proptest! {
         #[test]
         fn a_line_is_the_same_command_however_it_arrives(

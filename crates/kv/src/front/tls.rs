@@ -8,7 +8,7 @@
 //! come of a record or greeting that is not whole, and what waits to be sent.
 
 use super::auth::read_private;
-use super::output::Output;
+use super::core::Output;
 use rackpool_core::Error;
 use rackpool_core::seam::Mem;
 use rackpool_hw::files::open_regular;

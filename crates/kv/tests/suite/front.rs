@@ -1,9 +1,9 @@
 //! The server with clients that are slow, that vanish, that are hostile, and with ordinary ones.
 
 use crate::peers::{Rng, WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{ListenConfig, Server, StartError};
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;

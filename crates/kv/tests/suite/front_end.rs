@@ -2,8 +2,8 @@
 //! it, and a client that does not end its side is disconnected.
 
 use crate::peers::{WITHIN, ask, connect, ours};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::shared::Settings;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

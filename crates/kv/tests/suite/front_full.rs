@@ -3,9 +3,9 @@
 
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::clients::ClientInfo;
-use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
-use rackpool_kv::front::output::Output;
+use rackpool_kv::front::core::{Core, Output};
 use rackpool_kv::front::session::Session;
+use rackpool_kv::front::shared::{Protocol, Settings, Shared};
 use std::sync::Arc;
 
 /// Long enough to be sent from the cache's memory, and to be written there as it comes.

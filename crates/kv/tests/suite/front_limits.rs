@@ -4,10 +4,11 @@
 use crate::peers::{WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::clients::ClientInfo;
-use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
+use rackpool_kv::front::core::Core;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::Server;
 use rackpool_kv::front::session::Session;
+use rackpool_kv::front::shared::{Protocol, Settings, Shared};
 use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -2,8 +2,8 @@
 //! value was when it was asked for.
 
 use crate::peers::{ask, connect, ours_of};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 

@@ -2,9 +2,9 @@
 
 use crate::peers::{Rng, WITHIN, connect, is_there};
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{ListenConfig, Server};
+use rackpool_kv::front::shared::Settings;
 use rackpool_kv::front::tls::Tls;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};

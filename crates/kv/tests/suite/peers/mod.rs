@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{ListenConfig, Server};
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
