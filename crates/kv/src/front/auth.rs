@@ -73,7 +73,6 @@ pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, Error> {
     Ok(users)
 }
 
-/// Input of a client that is not authenticated yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// So many bytes must be there.
@@ -85,7 +84,6 @@ pub enum Attempt {
     Foreign,
 }
 
-/// The attempt at the beginning of `input`.
 pub fn attempt(input: &[u8], users: &[(String, String)]) -> Attempt {
     let Some(end) = memchr::memchr(b'\n', input) else {
         let too_long = input.len() > LINE_BYTES_MAX;

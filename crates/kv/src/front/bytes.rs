@@ -86,7 +86,6 @@ pub fn strict_i64(text: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
-/// Appends a number in decimal.
 pub fn push_u64(out: &mut Vec<u8>, value: u64) {
     // Lengths and flags are mostly of one digit or two.
     if value < 10 {
@@ -98,7 +97,6 @@ pub fn push_u64(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// Appends a signed number in decimal.
 pub fn push_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }

@@ -22,18 +22,15 @@ use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put};
 use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::window::Piece;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 pub struct Core {
-    /// Shared with the other threads.
     pub shared: Arc<Shared>,
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
-    /// Answers to the client of the running commands.
     pub out: Output,
     pub args: Args,
-    /// Look-ups that wait to be done in a batch.
     pub batch: LookupBatch,
     /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
@@ -43,12 +40,10 @@ pub struct Core {
     pub tidies_all: bool,
     /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
-    /// Space for values that are worked with.
     pub scratch: Vec<u8>,
 }
 
 impl Core {
-    /// The state of one thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
             shared,
@@ -78,7 +73,6 @@ impl Core {
         self.shared.counters[self.thread].took(commands, ns);
     }
 
-    /// Remembers a command if it took long.
     pub fn note_slow<'a>(
         &self,
         client: &ClientInfo,
@@ -90,7 +84,7 @@ impl Core {
             return;
         }
         self.count(Count::Slow);
-        let mut log = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.shared.slow();
         let command = SlowCommand {
             at_s: self.shared.wall(self.now) / 1000,
             took_us,
@@ -233,7 +227,6 @@ pub enum ReplyFormat {
     Resp(Version),
 }
 
-/// Look-ups that were not done yet.
 #[derive(Debug, Default)]
 pub struct LookupBatch {
     /// First byte and length of each key in the input, and what is wanted.
@@ -263,11 +256,9 @@ pub struct PendingSet {
     pub value: (u32, u32),
     pub flags: u32,
     pub expires: Millis,
-    /// What is answered: as RESP, as text, or nothing.
     pub answer: SetReply,
 }
 
-/// How a stored value is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetReply {
     /// `+OK`
@@ -358,7 +349,6 @@ pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) -> Result<(), Err
 /// Bytes of a value in another tier that lie here while it is sent, at most.
 const FAR_BYTES_MAX: u64 = 128 << 10;
 
-/// Answers that were not sent yet, in order.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Copied bytes, between the pinned values.
@@ -370,13 +360,10 @@ pub struct Output {
     pins_sent: usize,
     /// Bytes of the value after those that were sent.
     pin_sent: u64,
-    /// Bytes of all pinned values.
     pinned_bytes: u64,
-    /// Values that could not be read.
     failed: u64,
 }
 
-/// A pinned value among copied bytes.
 #[derive(Debug)]
 struct PinnedValue {
     /// It stands before the byte of this index.

@@ -1,18 +1,16 @@
 //! memcached's text commands, executed. In: a command of `text`, the value behind it. Out: its
 //! answer in [`Core::out`]. Called by the session for each command.
 
-use super::bytes::push_u64;
 use super::clock::expiry;
 use super::core::{Core, push_text_item};
 use super::counters::Count;
-use super::outcome::{NOT_NUMBER, StoreOutcome, Verb, stored_text};
+use super::outcome::{StoreOutcome, Verb, stored_text};
 use super::stats;
 use super::store::{Change, CounterStep, StoreValue, set_expiry};
 use super::text::{Command, CounterChange, Get, Store, VERSION, WordIter};
 use crate::cache::Millis;
 use crate::constants::OUTPUT_SOFT_BYTES;
 
-/// What the session does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterCommand {
     Command,
@@ -23,28 +21,27 @@ pub enum AfterCommand {
 
 impl Core {
     /// Executes a command without a value that is no look-up; none waits in the batch.
-    pub fn text(&mut self, command: &Command<'_>) -> AfterCommand {
+    pub fn text(&mut self, command: &Command<'_>, quiet: bool) -> AfterCommand {
         match command {
             Command::Get(_) => unreachable!("the session executes it, in parts if it is long"),
             Command::Store(_) => unreachable!("the session executes it with its value"),
-            Command::Delete(delete) => {
-                let outcome = self.delete(delete.what, 0);
-                let found = matches!(outcome, StoreOutcome::Stored(_));
-                self.say(if found { "DELETED" } else { "NOT_FOUND" }, delete.quiet);
+            Command::Delete(key) => {
+                let found = matches!(self.delete(key, 0), StoreOutcome::Stored(_));
+                self.say(if found { "DELETED" } else { "NOT_FOUND" }, quiet);
             }
-            Command::Count(count) => self.text_count(&count.what, count.quiet),
-            Command::Touch(touch) => {
-                let (key, exptime) = touch.what;
-                match self.touch(key, i64::from(exptime)) {
-                    StoreOutcome::Stored(_) => self.say("TOUCHED", touch.quiet),
-                    outcome => self.say(stored_text(outcome), touch.quiet),
-                }
+            Command::Count(count) => self.text_count(count, quiet),
+            Command::Touch(key, exptime) => {
+                let text = match self.touch(key, i64::from(*exptime)) {
+                    StoreOutcome::Stored(_) => "TOUCHED",
+                    outcome => stored_text(outcome),
+                };
+                self.say(text, quiet);
             }
-            Command::FlushAll(flush) => {
-                self.flush_all(i64::from(flush.what));
-                self.say("OK", flush.quiet);
+            Command::FlushAll(delay) => {
+                self.flush_all(i64::from(*delay));
+                self.say("OK", quiet);
             }
-            Command::Verbosity(quiet) => self.say("OK", quiet.quiet),
+            Command::Verbosity => self.say("OK", quiet),
             Command::Version => {
                 self.out.bytes.extend_from_slice(b"VERSION ");
                 self.say(VERSION, false);
@@ -56,7 +53,7 @@ impl Core {
             }
             Command::Stats(words) => stats::text(self, *words),
             Command::Meta(meta) => self.meta(meta),
-            Command::Refused(refused) => self.say(&refused.what.to_string(), refused.quiet),
+            Command::Refused(refusal) => self.say(&refusal.to_string(), quiet),
             Command::RefusedWithData(refusal, bytes) => {
                 self.say(&refusal.to_string(), false);
                 return AfterCommand::Skip(*bytes);
@@ -106,13 +103,10 @@ impl Core {
     fn text_count(&mut self, count: &CounterChange<'_>, quiet: bool) {
         let &CounterChange { key, delta, down } = count;
         match self.count_by(&CounterStep { key, delta, down, cas: 0, first: None, expires: None }) {
-            Ok(counted) if !quiet => {
-                push_u64(&mut self.out.bytes, counted.value);
-                self.say("", false);
+            Ok(counted) => self.say(itoa::Buffer::new().format(counted.value), quiet),
+            Err(outcome @ (StoreOutcome::NotFound | StoreOutcome::NotNumber)) => {
+                self.say(stored_text(outcome), quiet);
             }
-            Ok(_) => {}
-            Err(StoreOutcome::NotFound) => self.say("NOT_FOUND", quiet),
-            Err(StoreOutcome::NotNumber) => self.say(NOT_NUMBER, quiet),
             Err(_) => self.say("SERVER_ERROR out of memory", quiet),
         }
     }

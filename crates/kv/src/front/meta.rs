@@ -40,7 +40,6 @@ pub enum Key<'a> {
 }
 
 impl Key<'_> {
-    /// The bytes under which the item is found.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Key::Plain(bytes) => bytes,
@@ -176,7 +175,6 @@ impl<'a> MetaCommand<'a> {
     }
 }
 
-/// A line of a meta command.
 pub enum ParsedMeta<'a> {
     /// A command without a value.
     Command(MetaCommand<'a>),

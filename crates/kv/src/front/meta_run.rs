@@ -11,7 +11,6 @@ use super::store::{Counted, CounterStep, set_expiry};
 use crate::cache::{Item, Millis};
 
 impl Core {
-    /// Executes a meta command without a value.
     pub fn meta(&mut self, meta: &MetaCommand<'_>) {
         self.count(Count::CmdMeta);
         match meta.kind {
@@ -239,7 +238,6 @@ impl Core {
 struct Marks {
     won: bool,
     lost: bool,
-    /// What is there is out of date.
     stale: bool,
 }
 

@@ -9,7 +9,6 @@ use super::resp::{
     Args, OUT_OF_MEMORY, push_array, push_error, push_integer, push_null, push_status,
 };
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
-use std::fmt::Write;
 
 pub struct RespCall<'c> {
     pub core: &'c mut Core,
@@ -24,6 +23,9 @@ pub type Unfinished = (ResumePoint, Resume);
 
 /// An error's text, or nothing if the answer was given.
 pub type CommandResult = Result<(), String>;
+
+/// A subcommand: its name in lower case, its words as [`RespCall::fits`] has them, what it does.
+pub type Subcommand = (&'static str, i32, fn(&mut RespCall<'_>) -> CommandResult);
 
 /// Goes on with a command at this part.
 pub type Resume = fn(&mut RespCall<'_>, ResumePoint) -> CommandResult;
@@ -73,7 +75,11 @@ impl RespCall<'_> {
         self.args.get(self.input, index)
     }
 
-    /// How many words, the name with them.
+    /// The name of the command in lower case.
+    pub fn name(&self) -> String {
+        String::from_utf8_lossy(self.arg(0)).to_ascii_lowercase()
+    }
+
     pub fn count(&self) -> usize {
         self.args.len()
     }
@@ -113,7 +119,6 @@ impl RespCall<'_> {
         self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.timer.is_turn_over()
     }
 
-    /// Suspends a command after this part.
     pub fn go_on_later(&mut self, part: ResumePoint, go_on: Resume) -> CommandResult {
         self.unfinished = Some((part, go_on));
         Ok(())
@@ -148,37 +153,44 @@ impl RespCall<'_> {
         self.finish(answer)
     }
 
+    /// Executes the subcommand that word 1 names.
+    pub fn subcommand(&mut self, command: &str, known: &[Subcommand]) -> CommandResult {
+        let Some((name, arity, run)) = known.iter().find(|(name, ..)| self.is(1, name)) else {
+            let command = command.to_ascii_uppercase();
+            let word = self.arg(1);
+            let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+            return Err(format!("ERR unknown subcommand '{word}'. Try {command} HELP."));
+        };
+        if !self.fits(*arity) {
+            return Err(wrong_arity(&format!("{command}|{name}")));
+        }
+        run(self)
+    }
+
+    /// Whether there are so many words with the name; negative: at least so many.
+    pub fn fits(&self, arity: i32) -> bool {
+        let words = i32::try_from(self.count()).unwrap_or(i32::MAX);
+        if arity < 0 { words >= -arity } else { words == arity }
+    }
+
     pub fn counted(&self, found: bool) {
         self.core.count(if found { Count::KeyHits } else { Count::KeyMisses });
     }
 }
 
-/// The text for a wrong number of words.
 pub fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
-/// The text for a word that is no number.
 pub fn not_an_integer() -> String {
     "ERR value is not an integer or out of range".into()
 }
 
-/// The text for words that cannot stand there.
 pub fn syntax() -> String {
     "ERR syntax error".into()
 }
 
-/// The text for a subcommand that is not known.
-pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> String {
-    let mut text = String::new();
-    let word = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]).into_owned();
-    // Writing to a string cannot fail.
-    let _ = write!(text, "ERR unknown subcommand '{word}'. Try {command} HELP.");
-    text
-}
-
 impl Core {
-    /// Answers a command that failed.
     pub fn fail(&mut self, text: &str) {
         if text == OUT_OF_MEMORY {
             self.count(Count::NoMemory);

@@ -5,9 +5,8 @@
 //! Source: the answers of redis 7.0, word by word.
 
 use super::counters::Count;
-use super::redis::{
-    CommandResult, RespCall, ResumePoint, Unfinished, unknown_subcommand, wrong_arity,
-};
+use super::redis::{CommandResult, RespCall, ResumePoint, Subcommand, Unfinished, wrong_arity};
+use super::redis_strings::Unit;
 use super::resp::{Version, push_array, push_bulk, push_integer, push_map, push_status};
 use super::{redis_keys, redis_server, redis_strings};
 
@@ -19,7 +18,6 @@ const ONE: KeyWords = [1, 1, 1];
 const ALL: KeyWords = [1, -1, 1];
 const PAIRS: KeyWords = [1, -1, 2];
 
-/// A command that is known.
 struct Spec {
     /// In lower case.
     name: &'static str,
@@ -28,16 +26,14 @@ struct Spec {
     writes: bool,
     keys: KeyWords,
     run: fn(&mut RespCall<'_>) -> CommandResult,
-    /// Redis's group of it.
     group: &'static str,
     /// The version in which Redis got it.
     since: &'static str,
-    /// What it does here.
     summary: &'static str,
 }
 
 macro_rules! commands {
-    ($($name:literal $arity:literal $writes:literal $keys:ident $run:path,
+    ($($name:literal $arity:literal $writes:literal $keys:ident $run:expr,
         $group:literal $since:literal $summary:literal;)*) => {
         &[$(Spec {
             name: $name,
@@ -65,7 +61,7 @@ static COMMANDS: &[Spec] = commands! {
         "server" "2.0.0" "Tells how the server was started, or resets what it counts.";
     "dbsize" 1 false NO_KEYS redis_keys::dbsize,
         "server" "1.0.0" "Counts the keys.";
-    "decr" 2 true ONE redis_strings::decr,
+    "decr" 2 true ONE |call| redis_strings::count(call, -1),
         "string" "1.0.0" "Takes one from an integer, which is 0 at first.";
     "decrby" 3 true ONE redis_strings::decrby,
         "string" "1.0.0" "Takes a number from an integer, which is 0 at first.";
@@ -75,11 +71,11 @@ static COMMANDS: &[Spec] = commands! {
         "connection" "1.0.0" "Answers the given text.";
     "exists" -2 false ALL redis_keys::exists,
         "generic" "1.0.0" "Counts those of the keys that exist.";
-    "expire" -3 true ONE redis_keys::expire,
+    "expire" -3 true ONE |call| redis_keys::expire(call, Unit::EX),
         "generic" "1.0.0" "Sets when a key expires, seconds from now.";
-    "expireat" -3 true ONE redis_keys::expireat,
+    "expireat" -3 true ONE |call| redis_keys::expire(call, Unit::EXAT),
         "generic" "1.2.0" "Sets when a key expires, seconds since 1970.";
-    "expiretime" 2 false ONE redis_keys::expiretime,
+    "expiretime" 2 false ONE |call| redis_keys::left(call, |_, at| (at + 500) / 1000),
         "generic" "7.0.0" "Tells when a key expires, seconds since 1970.";
     "flushall" -1 true NO_KEYS redis_keys::flush,
         "server" "1.0.0" "Deletes all keys.";
@@ -95,9 +91,9 @@ static COMMANDS: &[Spec] = commands! {
         "string" "1.0.0" "Sets a value and tells what it was.";
     "hello" -1 false NO_KEYS redis_server::hello,
         "connection" "6.0.0" "Chooses the version of the protocol, and authenticates.";
-    "incr" 2 true ONE redis_strings::incr,
+    "incr" 2 true ONE |call| redis_strings::count(call, 1),
         "string" "1.0.0" "Adds one to an integer, which is 0 at first.";
-    "incrby" 3 true ONE redis_strings::incrby,
+    "incrby" 3 true ONE |call| redis_strings::count(call, call.number(2)?),
         "string" "1.0.0" "Adds a number to an integer, which is 0 at first.";
     "info" -1 false NO_KEYS redis_server::info,
         "server" "1.0.0" "Tells what the server is and counts.";
@@ -109,17 +105,17 @@ static COMMANDS: &[Spec] = commands! {
         "string" "1.0.1" "Sets the values of several keys.";
     "persist" 2 true ONE redis_keys::persist,
         "generic" "2.2.0" "Has a key never expire.";
-    "pexpire" -3 true ONE redis_keys::pexpire,
+    "pexpire" -3 true ONE |call| redis_keys::expire(call, Unit::PX),
         "generic" "2.6.0" "Sets when a key expires, milliseconds from now.";
-    "pexpireat" -3 true ONE redis_keys::pexpireat,
+    "pexpireat" -3 true ONE |call| redis_keys::expire(call, Unit::PXAT),
         "generic" "2.6.0" "Sets when a key expires, milliseconds since 1970.";
-    "pexpiretime" 2 false ONE redis_keys::pexpiretime,
+    "pexpiretime" 2 false ONE |call| redis_keys::left(call, |_, at| at),
         "generic" "7.0.0" "Tells when a key expires, milliseconds since 1970.";
     "ping" -1 false NO_KEYS redis_server::ping,
         "connection" "1.0.0" "Answers PONG, or the given text.";
-    "psetex" 4 true ONE redis_strings::psetex,
+    "psetex" 4 true ONE |call| redis_strings::set_for(call, Unit::PX),
         "string" "2.6.0" "Sets a value that expires, milliseconds from now.";
-    "pttl" 2 false ONE redis_keys::pttl,
+    "pttl" 2 false ONE |call| redis_keys::left(call, |left, _| left),
         "generic" "2.6.0" "Tells how long a key has, milliseconds.";
     "quit" -1 false NO_KEYS redis_server::quit,
         "connection" "1.0.0" "Ends the connection.";
@@ -129,7 +125,7 @@ static COMMANDS: &[Spec] = commands! {
         "connection" "1.0.0" "Chooses a database, of which there is one, 0.";
     "set" -3 true ONE redis_strings::set,
         "string" "1.0.0" "Sets a value, if asked so only if there is one, or none.";
-    "setex" 4 true ONE redis_strings::setex,
+    "setex" 4 true ONE |call| redis_strings::set_for(call, Unit::EX),
         "string" "2.0.0" "Sets a value that expires, seconds from now.";
     "setnx" 3 true ONE redis_strings::setnx,
         "string" "1.0.0" "Sets a value if there is none.";
@@ -141,7 +137,7 @@ static COMMANDS: &[Spec] = commands! {
         "server" "2.6.0" "Tells the time.";
     "touch" -2 false ALL redis_keys::exists,
         "generic" "3.2.1" "Counts those of the keys that exist; they are used.";
-    "ttl" 2 false ONE redis_keys::ttl,
+    "ttl" 2 false ONE |call| redis_keys::left(call, |left, _| (left + 500) / 1000),
         "generic" "1.0.0" "Tells how long a key has, seconds.";
     "type" 2 false ONE redis_keys::type_of,
         "generic" "1.0.0" "Tells what kind of value a key has.";
@@ -168,8 +164,7 @@ pub fn run(mut call: RespCall<'_>) -> Option<Unfinished> {
 
 fn checked(call: &mut RespCall<'_>) -> CommandResult {
     let Some(spec) = find(call.arg(0)) else { return Err(unknown(call)) };
-    let words = i32::try_from(call.count()).unwrap_or(i32::MAX);
-    if if spec.arity < 0 { words < -spec.arity } else { words != spec.arity } {
+    if !call.fits(spec.arity) {
         return Err(wrong_arity(spec.name));
     }
     if !call.client.known && !matches!(spec.name, "auth" | "hello" | "quit") {
@@ -181,7 +176,6 @@ fn checked(call: &mut RespCall<'_>) -> CommandResult {
 /// Bytes of its words that a command that is not known gets back.
 const UNKNOWN_BYTES_MAX: usize = 128;
 
-/// The text for a command that is not known.
 fn unknown(call: &RespCall<'_>) -> String {
     let text = |bytes: &[u8], most: usize| {
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
@@ -207,27 +201,26 @@ fn unknown(call: &RespCall<'_>) -> String {
 
 /// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
 fn command(call: &mut RespCall<'_>) -> CommandResult {
-    let out = &mut call.core.out.bytes;
-    if call.args.len() == 1 {
-        push_array(out, COMMANDS.len());
-        COMMANDS.iter().for_each(|spec| push_spec(out, spec));
+    if call.count() == 1 {
+        call.array(COMMANDS.len());
+        COMMANDS.iter().for_each(|spec| push_spec(&mut call.core.out.bytes, spec));
         return Ok(());
     }
-    let is = |word: &str| call.args.get(call.input, 1).eq_ignore_ascii_case(word.as_bytes());
-    if is("count") {
-        push_integer(out, COMMANDS.len() as i64);
-    } else if is("docs") {
-        return command_docs(call, ResumePoint::at(2));
-    } else if is("list") {
-        push_array(out, COMMANDS.len());
-        COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
-    } else if is("info") {
-        push_array(out, call.args.len() - 2);
-        return command_info_from(call, ResumePoint::at(2));
-    } else {
-        return Err(unknown_subcommand("COMMAND", call.arg(1)));
-    }
-    Ok(())
+    let known: &[Subcommand] = &[
+        ("count", -2, |call| call.integer(COMMANDS.len() as i64)),
+        ("docs", -2, |call| command_docs(call, ResumePoint::at(2))),
+        ("info", -2, |call| {
+            call.array(call.count() - 2);
+            command_info_from(call, ResumePoint::at(2))
+        }),
+        ("list", -2, |call| {
+            let out = &mut call.core.out.bytes;
+            push_array(out, COMMANDS.len());
+            COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
+            Ok(())
+        }),
+    ];
+    call.subcommand("command", known)
 }
 
 /// Answers with the documentation of the commands named by words from the part's on.

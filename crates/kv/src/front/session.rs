@@ -78,12 +78,10 @@ struct SuspendedCommand {
     next: Unfinished,
 }
 
-/// A value that the head of a command announces.
 struct AnnouncedValue<'a> {
     /// As [`Incoming::head`].
     head: &'a [u8],
     key: &'a [u8],
-    /// Its length, bytes.
     len: u64,
     flags: u32,
     expires: Millis,
@@ -91,7 +89,6 @@ struct AnnouncedValue<'a> {
     rest: usize,
 }
 
-/// A value on its way.
 #[derive(Debug)]
 struct Incoming {
     /// The command's bytes before the value; of RESP the key.
@@ -100,13 +97,11 @@ struct Incoming {
     writer: Result<Writer, Error>,
     bytes: u64,
     missing: u64,
-    /// When it began to come.
     began: Millis,
     /// Words behind it, of a RESP command.
     rest: usize,
     /// When it expires, if its head says so.
     expires: Millis,
-    /// Time that was spent on it, nanoseconds.
     took_ns: u64,
 }
 
@@ -134,7 +129,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of this protocol.
     pub fn new(protocol: Protocol, client: ClientInfo) -> Self {
         let dialect = match protocol {
             Protocol::Memcached => Dialect::Memcached,
@@ -360,13 +354,13 @@ impl Session {
 
     fn text(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
-        let (used, command) = match text::parse(rest, self.seen) {
+        let (used, command, quiet) = match text::parse(rest, self.seen) {
             text::ParsedText::Need => {
                 self.seen = rest.len();
                 return ParseStep::Need(rest.len() + 1);
             }
             text::ParsedText::TooLong => return self.fail(core),
-            text::ParsedText::Command { used, command } => (used, command),
+            text::ParsedText::Command { used, command, quiet } => (used, command, quiet),
         };
         let Command::Store(store) = command else {
             self.seen = 0;
@@ -375,7 +369,7 @@ impl Session {
             }
             core.flush_batch(input);
             self.end_batch(core, input, at);
-            let next = core.text(&command);
+            let next = core.text(&command, quiet);
             self.end_alone(core, 0, text::line_words(rest));
             self.next(next);
             return ParseStep::Used(used);
@@ -657,7 +651,6 @@ impl Session {
         left
     }
 
-    /// Goes on with a command.
     fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let input = &input[at..];
         let pending = std::mem::replace(&mut self.pending, Pending::None);

@@ -13,7 +13,7 @@ use crate::herd::HerdCounters;
 use rackpool_hw::addresses::Addresses;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Smaller steps are the noise between two readings of two clocks, milliseconds.
 const WALL_STEP_MS_MIN: u64 = 2;
@@ -26,7 +26,6 @@ pub enum Protocol {
     Resp,
 }
 
-/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub threads: usize,
@@ -56,7 +55,6 @@ pub struct Settings {
     /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
     pub memory_bytes: u64,
     pub value_bytes_max: u64,
-    /// The name of the eviction policy.
     pub policy: String,
     /// A command that takes as long, or longer, is remembered, microseconds.
     pub slow_us: u64,
@@ -103,7 +101,6 @@ impl Settings {
             .map_or(INPUT_BYTES_MAX, |share| share.min(INPUT_BYTES_MAX))
     }
 
-    /// Connections that this address may have.
     pub fn address_max(&self, ip: IpAddr) -> usize {
         let share = (self.connections_max / ADDRESS_SHARE).max(1);
         let usual = if ip.to_canonical().is_loopback() { usize::MAX } else { share };
@@ -111,13 +108,12 @@ impl Settings {
     }
 }
 
-/// What all threads of a server share.
 pub struct Shared {
     pub cache: Cache,
     pub settings: Settings,
     /// One for each thread, and one for the thread that accepts.
     pub counters: Vec<Counters>,
-    pub slow: Mutex<SlowLog>,
+    slow: Mutex<SlowLog>,
     /// Addresses, for `INFO` and `stats`.
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
     /// When the server started, monotonic milliseconds and since the epoch.
@@ -134,14 +130,11 @@ pub struct Shared {
     pub failure: Mutex<Option<(&'static str, String)>>,
     /// What HERD's listener counts, if it is open.
     pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
-    /// The counters at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
     pub cache_baseline: Mutex<Stats>,
-    /// Commands a second, lately.
     pub rate: Mutex<Rate>,
 }
 
-/// The rate of commands, measured from time to time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     /// Commands a second between the last two looks.
@@ -174,7 +167,6 @@ impl Shared {
         }
     }
 
-    /// A counter over all threads since the last reset.
     pub fn count(&self, count: Count) -> u64 {
         let all: u64 = self.counters.iter().map(|counters| counters.get(count)).sum();
         let baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,6 +204,10 @@ impl Shared {
         let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
         let (then, before) = std::mem::replace(&mut rate.seen, (now, commands));
         rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
+    }
+
+    pub fn slow(&self) -> MutexGuard<'_, SlowLog> {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn connections(&self) -> u64 {

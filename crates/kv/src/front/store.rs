@@ -16,7 +16,6 @@ pub enum StoreValue<'a> {
     Written(Writer),
 }
 
-/// What is to be stored.
 pub struct Change<'a> {
     pub verb: Verb,
     pub key: &'a [u8],
@@ -163,7 +162,6 @@ impl Core {
         Ok(Counted { value, cas, expires: Some(meta.expires) })
     }
 
-    /// Gives an item a new expiry.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> StoreOutcome {
         self.count(Count::CmdTouch);
         let expires = expiry(exptime, self.times());
@@ -208,7 +206,6 @@ impl Core {
         outcome
     }
 
-    /// Empties the cache now or later.
     pub fn flush_all(&mut self, delay: i64) {
         self.count(Count::CmdFlush);
         let at = if delay > 0 { expiry(delay, self.times()) } else { 0 };
@@ -224,7 +221,6 @@ impl Core {
 /// Longer values are no numbers, bytes: what memcached keeps in one piece.
 const NUMBER_BYTES_MAX: u64 = 512 << 10;
 
-/// A step of a counter.
 pub struct CounterStep<'a> {
     pub key: &'a [u8],
     pub delta: u64,
@@ -237,7 +233,6 @@ pub struct CounterStep<'a> {
     pub expires: Option<Millis>,
 }
 
-/// A counter after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     pub value: u64,

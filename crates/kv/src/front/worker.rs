@@ -30,14 +30,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A client that was admitted.
 pub struct AcceptedConnection {
     /// Its socket, which does not block.
     pub fd: OwnedFd,
     pub protocol: Protocol,
     pub addr: String,
     pub channel: Channel,
-    /// The place of its address.
     pub place: Option<ConnectionPermit>,
     /// All connections are in use: it is let in if a silent one goes.
     pub is_too_many: bool,
@@ -56,7 +54,6 @@ impl AcceptedConnection {
     }
 }
 
-/// Where a worker finds its new clients.
 pub struct Inbox {
     accepted: Mutex<Vec<AcceptedConnection>>,
     wake: WakeEvent,
@@ -83,7 +80,6 @@ impl Inbox {
 
 /// Token of the inbox; connections have those from 0 on.
 const TOKEN_WAKE: u64 = u64::MAX;
-/// How often connections are looked over.
 const SWEEP_MS: u64 = 1000;
 /// How far the wall clock has to be set, or to drift, before that is written to the cache's file,
 /// ms.
@@ -100,7 +96,6 @@ pub struct Worker<'i> {
     /// Connections that were silent when they were looked for, the next to go last: when each was
     /// last active, its place, its client's number.
     silent: Vec<(Millis, usize, u64)>,
-    /// When they may be looked for again.
     next_search: Millis,
     buffer: Vec<u8>,
 }
@@ -302,7 +297,6 @@ fn note_held(core: &Core, before: u64, now: u64) {
 /// What to do with a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextInterest {
-    /// Keep it; wait for this.
     Wait(Interest),
     End,
 }
@@ -310,7 +304,6 @@ pub enum NextInterest {
 pub struct Connection {
     fd: OwnedFd,
     session: Session,
-    /// Bytes that were read and not understood yet.
     rest: Vec<u8>,
     /// Answers that the socket did not take yet.
     output: Output,
@@ -327,7 +320,6 @@ pub struct Connection {
     /// Whether a command of its client was ever understood.
     pub has_spoken: bool,
     pub place: Option<ConnectionPermit>,
-    /// What the poller waits for.
     pub interest: Interest,
 }
 
@@ -338,7 +330,6 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// A new connection; its socket does not block.
     pub fn new(
         fd: OwnedFd,
         session: Session,
@@ -645,7 +636,6 @@ fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends the first pieces, by one system call.
 fn send_pieces(fd: &OwnedFd, out: &mut Output) -> io::Result<usize> {
     out.load().map_err(io::Error::other)?;
     let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];

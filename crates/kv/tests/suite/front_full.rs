@@ -54,9 +54,7 @@ impl Full {
     }
 
     fn set(&mut self, key: &str, len: usize) -> String {
-        let mut said = format!("set {key} 0 0 {len}\r\n").into_bytes();
-        said.resize(said.len() + len, b'v');
-        self.text(&[&said[..], b"\r\n"].concat())
+        self.text(&crate::peers::set(key, &vec![b'v'; len]))
     }
 
     /// Stores values and does not read what looking them up answers, until there is no room for
