@@ -6,8 +6,7 @@ use super::counters::Count;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, ResumePoint, Subcommand, syntax, wrong_arity};
 use super::resp::{
-    REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_status,
-    push_verbatim,
+    REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_verbatim,
 };
 use super::stats;
 use std::sync::Arc;
