@@ -1,5 +1,5 @@
-//! Items on their way into the log: what a new one is made of, the pieces in which it lies, and what
-//! its words say. Pure data; `log.rs` places it.
+//! Items on their way into the log: what a new one is made of, in which pieces it lies, what its
+//! words say. Pure data; `log.rs` places it.
 
 use super::layout::{Fields, Header, Pos, UNIT_BYTES, expiry_in};
 use rackpool_core::seam::Mem;

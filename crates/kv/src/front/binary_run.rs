@@ -2,7 +2,6 @@
 //! quiet requests have none when they succeed (or, for look-ups, when they find nothing).
 
 use super::binary::{BinaryReply, BinaryRequest, ReplyBody, Status};
-use super::clock::expiry;
 use super::core::{Core, push_value};
 use super::counters::Count;
 use super::memcached::AfterCommand;
@@ -11,6 +10,7 @@ use super::stats;
 use super::store::{Change, CounterStep, StoreValue, set_expiry};
 use super::text::VERSION;
 use crate::cache::{Item, Millis};
+use crate::clock::expiry;
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 
 /// The commands, with their quiet forms folded in.

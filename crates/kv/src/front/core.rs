@@ -10,7 +10,6 @@
 
 use super::bytes::push_u64;
 use super::clients::ClientInfo;
-use super::clock::Times;
 use super::counters::Count;
 use super::outcome::{StoreOutcome, stored_text};
 use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
@@ -19,6 +18,7 @@ use super::slowlog::SlowCommand;
 use super::text::{Get, WordIter};
 use super::timer::CommandTimer;
 use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put};
+use crate::clock::Times;
 use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::window::Piece;

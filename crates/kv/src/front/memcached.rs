@@ -1,7 +1,6 @@
 //! memcached's text commands, executed. In: a command of `text`, the value behind it. Out: its
 //! answer in [`Core::out`]. Called by the session for each command.
 
-use super::clock::expiry;
 use super::core::{Core, push_text_item};
 use super::counters::Count;
 use super::outcome::{StoreOutcome, Verb, stored_text};
@@ -9,6 +8,7 @@ use super::stats;
 use super::store::{Change, CounterStep, StoreValue, set_expiry};
 use super::text::{Command, CounterChange, Get, Store, VERSION, WordIter};
 use crate::cache::Millis;
+use crate::clock::expiry;
 use crate::constants::OUTPUT_SOFT_BYTES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 //! the flags in the order in which they were sent.
 
 use super::bytes::{push_base64, push_i64, push_u64};
-use super::clock::{PAST, Times, expiry, seconds_left};
 use super::core::{Core, Output, push_value};
 use super::counters::Count;
 use super::meta::{MetaCommand, MetaKind};
 use super::outcome::{StoreOutcome, stored_text};
 use super::store::{Counted, CounterStep, set_expiry};
 use crate::cache::{Item, Millis};
+use crate::clock::{PAST, Times, expiry, seconds_left};
 
 impl Core {
     pub fn meta(&mut self, meta: &MetaCommand<'_>) {

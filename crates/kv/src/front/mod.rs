@@ -20,7 +20,6 @@ pub mod binary;
 pub mod binary_run;
 pub mod bytes;
 pub mod clients;
-pub mod clock;
 pub mod core;
 pub mod counters;
 pub mod glob;
@@ -45,3 +44,5 @@ pub mod text;
 pub mod timer;
 pub mod tls;
 pub mod worker;
+
+pub use crate::clock;

@@ -1,7 +1,6 @@
 //! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`RespCall`]. Out: its
 //! answer, or an error's text.
 
-use super::clock::time_left;
 use super::counters::Count;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
@@ -9,6 +8,7 @@ use super::redis_strings::{Unit, past_or};
 use super::resp::{failed, push_array, push_bulk};
 use super::store::set_expiry;
 use crate::cache::{Item, KEY_BYTES_MAX, Millis};
+use crate::clock::time_left;
 use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
@@ -114,7 +114,7 @@ impl Conditions {
 pub fn expire(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
     let conditions = Conditions::read(call, 3)?;
     // By the wall clock, as conditions compare.
-    let at = unit.at(call, 2, &call.name())?;
+    let at = unit.at(call, 2, || call.name())?;
     let (expires, now) =
         (past_or(at.max(0) as u64, unit.absolute, call.core.times()), call.core.now);
     let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {

@@ -1,12 +1,12 @@
 //! Redis's commands on strings. In: a [`RespCall`]. Out: its answer, or an error's text.
 
 use super::bytes::strict_i64;
-use super::clock::{PAST, Times};
 use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
 use super::resp::{failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
+use crate::clock::{PAST, Times};
 use crate::constants::BATCH_KEYS_MAX;
 
 /// What may stand behind `SET key value` and `GETEX key`.
@@ -55,7 +55,7 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
         // The time of what is not there is not looked at.
         if set || !absent() {
             let command = if set { "set" } else { "getex" };
-            extra.expires = Some(unit.expires(call, index, command)?);
+            extra.expires = Some(unit.expires(call, index, || command.into())?);
         }
     }
     Ok(extra)
@@ -80,19 +80,30 @@ impl Unit {
         found.map(|(_, unit)| unit)
     }
 
-    /// The point in time by the wall clock that word `index` says.
-    pub fn at(self, call: &RespCall<'_>, index: usize, command: &str) -> Result<i64, String> {
+    /// The point in time by the wall clock that word `index` says; `command` is asked for the name
+    /// if that is none.
+    pub fn at(
+        self,
+        call: &RespCall<'_>,
+        index: usize,
+        command: impl Fn() -> String,
+    ) -> Result<i64, String> {
         let number = call.number(index)?;
         let ms = if self.seconds { number.checked_mul(1000) } else { Some(number) };
         let base = if self.absolute { 0 } else { call.core.times().wall as i64 };
-        ms.and_then(|ms| ms.checked_add(base)).ok_or_else(|| invalid_expiry(command))
+        ms.and_then(|ms| ms.checked_add(base)).ok_or_else(|| invalid_expiry(&command()))
     }
 
     /// The expiry that word `index` says, which is not over.
-    fn expires(self, call: &RespCall<'_>, index: usize, command: &str) -> Result<Millis, String> {
-        let at = self.at(call, index, command)?;
+    fn expires(
+        self,
+        call: &RespCall<'_>,
+        index: usize,
+        command: impl Fn() -> String,
+    ) -> Result<Millis, String> {
+        let at = self.at(call, index, &command)?;
         if call.number(index)? <= 0 {
-            return Err(invalid_expiry(command));
+            return Err(invalid_expiry(&command()));
         }
         Ok(past_or(at as u64, self.absolute, call.core.times()))
     }
@@ -190,7 +201,7 @@ fn entry<'e>(call: &'e RespCall<'_>, key: &'e [u8]) -> Result<Entry<'e>, String>
 
 /// `SETEX key seconds value`, `PSETEX key milliseconds value`
 pub fn set_for(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
-    let expires = unit.expires(call, 2, &call.name())?;
+    let expires = unit.expires(call, 2, || call.name())?;
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 3));
     let extra = Extra { expires: Some(expires), ..Extra::default() };
     set_with(call, key, StoreValue::Bytes(value), extra)

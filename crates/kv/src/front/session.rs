@@ -10,7 +10,6 @@ use super::auth::{self, Attempt};
 use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
 use super::binary_run::Opcode;
 use super::clients::ClientInfo;
-use super::clock::{PAST, expiry};
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
 use super::memcached::AfterCommand;
@@ -23,6 +22,7 @@ use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
 use super::{redis_commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
+use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
 /// Words kept of the first of several commands that were timed together.

@@ -1,10 +1,10 @@
 //! What all threads of a server share: its settings, the cache, the counters, the clients.
 
 use super::clients::Clients;
-use super::clock::{Clock, Times, has_passed};
 use super::counters::{Count, Counters};
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis, Stats};
+use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
     HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,

@@ -3,11 +3,11 @@
 //! the caller puts it into its protocol's words. Each runs under the lock of the key's partition.
 
 use super::bytes::unsigned;
-use super::clock::{PAST, expiry, has_passed};
 use super::core::Core;
 use super::counters::Count;
 use super::outcome::{StoreOutcome, Verb};
 use crate::cache::{Entry, Error, Millis, Writer};
+use crate::clock::{PAST, expiry, has_passed};
 
 /// A value as it came.
 pub enum StoreValue<'a> {
