@@ -17,8 +17,8 @@ use rackpool_kv::cache::{
     Cache, Error, Mode, Options, ReadCost, Recovered, Tier, TierConfig, TierRule, partitions_for,
 };
 use rackpool_kv::front::auth::{read_password, read_users};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{ListenConfig, Server, StartError};
+use rackpool_kv::front::shared::Settings;
 use rackpool_kv::front::tls::Tls;
 use rackpool_kv::herd::{self, Pipeline};
 use rackpool_kv::numa_tier::NumaTier;

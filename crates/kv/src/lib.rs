@@ -6,6 +6,7 @@
 //! - [`audit`]: every allocation of a pool by kind, and what no table names.
 //! - [`pool_tier`], [`numa_tier`]: a pool's memory, or that of other nodes of this host, for the
 //!   cache's long values; [`tier_speed`]: what reads cost there.
+//! - [`clock`]: the times by which items expire.
 //! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
 //! - [`herd`]: the fast path to a cache for processes of the same host.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 pub mod audit;
 #[warn(missing_docs)]
 pub mod cache;
+pub mod clock;
 pub mod constants;
 pub mod error;
 pub mod front;

@@ -11,7 +11,7 @@ mod peers;
 mod streams;
 
 use peers::{Rng, connect, try_read_until};
-use rackpool_kv::front::core::Settings;
+use rackpool_kv::front::shared::Settings;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};

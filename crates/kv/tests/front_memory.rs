@@ -4,10 +4,13 @@
 #[path = "suite/peers/mod.rs"]
 mod peers;
 
-use peers::{WITHIN, ask, connect, ours, ours_of, read_until};
-use rackpool_kv::front::core::Settings;
+use peers::{
+    ask, ask_text, memcached_of as memcached, ours, ours_of, read_until, resp_of as resp, set,
+    wait_until, words,
+};
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,22 +21,6 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn memcached(server: &Server) -> TcpStream {
-    connect(server.addrs().0.unwrap())
-}
-
-fn resp(server: &Server) -> TcpStream {
-    connect(server.addrs().1.unwrap())
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < WITHIN, "{what}: not within {WITHIN:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Memory of this process that lies in pages, bytes.
@@ -72,11 +59,7 @@ fn a_client_that_never_reads_costs_a_bounded_amount() {
     let _turn = turn();
     let server = ours(Settings { value_bytes_max: 1 << 20, ..Settings::default() });
     let mut m = memcached(&server);
-    let value = vec![b'v'; 20_000];
-    let mut set = b"set v 0 0 20000\r\n".to_vec();
-    set.extend_from_slice(&value);
-    set.extend_from_slice(b"\r\n");
-    assert_eq!(ask(&mut m, &set, b"\r\n"), b"STORED\r\n");
+    assert_eq!(ask(&mut m, &set("v", &[b'v'; 20_000]), b"\r\n"), b"STORED\r\n");
     let before = resident();
     m.set_nonblocking(true).unwrap();
     let asks = b"get v\r\n".repeat(10_000);
@@ -136,9 +119,7 @@ fn ten_thousand_connections_leave_no_memory_behind() {
     let server = ours_of(16 << 20, Settings::default());
     let mut fill = memcached(&server);
     for index in 0..500 {
-        let mut set = format!("set fill{index} 0 0 50000\r\n").into_bytes();
-        set.resize(set.len() + 50_000, b'f');
-        set.extend_from_slice(b"\r\n");
+        let set = set(&format!("fill{index}"), &[b'f'; 50_000]);
         assert_eq!(ask(&mut fill, &set, b"\r\n"), b"STORED\r\n");
     }
     drop(fill);
@@ -209,15 +190,10 @@ fn a_line_that_asks_for_many_values_costs_a_bounded_amount() {
     let mut m = memcached(&server);
     // The longest ones that are copied.
     for (key, byte) in [("k", b'v'), ("l", b'w')] {
-        let mut set = format!("set {key} 0 0 32767\r\n").into_bytes();
-        set.resize(set.len() + 32_767, byte);
-        set.extend_from_slice(b"\r\n");
-        assert_eq!(ask(&mut m, &set, b"\r\n"), b"STORED\r\n");
+        assert_eq!(ask(&mut m, &set(key, &[byte; 32_767]), b"\r\n"), b"STORED\r\n");
     }
     let text = |key: &str, byte: u8| {
-        let mut value = format!("VALUE {key} 0 32767\r\n").into_bytes();
-        value.resize(value.len() + 32_767, byte);
-        [&value[..], b"\r\n"].concat()
+        [format!("VALUE {key} 0 32767\r\n").as_bytes(), &[byte; 32_767], b"\r\n"].concat()
     };
     let (k, l) = (text("k", b'v'), text("l", b'w'));
     // A line of `gat` is a short one.
@@ -239,16 +215,10 @@ fn a_command_of_resp_that_asks_for_many_values_costs_a_bounded_amount() {
     let server = ours(Settings::default());
     let mut r = resp(&server);
     for (key, byte) in [("k", b'v'), ("l", b'w')] {
-        let mut set = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$32767\r\n").into_bytes();
-        set.resize(set.len() + 32_767, byte);
-        set.extend_from_slice(b"\r\n");
+        let set = words(&[b"SET", key.as_bytes(), &[byte; 32_767]]);
         assert_eq!(ask(&mut r, &set, b"\r\n"), b"+OK\r\n");
     }
-    let bulk = |byte: u8| {
-        let mut value = b"$32767\r\n".to_vec();
-        value.resize(value.len() + 32_767, byte);
-        [&value[..], b"\r\n"].concat()
-    };
+    let bulk = |byte: u8| [&b"$32767\r\n"[..], &[byte; 32_767], b"\r\n"].concat();
     let (head, k, l) = (format!("*{}\r\n", ASKED + 1), bulk(b'v'), bulk(b'w'));
     let mut expected = vec![head.as_bytes(), &k, &l, b"$-1\r\n"];
     expected.resize_with(ASKED + 2, || &k);
@@ -280,15 +250,13 @@ fn a_scan_of_long_keys_costs_a_bounded_amount() {
     let server = ours(Settings::default());
     let mut r = resp(&server);
     for index in 0..2000 {
-        let mut set = b"*3\r\n$3\r\nSET\r\n$30000\r\n".to_vec();
-        set.extend_from_slice(format!("{index:030000}").as_bytes());
-        set.extend_from_slice(b"\r\n$1\r\nv\r\n");
+        let set = words(&[b"SET", format!("{index:030000}").as_bytes(), b"v"]);
         assert_eq!(ask(&mut r, &set, b"\r\n"), b"+OK\r\n");
     }
     let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
     loop {
         let asked = format!("scan {cursor} count 10000\r\nPING\r\n");
-        let text = String::from_utf8(ask(&mut r, asked.as_bytes(), b"+PONG\r\n")).unwrap();
+        let text = ask_text(&mut r, asked.as_bytes(), b"+PONG\r\n");
         assert!(text.len() < 8 << 20, "{} bytes", text.len());
         let mut words = text.split("\r\n").filter(|word| !word.starts_with(['*', '$', '+']));
         cursor = words.next().unwrap().to_owned();

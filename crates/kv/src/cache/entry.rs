@@ -1,10 +1,10 @@
 //! Read-modify-write: a key with its partition locked, and values that are written piece by piece
 //! outside the lock.
 
+use super::draft::{Hasher, ItemDraft, PlacedItem};
 use super::error::{Error, Result};
 use super::item::Item;
 use super::layout::{Fields, Slot};
-use super::log::{Hasher, ItemDraft, PlacedItem};
 use super::partition::{Abandoned, Found, Partition};
 use super::segments::Pins;
 use super::tier::FarValue;

@@ -6,15 +6,15 @@
 //! oldest segment is dropped as it is. TinyLFU's rounds, the only ones of several segments, are
 //! made in steps (`evict/round.rs`).
 
+pub(crate) mod ranks;
 mod round;
 
+use super::draft::ItemDraft;
 use super::layout::{Header, Pos, Slot, UNIT_BYTES};
-use super::log::ItemDraft;
 use super::partition::{Found, Partition};
 use super::policy::Policy;
 use super::segments::Stream;
 use super::{Millis, Mode};
-pub(crate) use round::Round;
 
 /// Share of a segment that must be dead before it is compacted, percent: less would move much to
 /// gain little.
@@ -25,7 +25,6 @@ const CANDIDATES: usize = 16;
 /// Share of the segments that S3-FIFO's small queue may have, percent.
 const SMALL_PERCENT: u64 = 10;
 impl Partition {
-    /// The stream that a new item goes to.
     pub(crate) fn stream_for(&mut self, draft: &ItemDraft<'_>) -> Stream {
         match self.policy {
             Policy::S3Fifo if self.policy_state.exhume(draft.hash) => Stream::Main,
@@ -165,7 +164,6 @@ impl Partition {
         self.move_item(found, hash, stream, now);
     }
 
-    /// Bytes that an item takes in the log.
     fn bytes_of(&self, pos: Pos, header: Header) -> u64 {
         self.value_bytes(pos, header) + u64::from(header.value_at())
     }

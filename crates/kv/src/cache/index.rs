@@ -34,7 +34,6 @@ const SWEEPING: u64 = 1 << (LEVEL_BITS - 1);
 
 type Bucket = [u64; SLOTS + 1];
 
-/// Where to put a new slot.
 pub(crate) enum Room {
     At(u64),
     /// Nowhere: the chain that ends with this bucket is full.
@@ -52,10 +51,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Private bytes for each unit.
     pub const UNIT_BYTES: u64 = size_of::<AtomicU32>() as u64;
 
-    /// Where the first bucket of `hash` lies.
     #[inline(always)]
     pub fn bucket_at(&self, hash: u64) -> u64 {
         // Acquire: pairs with the Release in index.rs::publish; units that it names are there.
@@ -103,7 +100,6 @@ fn place_in(unit: u32, bucket: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ItemIndex {
     units: Window,
-    /// What readers without the lock see.
     pub shape: Arc<Shape>,
     /// Buckets at level 0.
     base: u64,
@@ -127,7 +123,6 @@ pub(crate) struct ItemIndex {
     swept: Option<u64>,
 }
 
-/// Reads a bucket at `at`.
 #[inline(always)]
 fn read(units: &Window, at: u64) -> Bucket {
     let mut bytes = [0; BUCKET_BYTES as usize];
@@ -147,7 +142,6 @@ pub(crate) fn matches(units: &Window, at: u64, hash: u64) -> u32 {
     units.match_line(at, upper(TAG_MASK), upper(tag_in_slot(hash))) & ((1 << SLOTS) - 1)
 }
 
-/// What a look into a bucket has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
     /// Where the first entry with the tag lies, or, if there is none, the last word of the bucket.
@@ -193,7 +187,6 @@ pub(crate) fn link_at(units: &Window, at: u64) -> Option<u64> {
     (link != 0).then_some(link * BUCKET_BYTES)
 }
 
-/// Where the next bucket of the chain lies.
 #[inline(always)]
 fn next_at(bucket: &Bucket) -> Option<u64> {
     let link = bucket[SLOTS] >> 32;
@@ -240,7 +233,6 @@ impl ItemIndex {
         self.is_lossless
     }
 
-    /// Where the first bucket of `hash` lies.
     #[inline(always)]
     pub fn bucket_at(&self, hash: u64) -> u64 {
         self.place(bucket_of(hash, self.base, self.level, self.split))
@@ -283,7 +275,6 @@ impl ItemIndex {
         }
     }
 
-    /// An empty slot for `hash`.
     pub fn room(&self, hash: u64) -> Room {
         let mut at = self.bucket_at(hash);
         loop {
@@ -424,7 +415,6 @@ impl ItemIndex {
         (self.base << self.level) + self.split
     }
 
-    /// Whether growth needs a unit.
     pub fn needs_unit(&self) -> bool {
         self.buckets() == self.directory.len() as u64 * u64::from(UNIT_BUCKETS)
     }
@@ -501,7 +491,6 @@ impl ItemIndex {
         self.publish();
     }
 
-    /// Whether there are entries of flushed items.
     #[inline(always)]
     pub fn is_sweeping(&self) -> bool {
         self.swept.is_some()

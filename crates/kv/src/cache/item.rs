@@ -1,13 +1,13 @@
 //! What a reader sees of an item (the item itself under the lock, or a copy), and pins: large
 //! values that are sent from the cache's memory after the look-up is over.
 
-use super::Millis;
+use super::draft::{Piece, fields_at};
 use super::error::Result;
 use super::layout::{Fields, Header, Pos, Slot};
-use super::log::{Piece, fields_at};
 use super::partition::{Found, Partition};
 use super::segments::Pins;
-use super::tier::{CHUNK_BYTES, FarValue};
+use super::tier::FarValue;
+use super::{CHUNK_BYTES, Millis};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::{self, Bare, Window};
 use std::cell::Cell;
@@ -51,7 +51,6 @@ pub struct Item<'a> {
     source: Source<'a>,
 }
 
-/// Where an item is from.
 #[derive(Clone, Copy, Debug)]
 enum Source<'a> {
     /// It is in this partition, which is locked; its slot is there.
@@ -59,7 +58,6 @@ enum Source<'a> {
     Copied(&'a Origin<'a>),
 }
 
-/// Where a copy was made.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     pub partition: &'a Mutex<Partition>,
@@ -69,7 +67,6 @@ pub(crate) struct Origin<'a> {
     pub told: Cell<Option<Told>>,
 }
 
-/// What only the lock tells of an item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     cas: u64,
@@ -283,7 +280,6 @@ impl<'a> Item<'a> {
             && values[0] == values[1]
     }
 
-    /// The value, which lies in another tier.
     fn far(&self) -> Result<&Arc<FarValue>> {
         self.partition().far_value(self.pos())
     }
@@ -315,6 +311,37 @@ impl<'a> Item<'a> {
         let pins = Arc::clone(&partition.segments.pins);
         pieces.iter().for_each(|piece| pins.pin(piece.unit));
         Ok(Pinned(Kept::Here(Pin { units: partition.units.clone(), pins, pieces })))
+    }
+}
+
+impl Partition {
+    /// As [`Partition::look_up`] in these units, which are its own; the item.
+    #[inline(always)]
+    pub(crate) fn look_up_in<'a>(
+        &'a mut self,
+        units: Bare<'a>,
+        hash: u64,
+        key: &[u8],
+        now: Millis,
+    ) -> Option<Item<'a>> {
+        let found = self.find_in(units, hash, key);
+        let found = found.filter(|(found, header)| self.keep_fresh(hash, *found, *header, now));
+        self.count_use(hash, found.map(|(found, _)| found), now);
+        let (found, header) = found?;
+        Some(Item::plain(self, units, found, header, header.value_at(), now))
+    }
+
+    pub(crate) fn item(&self, found: Found, now: Millis) -> Item<'_> {
+        Item::new(self, found, now)
+    }
+
+    /// Visits the items of some buckets; the next cursor, 0 at the end.
+    pub(crate) fn scan(&self, cursor: u64, now: Millis, mut f: impl FnMut(&Item<'_>)) -> u64 {
+        self.index.scan(cursor, |at, slot| {
+            if !self.is_expired(slot.pos(), now) {
+                f(&self.item((at, slot), now));
+            }
+        })
     }
 }
 
@@ -400,7 +427,6 @@ enum Kept {
     Copied(Vec<u8>),
 }
 
-/// Pieces of a value in the log.
 #[derive(Debug)]
 struct Pin {
     units: Window,

@@ -18,12 +18,10 @@
 
 use super::{EXPIRES_MAX, Millis, WALL_TIME};
 
-/// log2 of a unit's bytes.
 pub(crate) const UNIT_SHIFT: u32 = 16;
 pub(crate) const UNIT_BYTES: u32 = 1 << UNIT_SHIFT;
 /// Bytes of a bucket: a cache line.
 pub(crate) const BUCKET_BYTES: u64 = 64;
-/// log2 of the buckets of a unit.
 pub(crate) const UNIT_BUCKETS_SHIFT: u32 = UNIT_SHIFT - 6;
 pub(crate) const UNIT_BUCKETS: u32 = 1 << UNIT_BUCKETS_SHIFT;
 /// Slots of a bucket; its eighth word is version and link.
@@ -53,7 +51,6 @@ impl Pos {
         (self.0 >> (UNIT_SHIFT - 3)) as u32
     }
 
-    /// Bytes from the start of its unit.
     pub fn offset(self) -> u32 {
         ((self.0 << 3) as u32) & (UNIT_BYTES - 1)
     }
@@ -200,7 +197,6 @@ impl Header {
         Header(self.unchecked() | (u64::from(check) << 40))
     }
 
-    /// All but the check.
     pub fn unchecked(self) -> u64 {
         self.0 & ((1 << 40) - 1)
     }
@@ -211,7 +207,6 @@ impl Header {
         u32::from(KEY_AT[(self.0 >> 32) as usize % KEY_AT.len()])
     }
 
-    /// Bytes before the value.
     pub fn value_at(self) -> u32 {
         self.key_at() + self.key_bytes()
     }
@@ -302,7 +297,6 @@ impl NextPiece {
     }
 }
 
-/// What an item holds beside key and value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields {
     pub flags: u32,

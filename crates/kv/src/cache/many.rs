@@ -61,9 +61,7 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Memory of a thread for its look-ups.
 pub(super) struct Scratch {
-    /// Where items are copied to.
     pub copy: Window,
     asked: Asked,
 }
@@ -322,7 +320,6 @@ impl PartitionView {
 }
 
 impl Asked {
-    /// Asks for the buckets of these keys.
     #[inline(always)]
     fn ask_buckets(
         &mut self,

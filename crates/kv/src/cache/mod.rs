@@ -9,11 +9,11 @@
 //! With [`Options::shared_reads`] several threads look up in one partition at once, without its
 //! lock, while another one changes it; [`Cache::copy_value`] does so in any case.
 //!
-//! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
-//!   in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of that under one
-//!   lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without
-//!   the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its memory;
-//!   `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these.
+//! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `draft.rs`,
+//!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
+//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
+//!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
+//!   memory; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -30,6 +30,7 @@
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
 
+mod draft;
 mod entry;
 mod error;
 mod evict;
@@ -61,9 +62,9 @@ pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
 pub use view::{Copied, CopyTarget};
 
+use draft::ItemDraft;
 use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
-use log::ItemDraft;
 use partition::{Partition, UNITS_MIN};
 use populate::Populator;
 use rackpool_core::seam::Mem;
@@ -129,6 +130,8 @@ const POPULATED_BYTES: u64 = 4 << 20;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
+/// Bytes of a value of a tier that are read at once.
+const CHUNK_BYTES: u64 = 128 << 10;
 /// Buckets that a scan looks into for each item that it is to visit.
 const SCANNED_PER_ITEM: usize = 10;
 const EXPIRES_MAX: Millis = (1 << 47) - 1;

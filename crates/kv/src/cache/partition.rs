@@ -4,16 +4,16 @@
 //! In: keys with their hashes and the time. Out: slots and positions for `item.rs`, errors before
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
+mod far;
 mod sweep;
 
+use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
-use super::evict::Round;
+use super::evict::ranks::Round;
 use super::index::{ItemIndex, Room, Shape, next_of, probe};
-use super::item::Item;
 use super::layout::{
     Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, expiry_in, tag_in_slot, tag_of,
 };
-use super::log::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::policy::{Policy, PolicyState};
 use super::populate::Populator;
 use super::segments::{Segment, SegmentState, Segments, Stream, TABLE_ENTRY_BYTES};
@@ -26,7 +26,6 @@ use rackpool_hw::window::{Bare, Wide, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Fewest units of a partition.
 pub(crate) const UNITS_MIN: u64 = 8;
 
 /// An index entry and where it lies.
@@ -75,7 +74,6 @@ pub(crate) struct Partition {
     reserve_units: usize,
     /// Free units below which a round of eviction begins ahead.
     pub ahead_units: usize,
-    /// The round of eviction that has begun.
     pub round: Round,
     pub policy_state: PolicyState,
     pub mode: Mode,
@@ -87,7 +85,6 @@ pub(crate) struct Partition {
     pub move_buffer: Vec<u8>,
     /// Whether items carry a check: only memory that outlives the process needs it.
     pub is_checked: bool,
-    /// Where the wall clock is.
     pub wall: Arc<Wall>,
     /// Changes whenever entries may have moved without the caller's doing.
     pub disturbances: u64,
@@ -99,7 +96,6 @@ pub(crate) struct Partition {
     expired_until: [Millis; 2],
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,
-    /// What it has in another tier.
     pub tier_slab: Option<TierSlab>,
 }
 
@@ -200,7 +196,12 @@ impl Partition {
 
     /// As [`Partition::find`] in these units, which are its own, with the item's header.
     #[inline(always)]
-    fn find_in(&self, units: Bare<'_>, hash: u64, key: &[u8]) -> Option<(Found, Header)> {
+    pub(super) fn find_in(
+        &self,
+        units: Bare<'_>,
+        hash: u64,
+        key: &[u8],
+    ) -> Option<(Found, Header)> {
         let (wide, tag) = (Wide::of_this_processor(), tag_in_slot(hash));
         let mut bucket_at = self.index.bucket_at(hash);
         loop {
@@ -270,7 +271,13 @@ impl Partition {
 
     /// Takes the entry out if its item has expired; whether it has not.
     #[inline(always)]
-    fn keep_fresh(&mut self, hash: u64, found: Found, header: Header, now: Millis) -> bool {
+    pub(super) fn keep_fresh(
+        &mut self,
+        hash: u64,
+        found: Found,
+        header: Header,
+        now: Millis,
+    ) -> bool {
         let has_expired = self.has_expired(found.1.pos(), header, now);
         if has_expired {
             self.expire_found(hash, found);
@@ -289,22 +296,6 @@ impl Partition {
     pub fn look_up(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
         let found = self.find_fresh(hash, key, now);
         self.count_use(hash, found, now)
-    }
-
-    /// As [`Partition::look_up`] in these units, which are its own; the item.
-    #[inline(always)]
-    pub fn look_up_in<'a>(
-        &'a mut self,
-        units: Bare<'a>,
-        hash: u64,
-        key: &[u8],
-        now: Millis,
-    ) -> Option<Item<'a>> {
-        let found = self.find_in(units, hash, key);
-        let found = found.filter(|(found, header)| self.keep_fresh(hash, *found, *header, now));
-        self.count_use(hash, found.map(|(found, _)| found), now);
-        let (found, header) = found?;
-        Some(Item::plain(self, units, found, header, header.value_at(), now))
     }
 
     /// Counts a look-up that found this.
@@ -327,7 +318,6 @@ impl Partition {
         self.mark_used(at, slot, now);
     }
 
-    /// Marks the item as used.
     #[inline(always)]
     pub fn mark_used(&self, at: u64, slot: Slot, now: Millis) {
         let used = slot.used(self.freq_max);
@@ -354,11 +344,6 @@ impl Partition {
         }
     }
 
-    pub fn item(&self, found: Found, now: Millis) -> Item<'_> {
-        Item::new(self, found, now)
-    }
-
-    /// Takes an entry out and kills its item.
     pub fn remove(&mut self, hash: u64, (at, slot): Found) {
         self.index.remove(hash, at);
         self.kill_entry(slot);
@@ -451,7 +436,6 @@ impl Partition {
         Ok(self.enter(draft.hash, room, found, placed.head))
     }
 
-    /// Kills what a writer left behind.
     fn abandon(&mut self, head: Pos, seq: u64) {
         let is_here = self.segments.get(head.unit()).seq == seq;
         if is_here && !self.header(head).has(Header::DEAD) {
@@ -674,15 +658,6 @@ impl Partition {
         let moved = self.copy_item((at, slot), &draft, stream, class, now);
         debug_assert_eq!(slot.tag(), tag_of(hash));
         Ok((at, slot.with_pos(moved)))
-    }
-
-    /// Visits the items of some buckets; the next cursor, 0 at the end.
-    pub fn scan(&self, cursor: u64, now: Millis, mut f: impl FnMut(&Item<'_>)) -> u64 {
-        self.index.scan(cursor, |at, slot| {
-            if !self.is_expired(slot.pos(), now) {
-                f(&self.item((at, slot), now));
-            }
-        })
     }
 
     pub fn stats_now(&self) -> Stats {

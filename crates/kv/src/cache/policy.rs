@@ -70,7 +70,6 @@ impl Policy {
         }
     }
 
-    /// How far uses are counted.
     pub(crate) fn freq_max(self) -> u64 {
         match self {
             Policy::Fifo => 0,
@@ -82,7 +81,6 @@ impl Policy {
     }
 }
 
-/// What a policy keeps beside the items.
 #[derive(Debug)]
 pub(crate) struct PolicyState {
     ghosts: Vec<[u32; GHOST_WAYS]>,
@@ -90,7 +88,6 @@ pub(crate) struct PolicyState {
 }
 
 impl PolicyState {
-    /// Private bytes for each unit.
     pub fn unit_bytes(policy: Policy) -> u64 {
         match policy {
             Policy::S3Fifo => GHOSTS_PER_UNIT * size_of::<u32>() as u64,
@@ -111,7 +108,6 @@ impl PolicyState {
         (hash as u32).max(1)
     }
 
-    /// Remembers that an item was dropped.
     pub fn bury(&mut self, hash: u64) {
         if self.ghosts.is_empty() {
             return;
@@ -160,7 +156,6 @@ impl Sketch {
         }
     }
 
-    /// Counts `times` uses of a key.
     pub fn count(&self, hash: u64, times: u8) {
         let block = &self.blocks[place(hash, self.blocks.len())];
         for row in 0..SKETCH_ROWS {

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Units that are taken at once: 4 MiB, which the system zeroes within half a millisecond.
 pub(crate) const PIECE_UNITS: u32 = 64;
 
-/// The units of a partition.
 #[derive(Debug)]
 pub(crate) struct Populator {
     file: Arc<File>,
@@ -31,7 +30,6 @@ impl Populator {
         Populator { file, at, count, taken: AtomicU32::new(taken) }
     }
 
-    /// So many have their memory.
     pub fn taken(&self) -> u32 {
         // Relaxed: the memory of a file is the system's; its order does not matter here.
         self.taken.load(Ordering::Relaxed)

@@ -12,8 +12,7 @@
 //! Source: HMSDK (data tiering: values in the larger tier or in both, by the object's need of
 //! bandwidth).
 
-use super::tier::{CHUNK_BYTES, FarValue};
-use super::{Error, Result, TIER_VALUE_BYTES_MIN, check};
+use super::{CHUNK_BYTES, Error, Result, TIER_VALUE_BYTES_MIN, check};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -82,19 +81,17 @@ impl Speeds {
     }
 }
 
-/// The copies of a partition, and what was read of its values.
-#[derive(Debug, Default)]
-pub(crate) struct PromotionCache {
+/// The copies of a partition, and what was read of its values `V`.
+#[derive(Debug)]
+pub(crate) struct PromotionCache<V> {
     speeds: Option<Speeds>,
     limit: u64,
-    /// Bytes of all copies.
     used: Arc<AtomicU64>,
     /// Values that have got a copy, in that order; some have lost it, or are gone.
-    order: Mutex<VecDeque<Weak<FarValue>>>,
+    order: Mutex<VecDeque<Weak<V>>>,
     promotions: AtomicU64,
     /// Reads that a copy has answered.
     hits: AtomicU64,
-    /// Bytes that were read in the tier.
     far_bytes: AtomicU64,
 }
 
@@ -106,16 +103,21 @@ pub(crate) struct NearStats {
     pub far_bytes: u64,
 }
 
-impl PromotionCache {
+impl<V: AsRef<PromotionState>> PromotionCache<V> {
     /// One of `partitions` equal parts.
-    pub fn new(rule: TierRule, partitions: u64) -> PromotionCache {
-        match rule {
-            TierRule::Length => PromotionCache::default(),
-            TierRule::Bandwidth { memory, speeds } => PromotionCache {
-                speeds: Some(speeds),
-                limit: memory / partitions,
-                ..PromotionCache::default()
-            },
+    pub fn new(rule: TierRule, partitions: u64) -> PromotionCache<V> {
+        let (speeds, limit) = match rule {
+            TierRule::Length => (None, 0),
+            TierRule::Bandwidth { memory, speeds } => (Some(speeds), memory / partitions),
+        };
+        PromotionCache {
+            speeds,
+            limit,
+            used: Arc::default(),
+            order: Mutex::default(),
+            promotions: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            far_bytes: AtomicU64::new(0),
         }
     }
 
@@ -130,25 +132,24 @@ impl PromotionCache {
         }
     }
 
-    /// A copy has answered a read.
     pub fn count_hit(&self) {
         // Relaxed: a counter.
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many bytes were read in the tier.
     pub fn count_far(&self, bytes: usize) {
         // Relaxed: a counter.
         self.far_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// A look-up has read all of a value, which is `bytes`: makes a copy of it if that pays.
-    pub fn consider(&self, value: &Arc<FarValue>, bytes: &[u8]) {
+    pub fn consider(&self, value: &Arc<V>, bytes: &[u8]) {
         let (Some(speeds), length) = (self.speeds, bytes.len() as u64) else { return };
-        if length > CHUNK_BYTES.min(self.limit) || value.copied.is_there() {
+        let state = V::as_ref(value);
+        if length > CHUNK_BYTES.min(self.limit) || state.is_there() {
             return;
         }
-        if !speeds.pays(value.copied.count_read(), length) {
+        if !speeds.pays(state.count_read(), length) {
             return;
         }
         let mut order = lock(&self.order);
@@ -157,10 +158,10 @@ impl PromotionCache {
         }
         // Relaxed: a budget.
         self.used.fetch_add(length, Ordering::Relaxed);
-        value.copied.set(PromotedCopy { bytes: bytes.into(), used: Arc::clone(&self.used) });
+        state.set(PromotedCopy { bytes: bytes.into(), used: Arc::clone(&self.used) });
         // No value of a tier is shorter, so there are others that have no copy any more.
         if order.len() as u64 > self.limit / TIER_VALUE_BYTES_MIN + 64 {
-            order.retain(|it| it.upgrade().is_some_and(|value| value.copied.is_there()));
+            order.retain(|it| it.upgrade().is_some_and(|value| V::as_ref(&value).is_there()));
         }
         order.push_back(Arc::downgrade(value));
         // Relaxed: a counter.
@@ -168,7 +169,7 @@ impl PromotionCache {
     }
 
     /// Takes copies away until there is room for one of so many bytes; whether there is.
-    fn make_room(&self, order: &mut VecDeque<Weak<FarValue>>, bytes: u64) -> bool {
+    fn make_room(&self, order: &mut VecDeque<Weak<V>>, bytes: u64) -> bool {
         // Each is met twice at most: the first time takes that it was read.
         for _ in 0..2 * order.len() {
             if self.has_room(bytes) {
@@ -176,8 +177,8 @@ impl PromotionCache {
             }
             let Some(oldest) = order.pop_front() else { break };
             match oldest.upgrade() {
-                Some(value) if value.copied.take_use() => order.push_back(oldest),
-                Some(value) => value.copied.forget(),
+                Some(value) if V::as_ref(&value).take_use() => order.push_back(oldest),
+                Some(value) => V::as_ref(&value).forget(),
                 None => {}
             }
         }
@@ -208,7 +209,6 @@ pub(crate) struct PromotedCopy {
 }
 
 impl PromotionState {
-    /// The copy, for a read.
     pub fn get(&self) -> Option<Arc<PromotedCopy>> {
         let copy = lock(&self.copy).clone()?;
         // Relaxed: a mark that orders nothing.

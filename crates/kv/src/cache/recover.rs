@@ -10,9 +10,10 @@
 //! there twice; what is damaged elsewhere costs the items that it is part of.
 
 use super::Options;
+use super::draft::body_check;
 use super::error::{Error, Result};
 use super::layout::{Header, Pos, UNIT_BYTES, UNIT_SHIFT, mix};
-use super::log::{ACCESS_UNKNOWN, body_check};
+use super::log::ACCESS_UNKNOWN;
 use super::partition::Partition;
 use super::policy::Policy;
 use super::populate::{PIECE_UNITS, Populator};
@@ -36,7 +37,6 @@ const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x02");
 const MAGIC_MASK: u64 = !0xff;
 /// Where the superblock lies, and once more: on pages of their own.
 const COPIES_AT: [u64; 2] = [0, 4096];
-/// What the words of the superblock are.
 const NAMES: [&str; SUPERBLOCK_WORDS] =
     ["partitions", "units", "seed", "policy", "keeps_access or is_lossy", "memory"];
 const SUPERBLOCK_WORDS: usize = 6;
@@ -74,7 +74,6 @@ fn superblock(options: &Options, units: u64) -> [u64; SUPERBLOCK_WORDS] {
     [partitions, units, options.seed, policy, switches, options.memory]
 }
 
-/// The file, locked and mapped.
 pub(super) struct OpenedFile {
     pub file: Arc<File>,
     pub window: Window,
@@ -82,7 +81,6 @@ pub(super) struct OpenedFile {
     pub taken: Option<u32>,
     /// Whether nothing is in it yet.
     pub is_new: bool,
-    /// Copies of the superblock that were damaged.
     pub damaged: u64,
 }
 
@@ -207,7 +205,6 @@ impl OpenedFile {
     }
 }
 
-/// The format of a file of another version.
 fn other_format(file: &File, found_bytes: u64) -> std::io::Result<Option<u64>> {
     let mut magics = [0; COPIES_AT.len()];
     for (magic, at) in magics.iter_mut().zip(COPIES_AT) {
@@ -224,7 +221,6 @@ fn other_format(file: &File, found_bytes: u64) -> std::io::Result<Option<u64>> {
     Ok(other.map(|other| other & !MAGIC_MASK))
 }
 
-/// What lies at a place of a segment.
 enum SegmentContent {
     /// An item that counts from now on, or what is walked over: dead, or a further piece.
     Whole,
@@ -304,7 +300,6 @@ impl Partition {
         limit
     }
 
-    /// Makes dead space of what is damaged.
     fn fill(&mut self, unit: u32, start: u32, end: u32) {
         self.bury(Pos::new(unit, start), Header::new(0, end - start - 8, 0));
     }

@@ -39,7 +39,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a unit's entry in the table.
 pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
 /// Queues: policies with two use the first for what is new.
 const QUEUES: usize = 2;
@@ -98,7 +97,6 @@ fn guarded(at: u64, word: u64) -> Option<u64> {
     (guard(at, value) == word).then_some(value)
 }
 
-/// What a segment's second word says.
 #[derive(Clone, Copy)]
 struct WrittenState {
     used: u32,
@@ -106,7 +104,6 @@ struct WrittenState {
     class: u8,
 }
 
-/// A segment's second word.
 fn state_word(at: u64, seq: u64, WrittenState { used, queue, class }: WrittenState) -> u64 {
     let state = used | u32::from(queue) << QUEUE_SHIFT | u32::from(class) << CLASS_SHIFT;
     u64::from(state) | (mix(seq, at << 32 | u64::from(state)) >> 32 << 32)
@@ -125,7 +122,6 @@ fn state_in(at: u64, seq: u64, word: u64) -> Option<WrittenState> {
     (is_sane && state_word(at, seq, state) == word).then_some(state)
 }
 
-/// A segment that an earlier process has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adopted {
     pub unit: u32,
@@ -145,7 +141,6 @@ pub(crate) enum SegmentState {
     Pinned,
 }
 
-/// What is known of a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// Number of its opening, ascending in the partition; 0 if it is no segment.
@@ -154,7 +149,6 @@ pub(crate) struct Segment {
     pub queue: u8,
     pub class: u8,
     pub used: u32,
-    /// Bytes of live pieces.
     pub live: u32,
     /// Bytes of keys and values in them.
     payload: u32,
@@ -189,7 +183,6 @@ const UNUSED: Segment = Segment {
     next: NONE,
 };
 
-/// How many readers send from each unit.
 #[derive(Debug)]
 pub(crate) struct Pins(Box<[AtomicU32]>);
 
@@ -212,7 +205,6 @@ impl Pins {
     }
 }
 
-/// Front and end of a queue.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     first: u32,
@@ -220,7 +212,6 @@ struct Queue {
     count: u64,
 }
 
-/// All units of a partition.
 #[derive(Debug)]
 pub(crate) struct Segments {
     table: Window,
@@ -417,7 +408,6 @@ impl Segments {
         self.next_seq - 1
     }
 
-    /// Keeps a number for a later process.
     fn note(&self, at: [u64; 2], value: u64) {
         at.iter().for_each(|at| self.table.store(*at, guard(*at, value)));
     }
@@ -435,7 +425,6 @@ impl Segments {
         self.live_bytes
     }
 
-    /// Bytes of live keys and values.
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
@@ -506,7 +495,6 @@ impl Segments {
         (unit != NONE).then_some(unit)
     }
 
-    /// Bytes left in the active segment.
     #[inline]
     pub fn room(&self, stream: Stream, class: u8) -> u32 {
         self.active(stream, class).map_or(0, |unit| UNIT_BYTES - self.of[unit as usize].used)
@@ -596,7 +584,6 @@ impl Segments {
         self.of[unit as usize].kind = SegmentState::Leaving;
     }
 
-    /// Gives a segment's unit back.
     pub fn release(&mut self, unit: u32) {
         let segment = self.of[unit as usize].clone();
         assert!(
@@ -619,12 +606,10 @@ impl Segments {
         }
     }
 
-    /// The queue that a segment stands in.
     fn queue_of(&self, unit: u32) -> usize {
         if self.is_flushed(unit) { FLUSHED } else { usize::from(self.of[unit as usize].queue) }
     }
 
-    /// The oldest segment of a queue.
     pub fn oldest(&self, queue: u8) -> Option<u32> {
         let unit = self.queues[queue as usize].first;
         (unit != NONE).then_some(unit)

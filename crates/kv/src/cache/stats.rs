@@ -47,27 +47,13 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Adds those of a partition; the memory is that of all of them already.
     pub(crate) fn add(&mut self, other: &Stats) {
-        let Stats { hits, misses, sets, removes, evictions, index_evictions, .. } = other;
-        self.hits += hits;
-        self.misses += misses;
-        self.sets += sets;
-        self.removes += removes;
-        self.evictions += evictions;
-        self.index_evictions += index_evictions;
-        self.expired += other.expired;
-        self.moved += other.moved;
-        self.items += other.items;
-        self.live_bytes += other.live_bytes;
-        self.metadata_bytes += other.metadata_bytes;
-        self.units += other.units;
-        self.free_units += other.free_units;
-        self.index_units += other.index_units;
-        self.tier_items += other.tier_items;
-        self.tier_bytes += other.tier_bytes;
-        self.tier_bytes_read += other.tier_bytes_read;
-        self.tier_promotions += other.tier_promotions;
-        self.tier_near_hits += other.tier_near_hits;
-        self.tier_near_bytes += other.tier_near_bytes;
+        macro_rules! sum {
+            ($($field:ident)*) => { $(self.$field += other.$field;)* };
+        }
+        sum!(hits misses sets removes evictions index_evictions expired moved items live_bytes);
+        sum!(metadata_bytes units free_units index_units tier_items tier_bytes tier_bytes_read);
+        sum!(tier_promotions tier_near_hits tier_near_bytes);
     }
 }

@@ -10,26 +10,18 @@
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
+use super::CHUNK_BYTES;
+use super::draft::Hasher;
 use super::error::{Error, Result};
-use super::layout::{Header, Pos, Slot};
-use super::log::Hasher;
-use super::partition::Partition;
 use super::promotion::{NearStats, PromotionCache, PromotionState, TierRule};
-use super::{Millis, Mode};
-use rackpool_core::seam::Mem;
 use std::collections::{HashMap, VecDeque, hash_map};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of a value that are read at once.
-pub(crate) const CHUNK_BYTES: u64 = 128 << 10;
 /// Bytes of a reference in the log: place, length, and hash of the value if the tier keeps it.
 pub(crate) const REFERENCE_BYTES: u64 = 24;
-
-/// Values that are looked at for one that has expired where none may be evicted.
-const EXPIRED_LOOKS_MAX: usize = 1024;
 
 /// Memory that holds values. Calls may block; several threads call at once.
 pub trait Tier: Send + Sync + Debug {
@@ -97,16 +89,14 @@ pub struct TierConfig {
 #[derive(Debug)]
 pub(crate) struct FarValue {
     tier: Arc<dyn Tier>,
-    place: u64,
+    pub(super) place: u64,
     bytes: u64,
     /// Of what was written, if the tier keeps values.
     state: Option<Box<Hasher>>,
     /// Bytes of all values of its slab.
     used: Arc<AtomicU64>,
-    /// Its reads, and its copy.
-    pub copied: PromotionState,
-    /// The copies of its slab.
-    near: Arc<PromotionCache>,
+    copied: PromotionState,
+    near: Arc<PromotionCache<FarValue>>,
 }
 
 impl FarValue {
@@ -151,7 +141,6 @@ impl FarValue {
         bytes
     }
 
-    /// The hash of what the tier has.
     fn read_hash(&self) -> Result<u64> {
         let (mut state, mut chunk, mut offset) = (Xxh3::new(), Vec::new(), 0);
         while offset < self.bytes {
@@ -164,6 +153,12 @@ impl FarValue {
     }
 }
 
+impl AsRef<PromotionState> for FarValue {
+    fn as_ref(&self) -> &PromotionState {
+        &self.copied
+    }
+}
+
 impl Drop for FarValue {
     fn drop(&mut self) {
         self.tier.free(self.place, self.bytes);
@@ -172,7 +167,7 @@ impl Drop for FarValue {
     }
 }
 
-fn failed(what: &'static str) -> impl Fn(TierError) -> Error {
+pub(super) fn failed(what: &'static str) -> impl Fn(TierError) -> Error {
     move |error| Error::Tier { what, reason: error.to_string() }
 }
 
@@ -181,13 +176,13 @@ fn failed(what: &'static str) -> impl Fn(TierError) -> Error {
 pub(crate) struct TierSlab {
     tier: Arc<dyn Tier>,
     pub min_bytes: u64,
-    max_bytes: u64,
-    limit: u64,
+    pub(super) max_bytes: u64,
+    pub(super) limit: u64,
     used: Arc<AtomicU64>,
-    near: Arc<PromotionCache>,
-    values: HashMap<u64, Arc<FarValue>>,
+    near: Arc<PromotionCache<FarValue>>,
+    pub(super) values: HashMap<u64, Arc<FarValue>>,
     /// Hash of the key, and place, in the order in which they came; some are gone.
-    order: VecDeque<(u64, u64)>,
+    pub(super) order: VecDeque<(u64, u64)>,
     /// Values that were flushed; their memory is still to come back.
     flushed: Vec<hash_map::IntoIter<u64, Arc<FarValue>>>,
 }
@@ -241,7 +236,7 @@ impl TierSlab {
     }
 
     /// A value of so many bytes, if there is room for it.
-    fn alloc(&self, bytes: u64) -> Result<FarValue, TierError> {
+    pub(super) fn alloc(&self, bytes: u64) -> Result<FarValue, TierError> {
         if self.used_bytes() + bytes > self.limit {
             return Err(TierError::Full);
         }
@@ -250,7 +245,6 @@ impl TierSlab {
         Ok(self.value(place, bytes, state))
     }
 
-    /// A value that has its memory.
     fn value(&self, place: u64, bytes: u64, state: Option<Box<Hasher>>) -> FarValue {
         // Relaxed: see `FarValue::drop`.
         self.used.fetch_add(bytes, Ordering::Relaxed);
@@ -260,130 +254,12 @@ impl TierSlab {
     }
 
     /// A value that an earlier process has left, if it is whole.
-    fn adopt(&self, [place, bytes, hash]: [u64; 3]) -> Option<FarValue> {
+    pub(super) fn adopt(&self, [place, bytes, hash]: [u64; 3]) -> Option<FarValue> {
         let has_room = bytes <= self.limit.saturating_sub(self.used_bytes());
         if !has_room || !self.tier.adopt(place, bytes) {
             return None;
         }
         let value = self.value(place, bytes, None);
         value.read_hash().is_ok_and(|found| found == hash).then_some(value)
-    }
-}
-
-impl Partition {
-    /// Whether a value of this length goes to the tier.
-    #[inline]
-    pub(crate) fn is_for_tier(&self, value_bytes: u64) -> bool {
-        self.tier_slab.as_ref().is_some_and(|slab| value_bytes >= slab.min_bytes)
-    }
-
-    /// Room for a value in the tier; others may have to go for it.
-    pub(crate) fn far_alloc(&mut self, bytes: u64, now: Millis) -> Result<FarValue> {
-        let slab = self.tier_slab.as_ref().expect("a value for the tier");
-        if bytes > slab.max_bytes {
-            return Err(Error::TooLarge { bytes, max_bytes: slab.max_bytes });
-        }
-        loop {
-            let slab = self.tier_slab.as_mut().expect("as above");
-            let memory_bytes = slab.limit;
-            match slab.alloc(bytes) {
-                Ok(value) => return Ok(value),
-                Err(TierError::Full) if slab.drop_flushed(1) => {}
-                Err(TierError::Full) if self.expire_one(now) || self.evict_far(now) => {}
-                Err(TierError::Full) => return Err(Error::TierFull { bytes, memory_bytes }),
-                Err(error) => return Err(failed("taking memory")(error)),
-            }
-        }
-    }
-
-    /// Drops the value that came first and has expired, or, in cache mode, was not used since;
-    /// whether there was one.
-    fn evict_far(&mut self, now: Millis) -> bool {
-        let is_store = self.mode == Mode::Store;
-        let count = self.tier_slab.as_ref().map_or(0, |slab| slab.order.len());
-        // Of a cache each is met twice at most: the first time takes what it was used.
-        let looks = if is_store { count.min(EXPIRED_LOOKS_MAX) } else { 2 * count };
-        for _ in 0..looks {
-            let next = self.tier_slab.as_mut().and_then(|slab| slab.order.pop_front());
-            let Some((hash, place)) = next else { return false };
-            let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
-            let Some((at, slot)) = self.index.find(hash, is_it) else { continue };
-            let is_expired = self.is_expired(slot.pos(), now);
-            if !is_expired && (is_store || slot.freq() > 0) {
-                if !is_store {
-                    self.index.mark(at, slot.with_freq(0));
-                }
-                let slab = self.tier_slab.as_mut().expect("it had an entry");
-                slab.order.push_back((hash, place));
-                continue;
-            }
-            match is_expired {
-                true => self.stats.expired += 1,
-                false => self.stats.evictions += 1,
-            }
-            self.remove(hash, (at, slot));
-            return true;
-        }
-        false
-    }
-
-    /// Where the value of an item lies, if it lies in the tier.
-    fn far_place(&self, pos: Pos) -> Option<u64> {
-        let header = self.header(pos);
-        header.has(Header::FAR).then(|| self.reference(pos, header)[0])
-    }
-
-    /// Place, length and hash of a value, as the log has them.
-    fn reference(&self, pos: Pos, header: Header) -> [u64; 3] {
-        let mut words = [[0; 8]; 3];
-        let at = pos.byte() + u64::from(header.value_at());
-        self.units.copy_out(at, words.as_flattened_mut());
-        words.map(u64::from_le_bytes)
-    }
-
-    /// The value of an item of an earlier process, if the tier has kept it.
-    pub(crate) fn adopt_far(&self, pos: Pos, header: Header) -> Option<FarValue> {
-        if u64::from(header.value_bytes()) != REFERENCE_BYTES {
-            return None;
-        }
-        self.tier_slab.as_ref()?.adopt(self.reference(pos, header))
-    }
-
-    /// Length of the value of an item, wherever it lies.
-    #[inline]
-    pub(crate) fn whole_bytes(&self, pos: Pos, header: Header) -> u64 {
-        match header.has(Header::FAR) {
-            true => self.reference(pos, header)[1],
-            false => self.value_bytes(pos, header),
-        }
-    }
-
-    /// The value of an item that lies in the tier.
-    pub(crate) fn far_value(&self, pos: Pos) -> Result<&Arc<FarValue>> {
-        let values = self.tier_slab.as_ref().map(|slab| &slab.values);
-        let value = values.zip(self.far_place(pos)).and_then(|(values, place)| values.get(&place));
-        value.ok_or_else(|| failed("finding a value")(TierError::Failed("it is gone".into())))
-    }
-
-    /// Puts a value into the slab; its reference is in the log.
-    pub(crate) fn shelve(&mut self, hash: u64, value: Arc<FarValue>) {
-        let slab = self.tier_slab.as_mut().expect("a value of the tier");
-        slab.order.push_back((hash, value.place));
-        slab.values.insert(value.place, value);
-        if slab.order.len() > 2 * slab.values.len() + 1024 {
-            slab.order.retain(|(_, place)| slab.values.contains_key(place));
-        }
-    }
-
-    /// Takes the value of an item that is killed out of the slab.
-    #[inline]
-    pub(crate) fn unshelve(&mut self, pos: Pos) {
-        if self.tier_slab.is_none() {
-            return;
-        }
-        let place = self.far_place(pos);
-        if let (Some(place), Some(slab)) = (place, &mut self.tier_slab) {
-            slab.values.remove(&place);
-        }
     }
 }

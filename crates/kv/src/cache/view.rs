@@ -18,11 +18,11 @@
 //!
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
+use super::draft::fields_at;
 use super::index::{self, Probe, Shape, TAIL_AT};
 use super::layout::{
     BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
 };
-use super::log::fields_at;
 use super::partition::Partition;
 use super::policy::Sketch;
 use super::timeline::Wall;
@@ -58,14 +58,11 @@ pub(crate) struct PartitionView {
     pub wall: Arc<Wall>,
 }
 
-/// What a look-up without the lock has found.
 #[derive(Debug)]
 pub(crate) enum UnlockedLookup {
     /// The item was copied; its entry, as it was.
     Item(Slot, Header),
-    /// There was no such key.
     Missing,
-    /// Only the lock can tell.
     Unsure,
 }
 
@@ -112,9 +109,7 @@ enum ChainMatch {
 /// How far a look-up has come: where tests change the partition under a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LookupStage {
-    /// The bucket is known.
     Placed,
-    /// The version was noted.
     Begun,
     /// Entries with the key's tag were found.
     Matched,
@@ -159,7 +154,6 @@ impl PartitionView {
         }
     }
 
-    /// The memory of the units.
     pub fn units(&self) -> &Window {
         &self.units
     }
@@ -354,7 +348,6 @@ impl PartitionView {
         }
     }
 
-    /// Where the bucket of `hash` lies.
     #[inline(always)]
     pub fn place_of(&self, hash: u64) -> u64 {
         self.shape.bucket_at(hash)
@@ -377,7 +370,6 @@ impl PartitionView {
         (ProbedItem { tail, at: probe.at, item: probe.target() }, probe.is_entry)
     }
 
-    /// Asks for an item, or for a bucket.
     #[inline(always)]
     pub fn ask_for(&self, byte: u64) {
         ask_for_item(self.units.bare(), byte, REACH_MAX);
@@ -431,7 +423,6 @@ struct ThreadLookups {
 }
 
 impl LookupCounters {
-    /// Adds what this thread has done.
     #[inline]
     pub fn add(&self, hits: u64, misses: u64) {
         let tally = &self.0[THREAD.with(|thread| *thread) % LOOKUP_COUNTERS];
@@ -445,7 +436,6 @@ impl LookupCounters {
         }
     }
 
-    /// Hits and misses of all.
     pub fn sum(&self) -> (u64, u64) {
         // Relaxed: counters.
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

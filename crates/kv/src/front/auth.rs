@@ -8,16 +8,12 @@ use crate::constants::LINE_BYTES_MAX;
 use rackpool_core::Error;
 use rackpool_hw::secret::read_file;
 use std::path::Path;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// Whether two byte strings are the same, in a time that does not tell where they differ.
 pub fn same(expected: &[u8], given: &[u8]) -> bool {
-    let mut difference = expected.len() ^ given.len();
-    for (index, byte) in given.iter().enumerate() {
-        let other = expected.get(index).copied().unwrap_or(!byte);
-        difference |= usize::from(byte ^ other);
-    }
-    difference == 0
+    expected.ct_eq(given).into()
 }
 
 /// Users that one file may hold, as in memcached.
@@ -77,7 +73,6 @@ pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, Error> {
     Ok(users)
 }
 
-/// Input of a client that is not authenticated yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// So many bytes must be there.
@@ -89,7 +84,6 @@ pub enum Attempt {
     Foreign,
 }
 
-/// The attempt at the beginning of `input`.
 pub fn attempt(input: &[u8], users: &[(String, String)]) -> Attempt {
     let Some(end) = memchr::memchr(b'\n', input) else {
         let too_long = input.len() > LINE_BYTES_MAX;

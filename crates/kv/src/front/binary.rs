@@ -5,12 +5,9 @@
 //! Source: memcached's binary protocol description; which headers are refused, and how, as 1.6.18.
 
 pub const HEADER_BYTES: usize = 24;
-/// First byte of every request.
 pub const MAGIC_REQUEST: u8 = 0x80;
-/// First byte of every answer.
 pub const MAGIC_RESPONSE: u8 = 0x81;
 
-/// What stands at the beginning of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParsedBinary<'a> {
     /// So many bytes must be there at least.
@@ -53,7 +50,6 @@ impl BinaryRequest<'_> {
     }
 }
 
-/// The request at the beginning of `input`.
 pub fn parse(input: &[u8]) -> ParsedBinary<'_> {
     if input.first().is_some_and(|magic| *magic != MAGIC_REQUEST) {
         return ParsedBinary::Magic;
@@ -91,12 +87,9 @@ pub enum Status {
     NotFound = 1,
     /// It is there, or has another version.
     Exists = 2,
-    /// Larger than a value may be.
     TooLarge = 3,
     Invalid = 4,
-    /// A condition did not hold.
     NotStored = 5,
-    /// Not a number.
     BadDelta = 6,
     AuthError = 0x20,
     UnknownCommand = 0x81,
@@ -104,7 +97,6 @@ pub enum Status {
 }
 
 impl Status {
-    /// The sentence that goes with it.
     pub fn text(self) -> &'static [u8] {
         match self {
             Status::Success => b"",
@@ -121,7 +113,6 @@ impl Status {
     }
 }
 
-/// The header of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct BinaryReply {
     pub opcode: u8,
@@ -148,6 +139,13 @@ impl BinaryReply {
         bytes[16..].copy_from_slice(&self.cas.to_be_bytes());
         bytes
     }
+}
+
+/// What an answer says behind its head.
+#[derive(Clone, Copy, Default)]
+pub struct ReplyBody<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
 }
 
 #[cfg(test)]

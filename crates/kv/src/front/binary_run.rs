@@ -1,15 +1,16 @@
 //! memcached's binary protocol, executed. In: a request of `binary`, its value. Out: its answer;
 //! quiet requests have none when they succeed (or, for look-ups, when they find nothing).
 
-use super::batch::push_value;
-use super::binary::{BinaryReply, BinaryRequest, Status};
-use super::core::{Core, expiry};
+use super::binary::{BinaryReply, BinaryRequest, ReplyBody, Status};
+use super::core::{Core, push_value};
 use super::counters::Count;
 use super::memcached::AfterCommand;
+use super::outcome::{StoreOutcome, Verb};
 use super::stats;
-use super::store::{Change, CounterStep, StoreOutcome, StoreValue, set_expiry};
-use super::text::{VERSION, Verb};
+use super::store::{Change, CounterStep, StoreValue, set_expiry};
+use super::text::VERSION;
 use crate::cache::{Item, Millis};
+use crate::clock::expiry;
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 
 /// The commands, with their quiet forms folded in.
@@ -17,16 +18,12 @@ use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 pub enum Opcode {
     /// Look-up: with the key in the answer, with a new expiry.
     Get {
-        /// The key is in the answer.
         key: bool,
-        /// The extras hold a new expiry.
         touch: bool,
     },
     Touch,
-    /// A value under a condition.
     Store(Verb),
     Delete,
-    /// Increment or decrement.
     Count {
         down: bool,
     },
@@ -44,42 +41,38 @@ impl Opcode {
     /// The command, and whether it is quiet.
     pub fn of(opcode: u8) -> (Self, bool) {
         let get = |key, touch| Opcode::Get { key, touch };
-        match opcode {
-            0x00 => (get(false, false), false),
-            0x01 => (Opcode::Store(Verb::Set), false),
-            0x02 => (Opcode::Store(Verb::Add), false),
-            0x03 => (Opcode::Store(Verb::Replace), false),
-            0x04 => (Opcode::Delete, false),
-            0x05 => (Opcode::Count { down: false }, false),
-            0x06 => (Opcode::Count { down: true }, false),
-            0x07 => (Opcode::Quit, false),
-            0x08 => (Opcode::Flush, false),
-            0x09 => (get(false, false), true),
-            0x0a => (Opcode::Noop, false),
-            0x0b => (Opcode::Version, false),
-            0x0c => (get(true, false), false),
-            0x0d => (get(true, false), true),
-            0x0e => (Opcode::Store(Verb::Append), false),
-            0x0f => (Opcode::Store(Verb::Prepend), false),
-            0x10 => (Opcode::Stat, false),
-            0x11 => (Opcode::Store(Verb::Set), true),
-            0x12 => (Opcode::Store(Verb::Add), true),
-            0x13 => (Opcode::Store(Verb::Replace), true),
-            0x14 => (Opcode::Delete, true),
-            0x15 => (Opcode::Count { down: false }, true),
-            0x16 => (Opcode::Count { down: true }, true),
-            0x17 => (Opcode::Quit, true),
-            0x18 => (Opcode::Flush, true),
-            0x19 => (Opcode::Store(Verb::Append), true),
-            0x1a => (Opcode::Store(Verb::Prepend), true),
-            0x1c => (Opcode::Touch, false),
-            0x1d => (get(false, true), false),
-            0x1e => (get(false, true), true),
-            0x20..=0x22 => (Opcode::Sasl, false),
-            0x23 => (get(true, true), false),
-            0x24 => (get(true, true), true),
-            _ => (Opcode::Unknown, false),
-        }
+        let loud = match opcode {
+            0x09 => 0x00,
+            0x0d => 0x0c,
+            0x11..=0x18 => opcode - 0x10,
+            0x19 | 0x1a => opcode - 0x0b,
+            0x1e => 0x1d,
+            0x24 => 0x23,
+            loud => loud,
+        };
+        let command = match loud {
+            0x00 => get(false, false),
+            0x01 => Opcode::Store(Verb::Set),
+            0x02 => Opcode::Store(Verb::Add),
+            0x03 => Opcode::Store(Verb::Replace),
+            0x04 => Opcode::Delete,
+            0x05 => Opcode::Count { down: false },
+            0x06 => Opcode::Count { down: true },
+            0x07 => Opcode::Quit,
+            0x08 => Opcode::Flush,
+            0x0a => Opcode::Noop,
+            0x0b => Opcode::Version,
+            0x0c => get(true, false),
+            0x0e => Opcode::Store(Verb::Append),
+            0x0f => Opcode::Store(Verb::Prepend),
+            0x10 => Opcode::Stat,
+            0x1c => Opcode::Touch,
+            0x1d => get(false, true),
+            0x20..=0x22 => Opcode::Sasl,
+            0x23 => get(true, true),
+            _ => Opcode::Unknown,
+        };
+        (command, loud != opcode)
     }
 
     /// Whether a request for it has the parts that it must have.
@@ -110,14 +103,6 @@ struct GetForm {
     touch: bool,
 }
 
-/// What an answer says behind its head.
-#[derive(Clone, Copy)]
-enum ReplyBody<'a> {
-    /// The key of the request.
-    Key,
-    Value(&'a [u8]),
-}
-
 impl Core {
     /// The command of a request's header, or what to do after it was refused.
     pub fn binary_check(
@@ -142,7 +127,6 @@ impl Core {
         }
     }
 
-    /// Executes a request that has no value.
     pub fn binary(
         &mut self,
         request: &BinaryRequest<'_>,
@@ -176,7 +160,7 @@ impl Core {
                 return AfterCommand::Close;
             }
             Opcode::Version => {
-                let body = ReplyBody::Value(VERSION.as_bytes());
+                let body = ReplyBody { value: VERSION.as_bytes(), ..ReplyBody::default() };
                 self.binary_reply(request, Status::Success, body, 0);
             }
             Opcode::Stat => {
@@ -285,7 +269,10 @@ impl Core {
         match (found, quiet, key) {
             (true, ..) | (_, true, _) => {}
             (.., false) => self.binary_error(request, Status::NotFound),
-            (.., true) => self.binary_reply(request, Status::NotFound, ReplyBody::Key, 0),
+            (.., true) => {
+                let body = ReplyBody { key: request.key, value: b"" };
+                self.binary_reply(request, Status::NotFound, body, 0);
+            }
         }
     }
 
@@ -297,8 +284,8 @@ impl Core {
         match self.count_by(&CounterStep { key, delta, down, cas, first, expires: None }) {
             Ok(_) if quiet => {}
             Ok(counted) => {
-                let value = counted.value.to_be_bytes();
-                self.binary_reply(request, Status::Success, ReplyBody::Value(&value), counted.cas);
+                let body = ReplyBody { key: b"", value: &counted.value.to_be_bytes() };
+                self.binary_reply(request, Status::Success, body, counted.cas);
             }
             Err(outcome) => self.binary_stored(request, outcome, quiet),
         }
@@ -308,7 +295,7 @@ impl Core {
         let status = match outcome {
             StoreOutcome::Stored(_) if quiet => return,
             StoreOutcome::Stored(cas) => {
-                return self.binary_reply(request, Status::Success, ReplyBody::Value(&[]), cas);
+                return self.binary_reply(request, Status::Success, ReplyBody::default(), cas);
             }
             StoreOutcome::NotStored => Status::NotStored,
             StoreOutcome::Exists => Status::Exists,
@@ -320,33 +307,29 @@ impl Core {
         self.binary_error(request, status);
     }
 
-    /// Answers with an error and its sentence.
     pub fn binary_error(&mut self, request: &BinaryRequest<'_>, status: Status) {
-        self.binary_reply(request, status, ReplyBody::Value(status.text()), 0);
+        self.binary_reply(request, status, ReplyBody { key: b"", value: status.text() }, 0);
     }
 
     /// Appends an answer without extras.
-    fn binary_reply(
+    pub fn binary_reply(
         &mut self,
         request: &BinaryRequest<'_>,
         status: Status,
-        body: ReplyBody<'_>,
+        ReplyBody { key, value }: ReplyBody<'_>,
         cas: u64,
     ) {
-        let (key_bytes, body) = match body {
-            ReplyBody::Key => (request.key.len(), request.key),
-            ReplyBody::Value(value) => (0, value),
-        };
         let head = BinaryReply {
             opcode: request.opcode,
             opaque: request.opaque,
             status,
             extras_bytes: 0,
-            key_bytes: key_bytes as u16,
-            body_bytes: body.len() as u32,
+            key_bytes: key.len() as u16,
+            body_bytes: (key.len() + value.len()) as u32,
             cas,
         };
         self.out.bytes.extend_from_slice(&head.bytes());
-        self.out.bytes.extend_from_slice(body);
+        self.out.bytes.extend_from_slice(key);
+        self.out.bytes.extend_from_slice(value);
     }
 }

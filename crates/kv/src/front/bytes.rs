@@ -2,6 +2,10 @@
 //! them (nothing but the shortest decimal form), and fast decimal output. Pure functions; called
 //! by the parsers and by the commands.
 
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::general_purpose::STANDARD;
+
 /// A blank by the C library's `isspace`.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
@@ -53,6 +57,12 @@ pub fn signed32(text: &[u8]) -> Option<i32> {
     Some(signed as i32)
 }
 
+/// The length of a value by memcached's rules.
+pub fn value_bytes(text: &[u8]) -> Option<u32> {
+    let length = signed32(text).and_then(|length| u32::try_from(length).ok());
+    length.filter(|length| *length <= i32::MAX as u32 - 2)
+}
+
 /// A number by Redis's rules: exactly the form in which it would be printed.
 pub fn strict_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -76,45 +86,6 @@ pub fn strict_i64(text: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
-/// Digits of the longest 64-bit number, with a sign.
-pub const DECIMAL_MAX: usize = 20;
-
-/// A number in decimal, without an allocation.
-#[derive(Clone, Copy)]
-pub struct Decimal {
-    text: [u8; DECIMAL_MAX],
-    start: usize,
-}
-
-impl Decimal {
-    pub fn new(mut value: u64) -> Self {
-        let mut text = [0; DECIMAL_MAX];
-        let mut start = DECIMAL_MAX;
-        loop {
-            start -= 1;
-            text[start] = b'0' + (value % 10) as u8;
-            value /= 10;
-            if value == 0 {
-                return Self { text, start };
-            }
-        }
-    }
-
-    pub fn signed(value: i64) -> Self {
-        let mut decimal = Self::new(value.unsigned_abs());
-        if value < 0 {
-            decimal.start -= 1;
-            decimal.text[decimal.start] = b'-';
-        }
-        decimal
-    }
-
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.text[self.start..]
-    }
-}
-
-/// Appends a number in decimal.
 pub fn push_u64(out: &mut Vec<u8>, value: u64) {
     // Lengths and flags are mostly of one digit or two.
     if value < 10 {
@@ -122,75 +93,46 @@ pub fn push_u64(out: &mut Vec<u8>, value: u64) {
     } else if value < 100 {
         out.extend_from_slice(&[b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]);
     } else {
-        out.extend_from_slice(Decimal::new(value).as_bytes());
+        out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     }
 }
 
-/// Appends a signed number in decimal.
 pub fn push_i64(out: &mut Vec<u8>, value: i64) {
-    out.extend_from_slice(Decimal::signed(value).as_bytes());
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
-
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Appends `bytes` in base64 with padding.
 pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    for chunk in bytes.chunks(3) {
-        let mut word = [0; 4];
-        word[1..=chunk.len()].copy_from_slice(chunk);
-        let word = u32::from_be_bytes(word);
-        for place in 0..4 {
-            let sextet = BASE64[(word >> (18 - 6 * place)) as usize & 63];
-            out.push(if place <= chunk.len() { sextet } else { b'=' });
-        }
-    }
+    out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
 }
 
 /// Decodes base64 into `out`; how many bytes it is. `None` if it is none, empty, or longer than
 /// `out`. Bytes outside the alphabet are passed over, as memcached does.
 pub fn base64_into(text: &[u8], out: &mut [u8]) -> Option<usize> {
-    let (mut word, mut count, mut padding, mut length) = (0u32, 0, 0, 0);
-    let symbols = text.iter().filter(|byte| **byte == b'=' || sextet(**byte).is_some()).count();
-    if symbols == 0 || !symbols.is_multiple_of(4) {
+    let symbols = || text.iter().filter(|byte| **byte == b'=' || sextet(**byte).is_some());
+    let (mut rest, count, mut length) = (symbols(), symbols().count(), 0);
+    if !count.is_multiple_of(4) {
         return None;
     }
-    for &byte in text {
-        let value = match (byte, sextet(byte)) {
-            (b'=', _) => {
-                padding += 1;
-                0
-            }
-            (_, Some(value)) => value,
-            (_, None) => continue,
-        };
-        word = word << 6 | value;
-        count += 1;
-        if count == 4 {
-            if padding > 2 {
-                return None;
-            }
-            let bytes = &word.to_be_bytes()[1..4 - padding];
-            out.get_mut(length..length + bytes.len())?.copy_from_slice(bytes);
-            length += bytes.len();
-            if padding > 0 {
-                break;
-            }
-            (word, count) = (0, 0);
+    for _ in 0..count / 4 {
+        let four: [u8; 4] = std::array::from_fn(|_| *rest.next().expect("four a turn"));
+        let padding = four.iter().filter(|symbol| **symbol == b'=').count();
+        let word = four.iter().fold(0u32, |word, symbol| word << 6 | sextet(*symbol).unwrap_or(0));
+        if padding > 2 {
+            return None;
+        }
+        let bytes = &word.to_be_bytes()[1..4 - padding];
+        out.get_mut(length..length + bytes.len())?.copy_from_slice(bytes);
+        length += bytes.len();
+        if padding > 0 {
+            break;
         }
     }
     (length > 0).then_some(length)
 }
 
 fn sextet(byte: u8) -> Option<u32> {
-    let value = match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    };
-    Some(u32::from(value))
+    memchr::memchr(byte, alphabet::STANDARD.as_str().as_bytes()).map(|index| index as u32)
 }
 
 #[cfg(test)]
@@ -226,11 +168,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_printed_is_read_back(value: i64) {
-            let text = Decimal::signed(value);
-            let expected = value.to_string();
-            prop_assert_eq!(text.as_bytes(), expected.as_bytes());
-            prop_assert_eq!(strict_i64(text.as_bytes()), Some(value));
             let mut out = Vec::new();
+            push_i64(&mut out, value);
+            prop_assert_eq!(&out, &value.to_string().into_bytes());
+            prop_assert_eq!(strict_i64(&out), Some(value));
+            out.clear();
             push_u64(&mut out, value as u64);
             prop_assert_eq!(unsigned(&out), Some(value as u64));
         }

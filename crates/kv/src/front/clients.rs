@@ -24,7 +24,6 @@ pub struct ClientInfo {
     pub quits: bool,
 }
 
-/// The clients by their numbers.
 #[derive(Debug, Default)]
 pub struct Clients(Mutex<BTreeMap<u64, ClientEntry>>);
 
@@ -48,7 +47,6 @@ impl Clients {
         self.entries().insert(client.id, entry);
     }
 
-    /// The client has set its name or library.
     pub fn changed(&self, client: &ClientInfo) {
         if let Some(entry) = self.entries().get_mut(&client.id) {
             entry.about = about(client);
@@ -72,7 +70,6 @@ impl Clients {
         clients.next().map(|(id, _)| *id)
     }
 
-    /// The line of a client, if it is there.
     pub fn line(&self, now: Millis, id: u64) -> Option<String> {
         let mut line = String::new();
         self.entries().get(&id)?.append_to(&mut line, id, now);

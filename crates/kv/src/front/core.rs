@@ -1,274 +1,36 @@
-//! What the commands of one worker thread need: the cache, the time, the answers, and what is
-//! counted. A [`Shared`] is one server's; a [`Core`] is one thread's and lends itself to one
-//! connection at a time.
+//! One thread's part of a server: the look-ups and plain changes gathered from one read of a
+//! connection, the cache on which they are done together, and the answers on their way to a client.
+//! A [`Core`] lends itself to one connection at a time.
+//!
+//! The cache fetches the memory of a whole batch before it looks at the first key, which hides most
+//! of the waiting. A batch holds places in the input, no copies; its owner flushes it before any
+//! other command runs, so that answers stay in order. [`Output`] holds bytes of our own, and large
+//! values that stay in the cache's memory until they are sent; it makes no system call: `worker.rs`
+//! sends what [`Output::pieces`] names and says how much went.
 
-use super::batch::{LookupBatch, PendingSet};
-use super::clients::{ClientInfo, Clients};
-use super::clock::Clock;
-use super::counters::{Count, Counters};
-use super::output::Output;
-use super::resp::Args;
-use super::slowlog::{SlowCommand, SlowLog};
+use super::bytes::push_u64;
+use super::clients::ClientInfo;
+use super::counters::Count;
+use super::outcome::{StoreOutcome, stored_text};
+use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
+use super::shared::Shared;
+use super::slowlog::SlowCommand;
+use super::text::{Get, WordIter};
 use super::timer::CommandTimer;
-use crate::cache::{Cache, Millis, PartitionShare, Stats, at_wall, wall_of};
-use crate::constants::{
-    ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
-    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX, TURN_NS,
-};
-use crate::herd::HerdCounters;
-use rackpool_hw::addresses::Addresses;
+use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put};
+use crate::clock::Times;
+use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
 use rackpool_hw::process::monotonic_ns;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Smaller steps are the noise between two readings of two clocks, milliseconds.
-const WALL_STEP_MS_MIN: u64 = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// memcached: text, meta and binary, told apart by the first byte.
-    Memcached,
-    /// Redis: RESP2, and RESP3 after `HELLO 3`.
-    Resp,
-}
-
-/// The settings of a server.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub threads: usize,
-    /// Connections at once, of both protocols together.
-    pub connections_max: usize,
-    /// A client that is silent for so long is disconnected; 0 for never.
-    pub idle_ms: u64,
-    /// A client that takes nothing of its answers, or sends nothing of a value that it began, for
-    /// so long is disconnected, milliseconds.
-    pub stall_ms: u64,
-    /// Such a time for clients with answers that keep too much of the cache's memory, milliseconds.
-    pub kept_stall_ms: u64,
-    /// Such a time for the handshake of TLS and the password together, milliseconds.
-    pub handshake_ms: u64,
-    /// If all connections are in use, one that was idle for so long is closed for a new one,
-    /// milliseconds.
-    pub evicted_idle_ms: u64,
-    /// Connections of one address; `None`: as many as there may be of one of this host, a share of
-    /// them of others.
-    pub address_max: Option<usize>,
-    /// Memory of all connections together at most, bytes, beside the cache's.
-    pub held_bytes_max: u64,
-    /// The password of RESP's `AUTH`, for the user `default`.
-    pub password: Option<String>,
-    /// Users and passwords of memcached's text protocol.
-    pub users: Vec<(String, String)>,
-    /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
-    pub memory_bytes: u64,
-    pub value_bytes_max: u64,
-    /// The name of the eviction policy.
-    pub policy: String,
-    /// A command that takes as long, or longer, is remembered, microseconds.
-    pub slow_us: u64,
-    /// The cache's memory is taken from the system at the start, by a thread of its own beside
-    /// those that serve.
-    pub populates: bool,
-    /// What the time is; that of a cache's file goes on.
-    pub clock: Clock,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            threads: 1,
-            connections_max: 10_000,
-            idle_ms: 0,
-            stall_ms: STALL_MS_MAX,
-            kept_stall_ms: KEPT_STALL_MS_MAX,
-            handshake_ms: HANDSHAKE_MS_MAX,
-            evicted_idle_ms: EVICTED_IDLE_MS_MIN,
-            address_max: None,
-            held_bytes_max: HELD_BYTES_MAX,
-            password: None,
-            users: Vec::new(),
-            memory_bytes: 64 << 20,
-            value_bytes_max: 1 << 20,
-            policy: "default".into(),
-            slow_us: 10_000,
-            populates: false,
-            clock: Clock::system(),
-        }
-    }
-}
-
-impl Settings {
-    /// The memory limit of all connections for a cache of this size.
-    pub fn held_bytes_for(memory_bytes: u64) -> u64 {
-        (memory_bytes / HELD_SHARE).clamp(HELD_BYTES_MIN, HELD_BYTES_MAX)
-    }
-
-    /// Longest command, bytes, long streamed values excepted.
-    pub fn input_bytes_max(&self) -> usize {
-        usize::try_from(self.held_bytes_max / HELD_COMMANDS)
-            .map_or(INPUT_BYTES_MAX, |share| share.min(INPUT_BYTES_MAX))
-    }
-
-    /// Connections that this address may have.
-    pub fn address_max(&self, ip: IpAddr) -> usize {
-        let share = (self.connections_max / ADDRESS_SHARE).max(1);
-        let usual = if ip.to_canonical().is_loopback() { usize::MAX } else { share };
-        self.address_max.unwrap_or(usual)
-    }
-}
-
-/// What all threads of a server share.
-pub struct Shared {
-    pub cache: Cache,
-    pub settings: Settings,
-    /// One for each thread, and one for the thread that accepts.
-    pub counters: Vec<Counters>,
-    pub slow: Mutex<SlowLog>,
-    /// Addresses, for `INFO` and `stats`.
-    pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
-    /// When the server started, monotonic milliseconds and since the epoch.
-    pub started: (u64, Millis),
-    /// A `flush_all` that is due later, as an expiry; 0 for none.
-    pub flush_at: AtomicU64,
-    pub next_client: AtomicU64,
-    pub clients: Clients,
-    pub addresses: Arc<Addresses>,
-    /// Memory of all connections, bytes, beside the cache's.
-    pub held_bytes: AtomicU64,
-    pub stopping: AtomicBool,
-    /// Why, if it was not stopped on purpose.
-    pub failure: Mutex<Option<(&'static str, String)>>,
-    /// What HERD's listener counts, if it is open.
-    pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
-    /// The counters at the last reset.
-    pub baseline: Mutex<[u64; Count::COUNT]>,
-    pub cache_baseline: Mutex<Stats>,
-    /// Commands a second, lately.
-    pub rate: Mutex<Rate>,
-}
-
-/// The rate of commands, measured from time to time.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rate {
-    /// Commands a second between the last two looks.
-    pub per_second: u64,
-    /// When that was, and all commands by then.
-    seen: (Millis, u64),
-}
-
-impl Shared {
-    /// What a server shares that serves this cache; `started`: monotonic milliseconds, and now.
-    pub fn new(cache: Cache, settings: Settings, started: (u64, Millis)) -> Self {
-        Self {
-            counters: (0..=settings.threads.max(1)).map(|_| Counters::default()).collect(),
-            cache,
-            settings,
-            slow: Mutex::default(),
-            addrs: Mutex::default(),
-            started,
-            flush_at: AtomicU64::new(0),
-            next_client: AtomicU64::new(1),
-            clients: Clients::default(),
-            addresses: Arc::default(),
-            held_bytes: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-            failure: Mutex::default(),
-            herd: OnceLock::new(),
-            baseline: Mutex::new([0; Count::COUNT]),
-            cache_baseline: Mutex::default(),
-            rate: Mutex::default(),
-        }
-    }
-
-    /// A counter over all threads since the last reset.
-    pub fn count(&self, count: Count) -> u64 {
-        let all: u64 = self.counters.iter().map(|counters| counters.get(count)).sum();
-        let baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
-        all.wrapping_sub(baseline[count as usize])
-    }
-
-    pub fn reset_counts(&self) {
-        let mut baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, base) in baseline.iter_mut().enumerate() {
-            *base = self.counters.iter().map(|counters| counters.at(index)).sum();
-        }
-        let counted = self.cache.stats();
-        *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner) = counted;
-    }
-
-    /// What the cache has and has counted since the last reset.
-    pub fn cache_stats(&self) -> Stats {
-        let all = self.cache.stats();
-        let base = *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner);
-        Stats {
-            hits: all.hits.saturating_sub(base.hits),
-            misses: all.misses.saturating_sub(base.misses),
-            sets: all.sets.saturating_sub(base.sets),
-            removes: all.removes.saturating_sub(base.removes),
-            evictions: all.evictions.saturating_sub(base.evictions),
-            index_evictions: all.index_evictions.saturating_sub(base.index_evictions),
-            expired: all.expired.saturating_sub(base.expired),
-            ..all
-        }
-    }
-
-    /// Looks how many commands came since the last time.
-    pub fn measure_rate(&self, now: Millis) {
-        let commands = self.counters.iter().map(|counters| counters.get(Count::Commands)).sum();
-        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
-        let (then, before) = std::mem::replace(&mut rate.seen, (now, commands));
-        rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
-    }
-
-    pub fn connections(&self) -> u64 {
-        let sum = |count| self.counters.iter().map(|counters| counters.get(count)).sum::<u64>();
-        sum(Count::Accepted).saturating_sub(sum(Count::Closed))
-    }
-
-    /// The wall clock at a time of the items' clock.
-    pub fn wall(&self, now: Millis) -> Millis {
-        now.saturating_add_signed(self.cache.wall_ahead())
-    }
-
-    /// Looks at the clocks: the items' time. The wall clock may have been set since.
-    pub fn look_at_clock(&self) -> Millis {
-        let clock = &self.settings.clock;
-        let (now, wall) = (clock.now(), clock.wall());
-        let ahead = wall.wrapping_sub(now) as i64;
-        if ahead.abs_diff(self.cache.wall_ahead()) >= WALL_STEP_MS_MIN {
-            self.cache.set_wall(ahead);
-        }
-        now
-    }
-
-    /// Empties the cache if a delayed flush is due; whether one was.
-    pub fn flush_if_due(&self, now: Millis) -> bool {
-        // Relaxed: a thread that sees the order late flushes late, by one wake-up.
-        let due = self.flush_at.load(Ordering::Relaxed);
-        if due != 0 && has_passed(due, Times { now, wall: self.wall(now) }) {
-            // Relaxed: only one thread takes the order; the cache has locks of its own.
-            let taken =
-                self.flush_at.compare_exchange(due, 0, Ordering::Relaxed, Ordering::Relaxed);
-            if taken.is_ok() {
-                self.cache.flush_all();
-                return true;
-            }
-        }
-        false
-    }
-}
+use rackpool_hw::window::Piece;
+use std::sync::Arc;
 
 pub struct Core {
-    /// Shared with the other threads.
     pub shared: Arc<Shared>,
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
-    /// Answers to the client of the running commands.
     pub out: Output,
     pub args: Args,
-    /// Look-ups that wait to be done in a batch.
     pub batch: LookupBatch,
     /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
@@ -278,12 +40,10 @@ pub struct Core {
     pub tidies_all: bool,
     /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
-    /// Space for values that are worked with.
     pub scratch: Vec<u8>,
 }
 
 impl Core {
-    /// The state of one thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
             shared,
@@ -313,7 +73,6 @@ impl Core {
         self.shared.counters[self.thread].took(commands, ns);
     }
 
-    /// Remembers a command if it took long.
     pub fn note_slow<'a>(
         &self,
         client: &ClientInfo,
@@ -325,7 +84,7 @@ impl Core {
             return;
         }
         self.count(Count::Slow);
-        let mut log = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.shared.slow();
         let command = SlowCommand {
             at_s: self.shared.wall(self.now) / 1000,
             took_us,
@@ -365,52 +124,389 @@ impl Core {
     pub fn times(&self) -> Times {
         Times { now: self.now, wall: self.shared.wall(self.now) }
     }
-}
 
-/// A moment by the items' clock and by the wall's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    pub now: Millis,
-    /// By the wall's, milliseconds since the epoch.
-    pub wall: Millis,
-}
+    /// Looks up keys that lie in `input`, or lets them wait in the batch. The keys that are left
+    /// if that is full, or if the client is to take answers first.
+    pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<WordIter<'a>> {
+        let base = input.as_ptr() as usize;
+        let mut keys = get.keys;
+        let mut key = keys.next();
+        while let Some(this) = key {
+            let left = keys;
+            key = keys.next();
+            let format = ReplyFormat::Text { cas: get.cas, last: key.is_none() };
+            self.batch.push(this.as_ptr() as usize - base, this.len(), format);
+            if key.is_some() && self.batch.len() >= BATCH_KEYS_MAX {
+                return Some(left);
+            }
+        }
+        None
+    }
 
-/// Whether an expiry, which is not 0, is over.
-pub fn has_passed(expires: Millis, times: Times) -> bool {
-    time_left(expires, times) == 0
-}
+    /// Does the stores that wait; their values lie in `input`.
+    fn flush_sets(&mut self, input: &[u8]) {
+        let waiting = std::mem::take(&mut self.sets);
+        let slice =
+            |(start, len): (u32, u32)| &input[start as usize..start as usize + len as usize];
+        let put = |index: usize| {
+            let PendingSet { key, value, flags, expires, .. } = waiting[index];
+            Put { key: slice(key), value: slice(value), flags, expires }
+        };
+        let (out, counters) = (&mut self.out.bytes, &self.shared.counters[self.thread]);
+        self.shared.cache.set_many(waiting.len(), put, self.now, |index, stored| {
+            if let Some(count) = answer_set(out, waiting[index].answer, stored.err()) {
+                counters.add(count, 1);
+            }
+        });
+        let texts = waiting.iter().filter(|set| set.answer != SetReply::Resp).count();
+        self.add(Count::CmdSet, texts as u64);
+        self.add(Count::RespCommands, (waiting.len() - texts) as u64);
+        self.sets = waiting;
+        self.sets.clear();
+    }
 
-/// Milliseconds until an expiry, which is not 0.
-pub fn time_left(expires: Millis, times: Times) -> Millis {
-    match wall_of(expires) {
-        Some(wall) => wall.saturating_sub(times.wall),
-        None => expires.saturating_sub(times.now),
+    /// Does the look-ups and changes that wait; their keys lie in `input`.
+    pub fn flush_batch(&mut self, input: &[u8]) {
+        if !self.sets.is_empty() {
+            self.flush_sets(input);
+        }
+        if self.batch.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.batch.keys);
+        let mut hits = 0;
+        let mut texts = 0;
+        let mut text_hits = 0;
+        for some in waiting.chunks(BATCH_KEYS_MAX) {
+            let mut keys = [&[][..]; BATCH_KEYS_MAX];
+            for (key, (start, len, _)) in keys.iter_mut().zip(some) {
+                *key = &input[*start as usize..*start as usize + *len as usize];
+            }
+            let keys = &keys[..some.len()];
+            let out = &mut self.out;
+            self.shared.cache.get_many(keys, self.now, |index, item| {
+                let (.., form) = some[index];
+                match form {
+                    ReplyFormat::Text { cas, last } => {
+                        let shown =
+                            item.is_some_and(|it| push_text_item(out, keys[index], it, cas));
+                        texts += 1;
+                        text_hits += usize::from(shown);
+                        hits += usize::from(shown);
+                        if last {
+                            out.bytes.extend_from_slice(b"END\r\n");
+                        }
+                    }
+                    ReplyFormat::Resp(version) => {
+                        hits += usize::from(push_resp_item(out, item, version));
+                    }
+                }
+            });
+        }
+        let resp = waiting.len() - texts;
+        self.add(Count::CmdGet, texts as u64);
+        self.add(Count::GetHits, text_hits as u64);
+        self.add(Count::GetMisses, (texts - text_hits) as u64);
+        self.add(Count::KeyHits, (hits - text_hits) as u64);
+        self.add(Count::KeyMisses, (resp + text_hits - hits) as u64);
+        self.batch.keys = waiting;
+        self.batch.keys.clear();
     }
 }
 
-/// Longest relative expiry of memcached, seconds: 30 days. Larger numbers are points in time.
-const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+/// The format of the answer to one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyFormat {
+    /// `VALUE key flags len`, nothing if it is not there.
+    Text {
+        cas: bool,
+        /// `END` behind it.
+        last: bool,
+    },
+    /// A bulk string or null.
+    Resp(Version),
+}
 
-/// An item that expires then is gone already.
-pub const PAST: Millis = 1;
+#[derive(Debug, Default)]
+pub struct LookupBatch {
+    /// First byte and length of each key in the input, and what is wanted.
+    keys: Vec<(u32, u32, ReplyFormat)>,
+}
 
-/// When an item expires that memcached's client gave this expiry: 0 for never.
-pub fn expiry(exptime: i64, times: Times) -> Millis {
-    match exptime {
-        0 => 0,
-        i64::MIN..0 => PAST,
-        1..=RELATIVE_SECONDS_MAX => times.now + exptime as u64 * 1000,
-        absolute => {
-            let at = absolute as u64 * 1000;
-            if at <= times.wall { PAST } else { at_wall(at) }
+impl LookupBatch {
+    pub fn push(&mut self, start: usize, len: usize, form: ReplyFormat) {
+        self.keys.push((start as u32, len as u32, form));
+    }
+
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// An unconditional store that waits to be done in a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingSet {
+    /// First byte and length of the key in the input.
+    pub key: (u32, u32),
+    /// First byte and length of the value in the input.
+    pub value: (u32, u32),
+    pub flags: u32,
+    pub expires: Millis,
+    pub answer: SetReply,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetReply {
+    /// `+OK`
+    Resp,
+    /// `STORED`
+    Text,
+    Quiet,
+}
+
+/// Answers that a value was stored, or why not; what that counts as.
+#[inline(always)]
+fn answer_set(out: &mut Vec<u8>, answer: SetReply, error: Option<Error>) -> Option<Count> {
+    match (answer, error) {
+        (SetReply::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
+        (SetReply::Text, None) => out.extend_from_slice(b"STORED\r\n"),
+        (SetReply::Quiet, None) => {}
+        (_, Some(error)) => {
+            let outcome = StoreOutcome::of(&error);
+            match answer {
+                SetReply::Resp => push_error(out, resp::failed(&error).as_bytes()),
+                SetReply::Text => {
+                    out.extend_from_slice(stored_text(outcome).as_bytes());
+                    out.extend_from_slice(b"\r\n");
+                }
+                SetReply::Quiet => {}
+            }
+            let too_large = outcome == StoreOutcome::TooLarge;
+            return Some(if too_large { Count::TooLarge } else { Count::NoMemory });
         }
     }
+    None
 }
 
-/// Whole seconds until then, the last one counted whole; -1 for never.
-pub fn seconds_left(expires: Millis, times: Times) -> i64 {
-    match expires {
-        0 => -1,
-        expires => time_left(expires, times).div_ceil(1000) as i64,
+/// Appends `VALUE key flags len [cas]`, the value and a line end. `false`, and nothing, if the
+/// value cannot be read: its tier failed.
+pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) -> bool {
+    let (len, start) = (item.len(), out.bytes.len());
+    let bytes = &mut out.bytes;
+    bytes.extend_from_slice(b"VALUE ");
+    bytes.extend_from_slice(key);
+    bytes.push(b' ');
+    push_u64(bytes, u64::from(item.flags()));
+    bytes.push(b' ');
+    push_u64(bytes, len);
+    if cas {
+        bytes.push(b' ');
+        push_u64(bytes, item.cas());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    if push_value(out, item, len).is_err() {
+        out.fail(start);
+        return false;
+    }
+    out.bytes.extend_from_slice(b"\r\n");
+    true
+}
+
+/// Appends the value as a bulk string, or null, or why its tier failed. Whether it is the value.
+pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Version) -> bool {
+    let Some(item) = item else {
+        push_null(&mut out.bytes, version);
+        return false;
+    };
+    let (len, start) = (item.len(), out.bytes.len());
+    push_bulk_head(&mut out.bytes, len);
+    if let Err(error) = push_value(out, item, len) {
+        out.fail(start);
+        push_error(&mut out.bytes, resp::failed(&error).as_bytes());
+        return false;
+    }
+    out.bytes.extend_from_slice(b"\r\n");
+    true
+}
+
+/// Appends a value: a copy, or a reference to it if it is long.
+///
+/// # Errors
+/// [`Error::Tier`]: nothing was appended.
+#[inline]
+pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) -> Result<(), Error> {
+    if len >= PIN_BYTES_MIN {
+        out.push_pinned(item.pin()?, item.is_far());
+        return Ok(());
+    }
+    item.append_to(&mut out.bytes)
+}
+
+/// Bytes of a value in another tier that lie here while it is sent, at most.
+const FAR_BYTES_MAX: u64 = 128 << 10;
+
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Copied bytes, between the pinned values.
+    pub bytes: Vec<u8>,
+    pins: Vec<PinnedValue>,
+    /// Copied bytes that were sent.
+    sent: usize,
+    /// Values that were sent whole.
+    pins_sent: usize,
+    /// Bytes of the value after those that were sent.
+    pin_sent: u64,
+    pinned_bytes: u64,
+    failed: u64,
+}
+
+#[derive(Debug)]
+struct PinnedValue {
+    /// It stands before the byte of this index.
+    at: usize,
+    len: u64,
+    /// It lies in another tier of memory.
+    is_far: bool,
+    value: Pinned,
+}
+
+impl Output {
+    /// Bytes that were not sent yet.
+    pub fn len(&self) -> u64 {
+        let own = (self.bytes.len() - self.sent) as u64;
+        own + self.pinned_bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory that it takes beside the cache's, bytes.
+    pub fn held_bytes(&self) -> u64 {
+        let far = self.pins.iter().filter(|pin| pin.is_far);
+        let far: u64 = far.map(|pin| pin.len.min(FAR_BYTES_MAX)).sum();
+        (self.bytes.capacity() + self.pins.capacity() * size_of::<PinnedValue>()) as u64 + far
+    }
+
+    /// Memory of the cache that it keeps from being used for anything else, bytes.
+    pub fn kept_bytes(&self) -> u64 {
+        self.pins.iter().filter(|pin| !pin.is_far).map(|pin| pin.len).sum()
+    }
+
+    /// Puts a value behind what there is, without a copy; `is_far`: it lies in another tier.
+    pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
+        let (at, len) = (self.bytes.len(), value.len());
+        self.pinned_bytes += len;
+        self.pins.push(PinnedValue { at, len, is_far, value });
+    }
+
+    /// All that is to be sent, if no value of the cache is among it.
+    pub fn own_bytes(&self) -> Option<&[u8]> {
+        self.pins.is_empty().then(|| &self.bytes[self.sent..])
+    }
+
+    /// Gets what [`Output::pieces`] names first where it lies in another tier of memory.
+    ///
+    /// # Errors
+    /// The tier failed: what was begun cannot be sent whole.
+    pub fn load(&mut self) -> Result<(), Error> {
+        match self.pins.get_mut(self.pins_sent) {
+            Some(PinnedValue { at, value, .. }) if *at == self.sent => {
+                value.load(self.pin_sent).inspect_err(|_| self.failed += 1)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Calls `piece` with what is to be sent, in order, until it says that it has enough.
+    pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
+        let mut from = self.sent;
+        let mut skip = self.pin_sent;
+        for PinnedValue { at, value, .. } in &self.pins[self.pins_sent..] {
+            if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
+                return;
+            }
+            from = *at;
+            if !value.pieces(std::mem::take(&mut skip), &mut piece) {
+                return;
+            }
+        }
+        if from < self.bytes.len() {
+            piece(Piece::Private(&self.bytes[from..]));
+        }
+    }
+
+    /// Takes away `count` bytes that were sent. Values are unpinned as soon as they are sent.
+    pub fn advance(&mut self, count: u64) {
+        if self.pins.is_empty() {
+            self.sent += count as usize;
+        } else {
+            self.advance_pins(count);
+        }
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    fn advance_pins(&mut self, mut count: u64) {
+        while count > 0 {
+            let next = self.pins.get(self.pins_sent);
+            let end = next.map_or(self.bytes.len(), |pin| pin.at);
+            let own = count.min((end - self.sent) as u64);
+            self.sent += own as usize;
+            count -= own;
+            let Some(&PinnedValue { len, .. }) = next else {
+                assert!(count == 0, "{count} bytes more were sent than there are");
+                return;
+            };
+            let pinned = count.min(len - self.pin_sent);
+            self.pin_sent += pinned;
+            self.pinned_bytes -= pinned;
+            count -= pinned;
+            if self.sent == end && self.pin_sent == len {
+                (self.pins_sent, self.pin_sent) = (self.pins_sent + 1, 0);
+            }
+        }
+        if self.pins_sent == self.pins.len() {
+            self.pins.clear();
+            self.pins_sent = 0;
+        } else if self.pins_sent >= 64 {
+            self.pins.drain(..self.pins_sent);
+            self.pins_sent = 0;
+        }
+    }
+
+    /// Takes back what was put behind own byte `start`, since a value of it could not be read.
+    #[cold]
+    pub fn fail(&mut self, start: usize) {
+        self.truncate(start);
+        self.failed += 1;
+    }
+
+    /// Values that could not be read since this was last asked.
+    #[inline]
+    pub fn take_failed(&mut self) -> u64 {
+        std::mem::take(&mut self.failed)
+    }
+
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.pins.clear();
+        (self.sent, self.pins_sent, self.pin_sent, self.pinned_bytes) = (0, 0, 0, 0);
+    }
+
+    /// Takes back what was put behind own byte `start`.
+    pub fn truncate(&mut self, start: usize) {
+        self.bytes.truncate(start);
+        while let Some(PinnedValue { at, len, .. }) = self.pins.last()
+            && *at > start
+        {
+            self.pinned_bytes -= len;
+            self.pins.pop();
+        }
     }
 }

@@ -3,74 +3,75 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    Commands,
-    RespCommands,
-    /// Keys looked up by memcached's commands.
-    CmdGet,
-    GetHits,
-    GetMisses,
-    /// Values that memcached's commands brought.
-    CmdSet,
-    CmdTouch,
-    TouchHits,
-    TouchMisses,
-    DeleteHits,
-    DeleteMisses,
-    IncrHits,
-    IncrMisses,
-    DecrHits,
-    DecrMisses,
-    CasHits,
-    CasMisses,
-    /// Conditions that did not hold.
-    CasBadval,
-    /// `flush_all`, `FLUSHALL`, `FLUSHDB`.
-    CmdFlush,
-    CmdMeta,
-    AuthCmds,
-    AuthErrors,
-    /// Values that are longer than an item may be.
-    TooLarge,
-    /// Values for which there was no memory.
-    NoMemory,
-    /// Keys found by RESP's commands.
-    KeyHits,
-    /// Keys not found by RESP's commands.
-    KeyMisses,
-    BytesRead,
-    BytesWritten,
-    Accepted,
-    Closed,
-    /// Connections refused because there were too many.
-    Rejected,
-    /// Connections ended because their client did not read its answers.
-    SlowReaders,
-    /// Connections ended because their client did not go on with a value that it had begun.
-    SlowWriters,
-    /// Connections ended because their client was silent.
-    IdleKicks,
-    /// Connections ended for new ones, since all were in use.
-    IdleEvictions,
-    /// Connections ended because their client did not end its handshake, or say its password.
-    HandshakeTimeouts,
-    /// Connections ended because the server held too much for all of them.
-    HeldTooMuch,
-    /// Connections refused because their address had too many.
-    AddressRejected,
-    /// Connections ended because HTTP came.
-    HttpRefused,
-    /// Connections ended because what came was no protocol.
-    ProtocolErrors,
-    /// Values that could not be read from another tier of memory.
-    TierFailed,
-    /// Commands that took longer than `slow_us`.
-    Slow,
+/// A counter by its name in `stats` and for Prometheus, and what it counts.
+pub type Counted = (&'static str, Count, &'static str);
+
+macro_rules! counts {
+    ($($(#[$about:meta])* $table:ident { $($count:ident $name:literal $help:literal,)* })*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Count { $($(#[doc = $help] $count,)*)* }
+
+        impl Count {
+            pub const COUNT: usize = [$($(Count::$count),*),*].len();
+        }
+
+        $($(#[$about])* pub const $table: &[Counted] = &[$(($name, Count::$count, $help)),*];)*
+    };
 }
 
-impl Count {
-    pub const COUNT: usize = Count::Slow as usize + 1;
+counts! {
+    /// By memcached's names, where it has them.
+    COUNTS {
+        CmdGet "cmd_get" "Keys looked up by memcached's commands",
+        CmdSet "cmd_set" "Values that memcached's commands brought",
+        CmdFlush "cmd_flush" "Orders to empty the cache",
+        CmdTouch "cmd_touch" "New expiries by memcached's commands",
+        CmdMeta "cmd_meta" "Meta commands of memcached",
+        GetHits "get_hits" "Keys that memcached's commands found",
+        GetMisses "get_misses" "Keys that memcached's commands did not find",
+        DeleteMisses "delete_misses" "Removals of what was not there",
+        DeleteHits "delete_hits" "Items removed by memcached's commands",
+        IncrMisses "incr_misses" "Numbers to be raised that were not there",
+        IncrHits "incr_hits" "Numbers raised",
+        DecrMisses "decr_misses" "Numbers to be lowered that were not there",
+        DecrHits "decr_hits" "Numbers lowered",
+        CasMisses "cas_misses" "Values stored on a condition whose item was not there",
+        CasHits "cas_hits" "Values stored on a condition that held",
+        CasBadval "cas_badval" "Values not stored since their condition did not hold",
+        TouchHits "touch_hits" "New expiries of what was there",
+        TouchMisses "touch_misses" "New expiries of what was not there",
+        TooLarge "store_too_large" "Values refused since they were too long",
+        NoMemory "store_no_memory" "Values refused since there was no memory",
+        TierFailed "tier_failed" "Values that could not be read from another tier",
+        AuthCmds "auth_cmds" "Passwords given",
+        AuthErrors "auth_errors" "Wrong passwords",
+        BytesRead "bytes_read" "Bytes received",
+        BytesWritten "bytes_written" "Bytes sent",
+    }
+    /// Why connections were refused or ended, by names of our own.
+    REFUSALS {
+        SlowReaders "slow_readers" "Connections ended that took no answers",
+        SlowWriters "slow_writers" "Connections ended that did not go on with a command",
+        IdleKicks "idle_kicks" "Connections ended that were silent",
+        IdleEvictions "idle_evictions" "Silent connections ended for new ones",
+        HandshakeTimeouts "handshake_timeouts"
+            "Connections ended before handshake and password were over",
+        HeldTooMuch "held_too_much" "Connections ended since all held too much memory",
+        AddressRejected "address_rejected" "Connections refused to addresses with many",
+        HttpRefused "http_refused" "Connections ended since HTTP came",
+        ProtocolErrors "protocol_errors" "Connections ended since no protocol came",
+    }
+    /// For Prometheus alone.
+    MORE_COUNTS {
+        Commands "commands" "Commands of all protocols",
+        RespCommands "resp_commands" "Commands of RESP",
+        KeyHits "resp_hits" "Keys that commands of RESP found",
+        KeyMisses "resp_misses" "Keys that commands of RESP did not find",
+        Accepted "connections_accepted" "Connections taken",
+        Rejected "connections_rejected" "Connections refused since there were too many",
+        Slow "slow_commands" "Commands that took longer than --slow-us",
+        Closed "connections_closed" "Connections ended",
+    }
 }
 
 /// Buckets of durations: the first ends at 1 us, each further one at twice as much, the last but
@@ -130,7 +131,6 @@ impl Counters {
         self.at(count as usize)
     }
 
-    /// Reads one by its place.
     pub fn at(&self, index: usize) -> u64 {
         // Relaxed: as above.
         self.counts[index].load(Ordering::Relaxed)

@@ -5,7 +5,6 @@
 //! so that the time is in proportion to the text times a 64th of the pattern, whatever both are:
 //! no pattern makes it try again.
 
-/// A pattern that is ready.
 #[derive(Debug)]
 pub struct Glob {
     /// Words of one set of places.
@@ -22,7 +21,6 @@ pub struct Glob {
     shortest: usize,
 }
 
-/// A set of bytes.
 type Bytes = [u64; 4];
 
 fn has(bytes: &Bytes, byte: u8) -> bool {
@@ -96,7 +94,6 @@ impl Glob {
         text_bytes as u64 * self.words as u64
     }
 
-    /// Whether all of `text` matches.
     pub fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.shortest || self.longest.is_some_and(|longest| text.len() > longest) {
             return false;
@@ -139,7 +136,6 @@ impl Glob {
     }
 }
 
-/// Takes the first element off a pattern.
 fn take(pattern: &[u8]) -> Option<(Element, &[u8])> {
     Some(match pattern {
         [] => return None,

@@ -1,19 +1,16 @@
 //! memcached's text commands, executed. In: a command of `text`, the value behind it. Out: its
 //! answer in [`Core::out`]. Called by the session for each command.
 
-use super::batch::{ReplyFormat, push_text_item};
-use super::bytes::push_u64;
-use super::core::{Core, expiry};
+use super::core::{Core, push_text_item};
 use super::counters::Count;
+use super::outcome::{StoreOutcome, Verb, stored_text};
 use super::stats;
-use super::store::{
-    Change, CounterStep, NOT_NUMBER, StoreOutcome, StoreValue, set_expiry, stored_text,
-};
-use super::text::{Command, CounterChange, Get, Refusal, Store, VERSION, Verb, WordIter};
+use super::store::{Change, CounterStep, StoreValue, set_expiry};
+use super::text::{Command, CounterChange, Get, Store, VERSION, WordIter};
 use crate::cache::Millis;
-use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
+use crate::clock::expiry;
+use crate::constants::OUTPUT_SOFT_BYTES;
 
-/// What the session does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterCommand {
     Command,
@@ -24,28 +21,27 @@ pub enum AfterCommand {
 
 impl Core {
     /// Executes a command without a value that is no look-up; none waits in the batch.
-    pub fn text(&mut self, command: &Command<'_>) -> AfterCommand {
+    pub fn text(&mut self, command: &Command<'_>, quiet: bool) -> AfterCommand {
         match command {
             Command::Get(_) => unreachable!("the session executes it, in parts if it is long"),
             Command::Store(_) => unreachable!("the session executes it with its value"),
-            Command::Delete(delete) => {
-                let outcome = self.delete(delete.what, 0);
-                let found = matches!(outcome, StoreOutcome::Stored(_));
-                self.say(if found { "DELETED" } else { "NOT_FOUND" }, delete.quiet);
+            Command::Delete(key) => {
+                let found = matches!(self.delete(key, 0), StoreOutcome::Stored(_));
+                self.say(if found { "DELETED" } else { "NOT_FOUND" }, quiet);
             }
-            Command::Count(count) => self.text_count(&count.what, count.quiet),
-            Command::Touch(touch) => {
-                let (key, exptime) = touch.what;
-                match self.touch(key, i64::from(exptime)) {
-                    StoreOutcome::Stored(_) => self.say("TOUCHED", touch.quiet),
-                    outcome => self.say(stored_text(outcome), touch.quiet),
-                }
+            Command::Count(count) => self.text_count(count, quiet),
+            Command::Touch(key, exptime) => {
+                let text = match self.touch(key, i64::from(*exptime)) {
+                    StoreOutcome::Stored(_) => "TOUCHED",
+                    outcome => stored_text(outcome),
+                };
+                self.say(text, quiet);
             }
-            Command::FlushAll(flush) => {
-                self.flush_all(i64::from(flush.what));
-                self.say("OK", flush.quiet);
+            Command::FlushAll(delay) => {
+                self.flush_all(i64::from(*delay));
+                self.say("OK", quiet);
             }
-            Command::Verbosity(quiet) => self.say("OK", quiet.quiet),
+            Command::Verbosity => self.say("OK", quiet),
             Command::Version => {
                 self.out.bytes.extend_from_slice(b"VERSION ");
                 self.say(VERSION, false);
@@ -57,51 +53,27 @@ impl Core {
             }
             Command::Stats(words) => stats::text(self, *words),
             Command::Meta(meta) => self.meta(meta),
-            Command::Refused(refused) => self.refuse(refused.what, refused.quiet),
+            Command::Refused(refusal) => self.say(&refusal.to_string(), quiet),
             Command::RefusedWithData(refusal, bytes) => {
-                self.refuse(*refusal, false);
+                self.say(&refusal.to_string(), false);
                 return AfterCommand::Skip(*bytes);
             }
         }
         AfterCommand::Command
     }
 
-    fn say(&mut self, text: &str, quiet: bool) {
+    /// Answers with a line, unless the client wants none.
+    pub fn say(&mut self, text: &str, quiet: bool) {
         if !quiet {
             self.out.bytes.extend_from_slice(text.as_bytes());
             self.out.bytes.extend_from_slice(b"\r\n");
         }
     }
 
-    fn refuse(&mut self, refusal: Refusal, quiet: bool) {
-        if !quiet {
-            self.say(&refusal.to_string(), false);
-        }
-    }
-
-    /// Looks up keys that lie in `input`, or lets them wait in the batch. The keys that are left
-    /// if that is full, or if the client is to take answers first.
-    pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<WordIter<'a>> {
-        if let Some(exptime) = get.touch {
-            self.flush_batch(input);
-            return self.text_get_touch(get, expiry(i64::from(exptime), self.times()));
-        }
-        let base = input.as_ptr() as usize;
-        let mut keys = get.keys;
-        let mut key = keys.next();
-        while let Some(this) = key {
-            let left = keys;
-            key = keys.next();
-            let form = ReplyFormat::Text { cas: get.cas, last: key.is_none() };
-            self.batch.push(this.as_ptr() as usize - base, this.len(), form);
-            if key.is_some() && self.batch.len() >= BATCH_KEYS_MAX {
-                return Some(left);
-            }
-        }
-        None
-    }
-
-    fn text_get_touch<'a>(&mut self, get: &Get<'a>, expires: Millis) -> Option<WordIter<'a>> {
+    /// Looks up keys and gives each a new expiry. The keys that are left if the client is to take
+    /// answers first.
+    pub fn text_get_touch<'a>(&mut self, get: &Get<'a>, exptime: i32) -> Option<WordIter<'a>> {
+        let expires = expiry(i64::from(exptime), self.times());
         let mut keys = get.keys;
         while let Some(key) = keys.next() {
             let start = self.out.bytes.len();
@@ -131,13 +103,10 @@ impl Core {
     fn text_count(&mut self, count: &CounterChange<'_>, quiet: bool) {
         let &CounterChange { key, delta, down } = count;
         match self.count_by(&CounterStep { key, delta, down, cas: 0, first: None, expires: None }) {
-            Ok(counted) if !quiet => {
-                push_u64(&mut self.out.bytes, counted.value);
-                self.say("", false);
+            Ok(counted) => self.say(itoa::Buffer::new().format(counted.value), quiet),
+            Err(outcome @ (StoreOutcome::NotFound | StoreOutcome::NotNumber)) => {
+                self.say(stored_text(outcome), quiet);
             }
-            Ok(_) => {}
-            Err(StoreOutcome::NotFound) => self.say("NOT_FOUND", quiet),
-            Err(StoreOutcome::NotNumber) => self.say(NOT_NUMBER, quiet),
             Err(_) => self.say("SERVER_ERROR out of memory", quiet),
         }
     }
@@ -151,14 +120,13 @@ impl Core {
         whole: bool,
     ) {
         if !whole {
-            let quiet = store.quiet && store.meta.is_none();
-            return self.say("CLIENT_ERROR bad data chunk", quiet);
+            return self.say("CLIENT_ERROR bad data chunk", store.is_silent());
         }
         let if_cas = store.meta.as_ref().and_then(|meta| meta.cas).filter(|cas| *cas != 0);
         let outcome = self.store(
             &Change {
                 verb: store.verb,
-                key: store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes()),
+                key: store.key(),
                 flags: store.flags,
                 expires,
                 stale: store.meta.as_ref().is_some_and(|meta| meta.stale),
@@ -178,19 +146,14 @@ impl Core {
     pub fn text_too_large(&mut self, store: &Store<'_>) {
         self.count(Count::TooLarge);
         if store.verb == Verb::Set || store.meta.is_some() {
-            let key = store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes());
-            self.cache().remove(key, self.now);
+            self.cache().remove(store.key(), self.now);
         }
-        let quiet = store.quiet && store.meta.is_none();
-        self.say(stored_text(StoreOutcome::TooLarge), quiet);
+        self.say(stored_text(StoreOutcome::TooLarge), store.is_silent());
     }
-}
 
-impl Core {
     /// Answers to a value for which there was no memory, after it was passed over.
     pub fn text_no_memory(&mut self, store: &Store<'_>) {
         self.count(Count::NoMemory);
-        let quiet = store.quiet && store.meta.is_none();
-        self.say(stored_text(StoreOutcome::NoMemory), quiet);
+        self.say(stored_text(StoreOutcome::NoMemory), store.is_silent());
     }
 }

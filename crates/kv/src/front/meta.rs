@@ -4,8 +4,8 @@
 //!
 //! Source: memcached's `protocol.txt`, as 1.6.18 understands it.
 
-use super::bytes::{base64_into, signed32, unsigned, unsigned32};
-use super::text::{Command, Line, Quiet, Refusal, Store, Verb, positive};
+use super::bytes::{base64_into, signed32, unsigned, unsigned32, value_bytes};
+use super::outcome::{Refusal, Verb};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 
 /// Words of a meta command at most, as in memcached: name, key and flags.
@@ -40,7 +40,6 @@ pub enum Key<'a> {
 }
 
 impl Key<'_> {
-    /// The bytes under which the item is found.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Key::Plain(bytes) => bytes,
@@ -138,7 +137,7 @@ impl<'a> MetaCommand<'a> {
     }
 
     fn flag(&mut self, letter: u8, argument: &[u8]) -> Result<(), Refusal> {
-        let expiry = || signed32(argument).map(positive).ok_or(Refusal::FlagToken);
+        let expiry = || signed32(argument).ok_or(Refusal::FlagToken);
         match letter {
             b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' => {}
             b'v' => self.value = true,
@@ -176,11 +175,19 @@ impl<'a> MetaCommand<'a> {
     }
 }
 
+pub enum ParsedMeta<'a> {
+    /// A command without a value.
+    Command(MetaCommand<'a>),
+    /// `ms`, with the length of the value that follows.
+    Store(MetaCommand<'a>, Verb, u32),
+    /// It is refused, and so many bytes that follow are not commands.
+    RefusedWithData(Refusal, u64),
+}
+
 /// The command of a line with the first word `m` and `kind`.
-pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
-    let words = line.words();
+pub fn command<'a>(kind: u8, words: &[&'a [u8]]) -> Result<ParsedMeta<'a>, Refusal> {
     let kind = match kind {
-        b'n' => return Ok(Command::Meta(MetaCommand::new(MetaKind::Noop, b""))),
+        b'n' => return Ok(ParsedMeta::Command(MetaCommand::new(MetaKind::Noop, b""))),
         b'g' => MetaKind::Get,
         b's' => MetaKind::Set,
         b'd' => MetaKind::Delete,
@@ -197,12 +204,12 @@ pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     }
     let mut meta = MetaCommand::new(kind, key);
     match kind {
-        MetaKind::Set => return Ok(set(meta, words)),
+        MetaKind::Set => return set(meta, words),
         MetaKind::Debug => {
             if words.get(2) == Some(&&b"b"[..]) {
                 meta.decode_key().map_err(|_| Refusal::Format)?;
             }
-            return Ok(Command::Meta(meta));
+            return Ok(ParsedMeta::Command(meta));
         }
         MetaKind::Get if words.len() > WORDS_MAX => return Err(Refusal::FlagsAreTooLong),
         _ if words.len() > WORDS_MAX => return Err(Refusal::FlagsTooLong),
@@ -219,20 +226,16 @@ pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     if kind == MetaKind::Arithmetic && !known.contains(&meta.mode) {
         return Err(Refusal::CountMode);
     }
-    Ok(Command::Meta(meta))
+    Ok(ParsedMeta::Command(meta))
 }
 
 /// `ms`: from the point on where the length is known, an error costs the value as well.
-fn set<'a>(mut meta: MetaCommand<'a>, words: &[&'a [u8]]) -> Command<'a> {
-    let refused = |what| Command::Refused(Quiet { what, quiet: false });
-    let Some(length) = words.get(2) else { return refused(Refusal::Format) };
+fn set<'a>(mut meta: MetaCommand<'a>, words: &[&'a [u8]]) -> Result<ParsedMeta<'a>, Refusal> {
+    let length = words.get(2).ok_or(Refusal::Format)?;
     if words.len() > WORDS_MAX {
-        return refused(Refusal::FlagsTooLong);
+        return Err(Refusal::FlagsTooLong);
     }
-    let length = signed32(length).and_then(|length| u32::try_from(length).ok());
-    let Some(len) = length.filter(|length| *length <= i32::MAX as u32 - 2) else {
-        return refused(Refusal::Format);
-    };
+    let len = value_bytes(length).ok_or(Refusal::Format)?;
     let checked = meta.read(&words[3..]).and_then(|()| {
         let verb = match (meta.mode, meta.cas) {
             (None | Some(b'S' | b'R'), Some(cas)) => Verb::Cas(cas),
@@ -246,76 +249,8 @@ fn set<'a>(mut meta: MetaCommand<'a>, words: &[&'a [u8]]) -> Command<'a> {
         meta.opaque_fits()?;
         Ok(verb)
     });
-    match checked {
-        Ok(verb) => Command::Store(Store {
-            verb,
-            // A key that was decoded is in `meta`.
-            key: words[1],
-            flags: meta.flags,
-            exptime: meta.exptime.unwrap_or(0),
-            len,
-            quiet: meta.quiet,
-            meta: Some(meta),
-        }),
-        Err(refusal) => Command::RefusedWithData(refusal, u64::from(len) + 2),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::text::{ParsedText, parse};
-    use super::*;
-
-    fn one(line: &str) -> Command<'_> {
-        match parse(line.as_bytes(), 0) {
-            ParsedText::Command { command, .. } => command,
-            other => panic!("{line:?}: {other:?}"),
-        }
-    }
-
-    fn meta(line: &str) -> MetaCommand<'_> {
-        match one(line) {
-            Command::Meta(meta) => meta,
-            Command::Store(store) => store.meta.unwrap(),
-            other => panic!("{line:?}: {other:?}"),
-        }
-    }
-
-    fn refusal(line: &str) -> Refusal {
-        match one(line) {
-            Command::Refused(quiet) => quiet.what,
-            Command::RefusedWithData(refusal, _) => refusal,
-            other => panic!("{line:?}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn flags_are_understood() {
-        let get = meta("mg foo v k Oabc T30 N0 R-4 q\r\n");
-        assert!(get.value && get.quiet && !get.no_update);
-        assert_eq!((get.exptime, get.vivify, get.recache), (Some(30), Some(0), Some(-1)));
-        assert_eq!(get.flags().len(), 7);
-        let set = meta("ms Zm9v 3 b C9 MR\r\n");
-        assert_eq!((set.key.bytes(), set.binary_key), (&b"foo"[..], true));
-        assert!(matches!(
-            one("ms a 3 C9 MR\r\n"),
-            Command::Store(Store { verb: Verb::Cas(9), len: 3, .. })
-        ));
-        let ma = meta("ma n D7 MD J5 N0\r\n");
-        assert_eq!((ma.delta, ma.mode, ma.initial), (7, Some(b'D'), 5));
-    }
-
-    #[test]
-    fn refusals_are_those_of_memcached() {
-        assert_eq!(refusal("mg a v v\r\n"), Refusal::DuplicateFlag);
-        assert_eq!(refusal("mg a !\r\n"), Refusal::InvalidFlag);
-        assert_eq!(refusal("mg a Tx\r\n"), Refusal::FlagToken);
-        assert_eq!(refusal("mg\r\n"), Refusal::Unknown);
-        assert_eq!(refusal("md a v v\r\n"), Refusal::InvalidOrDuplicateFlag);
-        assert_eq!(refusal("ma a Mx\r\n"), Refusal::CountMode);
-        assert_eq!(refusal("ms a\r\n"), Refusal::Format);
-        assert_eq!(refusal("mg =bad= b\r\n"), Refusal::KeyDecoding);
-        let bad = Command::RefusedWithData(Refusal::StoreMode, 5);
-        assert_eq!(one("ms a 3 Mx\r\n"), bad);
-    }
+    Ok(match checked {
+        Ok(verb) => ParsedMeta::Store(meta, verb, len),
+        Err(refusal) => ParsedMeta::RefusedWithData(refusal, u64::from(len) + 2),
+    })
 }

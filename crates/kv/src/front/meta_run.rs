@@ -1,17 +1,16 @@
 //! memcached's meta commands, executed. In: a command of `meta`. Out: its answer, put together from
 //! the flags in the order in which they were sent.
 
-use super::batch::push_value;
-use super::bytes::{Decimal, push_base64, push_i64, push_u64};
-use super::core::{Core, PAST, Times, expiry, seconds_left};
+use super::bytes::{push_base64, push_i64, push_u64};
+use super::core::{Core, Output, push_value};
 use super::counters::Count;
 use super::meta::{MetaCommand, MetaKind};
-use super::output::Output;
-use super::store::{Counted, CounterStep, NOT_NUMBER, StoreOutcome, set_expiry, stored_text};
+use super::outcome::{StoreOutcome, stored_text};
+use super::store::{Counted, CounterStep, set_expiry};
 use crate::cache::{Item, Millis};
+use crate::clock::{PAST, Times, expiry, seconds_left};
 
 impl Core {
-    /// Executes a meta command without a value.
     pub fn meta(&mut self, meta: &MetaCommand<'_>) {
         self.count(Count::CmdMeta);
         match meta.kind {
@@ -65,7 +64,8 @@ impl Core {
                 if item.is_marked() {
                     return false;
                 }
-                push_meta_item(out, meta, item, item.expires(), Marks::default(), times);
+                let life = Lifetime { expires: item.expires(), created: None, times };
+                push_meta_item(out, meta, item, life, Marks::default());
                 true
             };
             Some(cache.get(meta.key.bytes(), now, plain))
@@ -109,11 +109,12 @@ impl Core {
         let soon = !created && left != 0 && wanted != 0;
         let soon = soon && seconds_left(left, times) < seconds_left(wanted, times);
         let wins = created || !info.won && (soon || info.stale);
-        let marks = Marks { created, won: wins, lost: info.won, stale: info.stale };
+        let marks = Marks { won: wins, lost: info.won, stale: info.stale };
         // Flags are answered one by one: before `N` a new item does not expire.
         let expires = if created { 0 } else { info.expires };
+        let life = Lifetime { expires, created: created.then(|| item.expires()), times };
         let start = self.out.bytes.len();
-        push_meta_item(&mut self.out, meta, &item, expires, marks, times);
+        push_meta_item(&mut self.out, meta, &item, life, marks);
         if wins || info.won {
             entry.mark(info.stale, true);
         }
@@ -126,8 +127,7 @@ impl Core {
             let outcome = StoreOutcome::of(&error);
             self.count_no_memory(outcome);
             self.out.truncate(start);
-            self.out.bytes.extend_from_slice(stored_text(outcome).as_bytes());
-            self.out.bytes.extend_from_slice(b"\r\n");
+            self.say(stored_text(outcome), false);
         }
         true
     }
@@ -176,7 +176,7 @@ impl Core {
         stored.map_or(StoreOutcome::NoMemory, StoreOutcome::Stored)
     }
 
-    /// Appends the answer to `md` and `ms`: a two-character status, then what was asked for.
+    /// Appends the answer without a value: a two-character status, then what was asked for.
     fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
         let status = match outcome {
             StoreOutcome::Stored(_) if meta.quiet => return,
@@ -184,10 +184,7 @@ impl Core {
             StoreOutcome::NotStored => b"NS",
             StoreOutcome::Exists => b"EX",
             StoreOutcome::NotFound => b"NF",
-            other => {
-                self.out.bytes.extend_from_slice(stored_text(other).as_bytes());
-                return self.out.bytes.extend_from_slice(b"\r\n");
-            }
+            other => return self.say(stored_text(other), false),
         };
         self.out.bytes.extend_from_slice(status);
         for flag in meta.flags() {
@@ -224,84 +221,55 @@ impl Core {
             expires: exptime,
         };
         let counted = self.count_by(&step);
-        let out = &mut self.out.bytes;
         match counted {
             // As memcached has it, `q` keeps only the answer to a step quiet: neither that there is
             // no item nor that one was made.
             Ok(Counted { expires: Some(_), .. }) if meta.quiet => {}
-            Ok(counted) => push_counted(out, meta, counted, times),
-            Err(StoreOutcome::NotNumber) => {
-                out.extend_from_slice(NOT_NUMBER.as_bytes());
-                out.extend_from_slice(b"\r\n");
-            }
-            Err(outcome @ (StoreOutcome::NotFound | StoreOutcome::Exists)) => {
-                let found = outcome == StoreOutcome::Exists;
-                out.extend_from_slice(if found { b"EX" } else { b"NF" });
-                push_names(out, meta);
-                out.extend_from_slice(b"\r\n");
-            }
-            Err(_) => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+            Ok(counted) => push_counted(&mut self.out.bytes, meta, counted, times),
+            Err(
+                outcome @ (StoreOutcome::NotFound | StoreOutcome::Exists | StoreOutcome::NotNumber),
+            ) => self.meta_status(meta, outcome),
+            Err(_) => self.say("SERVER_ERROR out of memory", false),
         }
     }
 }
 
 #[derive(Clone, Copy, Default)]
 struct Marks {
-    /// It asked for what was not there: an empty item was put there.
-    created: bool,
     won: bool,
     lost: bool,
-    /// What is there is out of date.
     stale: bool,
+}
+
+/// When an item expires, for flags that are answered one by one.
+#[derive(Clone, Copy)]
+struct Lifetime {
+    /// Before the first flag.
+    expires: Millis,
+    /// By `N`, of an item that it made.
+    created: Option<Millis>,
+    times: Times,
 }
 
 fn push_meta_item(
     out: &mut Output,
     meta: &MetaCommand<'_>,
     item: &Item<'_>,
-    mut expires: Millis,
+    life: Lifetime,
     marks: Marks,
-    times: Times,
 ) {
     let start = out.bytes.len();
     let bytes = &mut out.bytes;
-    if meta.value {
-        bytes.extend_from_slice(b"VA ");
-        push_u64(bytes, item.len());
-    } else {
-        bytes.extend_from_slice(b"HD");
-    }
-    for flag in meta.flags() {
-        let number = match flag[0] {
-            b'T' => {
-                expires = expiry(i64::from(meta.exptime.unwrap_or(0)), times);
-                continue;
-            }
-            b'N' if marks.created => {
-                expires = item.expires();
-                continue;
-            }
-            b's' => item.len() as i64,
-            b't' => seconds_left(expires, times),
-            b'c' => {
-                bytes.extend_from_slice(b" c");
-                push_u64(bytes, item.cas());
-                continue;
-            }
-            b'f' => i64::from(item.flags()),
-            b'l' => i64::from(item.meta().idle_s),
-            b'h' => i64::from(item.meta().fetched),
-            _ => {
-                push_name(bytes, meta, flag);
-                continue;
-            }
-        };
-        bytes.extend_from_slice(&[b' ', flag[0]]);
-        bytes.extend_from_slice(Decimal::signed(number).as_bytes());
-    }
-    for (mark, letter) in [(marks.lost, b"Z"), (marks.stale, b"X"), (marks.won, b"W")] {
+    push_flags(bytes, meta, item.len(), life, |letter| match letter {
+        b's' => Some(item.len()),
+        b'c' => Some(item.cas()),
+        b'f' => Some(u64::from(item.flags())),
+        b'l' => Some(u64::from(item.meta().idle_s)),
+        b'h' => Some(u64::from(item.meta().fetched)),
+        _ => None,
+    });
+    for (mark, letter) in [(marks.lost, b" Z"), (marks.stale, b" X"), (marks.won, b" W")] {
         if mark {
-            bytes.push(b' ');
             bytes.extend_from_slice(letter);
         }
     }
@@ -317,35 +285,51 @@ fn push_meta_item(
 
 fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, times: Times) {
     let Counted { value, cas, expires: before } = counted;
-    let mut expires = before.unwrap_or(0);
-    let digits = Decimal::new(value);
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(value).as_bytes();
+    let vivified = || expiry(i64::from(meta.vivify.unwrap_or(0)), times);
+    let created = before.is_none().then(vivified);
+    let life = Lifetime { expires: before.unwrap_or(0), created, times };
+    let number = |letter| (letter == b'c').then_some(cas);
+    push_flags(out, meta, digits.len() as u64, life, number);
+    out.extend_from_slice(b"\r\n");
+    if meta.value {
+        out.extend_from_slice(digits);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends the status, the length of the value if it follows, and the answer to each flag: to
+/// those of which `number` knows one, that.
+fn push_flags(
+    out: &mut Vec<u8>,
+    meta: &MetaCommand<'_>,
+    len: u64,
+    mut life: Lifetime,
+    number: impl Fn(u8) -> Option<u64>,
+) {
     if meta.value {
         out.extend_from_slice(b"VA ");
-        push_u64(out, digits.as_bytes().len() as u64);
+        push_u64(out, len);
     } else {
         out.extend_from_slice(b"HD");
     }
     for flag in meta.flags() {
         match flag[0] {
-            b'c' => {
-                out.extend_from_slice(b" c");
-                push_u64(out, cas);
-            }
+            b'T' => life.expires = expiry(i64::from(meta.exptime.unwrap_or(0)), life.times),
+            b'N' => life.expires = life.created.unwrap_or(life.expires),
             b't' => {
                 out.extend_from_slice(b" t");
-                push_i64(out, seconds_left(expires, times));
+                push_i64(out, seconds_left(life.expires, life.times));
             }
-            b'T' => expires = expiry(i64::from(meta.exptime.unwrap_or(0)), times),
-            b'N' if before.is_none() => {
-                expires = expiry(i64::from(meta.vivify.unwrap_or(0)), times);
-            }
-            _ => push_name(out, meta, flag),
+            letter => match number(letter) {
+                Some(number) => {
+                    out.extend_from_slice(&[b' ', letter]);
+                    push_u64(out, number);
+                }
+                None => push_name(out, meta, flag),
+            },
         }
-    }
-    out.extend_from_slice(b"\r\n");
-    if meta.value {
-        out.extend_from_slice(digits.as_bytes());
-        out.extend_from_slice(b"\r\n");
     }
 }
 

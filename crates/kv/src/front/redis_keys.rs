@@ -1,14 +1,14 @@
 //! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`RespCall`]. Out: its
 //! answer, or an error's text.
 
-use super::core::{Times, time_left};
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{CommandResult, RespCall, ResumePoint, syntax, unknown_subcommand};
-use super::redis_strings::past_or;
+use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
+use super::redis_strings::{Unit, past_or};
 use super::resp::{failed, push_array, push_bulk};
 use super::store::set_expiry;
 use crate::cache::{Item, KEY_BYTES_MAX, Millis};
+use crate::clock::time_left;
 use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
@@ -49,28 +49,9 @@ fn expires(call: &RespCall<'_>) -> Option<Millis> {
     entry.item().map(|item| item.expires())
 }
 
-/// `TTL key`
-pub fn ttl(call: &mut RespCall<'_>) -> CommandResult {
-    left(call, |left, _| (left + 500) / 1000)
-}
-
-/// `PTTL key`
-pub fn pttl(call: &mut RespCall<'_>) -> CommandResult {
-    left(call, |left, _| left)
-}
-
-/// `EXPIRETIME key`
-pub fn expiretime(call: &mut RespCall<'_>) -> CommandResult {
-    left(call, |_, at| (at + 500) / 1000)
-}
-
-/// `PEXPIRETIME key`
-pub fn pexpiretime(call: &mut RespCall<'_>) -> CommandResult {
-    left(call, |_, at| at)
-}
-
-/// Answers with what `show` makes of the time that is left, and of the wall's when it is over.
-fn left(call: &mut RespCall<'_>, show: fn(Millis, Millis) -> Millis) -> CommandResult {
+/// `TTL key`, `PTTL key`, `EXPIRETIME key`, `PEXPIRETIME key`: answers with what `show` makes of
+/// the time that is left, and of the wall's when it is over.
+pub fn left(call: &mut RespCall<'_>, show: fn(Millis, Millis) -> Millis) -> CommandResult {
     let expires = expires(call);
     call.counted(expires.is_some());
     call.integer(match expires {
@@ -81,26 +62,6 @@ fn left(call: &mut RespCall<'_>, show: fn(Millis, Millis) -> Millis) -> CommandR
             show(time_left(expires, call.core.times()), at) as i64
         }
     })
-}
-
-/// `EXPIRE key seconds [NX|XX|GT|LT]`
-pub fn expire(call: &mut RespCall<'_>) -> CommandResult {
-    expire_at(call, 1000, false, "expire")
-}
-
-/// `PEXPIRE key milliseconds [NX|XX|GT|LT]`
-pub fn pexpire(call: &mut RespCall<'_>) -> CommandResult {
-    expire_at(call, 1, false, "pexpire")
-}
-
-/// `EXPIREAT key seconds [NX|XX|GT|LT]`
-pub fn expireat(call: &mut RespCall<'_>) -> CommandResult {
-    expire_at(call, 1000, true, "expireat")
-}
-
-/// `PEXPIREAT key milliseconds [NX|XX|GT|LT]`
-pub fn pexpireat(call: &mut RespCall<'_>) -> CommandResult {
-    expire_at(call, 1, true, "pexpireat")
 }
 
 /// On which condition an expiry is changed.
@@ -149,20 +110,13 @@ impl Conditions {
     }
 }
 
-fn expire_at(
-    call: &mut RespCall<'_>,
-    unit_ms: i64,
-    absolute: bool,
-    command: &str,
-) -> CommandResult {
+/// `EXPIRE key seconds [NX|XX|GT|LT]`, `PEXPIRE`, `EXPIREAT`, `PEXPIREAT`
+pub fn expire(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
     let conditions = Conditions::read(call, 3)?;
-    let invalid = || format!("ERR invalid expire time in '{command}' command");
-    let Times { now, wall } = call.core.times();
-    let ms = call.number(2)?.checked_mul(unit_ms);
     // By the wall clock, as conditions compare.
-    let base = if absolute { 0 } else { wall as i64 };
-    let at = ms.and_then(|ms| ms.checked_add(base)).ok_or_else(invalid)?;
-    let expires = past_or(at.max(0) as u64, absolute, call.core.times());
+    let at = unit.at(call, 2, || call.name())?;
+    let (expires, now) =
+        (past_or(at.max(0) as u64, unit.absolute, call.core.times()), call.core.now);
     let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
         return call.integer(0);
     };
@@ -270,17 +224,12 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `MEMORY USAGE key [SAMPLES count]`
 pub fn memory(call: &mut RespCall<'_>) -> CommandResult {
-    if !call.is(1, "usage") {
-        return Err(unknown_subcommand("MEMORY", call.arg(1)));
-    }
+    call.subcommand("memory", &[("usage", -3, memory_usage)])
+}
+
+fn memory_usage(call: &mut RespCall<'_>) -> CommandResult {
     let samples = call.count() == 5 && call.is(3, "samples");
-    if call.count() < 3 {
-        return Err(super::redis::wrong_arity("memory|usage"));
-    }
-    if call.count() != 3 && !samples {
-        return Err(syntax());
-    }
-    if samples && call.number(4)? < 0 {
+    if call.count() != 3 && !samples || samples && call.number(4)? < 0 {
         return Err(syntax());
     }
     let key = call.args.get(call.input, 2);

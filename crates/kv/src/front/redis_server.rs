@@ -4,15 +4,12 @@
 use super::auth::same;
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{
-    COMMANDS, CommandResult, RespCall, ResumePoint, Spec, syntax, unknown_subcommand, wrong_arity,
-};
-use super::redis_docs::DOCS;
+use super::redis::{CommandResult, RespCall, ResumePoint, Subcommand, syntax, wrong_arity};
 use super::resp::{
-    REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_status,
-    push_verbatim,
+    REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_verbatim,
 };
 use super::stats;
+use std::sync::Arc;
 
 /// The only user there is.
 const USER: &[u8] = b"default";
@@ -139,19 +136,15 @@ pub fn hello(call: &mut RespCall<'_>) -> CommandResult {
     let id = call.client.id as i64;
     let out = &mut call.core.out.bytes;
     push_map(out, 7, version);
-    for (key, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
-        push_bulk(out, key.as_bytes());
-        push_bulk(out, value.as_bytes());
+    for text in ["server", "redis", "version", REDIS_VERSION, "proto"] {
+        push_bulk(out, text.as_bytes());
     }
-    for (key, value) in [("proto", if version == Version::Two { 2 } else { 3 }), ("id", id)] {
-        push_bulk(out, key.as_bytes());
-        push_integer(out, value);
+    push_integer(out, if version == Version::Two { 2 } else { 3 });
+    push_bulk(out, b"id");
+    push_integer(out, id);
+    for text in ["mode", "standalone", "role", "master", "modules"] {
+        push_bulk(out, text.as_bytes());
     }
-    for (key, value) in [("mode", "standalone"), ("role", "master")] {
-        push_bulk(out, key.as_bytes());
-        push_bulk(out, value.as_bytes());
-    }
-    push_bulk(out, b"modules");
     push_array(out, 0);
     Ok(())
 }
@@ -168,52 +161,41 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// `CLIENT SETNAME|GETNAME|ID|LIST|INFO|SETINFO`
 pub fn client(call: &mut RespCall<'_>) -> CommandResult {
-    let arity = |call: &RespCall<'_>, words: usize, name: &str| {
-        let wrong = call.count() != words;
-        if wrong { Err(wrong_arity(&format!("client|{name}"))) } else { Ok(()) }
-    };
-    if call.is(1, "setname") {
-        arity(call, 3, "setname")?;
-        call.client.name = checked_name(call.arg(2))?;
-        call.core.shared.clients.changed(call.client);
-        return call.status("OK");
+    let known: &[Subcommand] = &[
+        ("getname", 2, |call| match &call.client.name[..] {
+            b"" => call.null(),
+            name => {
+                push_bulk(&mut call.core.out.bytes, name);
+                Ok(())
+            }
+        }),
+        ("id", 2, |call| call.integer(call.client.id as i64)),
+        ("info", 2, |call| {
+            let line = call.core.shared.clients.line(call.core.now, call.client.id);
+            client_lines(call, &line.unwrap_or_default())
+        }),
+        ("list", -2, client_list),
+        ("setinfo", 4, client_setinfo),
+        ("setname", 3, |call| {
+            call.client.name = checked_name(call.arg(2))?;
+            call.core.shared.clients.changed(call.client);
+            call.status("OK")
+        }),
+    ];
+    call.subcommand("client", known)
+}
+
+fn client_setinfo(call: &mut RespCall<'_>) -> CommandResult {
+    let value = checked_name(call.arg(3))?;
+    if call.is(2, "lib-name") {
+        call.client.library.0 = value;
+    } else if call.is(2, "lib-ver") {
+        call.client.library.1 = value;
+    } else {
+        return Err("ERR Unrecognized option or bad number of args for: 'CLIENT SETINFO'".into());
     }
-    if call.is(1, "getname") {
-        arity(call, 2, "getname")?;
-        if call.client.name.is_empty() {
-            return call.null();
-        }
-        push_bulk(&mut call.core.out.bytes, &call.client.name);
-        return Ok(());
-    }
-    if call.is(1, "id") {
-        arity(call, 2, "id")?;
-        return call.integer(call.client.id as i64);
-    }
-    if call.is(1, "setinfo") {
-        arity(call, 4, "setinfo")?;
-        let value = checked_name(call.arg(3))?;
-        if call.is(2, "lib-name") {
-            call.client.library.0 = value;
-        } else if call.is(2, "lib-ver") {
-            call.client.library.1 = value;
-        } else {
-            return Err(
-                "ERR Unrecognized option or bad number of args for: 'CLIENT SETINFO'".into()
-            );
-        }
-        call.core.shared.clients.changed(call.client);
-        return call.status("OK");
-    }
-    if call.is(1, "info") {
-        arity(call, 2, "info")?;
-        let line = call.core.shared.clients.line(call.core.now, call.client.id);
-        return client_lines(call, &line.unwrap_or_default());
-    }
-    if call.is(1, "list") {
-        return client_list(call);
-    }
-    Err(unknown_subcommand("CLIENT", call.arg(1)))
+    call.core.shared.clients.changed(call.client);
+    call.status("OK")
 }
 
 fn client_lines(call: &mut RespCall<'_>, lines: &str) -> CommandResult {
@@ -271,101 +253,21 @@ fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandRes
 /// Clients listed in one turn.
 const CLIENTS_AT_ONCE: usize = 64;
 
-/// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
-pub fn command(call: &mut RespCall<'_>) -> CommandResult {
-    let out = &mut call.core.out.bytes;
-    if call.args.len() == 1 {
-        push_array(out, COMMANDS.len());
-        COMMANDS.iter().for_each(|spec| push_spec(out, spec));
-        return Ok(());
-    }
-    let is = |word: &str| call.args.get(call.input, 1).eq_ignore_ascii_case(word.as_bytes());
-    if is("count") {
-        push_integer(out, COMMANDS.len() as i64);
-    } else if is("docs") {
-        return command_docs(call, ResumePoint::at(2));
-    } else if is("list") {
-        push_array(out, COMMANDS.len());
-        COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
-    } else if is("info") {
-        push_array(out, call.args.len() - 2);
-        return command_info_from(call, ResumePoint::at(2));
-    } else {
-        return Err(unknown_subcommand("COMMAND", call.arg(1)));
-    }
-    Ok(())
-}
-
-/// Answers with the documentation of the commands named by words from the part's on.
-fn command_docs(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
-    let is_done = call.each_word(&mut part, 1, |call, index, asked| {
-        let named = |(name, ..): &(&str, &str, &str, &str)| call.is(index, name);
-        Ok(asked | DOCS.iter().position(named).map_or(0, |index| 1 << index))
-    })?;
-    if !is_done {
-        return call.go_on_later(part, command_docs);
-    }
-    let is_asked = |index: usize| call.count() == 2 || part.sum >> index & 1 == 1;
-    let asked = (0..DOCS.len()).filter(|index| is_asked(*index)).map(|index| &DOCS[index]);
-    let asked: Vec<_> = asked.collect();
-    let version = call.client.version;
-    let out = &mut call.core.out.bytes;
-    push_map(out, asked.len(), version);
-    for (name, group, since, summary) in asked {
-        push_bulk(out, name.as_bytes());
-        push_map(out, 3, version);
-        for text in ["summary", summary, "since", since, "group", group] {
-            push_bulk(out, text.as_bytes());
-        }
-    }
-    Ok(())
-}
-
-/// Answers with the commands that are named by words from the part's on.
-fn command_info_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
-    for index in part.index as usize..call.count() {
-        if call.is_to_pause() {
-            return call.go_on_later(ResumePoint::at(index as u64), command_info_from);
-        }
-        let out = &mut call.core.out.bytes;
-        match super::redis::find(call.args.get(call.input, index)) {
-            Some(spec) => push_spec(out, spec),
-            None => out.extend_from_slice(match call.client.version {
-                Version::Two => b"*-1\r\n",
-                Version::Three => b"_\r\n",
-            }),
-        }
-    }
-    Ok(())
-}
-
-fn push_spec(out: &mut Vec<u8>, spec: &Spec) {
-    push_array(out, 6);
-    push_bulk(out, spec.name.as_bytes());
-    push_integer(out, i64::from(spec.arity));
-    push_array(out, 1);
-    push_status(out, if spec.writes { "write" } else { "readonly" });
-    let (first, last, step) = spec.keys;
-    [first, last, step].into_iter().for_each(|number| push_integer(out, i64::from(number)));
-}
-
 /// `CONFIG GET pattern ...|RESETSTAT`
 pub fn config(call: &mut RespCall<'_>) -> CommandResult {
-    if call.is(1, "resetstat") {
-        call.core.shared.reset_counts();
-        return call.status("OK");
-    }
-    if !call.is(1, "get") {
-        if call.is(1, "set") || call.is(1, "rewrite") {
-            return Err("ERR options are given when the server is started".into());
-        }
-        return Err(unknown_subcommand("CONFIG", call.arg(1)));
-    }
-    if call.count() < 3 {
-        return Err(wrong_arity("config|get"));
-    }
-    config_get(call, ResumePoint::at(2))
+    let known: &[Subcommand] = &[
+        ("get", -3, |call| config_get(call, ResumePoint::at(2))),
+        ("resetstat", -2, |call| {
+            call.core.shared.reset_counts();
+            call.status("OK")
+        }),
+        ("rewrite", -2, |_| Err(FIXED.into())),
+        ("set", -2, |_| Err(FIXED.into())),
+    ];
+    call.subcommand("config", known)
 }
+
+const FIXED: &str = "ERR options are given when the server is started";
 
 /// Answers with the options that match words from the part's on.
 fn config_get(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
@@ -414,33 +316,36 @@ fn info_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
 
 /// `SLOWLOG GET [count]|LEN|RESET`
 pub fn slowlog(call: &mut RespCall<'_>) -> CommandResult {
+    let known: &[Subcommand] = &[
+        ("get", -2, slowlog_get),
+        ("len", 2, |call| {
+            let len = call.core.shared.slow().entries().len();
+            call.integer(len as i64)
+        }),
+        ("reset", 2, |call| {
+            call.core.shared.slow().clear();
+            call.status("OK")
+        }),
+    ];
+    call.subcommand("slowlog", known)
+}
+
+fn slowlog_get(call: &mut RespCall<'_>) -> CommandResult {
     let wanted = if call.count() > 2 { call.number(2)? } else { 10 };
-    let (get, len, reset) = (call.is(1, "get"), call.is(1, "len"), call.is(1, "reset"));
-    let unknown = unknown_subcommand("SLOWLOG", call.arg(1));
-    let core = &mut *call.core;
-    let mut log = core.shared.slow.lock().unwrap_or_else(|poison| poison.into_inner());
-    let out = &mut core.out.bytes;
-    if len {
-        push_integer(out, log.entries().len() as i64);
-    } else if reset {
-        log.clear();
-        push_status(out, "OK");
-    } else if get {
-        let count = if wanted < 0 { usize::MAX } else { wanted as usize };
-        let count = count.min(log.entries().len());
-        push_array(out, count);
-        for entry in log.entries().take(count) {
-            push_array(out, 6);
-            for number in [entry.id, entry.at_s, entry.took_us] {
-                push_integer(out, number as i64);
-            }
-            push_array(out, entry.words.len());
-            entry.words.iter().for_each(|word| push_bulk(out, word));
-            push_bulk(out, entry.client.as_bytes());
-            push_bulk(out, entry.name.as_bytes());
+    let shared = Arc::clone(&call.core.shared);
+    let log = shared.slow();
+    let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(log.entries().len());
+    let out = &mut call.core.out.bytes;
+    push_array(out, count);
+    for entry in log.entries().take(count) {
+        push_array(out, 6);
+        for number in [entry.id, entry.at_s, entry.took_us] {
+            push_integer(out, number as i64);
         }
-    } else {
-        return Err(unknown);
+        push_array(out, entry.words.len());
+        entry.words.iter().for_each(|word| push_bulk(out, word));
+        push_bulk(out, entry.client.as_bytes());
+        push_bulk(out, entry.name.as_bytes());
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Redis's commands on strings. In: a [`RespCall`]. Out: its answer, or an error's text.
 
-use super::batch::{ReplyFormat, push_resp_item};
-use super::bytes::{Decimal, strict_i64};
-use super::core::{PAST, Times};
+use super::bytes::strict_i64;
+use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
 use super::resp::{failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
+use crate::clock::{PAST, Times};
 use crate::constants::BATCH_KEYS_MAX;
 
 /// What may stand behind `SET key value` and `GETEX key`.
@@ -55,7 +55,7 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
         // The time of what is not there is not looked at.
         if set || !absent() {
             let command = if set { "set" } else { "getex" };
-            extra.expires = Some(unit.expires(call, index, command)?);
+            extra.expires = Some(unit.expires(call, index, || command.into())?);
         }
     }
     Ok(extra)
@@ -63,28 +63,54 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
 
 /// The unit of an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Unit {
-    seconds: bool,
-    absolute: bool,
+pub struct Unit {
+    pub seconds: bool,
+    pub absolute: bool,
 }
 
 impl Unit {
+    pub const EX: Unit = Unit { seconds: true, absolute: false };
+    pub const PX: Unit = Unit { seconds: false, absolute: false };
+    pub const EXAT: Unit = Unit { seconds: true, absolute: true };
+    pub const PXAT: Unit = Unit { seconds: false, absolute: true };
+
     fn of(word: &[u8]) -> Option<Self> {
-        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-        let all = [("ex", true, false), ("px", false, false), ("exat", true, true)];
-        let found = all.into_iter().chain([("pxat", false, true)]).find(|(name, ..)| is(name));
-        found.map(|(_, seconds, absolute)| Self { seconds, absolute })
+        let all = [("ex", Unit::EX), ("px", Unit::PX), ("exat", Unit::EXAT), ("pxat", Unit::PXAT)];
+        let found = all.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        found.map(|(_, unit)| unit)
     }
 
-    fn expires(self, call: &RespCall<'_>, index: usize, command: &str) -> Result<Millis, String> {
+    /// The point in time by the wall clock that word `index` says; `command` is asked for the name
+    /// if that is none.
+    pub fn at(
+        self,
+        call: &RespCall<'_>,
+        index: usize,
+        command: impl Fn() -> String,
+    ) -> Result<i64, String> {
         let number = call.number(index)?;
-        let invalid = || format!("ERR invalid expire time in '{command}' command");
         let ms = if self.seconds { number.checked_mul(1000) } else { Some(number) };
-        let ms = ms.filter(|ms| *ms > 0).ok_or_else(invalid)?;
-        let now = if self.absolute { 0 } else { call.core.times().wall as i64 };
-        let at = ms.checked_add(now).ok_or_else(invalid)?;
+        let base = if self.absolute { 0 } else { call.core.times().wall as i64 };
+        ms.and_then(|ms| ms.checked_add(base)).ok_or_else(|| invalid_expiry(&command()))
+    }
+
+    /// The expiry that word `index` says, which is not over.
+    fn expires(
+        self,
+        call: &RespCall<'_>,
+        index: usize,
+        command: impl Fn() -> String,
+    ) -> Result<Millis, String> {
+        let at = self.at(call, index, &command)?;
+        if call.number(index)? <= 0 {
+            return Err(invalid_expiry(&command()));
+        }
         Ok(past_or(at as u64, self.absolute, call.core.times()))
     }
+}
+
+fn invalid_expiry(command: &str) -> String {
+    format!("ERR invalid expire time in '{command}' command")
 }
 
 /// The expiry at a point in time by the wall clock, which it counts by only if that was given
@@ -173,18 +199,9 @@ fn entry<'e>(call: &'e RespCall<'_>, key: &'e [u8]) -> Result<Entry<'e>, String>
     call.core.shared.cache.entry(key, call.core.now).map_err(|error| failed(&error))
 }
 
-/// `SETEX key seconds value`
-pub fn setex(call: &mut RespCall<'_>) -> CommandResult {
-    set_for(call, true, "setex")
-}
-
-/// `PSETEX key milliseconds value`
-pub fn psetex(call: &mut RespCall<'_>) -> CommandResult {
-    set_for(call, false, "psetex")
-}
-
-fn set_for(call: &mut RespCall<'_>, seconds: bool, command: &str) -> CommandResult {
-    let expires = Unit { seconds, absolute: false }.expires(call, 2, command)?;
+/// `SETEX key seconds value`, `PSETEX key milliseconds value`
+pub fn set_for(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
+    let expires = unit.expires(call, 2, || call.name())?;
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 3));
     let extra = Extra { expires: Some(expires), ..Extra::default() };
     set_with(call, key, StoreValue::Bytes(value), extra)
@@ -337,21 +354,6 @@ pub fn append(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `INCR key`
-pub fn incr(call: &mut RespCall<'_>) -> CommandResult {
-    count(call, 1)
-}
-
-/// `DECR key`
-pub fn decr(call: &mut RespCall<'_>) -> CommandResult {
-    count(call, -1)
-}
-
-/// `INCRBY key number`
-pub fn incrby(call: &mut RespCall<'_>) -> CommandResult {
-    count(call, call.number(2)?)
-}
-
 /// `DECRBY key number`
 pub fn decrby(call: &mut RespCall<'_>) -> CommandResult {
     let by = call.number(2)?.checked_neg().ok_or("ERR decrement would overflow")?;
@@ -360,7 +362,8 @@ pub fn decrby(call: &mut RespCall<'_>) -> CommandResult {
 
 const NUMBER_BYTES_MAX: u64 = 20;
 
-fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
+/// `INCR key`, `DECR key`, `INCRBY key number`
+pub fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
     let key = call.args.get(call.input, 1);
     let core = &mut *call.core;
     let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
@@ -375,8 +378,10 @@ fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
         (flags, expires) = (item.flags(), item.expires());
     }
     let value = value.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
-    let digits = Decimal::signed(value);
-    entry.put(&[digits.as_bytes()], flags, expires).map_err(|error| failed(&error))?;
+    let mut digits = itoa::Buffer::new();
+    entry
+        .put(&[digits.format(value).as_bytes()], flags, expires)
+        .map_err(|error| failed(&error))?;
     push_integer(&mut core.out.bytes, value);
     Ok(())
 }

@@ -20,7 +20,6 @@ use crate::constants::{
 /// What we answer when asked for Redis's version: tools compare numbers.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// What stands at the beginning of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParsedResp {
     /// So many bytes must be there at least.
@@ -28,12 +27,7 @@ pub enum ParsedResp {
     /// A command of `used` bytes; its words are in the [`Args`]. No words: nothing to do.
     Command { used: usize },
     /// `SET key` and a value that is streamed: it begins after `used` bytes.
-    Large {
-        used: usize,
-        len: u64,
-        /// Words behind the value.
-        rest: usize,
-    },
+    Large { used: usize, len: u64, rest: usize },
     /// The connection gets this answer and ends.
     Violation(Violation),
 }
@@ -41,31 +35,24 @@ pub enum ParsedResp {
 /// A violation after which the stream cannot be parsed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A line without an end.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
     /// A line of HTTP: its sender may not know that it sent it.
     #[error("Protocol error: this is no HTTP server")]
     Http,
-    /// A quote that is not closed, or closed within a word.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// The number of words without an end.
     #[error("Protocol error: too big mbulk count string")]
     CountTooBig,
-    /// The number of words is none, or too large.
     #[error("Protocol error: invalid multibulk length")]
     Count,
     /// More words than a client may send before it authenticates.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
-    /// The length of a word without an end.
     #[error("Protocol error: too big bulk count string")]
     LengthTooBig,
-    /// No word where there should be one.
     #[error("Protocol error: expected '$', got '{}'", *.0 as char)]
     Dollar(u8),
-    /// The length of a word is none, or too large.
     #[error("Protocol error: invalid bulk length")]
     Length,
     /// A longer word than a client may send before it authenticates.
@@ -102,7 +89,6 @@ impl Args {
         self.spans.len()
     }
 
-    /// Whether there is no word.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -126,7 +112,6 @@ impl Args {
         (0..self.len()).map(move |index| self.get(input, index))
     }
 
-    /// Memory that it holds, bytes.
     pub fn held_bytes(&self) -> u64 {
         (self.spans.capacity() * size_of::<(u32, u32)>() + self.text.capacity()) as u64
     }

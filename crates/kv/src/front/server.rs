@@ -4,8 +4,9 @@
 //! A thread of its own accepts; it sleeps unless a client connects. Another one answers to
 //! Prometheus.
 
-use super::core::{Core, Protocol, Settings, Shared};
+use super::core::Core;
 use super::counters::Count;
+use super::shared::{Protocol, Settings, Shared};
 use super::stats;
 use super::tls::{Channel, Tls};
 use super::worker::{AcceptedConnection, Inbox, Worker};
@@ -37,27 +38,21 @@ pub struct ListenConfig {
     pub metrics_token: Option<Secret>,
     /// For clients of HERD's fast path, processes of this host and user.
     pub herd: Option<herd::ServerOptions>,
-    /// HERD's fast path over a fabric.
     pub herd_fabric: Option<herd::FabricServerOptions>,
-    /// Other machines may come in without a password.
     pub open_to_all: bool,
-    /// Certificate and key, for both protocols.
     pub tls: Option<Tls>,
 }
 
 /// Why a server did not start. Only `Io` may be worth a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Other machines could connect without a password.
     #[error(
         "{addr} can be reached from other machines without a password: listen at a loopback \
          address such as 127.0.0.1, set {remedy}, or say --insecure-open"
     )]
     Open { addr: SocketAddr, remedy: &'static str },
-    /// HERD's listener did not open.
     #[error(transparent)]
     Herd(#[from] herd::HerdStartError),
-    /// The counters cannot be served.
     #[error(transparent)]
     Metrics(#[from] rackpool::Error),
     #[error("{what}: {source}")]
@@ -277,7 +272,6 @@ impl Server {
     }
 }
 
-/// How a thread ends the server.
 struct Ending {
     shared: Arc<Shared>,
     inboxes: Arc<Vec<Inbox>>,
@@ -295,7 +289,6 @@ impl Ending {
     }
 }
 
-/// Tells all threads to end.
 fn stop_all(shared: &Shared, stop: &WakeEvent, inboxes: &[Inbox]) {
     // Relaxed: the flag carries no data; the wake-ups below make threads look.
     shared.stopping.store(true, Ordering::Relaxed);
@@ -318,7 +311,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 struct Acceptor {
     shared: Arc<Shared>,
     inboxes: Arc<Vec<Inbox>>,
-    /// Clients that each thread was given.
     assigned: Vec<u64>,
     listeners: [(Protocol, Option<TcpListener>); 2],
     poller: Poller,
@@ -392,7 +384,6 @@ impl Acceptor {
     }
 }
 
-/// The settings of a client's socket.
 fn tune(fd: &OwnedFd) -> rustix::io::Result<()> {
     // Answers are sent whole; waiting for more to send would only delay them.
     sockopt::set_tcp_nodelay(fd, true)?;

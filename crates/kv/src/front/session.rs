@@ -7,20 +7,22 @@
 //! is passed over.
 
 use super::auth::{self, Attempt};
-use super::batch::{PendingSet, ReplyFormat, SetReply};
 use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
 use super::binary_run::Opcode;
 use super::clients::ClientInfo;
-use super::core::{Core, PAST, Protocol, expiry};
+use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
 use super::memcached::AfterCommand;
+use super::outcome::Verb;
 use super::redis::{RespCall, Unfinished};
-use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
+use super::shared::Protocol;
 use super::store::StoreValue;
-use super::text::{self, Command, Get, Store, Verb};
+use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
+use super::{redis_commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
+use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
 /// Words kept of the first of several commands that were timed together.
@@ -76,12 +78,10 @@ struct SuspendedCommand {
     next: Unfinished,
 }
 
-/// A value that the head of a command announces.
 struct AnnouncedValue<'a> {
     /// As [`Incoming::head`].
     head: &'a [u8],
     key: &'a [u8],
-    /// Its length, bytes.
     len: u64,
     flags: u32,
     expires: Millis,
@@ -89,7 +89,6 @@ struct AnnouncedValue<'a> {
     rest: usize,
 }
 
-/// A value on its way.
 #[derive(Debug)]
 struct Incoming {
     /// The command's bytes before the value; of RESP the key.
@@ -98,13 +97,11 @@ struct Incoming {
     writer: Result<Writer, Error>,
     bytes: u64,
     missing: u64,
-    /// When it began to come.
     began: Millis,
     /// Words behind it, of a RESP command.
     rest: usize,
     /// When it expires, if its head says so.
     expires: Millis,
-    /// Time that was spent on it, nanoseconds.
     took_ns: u64,
 }
 
@@ -132,7 +129,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of this protocol.
     pub fn new(protocol: Protocol, client: ClientInfo) -> Self {
         let dialect = match protocol {
             Protocol::Memcached => Dialect::Memcached,
@@ -358,13 +354,13 @@ impl Session {
 
     fn text(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
-        let (used, command) = match text::parse(rest, self.seen) {
+        let (used, command, quiet) = match text::parse(rest, self.seen) {
             text::ParsedText::Need => {
                 self.seen = rest.len();
                 return ParseStep::Need(rest.len() + 1);
             }
             text::ParsedText::TooLong => return self.fail(core),
-            text::ParsedText::Command { used, command } => (used, command),
+            text::ParsedText::Command { used, command, quiet } => (used, command, quiet),
         };
         let Command::Store(store) = command else {
             self.seen = 0;
@@ -373,7 +369,7 @@ impl Session {
             }
             core.flush_batch(input);
             self.end_batch(core, input, at);
-            let next = core.text(&command);
+            let next = core.text(&command, quiet);
             self.end_alone(core, 0, text::line_words(rest));
             self.next(next);
             return ParseStep::Used(used);
@@ -389,7 +385,7 @@ impl Session {
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
             self.end_batch(core, input, at);
-            if !self.has_room(core, store_key(&store), len) {
+            if !self.has_room(core, store.key(), len) {
                 return ParseStep::Used(0);
             }
             self.stream_text(core, &store, &rest[..used]);
@@ -431,7 +427,14 @@ impl Session {
         if !core.sets.is_empty() {
             core.flush_batch(input);
         }
-        let Some(keys) = core.text_get(get, input) else {
+        let left = match get.touch {
+            None => core.text_get(get, input),
+            Some(exptime) => {
+                core.flush_batch(input);
+                core.text_get_touch(get, exptime)
+            }
+        };
+        let Some(keys) = left else {
             core.timer.commands += 1;
             return ParseStep::Used(used);
         };
@@ -456,7 +459,7 @@ impl Session {
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
-        let (key, flags) = (store_key(store), store.flags);
+        let (key, flags) = (store.key(), store.flags);
         self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
     }
 
@@ -641,14 +644,13 @@ impl Session {
         }
         core.flush_batch(input);
         self.end_batch(core, input, at);
-        let mut left = RespCall::new(core, &mut self.client, rest, args).run();
+        let mut left = redis_commands::run(RespCall::new(core, &mut self.client, rest, args));
         core.timer.commands += 1;
         self.end_part(core, 0, &mut left, args.words(rest));
         self.closing = self.client.quits;
         left
     }
 
-    /// Goes on with a command.
     fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let input = &input[at..];
         let pending = std::mem::replace(&mut self.pending, Pending::None);
@@ -716,11 +718,6 @@ fn set_later(core: &mut Core, input: &[u8], set: PendingSet) {
         core.flush_batch(input);
     }
     core.sets.push(set);
-}
-
-/// The key of a value that is stored.
-fn store_key<'a>(store: &'a Store<'_>) -> &'a [u8] {
-    store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes())
 }
 
 /// Whether a value may be written before its condition is known to hold: not if it becomes a part

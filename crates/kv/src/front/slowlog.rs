@@ -4,9 +4,7 @@
 use std::collections::VecDeque;
 
 const ENTRIES_MAX: usize = 128;
-/// Words of a command that are remembered.
 const WORDS_MAX: usize = 32;
-/// Bytes of a word that are remembered.
 const WORD_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Debug, Default)]
@@ -16,7 +14,6 @@ pub struct SlowCommand {
     /// Seconds since the epoch.
     pub at_s: u64,
     pub took_us: u64,
-    /// Its first words, cut.
     pub words: Vec<Vec<u8>>,
     pub client: String,
     pub name: String,

@@ -2,11 +2,12 @@
 //! that is counted up or down, a new expiry, a removal. In: what a parser found. Out: how it went;
 //! the caller puts it into its protocol's words. Each runs under the lock of the key's partition.
 
-use super::bytes::{Decimal, unsigned};
-use super::core::{Core, PAST, expiry, has_passed};
+use super::bytes::unsigned;
+use super::core::Core;
 use super::counters::Count;
-use super::text::Verb;
+use super::outcome::{StoreOutcome, Verb};
 use crate::cache::{Entry, Error, Millis, Writer};
+use crate::clock::{PAST, expiry, has_passed};
 
 /// A value as it came.
 pub enum StoreValue<'a> {
@@ -15,34 +16,6 @@ pub enum StoreValue<'a> {
     Written(Writer),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreOutcome {
-    /// Done; the item has this version.
-    Stored(u64),
-    /// A condition on the item's presence did not hold.
-    NotStored,
-    /// The item has another version.
-    Exists,
-    /// No item to have a version.
-    NotFound,
-    /// Longer than an item may be.
-    TooLarge,
-    /// No memory, or none that answers.
-    NoMemory,
-    /// The value is no number.
-    NotNumber,
-}
-
-impl StoreOutcome {
-    pub fn of(error: &Error) -> Self {
-        match error {
-            Error::TooLarge { .. } | Error::KeySize { .. } => StoreOutcome::TooLarge,
-            _ => StoreOutcome::NoMemory,
-        }
-    }
-}
-
-/// What is to be stored.
 pub struct Change<'a> {
     pub verb: Verb,
     pub key: &'a [u8],
@@ -160,8 +133,9 @@ impl Core {
         let mut entry = self.shared.cache.entry(step.key, self.now).map_err(failed)?;
         let Some(item) = entry.item() else {
             let (first, expires) = step.first.ok_or(StoreOutcome::NotFound)?;
-            let value = Decimal::new(first);
-            let cas = entry.put(&[value.as_bytes()], 0, expires).map_err(failed)?;
+            let mut digits = itoa::Buffer::new();
+            let parts = [digits.format(first).as_bytes()];
+            let cas = entry.put(&parts, 0, expires).map_err(failed)?;
             return Ok(Counted { value: first, cas, expires: None });
         };
         let meta = item.meta();
@@ -178,16 +152,16 @@ impl Core {
         } else {
             value.wrapping_add(step.delta)
         };
-        let digits = Decimal::new(value);
-        let blanks = text.len().saturating_sub(digits.as_bytes().len());
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
+        let blanks = text.len().saturating_sub(digits.len());
         text.fill(b' ');
         let expires = step.expires.unwrap_or(meta.expires);
-        let parts = [digits.as_bytes(), &text[..blanks]];
+        let parts = [digits, &text[..blanks]];
         let cas = entry.put(&parts, meta.flags, expires).map_err(failed)?;
         Ok(Counted { value, cas, expires: Some(meta.expires) })
     }
 
-    /// Gives an item a new expiry.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> StoreOutcome {
         self.count(Count::CmdTouch);
         let expires = expiry(exptime, self.times());
@@ -232,7 +206,6 @@ impl Core {
         outcome
     }
 
-    /// Empties the cache now or later.
     pub fn flush_all(&mut self, delay: i64) {
         self.count(Count::CmdFlush);
         let at = if delay > 0 { expiry(delay, self.times()) } else { 0 };
@@ -248,7 +221,6 @@ impl Core {
 /// Longer values are no numbers, bytes: what memcached keeps in one piece.
 const NUMBER_BYTES_MAX: u64 = 512 << 10;
 
-/// A step of a counter.
 pub struct CounterStep<'a> {
     pub key: &'a [u8],
     pub delta: u64,
@@ -261,7 +233,6 @@ pub struct CounterStep<'a> {
     pub expires: Option<Millis>,
 }
 
-/// A counter after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     pub value: u64,
@@ -317,20 +288,4 @@ fn put(
         (StoreValue::Written(writer), _) => commit(entry, writer, expires)?,
     };
     Ok(StoreOutcome::Stored(cas))
-}
-
-/// The answer to an invalid number.
-pub const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
-
-/// The answer to a storage command.
-pub fn stored_text(outcome: StoreOutcome) -> &'static str {
-    match outcome {
-        StoreOutcome::Stored(_) => "STORED",
-        StoreOutcome::NotStored => "NOT_STORED",
-        StoreOutcome::Exists => "EXISTS",
-        StoreOutcome::NotFound => "NOT_FOUND",
-        StoreOutcome::TooLarge => "SERVER_ERROR object too large for cache",
-        StoreOutcome::NoMemory => "SERVER_ERROR out of memory storing object",
-        StoreOutcome::NotNumber => NOT_NUMBER,
-    }
 }

@@ -6,9 +6,10 @@
 //!
 //! Source: memcached's `protocol.txt`; refusals word by word as memcached 1.6.18 sends them.
 
-use super::bytes::{signed32, unsigned, unsigned32};
+use super::bytes::{signed32, unsigned, unsigned32, value_bytes};
 use super::http;
-use super::meta::{self, MetaCommand};
+use super::meta::{self, MetaCommand, ParsedMeta};
+use super::outcome::{Refusal, Verb};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
 /// What we answer to `version`: clients compare numbers.
@@ -26,6 +27,8 @@ pub enum ParsedText<'a> {
     Command {
         used: usize,
         command: Command<'a>,
+        /// The client wants no answer: `noreply` stood at the end of the line.
+        quiet: bool,
     },
     /// A line that is too long for a command: the connection ends without an answer.
     TooLong,
@@ -37,15 +40,14 @@ pub enum Command<'a> {
     Get(Get<'a>),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, and lines of `ms`: a value follows.
     Store(Store<'a>),
-    Delete(Quiet<&'a [u8]>),
-    /// `incr` and `decr`.
-    Count(Quiet<CounterChange<'a>>),
+    Delete(&'a [u8]),
+    Count(CounterChange<'a>),
     /// `touch`: key and expiry.
-    Touch(Quiet<(&'a [u8], i32)>),
+    Touch(&'a [u8], i32),
     /// `flush_all`, with a delay in seconds.
-    FlushAll(Quiet<i32>),
+    FlushAll(i32),
     /// `verbosity`: understood, without effect.
-    Verbosity(Quiet<()>),
+    Verbosity,
     Version,
     /// `quit`: the connection ends without an answer.
     Quit,
@@ -53,22 +55,12 @@ pub enum Command<'a> {
     Http,
     /// `stats`, with the words behind it.
     Stats(WordIter<'a>),
-    /// A meta command that has no value.
     Meta(MetaCommand<'a>),
-    Refused(Quiet<Refusal>),
+    Refused(Refusal),
     /// As [`Command::Refused`], and so many bytes that follow are not commands.
     RefusedWithData(Refusal, u64),
 }
 
-/// Something, and whether the client wants no answer.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Quiet<T> {
-    pub what: T,
-    /// `noreply` stood at the end of the line.
-    pub quiet: bool,
-}
-
-/// A look-up of several keys.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Get<'a> {
     pub keys: WordIter<'a>,
@@ -78,23 +70,6 @@ pub struct Get<'a> {
     pub touch: Option<i32>,
 }
 
-/// What is to be done with a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    Set,
-    /// Store if there is nothing.
-    Add,
-    /// Store if there is something.
-    Replace,
-    /// Put behind what there is.
-    Append,
-    /// Put before what there is.
-    Prepend,
-    /// Store if the version is this one.
-    Cas(u64),
-}
-
-/// The line of a storage command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Store<'a> {
     pub verb: Verb,
@@ -109,78 +84,24 @@ pub struct Store<'a> {
     pub meta: Option<MetaCommand<'a>>,
 }
 
-/// A change of a number.
+impl Store<'_> {
+    pub fn key(&self) -> &[u8] {
+        self.meta.as_ref().map_or(self.key, |meta| meta.key.bytes())
+    }
+
+    /// Whether nothing is said of what went wrong before the value counted: `q` keeps only an
+    /// answer of the ordinary kind quiet.
+    pub fn is_silent(&self) -> bool {
+        self.quiet && self.meta.is_none()
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub struct CounterChange<'a> {
     pub key: &'a [u8],
     pub delta: u64,
     /// Down to 0 at most, instead of up.
     pub down: bool,
-}
-
-/// Why a line is no command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No such command, or the wrong number of words.
-    #[error("ERROR")]
-    Unknown,
-    /// A key that is too long, or a number that is none.
-    #[error("CLIENT_ERROR bad command line format")]
-    Format,
-    /// An expiry that is no number.
-    #[error("CLIENT_ERROR invalid exptime argument")]
-    Exptime,
-    /// A difference that is no number.
-    #[error("CLIENT_ERROR invalid numeric delta argument")]
-    Delta,
-    /// More behind `delete KEY` than may be.
-    #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
-    DeleteUsage,
-    /// `shutdown`: only signals stop this server.
-    #[error("ERROR: shutdown not enabled")]
-    Shutdown,
-    /// `watch`, which is not offered.
-    #[error("CLIENT_ERROR watch commands not allowed")]
-    Watch,
-    /// A flag twice, or one that is no letter.
-    #[error("CLIENT_ERROR duplicate flag")]
-    DuplicateFlag,
-    /// A flag that there is not.
-    #[error("CLIENT_ERROR invalid flag")]
-    InvalidFlag,
-    /// One of the two, for `md` and `ma`.
-    #[error("CLIENT_ERROR invalid or duplicate flag")]
-    InvalidOrDuplicateFlag,
-    /// A flag without a valid number.
-    #[error("CLIENT_ERROR bad token in command line format")]
-    FlagToken,
-    /// More flags than are accepted (`mg`).
-    #[error("CLIENT_ERROR options flags are too long")]
-    FlagsAreTooLong,
-    /// More flags than are accepted (the others).
-    #[error("CLIENT_ERROR options flags too long")]
-    FlagsTooLong,
-    /// A key that is no base64.
-    #[error("CLIENT_ERROR error decoding key")]
-    KeyDecoding,
-    /// An opaque of more than 31 bytes.
-    #[error("CLIENT_ERROR opaque token too long")]
-    OpaqueTooLong,
-    /// `M` with more or less than one letter.
-    #[error("CLIENT_ERROR incorrect length for M token")]
-    ModeLength,
-    /// `M` with a letter that `ms` does not know.
-    #[error("CLIENT_ERROR invalid mode for ms M token")]
-    StoreMode,
-    /// `M` with a letter that `ma` does not know.
-    #[error("CLIENT_ERROR invalid mode for ma M token")]
-    CountMode,
-    /// `J` with something else than a number.
-    #[error("CLIENT_ERROR invalid numeric initial value")]
-    Initial,
-    /// `D` with something else than a number.
-    #[error("CLIENT_ERROR invalid numeric delta value")]
-    FlagDelta,
 }
 
 /// Words with blanks between them, cut off one by one.
@@ -206,7 +127,6 @@ pub fn line_words(input: &[u8]) -> WordIter<'_> {
     WordIter(line.strip_suffix(b"\r").unwrap_or(line))
 }
 
-/// The first words of a line.
 pub struct Line<'a> {
     words: [&'a [u8]; WORDS_MAX],
     count: usize,
@@ -232,7 +152,6 @@ impl<'a> Line<'a> {
         Self { words, count, tail }
     }
 
-    /// The words, at most [`WORDS_MAX`].
     pub fn words(&self) -> &[&'a [u8]] {
         &self.words[..self.count]
     }
@@ -252,11 +171,9 @@ pub fn parse(input: &[u8], seen: usize) -> ParsedText<'_> {
     let cut = end > 1 && input[end - 1] == b'\r';
     let line = &input[..end - usize::from(cut)];
     let line = &line[..memchr::memchr(0, line).unwrap_or(line.len())];
-    let command = command(line).unwrap_or_else(|refusal| {
-        let quiet = false;
-        Command::Refused(Quiet { what: refusal, quiet })
-    });
-    ParsedText::Command { used: end + 1, command }
+    let (command, quiet) = command(line);
+    let command = command.unwrap_or_else(Command::Refused);
+    ParsedText::Command { used: end + 1, command, quiet }
 }
 
 /// Whether a line without an end may still become a command: look-ups may name many keys.
@@ -270,36 +187,49 @@ fn fits(input: &[u8]) -> bool {
     blanks <= 100 && get && input.len() <= LINE_GET_BYTES_MAX
 }
 
-fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
+/// The command of a line, and whether the client wants no answer.
+fn command(bytes: &[u8]) -> (Result<Command<'_>, Refusal>, bool) {
     if http::is_request(bytes) {
-        return Ok(Command::Http);
+        return (Ok(Command::Http), false);
     }
     // The most frequent one without looking at all of its words.
     if let Some(keys) = bytes.strip_prefix(b"get ")
         && keys.first().is_some_and(|byte| *byte != b' ')
     {
-        return get(WordIter(keys), false);
+        return (get(WordIter(keys), false), false);
     }
     let line = Line::new(bytes);
     let (Some(name), count) = (line.words().first().copied(), line.count) else {
-        return Err(Refusal::Unknown);
+        return (Err(Refusal::Unknown), false);
     };
-    match name {
-        [b'm', kind] => meta::command(*kind, &line),
-        b"get" | b"bget" if count >= 2 => get(line.tail, false),
-        b"gets" if count >= 2 => get(line.tail, true),
-        b"gat" | b"gats" if count >= 2 => get_touch(&line, name == b"gats"),
+    let may_be_quiet = match name {
         b"set" if matches!(count, 5 | 6) => store(&line, Verb::Set),
         b"add" if matches!(count, 5 | 6) => store(&line, Verb::Add),
         b"replace" if matches!(count, 5 | 6) => store(&line, Verb::Replace),
         b"append" if matches!(count, 5 | 6) => store(&line, Verb::Append),
         b"prepend" if matches!(count, 5 | 6) => store(&line, Verb::Prepend),
         b"cas" if matches!(count, 6 | 7) => store(&line, Verb::Cas(0)),
-        b"incr" | b"decr" if matches!(count, 3 | 4) => Ok(count_by(&line, name == b"decr")),
-        b"touch" if matches!(count, 3 | 4) => Ok(touch(&line)),
-        b"delete" if matches!(count, 2..=4) => Ok(delete(&line)),
-        b"flush_all" if matches!(count, 1..=3) => Ok(flush_all(&line)),
-        b"verbosity" if matches!(count, 2 | 3) => Ok(verbosity(&line)),
+        b"incr" | b"decr" if matches!(count, 3 | 4) => count_by(&line, name == b"decr"),
+        b"touch" if matches!(count, 3 | 4) => touch(&line),
+        b"delete" if matches!(count, 2..=4) => delete(&line),
+        b"flush_all" if matches!(count, 1..=3) => flush_all(&line),
+        b"verbosity" if matches!(count, 2 | 3) => {
+            unsigned32(line.words()[1]).map(|_| Command::Verbosity).ok_or(Refusal::Format)
+        }
+        _ => return (loud_command(name, &line, bytes), false),
+    };
+    // The one word behind `delete` is a key.
+    (may_be_quiet, line.quiet() && !(name == b"delete" && count == 2))
+}
+
+/// A command that is always answered.
+fn loud_command<'a>(name: &[u8], line: &Line<'a>, bytes: &[u8]) -> Result<Command<'a>, Refusal> {
+    let count = line.count;
+    match name {
+        [b'm', kind] => meta::command(*kind, line.words()).map(|parsed| of_meta(parsed, line)),
+        b"get" | b"bget" if count >= 2 => get(line.tail, false),
+        b"gets" if count >= 2 => get(line.tail, true),
+        b"gat" | b"gats" if count >= 2 => get_touch(line, name == b"gats"),
         b"version" => Ok(Command::Version),
         b"quit" => Ok(Command::Quit),
         b"stats" => Ok(Command::Stats(line.tail)),
@@ -333,94 +263,65 @@ fn get_touch<'a>(line: &Line<'a>, cas: bool) -> Result<Command<'a>, Refusal> {
     if checked.any(|key| key.len() > MEMCACHED_KEY_BYTES_MAX) {
         return Err(Refusal::Format);
     }
-    Ok(Command::Get(Get { keys, cas, touch: Some(positive(exptime)) }))
+    Ok(Command::Get(Get { keys, cas, touch: Some(exptime) }))
 }
 
-/// A negative expiry is in the past, whatever it is.
-pub fn positive(exptime: i32) -> i32 {
-    exptime.max(-1)
-}
-
-fn key_fits(key: &[u8]) -> bool {
-    key.len() <= MEMCACHED_KEY_BYTES_MAX
+fn key<'a>(line: &Line<'a>) -> Result<&'a [u8], Refusal> {
+    let key = line.words()[1];
+    if key.len() > MEMCACHED_KEY_BYTES_MAX { Err(Refusal::Format) } else { Ok(key) }
 }
 
 fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
-    let quiet = line.quiet();
-    let words = line.words();
-    let parsed = (|| {
-        let key = words[1];
-        let (flags, exptime, len) =
-            (unsigned32(words[2])?, signed32(words[3])?, signed32(words[4])?);
-        let verb = match verb {
-            Verb::Cas(_) => Verb::Cas(unsigned(words[5])?),
-            verb => verb,
-        };
-        let len = u32::try_from(len).ok().filter(|len| *len <= i32::MAX as u32 - 2)?;
-        let exptime = positive(exptime);
-        key_fits(key).then_some(Store { verb, key, flags, exptime, len, quiet, meta: None })
-    })();
-    Ok(parsed.map_or_else(|| refused(Refusal::Format, quiet), Command::Store))
-}
-
-fn refused<'a>(what: Refusal, quiet: bool) -> Command<'a> {
-    Command::Refused(Quiet { what, quiet })
-}
-
-fn count_by<'a>(line: &Line<'a>, down: bool) -> Command<'a> {
-    let (quiet, key) = (line.quiet(), line.words()[1]);
-    if !key_fits(key) {
-        return refused(Refusal::Format, quiet);
-    }
-    match unsigned(line.words()[2]) {
-        Some(delta) => Command::Count(Quiet { what: CounterChange { key, delta, down }, quiet }),
-        None => refused(Refusal::Delta, quiet),
-    }
-}
-
-fn touch<'a>(line: &Line<'a>) -> Command<'a> {
-    let (quiet, key) = (line.quiet(), line.words()[1]);
-    if !key_fits(key) {
-        return refused(Refusal::Format, quiet);
-    }
-    match signed32(line.words()[2]) {
-        Some(exptime) => Command::Touch(Quiet { what: (key, exptime), quiet }),
-        None => refused(Refusal::Exptime, quiet),
-    }
-}
-
-fn delete<'a>(line: &Line<'a>) -> Command<'a> {
-    let words = line.words();
-    let quiet = words.len() > 2 && line.quiet();
-    let zero = words.len() > 2 && words[2] == b"0";
-    let valid = match words.len() {
-        2 => true,
-        3 => zero || quiet,
-        _ => zero && quiet,
+    let (words, quiet) = (line.words(), line.quiet());
+    let numbers = || Some((unsigned32(words[2])?, signed32(words[3])?, value_bytes(words[4])?));
+    let (flags, exptime, len) = numbers().ok_or(Refusal::Format)?;
+    let verb = match verb {
+        Verb::Cas(_) => Verb::Cas(unsigned(words[5]).ok_or(Refusal::Format)?),
+        verb => verb,
     };
-    match (valid, key_fits(words[1])) {
-        (false, _) => refused(Refusal::DeleteUsage, quiet),
-        (_, false) => refused(Refusal::Format, quiet),
-        _ => Command::Delete(Quiet { what: words[1], quiet }),
+    Ok(Command::Store(Store { verb, key: key(line)?, flags, exptime, len, quiet, meta: None }))
+}
+
+fn count_by<'a>(line: &Line<'a>, down: bool) -> Result<Command<'a>, Refusal> {
+    let key = key(line)?;
+    let delta = unsigned(line.words()[2]).ok_or(Refusal::Delta)?;
+    Ok(Command::Count(CounterChange { key, delta, down }))
+}
+
+fn touch<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    let key = key(line)?;
+    Ok(Command::Touch(key, signed32(line.words()[2]).ok_or(Refusal::Exptime)?))
+}
+
+fn delete<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    let is_valid = match line.words() {
+        [_, _] | [_, _, b"0" | b"noreply"] => true,
+        words => matches!(words, [_, _, b"0", b"noreply"]),
+    };
+    if is_valid { key(line).map(Command::Delete) } else { Err(Refusal::DeleteUsage) }
+}
+
+fn flush_all<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    match (line.words(), line.quiet()) {
+        ([_], _) | ([_, _], true) => Ok(Command::FlushAll(0)),
+        (words, _) => signed32(words[1]).map(Command::FlushAll).ok_or(Refusal::Exptime),
     }
 }
 
-fn flush_all<'a>(line: &Line<'a>) -> Command<'a> {
-    let (quiet, words) = (line.quiet(), line.words());
-    if words.len() == if quiet { 2 } else { 1 } {
-        return Command::FlushAll(Quiet { what: 0, quiet });
-    }
-    match signed32(words[1]) {
-        Some(delay) => Command::FlushAll(Quiet { what: delay, quiet }),
-        None => refused(Refusal::Exptime, quiet),
-    }
-}
-
-fn verbosity<'a>(line: &Line<'a>) -> Command<'a> {
-    let quiet = line.quiet();
-    match unsigned32(line.words()[1]) {
-        Some(_) => Command::Verbosity(Quiet { what: (), quiet }),
-        None => refused(Refusal::Format, quiet),
+fn of_meta<'a>(parsed: ParsedMeta<'a>, line: &Line<'a>) -> Command<'a> {
+    match parsed {
+        ParsedMeta::Command(meta) => Command::Meta(meta),
+        ParsedMeta::RefusedWithData(refusal, bytes) => Command::RefusedWithData(refusal, bytes),
+        ParsedMeta::Store(meta, verb, len) => Command::Store(Store {
+            verb,
+            // A key that was decoded is in `meta`.
+            key: line.words()[1],
+            flags: meta.flags,
+            exptime: meta.exptime.unwrap_or(0),
+            len,
+            quiet: meta.quiet,
+            meta: Some(meta),
+        }),
     }
 }
 
@@ -429,20 +330,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn one(line: &str) -> Command<'_> {
+    fn parsed(line: &str) -> (Command<'_>, bool) {
         match parse(line.as_bytes(), 0) {
-            ParsedText::Command { used, command } => {
+            ParsedText::Command { used, command, quiet } => {
                 assert_eq!(used, line.len());
-                command
+                (command, quiet)
             }
             other => panic!("{line:?}: {other:?}"),
         }
     }
 
+    fn one(line: &str) -> Command<'_> {
+        parsed(line).0
+    }
+
     fn refusal(line: &str) -> Refusal {
         match one(line) {
-            Command::Refused(quiet) => quiet.what,
-            Command::RefusedWithData(refusal, _) => refusal,
+            Command::Refused(refusal) | Command::RefusedWithData(refusal, _) => refusal,
             other => panic!("{line:?}: {other:?}"),
         }
     }
@@ -453,10 +357,12 @@ mod tests {
         assert_eq!(get.keys.collect::<Vec<_>>(), [&b"a"[..], b"bb", b"ccc"]);
         let Command::Store(store) = one("cas k 7 -5 3 18 noreply\r\n") else { panic!() };
         assert_eq!((store.verb, store.flags, store.len), (Verb::Cas(18), 7, 3));
-        assert!(store.quiet && store.exptime == -1);
+        assert!(store.quiet && store.exptime == -5);
         assert_eq!(one("quit\n"), Command::Quit);
         assert_eq!(one("GET / HTTP/1.1\r\n"), Command::Http);
-        assert_eq!(one("flush_all 5\r\n"), Command::FlushAll(Quiet { what: 5, quiet: false }));
+        assert_eq!(parsed("flush_all 5\r\n"), (Command::FlushAll(5), false));
+        assert_eq!(parsed("flush_all noreply\r\n"), (Command::FlushAll(0), true));
+        assert_eq!(parsed("delete noreply\r\n"), (Command::Delete(b"noreply"), false));
     }
 
     #[test]
@@ -484,6 +390,43 @@ mod tests {
         assert_eq!(parse(&line, line.len()), ParsedText::TooLong);
     }
 
+    fn meta(line: &str) -> MetaCommand<'_> {
+        match one(line) {
+            Command::Meta(meta) => meta,
+            Command::Store(store) => store.meta.unwrap(),
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_of_meta_commands_are_understood() {
+        let get = meta("mg foo v k Oabc T30 N0 R-4 q\r\n");
+        assert!(get.value && get.quiet && !get.no_update);
+        assert_eq!((get.exptime, get.vivify, get.recache), (Some(30), Some(0), Some(-4)));
+        assert_eq!(get.flags().len(), 7);
+        let set = meta("ms Zm9v 3 b C9 MR\r\n");
+        assert_eq!((set.key.bytes(), set.binary_key), (&b"foo"[..], true));
+        assert!(matches!(
+            one("ms a 3 C9 MR\r\n"),
+            Command::Store(Store { verb: Verb::Cas(9), len: 3, .. })
+        ));
+        let ma = meta("ma n D7 MD J5 N0\r\n");
+        assert_eq!((ma.delta, ma.mode, ma.initial), (7, Some(b'D'), 5));
+    }
+
+    #[test]
+    fn refusals_of_meta_commands_are_those_of_memcached() {
+        assert_eq!(refusal("mg a v v\r\n"), Refusal::DuplicateFlag);
+        assert_eq!(refusal("mg a !\r\n"), Refusal::InvalidFlag);
+        assert_eq!(refusal("mg a Tx\r\n"), Refusal::FlagToken);
+        assert_eq!(refusal("mg\r\n"), Refusal::Unknown);
+        assert_eq!(refusal("md a v v\r\n"), Refusal::InvalidOrDuplicateFlag);
+        assert_eq!(refusal("ma a Mx\r\n"), Refusal::CountMode);
+        assert_eq!(refusal("ms a\r\n"), Refusal::Format);
+        assert_eq!(refusal("mg =bad= b\r\n"), Refusal::KeyDecoding);
+        let bad = Command::RefusedWithData(Refusal::StoreMode, 5);
+        assert_eq!(one("ms a 3 Mx\r\n"), bad);
+    }
     proptest! {
         #[test]
         fn a_line_is_the_same_command_however_it_arrives(

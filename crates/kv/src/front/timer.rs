@@ -8,11 +8,8 @@ use rackpool_hw::process::monotonic_ns;
 
 #[derive(Debug, Default)]
 pub struct CommandTimer {
-    /// Commands of this read so far.
     pub commands: u64,
-    /// When the clock was last read, nanoseconds.
     read_ns: u64,
-    /// Where the batch begins in the input.
     from: usize,
     /// Commands before the batch.
     before: u64,
@@ -20,13 +17,11 @@ pub struct CommandTimer {
     turn_ends_ns: u64,
 }
 
-/// Commands that were timed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedBatch {
     /// Where the first one begins in the input.
     pub from: usize,
     pub commands: u64,
-    /// How long they took, nanoseconds.
     pub took_ns: u64,
 }
 

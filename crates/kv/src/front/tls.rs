@@ -1,6 +1,6 @@
 //! What lies between a connection and its socket: nothing, or TLS 1.2 and 1.3 by rustls. In: bytes
 //! of the socket. Out: the client's plain bytes; and the other way round. Called by
-//! `connection.rs`.
+//! `worker.rs`.
 //!
 //! A channel holds at most `CHANNEL_BYTES` in each direction: it takes in no more before that was
 //! read, and answers stay where they are until the socket has taken what came before them. What it
@@ -8,7 +8,7 @@
 //! come of a record or greeting that is not whole, and what waits to be sent.
 
 use super::auth::read_private;
-use super::output::Output;
+use super::core::Output;
 use rackpool_core::Error;
 use rackpool_core::seam::Mem;
 use rackpool_hw::files::open_regular;
@@ -53,7 +53,6 @@ pub struct Encrypted {
 }
 
 impl Channel {
-    /// Whether bytes travel as they are.
     pub fn is_plain(&self) -> bool {
         matches!(self, Channel::Plain)
     }
@@ -74,7 +73,6 @@ impl Channel {
         }
     }
 
-    /// Whether both ends have not agreed on keys yet.
     pub fn is_handshaking(&self) -> bool {
         match self {
             Channel::Plain => false,
@@ -82,7 +80,6 @@ impl Channel {
         }
     }
 
-    /// Bytes that it holds, or a few more.
     pub fn held_bytes(&self) -> u64 {
         let Channel::Tls(tls) = self else { return 0 };
         let is_greeting = tls.connection.is_handshaking();
@@ -246,7 +243,6 @@ impl Write for Socket<'_> {
     }
 }
 
-/// Certificate and key of a server.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,

@@ -15,7 +15,6 @@ use crate::constants::{BLOB_BYTES_MAX, BLOB_ENTRIES_MAX, KEY_BYTES_MAX};
 use crate::words::{ALIGN_BYTES, GAddr};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Bytes before the first entry.
 pub(crate) const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 8;
 const FAR_BYTES: usize = 24;
@@ -50,7 +49,6 @@ pub(crate) struct ExternalValue {
     pub checksum: u64,
 }
 
-/// A value as a blob holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlobValue<'a> {
     Inline(&'a [u8]),
@@ -66,7 +64,6 @@ impl BlobValue<'_> {
     }
 }
 
-/// A key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlobEntry<'a> {
     pub key: &'a [u8],
@@ -112,7 +109,6 @@ impl<'a> Blob<'a> {
         (count > 0 && at == bytes.len()).then_some(blob)
     }
 
-    /// The blob of an empty bucket.
     pub fn empty(depth: u8) -> Blob<'static> {
         Blob { bytes: &[], count: 0, depth }
     }
@@ -136,7 +132,6 @@ impl<'a> Blob<'a> {
         })
     }
 
-    /// The value of a key.
     pub fn find(&self, key: &[u8]) -> Option<BlobValue<'a>> {
         self.entries().find(|entry| entry.key == key).map(|entry| entry.value)
     }
@@ -209,12 +204,10 @@ impl Builder {
         self.count += 1;
     }
 
-    /// Number of entries so far.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Length of the blob so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }

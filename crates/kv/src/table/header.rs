@@ -21,7 +21,6 @@ pub(crate) const HEADER_BYTES: u64 = 512;
 pub(crate) const LEVEL_OFFSET: u64 = 64;
 /// Offset of the sampled count. A cache line of its own.
 pub(crate) const COUNT_OFFSET: u64 = 128;
-/// Offset of the address of chunk 0.
 pub(crate) const CHUNK_0_OFFSET: u64 = 192;
 /// Arrays of chunks; each holds as many chunks as all before it.
 pub(crate) const TOPS: usize = LEVEL_MAX as usize - CHUNK_SHIFT as usize;
@@ -33,7 +32,6 @@ pub(crate) const fn top_offset(top: usize) -> u64 {
     TOPS_OFFSET + 8 * top as u64
 }
 
-/// The part of the header that never changes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct Fixed {
@@ -47,7 +45,6 @@ pub(crate) struct Fixed {
     pub hash_seed: u64,
     /// Changes after which a bucket word is retired.
     pub versions_per_word: u32,
-    /// Reserved, zero.
     pub reserved: [u32; 5],
     /// xxh3 of all the bytes before.
     pub checksum: u64,

@@ -42,7 +42,6 @@ pub(crate) struct BucketView {
     home: GAddr,
     /// What is there; the same as `word` unless that is in a cell.
     home_word: Word,
-    /// Where `word` is.
     at: GAddr,
     /// The bucket's sequence number when the word at `at` had version 0.
     base: u64,
@@ -59,7 +58,6 @@ impl BucketView {
         self.seq() - u64::from(self.is_frozen())
     }
 
-    /// Whether the bucket is being split.
     pub fn is_frozen(&self) -> bool {
         self.word.state() == State::Frozen
     }
@@ -70,7 +68,6 @@ impl BucketView {
     }
 }
 
-/// What a bucket is to hold next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketContent {
     /// Nothing, at this depth.

@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::words::{GAddr, PoolError, Words};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What a bucket is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
     /// To read from it, frozen or not.

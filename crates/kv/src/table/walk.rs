@@ -41,10 +41,8 @@ pub struct Report {
     pub depth_max: u8,
 }
 
-/// What the visitor of a bucket answers.
 enum Visited {
     Done,
-    /// The bucket changed meanwhile.
     Again,
 }
 
@@ -58,7 +56,6 @@ pub(crate) struct Named {
     pub by: NamedBy,
 }
 
-/// See [`Named::by`].
 pub(crate) type NamedBy = (GAddr, u64, u64);
 
 /// A bucket on the way: its number and the depth at which it came into being.

@@ -22,7 +22,6 @@ const EMPTY_LIMIT: u64 = 64;
 /// First address that does not fit: 128 TiB.
 const ADDR_LIMIT: u64 = 1 << (64 - ADDR_SHIFT + ALIGN_BYTES.trailing_zeros());
 
-/// What a bucket word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The bucket was not split off its parent yet. The whole word is 0.
@@ -112,7 +111,6 @@ impl Word {
         (hint_bytes(hint), hint < HINT_MAX)
     }
 
-    /// Where a forward word leads.
     pub fn cell(self) -> GAddr {
         GAddr(self.0 & !(ALIGN_BYTES - 1))
     }

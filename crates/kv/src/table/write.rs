@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::words::{GAddr, PoolError, Words};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Which keys a write is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteMode {
     Absent,
@@ -23,7 +22,6 @@ enum WriteMode {
     Any,
 }
 
-/// A value to store.
 struct EntryWrite<'a> {
     key: &'a [u8],
     value: &'a [u8],
@@ -63,25 +61,8 @@ impl Table {
     /// Removes `key`; `false` if it is not in the table.
     pub fn delete<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<bool> {
         check_key(key)?;
-        self.change(mem, |table, mem| table.delete_in_change(mem, key))
-    }
-
-    fn delete_in_change<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<bool> {
-        self.flush_frees(mem);
         let hash = self.hash(key);
-        let mut draft = UnpublishedBlob::default();
-        for attempt in 0..ATTEMPTS_MAX {
-            pause(attempt);
-            match self.delete_once(mem, key, hash, &mut draft) {
-                Ok(None) => {}
-                other => {
-                    self.discard(mem, draft);
-                    return other.map(|found| found == Some(true));
-                }
-            }
-        }
-        self.discard(mem, draft);
-        Err(Error::Contended { bucket: low_bits(hash, self.level), attempts: ATTEMPTS_MAX })
+        self.attempt(mem, hash, |table, mem, draft| table.delete_once(mem, key, hash, draft))
     }
 
     /// Keys in the table, estimated from a sample of one in 64: one access.
@@ -103,29 +84,31 @@ impl Table {
             return Err(Error::ValueSize { bytes, limit_bytes: VALUE_BYTES_MAX });
         }
         let write = EntryWrite { key, value, mode };
-        self.change(mem, |table, mem| table.store_in_change(mem, &write))
+        let hash = self.hash(key);
+        self.attempt(mem, hash, |table, mem, draft| table.store_once(mem, &write, hash, draft))
     }
 
-    fn store_in_change<W: Words>(
+    /// Runs an operation as one change, until it has not found its bucket changed meanwhile.
+    fn attempt<W: Words, T>(
         &mut self,
         mem: &mut W,
-        write: &EntryWrite<'_>,
-    ) -> Result<WriteOutcome> {
-        self.flush_frees(mem);
-        let hash = self.hash(write.key);
-        let mut draft = UnpublishedBlob::default();
-        for attempt in 0..ATTEMPTS_MAX {
-            pause(attempt);
-            match self.store_once(mem, write, hash, &mut draft) {
-                Ok(None) => {}
-                other => {
-                    self.discard(mem, draft);
-                    return other.map(|outcome| outcome.expect("the arm above took none"));
+        hash: u64,
+        mut once: impl FnMut(&mut Self, &mut W, &mut UnpublishedBlob) -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.change(mem, |table, mem| {
+            table.flush_frees(mem);
+            let mut draft = UnpublishedBlob::default();
+            for attempt in 0..ATTEMPTS_MAX {
+                pause(attempt);
+                if let Some(done) = once(table, mem, &mut draft).transpose() {
+                    table.discard(mem, draft);
+                    return done;
                 }
             }
-        }
-        self.discard(mem, draft);
-        Err(Error::Contended { bucket: low_bits(hash, self.level), attempts: ATTEMPTS_MAX })
+            table.discard(mem, draft);
+            let bucket = low_bits(hash, table.level);
+            Err(Error::Contended { bucket, attempts: ATTEMPTS_MAX })
+        })
     }
 
     /// One attempt; `None` if the bucket changed meanwhile.

@@ -1,29 +1,16 @@
 //! The server with clients that are slow, that vanish, that are hostile, and with ordinary ones.
 
-use crate::peers::{Rng, WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
-use rackpool_kv::front::core::Settings;
+use crate::peers::{
+    Rng, WITHIN, ask, ask_text, connect, memcached_of as memcached, ours, ours_of, read_until,
+    resp_of as resp, set, try_read_until, wait_until, words,
+};
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{ListenConfig, Server, StartError};
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-fn memcached(server: &Server) -> TcpStream {
-    connect(server.addrs().0.unwrap())
-}
-
-fn resp(server: &Server) -> TcpStream {
-    connect(server.addrs().1.unwrap())
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < WITHIN, "{what}: not within {WITHIN:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 #[test]
 fn what_one_protocol_stores_the_other_finds() {
@@ -46,7 +33,7 @@ fn memory_of_what_has_expired_comes_back_though_nobody_asks_or_stores() {
         assert_eq!(ask(&mut m, set.as_bytes(), b"\r\n"), b"STORED\r\n");
     }
     let mut items = || {
-        let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+        let stats = ask_text(&mut m, b"stats\r\n", b"END\r\n");
         let line = stats.lines().find(|line| line.starts_with("STAT curr_items ")).unwrap();
         line["STAT curr_items ".len()..].parse::<u64>().unwrap()
     };
@@ -112,15 +99,12 @@ fn who_says_that_it_was_all_is_answered_and_let_go_whenever_the_end_comes() {
 fn a_value_that_is_too_long_is_passed_over_and_the_conversation_goes_on() {
     let server = ours(Settings { value_bytes_max: 1000, ..Settings::default() });
     let mut m = memcached(&server);
-    let mut bytes = b"set a 0 0 1\r\nx\r\nset a 0 0 200000\r\n".to_vec();
-    bytes.resize(bytes.len() + 200_000, b'y');
-    bytes.extend_from_slice(b"\r\nget a\r\n");
+    let long = vec![b'y'; 200_000];
+    let bytes = [set("a", b"x"), set("a", &long), b"get a\r\n".to_vec()].concat();
     let answer = ask(&mut m, &bytes, b"END\r\n");
     assert_eq!(answer, b"STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n");
     let mut r = resp(&server);
-    let mut bytes = b"*5\r\n$3\r\nSET\r\n$1\r\na\r\n$200000\r\n".to_vec();
-    bytes.resize(bytes.len() + 200_000, b'y');
-    bytes.extend_from_slice(b"\r\n$2\r\nEX\r\n$1\r\n9\r\nPING\r\n");
+    let bytes = [words(&[b"SET", b"a", &long, b"EX", b"9"]), b"PING\r\n".to_vec()].concat();
     let answer = ask(&mut r, &bytes, b"+PONG\r\n");
     assert!(answer.starts_with(b"-ERR a value of 200000 bytes"), "{}", answer.escape_ascii());
 }
@@ -129,10 +113,9 @@ fn a_value_that_is_too_long_is_passed_over_and_the_conversation_goes_on() {
 #[test]
 fn what_cannot_be_meant_is_answered_wherever_it_is_cut() {
     let server = ours(Settings::default());
-    let mut large = b"*5\r\n$3\r\nset\r\n$1\r\nk\r\n$70000\r\n".to_vec();
-    large.resize(large.len() + 70_000, b'x');
-    large.extend_from_slice(b"\r\n");
-    for (before, cuts) in [(&b"*1\r\n"[..], 9), (b"*3\r\n$3\r\nGET\r\n", 18), (&large, 7)] {
+    let large = words(&[b"set", b"k", &[b'x'; 70_000], b"", b""]);
+    let large = large.strip_suffix(b"$0\r\n\r\n$0\r\n\r\n").unwrap();
+    for (before, cuts) in [(&b"*1\r\n"[..], 9), (b"*3\r\n$3\r\nGET\r\n", 18), (large, 7)] {
         let bytes = [before, b"$-5\r\n"].concat();
         for cut in bytes.len() - cuts..bytes.len() {
             let mut r = resp(&server);
@@ -165,9 +148,7 @@ fn connections_have_a_limit_and_silent_ones_an_end() {
 
 /// Stores a value of so many bytes.
 fn store(server: &Server, key: &str, bytes: usize) {
-    let mut set = format!("set {key} 0 0 {bytes}\r\n").into_bytes();
-    set.resize(set.len() + bytes, b'v');
-    set.extend_from_slice(b"\r\n");
+    let set = set(key, &vec![b'v'; bytes]);
     assert_eq!(ask(&mut memcached(server), &set, b"\r\n"), b"STORED\r\n");
 }
 
@@ -253,9 +234,7 @@ fn clients_that_ask_for_long_values_at_once_all_get_them() {
     for client in &mut clients {
         client.write_all(b"GET v\r\n").unwrap();
     }
-    let mut expected = format!("${len}\r\n").into_bytes();
-    expected.resize(expected.len() + len, b'v');
-    expected.extend_from_slice(b"\r\n");
+    let expected = [format!("${len}\r\n").as_bytes(), &vec![b'v'; len], b"\r\n"].concat();
     let mut answer = vec![0; expected.len()];
     for client in &mut clients {
         client.read_exact(&mut answer).unwrap();
@@ -392,7 +371,7 @@ fn counters_are_there_by_the_names_that_tools_expect() {
     let mut m = memcached(&server);
     ask(&mut m, b"set a 0 0 1\r\nx\r\n", b"\r\n");
     ask(&mut m, b"get a b\r\n", b"END\r\n");
-    let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+    let stats = ask_text(&mut m, b"stats\r\n", b"END\r\n");
     for line in ["STAT cmd_get 2", "STAT get_hits 1", "STAT cmd_set 1", "STAT curr_items 1"] {
         assert!(stats.contains(&format!("{line}\r\n")), "{line} in {stats}");
     }
@@ -422,7 +401,7 @@ fn counters_are_there_by_the_names_that_tools_expect() {
         assert!(text.contains(&format!("\nrackpool_kv_tier_{name}")), "tier_{name} in {text}");
     }
     assert_eq!(ask(&mut m, b"stats reset\r\n", b"\r\n"), b"RESET\r\n");
-    let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+    let stats = ask_text(&mut m, b"stats\r\n", b"END\r\n");
     assert!(stats.contains("STAT get_hits 0\r\n"));
 }
 
@@ -466,9 +445,9 @@ fn what_took_long_is_remembered_whatever_it_was_and_passwords_are_not() {
     assert!(!all.contains("secret"), "{all}");
 
     // What can wait for others is timed with them.
-    let plain = b"*3\r\n$3\r\nSET\r\n$5\r\nfirst\r\n$1\r\nv\r\n";
-    let other = b"*2\r\n$3\r\nGET\r\n$5\r\nother\r\n";
-    let bytes = [&plain[..], other, other, b"INCR number\r\n"].concat();
+    let other = words(&[b"GET", b"other"]);
+    let plain = words(&[b"SET", b"first", b"v"]);
+    let bytes = [&plain[..], &other, &other, b"INCR number\r\n"].concat();
     ask(&mut r, &bytes, b":1\r\n");
     let all = remembered(&mut r);
     assert!(all.contains("INCR") && all.contains("number"), "{all}");
@@ -477,22 +456,18 @@ fn what_took_long_is_remembered_whatever_it_was_and_passwords_are_not() {
     if !all.contains("other") {
         assert!(all.contains("... (2 more commands)"), "{all}");
     }
-    let mut long = b"*5\r\n$3\r\nSET\r\n$7\r\nlengthy\r\n$70000\r\n".to_vec();
-    long.resize(long.len() + 70_000, b'x');
-    long.extend_from_slice(b"\r\n$2\r\nEX\r\n$3\r\n100\r\n");
-    ask(&mut r, &long, b"+OK\r\n");
+    let long = [b'x'; 70_000];
+    ask(&mut r, &words(&[b"SET", b"lengthy", &long, b"EX", b"100"]), b"+OK\r\n");
     let all = remembered(&mut r);
     assert!(all.contains("lengthy") && all.contains("EX") && !all.contains("xxxxx"), "{all}");
 
     let mut m = memcached(&server);
-    let mut long = b"set drawn-out 0 0 70000\r\n".to_vec();
-    long.resize(long.len() + 70_000, b'x');
     for (said, end, shown) in [
         (&b"get looked-up\r\n"[..], &b"END\r\n"[..], "looked-up"),
         (b"set stored 0 0 1\r\nx\r\n", b"\r\n", "stored"),
         (b"add added 0 0 1\r\nx\r\n", b"\r\n", "added"),
         (b"mg meta-got v\r\n", b"\r\n", "meta-got"),
-        (&[&long[..], b"\r\n"].concat(), b"\r\n", "drawn-out"),
+        (&set("drawn-out", &long), b"\r\n", "drawn-out"),
     ] {
         ask(&mut m, said, end);
         let all = remembered(&mut r);
@@ -514,10 +489,9 @@ fn what_took_long_is_remembered_whatever_it_was_and_passwords_are_not() {
 fn commands_of_all_protocols_are_counted() {
     let server = ours(Settings::default());
     let (mut m, mut b, mut r) = (memcached(&server), memcached(&server), resp(&server));
-    let mut long = b"set long 0 0 70000\r\n".to_vec();
-    long.resize(long.len() + 70_000, b'x');
-    long.extend_from_slice(b"\r\nset a 0 0 1\r\nx\r\nget a b c\r\nadd a 0 0 1\r\ny\r\nmn\r\n");
-    ask(&mut m, &long, b"MN\r\n");
+    let short = b"get a b c\r\nadd a 0 0 1\r\ny\r\nmn\r\n";
+    let all = [&set("long", &[b'x'; 70_000]), &set("a", b"x"), &short[..]].concat();
+    ask(&mut m, &all, b"MN\r\n");
     b.write_all(&[binary(0x09, b"", b"quietly", b""), binary(0x0a, b"", b"", b"")].concat())
         .unwrap();
     b.read_exact(&mut [0; 24]).unwrap();
@@ -534,10 +508,7 @@ fn what_an_mset_cannot_store_is_known_before_it_stores_anything() {
     let mut r = resp(&server);
     let (long, key) = ("v".repeat(1001), "k".repeat(33_000));
     for (key, value) in [("b", &*long), ("", "v"), (&*key, "v")] {
-        let mut said = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\nv\r\n".to_vec();
-        for word in [key, value] {
-            said.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-        }
+        let said = words(&[b"MSET", b"a", b"v", key.as_bytes(), value.as_bytes()]);
         let answer = ask(&mut r, &said, b"\r\n");
         assert!(answer.starts_with(b"-ERR a "), "{}", answer.escape_ascii());
         assert_eq!(ask(&mut r, b"EXISTS a\r\n", b"\r\n"), b":0\r\n");
@@ -550,7 +521,7 @@ fn a_reset_begins_all_counts_anew_in_both_protocols() {
     let server = ours_of(16 << 20, Settings::default());
     let (mut m, mut r) = (memcached(&server), resp(&server));
     let shown = |stream: &mut TcpStream, asked: &[u8], end: &[u8], name: &str| -> u64 {
-        let all = String::from_utf8(ask(stream, asked, end)).unwrap();
+        let all = ask_text(stream, asked, end);
         let line = all.lines().find_map(|line| line.trim_start_matches("STAT ").strip_prefix(name));
         let line = line.unwrap_or_else(|| panic!("{name} in {all}"));
         line.trim_start_matches([' ', ':']).trim_end().parse().unwrap()
@@ -582,10 +553,9 @@ fn what_tools_watch_is_there_and_true() {
     let mut held = memcached(&server);
     ask(&mut held, b"mn\r\n", b"\r\n");
     assert!(!read_until(&mut resp(&server), |_| false).is_empty());
-    let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+    let stats = ask_text(&mut m, b"stats\r\n", b"END\r\n");
     assert!(stats.contains("STAT listen_disabled_num 1\r\n"), "{stats}");
-    let info =
-        |r: &mut TcpStream| String::from_utf8(ask(r, b"INFO\r\nPING\r\n", b"+PONG\r\n")).unwrap();
+    let info = |r: &mut TcpStream| ask_text(r, b"INFO\r\nPING\r\n", b"+PONG\r\n");
     let all = info(&mut r);
     assert!(all.contains("\r\ncluster_enabled:0\r\n"), "{all}");
     assert!(all.contains("\r\ndb0:keys=1\r\n"), "{all}");
@@ -610,7 +580,7 @@ fn scan_sees_every_key_once_and_memory_is_told() {
     let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
     loop {
         let asked = format!("scan {cursor} match key:* count 50\r\nPING\r\n");
-        let text = String::from_utf8(ask(&mut r, asked.as_bytes(), b"+PONG\r\n")).unwrap();
+        let text = ask_text(&mut r, asked.as_bytes(), b"+PONG\r\n");
         let mut words = text.split("\r\n").filter(|word| !word.starts_with(['*', '$', '+']));
         cursor = words.next().unwrap().to_owned();
         seen.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));

@@ -3,9 +3,9 @@
 //! handed in; the sockets are real.
 
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::clock::{Clock, HandedTime};
-use rackpool_kv::front::core::Settings;
+use rackpool_kv::clock::{Clock, HandedTime};
 use rackpool_kv::front::server::{ListenConfig, Server};
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

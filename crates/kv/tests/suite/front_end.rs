@@ -1,12 +1,12 @@
 //! How conversations end: what was answered before the end arrives, whatever is still sent behind
 //! it, and a client that does not end its side is disconnected.
 
-use crate::peers::{WITHIN, ask, connect, ours};
-use rackpool_kv::front::core::Settings;
+use crate::peers::{ask, connect, memcached_of, ours, set, wait_until};
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::shared::Settings;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const VALUE_BYTES: usize = 500_000;
 
@@ -26,11 +26,8 @@ const BINARY_GET: [u8; 25] = {
 /// Ours, which holds a long value.
 fn holding() -> Server {
     let server = ours(Settings::default());
-    let mut set = format!("set v 0 0 {VALUE_BYTES}\r\n").into_bytes();
-    set.resize(set.len() + VALUE_BYTES, b'v');
-    set.extend_from_slice(b"\r\n");
-    let mut client = connect(server.addrs().0.unwrap());
-    assert_eq!(ask(&mut client, &set, b"\r\n"), b"STORED\r\n");
+    let set = set("v", &[b'v'; VALUE_BYTES]);
+    assert_eq!(ask(&mut memcached_of(&server), &set, b"\r\n"), b"STORED\r\n");
     server
 }
 
@@ -76,7 +73,7 @@ fn what_was_answered_before_the_end_comes_whatever_is_sent_behind_it() {
 #[test]
 fn a_server_that_ends_throws_away_nothing_that_it_answered() {
     let mut server = holding();
-    let client = connect(server.addrs().0.unwrap());
+    let client = memcached_of(&server);
     let said = said_after(client, &b"get v\r\n".repeat(30), &mut Some(&mut server));
     let lead = format!("VALUE v 0 {VALUE_BYTES}\r\n").len();
     let each = lead + VALUE_BYTES + b"\r\nEND\r\n".len();
@@ -101,17 +98,13 @@ fn who_does_not_end_its_side_is_let_go_of() {
         // It is answered at once all the same.
         client.read_to_end(&mut Vec::new()).unwrap();
     }
-    let begin = Instant::now();
-    while server.shared().connections() > 0 {
-        assert!(begin.elapsed() < WITHIN, "{} are there", server.shared().connections());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("all are gone", || server.shared().connections() == 0);
 }
 
 #[test]
 fn who_sends_without_end_behind_the_end_is_cut_off() {
     let server = ours(Settings::default());
-    let mut client = connect(server.addrs().0.unwrap());
+    let mut client = memcached_of(&server);
     client.write_all(b"quit\r\n").unwrap();
     let (bytes, mut sent) = (vec![b'x'; 1 << 20], 0_u64);
     let error = loop {

@@ -3,9 +3,9 @@
 
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::clients::ClientInfo;
-use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
-use rackpool_kv::front::output::Output;
+use rackpool_kv::front::core::{Core, Output};
 use rackpool_kv::front::session::Session;
+use rackpool_kv::front::shared::{Protocol, Settings, Shared};
 use std::sync::Arc;
 
 /// Long enough to be sent from the cache's memory, and to be written there as it comes.
@@ -54,9 +54,7 @@ impl Full {
     }
 
     fn set(&mut self, key: &str, len: usize) -> String {
-        let mut said = format!("set {key} 0 0 {len}\r\n").into_bytes();
-        said.resize(said.len() + len, b'v');
-        self.text(&[&said[..], b"\r\n"].concat())
+        self.text(&crate::peers::set(key, &vec![b'v'; len]))
     }
 
     /// Stores values and does not read what looking them up answers, until there is no room for

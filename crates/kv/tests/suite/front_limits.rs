@@ -1,44 +1,22 @@
 //! What one client can take from others: nothing that is executed for it unasked, no turn of a
 //! thread, no place, no memory for long.
 
-use crate::peers::{WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
+use crate::peers::{
+    WITHIN, ask, ask_text, memcached_of as memcached, ours, ours_of, read_until, resp_of as resp,
+    try_read_until, wait_until, words,
+};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::clients::ClientInfo;
-use rackpool_kv::front::core::{Core, Protocol, Settings, Shared};
+use rackpool_kv::front::core::Core;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::Server;
 use rackpool_kv::front::session::Session;
+use rackpool_kv::front::shared::{Protocol, Settings, Shared};
 use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-fn memcached(server: &Server) -> TcpStream {
-    connect(server.addrs().0.unwrap())
-}
-
-fn resp(server: &Server) -> TcpStream {
-    connect(server.addrs().1.unwrap())
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < WITHIN, "{what}: not within {WITHIN:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn words(words: &[&[u8]]) -> Vec<u8> {
-    let mut command = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        command.extend_from_slice(word);
-        command.extend_from_slice(b"\r\n");
-    }
-    command
-}
 
 #[test]
 fn http_ends_a_connection_at_its_first_line_and_nothing_of_it_is_executed() {
@@ -101,8 +79,7 @@ fn no_pattern_keeps_a_thread_for_long() {
         let mut found = 0;
         loop {
             let scan = words(&[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", b"1000"]);
-            let said = ask(&mut client, &[&scan[..], b"PING\r\n"].concat(), b"+PONG\r\n");
-            let said = String::from_utf8(said).unwrap();
+            let said = ask_text(&mut client, &[&scan[..], b"PING\r\n"].concat(), b"+PONG\r\n");
             found += said.matches("$30000\r\n").count();
             cursor = said.split("\r\n").nth(2).unwrap().as_bytes().to_vec();
             if cursor == b"0" {
@@ -166,7 +143,7 @@ fn a_flush_of_a_large_cache_is_answered_at_once_and_leaves_others_their_turn() {
         assert_eq!(ask(&mut r, b"GET key0\r\nDBSIZE\r\n", b":1\r\n"), b"$1\r\nw\r\n:1\r\n");
     }
     // All in some microseconds: the log has what took longer than 10 ms.
-    let log = String::from_utf8(ask(&mut r, b"SLOWLOG GET\r\nPING\r\n", b"+PONG\r\n")).unwrap();
+    let log = ask_text(&mut r, b"SLOWLOG GET\r\nPING\r\n", b"+PONG\r\n");
     assert!(!log.to_lowercase().contains("flush"), "{log}");
 }
 
@@ -270,8 +247,7 @@ fn clients_are_listed_a_few_at_a_time_and_none_is_left_out() {
     let held: Vec<TcpStream> = (0..300).map(|_| resp(&server)).collect();
     wait_until("all came", || server.shared().connections() == 300);
     let mut client = resp(&server);
-    let said = ask(&mut client, b"CLIENT LIST\r\nPING\r\n", b"+PONG\r\n");
-    let said = String::from_utf8(said).unwrap();
+    let said = ask_text(&mut client, b"CLIENT LIST\r\nPING\r\n", b"+PONG\r\n");
     assert_eq!(said.matches("\nid=").count(), 301);
     for one in &held {
         let addr = one.local_addr().unwrap();

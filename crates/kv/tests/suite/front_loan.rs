@@ -1,9 +1,9 @@
 //! Long values, which are sent from where they lie: what a client reads, however late, is what the
 //! value was when it was asked for.
 
-use crate::peers::{ask, connect, ours_of};
-use rackpool_kv::front::core::Settings;
+use crate::peers::{self, ask, connect, ours_of};
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -22,10 +22,8 @@ fn server(memory: u64) -> Server {
 }
 
 fn set(stream: &mut TcpStream, key: &str, version: u32, bytes: usize) {
-    let mut words = format!("set {key} 0 0 {bytes}\r\n").into_bytes();
-    words.extend_from_slice(&value(version, bytes));
-    words.extend_from_slice(b"\r\n");
-    assert_eq!(ask(stream, &words, b"\r\n"), b"STORED\r\n");
+    let set = peers::set(key, &value(version, bytes));
+    assert_eq!(ask(stream, &set, b"\r\n"), b"STORED\r\n");
 }
 
 /// Reads one answer to `get`; which version it holds, whole.

@@ -1,10 +1,10 @@
 //! Both protocols over TLS: ordinary clients, values of every length, and clients without TLS.
 
-use crate::peers::{Rng, WITHIN, connect, is_there};
+use crate::peers::{Rng, WITHIN, connect, is_there, set, wait_until};
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{ListenConfig, Server};
+use rackpool_kv::front::shared::Settings;
 use rackpool_kv::front::tls::Tls;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -116,9 +116,7 @@ fn what_was_answered_before_the_end_comes_whatever_is_sent_behind_it() {
     let mut client = rig.client(rig.server.addrs().0);
     let len = 500_000;
     let value = vec![b'v'; len];
-    client.write_all(format!("set v 0 0 {len}\r\n").as_bytes()).unwrap();
-    client.write_all(&value).unwrap();
-    client.write_all(b"\r\n").unwrap();
+    client.write_all(&set("v", &value)).unwrap();
     read_to(&mut client, b"STORED\r\n");
     for _ in 0..2 {
         client.write_all(b"get v\r\nquit\r\n").unwrap();
@@ -231,11 +229,7 @@ fn connections_that_are_reset_leave_nothing_counted() {
         }
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
     }
-    let start = std::time::Instant::now();
-    while shared.count(Count::Accepted) < 40 || shared.connections() > 0 {
-        assert!(start.elapsed() < WITHIN, "{} are left", shared.connections());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("none is left", || shared.count(Count::Accepted) >= 40 && shared.connections() == 0);
     // Relaxed: a number.
     assert_eq!(shared.held_bytes.load(std::sync::atomic::Ordering::Relaxed), 0);
     let mut next = rig.client(rig.server.addrs().0);
@@ -268,11 +262,9 @@ fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     }
     // Relaxed: a number.
     let held = || shared.held_bytes.load(std::sync::atomic::Ordering::Relaxed);
-    let start = std::time::Instant::now();
-    while held() > most || shared.count(Count::Accepted) < count as u64 + 1 {
-        assert!(start.elapsed() < WITHIN, "{} bytes are held", held());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("all came, and hold little", || {
+        held() <= most && shared.count(Count::Accepted) > count as u64
+    });
     // What is still on its way has come then.
     std::thread::sleep(Duration::from_millis(200));
     // Each of those that are left is counted with all that it takes.
@@ -286,11 +278,7 @@ fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     next.write_all(b"mn\r\n").unwrap();
     read_to(&mut next, b"MN\r\n");
     drop((known, next, greeters));
-    let start = std::time::Instant::now();
-    while held() > 0 {
-        assert!(start.elapsed() < WITHIN, "{} bytes are held of none", held());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("nothing is held of none", || held() == 0);
 }
 
 #[test]

@@ -31,129 +31,94 @@ pub enum Kind {
     Histogram,
 }
 
-const RACK: &[Metric<DaemonStats>] = &[
-    ("epoch", Kind::Gauge, "Attach count of the region", |s| s.epoch),
-    ("page_bytes", Kind::Gauge, "Size of a page", |s| s.page_bytes),
-    ("frames", Kind::Gauge, "Frames in all", |s| s.frames),
-    ("frames_free", Kind::Gauge, "Frames that are free", |s| s.frames_free),
-    ("frames_backable", Kind::Gauge, "Free frames that the host has memory for", |s| {
-        s.frames_backable
-    }),
-    ("frames_quarantined", Kind::Gauge, "Frames that wait for a stopped reader or writer", |s| {
-        s.frames_quarantined
-    }),
-    ("frames_slab", Kind::Gauge, "Frames that hold slabs", |s| s.frames_slab),
-    ("allocated_bytes", Kind::Gauge, "Bytes of live allocations", |s| s.allocated_bytes),
-    ("allocations", Kind::Gauge, "Live allocations", |s| s.allocations),
-    ("client_quota_bytes", Kind::Gauge, "What one client may have, 0 for no limit", |s| {
-        s.client_quota_bytes
-    }),
-    ("client_held_bytes_max", Kind::Gauge, "The most that one client has of its quota", |s| {
-        s.client_held_bytes_max
-    }),
-    ("metadata_bytes", Kind::Gauge, "Backed bytes of the metadata", |s| s.metadata_bytes),
-    ("metadata_check_rounds_total", Kind::Counter, "Times all metadata was compared", |s| {
-        s.metadata.rounds
-    }),
-    ("metadata_repaired_total", Kind::Counter, "Metadata words repaired from their copies", |s| {
-        s.metadata.repaired
-    }),
-    ("metadata_damaged", Kind::Gauge, "Metadata words lost, their memory not handed out", |s| {
-        s.metadata.damaged
-    }),
-    ("slots_used", Kind::Gauge, "Slots of local clients in use", |s| s.slots_used),
-    ("remote_sessions", Kind::Gauge, "Sessions of remote clients known", |s| s.remote_sessions),
-    ("locks_held", Kind::Gauge, "Locks that are held", |s| s.locks_held),
-    ("lock_waiters", Kind::Gauge, "Requests that wait for a lock", |s| s.lock_waiters),
-    ("heat_pages", Kind::Gauge, "Pages of which use is known", |s| s.moves.heat_pages),
-    ("moves_asked_total", Kind::Counter, "Pages that this rack asked others for", |s| {
-        s.moves.asked
-    }),
-    ("moved_bytes_total", Kind::Counter, "Bytes of pages moved for this rack", |s| {
-        s.moves.moved_bytes
-    }),
-    ("moves_failed_total", Kind::Counter, "Pages that could not be moved for this rack", |s| {
-        s.moves.failed
-    }),
-    ("frames_replicas", Kind::Gauge, "Frames of replicas, a cache that gives way", |s| {
-        s.replicas.frames
-    }),
-    ("shared_pages", Kind::Gauge, "Pages with replicas", |s| s.replicas.shared_pages),
-    ("replicas_made_total", Kind::Counter, "Replicas made", |s| s.replicas.made),
-    ("replicas_dropped_total", Kind::Counter, "Replicas that ended", |s| s.replicas.dropped),
-    ("replica_updates_total", Kind::Counter, "Writes sent to replicas", |s| s.replicas.updates),
-    ("replica_waits_total", Kind::Counter, "Requests that replicas held up", |s| s.replicas.waited),
-    ("replica_leases_total", Kind::Counter, "Leases of replicas that were waited for", |s| {
-        s.replicas.leases_waited
-    }),
-    ("sessions_made_total", Kind::Counter, "Sessions made", |s| s.sessions_made),
-    ("sessions_reaped_total", Kind::Counter, "Sessions ended", |s| s.sessions_reaped),
-    ("allocations_total", Kind::Counter, "Allocations answered", |s| s.answers.allocated),
-    ("frees_total", Kind::Counter, "Frees answered", |s| s.answers.freed),
-    ("locks_total", Kind::Counter, "Locks granted", |s| s.answers.locked),
-    ("fabric_operations_total", Kind::Counter, "Operations served to other racks", |s| {
-        s.fabric.operations
-    }),
-    ("fabric_sent_bytes_total", Kind::Counter, "Bytes sent to other racks", |s| {
-        s.fabric.sent_bytes
-    }),
-    ("fabric_received_bytes_total", Kind::Counter, "Bytes received from other racks", |s| {
-        s.fabric.received_bytes
-    }),
-    ("fabric_send_calls_total", Kind::Counter, "System calls that sent", |s| s.fabric.send_calls),
-    ("proxy_uplinks", Kind::Gauge, "Connections shared by proxied clients", |s| s.proxy.uplinks),
-    ("proxy_channels", Kind::Gauge, "Channels of proxied clients", |s| s.proxy.channels),
-    ("proxy_operations_total", Kind::Counter, "Proxied operations", |s| s.proxy.operations),
-    ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
-        s.fabric.receive_calls
-    }),
-    ("fabric_connections", Kind::Gauge, "Connections of others", |s| s.fabric.connections),
-];
+macro_rules! metrics {
+    ($($name:literal $kind:ident $help:literal, $($field:ident).+;)*) => {
+        &[$(($name, Kind::$kind, $help, |of| of.$($field).+)),*]
+    };
+}
 
-const MASTER: &[Metric<MasterStats>] = &[
-    ("pages", Kind::Gauge, "Pages in the directory", |s| s.pages),
-    ("pages_lost", Kind::Gauge, "Pages on regions that are gone", |s| s.pages_lost),
-    ("roots", Kind::Gauge, "Named roots", |s| s.roots),
-    ("daemons", Kind::Gauge, "Daemons that are alive", |s| s.daemons),
-    ("clients", Kind::Gauge, "Clients connected", |s| s.clients),
-    ("answers_total", Kind::Counter, "Requests answered", |s| s.requests),
-    ("commands_total", Kind::Counter, "Commands applied since the pool was made", |s| s.index),
-];
+const RACK: &[Metric<DaemonStats>] = metrics! {
+    "epoch" Gauge "Attach count of the region", epoch;
+    "page_bytes" Gauge "Size of a page", page_bytes;
+    "frames" Gauge "Frames in all", frames;
+    "frames_free" Gauge "Frames that are free", frames_free;
+    "frames_backable" Gauge "Free frames that the host has memory for", frames_backable;
+    "frames_quarantined" Gauge
+        "Frames that wait for a stopped reader or writer", frames_quarantined;
+    "frames_slab" Gauge "Frames that hold slabs", frames_slab;
+    "allocated_bytes" Gauge "Bytes of live allocations", allocated_bytes;
+    "allocations" Gauge "Live allocations", allocations;
+    "client_quota_bytes" Gauge "What one client may have, 0 for no limit", client_quota_bytes;
+    "client_held_bytes_max" Gauge
+        "The most that one client has of its quota", client_held_bytes_max;
+    "metadata_bytes" Gauge "Backed bytes of the metadata", metadata_bytes;
+    "metadata_check_rounds_total" Counter "Times all metadata was compared", metadata.rounds;
+    "metadata_repaired_total" Counter
+        "Metadata words repaired from their copies", metadata.repaired;
+    "metadata_damaged" Gauge "Metadata words lost, their memory not handed out", metadata.damaged;
+    "slots_used" Gauge "Slots of local clients in use", slots_used;
+    "remote_sessions" Gauge "Sessions of remote clients known", remote_sessions;
+    "locks_held" Gauge "Locks that are held", locks_held;
+    "lock_waiters" Gauge "Requests that wait for a lock", lock_waiters;
+    "heat_pages" Gauge "Pages of which use is known", moves.heat_pages;
+    "moves_asked_total" Counter "Pages that this rack asked others for", moves.asked;
+    "moved_bytes_total" Counter "Bytes of pages moved for this rack", moves.moved_bytes;
+    "moves_failed_total" Counter "Pages that could not be moved for this rack", moves.failed;
+    "frames_replicas" Gauge "Frames of replicas, a cache that gives way", replicas.frames;
+    "shared_pages" Gauge "Pages with replicas", replicas.shared_pages;
+    "replicas_made_total" Counter "Replicas made", replicas.made;
+    "replicas_dropped_total" Counter "Replicas that ended", replicas.dropped;
+    "replica_updates_total" Counter "Writes sent to replicas", replicas.updates;
+    "replica_waits_total" Counter "Requests that replicas held up", replicas.waited;
+    "replica_leases_total" Counter
+        "Leases of replicas that were waited for", replicas.leases_waited;
+    "sessions_made_total" Counter "Sessions made", sessions_made;
+    "sessions_reaped_total" Counter "Sessions ended", sessions_reaped;
+    "allocations_total" Counter "Allocations answered", answers.allocated;
+    "frees_total" Counter "Frees answered", answers.freed;
+    "locks_total" Counter "Locks granted", answers.locked;
+    "fabric_operations_total" Counter "Operations served to other racks", fabric.operations;
+    "fabric_sent_bytes_total" Counter "Bytes sent to other racks", fabric.sent_bytes;
+    "fabric_received_bytes_total" Counter "Bytes received from other racks", fabric.received_bytes;
+    "fabric_send_calls_total" Counter "System calls that sent", fabric.send_calls;
+    "proxy_uplinks" Gauge "Connections shared by proxied clients", proxy.uplinks;
+    "proxy_channels" Gauge "Channels of proxied clients", proxy.channels;
+    "proxy_operations_total" Counter "Proxied operations", proxy.operations;
+    "fabric_receive_calls_total" Counter "System calls that received", fabric.receive_calls;
+    "fabric_connections" Gauge "Connections of others", fabric.connections;
+};
 
-const HANDLE: &[Metric<HandleStats>] = &[
-    ("ring_requests_total", Kind::Counter, "Requests through rings", |s| s.ring_requests),
-    ("master_requests_total", Kind::Counter, "Requests to the master", |s| s.master_requests),
-    ("fabric_operations_total", Kind::Counter, "Operations and messages of the fabric", |s| {
-        s.fabric_operations
-    }),
-    ("fabric_send_calls_total", Kind::Counter, "System calls that sent", |s| s.fabric_send_calls),
-    ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
-        s.fabric_receive_calls
-    }),
-    ("buffered_writes_total", Kind::Counter, "Writes buffered under locks of ranges", |s| {
-        s.coupled.buffered_writes
-    }),
-    ("buffered_bytes_total", Kind::Counter, "Bytes of buffered writes", |s| {
-        s.coupled.buffered_bytes
-    }),
-    ("flushes_total", Kind::Counter, "Halves of the write buffer brought home", |s| {
-        s.coupled.flushes
-    }),
-    ("flush_batches_total", Kind::Counter, "Doorbells of those", |s| s.coupled.flush_batches),
-    ("buffer_reads_total", Kind::Counter, "Reads served by the write buffer", |s| {
-        s.coupled.buffer_reads
-    }),
-    ("cache_hits_total", Kind::Counter, "Reads served by the page cache", |s| s.coupled.cache_hits),
-    ("cache_misses_total", Kind::Counter, "Blocks read by the page cache", |s| {
-        s.coupled.cache_misses
-    }),
-];
+const MASTER: &[Metric<MasterStats>] = metrics! {
+    "pages" Gauge "Pages in the directory", pages;
+    "pages_lost" Gauge "Pages on regions that are gone", pages_lost;
+    "roots" Gauge "Named roots", roots;
+    "daemons" Gauge "Daemons that are alive", daemons;
+    "clients" Gauge "Clients connected", clients;
+    "answers_total" Counter "Requests answered", requests;
+    "commands_total" Counter "Commands applied since the pool was made", index;
+};
 
-const PATH: &[Metric<PathCounts>] = &[
-    ("accesses_total", Kind::Counter, "Accesses by path", |p| p.accesses),
-    ("access_bytes_total", Kind::Counter, "Bytes of accesses by path", |p| p.bytes),
-    ("accesses_failed_total", Kind::Counter, "Calls that failed by path", |p| p.failed),
-];
+const HANDLE: &[Metric<HandleStats>] = metrics! {
+    "ring_requests_total" Counter "Requests through rings", ring_requests;
+    "master_requests_total" Counter "Requests to the master", master_requests;
+    "fabric_operations_total" Counter "Operations and messages of the fabric", fabric_operations;
+    "fabric_send_calls_total" Counter "System calls that sent", fabric_send_calls;
+    "fabric_receive_calls_total" Counter "System calls that received", fabric_receive_calls;
+    "buffered_writes_total" Counter
+        "Writes buffered under locks of ranges", coupled.buffered_writes;
+    "buffered_bytes_total" Counter "Bytes of buffered writes", coupled.buffered_bytes;
+    "flushes_total" Counter "Halves of the write buffer brought home", coupled.flushes;
+    "flush_batches_total" Counter "Doorbells of those", coupled.flush_batches;
+    "buffer_reads_total" Counter "Reads served by the write buffer", coupled.buffer_reads;
+    "cache_hits_total" Counter "Reads served by the page cache", coupled.cache_hits;
+    "cache_misses_total" Counter "Blocks read by the page cache", coupled.cache_misses;
+};
+
+const PATH: &[Metric<PathCounts>] = metrics! {
+    "accesses_total" Counter "Accesses by path", accesses;
+    "access_bytes_total" Counter "Bytes of accesses by path", bytes;
+    "accesses_failed_total" Counter "Calls that failed by path", failed;
+};
 
 /// The counters of a whole pool, as `stats --prometheus` prints them.
 pub(crate) fn pool_text(stats: &PoolStats) -> String {

@@ -12,7 +12,8 @@
 //!
 //! Called by `partition.rs` beside each change, and by `evict.rs` for a whole one.
 
-use crate::cache::layout::{Header, Pos, UNIT_BYTES};
+use super::ranks::{RANKS, Round, RoundStep, Weighed, rank};
+use crate::cache::layout::{Header, Pos};
 use crate::cache::partition::Partition;
 use crate::cache::policy::Policy;
 use crate::cache::segments::Stream;
@@ -33,101 +34,7 @@ const STEP_BYTES: u64 = 4096;
 const UNITS_AHEAD: usize = 3;
 /// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
 const AHEAD_UNITS_MIN: u64 = 32;
-/// Number of items to prefetch the entries of.
 const BATCH: usize = 32;
-const RANKS: usize = 1024;
-/// … of which the lowest is that of 2^-44, less than that of any value.
-const RANK_MIN: u32 = (127 - 44) << 4;
-
-/// An item that was weighed.
-#[derive(Clone, Copy, Debug)]
-struct Weighed {
-    hash: u64,
-    pos: Pos,
-    bytes: u64,
-    rank: u16,
-    /// Uses that went to the sketch.
-    uses: u8,
-}
-
-/// A round that has begun; without segments, none.
-#[derive(Debug, Default)]
-pub(crate) struct Round {
-    /// Its segments, in the order in which they are gone through: of one queue older ones first, so
-    /// that a further piece of an item never leaves before its head.
-    units: Vec<u32>,
-    step: RoundStep,
-    /// Bytes that are to be gone through for what was stored since the last step.
-    owed: u64,
-    weighed: Vec<Weighed>,
-    /// Bytes of the items of each rank.
-    bytes_of_rank: Vec<u64>,
-}
-
-#[derive(Debug)]
-enum RoundStep {
-    /// Weighing what lies here in this one of the segments.
-    Weigh { index: usize, offset: u32 },
-    /// Judging this one of those that were weighed.
-    Judge { next: usize, last: LastRank },
-}
-
-impl Default for RoundStep {
-    fn default() -> Self {
-        RoundStep::Weigh { index: 0, offset: 0 }
-    }
-}
-
-/// The last rank that stays, and how many bytes of it.
-#[derive(Debug)]
-struct LastRank {
-    rank: u16,
-    bytes: u64,
-}
-
-impl LastRank {
-    fn keeps(&mut self, item: &Weighed) -> bool {
-        let is_last = item.rank == self.rank && item.bytes <= self.bytes;
-        if is_last {
-            self.bytes -= item.bytes;
-        }
-        is_last || item.rank > self.rank
-    }
-}
-
-/// The rank of an item that is asked for so often; as more is worth less, for its bytes.
-fn rank(uses: u8, bytes: u64) -> u16 {
-    // A key that was asked for once may never come again.
-    let score = (f32::from(uses) - 0.8).max(0.02) / (bytes as f32 + 16.0);
-    (score.to_bits() >> 19).saturating_sub(RANK_MIN).min(RANKS as u32 - 1) as u16
-}
-
-impl Round {
-    /// Whether it has begun and not ended.
-    pub fn is_open(&self) -> bool {
-        !self.units.is_empty()
-    }
-
-    fn add(&mut self, item: Weighed) {
-        self.bytes_of_rank[usize::from(item.rank)] += item.bytes;
-        self.weighed.push(item);
-    }
-
-    /// The last rank that stays: one unit at least has to come out of this.
-    fn last_rank(&self) -> LastRank {
-        // What is dead is not counted: to let as much more stay gives no unit back in some rounds,
-        // and misses more where values are long.
-        let total: u64 = self.bytes_of_rank.iter().sum();
-        let mut bytes = total.saturating_sub(u64::from(UNIT_BYTES));
-        for (rank, of_rank) in self.bytes_of_rank.iter().enumerate().rev() {
-            match bytes.checked_sub(*of_rank) {
-                Some(left) => bytes = left,
-                None => return LastRank { rank: rank as u16, bytes },
-            }
-        }
-        LastRank { rank: 0, bytes }
-    }
-}
 
 impl Partition {
     /// Goes on with a round, or begins one if units run short, beside a change that stores so many

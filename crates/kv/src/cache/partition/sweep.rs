@@ -122,7 +122,6 @@ impl Partition {
         }
     }
 
-    /// The hash of the key of an item.
     pub fn hash_at(&mut self, pos: Pos, header: Header) -> u64 {
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(pos, header, &mut key);

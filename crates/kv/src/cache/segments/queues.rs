@@ -29,7 +29,6 @@ impl Segments {
         (self.live_bytes, self.payload_bytes) = (0, 0);
     }
 
-    /// Whether a segment is flushed.
     #[inline]
     pub fn is_flushed(&self, unit: u32) -> bool {
         self.of[unit as usize].seq < self.flushed_before

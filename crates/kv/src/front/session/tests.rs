@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::{Cache, Options};
-use crate::front::core::{Settings, Shared};
+use crate::front::shared::{Settings, Shared};
 use std::sync::Arc;
 
 /// Longer than what is taken from one read: its memory is set aside, and it comes in pieces.

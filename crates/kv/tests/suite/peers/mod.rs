@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{ListenConfig, Server};
+use rackpool_kv::front::shared::Settings;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -128,6 +128,45 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(WITHIN)).expect("an option");
     stream.set_write_timeout(Some(WITHIN)).expect("an option");
     stream
+}
+
+/// A connection to ours for memcached's protocols.
+pub fn memcached_of(server: &Server) -> TcpStream {
+    connect(server.addrs().0.expect("it listens"))
+}
+
+/// A connection to ours for RESP.
+pub fn resp_of(server: &Server) -> TcpStream {
+    connect(server.addrs().1.expect("it listens"))
+}
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < WITHIN, "{what}: not within {WITHIN:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// memcached's command that stores `value`.
+pub fn set(key: &str, value: &[u8]) -> Vec<u8> {
+    [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+}
+
+/// A command of RESP.
+pub fn words(words: &[&[u8]]) -> Vec<u8> {
+    let mut command = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        command.extend_from_slice(word);
+        command.extend_from_slice(b"\r\n");
+    }
+    command
+}
+
+/// Sends and reads until `end` or the end; what came, as text.
+pub fn ask_text(stream: &mut TcpStream, bytes: &[u8], end: &[u8]) -> String {
+    String::from_utf8(ask(stream, bytes, end)).expect("text")
 }
 
 /// Sends and reads until `end` or the end; what came.

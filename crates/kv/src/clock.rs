@@ -6,7 +6,7 @@
 //! wall's and goes on where an earlier process of a cache's file has left it: by the boot clock in
 //! the same boot, by the wall clock after another one.
 
-use crate::cache::{Millis, Timeline};
+use crate::cache::{Millis, Timeline, at_wall, wall_of};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,6 +112,54 @@ fn boot_id() -> [u64; 2] {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let id = u128::from_str_radix(&digits, 16).unwrap_or(0);
     [(id >> 64) as u64, id as u64]
+}
+
+/// A moment by the items' clock and by the wall's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    pub now: Millis,
+    /// By the wall's, milliseconds since the epoch.
+    pub wall: Millis,
+}
+
+/// Whether an expiry, which is not 0, is over.
+pub fn has_passed(expires: Millis, times: Times) -> bool {
+    time_left(expires, times) == 0
+}
+
+/// Milliseconds until an expiry, which is not 0.
+pub fn time_left(expires: Millis, times: Times) -> Millis {
+    match wall_of(expires) {
+        Some(wall) => wall.saturating_sub(times.wall),
+        None => expires.saturating_sub(times.now),
+    }
+}
+
+/// Longest relative expiry of memcached, seconds: 30 days. Larger numbers are points in time.
+const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// An item that expires then is gone already.
+pub const PAST: Millis = 1;
+
+/// When an item expires that memcached's client gave this expiry: 0 for never.
+pub fn expiry(exptime: i64, times: Times) -> Millis {
+    match exptime {
+        0 => 0,
+        i64::MIN..0 => PAST,
+        1..=RELATIVE_SECONDS_MAX => times.now + exptime as u64 * 1000,
+        absolute => {
+            let at = absolute as u64 * 1000;
+            if at <= times.wall { PAST } else { at_wall(at) }
+        }
+    }
+}
+
+/// Whole seconds until then, the last one counted whole; -1 for never.
+pub fn seconds_left(expires: Millis, times: Times) -> i64 {
+    match expires {
+        0 => -1,
+        expires => time_left(expires, times).div_ceil(1000) as i64,
+    }
 }
 
 #[cfg(test)]

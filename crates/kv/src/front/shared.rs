@@ -1,0 +1,249 @@
+//! What all threads of a server share: its settings, the cache, the counters, the clients.
+
+use super::clients::Clients;
+use super::counters::{Count, Counters};
+use super::slowlog::SlowLog;
+use crate::cache::{Cache, Millis, Stats};
+use crate::clock::{Clock, Times, has_passed};
+use crate::constants::{
+    ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
+    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
+};
+use crate::herd::HerdCounters;
+use rackpool_hw::addresses::Addresses;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Smaller steps are the noise between two readings of two clocks, milliseconds.
+const WALL_STEP_MS_MIN: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// memcached: text, meta and binary, told apart by the first byte.
+    Memcached,
+    /// Redis: RESP2, and RESP3 after `HELLO 3`.
+    Resp,
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub threads: usize,
+    /// Connections at once, of both protocols together.
+    pub connections_max: usize,
+    /// A client that is silent for so long is disconnected; 0 for never.
+    pub idle_ms: u64,
+    /// A client that takes nothing of its answers, or sends nothing of a value that it began, for
+    /// so long is disconnected, milliseconds.
+    pub stall_ms: u64,
+    /// Such a time for clients with answers that keep too much of the cache's memory, milliseconds.
+    pub kept_stall_ms: u64,
+    /// Such a time for the handshake of TLS and the password together, milliseconds.
+    pub handshake_ms: u64,
+    /// If all connections are in use, one that was idle for so long is closed for a new one,
+    /// milliseconds.
+    pub evicted_idle_ms: u64,
+    /// Connections of one address; `None`: as many as there may be of one of this host, a share of
+    /// them of others.
+    pub address_max: Option<usize>,
+    /// Memory of all connections together at most, bytes, beside the cache's.
+    pub held_bytes_max: u64,
+    /// The password of RESP's `AUTH`, for the user `default`.
+    pub password: Option<String>,
+    /// Users and passwords of memcached's text protocol.
+    pub users: Vec<(String, String)>,
+    /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
+    pub memory_bytes: u64,
+    pub value_bytes_max: u64,
+    pub policy: String,
+    /// A command that takes as long, or longer, is remembered, microseconds.
+    pub slow_us: u64,
+    /// The cache's memory is taken from the system at the start, by a thread of its own beside
+    /// those that serve.
+    pub populates: bool,
+    /// What the time is; that of a cache's file goes on.
+    pub clock: Clock,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            connections_max: 10_000,
+            idle_ms: 0,
+            stall_ms: STALL_MS_MAX,
+            kept_stall_ms: KEPT_STALL_MS_MAX,
+            handshake_ms: HANDSHAKE_MS_MAX,
+            evicted_idle_ms: EVICTED_IDLE_MS_MIN,
+            address_max: None,
+            held_bytes_max: HELD_BYTES_MAX,
+            password: None,
+            users: Vec::new(),
+            memory_bytes: 64 << 20,
+            value_bytes_max: 1 << 20,
+            policy: "default".into(),
+            slow_us: 10_000,
+            populates: false,
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl Settings {
+    /// The memory limit of all connections for a cache of this size.
+    pub fn held_bytes_for(memory_bytes: u64) -> u64 {
+        (memory_bytes / HELD_SHARE).clamp(HELD_BYTES_MIN, HELD_BYTES_MAX)
+    }
+
+    /// Longest command, bytes, long streamed values excepted.
+    pub fn input_bytes_max(&self) -> usize {
+        usize::try_from(self.held_bytes_max / HELD_COMMANDS)
+            .map_or(INPUT_BYTES_MAX, |share| share.min(INPUT_BYTES_MAX))
+    }
+
+    pub fn address_max(&self, ip: IpAddr) -> usize {
+        let share = (self.connections_max / ADDRESS_SHARE).max(1);
+        let usual = if ip.to_canonical().is_loopback() { usize::MAX } else { share };
+        self.address_max.unwrap_or(usual)
+    }
+}
+
+pub struct Shared {
+    pub cache: Cache,
+    pub settings: Settings,
+    /// One for each thread, and one for the thread that accepts.
+    pub counters: Vec<Counters>,
+    slow: Mutex<SlowLog>,
+    /// Addresses, for `INFO` and `stats`.
+    pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
+    /// When the server started, monotonic milliseconds and since the epoch.
+    pub started: (u64, Millis),
+    /// A `flush_all` that is due later, as an expiry; 0 for none.
+    pub flush_at: AtomicU64,
+    pub next_client: AtomicU64,
+    pub clients: Clients,
+    pub addresses: Arc<Addresses>,
+    /// Memory of all connections, bytes, beside the cache's.
+    pub held_bytes: AtomicU64,
+    pub stopping: AtomicBool,
+    /// Why, if it was not stopped on purpose.
+    pub failure: Mutex<Option<(&'static str, String)>>,
+    /// What HERD's listener counts, if it is open.
+    pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
+    pub baseline: Mutex<[u64; Count::COUNT]>,
+    pub cache_baseline: Mutex<Stats>,
+    pub rate: Mutex<Rate>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    /// Commands a second between the last two looks.
+    pub per_second: u64,
+    /// When that was, and all commands by then.
+    seen: (Millis, u64),
+}
+
+impl Shared {
+    /// What a server shares that serves this cache; `started`: monotonic milliseconds, and now.
+    pub fn new(cache: Cache, settings: Settings, started: (u64, Millis)) -> Self {
+        Self {
+            counters: (0..=settings.threads.max(1)).map(|_| Counters::default()).collect(),
+            cache,
+            settings,
+            slow: Mutex::default(),
+            addrs: Mutex::default(),
+            started,
+            flush_at: AtomicU64::new(0),
+            next_client: AtomicU64::new(1),
+            clients: Clients::default(),
+            addresses: Arc::default(),
+            held_bytes: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            failure: Mutex::default(),
+            herd: OnceLock::new(),
+            baseline: Mutex::new([0; Count::COUNT]),
+            cache_baseline: Mutex::default(),
+            rate: Mutex::default(),
+        }
+    }
+
+    pub fn count(&self, count: Count) -> u64 {
+        let all: u64 = self.counters.iter().map(|counters| counters.get(count)).sum();
+        let baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        all.wrapping_sub(baseline[count as usize])
+    }
+
+    pub fn reset_counts(&self) {
+        let mut baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, base) in baseline.iter_mut().enumerate() {
+            *base = self.counters.iter().map(|counters| counters.at(index)).sum();
+        }
+        let counted = self.cache.stats();
+        *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner) = counted;
+    }
+
+    /// What the cache has and has counted since the last reset.
+    pub fn cache_stats(&self) -> Stats {
+        let all = self.cache.stats();
+        let base = *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        Stats {
+            hits: all.hits.saturating_sub(base.hits),
+            misses: all.misses.saturating_sub(base.misses),
+            sets: all.sets.saturating_sub(base.sets),
+            removes: all.removes.saturating_sub(base.removes),
+            evictions: all.evictions.saturating_sub(base.evictions),
+            index_evictions: all.index_evictions.saturating_sub(base.index_evictions),
+            expired: all.expired.saturating_sub(base.expired),
+            ..all
+        }
+    }
+
+    /// Looks how many commands came since the last time.
+    pub fn measure_rate(&self, now: Millis) {
+        let commands = self.counters.iter().map(|counters| counters.get(Count::Commands)).sum();
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, before) = std::mem::replace(&mut rate.seen, (now, commands));
+        rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
+    }
+
+    pub fn slow(&self) -> MutexGuard<'_, SlowLog> {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn connections(&self) -> u64 {
+        let sum = |count| self.counters.iter().map(|counters| counters.get(count)).sum::<u64>();
+        sum(Count::Accepted).saturating_sub(sum(Count::Closed))
+    }
+
+    /// The wall clock at a time of the items' clock.
+    pub fn wall(&self, now: Millis) -> Millis {
+        now.saturating_add_signed(self.cache.wall_ahead())
+    }
+
+    /// Looks at the clocks: the items' time. The wall clock may have been set since.
+    pub fn look_at_clock(&self) -> Millis {
+        let clock = &self.settings.clock;
+        let (now, wall) = (clock.now(), clock.wall());
+        let ahead = wall.wrapping_sub(now) as i64;
+        if ahead.abs_diff(self.cache.wall_ahead()) >= WALL_STEP_MS_MIN {
+            self.cache.set_wall(ahead);
+        }
+        now
+    }
+
+    /// Empties the cache if a delayed flush is due; whether one was.
+    pub fn flush_if_due(&self, now: Millis) -> bool {
+        // Relaxed: a thread that sees the order late flushes late, by one wake-up.
+        let due = self.flush_at.load(Ordering::Relaxed);
+        if due != 0 && has_passed(due, Times { now, wall: self.wall(now) }) {
+            // Relaxed: only one thread takes the order; the cache has locks of its own.
+            let taken =
+                self.flush_at.compare_exchange(due, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if taken.is_ok() {
+                self.cache.flush_all();
+                return true;
+            }
+        }
+        false
+    }
+}
