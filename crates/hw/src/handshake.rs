@@ -23,7 +23,7 @@
 //!
 //! Source: DESIGN §4; decisions 0035 and 0038.
 
-use crate::secret::Secret;
+use crate::secret::{PSK_BYTES, Secret};
 use crate::secure_stream::RecordLayer;
 use rackpool_core::error::Distrust;
 use snow::{Builder, HandshakeState, TransportState};
@@ -38,8 +38,6 @@ const BODY_BYTES: usize = 48;
 const PROOF_BYTES: usize = BODY_BYTES - 16;
 /// Version 1 was not Noise.
 const VERSION: u8 = b'2';
-/// Bytes of the key that Noise is given.
-pub(crate) const PSK_BYTES: usize = 32;
 const NOISE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
 pub type Message = [u8; MESSAGE_BYTES];

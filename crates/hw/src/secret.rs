@@ -4,7 +4,6 @@
 //!
 //! It never travels, and nothing prints it. Source: DESIGN §4; decisions 0035, 0038.
 
-use crate::handshake::PSK_BYTES;
 use rackpool_core::error::{Error, Result};
 use ring::digest;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -16,6 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
+
+/// Bytes of the key that Noise is given.
+pub(crate) const PSK_BYTES: usize = 32;
 
 /// Shortest secret, bytes: fewer could be found by trying.
 pub const SECRET_BYTES_MIN: usize = 16;

@@ -6,8 +6,10 @@ use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::error::{DeathCause, Distrust};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkRequest, WorkStatus};
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, TcpTarget, TcpTargetOptions};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
+use rackpool_hw::fabric::{
+    EndpointOptions, LocalBuffers, Target, TargetOptions, monotonic_ns, shared,
+};
 use rackpool_hw::handshake::MESSAGE_BYTES;
 use rackpool_hw::secret::Secret;
 use std::io::{Read, Write};
@@ -24,12 +26,12 @@ fn encrypting(byte: u8) -> Option<Secret> {
     secret(byte).map(|secret| secret.encrypting(true))
 }
 
-fn end_options(secret: Option<Secret>) -> TcpEndpointOptions {
-    TcpEndpointOptions { log: Arc::new(|_, _| ()), secret, ..TcpEndpointOptions::default() }
+fn end_options(secret: Option<Secret>) -> EndpointOptions {
+    EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() }
 }
 
-fn target_options(memory: &Memory, secret: Option<Secret>) -> TcpTargetOptions {
-    TcpTargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
+fn target_options(memory: &Memory, secret: Option<Secret>) -> TargetOptions {
+    TargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
 }
 
 fn rig() -> TcpRig {
@@ -38,7 +40,7 @@ fn rig() -> TcpRig {
 }
 
 /// How a connection of an endpoint with these options to `addr` ends.
-fn end_of(options: TcpEndpointOptions, addr: SocketAddr) -> DeathCause {
+fn end_of(options: EndpointOptions, addr: SocketAddr) -> DeathCause {
     let mut end = TcpEndpoint::new(options).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
     let (mut events, start) = (Vec::new(), Instant::now());
@@ -53,7 +55,7 @@ fn end_of(options: TcpEndpointOptions, addr: SocketAddr) -> DeathCause {
 }
 
 /// Waits until the target counts so many connections.
-fn wait_for_connections(target: &TcpTarget, expected: impl Fn(u64) -> bool) {
+fn wait_for_connections(target: &Target, expected: impl Fn(u64) -> bool) {
     let start = Instant::now();
     while !expected(target.stats().connections) {
         assert!(start.elapsed() < PATIENCE, "{:?}", target.stats());
@@ -65,7 +67,7 @@ fn wait_for_connections(target: &TcpTarget, expected: impl Fn(u64) -> bool) {
 fn one_secret_on_both_sides_is_two_messages_each_and_then_as_without() {
     let bytes_of = |secret: Option<Secret>| {
         let memory = Memory::new();
-        let options = TcpEndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
         let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
         assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
         let mut back = [0; 7];
@@ -96,7 +98,7 @@ fn without_a_secret_the_first_bytes_are_the_hello_alone() {
 }
 
 /// How many were refused, once it is as many: counts are published at the end of a turn.
-fn refused(target: &TcpTarget, expected: u64) -> u64 {
+fn refused(target: &Target, expected: u64) -> u64 {
     let start = Instant::now();
     while target.stats().refused < expected && start.elapsed() < PATIENCE {
         std::thread::yield_now();
@@ -115,7 +117,7 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         (encrypting(7), encrypting(8), Distrust::OtherSecret),
     ] {
         let memory = Memory::new();
-        let target = TcpTarget::start(target_options(&memory, theirs)).unwrap();
+        let target = start_target(target_options(&memory, theirs)).unwrap();
         let options = end_options(ours);
         let expected = DeathCause::Distrusted(why);
         assert_eq!(end_of(options.clone(), target.local_addr()), expected);
@@ -138,7 +140,7 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
 #[test]
 fn a_target_that_never_proves_anything_is_silent_after_a_lease() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = TcpEndpointOptions { lease_ms: 100, ..end_options(secret(7)) };
+    let options = EndpointOptions { lease_ms: 100, ..end_options(secret(7)) };
     let addr = listener.local_addr().unwrap();
     assert_eq!(end_of(options, addr), DeathCause::Silent);
 }
@@ -262,7 +264,7 @@ fn through(
     change: fn(&mut [u8], usize),
 ) -> (Vec<FabricEvent>, [Vec<u8>; 2], Vec<u8>) {
     let memory = Memory::new();
-    let target = TcpTarget::start(target_options(&memory, secret.clone())).unwrap();
+    let target = start_target(target_options(&memory, secret.clone())).unwrap();
     let (addr, carried) = overheard_and(target.local_addr(), change);
     let mut end = TcpEndpoint::new(end_options(secret)).unwrap();
     let peer = end.connect(addr, monotonic_ns()).unwrap();
@@ -327,7 +329,7 @@ fn bytes_that_somebody_changes_end_the_connection_and_write_nothing() {
 fn an_encrypted_connection_needs_no_more_calls() {
     let of = |secret: Option<Secret>| {
         let memory = Memory::new();
-        let options = TcpEndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
         let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
         assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
         let before = rig.end.stats();

@@ -5,25 +5,25 @@ use crate::fabric_rig::{Memory, PAGE, PATIENCE, at, pattern, sge, statuses};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, PeerId, Verb, WorkRequest, WorkStatus};
 use rackpool_core::wire::{self, RemoteReply, RemoteRequest, Routed};
 use rackpool_hw::fabric::shared::{MemberEndpoint, SharedEndpoint};
-use rackpool_hw::fabric::tcp::{TcpEndpointOptions, TcpTarget};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::tcp::start_target;
+use rackpool_hw::fabric::{EndpointOptions, LocalBuffers, Target, monotonic_ns};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No member ever looks by itself, nor is the peer probed: only wake-ups help.
 const NEVER_NS: u64 = 3_600_000_000_000;
 
-fn quiet() -> TcpEndpointOptions {
+fn quiet() -> EndpointOptions {
     let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
-    TcpEndpointOptions { log, lease_ms: 3_600_000, ..TcpEndpointOptions::default() }
+    EndpointOptions { log, lease_ms: 3_600_000, ..EndpointOptions::default() }
 }
 
-fn serve(memory: &Memory) -> TcpTarget {
-    TcpTarget::start(memory.target_options()).unwrap()
+fn serve(memory: &Memory) -> Target {
+    start_target(memory.target_options()).unwrap()
 }
 
 /// Another member with a channel to the target.
-fn member(shared_endpoint: &Arc<SharedEndpoint>, target: &TcpTarget) -> (MemberEndpoint, PeerId) {
+fn member(shared_endpoint: &Arc<SharedEndpoint>, target: &Target) -> (MemberEndpoint, PeerId) {
     let mut end = MemberEndpoint::new(shared_endpoint).unwrap();
     let peer = end.connect(target.local_addr(), monotonic_ns()).unwrap();
     let events = wait_for(&mut end, 1);
@@ -51,7 +51,7 @@ fn send(end: &mut MemberEndpoint, peer: PeerId, message: RemoteRequest) {
     end.take(buf);
 }
 
-fn received(target: &TcpTarget, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>)> {
+fn received(target: &Target, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>)> {
     let (mut all, start) = (Vec::new(), Instant::now());
     while all.len() < count {
         let mut events = Vec::new();
@@ -222,7 +222,7 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
     let memory = Memory::new();
     let target = serve(&memory);
     // Waits sleep at once; a wake-up that is lost is noticed after PATIENCE.
-    let options = TcpEndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
     let shared_endpoint = SharedEndpoint::with_look(options, NEVER_NS).unwrap();
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 3_000;
@@ -261,7 +261,7 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
 #[test]
 fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
     let target = serve(&Memory::new());
-    let options = TcpEndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
     let shared_endpoint = SharedEndpoint::with_look(options, NEVER_NS).unwrap();
     const THREADS: usize = 4;
     std::thread::scope(|scope| {

@@ -12,8 +12,10 @@ use rackpool_core::seam::{
 use rackpool_hw::fabric::tcp::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request,
 };
-use rackpool_hw::fabric::tcp::{TargetSendError, TcpEndpoint, TcpEndpointOptions, TcpTarget};
-use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
+use rackpool_hw::fabric::{
+    EndpointOptions, FabricError, LocalBuffer, LocalBuffers, Target, TargetSendError, monotonic_ns,
+};
 use rackpool_hw::secret::Secret;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::cell::RefCell;
@@ -25,8 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-fn quiet() -> TcpEndpointOptions {
-    TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() }
+fn quiet() -> EndpointOptions {
+    EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.
@@ -55,7 +57,7 @@ fn cause(events: &[FabricEvent]) -> DeathCause {
 }
 
 /// A stream that has said hello to a target.
-fn raw_client(target: &TcpTarget) -> TcpStream {
+fn raw_client(target: &Target) -> TcpStream {
     let mut stream = TcpStream::connect(target.local_addr()).unwrap();
     stream.write_all(Hello::of_initiator().as_bytes()).unwrap();
     let mut hello = [0; HELLO_BYTES];
@@ -65,7 +67,7 @@ fn raw_client(target: &TcpTarget) -> TcpStream {
 }
 
 /// A listener, and an endpoint's connection to it that has been accepted; `greets` says hello.
-fn fake_target(options: TcpEndpointOptions, greets: bool) -> (TcpEndpoint, PeerId, TcpStream) {
+fn fake_target(options: EndpointOptions, greets: bool) -> (TcpEndpoint, PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut end = TcpEndpoint::new(options).unwrap();
     let peer = peer_of(&mut end, listener.local_addr().unwrap());
@@ -148,7 +150,7 @@ fn a_target_on_another_address_than_loopback_is_refused() {
     let memory = Memory::new();
     let mut options = memory.target_options();
     options.listen = "0.0.0.0:0".parse().unwrap();
-    let error = TcpTarget::start(options).err().unwrap();
+    let error = start_target(options).err().unwrap();
     assert!(matches!(error, FabricError::NotLoopback { .. }), "{error}");
     let mut end = TcpEndpoint::new(quiet()).unwrap();
     let refused = end.connect("192.0.2.1:1".parse().unwrap(), 0);
@@ -160,7 +162,7 @@ fn memory_shorter_than_its_layout_is_refused_with_numbers() {
     let memory = Memory::new();
     let mut options = memory.target_options();
     options.pages = memory.pages.slice(0, PAGE);
-    let error = TcpTarget::start(options).err().unwrap().to_string();
+    let error = start_target(options).err().unwrap().to_string();
     assert!(error.contains("pages") && error.contains(&PAGE.to_string()), "{error}");
 }
 
@@ -170,7 +172,7 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
         let memory = Memory::new();
         let mut options = memory.target_options();
         (options.connections_max, options.secret) = (1, secret.clone());
-        let quiet = || TcpEndpointOptions { secret: secret.clone(), ..quiet() };
+        let quiet = || EndpointOptions { secret: secret.clone(), ..quiet() };
         let mut rig = TcpRig::with(options, memory, quiet());
         // It has asked for something, and so does not give way.
         assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
@@ -269,7 +271,7 @@ fn a_port_where_nobody_listens_is_a_closed_connection_and_nothing_was_sent() {
 #[test]
 fn a_target_that_falls_silent_is_found_within_the_lease() {
     for greets in [true, false] {
-        let options = TcpEndpointOptions { lease_ms: 200, ..quiet() };
+        let options = EndpointOptions { lease_ms: 200, ..quiet() };
         let listener_options = options.clone();
         let (mut end, _, _stream) = fake_target(listener_options, greets);
         let start = Instant::now();
@@ -285,7 +287,7 @@ fn a_target_that_falls_silent_is_found_within_the_lease() {
 #[test]
 fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive() {
     let memory = Memory::new();
-    let options = TcpEndpointOptions { lease_ms: 100, ..quiet() };
+    let options = EndpointOptions { lease_ms: 100, ..quiet() };
     let mut rig = TcpRig::with(memory.target_options(), memory, options);
     let buf = rig.end.register(vec![1; PAGE as usize]).unwrap();
     for bytes in [0, 64, PAGE] {
@@ -307,7 +309,7 @@ fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive
 #[test]
 fn an_idle_connection_is_kept_by_pings() {
     let memory = Memory::new();
-    let options = TcpEndpointOptions { lease_ms: 100, ..quiet() };
+    let options = EndpointOptions { lease_ms: 100, ..quiet() };
     let mut rig = TcpRig::with(memory.target_options(), memory, options);
     let mut events = Vec::new();
     let deadline = monotonic_ns() + 500_000_000;
@@ -321,7 +323,7 @@ fn a_full_application_stops_its_senders_without_loss_and_nobody_else() {
     // The sender must not take the full application for a dead target.
     let mut target = memory.target_options();
     target.lease_ms = 200;
-    let options = TcpEndpointOptions { lease_ms: 200, ..quiet() };
+    let options = EndpointOptions { lease_ms: 200, ..quiet() };
     let mut rig = TcpRig::with(target, memory, options);
     let mut other = TcpEndpoint::new(quiet()).unwrap();
     let other_peer = peer_of(&mut other, rig.target().local_addr());
@@ -551,7 +553,7 @@ fn waiting_ends_with_the_deadline_an_event_or_the_other_descriptor() {
 #[test]
 fn injected_latency_is_added_to_one_sided_operations() {
     let memory = Memory::new();
-    let options = TcpEndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() };
+    let options = EndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() };
     let mut rig = TcpRig::with(memory.target_options(), memory, options);
     let start = Instant::now();
     for _ in 0..5 {

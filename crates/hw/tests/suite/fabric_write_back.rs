@@ -4,9 +4,9 @@
 use crate::fabric_rig::{PAGE, PATIENCE, Rig, TcpRig, at, pattern, sge};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{BufId, Exposure, Fabric, FabricEvent, Mem, RemoteAddr};
+use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello, HelloStatus, Put};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, WriteBack};
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::{EndpointOptions, LocalBuffer, LocalBuffers, WriteBack, monotonic_ns};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -248,7 +248,7 @@ fn a_dead_target_ends_exposures_and_the_next_connection_does_not_know_them() {
 /// An endpoint connected to a target that is played by the test.
 fn played() -> (TcpEndpoint, rackpool_core::seam::PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+    let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
     let mut end = TcpEndpoint::new(options).unwrap();
     let peer = end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();

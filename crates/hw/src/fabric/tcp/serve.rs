@@ -22,21 +22,21 @@
 mod greet;
 
 use super::super::FabricStats;
+use super::super::close::CloseReason;
 use super::super::peers::ServedConnection;
+use super::super::queues::{TargetCommand, TargetQueues, WriteBack};
 use super::super::shm::ShmPeer;
-use super::broken::TcpCloseReason;
-use super::command::{TargetCommand, WriteBack};
 use super::frame::{AnswerStatus, HEADER_BYTES, Header, Op, Put, Request, Response};
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
 use crate::addresses::ConnectionPermit;
-use crate::fabric::queues::TargetQueues;
+use crate::event::Interest;
 use crate::handshake::Handshake;
 use crate::secure_stream::SecureStream;
 use crate::window::{Next, Piece, send_gather};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use rackpool_core::target::Pieces;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use zerocopy::IntoBytes;
@@ -140,6 +140,10 @@ impl Output {
 }
 
 impl ServedConnection for TcpSession {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
     fn permit(&self) -> &ConnectionPermit {
         &self.permit
     }
@@ -156,18 +160,17 @@ impl ServedConnection for TcpSession {
 
 /// One connection of a target.
 pub(super) struct TcpSession {
-    pub(super) stream: SecureStream,
-    /// Set when the connection has its place in the table.
+    stream: SecureStream,
     pub(super) peer: PeerId,
     pub(super) moved_at: Nanos,
-    pub(super) since: Nanos,
+    since: Nanos,
     /// Whether it has asked for more than a sign of life.
     has_asked: bool,
     permit: ConnectionPermit,
     /// Among those that are looked at without the system's help.
     pub(super) is_active: bool,
-    /// What the system is asked to report of it: data, room.
-    pub(super) asks: (bool, bool),
+    /// What the system is asked to report of it.
+    pub(super) asks: Interest,
     /// The application has sent messages.
     pub(super) has_mail: bool,
     receiving: TargetReceiveState,
@@ -195,7 +198,7 @@ impl TcpSession {
             has_asked: false,
             permit,
             is_active: false,
-            asks: (true, false),
+            asks: Interest::Read,
             has_mail: false,
             receiving: TargetReceiveState::Proof(proof),
             input: Input::new(INPUT_BYTES),
@@ -224,7 +227,7 @@ impl TcpSession {
     pub(super) fn progress(
         &mut self,
         service: &mut TcpServeContext<'_>,
-    ) -> Result<bool, TcpCloseReason> {
+    ) -> Result<bool, CloseReason> {
         let mut moved = false;
         let (mut calls_left, mut is_filled) = (LONG_CALLS_MAX, false);
         loop {
@@ -268,7 +271,7 @@ impl TcpSession {
     pub(super) fn keep_alive(
         &mut self,
         service: &mut TcpServeContext<'_>,
-    ) -> Result<(), TcpCloseReason> {
+    ) -> Result<(), CloseReason> {
         if self.held.is_some() && self.output.is_empty() {
             self.answer(Op::Alive, 0, AnswerStatus::Done, 0);
             self.flush(service)?;
@@ -277,7 +280,7 @@ impl TcpSession {
     }
 
     /// Sends answers; `true` if bytes went.
-    fn flush(&mut self, service: &mut TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
+    fn flush(&mut self, service: &mut TcpServeContext<'_>) -> Result<bool, CloseReason> {
         if self.output.is_empty() {
             return Ok(self.stream.has_unsent() && self.stream.flush()?);
         }
@@ -295,7 +298,7 @@ impl TcpSession {
         &mut self,
         service: &mut TcpServeContext<'_>,
         calls_left: &mut u32,
-    ) -> Result<bool, TcpCloseReason> {
+    ) -> Result<bool, CloseReason> {
         let moved = match &mut self.receiving {
             TargetReceiveState::Write(transfer, _)
                 if transfer.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
@@ -311,7 +314,7 @@ impl TcpSession {
         match moved {
             Moved::Bytes(_) => Ok(true),
             Moved::Nothing => Ok(false),
-            Moved::End => Err(TcpCloseReason::Closed),
+            Moved::End => Err(CloseReason::Closed),
         }
     }
 
@@ -320,7 +323,7 @@ impl TcpSession {
         &mut self,
         service: &mut TcpServeContext<'_>,
         calls_left: &mut u32,
-    ) -> Result<bool, TcpCloseReason> {
+    ) -> Result<bool, CloseReason> {
         let mut moved = false;
         while let Some(Outgoing { transfer, .. }) = &mut self.long_read {
             if *calls_left == 0 {
@@ -397,7 +400,7 @@ impl TcpSession {
     }
 
     /// Takes one thing out of the input and executes it.
-    fn step(&mut self, service: &mut TcpServeContext<'_>) -> Result<ServeStep, TcpCloseReason> {
+    fn step(&mut self, service: &mut TcpServeContext<'_>) -> Result<ServeStep, CloseReason> {
         if let Some((event, op, seq)) = self.held.take() {
             return Ok(self.hand_over(event, op, seq, service));
         }
@@ -465,7 +468,7 @@ impl TcpSession {
         &mut self,
         request: Request,
         service: &mut TcpServeContext<'_>,
-    ) -> Result<ServeStep, TcpCloseReason> {
+    ) -> Result<ServeStep, CloseReason> {
         self.has_asked |= request.op != Op::Ping;
         let Request { op, seq, bytes, at, operands } = request;
         let memory = service.memory;

@@ -8,8 +8,10 @@ pub mod conformance;
 pub use conformance::{FRAMES, Memory, PAGE, PATIENCE, Rig, at, key, pattern, sge, statuses};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId};
 use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, TcpTarget, TcpTargetOptions};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
+use rackpool_hw::fabric::{
+    EndpointOptions, LocalBuffers, Target, TargetOptions, monotonic_ns, shared,
+};
 use rackpool_hw::secret::Secret;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -33,8 +35,8 @@ macro_rules! buffers_of_the_end {
 pub(crate) use buffers_of_the_end;
 
 impl Memory {
-    pub fn target_options(&self) -> TcpTargetOptions {
-        let mut options = TcpTargetOptions::new(
+    pub fn target_options(&self) -> TargetOptions {
+        let mut options = TargetOptions::new(
             "127.0.0.1:0".parse().unwrap(),
             self.layout,
             self.pages.clone(),
@@ -52,7 +54,7 @@ pub type EncryptedRig = TcpRigOf<true>;
 
 pub struct TcpRigOf<const ENCRYPTED: bool> {
     pub memory: Memory,
-    pub target: Option<TcpTarget>,
+    pub target: Option<Target>,
     pub end: TcpEndpoint,
     pub peer: PeerId,
     pub target_peer: PeerId,
@@ -63,16 +65,16 @@ impl<const ENCRYPTED: bool> TcpRigOf<ENCRYPTED> {
         ENCRYPTED.then(|| Secret::new(&[7; 32]).unwrap().encrypting(true))
     }
 
-    pub fn with(target: TcpTargetOptions, memory: Memory, end: TcpEndpointOptions) -> Self {
-        let target = Some(TcpTarget::start(target).unwrap());
-        let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..end };
+    pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
+        let target = Some(start_target(target).unwrap());
+        let options = EndpointOptions { log: Arc::new(|_, _| ()), ..end };
         let end = TcpEndpoint::new(options).unwrap();
         let mut rig = Self { memory, target, end, peer: PeerId(0), target_peer: PeerId(0) };
         rig.connect();
         rig
     }
 
-    pub fn target(&self) -> &TcpTarget {
+    pub fn target(&self) -> &Target {
         self.target.as_ref().unwrap()
     }
 
@@ -98,8 +100,8 @@ impl<const ENCRYPTED: bool> Rig for TcpRigOf<ENCRYPTED> {
 
     fn new() -> Self {
         let memory = Memory::new();
-        let target = TcpTargetOptions { secret: Self::secret(), ..memory.target_options() };
-        let end = TcpEndpointOptions { secret: Self::secret(), ..TcpEndpointOptions::default() };
+        let target = TargetOptions { secret: Self::secret(), ..memory.target_options() };
+        let end = EndpointOptions { secret: Self::secret(), ..EndpointOptions::default() };
         Self::with(target, memory, end)
     }
     fn end(&mut self) -> &mut TcpEndpoint {
@@ -123,8 +125,8 @@ impl<const ENCRYPTED: bool> Rig for TcpRigOf<ENCRYPTED> {
         self.target = None;
     }
     fn restart(&mut self) {
-        let options = TcpTargetOptions { secret: Self::secret(), ..self.memory.target_options() };
-        self.target = Some(TcpTarget::start(options).unwrap());
+        let options = TargetOptions { secret: Self::secret(), ..self.memory.target_options() };
+        self.target = Some(start_target(options).unwrap());
         self.connect();
     }
 }
@@ -132,7 +134,7 @@ impl<const ENCRYPTED: bool> Rig for TcpRigOf<ENCRYPTED> {
 /// A member that shares its connection with another one, which does nothing.
 pub struct SharedRig {
     memory: Memory,
-    target: Option<TcpTarget>,
+    target: Option<Target>,
     end: shared::MemberEndpoint,
     other: shared::MemberEndpoint,
     peer: PeerId,
@@ -157,12 +159,11 @@ impl Rig for SharedRig {
     buffers_of_the_end!();
 
     fn new() -> Self {
-        let options =
-            TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+        let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
         let shared_endpoint = shared::SharedEndpoint::new(options).unwrap();
         let [end, other] = [(); 2].map(|()| shared::MemberEndpoint::new(&shared_endpoint).unwrap());
         let memory = Memory::new();
-        let target = Some(TcpTarget::start(memory.target_options()).unwrap());
+        let target = Some(start_target(memory.target_options()).unwrap());
         let mut rig = SharedRig { memory, target, end, other, peer: PeerId(0) };
         rig.connect();
         rig
@@ -189,7 +190,7 @@ impl Rig for SharedRig {
         self.target = None;
     }
     fn restart(&mut self) {
-        self.target = Some(TcpTarget::start(self.memory.target_options()).unwrap());
+        self.target = Some(start_target(self.memory.target_options()).unwrap());
         self.connect();
     }
 }

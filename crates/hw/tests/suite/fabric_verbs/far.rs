@@ -9,11 +9,11 @@
 //! EVENT: connected PEER | message HEX | imm N | closed
 //! ```
 
-use super::{connect, endpoint, target_options};
+use super::{connect, endpoint, serve};
 use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
-use rackpool_hw::fabric::verbs::{VerbsEndpoint, VerbsTarget};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::verbs::VerbsEndpoint;
+use rackpool_hw::fabric::{LocalBuffers, Target, monotonic_ns};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -73,7 +73,7 @@ fn event_of(line: &str) -> FabricEvent {
 fn serve_a_target_for_another_host() {
     let listener = TcpListener::bind(variable("RACKPOOL_VERBS_LISTEN")).unwrap();
     let window = shared();
-    let mut target: Option<VerbsTarget> = None;
+    let mut target: Option<Target> = None;
     let mut peer = PeerId(0);
     for socket in listener.incoming() {
         let mut socket = socket.unwrap();
@@ -87,10 +87,8 @@ fn serve_a_target_for_another_host() {
                         "again" => Memory::kept_on(&window),
                         _ => Memory::on(&window),
                     };
-                    let options = target_options(&memory, "0.0.0.0:0".parse().unwrap());
-                    let port =
-                        target.insert(VerbsTarget::start(options).unwrap()).local_addr().port();
-                    port.to_string()
+                    let served = serve(&memory, "0.0.0.0:0".parse().unwrap());
+                    target.insert(served).local_addr().port().to_string()
                 }
                 "kill" => {
                     drop(target.take());

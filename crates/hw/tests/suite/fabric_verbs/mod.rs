@@ -7,53 +7,42 @@ pub mod far;
 
 use crate::fabric_rig::{Memory, PATIENCE, Rig, at, buffers_of_the_end};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
-use rackpool_hw::fabric::verbs::{
-    Atomics, DeviceChoice, VerbsEndpoint, VerbsEndpointOptions, VerbsTarget, VerbsTargetOptions,
-};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::verbs::{Atomics, DeviceOptions, VerbsEndpoint, start_target};
+use rackpool_hw::fabric::{EndpointOptions, LocalBuffers, Target, TargetOptions, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A device that the environment names; the first one if it does not.
-pub fn device(variable: &str) -> DeviceChoice {
+fn device(variable: &str) -> DeviceOptions {
     let text = std::env::var(variable).unwrap_or_default();
-    text.parse().expect("the name of a device")
-}
-
-pub fn atomics() -> Atomics {
-    match std::env::var("RACKPOOL_VERBS_ATOMICS").as_deref() {
+    let atomics = match std::env::var("RACKPOOL_VERBS_ATOMICS").as_deref() {
         Ok("device") => Atomics::Device,
         _ => Atomics::Safe,
-    }
+    };
+    DeviceOptions { device: text.parse().expect("the name of a device"), atomics }
 }
 
 fn secret() -> Option<Secret> {
     Some(Secret::new(b"known to both ends of the tests").expect("it is long enough"))
 }
 
-pub fn target_options(memory: &Memory, listen: SocketAddr) -> VerbsTargetOptions {
+pub fn serve(memory: &Memory, listen: SocketAddr) -> Target {
     let Memory { pages, table, cell, layout } = memory.clone();
-    VerbsTargetOptions {
-        device: device("RACKPOOL_VERBS_TARGET_DEVICE"),
+    let options = TargetOptions {
         secret: secret(),
-        atomics: atomics(),
         // The emulated processors of virtual machines stop for long.
         lease_ms: 5000,
-        ..VerbsTargetOptions::new(listen, layout, pages, table, cell)
-    }
+        ..TargetOptions::new(listen, layout, pages, table, cell)
+    };
+    start_target(options, device("RACKPOOL_VERBS_TARGET_DEVICE")).unwrap()
 }
 
 pub fn endpoint() -> VerbsEndpoint {
-    let options = VerbsEndpointOptions {
-        device: device("RACKPOOL_VERBS_DEVICE"),
-        secret: secret(),
-        atomics: atomics(),
-        lease_ms: 5000,
-        ..VerbsEndpointOptions::default()
-    };
-    VerbsEndpoint::new(options).unwrap()
+    let options =
+        EndpointOptions { secret: secret(), lease_ms: 5000, ..EndpointOptions::default() };
+    VerbsEndpoint::new(options, &device("RACKPOOL_VERBS_DEVICE")).unwrap()
 }
 
 /// Waits for a new connection at the initiator.
@@ -69,7 +58,7 @@ pub fn connect(end: &mut VerbsEndpoint, addr: SocketAddr) -> PeerId {
 
 pub struct LocalRig {
     memory: Memory,
-    target: Option<VerbsTarget>,
+    target: Option<Target>,
     end: VerbsEndpoint,
     peer: PeerId,
     target_peer: PeerId,
@@ -88,8 +77,8 @@ impl LocalRig {
         self.target_peer = peer;
     }
 
-    fn start(memory: &Memory) -> VerbsTarget {
-        VerbsTarget::start(target_options(memory, "127.0.0.1:0".parse().unwrap())).unwrap()
+    fn start(memory: &Memory) -> Target {
+        serve(memory, "127.0.0.1:0".parse().unwrap())
     }
 }
 
