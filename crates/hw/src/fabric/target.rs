@@ -206,7 +206,7 @@ pub(super) struct TargetPort<T> {
     /// What the last wait has found.
     pub(super) ready: Vec<Readiness>,
     pub(super) queues: Arc<TargetQueues>,
-    pub(super) stats: FabricStats,
+    refused: u64,
     pub(super) secret: Option<Secret>,
     log: Log,
 }
@@ -235,15 +235,16 @@ impl<T: ServedConnection> TargetPort<T> {
             poller,
             ready: Vec::new(),
             queues: Arc::new(queues),
-            stats: FabricStats::default(),
+            refused: 0,
             secret,
             log,
         })
     }
 
-    pub(super) fn publish(&mut self) {
-        self.stats.connections = self.peers.count().into();
-        self.queues.publish(&self.stats);
+    /// Shows counters; those of connections are the port's.
+    pub(super) fn publish(&self, stats: &FabricStats) {
+        let (connections, refused) = (self.peers.count().into(), self.refused);
+        self.queues.publish(&FabricStats { connections, refused, ..*stats });
     }
 
     /// Waits until something is ready, at most `wait_ns`, or without end; see `ready`.
@@ -327,7 +328,7 @@ impl<T: ServedConnection> TargetPort<T> {
             let from = peer_of(session.fd());
             tell!(self.log, Warn, "closed connection {} of {from}: {reason}", peer.0);
         }
-        self.stats.refused += u64::from(matches!(reason, CloseReason::Handshake(_)));
+        self.refused += u64::from(matches!(reason, CloseReason::Handshake(_)));
         Some(session)
     }
 

@@ -1,10 +1,12 @@
 //! The tcp fabric with a secret: a client that has it is served as without one, a client without it
 //! is told so at once and touches nothing, and strangers keep no client out.
 
-use crate::fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at};
+use crate::fabric_rig::{
+    Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, quiet, wait_until, work,
+};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::error::{DeathCause, Distrust};
-use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkRequest, WorkStatus};
+use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkStatus};
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello};
 use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
 use rackpool_hw::fabric::{
@@ -14,7 +16,6 @@ use rackpool_hw::handshake::MESSAGE_BYTES;
 use rackpool_hw::secret::Secret;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -27,11 +28,11 @@ fn encrypting(byte: u8) -> Option<Secret> {
 }
 
 fn end_options(secret: Option<Secret>) -> EndpointOptions {
-    EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() }
+    EndpointOptions { secret, ..quiet() }
 }
 
 fn target_options(memory: &Memory, secret: Option<Secret>) -> TargetOptions {
-    TargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
+    TargetOptions { secret, ..memory.target_options() }
 }
 
 fn rig() -> TcpRig {
@@ -43,24 +44,22 @@ fn rig() -> TcpRig {
 fn end_of(options: EndpointOptions, addr: SocketAddr) -> DeathCause {
     let mut end = TcpEndpoint::new(options).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    loop {
-        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
-        match events.as_slice() {
-            [] => assert!(start.elapsed() < PATIENCE),
-            [FabricEvent::Closed { cause, .. }] => return *cause,
-            other => panic!("{other:?}"),
-        }
-    }
+    let events = happened(&mut end, 1);
+    let [FabricEvent::Closed { cause, .. }] = events[..] else { panic!("{events:?}") };
+    cause
+}
+
+/// The first events of an endpoint.
+fn happened(end: &mut TcpEndpoint, count: usize) -> Vec<FabricEvent> {
+    let wait = |events: &mut Vec<_>| {
+        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, events);
+    };
+    events_until(wait, |events| events.len() >= count)
 }
 
 /// Waits until the target counts so many connections.
 fn wait_for_connections(target: &Target, expected: impl Fn(u64) -> bool) {
-    let start = Instant::now();
-    while !expected(target.stats().connections) {
-        assert!(start.elapsed() < PATIENCE, "{:?}", target.stats());
-        std::thread::yield_now();
-    }
+    wait_until(|| expected(target.stats().connections));
 }
 
 #[test]
@@ -86,12 +85,12 @@ fn without_a_secret_the_first_bytes_are_the_hello_alone() {
     let mut end = TcpEndpoint::new(end_options(None)).unwrap();
     end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    let (mut hello, start) = ([0; HELLO_BYTES], Instant::now());
+    let mut hello = [0; HELLO_BYTES];
     stream.set_nonblocking(true).unwrap();
-    while stream.read(&mut hello).is_err() {
+    wait_until(|| {
         end.poll(monotonic_ns(), &mut Vec::new());
-        assert!(start.elapsed() < PATIENCE);
-    }
+        stream.read(&mut hello).is_ok()
+    });
     assert_eq!(hello, Hello::of_initiator().as_bytes());
     end.poll(monotonic_ns(), &mut Vec::new());
     assert!(stream.read(&mut hello).is_err(), "nothing follows");
@@ -125,11 +124,8 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         let shared_endpoint = shared::SharedEndpoint::new(options).unwrap();
         let mut member = shared::MemberEndpoint::new(&shared_endpoint).unwrap();
         let peer = member.connect(target.local_addr(), monotonic_ns()).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while events.is_empty() {
-            member.wait(monotonic_ns() + 10_000_000, &mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        let wait = |events: &mut Vec<_>| _ = member.wait(monotonic_ns() + 10_000_000, events);
+        let events = events_until(wait, |events| !events.is_empty());
         assert_eq!(events, [FabricEvent::Closed { peer, cause: expected }]);
         wait_for_connections(&target, |count| count == 0);
         assert_eq!(refused(&target, 2), 2, "{why:?}");
@@ -187,15 +183,8 @@ fn what_was_heard_on_a_good_connection_opens_no_other() {
     let (addr, carried) = overheard(rig.target().local_addr());
     let mut end = TcpEndpoint::new(end_options(secret(7))).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.is_empty() {
-        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
-    assert!(
-        matches!(events[..], [FabricEvent::Connected { .. }]),
-        "whoever only listens is unseen"
-    );
+    let events = happened(&mut end, 1);
+    assert!(matches!(events[..], [FabricEvent::Connected { .. }]), "a listener is unseen");
     drop(end);
     let [said, _] = carried.join().unwrap();
     assert!(said.len() >= 2 * MESSAGE_BYTES + HELLO_BYTES);
@@ -271,14 +260,9 @@ fn through(
     let (buf, back) = (end.register(value.to_vec()).unwrap(), end.register(vec![0; value.len()]));
     let piece = |buf| Sge { buf, offset: 0, bytes: value.len() as u64 };
     let (from, into) = ([piece(buf)], [piece(back.unwrap())]);
-    let work = |verb, local, id| WorkRequest { id, verb, local, signalled: true };
-    end.post(peer, &[work(Verb::Write(at(0)), &from, 1), work(Verb::Read(at(0)), &into, 2)])
+    end.post(peer, &[work(1, Verb::Write(at(0)), &from), work(2, Verb::Read(at(0)), &into)])
         .unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.len() < 3 {
-        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
-        assert!(start.elapsed() < PATIENCE, "{events:?}");
-    }
+    let events = happened(&mut end, 3);
     if events.iter().all(|event| !matches!(event, FabricEvent::Closed { .. })) {
         assert_eq!(end.buffer(into[0].buf), value);
     }

@@ -31,7 +31,7 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::{FabricOptions, Target, tcp};
+use rackpool_hw::fabric::{FabricOptions, Target, WriteBack};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{Claim, RegionError, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -634,7 +634,7 @@ impl Server {
         let routed = |frame| Routed { channel, message: RemoteReply::Reply(frame) };
         let encoded = |frame| wire::encode_vec(&routed(frame));
         let (done, refused) = (encoded(done), encoded(refused));
-        let job = tcp::WriteBack { to, from, bytes, done, refused };
+        let job = WriteBack { to, from, bytes, done, refused };
         if self.target.write_back(peer, job).is_err() {
             // The client does not take its answers; when it comes back it asks again.
             self.target.close(peer);

@@ -35,6 +35,7 @@ pub trait DaemonNotifier: Send {
 }
 
 /// The endpoint; see the module.
+#[derive(Default)]
 pub struct ProxiedEndpoint {
     queue: Queue,
     buffers: Buffers,
@@ -42,18 +43,6 @@ pub struct ProxiedEndpoint {
     emulate_rdma_ns: u32,
     /// Always readable: for a thread that wants to sleep while there is something.
     ready: Option<WakeEvent>,
-}
-
-impl Default for ProxiedEndpoint {
-    fn default() -> Self {
-        Self {
-            queue: Queue::default(),
-            buffers: Buffers::new(),
-            notifier: None,
-            emulate_rdma_ns: 0,
-            ready: None,
-        }
-    }
 }
 
 impl ProxiedEndpoint {

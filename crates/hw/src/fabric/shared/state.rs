@@ -70,11 +70,11 @@ pub(super) struct News {
 struct SharedChannel {
     connection: PeerId,
     number: u32,
-    queue: WorkQueue<Lent>,
+    queue: WorkQueue<IsLent>,
 }
 
 /// Whether the endpoint may touch the member's memory.
-struct Lent(bool);
+struct IsLent(bool);
 
 struct SharedConnection {
     addr: SocketAddr,
@@ -238,7 +238,7 @@ impl State {
         (0..channels.slots())
             .filter_map(|slot| {
                 let (_, channel) = channels.at_mut(slot)?;
-                let is_it = |work: &Work<Lent>| {
+                let is_it = |work: &Work<IsLent>| {
                     work.state.0 && (!reads || work.is_read()) && work.overlaps(piece)
                 };
                 Some(channel.queue.iter().any(is_it))
@@ -446,7 +446,7 @@ impl SharedChannel {
             endpoint.enqueue(self.connection, &request, true)?;
         }
         let is_lent = !is_send && !work.local.is_empty();
-        self.queue.push(Work::new(work, Lent(is_lent)));
+        self.queue.push(Work::new(work, IsLent(is_lent)));
         Ok(is_lent)
     }
 

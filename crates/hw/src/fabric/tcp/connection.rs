@@ -47,12 +47,16 @@ const GATHERED_WORK: usize = 16;
 const GATHERED_PIECES: usize = 256;
 
 /// What a connection needs of its endpoint.
-pub(super) struct Context<'a> {
-    pub(super) buffers: &'a mut Buffers,
-    pub(super) staged: &'a mut Vec<u8>,
-    pub(super) stats: &'a mut FabricStats,
-    pub(super) one_sided_done: &'a mut bool,
+pub(super) struct Context {
+    pub(super) buffers: Buffers,
+    /// Where what is sent is put together.
+    pub(super) staged: Vec<u8>,
+    pub(super) stats: FabricStats,
+    /// Whether a one-sided operation has completed.
+    pub(super) one_sided_done: bool,
     pub(super) lease: Lease,
+    /// What has happened and was not taken.
+    pub(super) events: Vec<FabricEvent>,
 }
 
 /// What the queue keeps of a work request besides.
@@ -128,6 +132,8 @@ enum EndpointReceiveState {
 
 /// One connection of an endpoint.
 pub(super) struct TcpConnection {
+    /// Set when the connection has its place in the table.
+    pub(super) peer: PeerId,
     pub(super) stream: SecureStream,
     pub(super) addr: SocketAddr,
     pub(super) broken: Option<CloseReason>,
@@ -161,6 +167,7 @@ impl TcpConnection {
         now: Nanos,
     ) -> Self {
         Self {
+            peer: PeerId(0),
             stream: SecureStream::new(socket),
             addr,
             broken: None,
@@ -258,7 +265,7 @@ impl TcpConnection {
 
     /// Sends what the socket takes. An error is kept until the answers that arrived before it
     /// have been read; see [`TcpConnection::poll`].
-    pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
+    pub(super) fn flush(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         let mut moved = false;
         if self.stream.has_unsent() && !self.stream.flush()? {
             self.send_blocked = true;
@@ -268,15 +275,15 @@ impl TcpConnection {
             let asked = self.unsent_bytes;
             let outcome = if asked <= STAGED_BYTES_MAX as u64 {
                 cx.staged.clear();
-                let staged = &mut *cx.staged;
+                let staged = &mut cx.staged;
                 let unsent = self.queue.iter_from(self.unsent);
-                visit_unsent(unsent, self.unsent_done, cx.buffers, |bytes| {
+                visit_unsent(unsent, self.unsent_done, &cx.buffers, |bytes| {
                     staged.extend_from_slice(bytes);
                     true
                 });
-                send(&mut self.stream, staged, cx.stats)?
+                send(&mut self.stream, staged, &mut cx.stats)?
             } else {
-                self.send_gathered(cx.buffers, cx.stats)?
+                self.send_gathered(&cx.buffers, &mut cx.stats)?
             };
             let Moved::Bytes(bytes) = outcome else {
                 self.send_blocked = true;
@@ -318,17 +325,11 @@ impl TcpConnection {
     }
 
     /// Makes progress: connecting, receiving, sending, heartbeat. `true` if anything moved.
-    pub(super) fn poll(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> bool {
+    pub(super) fn poll(&mut self, now: Nanos, cx: &mut Context) -> bool {
         if self.broken.is_some() {
             return false;
         }
-        match self.progress(peer, now, cx, events) {
+        match self.progress(now, cx) {
             Ok(moved) => {
                 if moved {
                     self.used = now;
@@ -342,27 +343,21 @@ impl TcpConnection {
         }
     }
 
-    fn progress(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, CloseReason> {
+    fn progress(&mut self, now: Nanos, cx: &mut Context) -> Result<bool, CloseReason> {
         if self.stage != TcpStage::Up {
-            return self.greet(peer, now, cx, events);
+            return self.greet(now, cx);
         }
-        let heard = self.receive(peer, cx, events)?;
+        let heard = self.receive(cx)?;
         if heard {
             self.liveness.heard(now);
         }
-        self.settle_refused(peer, cx, events);
+        self.settle_refused(cx);
         let was_blocked = self.send_blocked;
         let moved = match self.flush(cx) {
             Ok(moved) => moved,
             Err(broken) => {
                 // The peer may have answered before it went.
-                while self.receive(peer, cx, events)? {}
+                while self.receive(cx)? {}
                 return Err(broken);
             }
         };
@@ -378,12 +373,7 @@ impl TcpConnection {
     }
 
     /// Receives what the socket holds and completes what it answers. `true` if bytes came.
-    fn receive(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, CloseReason> {
+    fn receive(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         let mut heard = false;
         loop {
             let (moved, asked) = self.receive_once(cx)?;
@@ -392,7 +382,7 @@ impl TcpConnection {
                 Moved::End => return Err(CloseReason::Closed),
                 Moved::Bytes(bytes) => {
                     heard = true;
-                    while self.take_input(peer, cx, events)? {}
+                    while self.take_input(cx)? {}
                     // A short receive has emptied the socket.
                     if bytes < asked {
                         return Ok(true);
@@ -404,7 +394,7 @@ impl TcpConnection {
 
     /// One call to the system: straight into a local buffer if much data is to come, else into
     /// the input. Answers what moved and how much was asked for.
-    fn receive_once(&mut self, cx: &mut Context<'_>) -> Result<(Moved, usize), CloseReason> {
+    fn receive_once(&mut self, cx: &mut Context) -> Result<(Moved, usize), CloseReason> {
         if let EndpointReceiveState::Put(landing) = &mut self.receiving
             && self.input.is_empty()
             && landing.left >= DIRECT_BYTES_MIN
@@ -412,7 +402,7 @@ impl TcpConnection {
         {
             let to = cx.buffers.slice_mut(&piece);
             let asked = to.len();
-            let moved = recv(&mut self.stream, to, cx.stats)?;
+            let moved = recv(&mut self.stream, to, &mut cx.stats)?;
             if let Moved::Bytes(bytes) = moved {
                 self.exposures.advance(landing, bytes as u64);
             }
@@ -424,7 +414,7 @@ impl TcpConnection {
                 let piece = work.piece_at(*done, CHUNK_BYTES);
                 let to = cx.buffers.slice_mut(&piece);
                 let asked = to.len();
-                let moved = recv(&mut self.stream, to, cx.stats)?;
+                let moved = recv(&mut self.stream, to, &mut cx.stats)?;
                 if let Moved::Bytes(bytes) = moved {
                     *done += bytes as u64;
                 }
@@ -432,7 +422,7 @@ impl TcpConnection {
             }
         }
         let asked = self.input_limit();
-        Ok((self.input.fill(&mut self.stream, asked, cx.stats)?, asked))
+        Ok((self.input.fill(&mut self.stream, asked, &mut cx.stats)?, asked))
     }
 
     /// How much to receive into the input: not into the data of a long READ, which goes straight
@@ -457,12 +447,7 @@ impl TcpConnection {
     }
 
     /// Takes one thing out of the input; `false` if there is nothing whole.
-    fn take_input(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, CloseReason> {
+    fn take_input(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         match &mut self.receiving {
             EndpointReceiveState::Header | EndpointReceiveState::Second => {
                 let Some(header) = Header::prefix_of(self.input.filled()) else {
@@ -473,7 +458,7 @@ impl TcpConnection {
                     Some(put) if matches!(self.receiving, EndpointReceiveState::Header) => {
                         self.receiving = EndpointReceiveState::Put(self.exposures.begin(&put)?);
                     }
-                    _ => self.answered(peer, Response::parse(&header)?, cx, events)?,
+                    _ => self.answered(Response::parse(&header)?, cx)?,
                 }
                 Ok(true)
             }
@@ -503,21 +488,16 @@ impl TcpConnection {
                 self.receiving =
                     if more { EndpointReceiveState::Second } else { EndpointReceiveState::Header };
                 if !more {
-                    self.complete(peer, WorkStatus::Done(0), cx, events);
+                    self.complete(WorkStatus::Done(0), cx);
                 }
                 Ok(true)
             }
             EndpointReceiveState::Message { bytes, left } => {
-                let filled = self.input.filled();
-                let taken = filled.len().min(*left);
-                bytes.extend_from_slice(&filled[..taken]);
-                *left -= taken;
-                self.input.consume(taken);
-                if *left > 0 {
+                if !self.input.take_into(bytes, left) {
                     return Ok(false);
                 }
                 let message = std::mem::take(bytes);
-                events.push(FabricEvent::Received { peer, message });
+                cx.events.push(FabricEvent::Received { peer: self.peer, message });
                 self.receiving = EndpointReceiveState::Header;
                 Ok(true)
             }
@@ -525,7 +505,7 @@ impl TcpConnection {
     }
 
     /// Takes data for an exposed buffer out of the input; `false` if there is none.
-    fn take_put(&mut self, mut landing: Landing, cx: &mut Context<'_>) -> bool {
+    fn take_put(&mut self, mut landing: Landing, cx: &mut Context) -> bool {
         let limit = landing.left.min(self.input.filled().len() as u64);
         if limit == 0 && landing.left > 0 {
             return false;
@@ -543,13 +523,7 @@ impl TcpConnection {
     }
 
     /// Acts on a header of the target.
-    fn answered(
-        &mut self,
-        peer: PeerId,
-        response: Response,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), CloseReason> {
+    fn answered(&mut self, response: Response, cx: &mut Context) -> Result<(), CloseReason> {
         let is_second = matches!(self.receiving, EndpointReceiveState::Second);
         if !is_second && response.op == Op::Alive {
             return Ok(());
@@ -584,18 +558,12 @@ impl TcpConnection {
             AnswerStatus::BadRange => WorkStatus::BadRange,
         };
         self.receiving = EndpointReceiveState::Header;
-        self.complete(peer, status, cx, events);
+        self.complete(status, cx);
         Ok(())
     }
 
     /// Ends the oldest work request.
-    fn complete(
-        &mut self,
-        peer: PeerId,
-        status: WorkStatus,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) {
+    fn complete(&mut self, status: WorkStatus, cx: &mut Context) {
         let work = self.queue.pop().expect("only a work request is completed");
         self.unsent -= 1;
         if work.is_ping() {
@@ -605,37 +573,28 @@ impl TcpConnection {
             }
         } else {
             cx.stats.ops += 1;
-            *cx.one_sided_done |= work.state.op != Op::Send;
-            work.release_buffers(cx.buffers);
-            work.tell(peer, status, events);
+            cx.one_sided_done |= work.state.op != Op::Send;
+            work.release_buffers(&mut cx.buffers);
+            work.tell(self.peer, status, &mut cx.events);
         }
-        self.settle_refused(peer, cx, events);
+        self.settle_refused(cx);
     }
 
     /// Ends refused work requests when their turn has come.
-    fn settle_refused(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) {
+    fn settle_refused(&mut self, cx: &mut Context) {
         while let Some(status) = self.queue.at(0).and_then(|work| work.state.refused) {
             let work = self.queue.pop().expect("there is one");
             self.unsent = self.unsent.saturating_sub(1);
             cx.stats.ops += 1;
-            work.release_buffers(cx.buffers);
-            work.tell(peer, status, events);
+            work.release_buffers(&mut cx.buffers);
+            work.tell(self.peer, status, &mut cx.events);
         }
     }
 
     /// Ends everything; the connection is down.
-    pub(super) fn drain(
-        &mut self,
-        peer: PeerId,
-        reason: &CloseReason,
-        buffers: &mut Buffers,
-        events: &mut Vec<FabricEvent>,
-    ) {
+    pub(super) fn drain(&mut self, reason: &CloseReason, cx: &mut Context) {
+        let Context { buffers, events, .. } = cx;
+        let peer = self.peer;
         let (unsent, unsent_done) = (self.unsent, self.unsent_done);
         let status = |place: usize, work: &TcpWork| {
             // Writes are executed as they arrive; everything else only when it is whole.

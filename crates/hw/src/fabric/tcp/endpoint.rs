@@ -40,10 +40,8 @@ const QUIET_ROUNDS: u32 = 16;
 /// ```
 pub struct TcpEndpoint {
     options: EndpointOptions,
-    buffers: Buffers,
+    cx: Context,
     peers: PeerTable<TcpConnection>,
-    staged: Vec<u8>,
-    stats: FabricStats,
     round: u32,
     moved: bool,
     /// What is posted may wait for more of it.
@@ -65,11 +63,16 @@ impl TcpEndpoint {
         Ok(Self {
             patience: Patience::new(options.spin_ns, options.yield_ns),
             outstanding_max: FABRIC_OUTSTANDING_MAX as usize,
+            cx: Context {
+                buffers: Buffers::new(),
+                staged: Vec::with_capacity(STAGED_BYTES_MAX),
+                stats: FabricStats::default(),
+                one_sided_done: false,
+                lease: Lease::new(options.lease_ms),
+                events: Vec::new(),
+            },
             options,
-            buffers: Buffers::new(),
             peers: PeerTable::new(FABRIC_PEERS_MAX),
-            staged: Vec::with_capacity(STAGED_BYTES_MAX),
-            stats: FabricStats::default(),
             round: 0,
             moved: false,
             gathers: false,
@@ -83,8 +86,10 @@ impl TcpEndpoint {
         options: EndpointOptions,
         outstanding_max: usize,
     ) -> Result<Self, FabricError> {
-        let buffers = Buffers::with_limit(outstanding_max);
-        Ok(Self { buffers, outstanding_max, ..Self::new(options)? })
+        let mut made = Self::new(options)?;
+        made.cx.buffers = Buffers::with_limit(outstanding_max);
+        made.outstanding_max = outstanding_max;
+        Ok(made)
     }
 
     /// Begins a connection without waiting for it: `Connected`, or `Closed` if the target does
@@ -105,6 +110,7 @@ impl TcpEndpoint {
         let inserted = self.peers.insert(connection);
         let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
         let connection = self.peers.get_mut(peer).expect("just inserted");
+        connection.peer = peer;
         self.poller
             .add(&connection.stream, peer.0.into(), Interest::Read)
             .map_err(FabricError::io("adding a socket to an epoll descriptor"))?;
@@ -137,7 +143,7 @@ impl TcpEndpoint {
 
     /// Counters since the endpoint was made.
     pub fn stats(&self) -> FabricStats {
-        FabricStats { connections: self.peers.count().into(), ..self.stats }
+        FabricStats { connections: self.peers.count().into(), ..self.cx.stats }
     }
 
     /// Polls until something happened, until `clock` passes `deadline`, or until `extra` (if it
@@ -164,7 +170,7 @@ impl TcpEndpoint {
                 self.patience.moved(now);
             }
             if self.patience.pause(now) {
-                let heartbeat_ns = Lease::new(self.options.lease_ms).heartbeat_ns;
+                let heartbeat_ns = self.cx.lease.heartbeat_ns;
                 let sleep_ns = deadline.saturating_sub(now).min(heartbeat_ns);
                 let own = self.prepare_sleep();
                 let [_, is_extra] = sleep_on([own, extra.unwrap_or(own)], sleep_ns);
@@ -225,21 +231,14 @@ impl TcpEndpoint {
         if connection.broken.is_some() || gathers && connection.may_gather() {
             return;
         }
-        let mut cx = Context {
-            buffers: &mut self.buffers,
-            staged: &mut self.staged,
-            stats: &mut self.stats,
-            one_sided_done: &mut false,
-            lease: Lease::new(self.options.lease_ms),
-        };
         // A socket that broke says so again at the next poll, which first reads what the peer
         // still answered.
-        let _ = connection.flush(&mut cx);
+        let _ = connection.flush(&mut self.cx);
     }
 
     /// Takes a buffer that a work request will own.
     pub(in crate::fabric) fn keep(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        self.buffers.register(bytes)
+        self.cx.buffers.register(bytes)
     }
 
     /// Takes memory of another owner that a work request will own, until that has ended or is
@@ -249,18 +248,18 @@ impl TcpEndpoint {
     /// As for `Buffers::adopt`.
     pub(in crate::fabric) unsafe fn adopt(&mut self, memory: Memory) -> Result<BufId, FabricError> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.buffers.adopt(memory) }
+        unsafe { self.cx.buffers.adopt(memory) }
     }
 
     /// Gives buffers back that no work request owns.
     pub(in crate::fabric) fn release(&mut self, pieces: &[Sge]) {
-        pieces.iter().for_each(|piece| self.buffers.release(piece.buf));
+        pieces.iter().for_each(|piece| self.cx.buffers.release(piece.buf));
     }
 
     /// See `TcpConnection::cancel`.
     pub(in crate::fabric) fn cancel(&mut self, peer: PeerId, id: u64) -> bool {
         let connection = self.peers.get_mut(peer);
-        connection.is_none_or(|found| found.cancel(id, &mut self.buffers))
+        connection.is_none_or(|found| found.cancel(id, &mut self.cx.buffers))
     }
 
     /// Whether a sleeper has to learn of room in the socket.
@@ -280,7 +279,7 @@ impl Fabric for TcpEndpoint {
             return Err((0, PostError::Down));
         }
         for (posted, work) in batch.iter().enumerate() {
-            check_work(&self.buffers, work);
+            check_work(&self.cx.buffers, work);
             if let Err(error) = self.enqueue(peer, work, false) {
                 self.flush(peer, self.gathers);
                 return Err((posted, error));
@@ -292,7 +291,6 @@ impl Fabric for TcpEndpoint {
 
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
         let before = events.len();
-        let mut one_sided_done = false;
         self.moved = false;
         self.round = self.round.wrapping_add(1);
         let skip_quiet = !self.round.is_multiple_of(QUIET_ROUNDS);
@@ -301,31 +299,25 @@ impl Fabric for TcpEndpoint {
             if skip_quiet && connection.is_quiet(now, QUIET_NS) {
                 continue;
             }
-            let mut cx = Context {
-                buffers: &mut self.buffers,
-                staged: &mut self.staged,
-                stats: &mut self.stats,
-                one_sided_done: &mut one_sided_done,
-                lease: Lease::new(self.options.lease_ms),
-            };
-            self.moved |= connection.poll(peer, now, &mut cx, events);
+            self.moved |= connection.poll(now, &mut self.cx);
             if let Some(reason) = connection.broken.take() {
                 if reason.is_failure() {
                     let addr = connection.addr;
                     tell!(self.options.log, Warn, "connection {} to {addr}: {reason}", peer.0);
                 }
-                connection.drain(peer, &reason, &mut self.buffers, events);
+                connection.drain(&reason, &mut self.cx);
                 self.peers.remove(peer);
             }
         }
-        if one_sided_done && self.options.emulate_rdma_ns > 0 {
+        if std::mem::take(&mut self.cx.one_sided_done) && self.options.emulate_rdma_ns > 0 {
             spin_for(self.options.emulate_rdma_ns);
         }
+        events.append(&mut self.cx.events);
         events.len() - before
     }
 
     fn expose(&mut self, peer: PeerId, piece: &Sge) -> Option<Exposure> {
-        self.buffers.check(piece, true);
+        self.cx.buffers.check(piece, true);
         let connection = self.peers.get_mut(peer).filter(|connection| connection.broken.is_none());
         connection?.exposures.add(piece)
     }
@@ -338,11 +330,11 @@ impl Fabric for TcpEndpoint {
 
 impl BufferOwner for TcpEndpoint {
     fn buffers(&self) -> &Buffers {
-        &self.buffers
+        &self.cx.buffers
     }
 
     fn buffers_mut(&mut self) -> &mut Buffers {
-        &mut self.buffers
+        &mut self.cx.buffers
     }
 
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {

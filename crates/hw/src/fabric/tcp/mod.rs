@@ -130,6 +130,15 @@ impl Input {
         }
     }
 
+    /// Appends what there is of a message of which `left` bytes are missing; whether it is whole.
+    fn take_into(&mut self, message: &mut Vec<u8>, left: &mut usize) -> bool {
+        let taken = self.filled().len().min(*left);
+        message.extend_from_slice(&self.filled()[..taken]);
+        *left -= taken;
+        self.consume(taken);
+        *left == 0
+    }
+
     /// Receives up to `limit` bytes; never with a full buffer, because whatever is waited for in
     /// it is shorter than the buffer.
     fn fill(&mut self, stream: &mut SecureStream, limit: usize, stats: &mut FabricStats) -> Io {

@@ -11,7 +11,7 @@ use super::super::peers::ServedConnection;
 use super::super::shm::ShmPeer;
 use super::super::sockets::{BACKLOG, heartbeat_ns};
 use super::super::target::{LISTENER, NO_HELLO, Target, TargetOptions, TargetPort};
-use super::super::{FabricError, monotonic_ns};
+use super::super::{FabricError, FabricStats, monotonic_ns};
 use super::frame::{Hello, HelloStatus};
 use super::serve::{TcpServeContext, TcpSession};
 use crate::event::Interest;
@@ -39,12 +39,17 @@ const SCRAP_BYTES: usize = 64 << 10;
 pub fn start_target(options: TargetOptions) -> Result<Target, FabricError> {
     let port = TargetPort::open(&options, options.connections_max)?;
     let TargetOptions { layout, pages, table, cells, .. } = options;
-    let server = TcpServer {
+    let cx = TcpServeContext {
         memory: ShmPeer::new(pages, table, cells, layout)?,
+        queues: port.queues.clone(),
+        stats: FabricStats::default(),
+        scrap: vec![0; SCRAP_BYTES],
+    };
+    let server = TcpServer {
         port,
+        cx,
         active: Vec::new(),
         has_held: false,
-        scrap: vec![0; SCRAP_BYTES],
         spin_ns: options.spin_ns.into(),
         heartbeat_ns: heartbeat_ns(options.lease_ms),
         tick_at: 0,
@@ -55,12 +60,11 @@ pub fn start_target(options: TargetOptions) -> Result<Target, FabricError> {
 
 struct TcpServer {
     port: TargetPort<TcpSession>,
-    memory: ShmPeer,
+    cx: TcpServeContext,
     /// Connections on which something moved lately.
     active: Vec<PeerId>,
     /// Whether there may be some that wait for the application.
     has_held: bool,
-    scrap: Vec<u8>,
     spin_ns: Nanos,
     heartbeat_ns: Nanos,
     tick_at: Nanos,
@@ -83,13 +87,13 @@ impl TcpServer {
                     spin_rounds = (spin_rounds * 2).min(SPIN_ROUNDS_MAX);
                 }
                 in_vain = 0;
-                self.port.publish();
+                self.port.publish(&self.cx.stats);
             } else {
                 in_vain = in_vain.saturating_add(1);
             }
             round = round.wrapping_add(1);
             if self.active.is_empty() {
-                self.port.publish();
+                self.port.publish(&self.cx.stats);
                 self.sleep(now);
                 in_vain = 0;
             } else if round.is_multiple_of(READY_ROUNDS) || now >= look_at {
@@ -140,13 +144,7 @@ impl TcpServer {
 
     fn serve(&mut self, peer: PeerId, now: Nanos) -> Result<bool, CloseReason> {
         let Some(served) = self.port.peers.get_mut(peer) else { return Ok(false) };
-        let mut service = TcpServeContext {
-            memory: &self.memory,
-            queues: &self.port.queues,
-            stats: &mut self.port.stats,
-            scrap: &mut self.scrap,
-        };
-        let moved = served.progress(&mut service)?;
+        let moved = served.progress(&mut self.cx)?;
         if moved {
             served.moved_at = now;
         }
@@ -262,13 +260,7 @@ impl TcpServer {
         for slot in 0..self.port.peers.slots() {
             let Some((peer, served)) = self.port.peers.at_mut(slot) else { continue };
             needs_tick |= served.is_held() || !served.is_greeted();
-            let mut service = TcpServeContext {
-                memory: &self.memory,
-                queues: &self.port.queues,
-                stats: &mut self.port.stats,
-                scrap: &mut self.scrap,
-            };
-            if let Err(reason) = served.keep_alive(&mut service) {
+            if let Err(reason) = served.keep_alive(&mut self.cx) {
                 self.end(peer, &reason);
             }
         }

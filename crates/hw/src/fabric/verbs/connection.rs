@@ -47,12 +47,14 @@ const LOOK_NS: Nanos = 1_000_000;
 pub(super) const REMIND_NS: Nanos = 100_000_000;
 
 /// What a connection needs of its endpoint.
-pub(super) struct Context<'a> {
-    pub(super) locals: &'a mut Locals,
-    pub(super) stats: &'a mut FabricStats,
+pub(super) struct Context {
+    pub(super) locals: Locals,
+    pub(super) stats: FabricStats,
     pub(super) limits: DeviceLimits,
     pub(super) device_atomics: bool,
     pub(super) lease: Lease,
+    /// What has happened and was not taken.
+    pub(super) events: Vec<FabricEvent>,
     /// Room for what completions mean.
     pub(super) outcomes: Vec<LaneEvent<WorkTag>>,
 }
@@ -90,6 +92,8 @@ struct TargetGeometry {
 }
 
 pub(super) struct VerbsConnection {
+    /// Set when the connection has its place in the table.
+    pub(super) peer: PeerId,
     pub(super) lane: Lane<WorkTag>,
     pub(super) control: ControlLine,
     pub(super) addr: SocketAddr,
@@ -124,6 +128,7 @@ impl VerbsConnection {
         now: Nanos,
     ) -> Self {
         Self {
+            peer: PeerId(0),
             lane,
             control,
             addr,
@@ -171,7 +176,7 @@ impl VerbsConnection {
     }
 
     /// Posts what can be posted, all under one doorbell.
-    pub(super) fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+    pub(super) fn advance(&mut self, cx: &mut Context) -> Result<(), CloseReason> {
         if self.stage != VerbsStage::Up || self.lane.has_failed() {
             return Ok(());
         }
@@ -190,7 +195,7 @@ impl VerbsConnection {
     }
 
     /// Posts the next work request; `false` if it has to wait.
-    fn post_next(&mut self, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
+    fn post_next(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         let number = self.queue.number(self.next);
         let work = self.queue.at(self.next).expect("the caller looked");
         if let Some(status) = self.refusal(work, cx) {
@@ -230,7 +235,7 @@ impl VerbsConnection {
     }
 
     /// What is known to be wrong without asking anybody.
-    fn refusal(&self, work: &VerbsWork, cx: &Context<'_>) -> Option<WorkStatus> {
+    fn refusal(&self, work: &VerbsWork, cx: &Context) -> Option<WorkStatus> {
         let Some(at) = work.at() else {
             let is_long = work.bytes > u64::from(MESSAGE_BYTES_MAX);
             return is_long.then_some(WorkStatus::BadRange);
@@ -256,12 +261,12 @@ impl VerbsConnection {
     }
 
     /// Posts a work request as a message; `false` if there is no room for it now.
-    fn post_message(&mut self, number: u64, head: Head, cx: &mut Context<'_>) -> bool {
+    fn post_message(&mut self, number: u64, head: Head, cx: &mut Context) -> bool {
         if !self.lane.has_credit() {
             return false;
         }
         let work = self.queue.get_mut(number).expect("it is in the queue");
-        let locals = &*cx.locals;
+        let locals = &cx.locals;
         let pieces = work.pieces();
         let fill = |window: &crate::window::Window, offset| locals.gather(pieces, window, offset);
         let fence = self.reads > 0;
@@ -277,7 +282,7 @@ impl VerbsConnection {
         number: u64,
         offset: u64,
         key: u32,
-        cx: &mut Context<'_>,
+        cx: &mut Context,
     ) -> Result<bool, CloseReason> {
         let work = self.queue.get_mut(number).expect("it is in the queue");
         let needs_answer = matches!(work.verb, Verb::WriteImm(..));
@@ -334,17 +339,15 @@ impl VerbsConnection {
     /// Takes a completion of the device in.
     pub(super) fn completed(
         &mut self,
-        peer: PeerId,
         completion: &Completion,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
+        cx: &mut Context,
     ) -> Result<(), CloseReason> {
         let mut outcomes = std::mem::take(&mut cx.outcomes);
         self.at_work = None;
         let taken = self.lane.completed(completion, &mut outcomes);
         for outcome in outcomes.drain(..) {
             match outcome {
-                LaneEvent::Received(arrived) => self.received(peer, arrived, cx, events)?,
+                LaneEvent::Received(arrived) => self.received(arrived, cx)?,
                 LaneEvent::Ended(tag, CompletionStatus::Done) => self.part_done(tag, cx),
                 LaneEvent::Ended(tag, CompletionStatus::Access) => self.part_refused(tag)?,
                 LaneEvent::Ended(tag, CompletionStatus::Failed(0 | FLUSHED)) => {
@@ -363,7 +366,7 @@ impl VerbsConnection {
         self.queue.get_mut(number)
     }
 
-    fn part_done(&mut self, tag: WorkTag, cx: &mut Context<'_>) {
+    fn part_done(&mut self, tag: WorkTag, cx: &mut Context) {
         let (number, is_last) = match tag {
             WorkTag::Part { work, is_last } => (work, is_last),
             WorkTag::Message { .. } | WorkTag::Open | WorkTag::Credit => return,
@@ -444,19 +447,13 @@ impl VerbsConnection {
     }
 
     /// A message of the target.
-    fn received(
-        &mut self,
-        peer: PeerId,
-        arrived: Arrived,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), CloseReason> {
+    fn received(&mut self, arrived: Arrived, cx: &mut Context) -> Result<(), CloseReason> {
         cx.stats.received_bytes += u64::from(arrived.bytes());
         match self.lane.head(&arrived)? {
             None => {}
             Some(Head::Message) => {
                 let message = self.lane.payload(&arrived);
-                events.push(FabricEvent::Received { peer, message });
+                cx.events.push(FabricEvent::Received { peer: self.peer, message });
             }
             Some(Head::Closed(at)) => {
                 let frame = (at.offset >> self.geometry.page_shift) as u32;
@@ -507,12 +504,7 @@ impl VerbsConnection {
     }
 
     /// Tells the user of the work that has ended, in order.
-    pub(super) fn settle(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) {
+    pub(super) fn settle(&mut self, cx: &mut Context) {
         while let Some(Posting { state: State::Ended(status), parts: 0, slot, .. }) =
             self.queue.at(0).map(|work| &work.state)
         {
@@ -521,25 +513,19 @@ impl VerbsConnection {
             let work = self.queue.pop().expect("there is one");
             self.next = self.next.saturating_sub(1);
             cx.stats.ops += 1;
-            work.tell(peer, status, events);
+            work.tell(self.peer, status, &mut cx.events);
         }
     }
 
     /// What time and the control line bring about. `true` if anything moved.
-    pub(super) fn tick(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, CloseReason> {
+    pub(super) fn tick(&mut self, now: Nanos, cx: &mut Context) -> Result<bool, CloseReason> {
         let mut moved = false;
         if self.stage != VerbsStage::Up || now.saturating_sub(self.looked) >= LOOK_NS {
             self.looked = now;
             self.control.flush()?;
             while let Some(control) = self.control.receive()? {
                 self.liveness.heard(now);
-                self.told(peer, control, events)?;
+                self.told(control, cx)?;
                 moved = true;
             }
         }
@@ -568,12 +554,7 @@ impl VerbsConnection {
         Ok(())
     }
 
-    fn told(
-        &mut self,
-        peer: PeerId,
-        control: Control,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), CloseReason> {
+    fn told(&mut self, control: Control, cx: &mut Context) -> Result<(), CloseReason> {
         match (control, self.stage) {
             (Control::Welcome { address, page_shift, frame_count }, VerbsStage::Greeting) => {
                 if !(12..=40).contains(&page_shift) {
@@ -583,7 +564,7 @@ impl VerbsConnection {
                 self.lane.connect(&address)?;
                 self.control.send(Control::Ready)?;
                 self.stage = VerbsStage::Up;
-                events.push(FabricEvent::Connected { peer });
+                cx.events.push(FabricEvent::Connected { peer: self.peer });
             }
             (Control::Busy, VerbsStage::Greeting) => {
                 return Err(CloseReason::Refused(HelloStatus::Busy));
@@ -603,7 +584,7 @@ impl VerbsConnection {
     }
 
     /// Brings a failed queue pair back, as far as it has come.
-    fn recover(&mut self, now: Nanos, cx: &Context<'_>) -> Result<(), CloseReason> {
+    fn recover(&mut self, now: Nanos, cx: &Context) -> Result<(), CloseReason> {
         if self.stage == VerbsStage::Up && self.lane.has_failed() {
             self.lane.fail()?;
             self.stage = VerbsStage::Draining { since: now };
@@ -624,13 +605,9 @@ impl VerbsConnection {
     }
 
     /// Ends everything; the connection is down and its queue pair with it.
-    pub(super) fn drain(
-        mut self,
-        peer: PeerId,
-        reason: &CloseReason,
-        locals: &mut Locals,
-        events: &mut Vec<FabricEvent>,
-    ) {
+    pub(super) fn drain(mut self, reason: &CloseReason, cx: &mut Context) {
+        let Context { locals, events, .. } = cx;
+        let peer = self.peer;
         // First: from here on the device touches nothing of ours.
         drop(self.lane);
         let status = |_: usize, work: &VerbsWork| {

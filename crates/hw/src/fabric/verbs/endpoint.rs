@@ -44,15 +44,10 @@ pub struct VerbsEndpoint {
     /// Before the completion queue and the memory that they use, so that they end first.
     peers: PeerTable<VerbsConnection>,
     completions: Completions,
-    locals: Locals,
+    cx: Context,
     device: Device,
-    /// Whether it executes CAS and FAA.
-    device_atomics: bool,
     atomics: Atomics,
-    stats: FabricStats,
     found: Vec<Completion>,
-    /// What happened while a buffer was waited for.
-    later: Vec<FabricEvent>,
     patience: Patience,
     poller: Poller,
     /// In `poller`: there are completions in `found`, of which the device does not tell.
@@ -82,16 +77,21 @@ impl VerbsEndpoint {
             awake,
             is_awake: false,
             patience: Patience::new(options.spin_ns, options.yield_ns),
-            options,
             peers: PeerTable::new(connections),
             completions,
-            locals: Locals::new(&device)?,
+            cx: Context {
+                locals: Locals::new(&device)?,
+                stats: FabricStats::default(),
+                limits: device.limits,
+                device_atomics,
+                lease: Lease::new(options.lease_ms),
+                outcomes: Vec::new(),
+                events: Vec::new(),
+            },
+            options,
             device,
-            device_atomics,
             atomics,
-            stats: FabricStats::default(),
             found: Vec::with_capacity(64),
-            later: Vec::new(),
             poller,
         })
     }
@@ -107,7 +107,8 @@ impl VerbsEndpoint {
         let limit = self.peers.limit();
         let (socket, refused) = dial(addr, secret)?;
         let control = ControlLine::begin(socket, secret)?;
-        let (device, completions, domain) = (&self.device, &self.completions, &self.locals.domain);
+        let (device, completions, domain) =
+            (&self.device, &self.completions, &self.cx.locals.domain);
         let make = |peer: PeerId| {
             let options = LaneOptions { peer: peer.0, depth: DEPTH, keeps: false };
             let lane = Lane::new(device, domain, completions, options)?;
@@ -115,6 +116,7 @@ impl VerbsEndpoint {
         };
         let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
         let connection = self.peers.get_mut(peer).expect("just inserted");
+        connection.peer = peer;
         connection.broken = match refused {
             Some(error) => Some(CloseReason::System(error)),
             None => {
@@ -137,7 +139,7 @@ impl VerbsEndpoint {
 
     /// Counters since the endpoint was made; there are no system calls to count.
     pub fn stats(&self) -> FabricStats {
-        FabricStats { connections: self.peers.count().into(), ..self.stats }
+        FabricStats { connections: self.peers.count().into(), ..self.cx.stats }
     }
 
     /// How often a connection's queue pair has failed and was renewed.
@@ -152,20 +154,12 @@ impl VerbsEndpoint {
     }
 
     /// Runs `run` for a connection that is up; why it is over if that fails.
-    fn with<R, F>(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>, run: F) -> Option<R>
+    fn with<R, F>(&mut self, peer: PeerId, run: F) -> Option<R>
     where
-        F: FnOnce(&mut VerbsConnection, &mut Context<'_>, &mut Vec<FabricEvent>) -> StepResult<R>,
+        F: FnOnce(&mut VerbsConnection, &mut Context) -> StepResult<R>,
     {
         let connection = self.peers.get_mut(peer).filter(|found| found.broken.is_none())?;
-        let mut cx = Context {
-            locals: &mut self.locals,
-            stats: &mut self.stats,
-            limits: self.device.limits,
-            device_atomics: self.device_atomics,
-            lease: Lease::new(self.options.lease_ms),
-            outcomes: Vec::new(),
-        };
-        match run(connection, &mut cx, events) {
+        match run(connection, &mut self.cx) {
             Ok(result) => Some(result),
             Err(broken) => {
                 connection.broken.get_or_insert(broken);
@@ -175,7 +169,7 @@ impl VerbsEndpoint {
     }
 
     /// Looks at the device and at all connections; whether anything moved.
-    fn look(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> bool {
+    fn look(&mut self, now: Nanos) -> bool {
         let mut found = std::mem::take(&mut self.found);
         let mut moved = false;
         if std::mem::take(&mut self.is_awake) {
@@ -190,38 +184,36 @@ impl VerbsEndpoint {
             moved = true;
             for completion in found.drain(..) {
                 let peer = PeerId(peer_of(&completion));
-                self.with(peer, events, |connection, cx, events| {
-                    connection.completed(peer, &completion, cx, events)
-                });
+                self.with(peer, |connection, cx| connection.completed(&completion, cx));
             }
         }
         self.found = found;
         for slot in 0..self.peers.slots() {
             let Some((peer, _)) = self.peers.at_mut(slot) else { continue };
-            let ticked = self.with(peer, events, |connection, cx, events| {
-                let ticked = connection.tick(peer, now, cx, events)?;
-                connection.settle(peer, cx, events);
+            let ticked = self.with(peer, |connection, cx| {
+                let ticked = connection.tick(now, cx)?;
+                connection.settle(cx);
                 connection.advance(cx)?;
-                connection.settle(peer, cx, events);
+                connection.settle(cx);
                 Ok(ticked)
             });
             moved |= ticked.unwrap_or(true);
             let is_broken = |connection: &mut VerbsConnection| connection.broken.is_some();
             if self.peers.get_mut(peer).is_some_and(is_broken) {
-                self.end(peer, events);
+                self.end(peer);
             }
         }
         moved
     }
 
-    fn end(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>) {
+    fn end(&mut self, peer: PeerId) {
         let Some(mut connection) = self.peers.remove(peer) else { return };
         let reason = connection.broken.take().unwrap_or(CloseReason::Left);
         if reason.is_failure() {
             let addr = connection.addr;
             tell!(self.options.log, Warn, "connection {} to {addr}: {reason}", peer.0);
         }
-        connection.drain(peer, &reason, &mut self.locals, events);
+        connection.drain(&reason, &mut self.cx);
     }
 
     /// Polls until something happened or `deadline` has passed; how many events were appended.
@@ -241,7 +233,7 @@ impl VerbsEndpoint {
             if self.patience.pause(now) {
                 let has_work = self.peers.iter().any(|connection| connection.lane.has_work());
                 let limit_ns = if has_work { REMIND_NS } else { Nanos::MAX };
-                let limit_ns = limit_ns.min(Lease::new(self.options.lease_ms).heartbeat_ns);
+                let limit_ns = limit_ns.min(self.cx.lease.heartbeat_ns);
                 let sleep_ns = deadline.saturating_sub(now).min(limit_ns);
                 sleep_on([self.prepare_sleep()], sleep_ns);
                 now = monotonic_ns();
@@ -293,39 +285,38 @@ impl Fabric for VerbsEndpoint {
         let connection = connection.ok_or((0, PostError::Down))?;
         let mut result = Ok(());
         for (posted, work) in batch.iter().enumerate() {
-            check_work(&self.locals.buffers, work);
+            check_work(&self.cx.locals.buffers, work);
             if !connection.enqueue(work) {
                 result = Err((posted, PostError::Busy));
                 break;
             }
         }
         // What fails is found by the next poll, which ends the connection.
-        self.with(peer, &mut Vec::new(), |connection, cx, _| connection.advance(cx));
+        self.with(peer, |connection, cx| connection.advance(cx));
         result
     }
 
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
         let before = events.len();
-        events.append(&mut self.later);
-        self.look(now, events);
+        self.look(now);
+        events.append(&mut self.cx.events);
         events.len() - before
     }
 }
 
 impl BufferOwner for VerbsEndpoint {
     fn buffers(&self) -> &Buffers {
-        &self.locals.buffers
+        &self.cx.locals.buffers
     }
 
     fn buffers_mut(&mut self) -> &mut Buffers {
-        &mut self.locals.buffers
+        &mut self.cx.locals.buffers
     }
 
     /// Work with data that the device moves itself is waited for: until it has ended, or the device
     /// has given up, or the lease is over, when the connection ends and with it the device's use.
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         let begin = monotonic_ns();
-        let mut later = std::mem::take(&mut self.later);
         loop {
             let mut is_used = false;
             let is_late = monotonic_ns().saturating_sub(begin) > self.options.lease_ms * 1_000_000;
@@ -337,18 +328,17 @@ impl BufferOwner for VerbsEndpoint {
                     connection.broken.get_or_insert(CloseReason::BufferGone);
                 }
                 if uses && connection.broken.is_some() {
-                    self.end(peer, &mut later);
+                    self.end(peer);
                 }
             }
             if !is_used {
                 break;
             }
-            if !self.look(monotonic_ns(), &mut later) {
+            if !self.look(monotonic_ns()) {
                 std::thread::yield_now();
             }
         }
-        self.later = later;
-        self.locals.unpin(named);
+        self.cx.locals.unpin(named);
     }
 
     fn require_idle(&self, piece: &Sge, reads: bool) {

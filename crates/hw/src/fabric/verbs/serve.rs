@@ -23,17 +23,18 @@ use crate::fabric::waiting::Lease;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// What a connection needs of the target.
-pub(super) struct VerbsServeContext<'a> {
-    pub(super) device: &'a Device,
-    pub(super) completions: &'a Completions,
-    pub(super) memory: &'a ShmPeer,
-    pub(super) keys: &'a mut Keys,
-    pub(super) queues: &'a TargetQueues,
-    pub(super) stats: &'a mut FabricStats,
+pub(super) struct VerbsServeContext {
+    pub(super) keys: Keys,
+    pub(super) completions: Completions,
+    pub(super) device: Device,
+    pub(super) memory: ShmPeer,
+    pub(super) queues: Arc<TargetQueues>,
+    pub(super) stats: FabricStats,
     /// Keys that were closed, for the connections that had them.
-    pub(super) closed: &'a mut Vec<(PeerId, RemoteAddr)>,
+    pub(super) closed: Vec<(PeerId, RemoteAddr)>,
     pub(super) lease: Lease,
     pub(super) now: Nanos,
 }
@@ -102,10 +103,7 @@ impl VerbsSession {
     }
 
     /// Reads the control line.
-    pub(super) fn listen(
-        &mut self,
-        service: &mut VerbsServeContext<'_>,
-    ) -> Result<(), CloseReason> {
+    pub(super) fn listen(&mut self, service: &mut VerbsServeContext) -> Result<(), CloseReason> {
         self.control.flush()?;
         while let Some(control) = self.control.receive()? {
             match (control, &mut self.lane) {
@@ -138,10 +136,10 @@ impl VerbsSession {
     fn greet(
         &mut self,
         address: &Address,
-        service: &mut VerbsServeContext<'_>,
+        service: &mut VerbsServeContext,
     ) -> Result<(), CloseReason> {
-        let domain = Domain::new(service.device)?;
-        let (device, completions) = (service.device, service.completions);
+        let domain = Domain::new(&service.device)?;
+        let (device, completions) = (&service.device, &service.completions);
         let options = LaneOptions { peer: self.peer.0, depth: TARGET_DEPTH, keeps: true };
         let mut lane = Lane::new(device, &domain, completions, options)?;
         lane.connect(address)?;
@@ -177,7 +175,7 @@ impl VerbsSession {
     /// moved.
     pub(super) fn progress(
         &mut self,
-        service: &mut VerbsServeContext<'_>,
+        service: &mut VerbsServeContext,
     ) -> Result<bool, CloseReason> {
         self.recover(service)?;
         if !self.is_ready {
@@ -202,7 +200,7 @@ impl VerbsSession {
     fn execute(
         &mut self,
         arrived: &Arrived,
-        service: &mut VerbsServeContext<'_>,
+        service: &mut VerbsServeContext,
     ) -> Result<bool, CloseReason> {
         let peer = self.peer;
         let Some((lane, domain)) = &mut self.lane else { return Ok(false) };
@@ -232,7 +230,7 @@ impl VerbsSession {
                     service.memory.cas(at.offset, at.key, expected, new)
                 }
                 Head::FetchAdd { at, n } => service.memory.fetch_add(at.offset, at.key, n),
-                Head::Open(at) => service.keys.open(at, peer, domain, service.closed)?,
+                Head::Open(at) => service.keys.open(at, peer, domain, &mut service.closed)?,
                 Head::Answer(_) | Head::Message | Head::Closed(_) => {
                     return Err(WireError::Kind { kind: 0 }.into());
                 }
@@ -244,7 +242,7 @@ impl VerbsSession {
         Ok(true)
     }
 
-    fn take_command(&mut self, service: &mut VerbsServeContext<'_>) -> bool {
+    fn take_command(&mut self, service: &mut VerbsServeContext) -> bool {
         let Some((lane, _)) = &mut self.lane else { return false };
         let mut moved = false;
         while self.has_mail && lane.has_credit() {
@@ -276,7 +274,7 @@ impl VerbsSession {
     }
 
     /// Brings a failed queue pair back when the initiator has asked and everything is here.
-    fn recover(&mut self, service: &mut VerbsServeContext<'_>) -> Result<(), CloseReason> {
+    fn recover(&mut self, service: &mut VerbsServeContext) -> Result<(), CloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         let (now, lease) = (service.now, service.lease);
         if let Some(Recovery { address, since }) = &self.recovery {

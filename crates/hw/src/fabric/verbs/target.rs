@@ -9,7 +9,6 @@
 
 use super::DeviceOptions;
 use super::control::ControlLine;
-use super::device::Device;
 use super::keys::Keys;
 use super::lane::{TARGET_DEPTH, fit, peer_of};
 use super::queue::{Completion, Completions};
@@ -22,8 +21,8 @@ use crate::fabric::shm::ShmPeer;
 use crate::fabric::sockets::BACKLOG;
 use crate::fabric::target::{LISTENER, NO_HELLO, Target, TargetOptions, TargetPort};
 use crate::fabric::waiting::Lease;
-use crate::fabric::{FabricError, monotonic_ns};
-use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr};
+use crate::fabric::{FabricError, FabricStats, monotonic_ns};
+use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId};
 use rustix::fd::OwnedFd;
 use std::net::IpAddr;
 
@@ -60,30 +59,27 @@ pub fn start_target(options: TargetOptions, device: DeviceOptions) -> Result<Tar
     port.poller
         .add(completions.fd(), DEVICE, Interest::Read)
         .map_err(FabricError::io("adding to an epoll descriptor"))?;
-    let server = VerbsServer {
+    let cx = VerbsServeContext {
         keys: Keys::new(pages, table, cells, layout, atomics),
-        port,
         completions,
         device,
         memory,
-        found: Vec::with_capacity(64),
+        queues: port.queues.clone(),
+        stats: FabricStats::default(),
         closed: Vec::new(),
         lease: Lease::new(options.lease_ms),
+        now: monotonic_ns(),
     };
+    let server = VerbsServer { port, cx, found: Vec::with_capacity(64) };
     let (addr, queues) = (server.port.local_addr, server.port.queues.clone());
     Target::spawn(addr, queues, false, move || server.run())
 }
 
-/// The thread's own. Connections and keys go before what they were made on.
+/// The thread's own. Connections go before what they were made on.
 struct VerbsServer {
-    keys: Keys,
     port: TargetPort<VerbsSession>,
-    completions: Completions,
-    device: Device,
-    memory: ShmPeer,
+    cx: VerbsServeContext,
     found: Vec<Completion>,
-    closed: Vec<(PeerId, RemoteAddr)>,
-    lease: Lease,
 }
 
 impl VerbsServer {
@@ -97,7 +93,7 @@ impl VerbsServer {
             }
             if self.round(now) {
                 moved_at = now;
-                self.port.publish();
+                self.port.publish(&self.cx.stats);
                 continue;
             }
             let idle_ns = now.saturating_sub(moved_at);
@@ -117,13 +113,13 @@ impl VerbsServer {
         if self.port.queues.take_notification() {
             self.sort_mail();
         }
-        let mut moved = self.keys.look(&mut self.closed);
+        let mut moved = self.cx.keys.look(&mut self.cx.closed);
         moved |= self.take_completions(now);
         for slot in 0..self.port.peers.slots() {
             let Some((peer, _)) = self.port.peers.at_mut(slot) else { continue };
             moved |= self.with(peer, now, VerbsSession::progress).unwrap_or(false);
         }
-        for (peer, at) in std::mem::take(&mut self.closed) {
+        for (peer, at) in std::mem::take(&mut self.cx.closed) {
             self.with(peer, now, |served, _| served.tell_closed(at));
         }
         moved
@@ -131,7 +127,7 @@ impl VerbsServer {
 
     fn take_completions(&mut self, now: Nanos) -> bool {
         let mut found = std::mem::take(&mut self.found);
-        let moved = self.completions.poll(&mut found) > 0;
+        let moved = self.cx.completions.poll(&mut found) > 0;
         for completion in found.drain(..) {
             let peer = PeerId(peer_of(&completion));
             self.with(peer, now, |served, _| served.completed(&completion));
@@ -143,21 +139,11 @@ impl VerbsServer {
     /// Runs `run` for a connection, which ends if that fails.
     fn with<R, F>(&mut self, peer: PeerId, now: Nanos, run: F) -> Option<R>
     where
-        F: FnOnce(&mut VerbsSession, &mut VerbsServeContext<'_>) -> Result<R, CloseReason>,
+        F: FnOnce(&mut VerbsSession, &mut VerbsServeContext) -> Result<R, CloseReason>,
     {
         let served = self.port.peers.get_mut(peer)?;
-        let mut service = VerbsServeContext {
-            device: &self.device,
-            completions: &self.completions,
-            memory: &self.memory,
-            keys: &mut self.keys,
-            queues: &self.port.queues,
-            stats: &mut self.port.stats,
-            closed: &mut self.closed,
-            lease: self.lease,
-            now,
-        };
-        match run(served, &mut service) {
+        self.cx.now = now;
+        match run(served, &mut self.cx) {
             Ok(result) => Some(result),
             Err(broken) => {
                 self.end(peer, &broken);
@@ -171,7 +157,7 @@ impl VerbsServer {
         let is_greeted = served.waits().is_none();
         // Its queue pair ends here, then what was registered for it.
         drop(served);
-        self.keys.forget(peer);
+        self.cx.keys.forget(peer);
         if is_greeted {
             let event = FabricEvent::Closed { peer, cause: reason.cause() };
             self.port.queues.closed(peer, event);
@@ -208,9 +194,9 @@ impl VerbsServer {
     }
 
     fn sleep(&mut self, now: Nanos) {
-        self.port.publish();
-        let limit_ns = if self.keys.has_open() { REVOKE_NS } else { self.lease.heartbeat_ns };
-        self.completions.arm();
+        self.port.publish(&self.cx.stats);
+        let limit_ns = if self.cx.keys.has_open() { REVOKE_NS } else { self.cx.lease.heartbeat_ns };
+        self.cx.completions.arm();
         let must_stay = self.port.queues.begin_sleep();
         // What came before the device was asked to tell is not told.
         let must_stay = must_stay || self.take_completions(now);

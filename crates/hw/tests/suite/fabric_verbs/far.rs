@@ -10,8 +10,10 @@
 //! ```
 
 use super::{connect, endpoint, serve};
-use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
-use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
+use crate::fabric_rig::{
+    Memory, PATIENCE, Rig, buffers_of_the_end, events_until, is_closed, wait_until, work,
+};
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb};
 use rackpool_hw::fabric::verbs::VerbsEndpoint;
 use rackpool_hw::fabric::{LocalBuffers, Target, monotonic_ns};
 use rackpool_hw::window::{Access, MapOptions, Window};
@@ -137,10 +139,7 @@ impl FarRig {
     fn start(&mut self, order: &str) {
         let port: u16 = self.order(order).parse().expect("a port");
         self.peer = connect(&mut self.end, SocketAddr::new(self.host.ip(), port));
-        let start = Instant::now();
-        while !self.order("events").starts_with("connected") {
-            assert!(start.elapsed() < PATIENCE);
-        }
+        wait_until(|| self.order("events").starts_with("connected"));
     }
 }
 
@@ -192,29 +191,18 @@ impl Rig for FarRig {
 fn a_host_that_crashes_is_found_within_the_lease() {
     let mut rig = FarRig::new();
     let word = crate::fabric_rig::at(64);
-    let work = |id| WorkRequest {
-        id,
-        verb: Verb::FetchAdd { at: word, n: 1 },
-        local: &[],
-        signalled: true,
-    };
+    let add = |id| work(id, Verb::FetchAdd { at: word, n: 1 }, &[]);
     let peer = rig.peer;
-    rig.end.post(peer, &[work(1)]).unwrap();
-    let mut events = Vec::new();
-    while events.is_empty() {
-        rig.poll(&mut events);
-    }
-    events.clear();
+    rig.end.post(peer, &[add(1)]).unwrap();
+    rig.poll_until(|events| !events.is_empty());
     writeln!(rig.orders.get_mut(), "crash").unwrap();
     let start = Instant::now();
     let mut id = 2;
-    while !matches!(events.last(), Some(FabricEvent::Closed { .. })) {
-        if rig.end.post(peer, &[work(id)]).is_ok() {
-            id += 1;
-        }
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE, "{events:?}");
-    }
+    let look = |events: &mut Vec<_>| {
+        id += u64::from(rig.end.post(peer, &[add(id)]).is_ok());
+        rig.poll(events);
+    };
+    let events = events_until(look, is_closed);
     let completed = events.len() as u64 - 1;
     assert_eq!(completed, id - 2, "every work request has ended before the connection");
     println!("result: found after {:?}", start.elapsed());

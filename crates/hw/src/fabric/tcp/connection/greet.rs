@@ -7,19 +7,13 @@ use super::super::frame::{HELLO_BYTES, Hello, HelloStatus};
 use super::super::{Moved, send};
 use super::{CloseReason, Context, TcpConnection, TcpStage};
 use crate::handshake::{MESSAGE_BYTES, Progress};
-use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
+use rackpool_core::seam::{FabricEvent, Nanos};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 impl TcpConnection {
     /// Does what can be done without waiting; `true` once the connection is up.
-    pub(super) fn greet(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, CloseReason> {
+    pub(super) fn greet(&mut self, now: Nanos, cx: &mut Context) -> Result<bool, CloseReason> {
         if self.stage == TcpStage::Connecting {
             match self.proof.as_ref().map(|(_, first)| *first) {
                 Some(first) => self.say(&first, TcpStage::Proving, cx)?,
@@ -38,7 +32,7 @@ impl TcpConnection {
             }
             self.stage = TcpStage::Up;
             self.liveness.heard(now);
-            events.push(FabricEvent::Connected { peer });
+            cx.events.push(FabricEvent::Connected { peer: self.peer });
             self.flush(cx)?;
             return Ok(true);
         }
@@ -47,13 +41,8 @@ impl TcpConnection {
     }
 
     /// Says something short, as soon as the connection is made, and then waits in `next`.
-    fn say(
-        &mut self,
-        bytes: &[u8],
-        next: TcpStage,
-        cx: &mut Context<'_>,
-    ) -> Result<(), CloseReason> {
-        match send(&mut self.stream, bytes, cx.stats)? {
+    fn say(&mut self, bytes: &[u8], next: TcpStage, cx: &mut Context) -> Result<(), CloseReason> {
+        match send(&mut self.stream, bytes, &mut cx.stats)? {
             Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
             Moved::Nothing if self.stage == TcpStage::Connecting => {}
             // A new connection has room for more than this.
@@ -63,16 +52,16 @@ impl TcpConnection {
     }
 
     /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
-    fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
+    fn hear(&mut self, bytes: usize, cx: &mut Context) -> Result<bool, CloseReason> {
         let missing = bytes - self.input.filled().len();
-        if missing > 0 && self.input.fill(&mut self.stream, missing, cx.stats)? == Moved::End {
+        if missing > 0 && self.input.fill(&mut self.stream, missing, &mut cx.stats)? == Moved::End {
             return Err(CloseReason::Closed);
         }
         Ok(self.input.filled().len() == bytes)
     }
 
     /// Goes on with the proof of the secret; after it the hello is said.
-    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+    fn prove(&mut self, cx: &mut Context) -> Result<(), CloseReason> {
         loop {
             let is_whole = self.hear(MESSAGE_BYTES, cx)?;
             let (proof, _) = self.proof.as_mut().expect("there is one in this stage");

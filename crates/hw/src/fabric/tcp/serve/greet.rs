@@ -11,7 +11,7 @@ impl TcpSession {
     /// Goes on with the proof of the secret.
     pub(super) fn prove(
         &mut self,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
     ) -> Result<ServeStep, CloseReason> {
         let TargetReceiveState::Proof(proof) = &mut self.receiving else {
             unreachable!("the caller looked");
@@ -61,7 +61,7 @@ impl TcpSession {
 
     pub(super) fn greet(
         &mut self,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
     ) -> Result<ServeStep, CloseReason> {
         let Some(hello) = self.hello()? else { return Ok(ServeStep::Input) };
         let checked = hello.check();
@@ -92,14 +92,14 @@ impl TcpSession {
     fn refuse(
         &mut self,
         status: HelloStatus,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
     ) -> Result<bool, CloseReason> {
         self.output.push(answer(status, service).as_bytes());
         self.flush(service)
     }
 }
 
-fn answer(status: HelloStatus, service: &TcpServeContext<'_>) -> Hello {
+fn answer(status: HelloStatus, service: &TcpServeContext) -> Hello {
     let layout = service.memory.layout();
     Hello::of_target(status, layout.pages.page_shift(), layout.frame_count)
 }
