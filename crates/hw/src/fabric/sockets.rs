@@ -3,7 +3,6 @@
 
 use super::FabricError;
 use crate::secret::Secret;
-use rackpool_core::seam::Nanos;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -22,8 +21,6 @@ const KEEPALIVE_PROBES: u32 = 5;
 /// after this long, milliseconds. Longer than the probes, so that a stopped process with a kernel
 /// that still answers keeps its connection for a while.
 const USER_TIMEOUT_MS: u32 = 20_000;
-/// A heartbeat is due after this fraction of the lease.
-const HEARTBEATS_PER_LEASE: u64 = 4;
 
 /// Without a secret, refuses what is not this host.
 pub(super) fn require_trust(addr: SocketAddr, secret: Option<&Secret>) -> Result<(), FabricError> {
@@ -77,11 +74,6 @@ pub(super) fn dial(
         Err(error) => Some(error),
     };
     Ok((socket, refused))
-}
-
-/// The pause after which a heartbeat is due, nanoseconds.
-pub(super) fn heartbeat_ns(lease_ms: u64) -> Nanos {
-    lease_ms * 1_000_000 / HEARTBEATS_PER_LEASE
 }
 
 #[cfg(test)]

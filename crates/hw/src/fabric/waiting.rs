@@ -17,6 +17,9 @@ use std::os::fd::BorrowedFd;
 /// One wait in so many looks without pause for the full time, to learn whether that helps again.
 const SPIN_PROBES: u32 = 64;
 
+/// A heartbeat is due after this fraction of the lease.
+const HEARTBEATS_PER_LEASE: u64 = 4;
+
 /// How long waits look without pause before they give way between looks, and how long they do
 /// that before they sleep. It learns: where looking without pause does not help, as when the other
 /// end shares the core, a wait does so for a quarter of the time.
@@ -103,12 +106,13 @@ pub(super) struct Liveness {
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
     pub(super) lease_ms: u64,
+    /// The pause after which a heartbeat is due.
     pub(super) heartbeat_ns: Nanos,
 }
 
 impl Lease {
     pub(super) fn new(lease_ms: u64) -> Self {
-        Self { lease_ms, heartbeat_ns: super::sockets::heartbeat_ns(lease_ms) }
+        Self { lease_ms, heartbeat_ns: lease_ms * 1_000_000 / HEARTBEATS_PER_LEASE }
     }
 
     /// Ends a connection on which nothing came for all of it.

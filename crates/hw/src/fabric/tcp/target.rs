@@ -9,8 +9,9 @@
 use super::super::close::CloseReason;
 use super::super::peers::ServedConnection;
 use super::super::shm::ShmPeer;
-use super::super::sockets::{BACKLOG, heartbeat_ns};
+use super::super::sockets::BACKLOG;
 use super::super::target::{LISTENER, NO_HELLO, Target, TargetOptions, TargetPort};
+use super::super::waiting::Lease;
 use super::super::{FabricError, FabricStats, monotonic_ns};
 use super::frame::{Hello, HelloStatus};
 use super::serve::{TcpServeContext, TcpSession};
@@ -51,7 +52,7 @@ pub fn start_target(options: TargetOptions) -> Result<Target, FabricError> {
         active: Vec::new(),
         has_held: false,
         spin_ns: options.spin_ns.into(),
-        heartbeat_ns: heartbeat_ns(options.lease_ms),
+        heartbeat_ns: Lease::new(options.lease_ms).heartbeat_ns,
         tick_at: 0,
     };
     let (addr, queues) = (server.port.local_addr, server.port.queues.clone());

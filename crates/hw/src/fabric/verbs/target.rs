@@ -1,5 +1,5 @@
-//! The thread of a verbs target: it answers messages, opens and closes keys and executes the atomics
-//! that the device must not; READ, WRITE and WRITE_IMM are the device's.
+//! The thread of a verbs target: it answers messages, opens and closes keys and executes the
+//! atomics that the device must not; READ, WRITE and WRITE_IMM are the device's.
 //!
 //! Waiting: the thread looks without pause for a while after something moved, then gives way
 //! between looks, then sleeps until the device, a control line or the application says something;

@@ -1,5 +1,5 @@
-//! How far a work request of an endpoint is, and what the device's work requests for it are named by. Used by
-//! `connection.rs`, which owns the queue of them.
+//! How far a work request of an endpoint is, and what the device's work requests for it are named
+//! by. Used by `connection.rs`, which owns the queue of them.
 
 use super::local::STAGED_BYTES_MAX;
 use super::queue::Operation;
