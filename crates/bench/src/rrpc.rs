@@ -17,8 +17,8 @@ use rackpool_core::addr::Generation;
 use rackpool_core::rrpc::{INLINE_BYTES_MAX, LinkProbe, THRESHOLD_PAPER_BYTES, threshold};
 use rackpool_core::seam::WorkStatus;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
-use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::tcp::TcpEndpoint;
+use rackpool_hw::fabric::{EndpointOptions, FabricError, LocalBuffers, monotonic_ns};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -350,7 +350,7 @@ impl Raw {
         let place = handle.explain(addr)?;
         let offset = u64::from(place.frame) * handle.page_bytes() + place.offset_bytes;
         let at = RemoteAddr { offset, key: Generation(place.generation) };
-        let mut endpoint = TcpEndpoint::new(TcpEndpointOptions::default()).map_err(fabric)?;
+        let mut endpoint = TcpEndpoint::new(EndpointOptions::default()).map_err(fabric)?;
         let peer = endpoint.connect(target, monotonic_ns()).map_err(fabric)?;
         let buf = endpoint.register(vec![0; SIZES[SIZES.len() - 1]]).map_err(fabric)?;
         let mut raw = Self { endpoint, peer, buf, at, events: Vec::new() };

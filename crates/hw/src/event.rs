@@ -69,6 +69,8 @@ impl AsFd for WakeEvent {
 /// What to wait for on a descriptor. Its end is always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
+    /// Its end alone.
+    Nothing,
     /// Something to read, a connection to accept.
     Read,
     Write,
@@ -86,6 +88,7 @@ impl Interest {
     fn flags(self) -> epoll::EventFlags {
         let read = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         match self {
+            Interest::Nothing => epoll::EventFlags::empty(),
             Interest::Read => read,
             Interest::Write => epoll::EventFlags::OUT,
             Interest::ReadWrite => read | epoll::EventFlags::OUT,

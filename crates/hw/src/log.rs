@@ -11,7 +11,7 @@
 //! A panic in a server ends the process, because other threads would wait for what the panicked one
 //! owed them ([`end_at_panic`]).
 
-use crate::fabric::monotonic_ns;
+use crate::process::monotonic_ns;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::OnceLock;

@@ -191,6 +191,7 @@ pub fn random_u64() -> io::Result<u64> {
 
 /// Monotonic time in nanoseconds, the same for all processes of this host. Never goes back; does
 /// not count while the machine is suspended.
+#[inline]
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).expect("monotonic time is not negative");

@@ -14,8 +14,9 @@ use rackpool_core::RackId;
 use rackpool_core::addr::Generation;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr};
-use rackpool_hw::fabric::tcp::{TargetSendError, TcpTargetOptions};
-use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over, Target};
+use rackpool_hw::fabric::{
+    Endpoint, FabricOptions, LocalBuffers, Over, Target, TargetOptions, TargetSendError,
+};
 use rackpool_hw::window::Window;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -53,8 +54,8 @@ fn target(
     open_page(&table, key);
     let cells = Window::heap(u64::from(Target::cells(fabric.over, layout)) * 8);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = TcpTargetOptions::new(listen, layout, pages.clone(), table, cells);
-    let options = TcpTargetOptions {
+    let options = TargetOptions::new(listen, layout, pages.clone(), table, cells);
+    let options = TargetOptions {
         connections_max,
         address_max: Some(connections_max),
         spin_ns: SPIN_NS,

@@ -7,8 +7,9 @@ use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Mem, PeerId, RemoteAddr};
 use rackpool_core::{RackId, constants::CELLS};
 use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
-use rackpool_hw::fabric::tcp::TcpTargetOptions;
-use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Target, monotonic_ns};
+use rackpool_hw::fabric::{
+    Endpoint, FabricOptions, LocalBuffers, Target, TargetOptions, monotonic_ns,
+};
 use rackpool_hw::window::Window;
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ impl Node {
         let listen = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let start = |fabric: &FabricOptions| {
             let (pages, table, cells) = (pages.clone(), table.clone(), cells.clone());
-            Target::start(fabric, TcpTargetOptions::new(listen, layout, pages, table, cells))
+            Target::start(fabric, TargetOptions::new(listen, layout, pages, table, cells))
         };
         let target = options.map(start).transpose()?;
         Ok(Node { pages, target, clients: Vec::new(), memory: (table, cells, layout) })

@@ -115,6 +115,12 @@ struct Lent {
     scope: u32,
 }
 
+impl Default for Buffers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Buffers {
     pub(super) fn new() -> Self {
         Self::with_limit(FABRIC_BUFFERS_MAX)

@@ -46,11 +46,8 @@ impl Endpoint {
             Over::Tcp => tcp::TcpEndpoint::new(options.into()).map(Endpoint::Tcp),
             #[cfg(feature = "verbs")]
             Over::Verbs => {
-                let device = options.device_choice()?;
-                let FabricOptions { secret, log, .. } = options;
-                let options =
-                    verbs::VerbsEndpointOptions { device, secret, log, ..Default::default() };
-                verbs::VerbsEndpoint::new(options).map(Endpoint::Verbs)
+                let device = options.device_options()?;
+                verbs::VerbsEndpoint::new(options.into(), &device).map(Endpoint::Verbs)
             }
             #[cfg(not(feature = "verbs"))]
             Over::Verbs => Err(FabricError::NoVerbs),

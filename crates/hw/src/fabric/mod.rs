@@ -10,27 +10,38 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
+mod close;
 mod endpoint;
 mod peers;
 pub mod proxied;
 mod queues;
 pub mod shared;
 pub mod shm;
+mod sockets;
 mod target;
 pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+mod waiting;
+mod work_queue;
 
+pub use crate::process::monotonic_ns;
 pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
-pub use target::Target;
+pub use queues::{TargetSendError, WriteBack};
+pub use target::{Target, TargetCounters, TargetOptions};
 
 use crate::log;
 use crate::secret::Secret;
-use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
+use rackpool_core::constants::{
+    CELLS, FABRIC_OUTSTANDING_MAX, LEASE_MS_DEFAULT, VERBS_FRAMES_OPEN_MAX,
+};
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::seam::{BufId, Capabilities, Fabric, Sge};
 use rackpool_core::target::TooShort;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Where a fabric says, in one line, why it ended a connection.
 pub type Log = Arc<log::Sink>;
@@ -69,14 +80,72 @@ impl Default for FabricOptions {
 
 impl FabricOptions {
     #[cfg(feature = "verbs")]
-    fn device_choice(&self) -> Result<verbs::DeviceChoice, FabricError> {
-        Ok(self.device.as_deref().unwrap_or_default().parse()?)
+    fn device_options(&self) -> Result<verbs::DeviceOptions, FabricError> {
+        let device = self.device.as_deref().unwrap_or_default().parse()?;
+        Ok(verbs::DeviceOptions { device, ..Default::default() })
     }
 }
 
-impl From<FabricOptions> for tcp::TcpEndpointOptions {
+/// How an endpoint waits, and what it trusts.
+#[derive(Clone)]
+pub struct EndpointOptions {
+    /// A target that says nothing for this long while it is asked is dead, milliseconds.
+    pub lease_ms: u64,
+    /// Injected latency: completions of one-sided operations come this much later, nanoseconds. Of
+    /// no effect on a device.
+    pub emulate_rdma_ns: u32,
+    /// How long a wait looks without pause at most, nanoseconds; where that does not help, as when
+    /// the target shares the core, it does so for a quarter of it …
+    pub spin_ns: u32,
+    /// … and how long it then gives way between looks before it sleeps, nanoseconds.
+    pub yield_ns: u32,
+    /// What is proved to targets, and they have to prove; without it, only loopback addresses can
+    /// be connected to.
+    pub secret: Option<Secret>,
+    pub log: Log,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        Self {
+            lease_ms: LEASE_MS_DEFAULT,
+            emulate_rdma_ns: 0,
+            spin_ns: 20_000,
+            yield_ns: 200_000,
+            secret: None,
+            log: log_to_stderr(),
+        }
+    }
+}
+
+impl From<FabricOptions> for EndpointOptions {
     fn from(FabricOptions { secret, log, .. }: FabricOptions) -> Self {
         Self { secret, log, ..Self::default() }
+    }
+}
+
+impl Target {
+    /// Announce cells that a target needs: a thread one for the access under way, of those that
+    /// there are anyway; a device one for each frame that is open to it.
+    pub fn cells(over: Over, layout: RegionLayout) -> u32 {
+        match over {
+            Over::Tcp => CELLS,
+            Over::Verbs => 1 + layout.frame_count.clamp(1, VERBS_FRAMES_OPEN_MAX),
+        }
+    }
+
+    /// Begins to serve, with the device and the secret of `fabric` and all else of `options`.
+    /// Errors: `NotLoopback`, `Geometry`, `NoVerbs`, `Verbs`, `Io` (such as an address in use).
+    pub fn start(fabric: &FabricOptions, options: TargetOptions) -> Result<Self, FabricError> {
+        let (secret, log) = (fabric.secret.clone(), fabric.log.clone());
+        let options = TargetOptions { secret, log, ..options };
+        match fabric.over {
+            Over::Tcp => tcp::start_target(options),
+            #[cfg(feature = "verbs")]
+            Over::Verbs => verbs::start_target(options, fabric.device_options()?),
+            #[cfg(not(feature = "verbs"))]
+            Over::Verbs => Err(FabricError::NoVerbs),
+        }
     }
 }
 
@@ -187,7 +256,8 @@ pub trait LocalBuffers: Fabric + Sized {
 
 /// Counters of an endpoint or a target since it was started. Calls to the system that moved
 /// nothing (an empty socket, a full one) are counted apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct FabricStats {
     /// Operations: completed at an endpoint, answered at a target. Without PING.
     pub ops: u64,
@@ -207,45 +277,16 @@ pub struct FabricStats {
     pub refused: u64,
 }
 
-/// One wait in so many looks without pause for the full time, to learn whether that helps again.
-const SPIN_PROBES: u32 = 64;
-
-/// How long waits look without pause before they give way between looks, and how long they do
-/// that before they sleep. It learns: where looking without pause does not help, as when the other
-/// end shares the core, a wait does so for a quarter of the time.
-struct Patience {
-    waits: u32,
-    spin_ns: Nanos,
-    spin_ns_max: Nanos,
-    yield_ns: Nanos,
-}
-
-impl Patience {
-    fn new(spin_ns_max: u32, yield_ns: u32) -> Self {
-        let spin_ns_max = spin_ns_max.into();
-        Self { waits: 0, spin_ns: spin_ns_max, spin_ns_max, yield_ns: yield_ns.into() }
+/// What a fabric of frames and threads can do.
+fn by_sockets(name: &'static str) -> Capabilities {
+    Capabilities {
+        name,
+        atomics_global: true,
+        mapped: false,
+        inline_bytes_max: 0,
+        mtu_bytes: 0,
+        outstanding_max: FABRIC_OUTSTANDING_MAX,
     }
-
-    /// For the next wait: how long without pause, then how long giving way, nanoseconds.
-    fn begin(&mut self) -> (Nanos, Nanos) {
-        self.waits = self.waits.wrapping_add(1);
-        let is_probe = self.waits.is_multiple_of(SPIN_PROBES);
-        (if is_probe { self.spin_ns_max } else { self.spin_ns }, self.yield_ns)
-    }
-
-    /// A wait that was to look without pause for `spin_ns` was over after `idle_ns`.
-    fn learn(&mut self, spin_ns: Nanos, idle_ns: Nanos) {
-        let helped = idle_ns < spin_ns;
-        self.spin_ns = if helped { spin_ns * 2 } else { spin_ns / 2 };
-        self.spin_ns = self.spin_ns.clamp(self.spin_ns_max / 4, self.spin_ns_max);
-    }
-}
-
-/// Monotonic time in nanoseconds, the clock of everything in this module that is not handed one.
-#[inline]
-pub fn monotonic_ns() -> Nanos {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Busy for `ns`: the injected latency of an emulated fabric.

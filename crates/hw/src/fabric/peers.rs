@@ -9,6 +9,7 @@ use crate::addresses::{Addresses, ConnectionPermit, network, oldest_of_most, usu
 use rackpool_core::constants::{FABRIC_PEERS_MAX, UNPROVEN_CONNECTIONS_MAX};
 use rackpool_core::seam::{Nanos, PeerId};
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 const SLOT_BITS: u32 = FABRIC_PEERS_MAX.next_power_of_two().trailing_zeros();
@@ -60,7 +61,6 @@ impl<T> PeerTable<T> {
     }
 
     /// Adds a connection that has to know its own id; `None` if the table is full.
-    #[cfg(feature = "verbs")]
     pub(crate) fn insert_with<E>(
         &mut self,
         make: impl FnOnce(PeerId) -> Result<T, E>,
@@ -120,6 +120,7 @@ impl<T> PeerTable<T> {
 
 /// A connection of a target, as far as it takes the room of others.
 pub(crate) trait ServedConnection {
+    fn fd(&self) -> BorrowedFd<'_>;
     fn permit(&self) -> &ConnectionPermit;
     /// Since when it has not proved the secret, or not said hello.
     fn waits(&self) -> Option<Nanos>;
@@ -196,6 +197,9 @@ mod tests {
     struct Silent(ConnectionPermit, Option<Nanos>, Option<Nanos>);
 
     impl ServedConnection for Silent {
+        fn fd(&self) -> BorrowedFd<'_> {
+            unreachable!("it has no socket")
+        }
         fn permit(&self) -> &ConnectionPermit {
             &self.0
         }

@@ -6,25 +6,59 @@
 //!
 //! Source: DESIGN §3 (waiting), §4 (bounded queues).
 
-use super::tcp::{TargetCommand, TargetSendError};
 use super::{FabricError, FabricStats};
-use rackpool_core::constants::{FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX};
-use rackpool_core::seam::{FabricEvent, PeerId};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
+use crate::event::WakeEvent;
+use rackpool_core::constants::{FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX, MESSAGE_BYTES_MAX};
+use rackpool_core::seam::{Exposure, FabricEvent, PeerId, RemoteAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// Counters.
+const STATS: usize = size_of::<FabricStats>() / 8;
+
+/// What the application puts in for a connection.
+pub(super) enum TargetCommand {
+    Message(Vec<u8>),
+    WriteBack(Box<WriteBack>),
+}
+
+/// Memory of the pages for a buffer that an initiator has exposed, and the messages after it.
+#[derive(Clone, Debug)]
+pub struct WriteBack {
+    pub to: Exposure,
+    /// What, as an initiator would name it.
+    pub from: RemoteAddr,
+    pub bytes: u64,
+    /// Sent after the last byte.
+    pub done: Vec<u8>,
+    /// Sent instead if the key was not valid to the end.
+    pub refused: Vec<u8>,
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetSendError {
+    /// Retry after a pause.
+    #[error("{FABRIC_MESSAGES_MAX} messages wait for this connection")]
+    Busy,
+    /// The connection is gone. Do not retry.
+    #[error("the connection is down")]
+    Down,
+    /// Do not retry.
+    #[error("a message of {bytes} bytes; at most {MESSAGE_BYTES_MAX} bytes fit")]
+    TooLong { bytes: usize },
+}
+
 /// What the thread and the application share.
 pub(super) struct TargetQueues {
     state: Mutex<QueuesState>,
-    pub(super) has_commands: AtomicBool,
-    pub(super) sleeping: AtomicBool,
-    pub(super) stop: AtomicBool,
-    pub(super) wake: OwnedFd,
+    has_commands: AtomicBool,
+    sleeping: AtomicBool,
+    stop: AtomicBool,
+    pub(super) wake: WakeEvent,
     waker: Arc<dyn Fn() + Send + Sync>,
-    stats: [AtomicU64; 9],
+    stats: [AtomicU64; STATS],
 }
 
 #[derive(Default)]
@@ -46,8 +80,7 @@ struct PeerQueue {
 
 impl TargetQueues {
     pub(super) fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Result<Self, FabricError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(FabricError::io("an event descriptor"))?;
+        let wake = WakeEvent::new().map_err(FabricError::io("an event descriptor"))?;
         Ok(Self {
             state: Mutex::default(),
             has_commands: AtomicBool::new(false),
@@ -65,14 +98,46 @@ impl TargetQueues {
 
     /// Makes the thread look for commands.
     pub(super) fn notify(&self) {
-        // SeqCst: pairs with the swap in the thread's loop and the load in the thread's sleep.
+        // SeqCst: pairs with the swap in `take_notification` and the load in `begin_sleep`.
         self.has_commands.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the store in the thread's sleep: either we see that it sleeps or it
+        // SeqCst: pairs with the store in `begin_sleep`: either we see that the thread sleeps or it
         // sees the commands.
         if self.sleeping.load(Ordering::SeqCst) {
-            // A full counter wakes as well.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            self.wake.notify();
         }
+    }
+
+    /// Asks the thread to end.
+    pub(super) fn stop(&self) {
+        // SeqCst: pairs with the loads in `is_stopping`; `notify` orders it before the wake-up.
+        self.stop.store(true, Ordering::SeqCst);
+        self.notify();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        // SeqCst: pairs with the store in `stop`.
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Whether the thread was notified since it was asked last.
+    pub(super) fn take_notification(&self) -> bool {
+        // Relaxed: only saves the exchange, which orders.
+        self.has_commands.load(Ordering::Relaxed)
+            // SeqCst: pairs with the store in `notify`.
+            && self.has_commands.swap(false, Ordering::SeqCst)
+    }
+
+    /// The thread is going to sleep until it is woken, unless this answers that it must not.
+    pub(super) fn begin_sleep(&self) -> bool {
+        // SeqCst: pairs with the load in `notify`.
+        self.sleeping.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the store in `notify`.
+        self.has_commands.load(Ordering::SeqCst) || self.is_stopping()
+    }
+
+    pub(super) fn end_sleep(&self) {
+        // SeqCst: pairs with the load in `notify`; a notification too many is harmless.
+        self.sleeping.store(false, Ordering::SeqCst);
     }
 
     pub(super) fn take_events(&self, events: &mut Vec<FabricEvent>) -> usize {
@@ -114,35 +179,15 @@ impl TargetQueues {
 
     pub(super) fn stats(&self) -> FabricStats {
         // Relaxed: counters for people; each is whole by itself.
-        let value = |index: usize| self.stats[index].load(Ordering::Relaxed);
-        FabricStats {
-            ops: value(0),
-            send_calls: value(1),
-            recv_calls: value(2),
-            empty_calls: value(3),
-            sent_bytes: value(4),
-            received_bytes: value(5),
-            pings: value(6),
-            connections: value(7),
-            refused: value(8),
-        }
+        let values = self.stats.each_ref().map(|value| value.load(Ordering::Relaxed));
+        zerocopy::transmute!(values)
     }
 
     pub(super) fn publish(&self, stats: &FabricStats) {
-        let values = [
-            stats.ops,
-            stats.send_calls,
-            stats.recv_calls,
-            stats.empty_calls,
-            stats.sent_bytes,
-            stats.received_bytes,
-            stats.pings,
-            stats.connections,
-            stats.refused,
-        ];
+        let values: &[u64; STATS] = zerocopy::transmute_ref!(stats);
         for (cell, value) in self.stats.iter().zip(values) {
             // Relaxed: as in `stats`; only this thread writes.
-            cell.store(value, Ordering::Relaxed);
+            cell.store(*value, Ordering::Relaxed);
         }
     }
 

@@ -5,7 +5,6 @@
 //! process waits for.
 
 use super::out_of_window;
-use super::process::{Bare, LINE_BYTES};
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
 use crate::{caches, copy};
 use rackpool_core::seam::{Mem, Probe, Section};
@@ -19,6 +18,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
+
+pub(super) const LINE_BYTES: usize = 64;
 
 /// Alignment of heap windows: a processor page, so that they are laid out as mapped ones are.
 const HEAP_ALIGN_BYTES: usize = 4096;
@@ -353,17 +354,14 @@ impl Window {
         out_of_window(offset, bytes, self.bytes);
     }
 
-    /// The memory alone, for tight loops over a window without a delay.
-    ///
-    /// # Panics
-    /// If the window has one, or does not begin with a line.
+    /// Start, bytes and bytes to write of the memory, for [`Window::bare`], and panics as that.
     #[inline(always)]
-    pub fn bare(&self) -> Bare<'_> {
+    pub(super) fn bare_memory(&self) -> (NonNull<u8>, u64, u64) {
         // Before every access: so that it costs one comparison.
         if !self.is_bare {
             self.refuse_bare();
         }
-        Bare::new(self.base, self.bytes, self.writable_bytes)
+        (self.base, self.bytes, self.writable_bytes)
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 //! vector without zeroing it first; and memory that processes share without a file's name. See
 //! `window.rs`. Called by the key-value cache.
 
-use super::mapped::{Backing, Window};
+use super::mapped::{Backing, LINE_BYTES, Window};
 use super::{Access, MapOptions};
 use crate::copy;
 use crate::sync::{AtomicU64, Ordering};
@@ -19,7 +19,6 @@ use std::ptr::NonNull;
 
 /// Size and alignment of the huge pages that are asked for.
 const HUGE_BYTES: usize = 2 << 20;
-pub(super) const LINE_BYTES: usize = 64;
 
 /// Takes the memory of a part of a file, so that no store to a window there finds none later; what
 /// it holds stays. Blocks while the system zeroes memory, some 100 us a MiB; others may use the
@@ -197,6 +196,18 @@ impl Window {
     }
 }
 
+impl Window {
+    /// The memory alone, for tight loops over a window without a delay.
+    ///
+    /// # Panics
+    /// If the window has one, or does not begin with a line.
+    #[inline(always)]
+    pub fn bare(&self) -> Bare<'_> {
+        let (base, bytes, writable_bytes) = self.bare_memory();
+        Bare { base, bytes, writable_bytes, window: PhantomData }
+    }
+}
+
 type Line = [AtomicU64; LINE_BYTES / 8];
 
 /// The memory of a [`Window`]: start and length, by value, so that they stay in registers however
@@ -244,12 +255,6 @@ impl WordsToWrite<'_> {
 }
 
 impl<'a> Bare<'a> {
-    /// That of a window which begins with a line and has no delay.
-    #[inline(always)]
-    pub(super) fn new(base: NonNull<u8>, bytes: u64, writable_bytes: u64) -> Bare<'a> {
-        Bare { base, bytes, writable_bytes, window: PhantomData }
-    }
-
     /// The address of the `UNIT` bytes at `offset`, a multiple of as many, below `limit`.
     #[inline(always)]
     fn whole<const UNIT: u64>(self, offset: u64, limit: u64) -> *mut u8 {

@@ -1,7 +1,7 @@
-//! Control connections, deaths and signals between real processes: this binary runs itself again
-//! in the role that `RACKPOOL_TEST_ROLE` names. Nothing stays behind: names are abstract, and
-//! every child is killed and reaped when its guard is dropped.
+//! Control connections, deaths and signals between real processes. Nothing stays behind: names are
+//! abstract, and every child is killed and reaped when its guard is dropped.
 
+use crate::child::{Own, role_and_place};
 use rackpool_core::constants::{CONTROL_FDS_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{
@@ -13,48 +13,18 @@ use rackpool_hw::process::{
 };
 use rackpool_hw::window::{Access, MapOptions, Window};
 use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-const ROLE: &str = "RACKPOOL_TEST_ROLE";
-const NAME: &str = "RACKPOOL_TEST_NAME";
 /// Ten times what a quiet machine needs, and more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A child of this test; it does not outlive it.
-struct Own(Child);
-
-impl Own {
-    fn start(role: &str, name: &str) -> Own {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "control_processes::a_child_plays_its_role", "--nocapture"])
-            .env(ROLE, role)
-            .env(NAME, name)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Own(child)
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-
-    fn id(&self) -> ProcessId {
-        ProcessId::of(self.0.id()).unwrap()
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(role: &str, name: &str) -> Own {
+    Own::start("control_processes::a_child_plays_its_role", role, name, Stdio::null())
 }
 
 fn fresh_name() -> String {
@@ -119,8 +89,7 @@ fn is_root() -> bool {
 /// What a child does; in the parent's own run this test has no role and ends at once.
 #[test]
 fn a_child_plays_its_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let name = std::env::var(NAME).unwrap();
+    let Some((role, name)) = role_and_place() else { return };
     match role.as_str() {
         "exchange" => {
             let conn = ControlConn::connect(&name).unwrap();
@@ -172,7 +141,7 @@ fn a_child_plays_its_role() {
 fn descriptors_pass_between_processes_and_lead_to_the_same_memory() {
     let name = fresh_name();
     let listener = ControlListener::bind(&name).unwrap();
-    let mut child = Own::start("exchange", &name);
+    let mut child = start("exchange", &name);
     let conn = accept(&listener);
     let peer = conn.check_peer().unwrap();
     assert_eq!(peer.pid, child.0.id());
@@ -202,10 +171,10 @@ fn descriptors_pass_between_processes_and_lead_to_the_same_memory() {
 fn a_killed_process_is_seen_at_once_by_socket_and_by_pidfd() {
     let name = fresh_name();
     let listener = ControlListener::bind(&name).unwrap();
-    let child = Own::start("hold", &name);
+    let child = start("hold", &name);
     let conn = accept(&listener);
     recv_message(&conn);
-    let id = child.id();
+    let id = ProcessId::of(child.0.id()).unwrap();
     let handle = ProcessHandle::open_exact(id).unwrap();
     let poller = Poller::new().unwrap();
     poller.add(&conn, 1, Interest::Read).unwrap();
@@ -237,7 +206,7 @@ fn a_killed_process_is_seen_at_once_by_socket_and_by_pidfd() {
 fn a_stopped_process_is_alive_and_its_connection_open() {
     let name = fresh_name();
     let listener = ControlListener::bind(&name).unwrap();
-    let child = Own::start("hold", &name);
+    let child = start("hold", &name);
     let conn = accept(&listener);
     recv_message(&conn);
     let handle = ProcessHandle::open(child.0.id()).unwrap();
@@ -258,7 +227,7 @@ fn a_process_of_another_user_is_refused_by_a_server_and_root_is_no_stranger() {
     }
     let name = fresh_name();
     let listener = ControlListener::bind(&name).unwrap();
-    let child = Own::start("foreign", &name);
+    let child = start("foreign", &name);
     let conn = accept(&listener);
     match conn.check_peer() {
         Err(ControlError::ForeignUser { pid, uid: 65534, own_uid: 0 }) => {
@@ -277,7 +246,7 @@ fn a_signal_asks_for_the_stop_and_the_third_one_ends_the_process() {
     for signal in [Signal::TERM, Signal::INT] {
         let name = fresh_name();
         let listener = ControlListener::bind(&name).unwrap();
-        let mut child = Own::start("shutdown", &name);
+        let mut child = start("shutdown", &name);
         let conn = accept(&listener);
         assert_eq!(recv_message(&conn).0, b"ready");
         child.signal(signal);

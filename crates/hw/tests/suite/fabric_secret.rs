@@ -1,18 +1,21 @@
 //! The tcp fabric with a secret: a client that has it is served as without one, a client without it
 //! is told so at once and touches nothing, and strangers keep no client out.
 
-use crate::fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at};
+use crate::fabric_rig::{
+    Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, quiet, wait_until, work,
+};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::error::{DeathCause, Distrust};
-use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkRequest, WorkStatus};
+use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkStatus};
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, TcpTarget, TcpTargetOptions};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
+use rackpool_hw::fabric::{
+    EndpointOptions, LocalBuffers, Target, TargetOptions, monotonic_ns, shared,
+};
 use rackpool_hw::handshake::MESSAGE_BYTES;
 use rackpool_hw::secret::Secret;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -24,12 +27,12 @@ fn encrypting(byte: u8) -> Option<Secret> {
     secret(byte).map(|secret| secret.encrypting(true))
 }
 
-fn end_options(secret: Option<Secret>) -> TcpEndpointOptions {
-    TcpEndpointOptions { log: Arc::new(|_, _| ()), secret, ..TcpEndpointOptions::default() }
+fn end_options(secret: Option<Secret>) -> EndpointOptions {
+    EndpointOptions { secret, ..quiet() }
 }
 
-fn target_options(memory: &Memory, secret: Option<Secret>) -> TcpTargetOptions {
-    TcpTargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
+fn target_options(memory: &Memory, secret: Option<Secret>) -> TargetOptions {
+    TargetOptions { secret, ..memory.target_options() }
 }
 
 fn rig() -> TcpRig {
@@ -38,34 +41,32 @@ fn rig() -> TcpRig {
 }
 
 /// How a connection of an endpoint with these options to `addr` ends.
-fn end_of(options: TcpEndpointOptions, addr: SocketAddr) -> DeathCause {
+fn end_of(options: EndpointOptions, addr: SocketAddr) -> DeathCause {
     let mut end = TcpEndpoint::new(options).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    loop {
-        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
-        match events.as_slice() {
-            [] => assert!(start.elapsed() < PATIENCE),
-            [FabricEvent::Closed { cause, .. }] => return *cause,
-            other => panic!("{other:?}"),
-        }
-    }
+    let events = happened(&mut end, 1);
+    let [FabricEvent::Closed { cause, .. }] = events[..] else { panic!("{events:?}") };
+    cause
+}
+
+/// The first events of an endpoint.
+fn happened(end: &mut TcpEndpoint, count: usize) -> Vec<FabricEvent> {
+    let wait = |events: &mut Vec<_>| {
+        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, events);
+    };
+    events_until(wait, |events| events.len() >= count)
 }
 
 /// Waits until the target counts so many connections.
-fn wait_for_connections(target: &TcpTarget, expected: impl Fn(u64) -> bool) {
-    let start = Instant::now();
-    while !expected(target.stats().connections) {
-        assert!(start.elapsed() < PATIENCE, "{:?}", target.stats());
-        std::thread::yield_now();
-    }
+fn wait_for_connections(target: &Target, expected: impl Fn(u64) -> bool) {
+    wait_until(|| expected(target.stats().connections));
 }
 
 #[test]
 fn one_secret_on_both_sides_is_two_messages_each_and_then_as_without() {
     let bytes_of = |secret: Option<Secret>| {
         let memory = Memory::new();
-        let options = TcpEndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
         let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
         assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
         let mut back = [0; 7];
@@ -84,19 +85,19 @@ fn without_a_secret_the_first_bytes_are_the_hello_alone() {
     let mut end = TcpEndpoint::new(end_options(None)).unwrap();
     end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    let (mut hello, start) = ([0; HELLO_BYTES], Instant::now());
+    let mut hello = [0; HELLO_BYTES];
     stream.set_nonblocking(true).unwrap();
-    while stream.read(&mut hello).is_err() {
+    wait_until(|| {
         end.poll(monotonic_ns(), &mut Vec::new());
-        assert!(start.elapsed() < PATIENCE);
-    }
+        stream.read(&mut hello).is_ok()
+    });
     assert_eq!(hello, Hello::of_initiator().as_bytes());
     end.poll(monotonic_ns(), &mut Vec::new());
     assert!(stream.read(&mut hello).is_err(), "nothing follows");
 }
 
 /// How many were refused, once it is as many: counts are published at the end of a turn.
-fn refused(target: &TcpTarget, expected: u64) -> u64 {
+fn refused(target: &Target, expected: u64) -> u64 {
     let start = Instant::now();
     while target.stats().refused < expected && start.elapsed() < PATIENCE {
         std::thread::yield_now();
@@ -115,7 +116,7 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         (encrypting(7), encrypting(8), Distrust::OtherSecret),
     ] {
         let memory = Memory::new();
-        let target = TcpTarget::start(target_options(&memory, theirs)).unwrap();
+        let target = start_target(target_options(&memory, theirs)).unwrap();
         let options = end_options(ours);
         let expected = DeathCause::Distrusted(why);
         assert_eq!(end_of(options.clone(), target.local_addr()), expected);
@@ -123,11 +124,8 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         let shared_endpoint = shared::SharedEndpoint::new(options).unwrap();
         let mut member = shared::MemberEndpoint::new(&shared_endpoint).unwrap();
         let peer = member.connect(target.local_addr(), monotonic_ns()).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while events.is_empty() {
-            member.wait(monotonic_ns() + 10_000_000, &mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        let wait = |events: &mut Vec<_>| _ = member.wait(monotonic_ns() + 10_000_000, events);
+        let events = events_until(wait, |events| !events.is_empty());
         assert_eq!(events, [FabricEvent::Closed { peer, cause: expected }]);
         wait_for_connections(&target, |count| count == 0);
         assert_eq!(refused(&target, 2), 2, "{why:?}");
@@ -138,7 +136,7 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
 #[test]
 fn a_target_that_never_proves_anything_is_silent_after_a_lease() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = TcpEndpointOptions { lease_ms: 100, ..end_options(secret(7)) };
+    let options = EndpointOptions { lease_ms: 100, ..end_options(secret(7)) };
     let addr = listener.local_addr().unwrap();
     assert_eq!(end_of(options, addr), DeathCause::Silent);
 }
@@ -185,15 +183,8 @@ fn what_was_heard_on_a_good_connection_opens_no_other() {
     let (addr, carried) = overheard(rig.target().local_addr());
     let mut end = TcpEndpoint::new(end_options(secret(7))).unwrap();
     end.connect(addr, monotonic_ns()).unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.is_empty() {
-        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
-    assert!(
-        matches!(events[..], [FabricEvent::Connected { .. }]),
-        "whoever only listens is unseen"
-    );
+    let events = happened(&mut end, 1);
+    assert!(matches!(events[..], [FabricEvent::Connected { .. }]), "a listener is unseen");
     drop(end);
     let [said, _] = carried.join().unwrap();
     assert!(said.len() >= 2 * MESSAGE_BYTES + HELLO_BYTES);
@@ -262,21 +253,16 @@ fn through(
     change: fn(&mut [u8], usize),
 ) -> (Vec<FabricEvent>, [Vec<u8>; 2], Vec<u8>) {
     let memory = Memory::new();
-    let target = TcpTarget::start(target_options(&memory, secret.clone())).unwrap();
+    let target = start_target(target_options(&memory, secret.clone())).unwrap();
     let (addr, carried) = overheard_and(target.local_addr(), change);
     let mut end = TcpEndpoint::new(end_options(secret)).unwrap();
     let peer = end.connect(addr, monotonic_ns()).unwrap();
     let (buf, back) = (end.register(value.to_vec()).unwrap(), end.register(vec![0; value.len()]));
     let piece = |buf| Sge { buf, offset: 0, bytes: value.len() as u64 };
     let (from, into) = ([piece(buf)], [piece(back.unwrap())]);
-    let work = |verb, local, id| WorkRequest { id, verb, local, signalled: true };
-    end.post(peer, &[work(Verb::Write(at(0)), &from, 1), work(Verb::Read(at(0)), &into, 2)])
+    end.post(peer, &[work(1, Verb::Write(at(0)), &from), work(2, Verb::Read(at(0)), &into)])
         .unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.len() < 3 {
-        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
-        assert!(start.elapsed() < PATIENCE, "{events:?}");
-    }
+    let events = happened(&mut end, 3);
     if events.iter().all(|event| !matches!(event, FabricEvent::Closed { .. })) {
         assert_eq!(end.buffer(into[0].buf), value);
     }
@@ -327,7 +313,7 @@ fn bytes_that_somebody_changes_end_the_connection_and_write_nothing() {
 fn an_encrypted_connection_needs_no_more_calls() {
     let of = |secret: Option<Secret>| {
         let memory = Memory::new();
-        let options = TcpEndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
         let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
         assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
         let before = rig.end.stats();

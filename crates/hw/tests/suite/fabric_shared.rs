@@ -1,29 +1,28 @@
 //! What only a shared connection promises: messages that reach their own member, ends that concern
 //! one member, memory that goes while it is under way, and wake-ups of which none is lost.
 
-use crate::fabric_rig::{Memory, PAGE, PATIENCE, at, pattern, sge, statuses};
+use crate::fabric_rig::{Memory, PAGE, PATIENCE, at, pattern, sge, statuses, work};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, PeerId, Verb, WorkRequest, WorkStatus};
 use rackpool_core::wire::{self, RemoteReply, RemoteRequest, Routed};
 use rackpool_hw::fabric::shared::{MemberEndpoint, SharedEndpoint};
-use rackpool_hw::fabric::tcp::{TcpEndpointOptions, TcpTarget};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::tcp::start_target;
+use rackpool_hw::fabric::{EndpointOptions, LocalBuffers, Target, monotonic_ns};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No member ever looks by itself, nor is the peer probed: only wake-ups help.
 const NEVER_NS: u64 = 3_600_000_000_000;
 
-fn quiet() -> TcpEndpointOptions {
-    let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
-    TcpEndpointOptions { log, lease_ms: 3_600_000, ..TcpEndpointOptions::default() }
+fn quiet() -> EndpointOptions {
+    EndpointOptions { lease_ms: 3_600_000, ..crate::fabric_rig::quiet() }
 }
 
-fn serve(memory: &Memory) -> TcpTarget {
-    TcpTarget::start(memory.target_options()).unwrap()
+fn serve(memory: &Memory) -> Target {
+    start_target(memory.target_options()).unwrap()
 }
 
 /// Another member with a channel to the target.
-fn member(shared_endpoint: &Arc<SharedEndpoint>, target: &TcpTarget) -> (MemberEndpoint, PeerId) {
+fn member(shared_endpoint: &Arc<SharedEndpoint>, target: &Target) -> (MemberEndpoint, PeerId) {
     let mut end = MemberEndpoint::new(shared_endpoint).unwrap();
     let peer = end.connect(target.local_addr(), monotonic_ns()).unwrap();
     let events = wait_for(&mut end, 1);
@@ -51,7 +50,7 @@ fn send(end: &mut MemberEndpoint, peer: PeerId, message: RemoteRequest) {
     end.take(buf);
 }
 
-fn received(target: &TcpTarget, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>)> {
+fn received(target: &Target, count: usize) -> Vec<(PeerId, Routed<RemoteRequest>)> {
     let (mut all, start) = (Vec::new(), Instant::now());
     while all.len() < count {
         let mut events = Vec::new();
@@ -101,9 +100,8 @@ fn messages_go_to_the_members_they_are_for_and_a_channel_ends_alone() {
     let ended = wait_for(&mut a, 1);
     assert!(matches!(ended[..], [FabricEvent::Closed { peer, .. }] if peer == of_a), "{ended:?}");
     let add = Verb::FetchAdd { at: at(0), n: 1 };
-    let work = WorkRequest { id: 5, verb: add, local: &[], signalled: true };
-    assert!(a.post(of_a, &[work]).is_err());
-    b.post(of_b, &[work]).unwrap();
+    assert!(a.post(of_a, &[work(5, add, &[])]).is_err());
+    b.post(of_b, &[work(5, add, &[])]).unwrap();
     assert_eq!(statuses(&wait_for(&mut b, 1)), [(5, WorkStatus::Done(0))]);
     b.close(of_b);
     let last = received(&target, 1);
@@ -122,10 +120,8 @@ fn what_a_member_leaves_behind_is_executed_as_a_whole_or_not_and_others_go_on() 
         let data: Vec<Vec<u8>> = (1..4).map(|page| pattern(PAGE, 10 * round + page)).collect();
         for (index, data) in data.iter().enumerate() {
             let buf = leaves.register(data.clone()).unwrap();
-            let local = [sge(buf, 0, PAGE)];
             let verb = Verb::Write(at((index as u64 + 1) * PAGE));
-            let work = WorkRequest { id: index as u64, verb, local: &local, signalled: true };
-            leaves.post(peer, &[work]).unwrap();
+            leaves.post(peer, &[work(index as u64, verb, &[sge(buf, 0, PAGE)])]).unwrap();
         }
         if round % 2 == 0 {
             drop(leaves);
@@ -140,9 +136,7 @@ fn what_a_member_leaves_behind_is_executed_as_a_whole_or_not_and_others_go_on() 
             drop(leaves);
         }
         let to = stays.register(vec![1; 64]).unwrap();
-        let local = [sge(to, 0, 64)];
-        let work = WorkRequest { id: 9, verb: Verb::Read(at(0)), local: &local, signalled: true };
-        stays.post(of_stays, &[work]).unwrap();
+        stays.post(of_stays, &[work(9, Verb::Read(at(0)), &[sge(to, 0, 64)])]).unwrap();
         assert_eq!(statuses(&wait_for(&mut stays, 1)), [(9, WorkStatus::Done(0))]);
         assert_eq!(stays.take(to), [0; 64]);
         let mut is_over = false;
@@ -166,15 +160,11 @@ fn nothing_is_received_into_memory_that_was_taken_back() {
     let (mut b, of_b) = member(&shared_endpoint, &target);
     for _ in 0..20 {
         let buf = a.register(vec![0; PAGE as usize]).unwrap();
-        let local = [sge(buf, 0, PAGE)];
-        let work = WorkRequest { id: 1, verb: Verb::Read(at(0)), local: &local, signalled: true };
-        a.post(of_a, &[work]).unwrap();
+        a.post(of_a, &[work(1, Verb::Read(at(0)), &[sge(buf, 0, PAGE)])]).unwrap();
         b.poll(monotonic_ns(), &mut Vec::new());
         let taken = a.take(buf);
         let then = taken.clone();
-        let add = Verb::FetchAdd { at: at(PAGE), n: 1 };
-        let work = WorkRequest { id: 2, verb: add, local: &[], signalled: true };
-        b.post(of_b, &[work]).unwrap();
+        b.post(of_b, &[work(2, Verb::FetchAdd { at: at(PAGE), n: 1 }, &[])]).unwrap();
         // Its answer is behind the data.
         wait_for(&mut b, 1);
         assert!(taken == then);
@@ -190,9 +180,7 @@ fn bytes_that_another_thread_may_change_are_refused() {
     let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
     let (mut a, of_a) = member(&shared_endpoint, &target);
     let buf = a.register(vec![0; 128]).unwrap();
-    let local = [sge(buf, 0, 64)];
-    let work = WorkRequest { id: 1, verb: Verb::Read(at(0)), local: &local, signalled: true };
-    a.post(of_a, &[work]).unwrap();
+    a.post(of_a, &[work(1, Verb::Read(at(0)), &[sge(buf, 0, 64)])]).unwrap();
     assert_eq!(a.piece(&sge(buf, 64, 64)), [0; 64], "the rest is free");
     a.piece(&sge(buf, 63, 2));
 }
@@ -205,10 +193,9 @@ fn a_member_that_posts_and_does_not_wait_holds_up_nobody() {
     let (mut absent, of_absent) = member(&shared_endpoint, &target);
     let (mut b, of_b) = member(&shared_endpoint, &target);
     let add = Verb::FetchAdd { at: at(64), n: 1 };
-    let work = |id| WorkRequest { id, verb: add, local: &[], signalled: true };
     for id in 0..100 {
-        absent.post(of_absent, &[work(id)]).unwrap();
-        b.post(of_b, &[work(id)]).unwrap();
+        absent.post(of_absent, &[work(id, add, &[])]).unwrap();
+        b.post(of_b, &[work(id, add, &[])]).unwrap();
         assert_eq!(wait_for(&mut b, 1).len(), 1);
     }
     let done = statuses(&wait_for(&mut absent, 100));
@@ -222,7 +209,7 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
     let memory = Memory::new();
     let target = serve(&memory);
     // Waits sleep at once; a wake-up that is lost is noticed after PATIENCE.
-    let options = TcpEndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
     let shared_endpoint = SharedEndpoint::with_look(options, NEVER_NS).unwrap();
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 3_000;
@@ -238,13 +225,7 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
                     let local = [sge(buf, 0, bytes)];
                     let read = Verb::Read(at(0));
                     let add = Verb::FetchAdd { at: at(PAGE), n: 1 };
-                    let batch = [(read, &local[..]), (add, &[])].map(|(verb, local)| WorkRequest {
-                        id: round,
-                        verb,
-                        local,
-                        signalled: true,
-                    });
-                    end.post(peer, &batch).unwrap();
+                    end.post(peer, &[work(round, read, &local), work(round, add, &[])]).unwrap();
                     let done = statuses(&wait_for(&mut end, 2));
                     assert!(done.iter().all(|(id, _)| *id == round), "{done:?}");
                     if (random >> 40).is_multiple_of(8) {
@@ -261,7 +242,7 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
 #[test]
 fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
     let target = serve(&Memory::new());
-    let options = TcpEndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
     let shared_endpoint = SharedEndpoint::with_look(options, NEVER_NS).unwrap();
     const THREADS: usize = 4;
     std::thread::scope(|scope| {

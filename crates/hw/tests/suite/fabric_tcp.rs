@@ -1,7 +1,10 @@
 //! What only the tcp fabric promises: exact numbers of system calls, liveness, back-pressure,
 //! bounded connections, and that no peer's bytes can hurt either side.
 
-use crate::fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at, key, sge, statuses};
+use crate::fabric_rig::{
+    Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, key, quiet, sge, statuses, wait_until,
+    work,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX};
@@ -12,8 +15,11 @@ use rackpool_core::seam::{
 use rackpool_hw::fabric::tcp::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request,
 };
-use rackpool_hw::fabric::tcp::{TargetSendError, TcpEndpoint, TcpEndpointOptions, TcpTarget};
-use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
+use rackpool_hw::fabric::{
+    EndpointOptions, FabricError, LocalBuffer, LocalBuffers, Target, TargetOptions,
+    TargetSendError, monotonic_ns,
+};
 use rackpool_hw::secret::Secret;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::cell::RefCell;
@@ -25,8 +31,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-fn quiet() -> TcpEndpointOptions {
-    TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() }
+/// A rig with these options of its endpoint.
+fn rig_with(end: EndpointOptions) -> TcpRig {
+    let memory = Memory::new();
+    TcpRig::with(memory.target_options(), memory, end)
+}
+
+/// A rig whose target serves so many connections at once.
+fn rig_for(connections_max: u32) -> TcpRig {
+    let memory = Memory::new();
+    let target = TargetOptions { connections_max, ..memory.target_options() };
+    TcpRig::with(target, memory, quiet())
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.
@@ -34,13 +49,14 @@ fn poll_until(
     end: &mut TcpEndpoint,
     mut is_last: impl FnMut(&FabricEvent) -> bool,
 ) -> Vec<FabricEvent> {
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while !events.iter().any(&mut is_last) {
-        let deadline = monotonic_ns() + 10_000_000;
-        end.wait(monotonic_ns, deadline, None, &mut events);
-        assert!(start.elapsed() < PATIENCE, "{events:?}");
-    }
-    events
+    let wait = |events: &mut Vec<_>| {
+        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, events);
+    };
+    events_until(wait, |events| events.iter().any(&mut is_last))
+}
+
+fn is_up(event: &FabricEvent) -> bool {
+    matches!(event, FabricEvent::Connected { .. })
 }
 
 fn closed(event: &FabricEvent) -> bool {
@@ -55,7 +71,7 @@ fn cause(events: &[FabricEvent]) -> DeathCause {
 }
 
 /// A stream that has said hello to a target.
-fn raw_client(target: &TcpTarget) -> TcpStream {
+fn raw_client(target: &Target) -> TcpStream {
     let mut stream = TcpStream::connect(target.local_addr()).unwrap();
     stream.write_all(Hello::of_initiator().as_bytes()).unwrap();
     let mut hello = [0; HELLO_BYTES];
@@ -65,14 +81,13 @@ fn raw_client(target: &TcpTarget) -> TcpStream {
 }
 
 /// A listener, and an endpoint's connection to it that has been accepted; `greets` says hello.
-fn fake_target(options: TcpEndpointOptions, greets: bool) -> (TcpEndpoint, PeerId, TcpStream) {
+fn fake_target(options: EndpointOptions, greets: bool) -> (TcpEndpoint, PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut end = TcpEndpoint::new(options).unwrap();
     let peer = peer_of(&mut end, listener.local_addr().unwrap());
     let (mut stream, _) = listener.accept().unwrap();
     if greets {
         stream.write_all(Hello::of_target(HelloStatus::Ok, 21, 1).as_bytes()).unwrap();
-        let is_up = |event: &FabricEvent| matches!(event, FabricEvent::Connected { .. });
         poll_until(&mut end, is_up);
         stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     }
@@ -85,19 +100,12 @@ fn peer_of(end: &mut TcpEndpoint, addr: SocketAddr) -> PeerId {
 
 #[test]
 fn a_read_of_64_bytes_is_one_send_and_one_receive_on_each_side() {
-    let mut options = quiet();
-    options.lease_ms = 3_600_000;
-    let memory = Memory::new();
-    let mut rig = TcpRig::with(memory.target_options(), memory, options);
+    let mut rig = rig_with(EndpointOptions { lease_ms: 3_600_000, ..quiet() });
     let buf = rig.end.register(vec![1; 64]).unwrap();
     let local = [sge(buf, 0, 64)];
     rig.one(Verb::Read(at(0)), &local);
     let settled = |rig: &TcpRig, ops: u64| {
-        let start = Instant::now();
-        while rig.target().stats().ops < ops {
-            assert!(start.elapsed() < PATIENCE);
-            std::thread::yield_now();
-        }
+        wait_until(|| rig.target().stats().ops >= ops);
         rig.target().stats()
     };
     let (ours, theirs) = (rig.end.stats(), settled(&rig, 1));
@@ -129,17 +137,12 @@ fn a_batch_is_sent_under_one_doorbell() {
     let locals: Vec<_> = (0..128).map(|i| [sge(buf, 64 * i, 64)]).collect();
     for verb in [Verb::Read(at(0)), Verb::Write(at(0))] {
         let before = rig.end.stats().send_calls;
-        let work = |i: usize| WorkRequest { id: 0, verb, local: &locals[i], signalled: true };
-        let batch: Vec<_> = (0..128).map(work).collect();
+        let batch: Vec<_> = locals.iter().map(|local| work(0, verb, local)).collect();
         let peer = rig.peer;
         rig.end.post(peer, &batch).unwrap();
         assert_eq!(rig.end.stats().send_calls - before, 1);
         assert_eq!(rig.end.outstanding(peer), 128);
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while events.len() < 128 {
-            rig.poll(&mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        rig.poll_until(|events| events.len() >= 128);
     }
 }
 
@@ -148,7 +151,7 @@ fn a_target_on_another_address_than_loopback_is_refused() {
     let memory = Memory::new();
     let mut options = memory.target_options();
     options.listen = "0.0.0.0:0".parse().unwrap();
-    let error = TcpTarget::start(options).err().unwrap();
+    let error = start_target(options).err().unwrap();
     assert!(matches!(error, FabricError::NotLoopback { .. }), "{error}");
     let mut end = TcpEndpoint::new(quiet()).unwrap();
     let refused = end.connect("192.0.2.1:1".parse().unwrap(), 0);
@@ -160,7 +163,7 @@ fn memory_shorter_than_its_layout_is_refused_with_numbers() {
     let memory = Memory::new();
     let mut options = memory.target_options();
     options.pages = memory.pages.slice(0, PAGE);
-    let error = TcpTarget::start(options).err().unwrap().to_string();
+    let error = start_target(options).err().unwrap().to_string();
     assert!(error.contains("pages") && error.contains(&PAGE.to_string()), "{error}");
 }
 
@@ -170,7 +173,7 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
         let memory = Memory::new();
         let mut options = memory.target_options();
         (options.connections_max, options.secret) = (1, secret.clone());
-        let quiet = || TcpEndpointOptions { secret: secret.clone(), ..quiet() };
+        let quiet = || EndpointOptions { secret: secret.clone(), ..quiet() };
         let mut rig = TcpRig::with(options, memory, quiet());
         // It has asked for something, and so does not give way.
         assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
@@ -182,26 +185,17 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
         let peer = rig.peer;
         rig.end.close(peer);
         poll_until(&mut rig.end, closed);
-        let start = Instant::now();
-        loop {
+        wait_until(|| {
             peer_of(&mut second, addr);
-            let is_end = |event: &FabricEvent| {
-                closed(event) || matches!(event, FabricEvent::Connected { .. })
-            };
-            if !poll_until(&mut second, is_end).iter().any(closed) {
-                break;
-            }
-            assert!(start.elapsed() < PATIENCE);
-        }
+            let is_end = |event: &FabricEvent| closed(event) || is_up(event);
+            !poll_until(&mut second, is_end).iter().any(closed)
+        });
     }
 }
 
 #[test]
 fn an_address_has_its_share_of_the_places_and_its_silent_ones_go_first() {
-    let memory = Memory::new();
-    let mut options = memory.target_options();
-    options.connections_max = 8;
-    let mut rig = TcpRig::with(options, memory, quiet());
+    let mut rig = rig_for(8);
     assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
     let addr = rig.target().local_addr();
     // A stream of another address of this host, and what the target says to it.
@@ -226,28 +220,20 @@ fn an_address_has_its_share_of_the_places_and_its_silent_ones_go_first() {
     std::thread::sleep(Duration::from_millis(1200));
     let others = [come(4), come(5), come(2)];
     assert!(others.iter().all(|(_, status)| *status == HelloStatus::Ok));
-    let start = Instant::now();
-    while many.iter().filter(|(stream, _)| is_open(stream)).count() > 3 {
-        assert!(start.elapsed() < PATIENCE);
-    }
+    wait_until(|| many.iter().filter(|(stream, _)| is_open(stream)).count() <= 3);
     assert!(is_open(&few.0) && many[3..].iter().all(|(stream, _)| is_open(stream)));
     assert_eq!(rig.write(at(0), b"still"), WorkStatus::Done(0));
 }
 
 #[test]
 fn connections_that_ask_for_nothing_give_way_to_those_that_do() {
-    let memory = Memory::new();
-    let mut options = memory.target_options();
-    options.connections_max = 4;
-    let mut rig = TcpRig::with(options, memory, quiet());
+    let mut rig = rig_for(4);
     assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
     let idle: Vec<_> = (0..3).map(|_| raw_client(rig.target())).collect();
     std::thread::sleep(Duration::from_millis(1500));
     let mut late = TcpEndpoint::new(quiet()).unwrap();
     peer_of(&mut late, rig.target().local_addr());
-    let is_end =
-        |event: &FabricEvent| closed(event) || matches!(event, FabricEvent::Connected { .. });
-    let events = poll_until(&mut late, is_end);
+    let events = poll_until(&mut late, |event| closed(event) || is_up(event));
     assert!(!events.iter().any(closed), "{events:?}");
     assert_eq!(rig.write(at(0), b"still"), WorkStatus::Done(0));
     drop(idle);
@@ -269,9 +255,8 @@ fn a_port_where_nobody_listens_is_a_closed_connection_and_nothing_was_sent() {
 #[test]
 fn a_target_that_falls_silent_is_found_within_the_lease() {
     for greets in [true, false] {
-        let options = TcpEndpointOptions { lease_ms: 200, ..quiet() };
-        let listener_options = options.clone();
-        let (mut end, _, _stream) = fake_target(listener_options, greets);
+        let options = EndpointOptions { lease_ms: 200, ..quiet() };
+        let (mut end, _, _stream) = fake_target(options, greets);
         let start = Instant::now();
         let events = poll_until(&mut end, closed);
         assert_eq!(cause(&events), DeathCause::Silent);
@@ -284,16 +269,10 @@ fn a_target_that_falls_silent_is_found_within_the_lease() {
 
 #[test]
 fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive() {
-    let memory = Memory::new();
-    let options = TcpEndpointOptions { lease_ms: 100, ..quiet() };
-    let mut rig = TcpRig::with(memory.target_options(), memory, options);
+    let mut rig = rig_with(EndpointOptions { lease_ms: 100, ..quiet() });
     let buf = rig.end.register(vec![1; PAGE as usize]).unwrap();
     for bytes in [0, 64, PAGE] {
-        let local = [sge(buf, 0, bytes)];
-        let verb = Verb::Read(at(0));
-        let peer = rig.peer;
-        let work = WorkRequest { id: 1, verb, local: &local, signalled: true };
-        rig.end.post(peer, &[work]).unwrap();
+        rig.post(1, Verb::Read(at(0)), &[sge(buf, 0, bytes)]);
         std::thread::sleep(Duration::from_millis(300));
         let events = poll_until(&mut rig.end, |event| {
             closed(event) || matches!(event, FabricEvent::Completed { .. })
@@ -306,9 +285,7 @@ fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive
 
 #[test]
 fn an_idle_connection_is_kept_by_pings() {
-    let memory = Memory::new();
-    let options = TcpEndpointOptions { lease_ms: 100, ..quiet() };
-    let mut rig = TcpRig::with(memory.target_options(), memory, options);
+    let mut rig = rig_with(EndpointOptions { lease_ms: 100, ..quiet() });
     let mut events = Vec::new();
     let deadline = monotonic_ns() + 500_000_000;
     assert_eq!(rig.end.wait(monotonic_ns, deadline, None, &mut events), 0, "{events:?}");
@@ -321,12 +298,11 @@ fn a_full_application_stops_its_senders_without_loss_and_nobody_else() {
     // The sender must not take the full application for a dead target.
     let mut target = memory.target_options();
     target.lease_ms = 200;
-    let options = TcpEndpointOptions { lease_ms: 200, ..quiet() };
+    let options = EndpointOptions { lease_ms: 200, ..quiet() };
     let mut rig = TcpRig::with(target, memory, options);
     let mut other = TcpEndpoint::new(quiet()).unwrap();
     let other_peer = peer_of(&mut other, rig.target().local_addr());
-    let up = |event: &FabricEvent| matches!(event, FabricEvent::Connected { .. });
-    poll_until(&mut other, up);
+    poll_until(&mut other, is_up);
     let buf = rig.end.register(vec![0; 8]).unwrap();
     let total = FABRIC_EVENTS_MAX + 100;
     let (mut sent, mut events, start) = (0u64, Vec::new(), Instant::now());
@@ -335,9 +311,8 @@ fn a_full_application_stops_its_senders_without_loss_and_nobody_else() {
         while sent < total as u64 {
             // The buffer's bytes go out with the post, since the socket has room.
             rig.end.buffer_mut(buf).copy_from_slice(&sent.to_le_bytes());
-            let work = WorkRequest { id: sent, verb: Verb::Send, local: &local, signalled: true };
             let peer = rig.peer;
-            if rig.end.post(peer, &[work]).is_err() {
+            if rig.end.post(peer, &[work(sent, Verb::Send, &local)]).is_err() {
                 break;
             }
             sent += 1;
@@ -350,13 +325,8 @@ fn a_full_application_stops_its_senders_without_loss_and_nobody_else() {
     assert!(!events.iter().any(closed), "{:?}", events.last());
     // The connection of the other end was made before the congestion.
     assert_eq!(statuses(&events).len(), FABRIC_EVENTS_MAX);
-    let local = WorkRequest {
-        id: 9,
-        verb: Verb::FetchAdd { at: at(0), n: 1 },
-        local: &[],
-        signalled: true,
-    };
-    other.post(other_peer, &[local]).unwrap();
+    let add = Verb::FetchAdd { at: at(0), n: 1 };
+    other.post(other_peer, &[work(9, add, &[])]).unwrap();
     poll_until(&mut other, |event| matches!(event, FabricEvent::Completed { .. }));
     let mut got = Vec::new();
     while got.len() < total {
@@ -397,10 +367,7 @@ fn messages_to_an_initiator_that_reads_nothing_end_in_busy() {
     let refused = rig.target().send(rig.target_peer, &long);
     assert!(matches!(refused, Err(TargetSendError::TooLong { .. })));
     rig.target().close(rig.target_peer);
-    let start = Instant::now();
-    while rig.target().send(rig.target_peer, b"x") != Err(TargetSendError::Down) {
-        assert!(start.elapsed() < PATIENCE);
-    }
+    wait_until(|| rig.target().send(rig.target_peer, b"x") == Err(TargetSendError::Down));
 }
 
 #[test]
@@ -487,16 +454,12 @@ fn a_buffer_taken_back_before_it_was_sent_ends_the_connection_and_nothing_else()
         let left = rig.end.with_buffers(&mut lent, |end, ids| {
             let local = [sge(ids.id(0), 0, PAGE)];
             let verb = Verb::Write(at(PAGE));
-            let work = |id| WorkRequest { id, verb, local: &local, signalled: true };
-            end.post(peer, &[work(1), work(2), work(3), work(4)]).unwrap();
+            let batch = [1, 2, 3, 4].map(|id| work(id, verb, &local));
+            end.post(peer, &batch).unwrap();
             end.outstanding(peer)
         });
         assert_eq!(left.unwrap(), 4);
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while statuses(&events).len() < 4 {
-            rig.end.poll(monotonic_ns(), &mut events);
-            assert!(start.elapsed() < PATIENCE, "{events:?}");
-        }
+        let events = rig.poll_until(|events| statuses(events).len() >= 4);
         let done = statuses(&events);
         if done.iter().all(|(_, status)| *status == WorkStatus::Done(0)) {
             continue;
@@ -504,12 +467,7 @@ fn a_buffer_taken_back_before_it_was_sent_ends_the_connection_and_nothing_else()
         if !events.iter().any(closed) {
             poll_until(&mut rig.end, closed);
         }
-        let mut application = Vec::new();
-        let start = Instant::now();
-        while application.is_empty() {
-            application = rig.application();
-            assert!(start.elapsed() < PATIENCE);
-        }
+        wait_until(|| !rig.application().is_empty());
         rig.connect();
         let unsent = WorkStatus::Flushed { executed: Some(false) };
         if let Some(first) = done.iter().position(|(_, status)| *status == unsent) {
@@ -550,9 +508,7 @@ fn waiting_ends_with_the_deadline_an_event_or_the_other_descriptor() {
 
 #[test]
 fn injected_latency_is_added_to_one_sided_operations() {
-    let memory = Memory::new();
-    let options = TcpEndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() };
-    let mut rig = TcpRig::with(memory.target_options(), memory, options);
+    let mut rig = rig_with(EndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() });
     let start = Instant::now();
     for _ in 0..5 {
         rig.write(at(0), &[1]);
@@ -562,8 +518,7 @@ fn injected_latency_is_added_to_one_sided_operations() {
 
 #[test]
 fn a_target_of_another_version_says_so() {
-    let memory = Memory::new();
-    let rig = TcpRig::with(memory.target_options(), memory, quiet());
+    let rig = rig_with(quiet());
     let mut stream = TcpStream::connect(rig.target().local_addr()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut hello = Hello::of_initiator();
@@ -644,9 +599,7 @@ fn random_bytes_from_a_target_end_the_connection_or_nothing() {
             (bytes[0], bytes[2], bytes[4]) = (op, status.unwrap_or(0), 1);
         }
         let buf = end.register(vec![0; 100]).unwrap();
-        let local = [sge(buf, 0, 100)];
-        let verb = Verb::Read(at(0));
-        end.post(peer, &[WorkRequest { id: 1, verb, local: &local, signalled: true }]).unwrap();
+        end.post(peer, &[work(1, Verb::Read(at(0)), &[sge(buf, 0, 100)])]).unwrap();
         stream.write_all(&bytes).unwrap();
         drop(stream);
         poll_until(&mut end, closed);

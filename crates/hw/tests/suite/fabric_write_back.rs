@@ -1,15 +1,16 @@
 //! Write-backs: data that a target puts into a buffer which its initiator has exposed. Every size,
 //! every refusal, revocation at both ends, and the death of either.
 
-use crate::fabric_rig::{PAGE, PATIENCE, Rig, TcpRig, at, pattern, sge};
+use crate::fabric_rig::{
+    PAGE, PATIENCE, Rig, TcpRig, at, events_until, is_closed, pattern, quiet, sge, wait_until,
+};
 use rackpool_core::addr::Generation;
-use rackpool_core::seam::{BufId, Exposure, Fabric, FabricEvent, Mem, RemoteAddr};
+use rackpool_core::seam::{BufId, Exposure, Fabric, FabricEvent, Mem, RemoteAddr, Verb};
+use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello, HelloStatus, Put};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, WriteBack};
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, WriteBack, monotonic_ns};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -43,7 +44,7 @@ fn message(rig: &mut TcpRig) -> Vec<u8> {
 }
 
 fn put(rig: &TcpRig, job: WriteBack) {
-    rig.target.as_ref().unwrap().write_back(rig.target_peer, job).unwrap();
+    rig.target().write_back(rig.target_peer, job).unwrap();
 }
 
 #[test]
@@ -82,16 +83,8 @@ fn write_backs_messages_and_answers_keep_their_order() {
     rig.memory().pages.copy_in(2 * PAGE, &all);
     let buf = rig.end.register(vec![0; 300_000]).unwrap();
     let peer = rig.peer;
-    let local = [sge(buf, 0, 300_000)];
-    let read = rackpool_core::seam::Verb::Read(at(2 * PAGE));
-    let request =
-        rackpool_core::seam::WorkRequest { id: 7, verb: read, local: &local, signalled: true };
-    rig.end.post(peer, &[request]).unwrap();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.len() < 2 * places.len() + 1 {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE, "{events:?}");
-    }
+    rig.post(7, Verb::Read(at(2 * PAGE)), &[sge(buf, 0, 300_000)]);
+    let events = rig.poll_until(|events| events.len() > 2 * places.len());
     let said: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
@@ -229,13 +222,8 @@ fn a_dead_target_ends_exposures_and_the_next_connection_does_not_know_them() {
     let (buf, to) = expose(&mut rig, PAGE);
     put(&rig, job(to, at(PAGE), PAGE));
     rig.kill();
-    let start = Instant::now();
     let old = rig.peer;
-    let mut events = Vec::new();
-    while !events.iter().any(|event| matches!(event, FabricEvent::Closed { .. })) {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    rig.poll_until(is_closed);
     assert_eq!(rig.end.conceal(old, to), 0);
     assert!(rig.end.expose(old, &sge(buf, 0, 8)).is_none());
     let before = rig.end.buffer(buf).to_vec();
@@ -245,20 +233,18 @@ fn a_dead_target_ends_exposures_and_the_next_connection_does_not_know_them() {
     assert!(rig.end.buffer(buf) == before, "another connection wrote");
 }
 
+fn polled_until(end: &mut TcpEndpoint, is_enough: fn(&[FabricEvent]) -> bool) {
+    events_until(|events| _ = end.poll(monotonic_ns(), events), is_enough);
+}
+
 /// An endpoint connected to a target that is played by the test.
 fn played() -> (TcpEndpoint, rackpool_core::seam::PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
-    let mut end = TcpEndpoint::new(options).unwrap();
+    let mut end = TcpEndpoint::new(quiet()).unwrap();
     let peer = end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(Hello::of_target(HelloStatus::Ok, 21, 1).as_bytes()).unwrap();
-    let start = Instant::now();
-    let mut events = Vec::new();
-    while events.is_empty() {
-        end.poll(monotonic_ns(), &mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    polled_until(&mut end, |events| !events.is_empty());
     stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     (end, peer, stream)
 }
@@ -272,11 +258,7 @@ fn a_target_that_lies_about_places_loses_its_connection_and_writes_nothing() {
         let put = Put { id: to.id, key: to.key, offset, bytes };
         stream.write_all(put.header().as_bytes()).unwrap();
         stream.write_all(&vec![1; bytes as usize]).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while !events.iter().any(|event| matches!(event, FabricEvent::Closed { .. })) {
-            end.poll(monotonic_ns(), &mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        polled_until(&mut end, is_closed);
         assert!(end.take(buf).iter().all(|byte| *byte == 0xee));
     }
 }
@@ -293,11 +275,10 @@ fn guessed_numbers_and_keys_write_nothing_and_hurt_nobody() {
     let right = Put { id: to.id, key: to.key, offset: 0, bytes: 3 };
     stream.write_all(right.header().as_bytes()).unwrap();
     stream.write_all(b"yes").unwrap();
-    let start = Instant::now();
-    while end.buffer(buf)[..3] != *b"yes" {
+    wait_until(|| {
         end.poll(monotonic_ns(), &mut Vec::new());
-        assert!(start.elapsed() < PATIENCE);
-    }
+        end.buffer(buf)[..3] == *b"yes"
+    });
     assert_eq!(end.conceal(peer, to), 3);
     assert!(end.take(buf)[3..].iter().all(|byte| *byte == 0xee));
 }

@@ -1,5 +1,6 @@
 //! Regions, rings, control sockets and fabrics.
 
+mod child;
 mod control_processes;
 mod fabric_conformance;
 mod fabric_rig;

@@ -1,7 +1,8 @@
 //! Regions on real file systems and by real processes: made, cut off, locked, filled, damaged and
 //! removed. Files lie in directories or mounts of the tests' own, which go when their guards are
-//! dropped; this binary runs itself again in the role that `RACKPOOL_TEST_ROLE` names.
+//! dropped; children of the tests play roles.
 
+use crate::child::{Own, role_and_place};
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::layout::{
@@ -11,18 +12,15 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::process::{ProcessId, monotonic_ns, random_u64};
 use rackpool_hw::region::{MemorySpec, RegionError, RegionFiles, Section};
 use rackpool_hw::window::{Access, MapOptions, Window};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use zerocopy::IntoBytes;
-
-const ROLE: &str = "RACKPOOL_TEST_ROLE";
-const SPEC: &str = "RACKPOOL_TEST_SPEC";
 
 /// A directory of this test, on tmpfs.
 struct Dir(PathBuf);
@@ -89,46 +87,18 @@ impl Drop for Mount {
     }
 }
 
-/// A child of this test; it does not outlive it.
-struct Own(Child);
-
-impl Own {
-    /// Starts a role and waits until it says that it is where it should be.
-    fn start(role: &str, spec: &MemorySpec) -> Own {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "region_files::a_child_plays_its_role", "--nocapture"])
-            .env(ROLE, role)
-            .env(SPEC, spec.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = child.stdout.take().unwrap();
-        let own = Own(child);
-        let mut said = Vec::new();
-        while !said.ends_with(b"READY") {
-            let mut byte = [0];
-            assert_eq!(out.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
-            said.push(byte[0]);
-        }
-        own
+/// Starts a role and waits until it says that it is where it should be.
+fn start(role: &str, spec: &MemorySpec) -> Own {
+    let test = "region_files::a_child_plays_its_role";
+    let mut own = Own::start(test, role, &spec.to_string(), Stdio::piped());
+    let mut out = own.0.stdout.take().unwrap();
+    let mut said = Vec::new();
+    while !said.ends_with(b"READY") {
+        let mut byte = [0];
+        assert_eq!(out.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+        said.push(byte[0]);
     }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-
-    fn kill(mut self) {
-        self.signal(Signal::KILL);
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    own
 }
 
 fn ready_and_wait() -> ! {
@@ -175,8 +145,8 @@ fn map(fd: &OwnedFd, bytes: u64, access: Access) -> std::io::Result<Window> {
 /// What a child does; in the parent's own run this test has no role and ends at once.
 #[test]
 fn a_child_plays_its_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let spec: MemorySpec = std::env::var(SPEC).unwrap().parse().unwrap();
+    let Some((role, place)) = role_and_place() else { return };
+    let spec: MemorySpec = place.parse().unwrap();
     match role.as_str() {
         "create" => {
             let _files = RegionFiles::create(&spec).unwrap();
@@ -285,7 +255,7 @@ fn a_region_that_was_never_published_vanishes_or_is_made_anew() {
     drop((files, private));
     assert_eq!(dir.names(), [""; 0]);
 
-    let child = Own::start("create", &spec);
+    let child = start("create", &spec);
     assert!(!RegionFiles::exists(&spec).unwrap());
     assert!(matches!(RegionFiles::create(&spec), Err(RegionError::Locked { .. })));
     assert!(matches!(RegionFiles::remove_path(&spec), Err(RegionError::Locked { .. })));
@@ -300,7 +270,7 @@ fn a_region_that_was_never_published_vanishes_or_is_made_anew() {
     RegionFiles::open(&spec).unwrap();
     assert!(RegionFiles::remove_path(&spec).unwrap());
 
-    Own::start("create", &spec).kill();
+    start("create", &spec).kill();
     assert!(RegionFiles::remove_path(&spec).unwrap());
     assert_eq!(dir.names(), [""; 0]);
 }
@@ -310,7 +280,7 @@ fn two_daemons_never_serve_one_region_and_a_dead_or_stopped_one_is_told_apart() 
     let dir = Dir::new();
     let spec = dir.spec("?size=8M&pages=64K");
     drop(make(&spec));
-    let child = Own::start("serve", &spec);
+    let child = start("serve", &spec);
     let locked = |result: Result<RegionFiles, RegionError>| match result {
         Err(RegionError::Locked { holder, .. }) => holder,
         other => panic!("{other:?}"),
@@ -339,7 +309,7 @@ fn a_daemon_killed_at_any_moment_leaves_a_whole_region_or_none() {
         if round >= 30 && whole > 0 && unfinished > 0 {
             break;
         }
-        let child = Own::start("churn", &spec);
+        let child = start("churn", &spec);
         let pause_us = random_u64().unwrap() % 20_000;
         std::thread::sleep(Duration::from_micros(pause_us));
         child.kill();
@@ -512,7 +482,7 @@ fn slots_come_and_go_one_by_one_and_outlive_their_daemon() {
     for odd in ["r.slot-", "r.slot-x", "r.slot-+1", "r.slot-007", "r.slot-256", "s.slot-1"] {
         std::fs::write(dir.file(odd), b"").unwrap();
     }
-    Own::start("slot", &spec).kill();
+    start("slot", &spec).kill();
     let files = RegionFiles::open(&spec).unwrap();
     assert_eq!(files.slots_present().unwrap(), [7]);
     let (fd, window) = files.open_slot(7).unwrap();

@@ -18,7 +18,7 @@ use rackpool_core::wire::{self, HostTag, MasterCall, RackInfo, RemoteReply, Rout
 use rackpool_core::{Error, Result};
 use rackpool_hw::control::ControlConn;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
-use rackpool_hw::fabric::{Target, tcp};
+use rackpool_hw::fabric::{Target, WriteBack as FabricWriteBack};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::Section;
 use rackpool_hw::ring::WakeConsumer;
@@ -225,7 +225,7 @@ impl PoolHost {
         let routed = |frame| Routed { channel, message: RemoteReply::Reply(frame) };
         let encoded = |frame| wire::encode_vec(&routed(frame));
         let (done, refused) = (encoded(done), encoded(refused));
-        let job = tcp::WriteBack { to, from, bytes, done, refused };
+        let job = FabricWriteBack { to, from, bytes, done, refused };
         if self.target.write_back(peer, job).is_err() {
             self.target.close(peer);
         }

@@ -12,8 +12,7 @@ use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
 use rackpool_core::wire::{MasterCall, RegionInfo};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::fabric::tcp::TcpTargetOptions;
-use rackpool_hw::fabric::{FabricOptions, Target};
+use rackpool_hw::fabric::{FabricOptions, Target, TargetOptions};
 use rackpool_hw::region::{Claim, RegionFiles};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ pub(super) fn start_target(
 ) -> Result<Target> {
     let (pages, table) = (world.pages().clone(), world.table().clone());
     let cells = world.target_cells.clone();
-    let mut target = TcpTargetOptions::new(options.listen, layout, pages, table, cells);
+    let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
     let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
     target.secret = options.secret.clone();
     target.waker = Arc::new(move || fabric_wake.notify());

@@ -10,7 +10,7 @@ use rackpool_core::runtime::daemon::Handover;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::tcp::TargetCounters;
+use rackpool_hw::fabric::TargetCounters;
 use rackpool_hw::region::{RegionFiles, Section};
 use rackpool_hw::warn;
 use rackpool_hw::window::Window;

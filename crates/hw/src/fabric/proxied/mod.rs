@@ -10,12 +10,12 @@ pub use queue::{Pieces, Queue};
 
 use super::buffers::{BufferOwner, Buffers};
 use super::shm::check_work;
-use super::{FabricError, FabricStats, monotonic_ns, spin_for};
+use super::{FabricError, FabricStats, by_sockets, monotonic_ns, spin_for};
 use crate::event::WakeEvent;
 use crate::ring::{self, Consumer, Producer};
 use crate::wait::Waiter;
 use rackpool_core::RackId;
-use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX};
+use rackpool_core::constants::FABRIC_PEERS_MAX;
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
@@ -36,6 +36,7 @@ pub trait DaemonNotifier: Send {
 }
 
 /// The endpoint; see the module.
+#[derive(Default)]
 pub struct ProxiedEndpoint {
     queue: Queue,
     waiter: Waiter,
@@ -44,19 +45,6 @@ pub struct ProxiedEndpoint {
     emulate_rdma_ns: u32,
     /// Always readable: for a thread that wants to sleep while there is something.
     ready: Option<WakeEvent>,
-}
-
-impl Default for ProxiedEndpoint {
-    fn default() -> Self {
-        Self {
-            queue: Queue::default(),
-            waiter: Waiter::new(),
-            buffers: Buffers::new(),
-            notifier: None,
-            emulate_rdma_ns: 0,
-            ready: None,
-        }
-    }
 }
 
 impl ProxiedEndpoint {
@@ -159,26 +147,18 @@ impl ProxiedEndpoint {
 }
 
 impl Pieces for Buffers {
-    fn read(&self, piece: &Sge, at: u64, to: &mut [u8]) {
-        let part = &self.slice(piece)[at as usize..];
-        to.copy_from_slice(&part[..to.len()]);
+    fn read(&self, piece: &Sge, to: &mut [u8]) {
+        to.copy_from_slice(self.slice(piece));
     }
 
-    fn write(&mut self, piece: &Sge, at: u64, from: &[u8]) {
-        self.slice_mut(piece)[at as usize..][..from.len()].copy_from_slice(from);
+    fn write(&mut self, piece: &Sge, from: &[u8]) {
+        self.slice_mut(piece).copy_from_slice(from);
     }
 }
 
 impl Fabric for ProxiedEndpoint {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            name: "proxied",
-            atomics_global: true,
-            mapped: false,
-            inline_bytes_max: 0,
-            mtu_bytes: 0,
-            outstanding_max: FABRIC_OUTSTANDING_MAX,
-        }
+        by_sockets("proxied")
     }
 
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {

@@ -7,12 +7,13 @@
 //! over memory and local buffers, so that the simulator runs the same.
 
 use super::super::peers::PeerTable;
+use super::super::work_queue::{Work, WorkQueue};
 use crate::ring::{Consumer, Producer, RingError};
 use crate::window::Window;
 use rackpool_core::RackId;
 use rackpool_core::constants::{
-    FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX,
-    PROXY_PIECE_BYTES_MAX, RING_DATA_BYTES, RING_ENTRIES,
+    FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, MESSAGE_BYTES_MAX, PROXY_PIECE_BYTES_MAX,
+    RING_DATA_BYTES, RING_ENTRIES,
 };
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
@@ -27,16 +28,15 @@ const READ_BYTES_MAX: u64 = RING_DATA_BYTES as u64 / 4 * 3;
 
 /// The local memory that work requests name.
 pub trait Pieces {
-    /// Copies bytes of a piece, from `at` on.
-    fn read(&self, piece: &Sge, at: u64, to: &mut [u8]);
-    /// Stores bytes into a piece, from `at` on.
-    fn write(&mut self, piece: &Sge, at: u64, from: &[u8]);
+    /// Copies the bytes of a piece; `to` is as long.
+    fn read(&self, piece: &Sge, to: &mut [u8]);
+    /// Stores the bytes of a piece; `from` is as long.
+    fn write(&mut self, piece: &Sge, from: &[u8]);
 }
 
 struct ProxiedChannel {
     number: u32,
-    /// Work requests that have not completed.
-    outstanding: u32,
+    queue: WorkQueue<Ordered>,
 }
 
 /// What has to go into the ring, in this order.
@@ -44,34 +44,30 @@ struct ProxiedChannel {
 enum Item {
     Open(u32, RackId),
     Close(u32),
-    Work(u32),
+    Work(WorkName),
 }
 
-struct ProxiedWork {
-    peer: PeerId,
-    channel: u32,
-    id: u64,
-    verb: Verb,
-    signalled: bool,
-    pieces: [Sge; FABRIC_SGES_MAX],
-    count: usize,
-    bytes: u64,
+/// A work request: its connection, and its number there.
+#[derive(Clone, Copy)]
+struct WorkName(PeerId, u64);
+
+/// How far the pieces of a work request are.
+struct Ordered {
     /// Bytes that were ordered.
     at: u64,
     /// Orders without an outcome.
     under_way: u32,
     /// Whether all of it was ordered.
-    is_ordered: bool,
+    is_whole: bool,
     status: WorkStatus,
-    /// Whether its local memory is still lent.
-    is_lent: bool,
 }
+
+type ProxiedWork = Work<Ordered>;
 
 /// An order without an outcome.
 #[derive(Clone, Copy)]
 struct OrderTag {
-    /// `None` if its connection was closed here.
-    work: Option<u32>,
+    work: WorkName,
     at: u64,
     read_bytes: u64,
 }
@@ -82,8 +78,6 @@ pub struct Queue<M: Mem = Window> {
     channels: PeerTable<ProxiedChannel>,
     peers: BTreeMap<u32, PeerId>,
     numbers: u32,
-    works: Vec<Option<ProxiedWork>>,
-    works_free: Vec<u32>,
     tags: [Option<OrderTag>; RING_ENTRIES as usize],
     tags_free: Vec<u8>,
     items: VecDeque<Item>,
@@ -102,8 +96,6 @@ impl<M: Mem> Default for Queue<M> {
             channels: PeerTable::new(FABRIC_PEERS_MAX),
             peers: BTreeMap::new(),
             numbers: 0,
-            works: Vec::new(),
-            works_free: Vec::new(),
             tags: [None; RING_ENTRIES as usize],
             tags_free: (0..RING_ENTRIES as u8).rev().collect(),
             items: VecDeque::new(),
@@ -152,7 +144,8 @@ impl<M: Mem> Queue<M> {
     pub fn connect(&mut self, rack: RackId) -> Option<PeerId> {
         self.numbers += 1;
         let number = self.numbers;
-        let peer = self.channels.insert(ProxiedChannel { number, outstanding: 0 }).ok()?;
+        let peer =
+            self.channels.insert(ProxiedChannel { number, queue: WorkQueue::new(0) }).ok()?;
         self.peers.insert(number, peer);
         if self.rings.is_none() {
             self.end(peer, DeathCause::Closed);
@@ -167,19 +160,13 @@ impl<M: Mem> Queue<M> {
         let Some(number) = self.channels.get_mut(peer).map(|channel| channel.number) else {
             return;
         };
-        for tag in self.tags.iter_mut().flatten() {
-            let work = tag.work.and_then(|work| self.works[work as usize].as_ref());
-            if work.is_some_and(|work| work.peer == peer) {
-                tag.work = None;
-            }
-        }
         self.end(peer, DeathCause::Closed);
         self.items.push_back(Item::Close(number));
     }
 
     /// Work requests outstanding on a connection; 0 if it is down.
     pub fn outstanding(&mut self, peer: PeerId) -> usize {
-        self.channels.get_mut(peer).map_or(0, |channel| channel.outstanding as usize)
+        self.channels.get_mut(peer).map_or(0, |channel| channel.queue.len())
     }
 
     pub fn operations(&self) -> u64 {
@@ -195,35 +182,14 @@ impl<M: Mem> Queue<M> {
     ) -> Result<(), (usize, PostError)> {
         for (posted, work) in batch.iter().enumerate() {
             let channel = self.channels.get_mut(peer).ok_or((posted, PostError::Down))?;
-            if channel.outstanding >= FABRIC_OUTSTANDING_MAX {
+            if channel.queue.len() >= FABRIC_OUTSTANDING_MAX as usize {
                 self.order(pieces);
                 return Err((posted, PostError::Busy));
             }
-            channel.outstanding += 1;
-            let channel = channel.number;
-            let mut local = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
-            local[..work.local.len()].copy_from_slice(work.local);
-            let made = ProxiedWork {
-                peer,
-                channel,
-                id: work.id,
-                verb: work.verb,
-                signalled: work.signalled,
-                pieces: local,
-                count: work.local.len(),
-                bytes: work.local.iter().map(|piece| piece.bytes).sum(),
-                at: 0,
-                under_way: 0,
-                is_ordered: false,
-                status: WorkStatus::Done(0),
-                is_lent: true,
-            };
-            let index = self.works_free.pop().unwrap_or_else(|| {
-                self.works.push(None);
-                self.works.len() as u32 - 1
-            });
-            self.works[index as usize] = Some(made);
-            self.items.push_back(Item::Work(index));
+            let status = WorkStatus::Done(0);
+            let state = Ordered { at: 0, under_way: 0, is_whole: false, status };
+            let number = channel.queue.push(Work::new(work, state));
+            self.items.push_back(Item::Work(WorkName(peer, number)));
         }
         self.order(pieces);
         Ok(())
@@ -259,14 +225,14 @@ impl<M: Mem> Queue<M> {
     /// Makes sure that no work under way touches a buffer for which `named` holds.
     pub fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         let mut unsent = Vec::new();
-        for work in self.works.iter_mut().flatten() {
-            let is_named = work.pieces[..work.count].iter().any(|piece| named(piece.buf));
-            if !is_named || !work.is_lent {
-                continue;
-            }
-            work.is_lent = false;
-            if !work.is_ordered {
-                unsent.push(work.peer);
+        for slot in 0..self.channels.slots() {
+            let Some((peer, channel)) = self.channels.at_mut(slot) else { continue };
+            let is_lent = |work: &&mut ProxiedWork| !work.discard && work.names(&named);
+            for work in channel.queue.iter_mut().filter(is_lent) {
+                work.discard = true;
+                if !work.state.is_whole {
+                    unsent.push(peer);
+                }
             }
         }
         for peer in unsent {
@@ -297,7 +263,7 @@ impl<M: Mem> Queue<M> {
                     let order = ProxyOrder::Close { channel };
                     push(orders, &mut self.message, &order, |_| 0).then_some(true)
                 }
-                Item::Work(index) => self.order_piece(index, pieces),
+                Item::Work(work) => self.order_piece(work, pieces),
             };
             match done {
                 Some(true) => drop(self.items.pop_front()),
@@ -310,40 +276,42 @@ impl<M: Mem> Queue<M> {
 
     /// Orders the next piece of a work request: whether that was the last, or `None` if there is
     /// no room.
-    fn order_piece(&mut self, index: u32, pieces: &impl Pieces) -> Option<bool> {
-        let Some(work) = &mut self.works[index as usize] else { return Some(true) };
-        if work.status != WorkStatus::Done(0) {
-            work.is_ordered = true;
-            self.finish(index);
+    fn order_piece(&mut self, name: WorkName, pieces: &impl Pieces) -> Option<bool> {
+        let WorkName(peer, number) = name;
+        let Some(channel) = self.channels.get_mut(peer) else { return Some(true) };
+        let Some(work) = channel.queue.get_mut(number) else { return Some(true) };
+        if work.state.status != WorkStatus::Done(0) {
+            work.state.is_whole = true;
+            self.settle(peer);
             return Some(true);
         }
         let tag = *self.tags_free.last()?;
-        let bytes = work.next_bytes();
-        let is_read = matches!(work.verb, Verb::Read(_));
-        if is_read && self.read_bytes > 0 && self.read_bytes + bytes > READ_BYTES_MAX {
+        let (at, bytes) = (work.state.at, work.next_bytes());
+        let read_bytes = if work.is_read() { bytes } else { 0 };
+        if read_bytes > 0 && self.read_bytes > 0 && self.read_bytes + bytes > READ_BYTES_MAX {
             return None;
         }
-        let order = ProxyOrder::Work { channel: work.channel, tag, work: work.order(bytes) };
+        let order = ProxyOrder::Work { channel: channel.number, tag, work: work.order(bytes) };
         let (orders, _) = self.rings.as_mut()?;
         let pushed = push(orders, &mut self.message, &order, |data| {
-            if is_read {
-                return 0;
+            let mut done = 0;
+            for piece in work.parts(at, if work.is_read() { 0 } else { bytes }) {
+                let end = done + piece.bytes as usize;
+                pieces.read(&piece, &mut data[done..end]);
+                done = end;
             }
-            work.gather(pieces, &mut data[..bytes as usize]);
-            bytes as usize
+            done
         });
         if !pushed {
             return None;
         }
         self.tags_free.pop();
-        let at = work.at;
-        let read_bytes = if is_read { bytes } else { 0 };
-        self.tags[tag as usize] = Some(OrderTag { work: Some(index), at, read_bytes });
+        self.tags[tag as usize] = Some(OrderTag { work: name, at, read_bytes });
         self.read_bytes += read_bytes;
-        work.at += bytes;
-        work.under_way += 1;
-        work.is_ordered = work.at == work.bytes;
-        Some(work.is_ordered)
+        work.state.at += bytes;
+        work.state.under_way += 1;
+        work.state.is_whole = work.state.at == work.bytes;
+        Some(work.state.is_whole)
     }
 
     fn on_outcome(&mut self, bytes: usize, pieces: &mut impl Pieces) {
@@ -379,87 +347,72 @@ impl<M: Mem> Queue<M> {
         };
         self.tags_free.push(tag);
         self.read_bytes -= found.read_bytes;
-        let Some(index) = found.work else { return };
-        let work = self.works[index as usize].as_mut().expect("a tag names work under way");
-        work.under_way -= 1;
+        let WorkName(peer, number) = found.work;
+        let channel = self.channels.get_mut(peer);
+        // None if its connection was closed here.
+        let Some(work) = channel.and_then(|channel| channel.queue.get_mut(number)) else { return };
+        work.state.under_way -= 1;
         let mut status = status;
-        if let (Verb::Read(_), WorkStatus::Done(_)) = (work.verb, status) {
+        if let (true, WorkStatus::Done(_)) = (work.is_read(), status) {
             if data.len() as u64 != found.read_bytes {
                 status = WorkStatus::Flushed { executed: None };
-            } else if work.is_lent {
-                work.scatter(found.at, data, pieces);
+            } else if !work.discard {
+                let mut data = data;
+                for piece in work.parts(found.at, found.read_bytes) {
+                    let (part, rest) = data.split_at(piece.bytes as usize);
+                    pieces.write(&piece, part);
+                    data = rest;
+                }
             }
         }
-        if let WorkStatus::Done(_) = work.status {
-            work.status = status;
+        if let WorkStatus::Done(_) = work.state.status {
+            work.state.status = status;
         }
-        self.finish(index);
+        self.settle(peer);
     }
 
-    /// Completes a work request that has nothing under way and nothing to order.
-    fn finish(&mut self, index: u32) {
-        let work = self.works[index as usize].as_ref().expect("only called for work");
-        let failed = !matches!(work.status, WorkStatus::Done(_));
-        if work.under_way > 0 || !work.is_ordered && !failed {
-            return;
-        }
-        let work = self.works[index as usize].take().expect("looked at above");
-        if !work.is_ordered {
-            self.items.retain(|item| !matches!(item, Item::Work(of) if *of == index));
-        }
-        self.works_free.push(index);
-        if let Some(channel) = self.channels.get_mut(work.peer) {
-            channel.outstanding -= 1;
-        }
-        self.operations += 1;
-        if work.signalled || failed {
-            let (peer, id, status) = (work.peer, work.id, work.status);
-            self.events.push_back(FabricEvent::Completed { peer, id, status });
+    /// Completes work requests that have nothing under way and nothing to order, in order.
+    fn settle(&mut self, peer: PeerId) {
+        let Some(channel) = self.channels.get_mut(peer) else { return };
+        let is_over = |work: &ProxiedWork| {
+            let failed = !matches!(work.state.status, WorkStatus::Done(_));
+            work.state.under_way == 0 && (work.state.is_whole || failed)
+        };
+        while channel.queue.at(0).is_some_and(is_over)
+            && let Some(work) = channel.queue.pop()
+        {
+            self.operations += 1;
+            work.tell(peer, work.state.status, &mut self.events);
         }
     }
 
     /// A connection is over: all its work has ended.
     fn end(&mut self, peer: PeerId, cause: DeathCause) {
-        let Some(channel) = self.channels.remove(peer) else { return };
+        let Some(mut channel) = self.channels.remove(peer) else { return };
         self.peers.remove(&channel.number);
-        for index in 0..self.works.len() {
-            let Some(work) = self.works[index].take_if(|work| work.peer == peer) else { continue };
-            let never = work.at == 0 && work.under_way == 0;
-            let executed = never.then_some(false);
-            let status = match work.status {
-                WorkStatus::Done(_) => WorkStatus::Flushed { executed },
+        self.operations += channel.queue.len() as u64;
+        let status = |_: usize, work: &ProxiedWork| {
+            let never = work.state.at == 0 && work.state.under_way == 0;
+            Some(match work.state.status {
+                WorkStatus::Done(_) => WorkStatus::Flushed { executed: never.then_some(false) },
                 failed => failed,
-            };
-            self.works_free.push(index as u32);
-            self.operations += 1;
-            self.events.push_back(FabricEvent::Completed { peer, id: work.id, status });
-        }
-        let works = &self.works;
+            })
+        };
+        channel.queue.flush(peer, status, &mut self.events);
         self.items.retain(|item| match item {
-            Item::Work(index) => works[*index as usize].is_some(),
+            Item::Work(WorkName(of, _)) => *of != peer,
             Item::Open(number, _) => *number != channel.number,
             Item::Close(_) => true,
         });
-        for tag in self.tags.iter_mut().flatten() {
-            tag.work = tag.work.filter(|work| works[*work as usize].is_some());
-        }
         self.events.push_back(FabricEvent::Closed { peer, cause });
     }
 }
 
 impl ProxiedWork {
-    fn remote(&self) -> Option<RemoteAddr> {
-        match self.verb {
-            Verb::Read(at) | Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),
-            Verb::Cas { at, .. } | Verb::FetchAdd { at, .. } => Some(at),
-            Verb::Send => None,
-        }
-    }
-
     /// How much the next order is of: it ends at a word of the target, which is never cut.
     fn next_bytes(&self) -> u64 {
-        let left = self.bytes - self.at;
-        let from = self.remote().map_or(0, |at| (at.offset + self.at) % 8);
+        let left = self.bytes - self.state.at;
+        let from = self.at().map_or(0, |at| (at.offset + self.state.at) % 8);
         match self.verb {
             Verb::Send => left,
             _ => left.min(PROXY_PIECE_BYTES_MAX - from),
@@ -467,48 +420,18 @@ impl ProxiedWork {
     }
 
     fn order(&self, bytes: u64) -> ProxyWork {
+        let done = self.state.at;
+        let Some(RemoteAddr { offset, key }) = self.at() else { return ProxyWork::Send };
+        let offset = offset + done;
         match self.verb {
-            Verb::Read(RemoteAddr { offset, key }) => {
-                ProxyWork::Read { offset: offset + self.at, key, bytes: bytes as u32 }
+            Verb::Read(_) => ProxyWork::Read { offset, key, bytes: bytes as u32 },
+            Verb::WriteImm(_, imm) if done + bytes == self.bytes => {
+                ProxyWork::WriteImm { offset, key, imm }
             }
-            Verb::WriteImm(RemoteAddr { offset, key }, imm) if self.at + bytes == self.bytes => {
-                ProxyWork::WriteImm { offset: offset + self.at, key, imm }
-            }
-            Verb::Write(at) | Verb::WriteImm(at, _) => {
-                ProxyWork::Write { offset: at.offset + self.at, key: at.key }
-            }
+            Verb::Write(_) | Verb::WriteImm(..) => ProxyWork::Write { offset, key },
+            Verb::Cas { expected, new, .. } => ProxyWork::Cas { offset, key, expected, new },
+            Verb::FetchAdd { n, .. } => ProxyWork::FetchAdd { offset, key, n },
             Verb::Send => ProxyWork::Send,
-            Verb::Cas { at: RemoteAddr { offset, key }, expected, new } => {
-                ProxyWork::Cas { offset, key, expected, new }
-            }
-            Verb::FetchAdd { at: RemoteAddr { offset, key }, n } => {
-                ProxyWork::FetchAdd { offset, key, n }
-            }
-        }
-    }
-
-    fn gather(&self, pieces: &impl Pieces, to: &mut [u8]) {
-        self.each(self.at, to.len() as u64, |piece, at, range| {
-            pieces.read(piece, at, &mut to[range]);
-        });
-    }
-
-    fn scatter(&self, at: u64, from: &[u8], pieces: &mut impl Pieces) {
-        self.each(at, from.len() as u64, |piece, at, range| pieces.write(piece, at, &from[range]));
-    }
-
-    /// Goes over `bytes` bytes of the local pieces, from `at` on.
-    fn each(&self, at: u64, bytes: u64, mut f: impl FnMut(&Sge, u64, std::ops::Range<usize>)) {
-        let (mut begin, mut done) = (0, 0);
-        for piece in &self.pieces[..self.count] {
-            let from = (at + done).max(begin);
-            let end = begin + piece.bytes;
-            if from < end && done < bytes {
-                let count = (end - from).min(bytes - done);
-                f(piece, from - begin, done as usize..(done + count) as usize);
-                done += count;
-            }
-            begin = end;
         }
     }
 }

@@ -31,14 +31,13 @@ mod state;
 
 use super::buffers::{BufferOwner, Buffers};
 use super::shm::check_work;
-use super::tcp::{self, TcpEndpointOptions};
-use super::{FabricError, FabricStats, Patience, monotonic_ns, spin_for};
-use crate::event::WakeEvent;
+use super::waiting::{Patience, sleep_on};
+use super::{EndpointOptions, FabricError, FabricStats, by_sockets, monotonic_ns, spin_for, tcp};
+use crate::event::{Interest, Poller, WakeEvent};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, SLOTS_MAX};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use state::{MemberNotifier, News, State, WaitState};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,23 +55,20 @@ pub struct SharedEndpoint {
     state: Mutex<State>,
     /// The endpoint's, to sleep on without the lock.
     sockets: OwnedFd,
-    options: TcpEndpointOptions,
+    options: EndpointOptions,
     look_ns: Nanos,
 }
 
 impl SharedEndpoint {
     /// An endpoint without connections. Errors: `Io`.
-    pub fn new(options: TcpEndpointOptions) -> Result<Arc<Self>, FabricError> {
+    pub fn new(options: EndpointOptions) -> Result<Arc<Self>, FabricError> {
         Self::with_look(options, LOOK_NS)
     }
 
     /// As [`SharedEndpoint::new`]; sleepers look for themselves after `look_ns`. Errors: `Io`.
-    pub fn with_look(
-        options: TcpEndpointOptions,
-        look_ns: Nanos,
-    ) -> Result<Arc<Self>, FabricError> {
+    pub fn with_look(options: EndpointOptions, look_ns: Nanos) -> Result<Arc<Self>, FabricError> {
         // Each member spends the injected latency itself, without the lock.
-        let own = TcpEndpointOptions { emulate_rdma_ns: 0, ..options.clone() };
+        let own = EndpointOptions { emulate_rdma_ns: 0, ..options.clone() };
         let mut endpoint = tcp::TcpEndpoint::for_many(own, OUTSTANDING_MAX)?;
         let sockets = endpoint.prepare_sleep().try_clone_to_owned();
         let sockets = sockets.map_err(FabricError::io("a second epoll descriptor"))?;
@@ -108,7 +104,7 @@ pub struct MemberEndpoint {
     emulate_rdma_ns: u32,
     patience: Patience,
     /// For an application that sleeps: the sockets and our wake event.
-    descriptor: Option<OwnedFd>,
+    descriptor: Option<Poller>,
 }
 
 impl MemberEndpoint {
@@ -116,7 +112,7 @@ impl MemberEndpoint {
     pub fn new(shared: &Arc<SharedEndpoint>) -> Result<Self, FabricError> {
         let wake = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
         let notifier = Arc::new(MemberNotifier { news: AtomicBool::new(false), wake });
-        let TcpEndpointOptions { emulate_rdma_ns, spin_ns, yield_ns, .. } = shared.options;
+        let EndpointOptions { emulate_rdma_ns, spin_ns, yield_ns, .. } = shared.options;
         Ok(Self {
             member: shared.lock().join(Arc::clone(&notifier)),
             shared: Arc::clone(shared),
@@ -164,26 +160,20 @@ impl MemberEndpoint {
 
     /// Polls until something happened or `deadline` has passed; how many events were appended.
     pub fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let (spin_ns, yield_ns) = self.patience.begin();
         let mut now = monotonic_ns();
-        let (since, mut idle_ns) = (now, 0);
+        self.patience.begin(now);
         loop {
             let happened = self.look(now, now >= deadline, events);
             if happened > 0 {
-                self.patience.learn(spin_ns, idle_ns);
+                self.patience.learn();
             }
             if happened > 0 || now >= deadline {
                 return happened;
             }
-            if idle_ns < spin_ns {
-                std::hint::spin_loop();
-            } else if idle_ns < spin_ns + yield_ns {
-                std::thread::yield_now();
-            } else {
+            if self.patience.pause(now) {
                 self.sleep(now, deadline);
             }
             now = monotonic_ns();
-            idle_ns = now.saturating_sub(since);
         }
     }
 
@@ -232,17 +222,13 @@ impl MemberEndpoint {
         state.member(self.member).wait_state =
             if leads { WaitState::Leading } else { WaitState::Following };
         drop(state);
-        let fds = [self.notifier.wake.as_fd(), self.shared.sockets.as_fd()];
-        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (wake, sockets) = (self.notifier.wake.as_fd(), self.shared.sockets.as_fd());
         let ns = deadline.saturating_sub(now).min(self.shared.look_ns);
-        let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
-        let timeout = Timespec { tv_sec, tv_nsec };
-        // An interrupted sleep is a short one.
-        let _ = rustix::event::poll(&mut fds[..1 + usize::from(leads)], Some(&timeout));
+        let [is_woken, _] = sleep_on([wake, if leads { sockets } else { wake }], ns);
         let mut state = self.shared.lock();
         state.leader.take_if(|leader| *leader == self.member);
         state.member(self.member).wait_state = WaitState::Awake;
-        if !fds[0].revents().is_empty() {
+        if is_woken {
             self.notifier.wake.drain();
         }
     }
@@ -263,25 +249,17 @@ impl MemberEndpoint {
         Ok(self.descriptor.as_ref().expect("made above").as_fd())
     }
 
-    fn make_descriptor(&self) -> Result<OwnedFd, rustix::io::Errno> {
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for fd in [self.shared.sockets.as_fd(), self.notifier.wake.as_fd()] {
-            epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        }
+    fn make_descriptor(&self) -> std::io::Result<Poller> {
+        let all = Poller::new()?;
+        all.add(&self.shared.sockets, 0, Interest::Read)?;
+        all.add(&self.notifier.wake, 0, Interest::Read)?;
         Ok(all)
     }
 }
 
 impl Fabric for MemberEndpoint {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            name: "tcp",
-            atomics_global: true,
-            mapped: false,
-            inline_bytes_max: 0,
-            mtu_bytes: 0,
-            outstanding_max: FABRIC_OUTSTANDING_MAX,
-        }
+        by_sockets("tcp")
     }
 
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
@@ -320,7 +298,7 @@ impl BufferOwner for MemberEndpoint {
 
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         if self.under_way > 0 {
-            let released = self.shared.lock().let_go(self.member, |piece| named(piece.buf));
+            let released = self.shared.lock().let_go(self.member, named);
             self.under_way -= released;
         }
     }

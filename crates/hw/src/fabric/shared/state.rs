@@ -1,15 +1,16 @@
 //! What the threads of a client share, under one lock: the endpoint, its connections, the member of
-//! each channel in them and of each work request under way, and which members sleep.
+//! each channel in them, its work requests under way, and which members sleep.
 //!
 //! In: what members post, connect, close and take back. Out: events in the inboxes of members,
 //! which are woken. Called by the members' endpoints with the lock held; nothing here waits.
 //!
-//! Ownership rule: a work request names memory of its member only while it is in `works` with
-//! `count` above 0. Before that memory goes, its member cancels it here.
+//! Ownership rule: the endpoint may touch memory of a member only while the work request that names
+//! it is in its channel's queue and `is_lent`. Before that memory goes, its member cancels it here.
+//! The endpoint's name of a work request is its channel's number and its own in the channel.
 
 use super::super::buffers::Buffers;
 use super::super::peers::PeerTable;
-use super::super::tcp::CancelOutcome;
+use super::super::work_queue::{Work, WorkQueue};
 use super::super::{FabricError, tcp};
 use crate::event::WakeEvent;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, FABRIC_SGES_MAX};
@@ -66,13 +67,14 @@ pub(super) struct News {
     pub(super) one_sided: bool,
 }
 
-#[derive(Clone, Copy)]
 struct SharedChannel {
     connection: PeerId,
     number: u32,
-    /// Work requests that have not completed.
-    outstanding: u32,
+    queue: WorkQueue<IsLent>,
 }
+
+/// Whether the endpoint may touch the member's memory.
+struct IsLent(bool);
 
 struct SharedConnection {
     addr: SocketAddr,
@@ -81,50 +83,18 @@ struct SharedConnection {
     channels: BTreeMap<u32, (usize, PeerId)>,
 }
 
-/// A work request under way.
-struct SharedWork {
-    connection: PeerId,
-    owner: Option<WorkOwner>,
-    kind: WorkKind,
-    /// The pieces as the member named them, and here.
-    pieces: [(Sge, BufId); FABRIC_SGES_MAX],
-    count: usize,
-    /// A buffer of ours: a message, or what is left to send of memory that is gone.
-    spare: Option<BufId>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WorkKind {
-    Read,
-    Send,
-    Other,
-}
-
-#[derive(Clone, Copy)]
-struct WorkOwner {
-    member: usize,
-    peer: PeerId,
-    id: u64,
-    signalled: bool,
-}
-
 pub(super) struct State {
     pub(super) endpoint: tcp::TcpEndpoint,
     connections: BTreeMap<PeerId, SharedConnection>,
     pub(super) members: Vec<Option<Member>>,
-    works: Vec<Option<SharedWork>>,
-    works_free: Vec<u32>,
     numbers: u32,
     pub(super) leader: Option<usize>,
     events: Vec<FabricEvent>,
 }
 
-impl SharedWork {
-    /// A message of our own.
-    fn new(connection: PeerId) -> Self {
-        let pieces = [(Sge { buf: BufId(0), offset: 0, bytes: 0 }, BufId(0)); FABRIC_SGES_MAX];
-        Self { connection, owner: None, kind: WorkKind::Send, pieces, count: 0, spare: None }
-    }
+/// The endpoint's name of the work request `number` of a channel.
+fn endpoint_id(channel: u32, number: u64) -> u64 {
+    u64::from(channel) << 32 | number & u64::from(u32::MAX)
 }
 
 impl State {
@@ -133,8 +103,6 @@ impl State {
             endpoint,
             connections: BTreeMap::new(),
             members: Vec::new(),
-            works: Vec::new(),
-            works_free: Vec::new(),
             numbers: 0,
             leader: None,
             events: Vec::new(),
@@ -190,11 +158,12 @@ impl State {
             }
         };
         self.numbers = self.numbers.checked_add(1).expect("numbers last longer than processes");
-        let channel = SharedChannel { connection, number: self.numbers, outstanding: 0 };
+        let number = self.numbers;
+        let channel = SharedChannel { connection, number, queue: WorkQueue::new(0) };
         let inserted = self.member(member).channels.insert(channel);
         let peer = inserted.map_err(|_| FabricError::PeersFull { limit: FABRIC_PEERS_MAX })?;
         let found = self.connections.get_mut(&connection).expect("found or made above");
-        found.channels.insert(channel.number, (member, peer));
+        found.channels.insert(number, (member, peer));
         if found.is_up {
             self.tell(member, FabricEvent::Connected { peer });
         }
@@ -211,25 +180,28 @@ impl State {
         buffers: &Buffers,
         gathers: bool,
     ) -> (u32, Result<(), (usize, PostError)>) {
-        let Some(channel) = self.member(member).channels.get_mut(peer).copied() else {
+        let Self { members, endpoint, .. } = self;
+        let channels = members[member].as_mut().map(|member| &mut member.channels);
+        let Some(channel) = channels.and_then(|channels| channels.get_mut(peer)) else {
             return (0, Err((0, PostError::Down)));
         };
         let (mut lent, mut result) = (0, Ok(()));
         for (posted, work) in batch.iter().enumerate() {
-            let outcome = match channel.outstanding as usize + posted {
-                many if many >= FABRIC_OUTSTANDING_MAX as usize => Err(PostError::Busy),
-                _ => self.post_one(channel, member, peer, work, buffers),
+            let is_full = channel.queue.len() >= FABRIC_OUTSTANDING_MAX as usize;
+            let outcome = match is_full {
+                true => Err(PostError::Busy),
+                false => channel.post(work, endpoint, buffers),
             };
-            if let Err(error) = outcome {
-                result = Err((posted, error));
-                break;
+            match outcome {
+                Ok(is_lent) => lent += u32::from(is_lent),
+                Err(error) => {
+                    result = Err((posted, error));
+                    break;
+                }
             }
-            lent += u32::from(work.verb != Verb::Send && !work.local.is_empty());
         }
-        let posted = result.map_or_else(|(posted, _)| posted, |()| batch.len());
-        let channel_now = self.member(member).channels.get_mut(peer);
-        channel_now.expect("it was there above").outstanding += posted as u32;
-        self.ring(channel.connection, gathers);
+        let connection = channel.connection;
+        self.ring(connection, gathers);
         (lent, result)
     }
 
@@ -241,132 +213,42 @@ impl State {
         }
     }
 
-    fn post_one(
-        &mut self,
-        channel: SharedChannel,
-        member: usize,
-        peer: PeerId,
-        work: &WorkRequest<'_>,
-        buffers: &Buffers,
-    ) -> Result<(), PostError> {
-        let owner = Some(WorkOwner { member, peer, id: work.id, signalled: work.signalled });
-        let kind = match work.verb {
-            Verb::Read(_) => WorkKind::Read,
-            Verb::Send => WorkKind::Send,
-            _ => WorkKind::Other,
-        };
-        let mut made = SharedWork { owner, kind, ..SharedWork::new(channel.connection) };
-        if kind == WorkKind::Send {
-            let parts: Vec<&[u8]> = work.local.iter().map(|piece| buffers.slice(piece)).collect();
-            let message = wire::reroute(&parts.concat(), channel.number);
-            let message = message.expect("members send what is routed to the connection's owner");
-            return self.send(made, message);
-        }
-        let mut local = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
-        for (index, piece) in work.local.iter().enumerate() {
-            let memory = buffers.memory_of(piece, kind == WorkKind::Read);
-            // SAFETY: the member's endpoint has this work request cancelled before the buffer is
-            // taken back, dropped, or the loan ends, and refuses its user the bytes until then.
-            let adopted = unsafe { self.endpoint.adopt(memory) };
-            let Ok(buf) = adopted else {
-                self.release(&mut made);
-                return Err(PostError::Busy);
-            };
-            made.pieces[index] = (*piece, buf);
-            made.count += 1;
-            local[index] = Sge { buf, offset: 0, bytes: piece.bytes };
-        }
-        let count = made.count;
-        self.enqueue(made, work.verb, &local[..count])
-    }
-
-    fn send(&mut self, mut work: SharedWork, message: Vec<u8>) -> Result<(), PostError> {
-        let bytes = message.len() as u64;
-        let buf = self.endpoint.keep(message).map_err(|_| PostError::Busy)?;
-        work.spare = Some(buf);
-        self.enqueue(work, Verb::Send, &[Sge { buf, offset: 0, bytes }])
-    }
-
-    fn enqueue(
-        &mut self,
-        mut work: SharedWork,
-        verb: Verb,
-        local: &[Sge],
-    ) -> Result<(), PostError> {
-        let index = self.works_free.pop().unwrap_or_else(|| {
-            self.works.push(None);
-            self.works.len() as u32 - 1
-        });
-        let request = WorkRequest { id: index.into(), verb, local, signalled: true };
-        let posted = self.endpoint.enqueue(work.connection, &request);
-        if posted.is_err() {
-            self.works_free.push(index);
-            self.release(&mut work);
-        } else {
-            self.works[index as usize] = Some(work);
-        }
-        posted
-    }
-
-    /// The memory of a work request that the endpoint does not look at any more.
-    fn release(&mut self, work: &mut SharedWork) {
-        for (_, buf) in &work.pieces[..work.count] {
-            self.endpoint.release(*buf);
-        }
-        work.count = 0;
-        if let Some(buf) = work.spare.take() {
-            self.endpoint.release(buf);
-        }
-    }
-
-    /// A work request may not touch the memory of its member any more.
-    fn cancel(&mut self, index: usize) -> CancelOutcome {
-        let mut work = self.works[index].take().expect("it is under way");
-        let cancelled = self.endpoint.cancel(work.connection, index as u64);
-        self.release(&mut work);
-        if let CancelOutcome::Copied(buf) = cancelled {
-            work.spare = Some(buf);
-        }
-        self.works[index] = Some(work);
-        cancelled
-    }
-
     /// Ends what work requests of a member have to do with pieces for which `named` holds; how
     /// many named any.
-    pub(super) fn let_go(&mut self, member: usize, named: impl Fn(&Sge) -> bool) -> u32 {
+    pub(super) fn let_go(&mut self, member: usize, named: impl Fn(BufId) -> bool) -> u32 {
+        let Self { members, endpoint, .. } = self;
+        let member = members[member].as_mut().expect("a member is there until it leaves");
         let mut released = 0;
-        for index in 0..self.works.len() {
-            if self.names(index, member, &named) {
-                self.cancel(index);
-                released += 1;
+        for slot in 0..member.channels.slots() {
+            let Some((_, channel)) = member.channels.at_mut(slot) else { continue };
+            for place in 0..channel.queue.len() {
+                if channel.queue.at(place).is_some_and(|work| work.state.0 && work.names(&named)) {
+                    channel.cancel(place, endpoint);
+                    released += 1;
+                }
             }
         }
         released
     }
 
-    fn names(&self, index: usize, member: usize, named: &impl Fn(&Sge) -> bool) -> bool {
-        let work = self.works[index].as_ref();
-        let work = work.filter(|work| work.owner.is_some_and(|owner| owner.member == member));
-        work.is_some_and(|work| work.pieces[..work.count].iter().any(|(piece, _)| named(piece)))
-    }
-
     /// Whether a work request under way names bytes of `piece`; those that only send them do not
     /// count if `reads`.
-    pub(super) fn is_under_way(&self, member: usize, piece: &Sge, reads: bool) -> bool {
-        let overlaps = |of: &Sge| {
-            let end = |piece: &Sge| piece.offset + piece.bytes;
-            of.buf == piece.buf && of.offset < end(piece) && piece.offset < end(of)
-        };
-        let may = |index: &usize| {
-            !reads || self.works[*index].as_ref().is_some_and(|work| work.kind == WorkKind::Read)
-        };
-        (0..self.works.len()).filter(may).any(|index| self.names(index, member, &overlaps))
+    pub(super) fn is_under_way(&mut self, member: usize, piece: &Sge, reads: bool) -> bool {
+        let channels = &mut self.member(member).channels;
+        (0..channels.slots())
+            .filter_map(|slot| {
+                let (_, channel) = channels.at_mut(slot)?;
+                let is_it = |work: &Work<IsLent>| {
+                    work.state.0 && (!reads || work.is_read()) && work.overlaps(piece)
+                };
+                Some(channel.queue.iter().any(is_it))
+            })
+            .any(|is_it| is_it)
     }
 
     /// A member ends one of its channels: what it had under way is flushed.
     pub(super) fn close(&mut self, member: usize, peer: PeerId, now: Nanos) {
-        let Some(channel) = self.member(member).channels.get_mut(peer).copied() else { return };
-        self.end_channel(channel, member, peer, DeathCause::Closed);
+        let Some(channel) = self.end_channel(member, peer) else { return };
         let Some(connection) = self.connections.get(&channel.connection) else { return };
         let (is_up, is_last) = (connection.is_up, connection.channels.is_empty());
         if is_up {
@@ -374,7 +256,8 @@ impl State {
             // when nothing of it can be executed any more.
             let message = RemoteRequest::Ended;
             let message = wire::encode_vec(&Routed { channel: channel.number, message });
-            if self.send(SharedWork::new(channel.connection), message).is_err() {
+            let id = endpoint_id(channel.number, 0);
+            if send(&mut self.endpoint, channel.connection, id, message).is_err() {
                 self.endpoint.close(channel.connection);
             }
             self.ring(channel.connection, false);
@@ -386,35 +269,26 @@ impl State {
     }
 
     /// Flushes what a channel has under way, and says that it is over.
-    fn end_channel(
-        &mut self,
-        channel: SharedChannel,
-        member: usize,
-        peer: PeerId,
-        cause: DeathCause,
-    ) {
-        if let Some(connection) = self.connections.get_mut(&channel.connection) {
+    fn end_channel(&mut self, member: usize, peer: PeerId) -> Option<SharedChannel> {
+        let Self { members, endpoint, connections, .. } = self;
+        let found = members[member].as_mut().expect("a member is there until it leaves");
+        let mut channel = found.channels.remove(peer)?;
+        if let Some(connection) = connections.get_mut(&channel.connection) {
             connection.channels.remove(&channel.number);
         }
-        for index in 0..self.works.len() {
-            let owner = self.works[index].as_ref().and_then(|work| work.owner);
-            let Some(owner) = owner.filter(|one| (one.member, one.peer) == (member, peer)) else {
-                continue;
-            };
-            let work = self.works[index].as_mut().expect("looked at above");
-            work.owner = None;
-            let (is_send, is_lent) = (work.kind == WorkKind::Send, work.count > 0);
-            // A message is in a buffer of ours, and may be the last one.
-            let cancelled = if is_send { CancelOutcome::Executed } else { self.cancel(index) };
-            let executed = (cancelled == CancelOutcome::Cancelled).then_some(false);
-            let found = self.member(member);
-            found.released += u32::from(is_lent);
-            found.operations += 1;
+        found.operations += channel.queue.len() as u64;
+        for place in 0..channel.queue.len() {
+            found.released += u32::from(channel.queue.at(place).is_some_and(|work| work.state.0));
+            // A message is in a buffer of the endpoint, and may be the last one.
+            let is_send = channel.queue.at(place).is_some_and(|work| work.verb == Verb::Send);
+            let may_be_executed = is_send || channel.cancel(place, endpoint);
+            let executed = if may_be_executed { None } else { Some(false) };
             let status = WorkStatus::Flushed { executed };
-            self.tell(member, FabricEvent::Completed { peer, id: owner.id, status });
+            let work = channel.queue.at(place).expect("it is in the queue");
+            work.tell(peer, status, &mut found.inbox);
         }
-        self.member(member).channels.remove(peer);
-        self.tell(member, FabricEvent::Closed { peer, cause });
+        self.tell(member, FabricEvent::Closed { peer, cause: DeathCause::Closed });
+        Some(channel)
     }
 
     /// A member leaves: its channels end.
@@ -433,7 +307,7 @@ impl State {
         for event in events.drain(..) {
             match event {
                 FabricEvent::Connected { peer } => self.on_connected(peer),
-                FabricEvent::Completed { id, status, .. } => self.on_completed(id, status),
+                FabricEvent::Completed { peer, id, status } => self.on_completed(peer, id, status),
                 FabricEvent::Received { peer, message } => self.on_message(peer, message),
                 FabricEvent::Closed { peer, cause } => self.on_closed(peer, cause),
                 FabricEvent::ReceivedImm { .. } => {}
@@ -451,32 +325,30 @@ impl State {
         }
     }
 
-    fn on_completed(&mut self, id: u64, status: WorkStatus) {
-        let work = self.works[id as usize].take();
-        let mut work = work.expect("what completes was posted, once");
-        let is_lent = work.count > 0;
-        self.release(&mut work);
-        self.works_free.push(id as u32);
-        let Some(WorkOwner { member, peer, id, signalled }) = work.owner else { return };
+    /// The member of a channel of a connection, and what it calls it.
+    fn owner(&self, connection: PeerId, number: u32) -> Option<(usize, PeerId)> {
+        self.connections.get(&connection)?.channels.get(&number).copied()
+    }
+
+    fn on_completed(&mut self, connection: PeerId, id: u64, status: WorkStatus) {
+        // Of a channel that has ended there is nothing more to be told.
+        let Some((member, peer)) = self.owner(connection, (id >> 32) as u32) else { return };
         let found = self.member(member);
-        if let Some(channel) = found.channels.get_mut(peer) {
-            channel.outstanding -= 1;
-        }
+        let channel = found.channels.get_mut(peer).expect("both sides know the same channels");
+        // The endpoint completes in order.
+        let work = channel.queue.pop().expect("what completes was posted, once");
         found.operations += 1;
-        found.released += u32::from(is_lent);
-        found.one_sided |= work.kind != WorkKind::Send;
-        let is_done = matches!(status, WorkStatus::Done(_));
-        if signalled || !is_done {
-            self.tell(member, FabricEvent::Completed { peer, id, status });
+        found.released += u32::from(work.state.0);
+        found.one_sided |= work.verb != Verb::Send;
+        if work.tell(peer, status, &mut found.inbox) {
+            found.notify();
         }
     }
 
     fn on_message(&mut self, connection: PeerId, message: Vec<u8>) {
         // What is no message, or for a channel that has ended, is dropped.
         let Ok((number, _)) = wire::channel_of(&message) else { return };
-        let channels = self.connections.get(&connection).map(|connection| &connection.channels);
-        let found = channels.and_then(|channels| channels.get(&number)).copied();
-        let Some((member, peer)) = found else { return };
+        let Some((member, peer)) = self.owner(connection, number) else { return };
         let ended = Routed { channel: number, message: RemoteReply::Ended };
         if message != wire::encode_vec(&ended) {
             let inbox = self.member(member);
@@ -487,9 +359,7 @@ impl State {
             // No member is answered that much: the sender keeps to no protocol.
             return self.endpoint.close(connection);
         }
-        let channel = self.member(member).channels.get_mut(peer).copied();
-        let channel = channel.expect("connections and members know the same channels");
-        self.end_channel(channel, member, peer, DeathCause::Closed);
+        self.end_channel(member, peer);
         if self.connections[&connection].channels.is_empty() {
             self.endpoint.close(connection);
         }
@@ -507,9 +377,7 @@ impl State {
     fn tell(&mut self, member: usize, event: FabricEvent) {
         let member = self.member(member);
         member.inbox.push(event);
-        // Release: pairs with the Acquire in `mod.rs::look`; the lock orders the inbox itself.
-        member.notifier.news.store(true, Ordering::Release);
-        member.rouse();
+        member.notify();
     }
 
     /// Moves a member's inbox to `events`.
@@ -544,7 +412,74 @@ impl State {
     }
 }
 
+impl SharedChannel {
+    /// Posts a work request; whether it names memory of the member now.
+    fn post(
+        &mut self,
+        work: &WorkRequest<'_>,
+        endpoint: &mut tcp::TcpEndpoint,
+        buffers: &Buffers,
+    ) -> Result<bool, PostError> {
+        let id = endpoint_id(self.number, self.queue.number(self.queue.len()));
+        let is_send = work.verb == Verb::Send;
+        if is_send {
+            let parts: Vec<&[u8]> = work.local.iter().map(|piece| buffers.slice(piece)).collect();
+            let message = wire::reroute(&parts.concat(), self.number);
+            let message = message.expect("members send what is routed to the connection's owner");
+            send(endpoint, self.connection, id, message)?;
+        } else {
+            let mut local = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
+            for (index, piece) in work.local.iter().enumerate() {
+                let memory = buffers.memory_of(piece, matches!(work.verb, Verb::Read(_)));
+                // SAFETY: the member's endpoint has this work request cancelled before the buffer
+                // is taken back, dropped, or the loan ends, and refuses its user the bytes until
+                // then.
+                let adopted = unsafe { endpoint.adopt(memory) };
+                let Ok(buf) = adopted else {
+                    endpoint.release(&local[..index]);
+                    return Err(PostError::Busy);
+                };
+                local[index] = Sge { buf, offset: 0, bytes: piece.bytes };
+            }
+            let local = &local[..work.local.len()];
+            let request = WorkRequest { id, verb: work.verb, local, signalled: true };
+            endpoint.enqueue(self.connection, &request, true)?;
+        }
+        let is_lent = !is_send && !work.local.is_empty();
+        self.queue.push(Work::new(work, IsLent(is_lent)));
+        Ok(is_lent)
+    }
+
+    /// A work request may not touch the memory of its member any more; whether it may be executed.
+    fn cancel(&mut self, place: usize, endpoint: &mut tcp::TcpEndpoint) -> bool {
+        let id = endpoint_id(self.number, self.queue.number(place));
+        self.queue.at_mut(place).expect("it is in the queue").state.0 = false;
+        endpoint.cancel(self.connection, id)
+    }
+}
+
+/// Appends a message of the endpoint's own.
+fn send(
+    endpoint: &mut tcp::TcpEndpoint,
+    connection: PeerId,
+    id: u64,
+    message: Vec<u8>,
+) -> Result<(), PostError> {
+    let bytes = message.len() as u64;
+    let buf = endpoint.keep(message).map_err(|_| PostError::Busy)?;
+    let local = &[Sge { buf, offset: 0, bytes }];
+    let request = WorkRequest { id, verb: Verb::Send, local, signalled: true };
+    endpoint.enqueue(connection, &request, true)
+}
+
 impl Member {
+    /// Its inbox is not empty.
+    fn notify(&mut self) {
+        // Release: pairs with the Acquire in `mod.rs::look`; the lock orders the inbox itself.
+        self.notifier.news.store(true, Ordering::Release);
+        self.rouse();
+    }
+
     /// Wakes it, if it sleeps.
     fn rouse(&mut self) {
         if self.wait_state != WaitState::Awake {

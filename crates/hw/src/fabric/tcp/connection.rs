@@ -7,10 +7,9 @@
 //! Order: requests are sent and answered in the order of posting. A request that was refused
 //! here (too long) keeps its place in the queue without being sent.
 //!
-//! Liveness: a PING goes out when nothing was received for a heartbeat; the peer is silent when
-//! nothing was received and no blocked sending went on for a lease less that heartbeat after it.
-//! What the socket holds is read before the time is looked at, so that an application that was
-//! away or stopped never takes its own absence for the peer's.
+//! Liveness: a PING asks whether the peer lives; what is received, and blocked sending that goes
+//! on, are signs of life. What the socket holds is read before the time is looked at, so that an
+//! application that was away or stopped never takes its own absence for the peer's.
 //!
 //! Source: DESIGN §3 (liveness), §4 (a peer's death is typed).
 
@@ -18,7 +17,9 @@ mod greet;
 
 use super::super::FabricStats;
 use super::super::buffers::Buffers;
-use super::broken::TcpCloseReason;
+use super::super::close::CloseReason;
+use super::super::waiting::{Lease, Liveness};
+use super::super::work_queue::{Work, WorkQueue};
 use super::exposed::{Exposures, Landing};
 use super::frame::{
     AnswerStatus, FrameError, HEADER_BYTES, Header, Op, Put, Request, Response, payload_bytes_max,
@@ -27,13 +28,11 @@ use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
 use crate::handshake::{Handshake, Message};
 use crate::secure_stream::SecureStream;
 use rackpool_core::addr::Generation;
-use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::error::DeathCause;
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{
     BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rustix::fd::OwnedFd;
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
@@ -47,76 +46,58 @@ const GATHERED_WORK: usize = 16;
 /// Pieces that one gathering call takes: header and all local pieces of many work requests.
 const GATHERED_PIECES: usize = 256;
 
-/// What became of a work request that may not touch its memory any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fabric) enum CancelOutcome {
-    /// It is not executed.
-    Cancelled,
-    /// It was executed, or may be.
-    Executed,
-    /// The same, out of this buffer, which is to be released when it has completed.
-    Copied(BufId),
-}
-
 /// What a connection needs of its endpoint.
-pub(super) struct Context<'a> {
-    pub(super) buffers: &'a mut Buffers,
-    pub(super) staged: &'a mut Vec<u8>,
-    pub(super) stats: &'a mut FabricStats,
-    pub(super) one_sided_done: &'a mut bool,
-    pub(super) lease_ms: u64,
-    pub(super) heartbeat_ns: Nanos,
+pub(super) struct Context {
+    pub(super) buffers: Buffers,
+    /// Where what is sent is put together.
+    pub(super) staged: Vec<u8>,
+    pub(super) stats: FabricStats,
+    /// Whether a one-sided operation has completed.
+    pub(super) one_sided_done: bool,
+    pub(super) lease: Lease,
+    /// What has happened and was not taken.
+    pub(super) events: Vec<FabricEvent>,
 }
 
-/// A work request in the queue.
-struct TcpWork {
-    id: u64,
+/// What the queue keeps of a work request besides.
+struct TcpFrame {
     op: Op,
     seq: u32,
-    signalled: bool,
-    /// Its destination is gone: data of a READ is dropped.
-    discard: bool,
     /// Never sent; this is its status when its turn comes.
     refused: Option<WorkStatus>,
+    /// Its buffers are released when it has ended.
+    owns_buffers: bool,
     header: [u8; HEADER_BYTES],
-    pieces: [Sge; FABRIC_SGES_MAX],
-    piece_count: u8,
-    bytes: u64,
 }
 
-impl TcpWork {
-    fn pieces(&self) -> &[Sge] {
-        &self.pieces[..usize::from(self.piece_count)]
-    }
+type TcpWork = Work<TcpFrame>;
 
+impl TcpWork {
     fn is_ping(&self) -> bool {
-        self.op == Op::Ping
+        self.state.op == Op::Ping
     }
 
     fn frame_bytes(&self) -> u64 {
-        match self.refused {
+        match self.state.refused {
             Some(_) => 0,
-            None if self.op.sends_payload() => HEADER_BYTES as u64 + self.bytes,
+            None if self.state.op.sends_payload() => HEADER_BYTES as u64 + self.bytes,
             None => HEADER_BYTES as u64,
         }
     }
 
     fn is_long_read(&self) -> bool {
-        self.op == Op::Read && self.bytes >= DIRECT_BYTES_MIN && !self.discard
+        self.state.op == Op::Read && self.bytes >= DIRECT_BYTES_MIN && !self.discard
     }
 
     /// The rest of the piece that byte `done` of the data belongs to, at most `limit` bytes.
     fn piece_at(&self, done: u64, limit: u64) -> Sge {
-        let mut start = 0;
-        for piece in self.pieces() {
-            if done < start + piece.bytes {
-                let skip = done - start;
-                let bytes = (piece.bytes - skip).min(limit);
-                return Sge { buf: piece.buf, offset: piece.offset + skip, bytes };
-            }
-            start += piece.bytes;
+        self.parts(done, limit).next().expect("more data than the local pieces hold")
+    }
+
+    fn release_buffers(&self, buffers: &mut Buffers) {
+        if self.state.owns_buffers {
+            self.pieces().iter().for_each(|piece| buffers.release(piece.buf));
         }
-        unreachable!("byte {done} of {} bytes of local pieces", self.bytes);
     }
 }
 
@@ -151,15 +132,17 @@ enum EndpointReceiveState {
 
 /// One connection of an endpoint.
 pub(super) struct TcpConnection {
+    /// Set when the connection has its place in the table.
+    pub(super) peer: PeerId,
     pub(super) stream: SecureStream,
     pub(super) addr: SocketAddr,
-    pub(super) broken: Option<TcpCloseReason>,
+    pub(super) broken: Option<CloseReason>,
     /// What the endpoint's epoll waits for: also room to send.
     pub(super) polls_out: bool,
     stage: TcpStage,
     /// The proof of the secret, and its first words.
     proof: Option<(Handshake, Message)>,
-    queue: VecDeque<TcpWork>,
+    queue: WorkQueue<TcpFrame>,
     pings: usize,
     /// The first work request that is not sent to its end, bytes of it sent, and bytes not sent
     /// in the whole queue.
@@ -171,8 +154,7 @@ pub(super) struct TcpConnection {
     receiving: EndpointReceiveState,
     pub(super) exposures: Exposures,
     seq_next: u32,
-    heard: Nanos,
-    pinged: Option<Nanos>,
+    liveness: Liveness,
     used: Nanos,
 }
 
@@ -185,13 +167,14 @@ impl TcpConnection {
         now: Nanos,
     ) -> Self {
         Self {
+            peer: PeerId(0),
             stream: SecureStream::new(socket),
             addr,
             broken: None,
             polls_out: false,
             stage: TcpStage::Connecting,
             proof,
-            queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize + 1),
+            queue: WorkQueue::new(FABRIC_OUTSTANDING_MAX as usize + 1),
             pings: 0,
             unsent: 0,
             unsent_done: 0,
@@ -201,8 +184,7 @@ impl TcpConnection {
             receiving: EndpointReceiveState::Header,
             exposures: Exposures::default(),
             seq_next: 1,
-            heard: now,
-            pinged: None,
+            liveness: Liveness::new(now),
             used: now,
         }
     }
@@ -234,57 +216,45 @@ impl TcpConnection {
     }
 
     /// Appends a work request, without sending it; `false` if the queue holds `limit` of them.
-    pub(super) fn enqueue(&mut self, work: &WorkRequest<'_>, limit: usize) -> bool {
+    /// `owns_buffers` has its buffers released when it has ended.
+    pub(super) fn enqueue(
+        &mut self,
+        work: &WorkRequest<'_>,
+        limit: usize,
+        owns_buffers: bool,
+    ) -> bool {
         if self.outstanding() >= limit {
             return false;
         }
-        let nowhere = RemoteAddr { offset: 0, key: Generation(0) };
-        let (op, at, operands) = match work.verb {
-            Verb::Read(at) => (Op::Read, at, [0, 0]),
-            Verb::Write(at) => (Op::Write, at, [0, 0]),
-            Verb::WriteImm(at, imm) => (Op::WriteImm, at, [u64::from(imm), 0]),
-            Verb::Send => (Op::Send, nowhere, [0, 0]),
-            Verb::Cas { at, expected, new } => (Op::Cas, at, [expected, new]),
-            Verb::FetchAdd { at, n } => (Op::FetchAdd, at, [n, 0]),
+        let (op, operands) = match work.verb {
+            Verb::Read(_) => (Op::Read, [0, 0]),
+            Verb::Write(_) => (Op::Write, [0, 0]),
+            Verb::WriteImm(_, imm) => (Op::WriteImm, [u64::from(imm), 0]),
+            Verb::Send => (Op::Send, [0, 0]),
+            Verb::Cas { expected, new, .. } => (Op::Cas, [expected, new]),
+            Verb::FetchAdd { n, .. } => (Op::FetchAdd, [n, 0]),
         };
-        let bytes = work.local.iter().map(|piece| piece.bytes).sum();
-        let refused = (bytes > payload_bytes_max(op)).then_some(WorkStatus::BadRange);
-        let request = Request { op, seq: self.next_seq(), bytes, at, operands };
-        let mut pieces = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
-        pieces[..work.local.len()].copy_from_slice(work.local);
-        self.push(TcpWork {
-            id: work.id,
-            op,
-            seq: request.seq,
-            signalled: work.signalled,
-            discard: false,
-            refused,
-            header: zerocopy::transmute!(request.header()),
-            pieces,
-            piece_count: work.local.len() as u8,
-            bytes,
-        });
+        self.push(work, op, operands, owns_buffers);
         true
     }
 
-    fn ping(&mut self, now: Nanos) {
-        let at = RemoteAddr { offset: 0, key: Generation(0) };
-        let request =
-            Request { op: Op::Ping, seq: self.next_seq(), bytes: 0, at, operands: [0, 0] };
-        self.push(TcpWork {
-            id: 0,
-            op: Op::Ping,
-            seq: request.seq,
-            signalled: false,
-            discard: false,
-            refused: None,
-            header: zerocopy::transmute!(request.header()),
-            pieces: [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX],
-            piece_count: 0,
-            bytes: 0,
-        });
+    fn ping(&mut self) {
+        let nothing = WorkRequest { id: 0, verb: Verb::Send, local: &[], signalled: false };
+        self.push(&nothing, Op::Ping, [0, 0], false);
         self.pings += 1;
-        self.pinged = Some(now);
+    }
+
+    fn push(&mut self, work: &WorkRequest<'_>, op: Op, operands: [u64; 2], owns_buffers: bool) {
+        let seq = self.next_seq();
+        let state = TcpFrame { op, seq, refused: None, owns_buffers, header: [0; HEADER_BYTES] };
+        let mut work = Work::new(work, state);
+        let at = work.at().unwrap_or(RemoteAddr { offset: 0, key: Generation(0) });
+        let request = Request { op, seq, bytes: work.bytes, at, operands };
+        work.state.header = zerocopy::transmute!(request.header());
+        let is_long = work.bytes > payload_bytes_max(op);
+        work.state.refused = is_long.then_some(WorkStatus::BadRange);
+        self.unsent_bytes += work.frame_bytes();
+        self.queue.push(work);
     }
 
     fn next_seq(&mut self) -> u32 {
@@ -293,14 +263,9 @@ impl TcpConnection {
         seq
     }
 
-    fn push(&mut self, work: TcpWork) {
-        self.unsent_bytes += work.frame_bytes();
-        self.queue.push_back(work);
-    }
-
     /// Sends what the socket takes. An error is kept until the answers that arrived before it
     /// have been read; see [`TcpConnection::poll`].
-    pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, TcpCloseReason> {
+    pub(super) fn flush(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         let mut moved = false;
         if self.stream.has_unsent() && !self.stream.flush()? {
             self.send_blocked = true;
@@ -310,15 +275,15 @@ impl TcpConnection {
             let asked = self.unsent_bytes;
             let outcome = if asked <= STAGED_BYTES_MAX as u64 {
                 cx.staged.clear();
-                let staged = &mut *cx.staged;
-                let unsent = self.queue.range(self.unsent..);
-                visit_unsent(unsent, self.unsent_done, cx.buffers, |bytes| {
+                let staged = &mut cx.staged;
+                let unsent = self.queue.iter_from(self.unsent);
+                visit_unsent(unsent, self.unsent_done, &cx.buffers, |bytes| {
                     staged.extend_from_slice(bytes);
                     true
                 });
-                send(&mut self.stream, staged, cx.stats)?
+                send(&mut self.stream, staged, &mut cx.stats)?
             } else {
-                self.send_gathered(cx.buffers, cx.stats)?
+                self.send_gathered(&cx.buffers, &mut cx.stats)?
             };
             let Moved::Bytes(bytes) = outcome else {
                 self.send_blocked = true;
@@ -336,7 +301,7 @@ impl TcpConnection {
     fn send_gathered(&mut self, buffers: &Buffers, stats: &mut FabricStats) -> super::Io {
         let mut pieces = [IoSlice::new(&[]); GATHERED_PIECES];
         let mut count = 0;
-        let unsent = self.queue.range(self.unsent..);
+        let unsent = self.queue.iter_from(self.unsent);
         visit_unsent(unsent, self.unsent_done, buffers, |bytes| {
             pieces[count] = IoSlice::new(bytes);
             count += 1;
@@ -349,7 +314,7 @@ impl TcpConnection {
     fn sent(&mut self, bytes: u64) {
         self.unsent_bytes -= bytes;
         self.unsent_done += bytes;
-        while let Some(work) = self.queue.get(self.unsent) {
+        while let Some(work) = self.queue.at(self.unsent) {
             let frame_bytes = work.frame_bytes();
             if self.unsent_done < frame_bytes {
                 break;
@@ -360,17 +325,11 @@ impl TcpConnection {
     }
 
     /// Makes progress: connecting, receiving, sending, heartbeat. `true` if anything moved.
-    pub(super) fn poll(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> bool {
+    pub(super) fn poll(&mut self, now: Nanos, cx: &mut Context) -> bool {
         if self.broken.is_some() {
             return false;
         }
-        match self.progress(peer, now, cx, events) {
+        match self.progress(now, cx) {
             Ok(moved) => {
                 if moved {
                     self.used = now;
@@ -384,72 +343,46 @@ impl TcpConnection {
         }
     }
 
-    fn progress(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, TcpCloseReason> {
+    fn progress(&mut self, now: Nanos, cx: &mut Context) -> Result<bool, CloseReason> {
         if self.stage != TcpStage::Up {
-            return self.greet(peer, now, cx, events);
+            return self.greet(now, cx);
         }
-        let heard = self.receive(peer, cx, events)?;
+        let heard = self.receive(cx)?;
         if heard {
-            (self.heard, self.pinged) = (now, self.pinged.map(|_| now));
+            self.liveness.heard(now);
         }
-        self.settle_refused(peer, cx, events);
+        self.settle_refused(cx);
         let was_blocked = self.send_blocked;
         let moved = match self.flush(cx) {
             Ok(moved) => moved,
             Err(broken) => {
                 // The peer may have answered before it went.
-                while self.receive(peer, cx, events)? {}
+                while self.receive(cx)? {}
                 return Err(broken);
             }
         };
         if moved && was_blocked {
-            (self.heard, self.pinged) = (now, self.pinged.map(|_| now));
+            self.liveness.heard(now);
         }
-        self.check_liveness(now, cx)?;
+        if self.liveness.is_due(now, cx.lease)? {
+            self.ping();
+            cx.stats.pings += 1;
+            self.flush(cx)?;
+        }
         Ok(heard || moved)
     }
 
-    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), TcpCloseReason> {
-        let patience_ns = cx.lease_ms * 1_000_000 - cx.heartbeat_ns;
-        match self.pinged {
-            Some(since) if self.pings > 0 => {
-                if now.saturating_sub(since) >= patience_ns {
-                    return Err(TcpCloseReason::Silent { lease_ms: cx.lease_ms });
-                }
-            }
-            _ => {
-                if now.saturating_sub(self.heard) >= cx.heartbeat_ns {
-                    self.ping(now);
-                    cx.stats.pings += 1;
-                    self.flush(cx)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Receives what the socket holds and completes what it answers. `true` if bytes came.
-    fn receive(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, TcpCloseReason> {
+    fn receive(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         let mut heard = false;
         loop {
             let (moved, asked) = self.receive_once(cx)?;
             match moved {
                 Moved::Nothing => return Ok(heard),
-                Moved::End => return Err(TcpCloseReason::Closed),
+                Moved::End => return Err(CloseReason::Closed),
                 Moved::Bytes(bytes) => {
                     heard = true;
-                    while self.take_input(peer, cx, events)? {}
+                    while self.take_input(cx)? {}
                     // A short receive has emptied the socket.
                     if bytes < asked {
                         return Ok(true);
@@ -461,7 +394,7 @@ impl TcpConnection {
 
     /// One call to the system: straight into a local buffer if much data is to come, else into
     /// the input. Answers what moved and how much was asked for.
-    fn receive_once(&mut self, cx: &mut Context<'_>) -> Result<(Moved, usize), TcpCloseReason> {
+    fn receive_once(&mut self, cx: &mut Context) -> Result<(Moved, usize), CloseReason> {
         if let EndpointReceiveState::Put(landing) = &mut self.receiving
             && self.input.is_empty()
             && landing.left >= DIRECT_BYTES_MIN
@@ -469,19 +402,19 @@ impl TcpConnection {
         {
             let to = cx.buffers.slice_mut(&piece);
             let asked = to.len();
-            let moved = recv(&mut self.stream, to, cx.stats)?;
+            let moved = recv(&mut self.stream, to, &mut cx.stats)?;
             if let Moved::Bytes(bytes) = moved {
                 self.exposures.advance(landing, bytes as u64);
             }
             return Ok((moved, asked));
         }
         if let EndpointReceiveState::Data { done, .. } = &mut self.receiving {
-            let work = self.queue.front().expect("data belongs to a work request");
+            let work = self.queue.at(0).expect("data belongs to a work request");
             if self.input.is_empty() && !work.discard && work.bytes - *done >= DIRECT_BYTES_MIN {
                 let piece = work.piece_at(*done, CHUNK_BYTES);
                 let to = cx.buffers.slice_mut(&piece);
                 let asked = to.len();
-                let moved = recv(&mut self.stream, to, cx.stats)?;
+                let moved = recv(&mut self.stream, to, &mut cx.stats)?;
                 if let Moved::Bytes(bytes) = moved {
                     *done += bytes as u64;
                 }
@@ -489,13 +422,13 @@ impl TcpConnection {
             }
         }
         let asked = self.input_limit();
-        Ok((self.input.fill(&mut self.stream, asked, cx.stats)?, asked))
+        Ok((self.input.fill(&mut self.stream, asked, &mut cx.stats)?, asked))
     }
 
     /// How much to receive into the input: not into the data of a long READ, which goes straight
     /// to its place.
     fn input_limit(&self) -> usize {
-        let is_long = |index: usize| self.queue.get(index).is_some_and(TcpWork::is_long_read);
+        let is_long = |index: usize| self.queue.at(index).is_some_and(TcpWork::is_long_read);
         let limit = match &self.receiving {
             EndpointReceiveState::Header
                 if is_long(0) || self.exposures.expects(DIRECT_BYTES_MIN) =>
@@ -504,7 +437,7 @@ impl TcpConnection {
             }
             EndpointReceiveState::Second if is_long(1) => 2 * HEADER_BYTES,
             EndpointReceiveState::Data { done, .. } if is_long(1) => {
-                let left = self.queue.front().map_or(0, |work| work.bytes - done);
+                let left = self.queue.at(0).map_or(0, |work| work.bytes - done);
                 left.min(INPUT_BYTES as u64) as usize
             }
             _ => INPUT_BYTES,
@@ -514,12 +447,7 @@ impl TcpConnection {
     }
 
     /// Takes one thing out of the input; `false` if there is nothing whole.
-    fn take_input(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, TcpCloseReason> {
+    fn take_input(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
         match &mut self.receiving {
             EndpointReceiveState::Header | EndpointReceiveState::Second => {
                 let Some(header) = Header::prefix_of(self.input.filled()) else {
@@ -530,7 +458,7 @@ impl TcpConnection {
                     Some(put) if matches!(self.receiving, EndpointReceiveState::Header) => {
                         self.receiving = EndpointReceiveState::Put(self.exposures.begin(&put)?);
                     }
-                    _ => self.answered(peer, Response::parse(&header)?, cx, events)?,
+                    _ => self.answered(Response::parse(&header)?, cx)?,
                 }
                 Ok(true)
             }
@@ -539,7 +467,7 @@ impl TcpConnection {
                 Ok(self.take_put(landing, cx))
             }
             EndpointReceiveState::Data { done, more } => {
-                let work = self.queue.front().expect("data belongs to a work request");
+                let work = self.queue.at(0).expect("data belongs to a work request");
                 if *done < work.bytes {
                     if self.input.is_empty() {
                         return Ok(false);
@@ -560,21 +488,16 @@ impl TcpConnection {
                 self.receiving =
                     if more { EndpointReceiveState::Second } else { EndpointReceiveState::Header };
                 if !more {
-                    self.complete(peer, WorkStatus::Done(0), cx, events);
+                    self.complete(WorkStatus::Done(0), cx);
                 }
                 Ok(true)
             }
             EndpointReceiveState::Message { bytes, left } => {
-                let filled = self.input.filled();
-                let taken = filled.len().min(*left);
-                bytes.extend_from_slice(&filled[..taken]);
-                *left -= taken;
-                self.input.consume(taken);
-                if *left > 0 {
+                if !self.input.take_into(bytes, left) {
                     return Ok(false);
                 }
                 let message = std::mem::take(bytes);
-                events.push(FabricEvent::Received { peer, message });
+                cx.events.push(FabricEvent::Received { peer: self.peer, message });
                 self.receiving = EndpointReceiveState::Header;
                 Ok(true)
             }
@@ -582,7 +505,7 @@ impl TcpConnection {
     }
 
     /// Takes data for an exposed buffer out of the input; `false` if there is none.
-    fn take_put(&mut self, mut landing: Landing, cx: &mut Context<'_>) -> bool {
+    fn take_put(&mut self, mut landing: Landing, cx: &mut Context) -> bool {
         let limit = landing.left.min(self.input.filled().len() as u64);
         if limit == 0 && landing.left > 0 {
             return false;
@@ -600,13 +523,7 @@ impl TcpConnection {
     }
 
     /// Acts on a header of the target.
-    fn answered(
-        &mut self,
-        peer: PeerId,
-        response: Response,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), TcpCloseReason> {
+    fn answered(&mut self, response: Response, cx: &mut Context) -> Result<(), CloseReason> {
         let is_second = matches!(self.receiving, EndpointReceiveState::Second);
         if !is_second && response.op == Op::Alive {
             return Ok(());
@@ -619,8 +536,9 @@ impl TcpConnection {
             return Ok(());
         }
         // The oldest request, if it is sent: an answer before that makes no sense.
-        let work = self.queue.front().filter(|work| self.unsent > 0 && work.refused.is_none());
-        let (op, expected) = work.map_or((Op::Alive, 0), |work| (work.op, work.seq));
+        let is_sent = |work: &&TcpWork| self.unsent > 0 && work.state.refused.is_none();
+        let work = self.queue.at(0).filter(is_sent);
+        let (op, expected) = work.map_or((Op::Alive, 0), |work| (work.state.op, work.state.seq));
         let bytes_fit = response.op != Op::Read
             || response.status != AnswerStatus::Done
             || is_second
@@ -640,112 +558,94 @@ impl TcpConnection {
             AnswerStatus::BadRange => WorkStatus::BadRange,
         };
         self.receiving = EndpointReceiveState::Header;
-        self.complete(peer, status, cx, events);
+        self.complete(status, cx);
         Ok(())
     }
 
     /// Ends the oldest work request.
-    fn complete(
-        &mut self,
-        peer: PeerId,
-        status: WorkStatus,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) {
-        let work = self.queue.pop_front().expect("only a work request is completed");
+    fn complete(&mut self, status: WorkStatus, cx: &mut Context) {
+        let work = self.queue.pop().expect("only a work request is completed");
         self.unsent -= 1;
         if work.is_ping() {
             self.pings -= 1;
             if self.pings == 0 {
-                self.pinged = None;
+                self.liveness.answered();
             }
         } else {
             cx.stats.ops += 1;
-            *cx.one_sided_done |= work.op != Op::Send;
-            if work.signalled || !matches!(status, WorkStatus::Done(_)) {
-                events.push(FabricEvent::Completed { peer, id: work.id, status });
-            }
+            cx.one_sided_done |= work.state.op != Op::Send;
+            work.release_buffers(&mut cx.buffers);
+            work.tell(self.peer, status, &mut cx.events);
         }
-        self.settle_refused(peer, cx, events);
+        self.settle_refused(cx);
     }
 
     /// Ends refused work requests when their turn has come.
-    fn settle_refused(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) {
-        while let Some(status) = self.queue.front().and_then(|work| work.refused) {
-            let work = self.queue.pop_front().expect("there is one");
+    fn settle_refused(&mut self, cx: &mut Context) {
+        while let Some(status) = self.queue.at(0).and_then(|work| work.state.refused) {
+            let work = self.queue.pop().expect("there is one");
             self.unsent = self.unsent.saturating_sub(1);
             cx.stats.ops += 1;
-            events.push(FabricEvent::Completed { peer, id: work.id, status });
+            work.release_buffers(&mut cx.buffers);
+            work.tell(self.peer, status, &mut cx.events);
         }
     }
 
     /// Ends everything; the connection is down.
-    pub(super) fn drain(&mut self, peer: PeerId, cause: DeathCause, events: &mut Vec<FabricEvent>) {
-        for (index, work) in self.queue.drain(..).enumerate() {
-            if work.is_ping() {
-                continue;
-            }
+    pub(super) fn drain(&mut self, reason: &CloseReason, cx: &mut Context) {
+        let Context { buffers, events, .. } = cx;
+        let peer = self.peer;
+        let (unsent, unsent_done) = (self.unsent, self.unsent_done);
+        let status = |place: usize, work: &TcpWork| {
             // Writes are executed as they arrive; everything else only when it is whole.
-            let partly = index == self.unsent
-                && matches!(work.op, Op::Write | Op::WriteImm)
-                && self.unsent_done > HEADER_BYTES as u64;
-            let executed = if index < self.unsent || partly { None } else { Some(false) };
-            let status = work.refused.unwrap_or(WorkStatus::Flushed { executed });
-            events.push(FabricEvent::Completed { peer, id: work.id, status });
-        }
-        events.push(FabricEvent::Closed { peer, cause });
+            let partly = place == unsent
+                && matches!(work.state.op, Op::Write | Op::WriteImm)
+                && unsent_done > HEADER_BYTES as u64;
+            let executed = if place < unsent || partly { None } else { Some(false) };
+            work.release_buffers(buffers);
+            let flushed = WorkStatus::Flushed { executed };
+            (!work.is_ping()).then_some(work.state.refused.unwrap_or(flushed))
+        };
+        self.queue.flush(peer, status, events);
+        events.push(FabricEvent::Closed { peer, cause: reason.cause() });
     }
 
-    /// Makes sure that the work request `id` touches no local memory any more, without harm to
-    /// others: what is not sent never is, data under way to here are dropped, and what was begun
-    /// to be sent goes on from a copy.
-    pub(super) fn cancel(&mut self, id: u64, buffers: &mut Buffers) -> CancelOutcome {
-        let found = self.queue.iter().position(|work| work.id == id && !work.is_ping());
-        let Some(index) = found else { return CancelOutcome::Executed };
-        let is_begun = index < self.unsent || index == self.unsent && self.unsent_done > 0;
-        let work = &mut self.queue[index];
-        if work.refused.is_some() {
-            return CancelOutcome::Cancelled;
-        }
-        if !is_begun {
+    /// Makes sure that the work request `id`, which owns its buffers, touches them no more,
+    /// without harm to others: what is not sent never is, data under way to here are dropped, and
+    /// what was begun to be sent goes on from a copy. Whether it may be executed.
+    pub(super) fn cancel(&mut self, id: u64, buffers: &mut Buffers) -> bool {
+        let place = self.queue.iter().position(|work| work.id == id && !work.is_ping());
+        let Some(work) = place.and_then(|place| self.queue.at_mut(place)) else { return true };
+        let place = place.expect("it was found");
+        let is_begun = place < self.unsent || place == self.unsent && self.unsent_done > 0;
+        let has_to_go_on = is_begun && place >= self.unsent && work.state.op.sends_payload();
+        if work.state.refused.is_none() && !is_begun {
             self.unsent_bytes -= work.frame_bytes();
-            work.refused = Some(WorkStatus::Flushed { executed: Some(false) });
-            return CancelOutcome::Cancelled;
+            work.state.refused = Some(WorkStatus::Flushed { executed: Some(false) });
         }
-        work.discard = work.op == Op::Read;
-        if index < self.unsent || !work.op.sends_payload() {
-            return CancelOutcome::Executed;
+        work.discard = work.state.op == Op::Read;
+        let parts = work.pieces().iter().map(|piece| buffers.slice(piece));
+        let bytes = has_to_go_on.then(|| parts.collect::<Vec<&[u8]>>().concat());
+        let copied = bytes.map(|bytes| buffers.register(bytes)).transpose();
+        work.release_buffers(buffers);
+        work.replace_pieces(copied.as_ref().ok().copied().flatten());
+        if copied.is_err() {
+            self.broken.get_or_insert(CloseReason::BufferGone);
         }
-        let parts: Vec<&[u8]> = work.pieces().iter().map(|piece| buffers.slice(piece)).collect();
-        match buffers.register(parts.concat()) {
-            Ok(buf) => {
-                (work.pieces[0], work.piece_count) = (Sge { buf, offset: 0, bytes: work.bytes }, 1);
-                CancelOutcome::Copied(buf)
-            }
-            Err(_) => {
-                self.broken.get_or_insert(TcpCloseReason::BufferGone);
-                CancelOutcome::Executed
-            }
-        }
+        work.state.refused.is_none()
     }
 
     /// Makes sure that no work request touches a buffer for which `named` holds.
     pub(super) fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         self.exposures.let_go(&named);
-        for (index, work) in self.queue.iter_mut().enumerate() {
-            let pieces = &work.pieces[..usize::from(work.piece_count)];
-            if !pieces.iter().any(|piece| named(piece.buf)) {
+        for (place, work) in self.queue.iter_mut().enumerate() {
+            if !work.names(&named) {
                 continue;
             }
-            if work.op == Op::Read {
+            if work.state.op == Op::Read {
                 work.discard = true;
-            } else if index >= self.unsent && work.refused.is_none() {
-                self.broken.get_or_insert(TcpCloseReason::BufferGone);
+            } else if place >= self.unsent && work.state.refused.is_none() {
+                self.broken.get_or_insert(CloseReason::BufferGone);
             }
         }
     }
@@ -758,18 +658,18 @@ fn visit_unsent<'a>(
     buffers: &'a Buffers,
     mut visit: impl FnMut(&'a [u8]) -> bool,
 ) {
-    for work in unsent.filter(|work| work.refused.is_none()) {
+    for work in unsent.filter(|work| work.state.refused.is_none()) {
         let header = HEADER_BYTES as u64;
-        if skip < header && !visit(&work.header[skip as usize..]) {
+        if skip < header && !visit(&work.state.header[skip as usize..]) {
             return;
         }
         skip = skip.saturating_sub(header);
-        let payload = if work.op.sends_payload() { work.pieces() } else { &[] };
-        for piece in payload {
-            if skip < piece.bytes && !visit(&buffers.slice(piece)[skip as usize..]) {
+        let payload = if work.state.op.sends_payload() { work.bytes } else { 0 };
+        for piece in work.parts(skip.min(payload), payload) {
+            if !visit(buffers.slice(&piece)) {
                 return;
             }
-            skip = skip.saturating_sub(piece.bytes);
         }
+        skip = skip.saturating_sub(payload);
     }
 }

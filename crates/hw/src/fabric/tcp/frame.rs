@@ -19,7 +19,7 @@ use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OP_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::RemoteAddr;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First bytes of both hellos: "rackwire" read as a little-endian word.
 pub const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"rackwire");
@@ -249,15 +249,10 @@ impl Request {
     /// The header that says this.
     pub fn header(&self) -> Header {
         Header {
-            op: self.op as u8,
-            flags: 0,
-            status: 0,
-            reserved: 0,
-            seq: self.seq.into(),
-            bytes: self.bytes.into(),
             offset: self.at.offset.into(),
             key: self.at.key.0.into(),
             operands: self.operands.map(U64::from),
+            ..Header::new(self.op, self.seq, self.bytes)
         }
     }
 
@@ -290,18 +285,18 @@ impl Request {
 }
 
 impl Response {
+    /// An answer without data or value.
+    pub fn new(op: Op, seq: u32, status: AnswerStatus) -> Self {
+        Self { op, seq, status, more: false, bytes: 0, value: 0 }
+    }
+
     /// The header that says this.
     pub fn header(&self) -> Header {
         Header {
-            op: self.op as u8,
             flags: if self.more { FLAG_MORE } else { 0 },
             status: self.status as u8,
-            reserved: 0,
-            seq: self.seq.into(),
-            bytes: self.bytes.into(),
-            offset: 0.into(),
-            key: 0.into(),
             operands: [self.value.into(), 0.into()],
+            ..Header::new(self.op, self.seq, self.bytes)
         }
     }
 
@@ -343,15 +338,9 @@ impl Put {
     /// The header that says this.
     pub fn header(&self) -> Header {
         Header {
-            op: Op::Put as u8,
-            flags: 0,
-            status: 0,
-            reserved: 0,
-            seq: self.id.into(),
-            bytes: self.bytes.into(),
             offset: self.offset.into(),
             key: self.key.into(),
-            operands: [0.into(), 0.into()],
+            ..Header::new(Op::Put, self.id, self.bytes)
         }
     }
 
@@ -375,6 +364,13 @@ impl Put {
 }
 
 impl Header {
+    /// One with zeros in all other fields.
+    fn new(op: Op, seq: u32, bytes: u64) -> Self {
+        let mut header: Self = FromZeros::new_zeroed();
+        (header.op, header.seq, header.bytes) = (op as u8, seq.into(), bytes.into());
+        header
+    }
+
     /// The header in the first bytes of `bytes`; `None` if there are too few.
     pub fn prefix_of(bytes: &[u8]) -> Option<Self> {
         Header::read_from_prefix(bytes).ok().map(|(header, _)| header)

@@ -6,14 +6,11 @@
 //! | `frame` | the bytes on the wire and their checks |
 //! | `endpoint` | the initiator's end: connections, buffers, waiting; implements `Fabric` |
 //! | `connection` | one connection of an endpoint: send queue, receiving, liveness |
-//! | `broken` | why a connection of an endpoint ended |
 //! | `exposed` | buffers that the target may write into |
-//! | `target` | the target's thread and its queues to the application |
-//! | `target::admission` | who is let in |
-//! | `command` | what the application puts in for a connection |
+//! | `target` | the target's thread |
 //! | `serve` | one connection of a target: execution of requests, answers |
 //!
-//! Here: settings of sockets and the buffer that both sides receive into.
+//! Here: the buffer that both sides receive into.
 //! Without a secret only loopback addresses are spoken to. With one, both ends of a connection
 //! prove first that they have it ([`crate::handshake`]), and what follows may be encrypted
 //! ([`crate::secure_stream`]): then each byte is copied once more on either side.
@@ -21,82 +18,27 @@
 //! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only without
 //! authentication).
 
-mod broken;
-mod command;
 mod connection;
 pub mod endpoint;
 mod exposed;
 pub mod frame;
 mod serve;
-pub mod target;
+mod target;
 
-pub(super) use command::TargetCommand;
-pub use command::{TargetSendError, WriteBack};
-pub(super) use connection::CancelOutcome;
-pub use endpoint::{TcpEndpoint, TcpEndpointOptions};
-pub use target::{TargetCounters, TcpTarget, TcpTargetOptions};
+pub use endpoint::TcpEndpoint;
+pub use target::start_target;
 
-use super::{FabricError, FabricStats};
-use crate::secret::Secret;
+use super::FabricStats;
 use crate::secure_stream::SecureStream;
-use rackpool_core::seam::Nanos;
-use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::IoSlice;
-use std::net::SocketAddr;
-use std::time::Duration;
 
-/// An idle connection is probed after this long, seconds …
-const KEEPALIVE_IDLE_S: u64 = 5;
-/// … this often, seconds …
-const KEEPALIVE_INTERVAL_S: u64 = 1;
-/// … and is dead after this many probes without an answer.
-const KEEPALIVE_PROBES: u32 = 5;
-/// Sent data that the peer does not acknowledge, or a window that stays closed, ends a connection
-/// after this long, milliseconds. Longer than the probes, so that a stopped process with a kernel
-/// that still answers keeps its connection for a while.
-const USER_TIMEOUT_MS: u32 = 20_000;
-/// A heartbeat is due after this fraction of the lease.
-const HEARTBEATS_PER_LEASE: u64 = 4;
 /// Data from this length on is received straight to where it belongs; shorter data comes along
 /// with its header in one system call and is copied once.
 const DIRECT_BYTES_MIN: u64 = 8 << 10;
 /// Most bytes that one system call moves from or to registered memory, so that a frame is never
 /// announced for longer than such a call takes.
 const CHUNK_BYTES: u64 = 1 << 20;
-
-/// Without a secret, refuses what is not this host.
-pub(super) fn require_trust(addr: SocketAddr, secret: Option<&Secret>) -> Result<(), FabricError> {
-    let may_be_spoken_to = secret.is_some() || addr.ip().is_loopback();
-    if may_be_spoken_to { Ok(()) } else { Err(FabricError::NotLoopback { addr }) }
-}
-
-/// A stream socket that never blocks.
-pub(super) fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
-    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-        .map_err(FabricError::io("a socket"))
-}
-
-/// The settings of every connection. The sizes of its buffers are left to the kernel, which lets
-/// them grow with the traffic; a size given here would end that.
-pub(super) fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
-    let seconds = Duration::from_secs;
-    sockopt::set_tcp_nodelay(socket, true)
-        .and_then(|()| sockopt::set_socket_keepalive(socket, true))
-        .and_then(|()| sockopt::set_tcp_keepidle(socket, seconds(KEEPALIVE_IDLE_S)))
-        .and_then(|()| sockopt::set_tcp_keepintvl(socket, seconds(KEEPALIVE_INTERVAL_S)))
-        .and_then(|()| sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES))
-        .and_then(|()| sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS))
-        .map_err(FabricError::io("the settings of a socket"))
-}
-
-/// The pause after which a heartbeat is due, nanoseconds.
-pub(super) fn heartbeat_ns(lease_ms: u64) -> Nanos {
-    lease_ms * 1_000_000 / HEARTBEATS_PER_LEASE
-}
 
 /// What a call on a socket that does not block did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +130,15 @@ impl Input {
         }
     }
 
+    /// Appends what there is of a message of which `left` bytes are missing; whether it is whole.
+    fn take_into(&mut self, message: &mut Vec<u8>, left: &mut usize) -> bool {
+        let taken = self.filled().len().min(*left);
+        message.extend_from_slice(&self.filled()[..taken]);
+        *left -= taken;
+        self.consume(taken);
+        *left == 0
+    }
+
     /// Receives up to `limit` bytes; never with a full buffer, because whatever is waited for in
     /// it is shorter than the buffer.
     fn fill(&mut self, stream: &mut SecureStream, limit: usize, stats: &mut FabricStats) -> Io {
@@ -202,24 +153,5 @@ impl Input {
             self.end += bytes;
         }
         Ok(moved)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_addresses_than_loopback_are_refused_without_a_secret_and_the_way_out_is_said() {
-        let secret = Secret::new(&[7; 32]).unwrap();
-        for addr in ["192.0.2.1:1", "0.0.0.0:0", "[2001:db8::1]:1", "[::]:0"] {
-            let addr = addr.parse().unwrap();
-            let error = require_trust(addr, None).unwrap_err();
-            assert!(error.to_string().contains("--secret-file"), "{error}");
-            assert!(require_trust(addr, Some(&secret)).is_ok());
-        }
-        for addr in ["127.0.0.1:0", "127.0.0.2:0", "[::1]:0"] {
-            assert!(require_trust(addr.parse().unwrap(), None).is_ok());
-        }
     }
 }

@@ -22,23 +22,24 @@
 mod greet;
 
 use super::super::FabricStats;
+use super::super::close::CloseReason;
 use super::super::peers::ServedConnection;
+use super::super::queues::{TargetCommand, TargetQueues, WriteBack};
 use super::super::shm::ShmPeer;
-use super::broken::TcpCloseReason;
-use super::command::{TargetCommand, WriteBack};
 use super::frame::{AnswerStatus, HEADER_BYTES, Header, Op, Put, Request, Response};
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
 use crate::addresses::ConnectionPermit;
-use crate::fabric::queues::TargetQueues;
+use crate::event::Interest;
 use crate::handshake::Handshake;
 use crate::secure_stream::SecureStream;
 use crate::window::{Next, Piece, send_gather};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use rackpool_core::target::Pieces;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE; its
@@ -57,12 +58,12 @@ const LONG_CALLS_MAX: u32 = 8;
 static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 
 /// What a connection needs of its target.
-pub(super) struct TcpServeContext<'a> {
-    pub(super) memory: &'a ShmPeer,
-    pub(super) queues: &'a TargetQueues,
-    pub(super) stats: &'a mut FabricStats,
+pub(super) struct TcpServeContext {
+    pub(super) memory: ShmPeer,
+    pub(super) queues: Arc<TargetQueues>,
+    pub(super) stats: FabricStats,
     /// Where dropped data goes, and encrypted data on its way.
-    pub(super) scrap: &'a mut [u8],
+    pub(super) scrap: Vec<u8>,
 }
 
 /// A long operation under way.
@@ -140,6 +141,10 @@ impl Output {
 }
 
 impl ServedConnection for TcpSession {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
     fn permit(&self) -> &ConnectionPermit {
         &self.permit
     }
@@ -156,18 +161,17 @@ impl ServedConnection for TcpSession {
 
 /// One connection of a target.
 pub(super) struct TcpSession {
-    pub(super) stream: SecureStream,
-    /// Set when the connection has its place in the table.
+    stream: SecureStream,
     pub(super) peer: PeerId,
     pub(super) moved_at: Nanos,
-    pub(super) since: Nanos,
+    since: Nanos,
     /// Whether it has asked for more than a sign of life.
     has_asked: bool,
     permit: ConnectionPermit,
     /// Among those that are looked at without the system's help.
     pub(super) is_active: bool,
-    /// What the system is asked to report of it: data, room.
-    pub(super) asks: (bool, bool),
+    /// What the system is asked to report of it.
+    pub(super) asks: Interest,
     /// The application has sent messages.
     pub(super) has_mail: bool,
     receiving: TargetReceiveState,
@@ -195,7 +199,7 @@ impl TcpSession {
             has_asked: false,
             permit,
             is_active: false,
-            asks: (true, false),
+            asks: Interest::Read,
             has_mail: false,
             receiving: TargetReceiveState::Proof(proof),
             input: Input::new(INPUT_BYTES),
@@ -221,10 +225,7 @@ impl TcpSession {
     }
 
     /// Does what can be done without waiting; `true` if anything moved.
-    pub(super) fn progress(
-        &mut self,
-        service: &mut TcpServeContext<'_>,
-    ) -> Result<bool, TcpCloseReason> {
+    pub(super) fn progress(&mut self, service: &mut TcpServeContext) -> Result<bool, CloseReason> {
         let mut moved = false;
         let (mut calls_left, mut is_filled) = (LONG_CALLS_MAX, false);
         loop {
@@ -265,23 +266,20 @@ impl TcpSession {
     }
 
     /// Says that this side lives although it does not read the connection now.
-    pub(super) fn keep_alive(
-        &mut self,
-        service: &mut TcpServeContext<'_>,
-    ) -> Result<(), TcpCloseReason> {
+    pub(super) fn keep_alive(&mut self, service: &mut TcpServeContext) -> Result<(), CloseReason> {
         if self.held.is_some() && self.output.is_empty() {
-            self.answer(Op::Alive, 0, AnswerStatus::Done, 0);
+            self.answer(Response::new(Op::Alive, 0, AnswerStatus::Done));
             self.flush(service)?;
         }
         Ok(())
     }
 
     /// Sends answers; `true` if bytes went.
-    fn flush(&mut self, service: &mut TcpServeContext<'_>) -> Result<bool, TcpCloseReason> {
+    fn flush(&mut self, service: &mut TcpServeContext) -> Result<bool, CloseReason> {
         if self.output.is_empty() {
             return Ok(self.stream.has_unsent() && self.stream.flush()?);
         }
-        match send(&mut self.stream, self.output.pending(), service.stats)? {
+        match send(&mut self.stream, self.output.pending(), &mut service.stats)? {
             Moved::Bytes(bytes) => {
                 self.output.advance(bytes);
                 Ok(true)
@@ -293,9 +291,9 @@ impl TcpSession {
     /// Receives something; `false` if there was nothing. Data of a long WRITE goes to its place.
     fn fill(
         &mut self,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
         calls_left: &mut u32,
-    ) -> Result<bool, TcpCloseReason> {
+    ) -> Result<bool, CloseReason> {
         let moved = match &mut self.receiving {
             TargetReceiveState::Write(transfer, _)
                 if transfer.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
@@ -305,22 +303,22 @@ impl TcpSession {
             }
             _ => {
                 let limit = INPUT_BYTES - self.input.filled().len();
-                self.input.fill(&mut self.stream, limit, service.stats)?
+                self.input.fill(&mut self.stream, limit, &mut service.stats)?
             }
         };
         match moved {
             Moved::Bytes(_) => Ok(true),
             Moved::Nothing => Ok(false),
-            Moved::End => Err(TcpCloseReason::Closed),
+            Moved::End => Err(CloseReason::Closed),
         }
     }
 
     /// Sends data of the long READ, behind what waits already; `true` if bytes went.
     fn send_long_read(
         &mut self,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
         calls_left: &mut u32,
-    ) -> Result<bool, TcpCloseReason> {
+    ) -> Result<bool, CloseReason> {
         let mut moved = false;
         while let Some(Outgoing { transfer, .. }) = &mut self.long_read {
             if *calls_left == 0 {
@@ -341,7 +339,7 @@ impl TcpSession {
             };
             let status = frame_status(pieces.status());
             match then {
-                None => self.answer(Op::Read, seq, status, 0),
+                None => self.answer(Response::new(Op::Read, seq, status)),
                 Some((done, _)) if status == AnswerStatus::Done => self.push_message(&done),
                 Some((_, refused)) => self.push_message(&refused),
             }
@@ -351,7 +349,7 @@ impl TcpSession {
     }
 
     /// Puts messages of the application behind the answers, as far as there is room.
-    fn take_command(&mut self, service: &mut TcpServeContext<'_>) {
+    fn take_command(&mut self, service: &mut TcpServeContext) {
         let room = 2 * HEADER_BYTES + MESSAGE_BYTES_MAX as usize + COPIED_BYTES_MAX as usize;
         while self.has_mail && self.long_read.is_none() && self.output.has_room(room) {
             match service.queues.take_command(self.peer) {
@@ -364,16 +362,16 @@ impl TcpSession {
 
     fn push_message(&mut self, message: &[u8]) {
         let bytes = message.len() as u64;
-        self.push_response(Op::Message, 0, AnswerStatus::Done, bytes, 0, false);
+        self.answer(Response { bytes, ..Response::new(Op::Message, 0, AnswerStatus::Done) });
         self.output.push(message);
     }
 
     /// Puts memory into a buffer of the initiator; short data is copied at once.
-    fn begin_write_back(&mut self, job: WriteBack, service: &mut TcpServeContext<'_>) {
+    fn begin_write_back(&mut self, job: WriteBack, service: &mut TcpServeContext) {
         let WriteBack { to, from, bytes, done, refused } = job;
         let put = Put { id: to.id, key: to.key, offset: 0, bytes };
         if bytes > COPIED_BYTES_MAX {
-            let pieces = Pieces::new(service.memory, from, bytes);
+            let pieces = Pieces::new(&service.memory, from, bytes);
             if !matches!(pieces.status(), WorkStatus::Done(_)) {
                 return self.push_message(&refused);
             }
@@ -397,7 +395,7 @@ impl TcpSession {
     }
 
     /// Takes one thing out of the input and executes it.
-    fn step(&mut self, service: &mut TcpServeContext<'_>) -> Result<ServeStep, TcpCloseReason> {
+    fn step(&mut self, service: &mut TcpServeContext) -> Result<ServeStep, CloseReason> {
         if let Some((event, op, seq)) = self.held.take() {
             return Ok(self.hand_over(event, op, seq, service));
         }
@@ -425,7 +423,7 @@ impl TcpSession {
                     return Ok(ServeStep::Input);
                 }
                 if taken > 0 {
-                    transfer.pieces.write(service.memory, &filled[..taken as usize]);
+                    transfer.pieces.write(&service.memory, &filled[..taken as usize]);
                     self.input.consume(taken as usize);
                 }
                 if transfer.pieces.left_bytes() > 0 {
@@ -439,17 +437,12 @@ impl TcpSession {
                         let event = FabricEvent::ReceivedImm { peer: self.peer, imm };
                         Ok(self.hand_over(event, op, seq, service))
                     }
-                    _ => Ok(self.done(op, seq, status, 0, service)),
+                    _ => Ok(self.done(Response::new(op, seq, status), service)),
                 }
             }
             TargetReceiveState::Message { seq, bytes, left } => {
                 let seq = *seq;
-                let filled = self.input.filled();
-                let taken = filled.len().min(*left);
-                bytes.extend_from_slice(&filled[..taken]);
-                *left -= taken;
-                self.input.consume(taken);
-                if *left > 0 {
+                if !self.input.take_into(bytes, left) {
                     return Ok(ServeStep::Input);
                 }
                 let message = std::mem::take(bytes);
@@ -464,15 +457,15 @@ impl TcpSession {
     fn begin(
         &mut self,
         request: Request,
-        service: &mut TcpServeContext<'_>,
-    ) -> Result<ServeStep, TcpCloseReason> {
+        service: &mut TcpServeContext,
+    ) -> Result<ServeStep, CloseReason> {
         self.has_asked |= request.op != Op::Ping;
         let Request { op, seq, bytes, at, operands } = request;
-        let memory = service.memory;
+        let memory = &service.memory;
         match op {
             Op::Ping => {
                 service.stats.pings += 1;
-                self.answer(op, seq, AnswerStatus::Done, 0);
+                self.answer(Response::new(op, seq, AnswerStatus::Done));
                 Ok(ServeStep::Again)
             }
             Op::Cas => {
@@ -505,19 +498,20 @@ impl TcpSession {
         seq: u32,
         at: RemoteAddr,
         bytes: u64,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
     ) -> ServeStep {
+        let response = Response { bytes, ..Response::new(Op::Read, seq, AnswerStatus::Done) };
         if bytes > COPIED_BYTES_MAX {
-            let pieces = Pieces::new(service.memory, at, bytes);
+            let pieces = Pieces::new(&service.memory, at, bytes);
             if !matches!(pieces.status(), WorkStatus::Done(_)) {
                 return self.done_as(Op::Read, seq, pieces.status(), service);
             }
-            self.push_response(Op::Read, seq, AnswerStatus::Done, bytes, 0, true);
+            self.answer(Response { more: true, ..response });
             self.long_read = Some(Outgoing { transfer: LongTransfer { seq, pieces }, then: None });
             return ServeStep::Again;
         }
         let start = self.output.bytes.len();
-        self.push_response(Op::Read, seq, AnswerStatus::Done, bytes, 0, false);
+        self.answer(response);
         let data = self.output.bytes.len();
         self.output.bytes.resize(data + bytes as usize, 0);
         match service.memory.read(at.offset, at.key, &mut self.output.bytes[data..]) {
@@ -538,10 +532,10 @@ impl TcpSession {
         event: FabricEvent,
         op: Op,
         seq: u32,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
     ) -> ServeStep {
         match service.queues.deliver(event) {
-            Ok(()) => self.done(op, seq, AnswerStatus::Done, 0, service),
+            Ok(()) => self.done(Response::new(op, seq, AnswerStatus::Done), service),
             Err(event) => {
                 self.held = Some((event, op, seq));
                 ServeStep::Room
@@ -554,39 +548,19 @@ impl TcpSession {
         op: Op,
         seq: u32,
         status: WorkStatus,
-        service: &mut TcpServeContext<'_>,
+        service: &mut TcpServeContext,
     ) -> ServeStep {
         let value = if let WorkStatus::Done(value) = status { value } else { 0 };
-        self.done(op, seq, frame_status(status), value, service)
+        self.done(Response { value, ..Response::new(op, seq, frame_status(status)) }, service)
     }
 
-    fn done(
-        &mut self,
-        op: Op,
-        seq: u32,
-        status: AnswerStatus,
-        value: u64,
-        service: &mut TcpServeContext<'_>,
-    ) -> ServeStep {
+    fn done(&mut self, response: Response, service: &mut TcpServeContext) -> ServeStep {
         service.stats.ops += 1;
-        self.answer(op, seq, status, value);
+        self.answer(response);
         ServeStep::Again
     }
 
-    fn answer(&mut self, op: Op, seq: u32, status: AnswerStatus, value: u64) {
-        self.push_response(op, seq, status, 0, value, false);
-    }
-
-    fn push_response(
-        &mut self,
-        op: Op,
-        seq: u32,
-        status: AnswerStatus,
-        bytes: u64,
-        value: u64,
-        more: bool,
-    ) {
-        let response = Response { op, seq, status, more, bytes, value };
+    fn answer(&mut self, response: Response) {
         self.output.push(response.header().as_bytes());
     }
 }
@@ -604,26 +578,26 @@ fn frame_status(status: WorkStatus) -> AnswerStatus {
 fn receive_long_write(
     stream: &mut SecureStream,
     transfer: &mut LongTransfer,
-    service: &mut TcpServeContext<'_>,
+    service: &mut TcpServeContext,
 ) -> Result<Moved, Errno> {
     let left = transfer.pieces.left_bytes();
     if stream.is_encrypted() {
         let limit = left.min(service.scrap.len() as u64) as usize;
-        let moved = recv(stream, &mut service.scrap[..limit], service.stats)?;
+        let moved = recv(stream, &mut service.scrap[..limit], &mut service.stats)?;
         if let Moved::Bytes(bytes) = moved {
-            transfer.pieces.write(service.memory, &service.scrap[..bytes]);
+            transfer.pieces.write(&service.memory, &service.scrap[..bytes]);
         }
         return Ok(moved);
     }
     let bytes = left.min(CHUNK_BYTES);
     let result = transfer
         .pieces
-        .writing(service.memory, bytes, |pages, offset| pages.recv(stream.as_fd(), offset, bytes));
+        .writing(&service.memory, bytes, |pages, offset| pages.recv(stream.as_fd(), offset, bytes));
     let moved = match result {
-        Some(result) => received(result.map_err(errno), service.stats)?,
+        Some(result) => received(result.map_err(errno), &mut service.stats)?,
         None => {
             let limit = left.min(service.scrap.len() as u64) as usize;
-            recv(stream, &mut service.scrap[..limit], service.stats)?
+            recv(stream, &mut service.scrap[..limit], &mut service.stats)?
         }
     };
     if let Moved::Bytes(bytes) = moved {
@@ -637,14 +611,14 @@ fn send_piece(
     stream: &mut SecureStream,
     before: &[u8],
     transfer: &mut LongTransfer,
-    service: &mut TcpServeContext<'_>,
+    service: &mut TcpServeContext,
 ) -> Result<Moved, Errno> {
     let left = transfer.pieces.left_bytes();
     let is_encrypted = stream.is_encrypted();
     let scrap_bytes = left.min(service.scrap.len() as u64) as usize;
     let scrap = &mut service.scrap[..scrap_bytes];
     let bytes = left.min(CHUNK_BYTES).max(scrap_bytes as u64);
-    let result = transfer.pieces.reading(service.memory, bytes, |pages, offset| {
+    let result = transfer.pieces.reading(&service.memory, bytes, |pages, offset| {
         if is_encrypted {
             pages.copy_out(offset, scrap);
             return None;
@@ -654,11 +628,11 @@ fn send_piece(
         Some(send_gather(stream.as_fd(), &[Piece::Private(before), data], Next::More))
     });
     match result {
-        Some(Some(result)) => sent(result.map_err(errno), service.stats),
+        Some(Some(result)) => sent(result.map_err(errno), &mut service.stats),
         Some(None) => {
-            sent(stream.send(&[IoSlice::new(before), IoSlice::new(scrap)]), service.stats)
+            sent(stream.send(&[IoSlice::new(before), IoSlice::new(scrap)]), &mut service.stats)
         }
-        None if !before.is_empty() => send(stream, before, service.stats),
-        None => send(stream, &ZEROS[..left.min(ZEROS.len() as u64) as usize], service.stats),
+        None if !before.is_empty() => send(stream, before, &mut service.stats),
+        None => send(stream, &ZEROS[..left.min(ZEROS.len() as u64) as usize], &mut service.stats),
     }
 }

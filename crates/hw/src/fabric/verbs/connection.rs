@@ -12,18 +12,20 @@
 //!
 //! Called by `endpoint.rs`, which owns buffers, slots and the completion queue.
 
-use super::broken::VerbsCloseReason;
 use super::control::ControlLine;
 use super::device::DeviceLimits;
 use super::lane::{Arrived, Lane, LaneEvent};
 use super::local::{Locals, STAGED_BYTES_MAX};
 use super::queue::{Completion, CompletionStatus, Flags};
 use super::wire::{Control, Head, WireError};
-use super::work::{State, VerbsWork, WorkTag, operation_of};
+use super::work::{Posting, State, VerbsWork, WorkTag, operation_of};
 use crate::fabric::FabricStats;
+use crate::fabric::close::CloseReason;
+use crate::fabric::tcp::frame::HelloStatus;
+use crate::fabric::waiting::{Lease, Liveness};
+use crate::fabric::work_queue::{Work, WorkQueue};
 use rackpool_core::addr::Generation;
-use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::error::DeathCause;
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{
     BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
@@ -45,13 +47,14 @@ const LOOK_NS: Nanos = 1_000_000;
 pub(super) const REMIND_NS: Nanos = 100_000_000;
 
 /// What a connection needs of its endpoint.
-pub(super) struct Context<'a> {
-    pub(super) locals: &'a mut Locals,
-    pub(super) stats: &'a mut FabricStats,
+pub(super) struct Context {
+    pub(super) locals: Locals,
+    pub(super) stats: FabricStats,
     pub(super) limits: DeviceLimits,
     pub(super) device_atomics: bool,
-    pub(super) lease_ms: u64,
-    pub(super) heartbeat_ns: Nanos,
+    pub(super) lease: Lease,
+    /// What has happened and was not taken.
+    pub(super) events: Vec<FabricEvent>,
     /// Room for what completions mean.
     pub(super) outcomes: Vec<LaneEvent<WorkTag>>,
 }
@@ -89,17 +92,18 @@ struct TargetGeometry {
 }
 
 pub(super) struct VerbsConnection {
+    /// Set when the connection has its place in the table.
+    pub(super) peer: PeerId,
     pub(super) lane: Lane<WorkTag>,
     pub(super) control: ControlLine,
     pub(super) addr: SocketAddr,
-    pub(super) broken: Option<VerbsCloseReason>,
+    pub(super) broken: Option<CloseReason>,
     /// What the endpoint's epoll waits for: also room to send.
     pub(super) polls_out: bool,
     stage: VerbsStage,
     geometry: TargetGeometry,
-    pub(super) queue: VecDeque<VerbsWork>,
-    /// Number of the front of the queue, and how many of it are posted to their end or over.
-    first: u64,
+    queue: WorkQueue<Posting>,
+    /// How many of the queue are posted to their end or over.
     next: usize,
     expected: VecDeque<Expected>,
     keys: BTreeMap<u32, (Generation, u32)>,
@@ -108,8 +112,7 @@ pub(super) struct VerbsConnection {
     reads: u32,
     /// Atomics that are messages and are not answered.
     remote_atomics: u32,
-    heard: Nanos,
-    pinged: Option<Nanos>,
+    liveness: Liveness,
     looked: Nanos,
     /// Since when the device has work and completes none of it, or when it was reminded.
     at_work: Option<Nanos>,
@@ -125,6 +128,7 @@ impl VerbsConnection {
         now: Nanos,
     ) -> Self {
         Self {
+            peer: PeerId(0),
             lane,
             control,
             addr,
@@ -132,16 +136,14 @@ impl VerbsConnection {
             polls_out: false,
             stage: VerbsStage::Greeting,
             geometry: TargetGeometry::default(),
-            queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize),
-            first: 0,
+            queue: WorkQueue::new(FABRIC_OUTSTANDING_MAX as usize),
             next: 0,
             expected: VecDeque::new(),
             keys: BTreeMap::new(),
             asked: None,
             reads: 0,
             remote_atomics: 0,
-            heard: now,
-            pinged: None,
+            liveness: Liveness::new(now),
             looked: now,
             at_work: None,
             reminders: 0,
@@ -169,32 +171,17 @@ impl VerbsConnection {
         if self.queue.len() >= FABRIC_OUTSTANDING_MAX as usize {
             return false;
         }
-        let mut pieces = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
-        pieces[..work.local.len()].copy_from_slice(work.local);
-        let bytes = work.local.iter().map(|piece| piece.bytes).sum();
-        self.queue.push_back(VerbsWork {
-            id: work.id,
-            verb: work.verb,
-            signalled: work.signalled,
-            pieces,
-            piece_count: work.local.len() as u8,
-            bytes,
-            state: State::Queued,
-            slot: None,
-            discard: false,
-            posted_bytes: 0,
-            parts: 0,
-        });
+        self.queue.push(Work::new(work, Posting::new()));
         true
     }
 
     /// Posts what can be posted, all under one doorbell.
-    pub(super) fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), VerbsCloseReason> {
+    pub(super) fn advance(&mut self, cx: &mut Context) -> Result<(), CloseReason> {
         if self.stage != VerbsStage::Up || self.lane.has_failed() {
             return Ok(());
         }
-        while self.next < self.queue.len() {
-            let is_through = match self.queue[self.next].state {
+        while let Some(work) = self.queue.at(self.next) {
+            let is_through = match work.state.state {
                 State::Queued => self.post_next(cx)?,
                 _ => true,
             };
@@ -208,13 +195,14 @@ impl VerbsConnection {
     }
 
     /// Posts the next work request; `false` if it has to wait.
-    fn post_next(&mut self, cx: &mut Context<'_>) -> Result<bool, VerbsCloseReason> {
-        let number = self.first + self.next as u64;
-        let work = &self.queue[self.next];
+    fn post_next(&mut self, cx: &mut Context) -> Result<bool, CloseReason> {
+        let number = self.queue.number(self.next);
+        let work = self.queue.at(self.next).expect("the caller looked");
         if let Some(status) = self.refusal(work, cx) {
-            self.queue[self.next].state = State::Ended(status);
+            self.work(number).expect("it was just found").state.state = State::Ended(status);
             return Ok(true);
         }
+        let work = self.queue.at(self.next).expect("the caller looked");
         let Some(at) = work.at() else { return Ok(self.post_message(number, Head::Send, cx)) };
         let head = match work.verb {
             Verb::Cas { at, expected, new } => Some(Head::Cas { at, expected, new }),
@@ -247,7 +235,7 @@ impl VerbsConnection {
     }
 
     /// What is known to be wrong without asking anybody.
-    fn refusal(&self, work: &VerbsWork, cx: &Context<'_>) -> Option<WorkStatus> {
+    fn refusal(&self, work: &VerbsWork, cx: &Context) -> Option<WorkStatus> {
         let Some(at) = work.at() else {
             let is_long = work.bytes > u64::from(MESSAGE_BYTES_MAX);
             return is_long.then_some(WorkStatus::BadRange);
@@ -273,18 +261,17 @@ impl VerbsConnection {
     }
 
     /// Posts a work request as a message; `false` if there is no room for it now.
-    fn post_message(&mut self, number: u64, head: Head, cx: &mut Context<'_>) -> bool {
+    fn post_message(&mut self, number: u64, head: Head, cx: &mut Context) -> bool {
         if !self.lane.has_credit() {
             return false;
         }
-        let work = &mut self.queue[(number - self.first) as usize];
-        let (pieces, bytes) = (work.pieces, work.bytes);
-        let pieces = &pieces[..usize::from(work.piece_count)];
-        let locals = &*cx.locals;
+        let work = self.queue.get_mut(number).expect("it is in the queue");
+        let locals = &cx.locals;
+        let pieces = work.pieces();
         let fill = |window: &crate::window::Window, offset| locals.gather(pieces, window, offset);
         let fence = self.reads > 0;
-        self.lane.message(head, bytes, fill, fence, WorkTag::Message { work: number });
-        work.state = State::Posted { is_done: false, is_answered: false };
+        self.lane.message(head, work.bytes, fill, fence, WorkTag::Message { work: number });
+        work.state.state = State::Posted { is_done: false, is_answered: false };
         self.expected.push_back(Expected::Work(number));
         true
     }
@@ -295,29 +282,29 @@ impl VerbsConnection {
         number: u64,
         offset: u64,
         key: u32,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, VerbsCloseReason> {
-        let index = (number - self.first) as usize;
-        let needs_answer = matches!(self.queue[index].verb, Verb::WriteImm(..));
-        let chunk = if self.queue[index].is_read() { CHUNK_BYTES } else { WRITE_BYTES };
+        cx: &mut Context,
+    ) -> Result<bool, CloseReason> {
+        let work = self.queue.get_mut(number).expect("it is in the queue");
+        let needs_answer = matches!(work.verb, Verb::WriteImm(..));
+        let chunk = if work.is_read() { CHUNK_BYTES } else { WRITE_BYTES };
         let chunk = chunk.min(u64::from(cx.limits.message_bytes_max));
         loop {
-            let work = &mut self.queue[index];
             if self.lane.room() < 2 || needs_answer && !self.lane.has_credit() {
                 return Ok(false);
             }
             let uses_slot = (work.is_staged() || work.discard) && work.bytes > 0;
-            if (uses_slot || work.is_atomic()) && work.slot.is_none() {
+            if (uses_slot || work.is_atomic()) && work.state.slot.is_none() {
                 let Some(slot) = cx.locals.take_slot() else { return Ok(false) };
-                work.slot = Some(slot);
+                work.state.slot = Some(slot);
                 if !work.is_read() && !work.is_atomic() {
                     cx.locals.stage(slot, work.pieces());
                 }
             }
             let limit = if work.discard { STAGED_BYTES_MAX } else { chunk };
-            let bytes = limit.min(work.bytes - work.posted_bytes);
-            let is_last = work.posted_bytes + bytes == work.bytes;
-            let operation = operation_of(&work.verb, offset + work.posted_bytes, key, is_last);
+            let posted_bytes = work.state.posted_bytes;
+            let bytes = limit.min(work.bytes - posted_bytes);
+            let is_last = posted_bytes + bytes == work.bytes;
+            let operation = operation_of(&work.verb, offset + posted_bytes, key, is_last);
             let is_small = work.is_staged() && bytes <= u64::from(self.lane.inline_bytes_max());
             let is_from = !work.is_read() && !work.is_atomic();
             let flags = Flags {
@@ -329,17 +316,18 @@ impl VerbsConnection {
             if !uses_slot {
                 cx.locals.pin(work.pieces(), work.is_read())?;
             }
-            let pieces = match work.slot.filter(|_| uses_slot) {
-                Some(slot) => cx.locals.slot(slot, if work.is_atomic() { 8 } else { bytes }),
-                None => cx.locals.parts(work.pieces(), work.posted_bytes, bytes),
-            };
+            let slot_bytes = if work.is_atomic() { 8 } else { bytes };
+            let slot = work.state.slot.filter(|_| uses_slot);
+            let slot = slot.map(|slot| cx.locals.slot(slot, slot_bytes));
+            let from_buffers = if uses_slot { 0 } else { bytes };
+            let parts = work.parts(posted_bytes, from_buffers).map(|part| cx.locals.part(&part));
             let tag = WorkTag::Part { work: number, is_last };
-            self.lane.one_sided(&operation, pieces.into_iter().flatten(), flags, tag);
-            work.posted_bytes += bytes;
-            work.parts += 1;
+            self.lane.one_sided(&operation, slot.into_iter().chain(parts), flags, tag);
+            work.state.posted_bytes += bytes;
+            work.state.parts += 1;
             self.reads += u32::from(!is_from);
             if is_last {
-                work.state = State::Posted { is_done: false, is_answered: !needs_answer };
+                work.state.state = State::Posted { is_done: false, is_answered: !needs_answer };
                 if needs_answer {
                     self.expected.push_back(Expected::Work(number));
                 }
@@ -351,24 +339,22 @@ impl VerbsConnection {
     /// Takes a completion of the device in.
     pub(super) fn completed(
         &mut self,
-        peer: PeerId,
         completion: &Completion,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), VerbsCloseReason> {
+        cx: &mut Context,
+    ) -> Result<(), CloseReason> {
         let mut outcomes = std::mem::take(&mut cx.outcomes);
         self.at_work = None;
         let taken = self.lane.completed(completion, &mut outcomes);
         for outcome in outcomes.drain(..) {
             match outcome {
-                LaneEvent::Received(arrived) => self.received(peer, arrived, cx, events)?,
+                LaneEvent::Received(arrived) => self.received(arrived, cx)?,
                 LaneEvent::Ended(tag, CompletionStatus::Done) => self.part_done(tag, cx),
                 LaneEvent::Ended(tag, CompletionStatus::Access) => self.part_refused(tag)?,
                 LaneEvent::Ended(tag, CompletionStatus::Failed(0 | FLUSHED)) => {
                     self.part_undone(tag)
                 }
                 LaneEvent::Ended(_, CompletionStatus::Failed(status)) => {
-                    return Err(VerbsCloseReason::Work { status });
+                    return Err(CloseReason::Work { status });
                 }
             }
         }
@@ -377,29 +363,28 @@ impl VerbsConnection {
     }
 
     fn work(&mut self, number: u64) -> Option<&mut VerbsWork> {
-        self.queue.get_mut(number.checked_sub(self.first)? as usize)
+        self.queue.get_mut(number)
     }
 
-    fn part_done(&mut self, tag: WorkTag, cx: &mut Context<'_>) {
+    fn part_done(&mut self, tag: WorkTag, cx: &mut Context) {
         let (number, is_last) = match tag {
             WorkTag::Part { work, is_last } => (work, is_last),
             WorkTag::Message { .. } | WorkTag::Open | WorkTag::Credit => return,
         };
         let Some(work) = self.work(number) else { return };
-        work.parts -= 1;
+        work.state.parts -= 1;
         let uses_device = work.is_read() || work.is_atomic();
-        if let (true, State::Posted { is_answered, .. }) = (is_last, work.state) {
+        if let (true, State::Posted { is_answered, .. }) = (is_last, work.state.state) {
             let mut value = 0;
-            if let Some(slot) = work.slot.take() {
+            if let Some(slot) = work.state.slot.take() {
                 if work.is_atomic() {
                     value = cx.locals.word(slot);
                 } else if work.is_read() && !work.discard {
-                    let pieces = work.pieces;
-                    cx.locals.unstage(slot, &pieces[..usize::from(work.piece_count)]);
+                    cx.locals.unstage(slot, work.pieces());
                 }
                 cx.locals.free_slot(slot);
             }
-            work.state = match is_answered {
+            work.state.state = match is_answered {
                 true => State::Ended(WorkStatus::Done(value)),
                 false => State::Posted { is_done: true, is_answered },
             };
@@ -408,14 +393,14 @@ impl VerbsConnection {
     }
 
     /// The device of the target refused a key. Nothing behind this was executed.
-    fn part_refused(&mut self, tag: WorkTag) -> Result<(), VerbsCloseReason> {
+    fn part_refused(&mut self, tag: WorkTag) -> Result<(), CloseReason> {
         let WorkTag::Part { work: number, .. } = tag else {
-            return Err(VerbsCloseReason::Work { status: ACCESS });
+            return Err(CloseReason::Work { status: ACCESS });
         };
         self.part_undone(tag);
         let shift = self.geometry.page_shift;
         let Some(work) = self.work(number) else { return Ok(()) };
-        work.state = State::Ended(WorkStatus::BadKey);
+        work.state.state = State::Ended(WorkStatus::BadKey);
         if let Some(at) = work.at() {
             self.keys.remove(&((at.offset >> shift) as u32));
         }
@@ -435,23 +420,23 @@ impl VerbsConnection {
                 self.lane.unsend();
                 self.expected.pop_back();
                 let Some(work) = self.work(number) else { return };
-                work.state = State::Queued;
+                work.state.state = State::Queued;
                 let (is_atomic, is_gone) = (work.is_atomic(), work.discard);
                 self.remote_atomics -= u32::from(is_atomic);
                 if is_gone {
-                    self.broken.get_or_insert(VerbsCloseReason::BufferGone);
+                    self.broken.get_or_insert(CloseReason::BufferGone);
                 }
             }
             WorkTag::Part { work: number, is_last } => {
                 let Some(work) = self.work(number) else { return };
-                work.parts -= 1;
+                work.state.parts -= 1;
                 let uses_device = work.is_read() || work.is_atomic();
                 let is_message = is_last && matches!(work.verb, Verb::WriteImm(..));
-                if !matches!(work.state, State::Ended(_)) {
-                    work.state = State::Queued;
+                if !matches!(work.state.state, State::Ended(_)) {
+                    work.state.state = State::Queued;
                 }
                 // A slot stays as it is: what a WRITE has put there is not put there again.
-                work.posted_bytes = 0;
+                work.state.posted_bytes = 0;
                 self.reads -= u32::from(uses_device);
                 if is_message {
                     self.lane.unsend();
@@ -462,19 +447,13 @@ impl VerbsConnection {
     }
 
     /// A message of the target.
-    fn received(
-        &mut self,
-        peer: PeerId,
-        arrived: Arrived,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), VerbsCloseReason> {
+    fn received(&mut self, arrived: Arrived, cx: &mut Context) -> Result<(), CloseReason> {
         cx.stats.received_bytes += u64::from(arrived.bytes());
         match self.lane.head(&arrived)? {
             None => {}
             Some(Head::Message) => {
                 let message = self.lane.payload(&arrived);
-                events.push(FabricEvent::Received { peer, message });
+                cx.events.push(FabricEvent::Received { peer: self.peer, message });
             }
             Some(Head::Closed(at)) => {
                 let frame = (at.offset >> self.geometry.page_shift) as u32;
@@ -489,7 +468,7 @@ impl VerbsConnection {
         Ok(())
     }
 
-    fn answered(&mut self, status: WorkStatus) -> Result<(), VerbsCloseReason> {
+    fn answered(&mut self, status: WorkStatus) -> Result<(), CloseReason> {
         let expected = self.expected.pop_front();
         let unasked = WireError::Field { what: "an answer to no request" };
         match expected.ok_or(unasked)? {
@@ -500,19 +479,19 @@ impl VerbsConnection {
                     let remote = u32::try_from(remote);
                     let remote = remote.map_err(|_| WireError::Field { what: "a key" })?;
                     self.keys.insert(frame, (at.key, remote));
-                } else if let Some(work) = self.queue.get_mut(self.next)
-                    && work.state == State::Queued
+                } else if let Some(work) = self.queue.at_mut(self.next)
+                    && work.state.state == State::Queued
                     && work.at() == Some(at)
                 {
                     // It was for this one that the key was asked for.
-                    work.state = State::Ended(status);
+                    work.state.state = State::Ended(status);
                 }
             }
             Expected::Work(number) => {
                 let Some(work) = self.work(number) else { return Ok(()) };
                 let is_atomic = work.is_atomic();
                 let is_message = is_atomic || work.verb == Verb::Send;
-                work.state = match work.state {
+                work.state.state = match work.state.state {
                     State::Posted { is_done: false, .. } if !is_message => {
                         State::Posted { is_done: false, is_answered: true }
                     }
@@ -525,55 +504,44 @@ impl VerbsConnection {
     }
 
     /// Tells the user of the work that has ended, in order.
-    pub(super) fn settle(
-        &mut self,
-        peer: PeerId,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) {
-        while let Some(VerbsWork { state: State::Ended(status), parts: 0, .. }) = self.queue.front()
+    pub(super) fn settle(&mut self, cx: &mut Context) {
+        while let Some(Posting { state: State::Ended(status), parts: 0, slot, .. }) =
+            self.queue.at(0).map(|work| &work.state)
         {
             let status = *status;
-            let mut work = self.queue.pop_front().expect("there is one");
-            if let Some(slot) = work.slot.take() {
-                cx.locals.free_slot(slot);
-            }
-            self.first += 1;
+            slot.iter().for_each(|slot| cx.locals.free_slot(*slot));
+            let work = self.queue.pop().expect("there is one");
             self.next = self.next.saturating_sub(1);
             cx.stats.ops += 1;
-            if work.signalled || !matches!(status, WorkStatus::Done(_)) {
-                events.push(FabricEvent::Completed { peer, id: work.id, status });
-            }
+            work.tell(self.peer, status, &mut cx.events);
         }
     }
 
     /// What time and the control line bring about. `true` if anything moved.
-    pub(super) fn tick(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, VerbsCloseReason> {
+    pub(super) fn tick(&mut self, now: Nanos, cx: &mut Context) -> Result<bool, CloseReason> {
         let mut moved = false;
         if self.stage != VerbsStage::Up || now.saturating_sub(self.looked) >= LOOK_NS {
             self.looked = now;
             self.control.flush()?;
             while let Some(control) = self.control.receive()? {
-                self.heard = now;
-                self.pinged = self.pinged.filter(|_| control != Control::Pong);
-                self.told(peer, control, events)?;
+                self.liveness.heard(now);
+                self.told(control, cx)?;
                 moved = true;
             }
         }
         self.recover(now, cx)?;
         self.remind(now)?;
-        self.check_liveness(now, cx)?;
+        if self.stage == VerbsStage::Greeting {
+            cx.lease.check(self.liveness.heard, now)?;
+        } else if self.liveness.is_due(now, cx.lease)? {
+            self.control.send(Control::Ping)?;
+            cx.stats.pings += 1;
+        }
         Ok(moved)
     }
 
     /// Posts a message of no bytes behind work that the device seems to have forgotten.
-    fn remind(&mut self, now: Nanos) -> Result<(), VerbsCloseReason> {
+    fn remind(&mut self, now: Nanos) -> Result<(), CloseReason> {
         if self.stage != VerbsStage::Up || !self.lane.has_work() {
             self.at_work = None;
             return Ok(());
@@ -586,12 +554,7 @@ impl VerbsConnection {
         Ok(())
     }
 
-    fn told(
-        &mut self,
-        peer: PeerId,
-        control: Control,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<(), VerbsCloseReason> {
+    fn told(&mut self, control: Control, cx: &mut Context) -> Result<(), CloseReason> {
         match (control, self.stage) {
             (Control::Welcome { address, page_shift, frame_count }, VerbsStage::Greeting) => {
                 if !(12..=40).contains(&page_shift) {
@@ -601,109 +564,83 @@ impl VerbsConnection {
                 self.lane.connect(&address)?;
                 self.control.send(Control::Ready)?;
                 self.stage = VerbsStage::Up;
-                events.push(FabricEvent::Connected { peer });
+                cx.events.push(FabricEvent::Connected { peer: self.peer });
             }
-            (Control::Busy, VerbsStage::Greeting) => return Err(VerbsCloseReason::Refused),
-            (Control::Secret, VerbsStage::Greeting) => return Err(VerbsCloseReason::NoSecret),
+            (Control::Busy, VerbsStage::Greeting) => {
+                return Err(CloseReason::Refused(HelloStatus::Busy));
+            }
+            (Control::Secret, VerbsStage::Greeting) => {
+                return Err(CloseReason::Refused(HelloStatus::Secret));
+            }
             (Control::Recovered(address), VerbsStage::Recovering) => {
                 self.lane.connect(&address)?;
                 self.control.send(Control::Ready)?;
                 self.stage = VerbsStage::Up;
             }
-            (Control::Pong, _) => {}
+            (Control::Pong, _) => self.liveness.answered(),
             _ => return Err(WireError::Kind { kind: 0 }.into()),
         }
         Ok(())
     }
 
     /// Brings a failed queue pair back, as far as it has come.
-    fn recover(&mut self, now: Nanos, cx: &Context<'_>) -> Result<(), VerbsCloseReason> {
+    fn recover(&mut self, now: Nanos, cx: &Context) -> Result<(), CloseReason> {
         if self.stage == VerbsStage::Up && self.lane.has_failed() {
             self.lane.fail()?;
             self.stage = VerbsStage::Draining { since: now };
         }
         let VerbsStage::Draining { since } = self.stage else { return Ok(()) };
         if !self.lane.is_drained() {
-            let lease_ms = cx.lease_ms;
-            let is_late = now.saturating_sub(since) >= lease_ms * 1_000_000;
-            return if is_late { Err(VerbsCloseReason::Stuck { lease_ms }) } else { Ok(()) };
+            let lease_ms = cx.lease.lease_ms;
+            return cx.lease.check(since, now).map_err(|_| CloseReason::Stuck { lease_ms });
         }
         self.lane.renew()?;
         let received = self.lane.received();
         self.control.send(Control::Recover { address: self.lane.address(), received })?;
         self.stage = VerbsStage::Recovering;
         self.recoveries += 1;
-        let is_queued = |work: &VerbsWork| work.state == State::Queued;
+        let is_queued = |work: &VerbsWork| work.state.state == State::Queued;
         self.next = self.queue.iter().position(is_queued).unwrap_or(self.queue.len());
         Ok(())
     }
 
-    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), VerbsCloseReason> {
-        let lease_ns = cx.lease_ms * 1_000_000;
-        let silent = VerbsCloseReason::Silent { lease_ms: cx.lease_ms };
-        match self.pinged {
-            _ if self.stage == VerbsStage::Greeting => {
-                if now.saturating_sub(self.heard) >= lease_ns {
-                    return Err(silent);
-                }
-            }
-            Some(since) => {
-                if now.saturating_sub(since) >= lease_ns - cx.heartbeat_ns {
-                    return Err(silent);
-                }
-            }
-            None => {
-                if now.saturating_sub(self.heard) >= cx.heartbeat_ns {
-                    self.control.send(Control::Ping)?;
-                    self.pinged = Some(now);
-                    cx.stats.pings += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Ends everything; the connection is down and its queue pair with it.
-    pub(super) fn drain(self, peer: PeerId, cx: &mut Context<'_>, events: &mut Vec<FabricEvent>) {
-        let cause = self.broken.as_ref().map_or(DeathCause::Closed, VerbsCloseReason::cause);
+    pub(super) fn drain(mut self, reason: &CloseReason, cx: &mut Context) {
+        let Context { locals, events, .. } = cx;
+        let peer = self.peer;
         // First: from here on the device touches nothing of ours.
         drop(self.lane);
-        for work in self.queue {
-            if let Some(slot) = work.slot {
-                cx.locals.free_slot(slot);
-            }
-            let executed = match work.state {
-                State::Queued if work.posted_bytes == 0 => Some(false),
+        let status = |_: usize, work: &VerbsWork| {
+            let Posting { state, slot, posted_bytes, .. } = work.state;
+            slot.iter().for_each(|slot| locals.free_slot(*slot));
+            let executed = match state {
+                State::Queued if posted_bytes == 0 => Some(false),
                 _ => None,
             };
-            let status = match work.state {
+            Some(match state {
                 State::Ended(status) => status,
                 _ => WorkStatus::Flushed { executed },
-            };
-            if work.signalled || !matches!(status, WorkStatus::Done(_)) {
-                events.push(FabricEvent::Completed { peer, id: work.id, status });
-            }
-        }
-        events.push(FabricEvent::Closed { peer, cause });
+            })
+        };
+        self.queue.flush(peer, status, events);
+        events.push(FabricEvent::Closed { peer, cause: reason.cause() });
     }
 
     /// Makes sure that no work that is not with the device names a buffer for which `named` holds;
     /// whether some that is with it does, which is to be waited for.
     pub(super) fn let_go(&mut self, named: impl Fn(BufId) -> bool) -> bool {
         let mut is_used = false;
-        for work in &mut self.queue {
-            if !work.pieces().iter().any(|piece| named(piece.buf)) {
-                continue;
-            }
-            let is_begun = work.parts > 0 || work.posted_bytes > 0;
-            match work.state {
-                State::Ended(_) if work.parts == 0 => {}
+        for work in self.queue.iter_mut().filter(|work| work.names(&named)) {
+            let Posting { state, posted_bytes, parts, .. } = work.state;
+            let is_begun = parts > 0 || posted_bytes > 0;
+            match state {
+                State::Ended(_) if parts == 0 => {}
                 _ if work.is_read() && work.is_staged() => work.discard = true,
                 // Whether its message has to be sent again is not known yet.
                 State::Posted { .. } if work.verb == Verb::Send => work.discard = true,
                 State::Queued if work.is_read() && !is_begun => work.discard = true,
                 State::Queued if !is_begun => {
-                    self.broken.get_or_insert(VerbsCloseReason::BufferGone);
+                    self.broken.get_or_insert(CloseReason::BufferGone);
                 }
                 _ => is_used |= !work.is_staged() && !work.discard,
             }
@@ -713,13 +650,9 @@ impl VerbsConnection {
 
     /// Whether the device may touch `piece` now, or, unless its user only `reads`, look at it.
     pub(super) fn uses(&self, piece: &Sge, reads: bool) -> bool {
-        let overlaps = |own: &Sge| {
-            own.buf == piece.buf
-                && own.offset < piece.offset + piece.bytes
-                && piece.offset < own.offset + own.bytes
+        let is_it = |work: &VerbsWork| {
+            work.is_direct() && (!reads || work.is_read()) && work.overlaps(piece)
         };
-        self.queue.iter().any(|work| {
-            work.is_direct() && (!reads || work.is_read()) && work.pieces().iter().any(overlaps)
-        })
+        self.queue.iter().any(is_it)
     }
 }

@@ -4,9 +4,9 @@
 //!
 //! Frames that are sent before the proof is over wait for it; none is taken before.
 
-use super::broken::VerbsCloseReason;
 use super::wire::{CONTROL_BYTES, Control, MAGIC};
 use crate::fabric::FabricError;
+use crate::fabric::close::CloseReason;
 use crate::handshake::{Failure, Handshake, MESSAGE_BYTES, Progress, Purpose};
 use crate::secret::Secret;
 use rackpool_core::error::Distrust;
@@ -61,16 +61,16 @@ impl ControlLine {
 
     /// Puts a frame in and sends what the socket takes. A socket that is not connected yet keeps
     /// it until [`ControlLine::flush`].
-    pub(super) fn send(&mut self, control: Control) -> Result<(), VerbsCloseReason> {
+    pub(super) fn send(&mut self, control: Control) -> Result<(), CloseReason> {
         if self.output.len() + self.held.len() >= WAITING_MAX * CONTROL_BYTES {
-            return Err(VerbsCloseReason::System(Errno::NOBUFS));
+            return Err(CloseReason::System(Errno::NOBUFS));
         }
         let to = if self.proof.is_some() { &mut self.held } else { &mut self.output };
         to.extend_from_slice(&control.to_bytes());
         self.flush()
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), VerbsCloseReason> {
+    pub(super) fn flush(&mut self) -> Result<(), CloseReason> {
         while !self.output.is_empty() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::net::send(&self.socket, &self.output, flags) {
@@ -88,7 +88,7 @@ impl ControlLine {
     }
 
     /// The next frame, if one is there.
-    pub(super) fn receive(&mut self) -> Result<Option<Control>, VerbsCloseReason> {
+    pub(super) fn receive(&mut self) -> Result<Option<Control>, CloseReason> {
         loop {
             self.prove()?;
             if self.proof.is_none() && self.filled == CONTROL_BYTES {
@@ -99,7 +99,7 @@ impl ControlLine {
             let limit = if is_proving { MESSAGE_BYTES } else { CONTROL_BYTES };
             let to = &mut self.input[self.filled..limit];
             match rustix::net::recv(&self.socket, to, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(VerbsCloseReason::Closed),
+                Ok((0, _)) => return Err(CloseReason::Closed),
                 Ok((bytes, _)) => self.filled += bytes,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -108,7 +108,7 @@ impl ControlLine {
     }
 
     /// Goes on with the proof as far as the bytes that have come allow.
-    fn prove(&mut self) -> Result<(), VerbsCloseReason> {
+    fn prove(&mut self) -> Result<(), CloseReason> {
         let Some(proof) = self.proof.as_mut().filter(|_| self.filled > 0) else { return Ok(()) };
         let step = proof.advance(&self.input[..self.filled]);
         self.input.copy_within(step.consumed..self.filled, 0);
@@ -143,10 +143,15 @@ impl ControlLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::tcp::frame::HelloStatus;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+    fn no_secret() -> CloseReason {
+        CloseReason::Refused(HelloStatus::Secret)
+    }
+
     /// What both ends say after each has said hello, or why it ended.
-    fn meet(initiator: Option<&[u8]>, target: Option<&[u8]>) -> [Result<(), VerbsCloseReason>; 2] {
+    fn meet(initiator: Option<&[u8]>, target: Option<&[u8]>) -> [Result<(), CloseReason>; 2] {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let secret = |bytes: Option<&[u8]>| bytes.map(|bytes| Secret::new(bytes).unwrap());
@@ -162,7 +167,7 @@ mod tests {
                 let _ = line.flush();
                 ends[end] = match line.receive() {
                     Ok(None) => None,
-                    Ok(Some(Control::Secret)) => Some(Err(VerbsCloseReason::NoSecret)),
+                    Ok(Some(Control::Secret)) => Some(Err(no_secret())),
                     Ok(Some(control)) => {
                         assert_eq!(control, says);
                         Some(line.send(Control::Pong))
@@ -179,12 +184,12 @@ mod tests {
         let (one, two) = (Some(&[1; 32][..]), Some(&[2; 32][..]));
         assert_eq!(meet(None, None), [Ok(()), Ok(())]);
         assert_eq!(meet(one, one), [Ok(()), Ok(())]);
-        let failed = |why: Distrust| Err(VerbsCloseReason::Handshake(Failure::Distrust(why)));
+        let failed = |why: Distrust| Err(CloseReason::Handshake(Failure::Distrust(why)));
         assert_eq!(meet(one, two), [failed(Distrust::OtherSecret), failed(Distrust::OtherSecret)]);
         let none = failed(Distrust::TargetHasNone);
         assert_eq!(meet(one, None), [none.clone(), none]);
         let [initiator, target] = meet(None, two);
         assert_eq!(target, failed(Distrust::InitiatorHasNone));
-        assert_eq!(initiator, Err(VerbsCloseReason::NoSecret));
+        assert_eq!(initiator, Err(no_secret()));
     }
 }

@@ -3,101 +3,54 @@
 //! In: work requests, time. Out: events. Used by one thread. No system call for an operation,
 //! except at a key's first use and while sleeping.
 //!
-//! Waiting is adaptive ([`VerbsEndpoint::wait`]): look without pause, then give way to others
-//! between looks, then sleep until the device or a control line says something. On a machine with
-//! few processors a loop that never gives way keeps the device's own software from running.
+//! Waiting is adaptive: on a machine with few processors a loop that never gives way keeps the
+//! device's own software from running.
 //!
 //! Source: DESIGN §3 (waiting, liveness).
 
-use super::VerbsError;
-use super::broken::VerbsCloseReason;
 use super::connection::{Context, REMIND_NS, VerbsConnection};
 use super::control::ControlLine;
-use super::device::{Device, DeviceChoice};
+use super::device::Device;
 use super::lane::{DEPTH, Lane, LaneOptions, fit, peer_of};
 use super::local::Locals;
 use super::queue::{Completion, Completions};
 use super::wire::Control;
-use crate::event::WakeEvent;
+use super::{Atomics, DeviceOptions, VerbsError};
+use crate::event::{Interest, Poller, WakeEvent};
 use crate::fabric::buffers::{BufferOwner, Buffers};
+use crate::fabric::close::CloseReason;
 use crate::fabric::peers::PeerTable;
 use crate::fabric::shm::check_work;
-use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
-use crate::fabric::{FabricError, FabricStats, Log, Patience, log_to_stderr, monotonic_ns};
-use crate::secret::Secret;
+use crate::fabric::sockets::dial;
+use crate::fabric::waiting::{Lease, Patience, sleep_on};
+use crate::fabric::{EndpointOptions, FabricError, FabricStats, monotonic_ns};
 use crate::tell;
-use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, LEASE_MS_DEFAULT};
+use rackpool_core::constants::FABRIC_OUTSTANDING_MAX;
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::net::SocketAddr;
 
 /// Connections of one endpoint: one to each rack and some that are ending.
 const CONNECTIONS_MAX: u32 = 64;
 
 /// How a step of a connection went.
-type StepResult<R> = Result<R, VerbsCloseReason>;
-
-/// What executes CAS and FAA.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Atomics {
-    /// The device where its atomics are atomic with processors' too, else the target's processor.
-    #[default]
-    Safe,
-    /// The device, though its atomics may be so only among themselves: right where no processor
-    /// touches the words, wrong else.
-    Device,
-}
-
-#[derive(Clone)]
-pub struct VerbsEndpointOptions {
-    pub device: DeviceChoice,
-    /// A target that says nothing for this long while it is asked is dead, milliseconds.
-    pub lease_ms: u64,
-    /// How long [`VerbsEndpoint::wait`] looks without pause at most, nanoseconds …
-    pub spin_ns: u32,
-    /// … and how long it then gives way between looks before it sleeps, nanoseconds.
-    pub yield_ns: u32,
-    /// What is proved to targets, and they have to prove; without it, only loopback addresses can
-    /// be connected to.
-    pub secret: Option<Secret>,
-    /// What executes CAS and FAA: the device or the target's processor.
-    pub atomics: Atomics,
-    pub log: Log,
-}
-
-impl Default for VerbsEndpointOptions {
-    fn default() -> Self {
-        Self {
-            device: DeviceChoice::default(),
-            lease_ms: LEASE_MS_DEFAULT,
-            spin_ns: 20_000,
-            yield_ns: 200_000,
-            secret: None,
-            atomics: Atomics::Safe,
-            log: log_to_stderr(),
-        }
-    }
-}
+type StepResult<R> = Result<R, CloseReason>;
 
 /// The initiator's end of the verbs fabric.
 pub struct VerbsEndpoint {
-    options: VerbsEndpointOptions,
+    options: EndpointOptions,
     /// Before the completion queue and the memory that they use, so that they end first.
     peers: PeerTable<VerbsConnection>,
     completions: Completions,
-    locals: Locals,
+    cx: Context,
     device: Device,
-    stats: FabricStats,
+    atomics: Atomics,
     found: Vec<Completion>,
-    /// What happened while a buffer was waited for.
-    later: Vec<FabricEvent>,
     patience: Patience,
-    epoll: OwnedFd,
-    /// In `epoll`: there are completions in `found`, of which the device does not tell.
+    poller: Poller,
+    /// In `poller`: there are completions in `found`, of which the device does not tell.
     awake: WakeEvent,
     is_awake: bool,
 }
@@ -108,33 +61,38 @@ impl VerbsEndpoint {
     ///
     /// # Panics
     /// If the lease is shorter than 4 ms.
-    pub fn new(options: VerbsEndpointOptions) -> Result<Self, FabricError> {
+    pub fn new(options: EndpointOptions, device: &DeviceOptions) -> Result<Self, FabricError> {
         assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
-        super::require_plain(options.secret.as_ref())?;
-        let device = Device::open(&options.device)?;
+        let atomics = device.atomics;
+        let (device, device_atomics) = device.open(options.secret.as_ref())?;
         let (connections, entries) = fit(&device, DEPTH, CONNECTIONS_MAX);
         let completions = Completions::new(&device, entries)?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(FabricError::io("an epoll descriptor"))?;
-        let data = epoll::EventData::new_u64(u64::MAX);
-        epoll::add(&epoll, completions.fd(), data, epoll::EventFlags::IN)
-            .map_err(FabricError::io("adding to an epoll descriptor"))?;
         let awake = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
-        epoll::add(&epoll, &awake, data, epoll::EventFlags::IN)
+        let poller = Poller::new().map_err(FabricError::io("an epoll descriptor"))?;
+        poller
+            .add(completions.fd(), u64::MAX, Interest::Read)
+            .and_then(|()| poller.add(&awake, u64::MAX, Interest::Read))
             .map_err(FabricError::io("adding to an epoll descriptor"))?;
         Ok(Self {
             awake,
             is_awake: false,
             patience: Patience::new(options.spin_ns, options.yield_ns),
-            options,
             peers: PeerTable::new(connections),
             completions,
-            locals: Locals::new(&device)?,
+            cx: Context {
+                locals: Locals::new(&device)?,
+                stats: FabricStats::default(),
+                limits: device.limits,
+                device_atomics,
+                lease: Lease::new(options.lease_ms),
+                outcomes: Vec::new(),
+                events: Vec::new(),
+            },
+            options,
             device,
-            stats: FabricStats::default(),
+            atomics,
             found: Vec::with_capacity(64),
-            later: Vec::new(),
-            epoll,
+            poller,
         })
     }
 
@@ -146,13 +104,11 @@ impl VerbsEndpoint {
     /// target's control line. Errors: `NotLoopback`, `PeersFull`, `Verbs`, `Io`.
     pub fn connect(&mut self, addr: SocketAddr, now: Nanos) -> Result<PeerId, FabricError> {
         let secret = self.options.secret.as_ref();
-        require_trust(addr, secret)?;
         let limit = self.peers.limit();
-        let socket = new_socket(addr)?;
-        tune(socket.as_fd())?;
-        let connected = rustix::net::connect(&socket, &addr);
+        let (socket, refused) = dial(addr, secret)?;
         let control = ControlLine::begin(socket, secret)?;
-        let (device, completions, domain) = (&self.device, &self.completions, &self.locals.domain);
+        let (device, completions, domain) =
+            (&self.device, &self.completions, &self.cx.locals.domain);
         let make = |peer: PeerId| {
             let options = LaneOptions { peer: peer.0, depth: DEPTH, keeps: false };
             let lane = Lane::new(device, domain, completions, options)?;
@@ -160,17 +116,16 @@ impl VerbsEndpoint {
         };
         let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
         let connection = self.peers.get_mut(peer).expect("just inserted");
-        match connected {
-            Ok(()) | Err(Errno::INPROGRESS) => {
+        connection.peer = peer;
+        connection.broken = match refused {
+            Some(error) => Some(CloseReason::System(error)),
+            None => {
                 let hello = Control::Hello(connection.lane.address());
-                if let Err(broken) = connection.control.send(hello) {
-                    connection.broken = Some(broken);
-                }
+                connection.control.send(hello).err()
             }
-            Err(error) => connection.broken = Some(VerbsCloseReason::System(error)),
-        }
-        let data = epoll::EventData::new_u64(peer.0.into());
-        epoll::add(&self.epoll, connection.control.fd(), data, epoll::EventFlags::IN)
+        };
+        self.poller
+            .add(connection.control.fd(), peer.0.into(), Interest::Read)
             .map_err(FabricError::io("adding a socket to an epoll descriptor"))?;
         Ok(peer)
     }
@@ -178,13 +133,13 @@ impl VerbsEndpoint {
     /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
     pub fn close(&mut self, peer: PeerId) {
         if let Some(connection) = self.peers.get_mut(peer) {
-            connection.broken.get_or_insert(VerbsCloseReason::Left);
+            connection.broken.get_or_insert(CloseReason::Left);
         }
     }
 
     /// Counters since the endpoint was made; there are no system calls to count.
     pub fn stats(&self) -> FabricStats {
-        FabricStats { connections: self.peers.count().into(), ..self.stats }
+        FabricStats { connections: self.peers.count().into(), ..self.cx.stats }
     }
 
     /// How often a connection's queue pair has failed and was renewed.
@@ -199,14 +154,12 @@ impl VerbsEndpoint {
     }
 
     /// Runs `run` for a connection that is up; why it is over if that fails.
-    fn with<R, F>(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>, run: F) -> Option<R>
+    fn with<R, F>(&mut self, peer: PeerId, run: F) -> Option<R>
     where
-        F: FnOnce(&mut VerbsConnection, &mut Context<'_>, &mut Vec<FabricEvent>) -> StepResult<R>,
+        F: FnOnce(&mut VerbsConnection, &mut Context) -> StepResult<R>,
     {
-        let VerbsEndpoint { peers, locals, stats, device, options, .. } = self;
-        let connection = peers.get_mut(peer).filter(|connection| connection.broken.is_none())?;
-        let mut cx = context(locals, stats, device, options);
-        match run(connection, &mut cx, events) {
+        let connection = self.peers.get_mut(peer).filter(|found| found.broken.is_none())?;
+        match run(connection, &mut self.cx) {
             Ok(result) => Some(result),
             Err(broken) => {
                 connection.broken.get_or_insert(broken);
@@ -216,7 +169,7 @@ impl VerbsEndpoint {
     }
 
     /// Looks at the device and at all connections; whether anything moved.
-    fn look(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> bool {
+    fn look(&mut self, now: Nanos) -> bool {
         let mut found = std::mem::take(&mut self.found);
         let mut moved = false;
         if std::mem::take(&mut self.is_awake) {
@@ -231,79 +184,62 @@ impl VerbsEndpoint {
             moved = true;
             for completion in found.drain(..) {
                 let peer = PeerId(peer_of(&completion));
-                self.with(peer, events, |connection, cx, events| {
-                    connection.completed(peer, &completion, cx, events)
-                });
+                self.with(peer, |connection, cx| connection.completed(&completion, cx));
             }
         }
         self.found = found;
         for slot in 0..self.peers.slots() {
             let Some((peer, _)) = self.peers.at_mut(slot) else { continue };
-            let ticked = self.with(peer, events, |connection, cx, events| {
-                let ticked = connection.tick(peer, now, cx, events)?;
-                connection.settle(peer, cx, events);
+            let ticked = self.with(peer, |connection, cx| {
+                let ticked = connection.tick(now, cx)?;
+                connection.settle(cx);
                 connection.advance(cx)?;
-                connection.settle(peer, cx, events);
+                connection.settle(cx);
                 Ok(ticked)
             });
             moved |= ticked.unwrap_or(true);
             let is_broken = |connection: &mut VerbsConnection| connection.broken.is_some();
             if self.peers.get_mut(peer).is_some_and(is_broken) {
-                self.end(peer, events);
+                self.end(peer);
             }
         }
         moved
     }
 
-    fn end(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>) {
-        let Some(connection) = self.peers.remove(peer) else { return };
-        let is_told = |broken: &&VerbsCloseReason| {
-            !matches!(broken, VerbsCloseReason::Closed | VerbsCloseReason::Left)
-        };
-        if let Some(broken) = connection.broken.as_ref().filter(is_told) {
+    fn end(&mut self, peer: PeerId) {
+        let Some(mut connection) = self.peers.remove(peer) else { return };
+        let reason = connection.broken.take().unwrap_or(CloseReason::Left);
+        if reason.is_failure() {
             let addr = connection.addr;
-            tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
+            tell!(self.options.log, Warn, "connection {} to {addr}: {reason}", peer.0);
         }
-        let VerbsEndpoint { locals, stats, device, options, .. } = self;
-        connection.drain(peer, &mut context(locals, stats, device, options), events);
+        connection.drain(&reason, &mut self.cx);
     }
 
     /// Polls until something happened or `deadline` has passed; how many events were appended.
     pub fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let (spin_ns, yield_ns) = self.patience.begin();
-        let (before, start) = (events.len(), monotonic_ns());
-        let mut idle_since = start;
+        let before = events.len();
+        let mut now = monotonic_ns();
+        self.patience.begin(now);
         loop {
-            let now = monotonic_ns();
             let moved = self.poll(now, events) > 0;
-            let idle_ns = now.saturating_sub(idle_since);
-            if events.len() > before {
-                self.patience.learn(spin_ns, idle_ns);
+            if moved {
+                self.patience.learn();
             }
             if moved || now >= deadline {
                 return events.len() - before;
             }
-            if idle_ns < spin_ns {
-                std::hint::spin_loop();
-            } else if idle_ns < spin_ns + yield_ns {
-                std::thread::yield_now();
-            } else {
+            now = monotonic_ns();
+            if self.patience.pause(now) {
                 let has_work = self.peers.iter().any(|connection| connection.lane.has_work());
                 let limit_ns = if has_work { REMIND_NS } else { Nanos::MAX };
-                let limit_ns = limit_ns.min(heartbeat_ns(self.options.lease_ms));
-                self.sleep(deadline.saturating_sub(now).min(limit_ns));
-                idle_since = monotonic_ns().saturating_sub(spin_ns);
+                let limit_ns = limit_ns.min(self.cx.lease.heartbeat_ns);
+                let sleep_ns = deadline.saturating_sub(now).min(limit_ns);
+                sleep_on([self.prepare_sleep()], sleep_ns);
+                now = monotonic_ns();
+                self.patience.slept(now);
             }
         }
-    }
-
-    fn sleep(&mut self, ns: Nanos) {
-        let own = self.prepare_sleep();
-        let mut fds = [PollFd::from_borrowed_fd(own, PollFlags::IN)];
-        let timeout =
-            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
-        // An interrupted sleep is a short one.
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
     }
 
     /// A descriptor that can be read when the device or a control line has something, also what
@@ -316,11 +252,9 @@ impl VerbsEndpoint {
             connection.look_soon();
             if connection.polls_out != wants_out {
                 connection.polls_out = wants_out;
-                let mut flags = epoll::EventFlags::IN;
-                flags.set(epoll::EventFlags::OUT, wants_out);
-                let data = epoll::EventData::new_u64(peer.0.into());
+                let interest = if wants_out { Interest::ReadWrite } else { Interest::Read };
                 // A refusal can only mean that the socket is gone; polling finds out why.
-                let _ = epoll::modify(&self.epoll, connection.control.fd(), data, flags);
+                let _ = self.poller.modify(connection.control.fd(), peer.0.into(), interest);
             }
         }
         self.completions.arm();
@@ -329,25 +263,7 @@ impl VerbsEndpoint {
             self.is_awake = true;
             self.awake.notify();
         }
-        self.epoll.as_fd()
-    }
-}
-
-fn context<'a>(
-    locals: &'a mut Locals,
-    stats: &'a mut FabricStats,
-    device: &Device,
-    options: &VerbsEndpointOptions,
-) -> Context<'a> {
-    Context {
-        locals,
-        stats,
-        limits: device.limits,
-        device_atomics: device.limits.has_atomics
-            && (device.limits.atomics_global || options.atomics == Atomics::Device),
-        lease_ms: options.lease_ms,
-        heartbeat_ns: heartbeat_ns(options.lease_ms),
-        outcomes: Vec::new(),
+        self.poller.as_fd()
     }
 }
 
@@ -355,8 +271,7 @@ impl Fabric for VerbsEndpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "verbs",
-            atomics_global: self.options.atomics == Atomics::Safe
-                || self.device.limits.atomics_global,
+            atomics_global: self.atomics == Atomics::Safe || self.device.limits.atomics_global,
             mapped: false,
             inline_bytes_max: super::lane::INLINE_BYTES,
             mtu_bytes: self.device.limits.mtu_bytes,
@@ -370,39 +285,38 @@ impl Fabric for VerbsEndpoint {
         let connection = connection.ok_or((0, PostError::Down))?;
         let mut result = Ok(());
         for (posted, work) in batch.iter().enumerate() {
-            check_work(&self.locals.buffers, work);
+            check_work(&self.cx.locals.buffers, work);
             if !connection.enqueue(work) {
                 result = Err((posted, PostError::Busy));
                 break;
             }
         }
         // What fails is found by the next poll, which ends the connection.
-        self.with(peer, &mut Vec::new(), |connection, cx, _| connection.advance(cx));
+        self.with(peer, |connection, cx| connection.advance(cx));
         result
     }
 
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
         let before = events.len();
-        events.append(&mut self.later);
-        self.look(now, events);
+        self.look(now);
+        events.append(&mut self.cx.events);
         events.len() - before
     }
 }
 
 impl BufferOwner for VerbsEndpoint {
     fn buffers(&self) -> &Buffers {
-        &self.locals.buffers
+        &self.cx.locals.buffers
     }
 
     fn buffers_mut(&mut self) -> &mut Buffers {
-        &mut self.locals.buffers
+        &mut self.cx.locals.buffers
     }
 
     /// Work with data that the device moves itself is waited for: until it has ended, or the device
     /// has given up, or the lease is over, when the connection ends and with it the device's use.
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         let begin = monotonic_ns();
-        let mut later = std::mem::take(&mut self.later);
         loop {
             let mut is_used = false;
             let is_late = monotonic_ns().saturating_sub(begin) > self.options.lease_ms * 1_000_000;
@@ -411,21 +325,20 @@ impl BufferOwner for VerbsEndpoint {
                 let uses = connection.let_go(&named);
                 is_used |= uses;
                 if uses && is_late {
-                    connection.broken.get_or_insert(VerbsCloseReason::BufferGone);
+                    connection.broken.get_or_insert(CloseReason::BufferGone);
                 }
                 if uses && connection.broken.is_some() {
-                    self.end(peer, &mut later);
+                    self.end(peer);
                 }
             }
             if !is_used {
                 break;
             }
-            if !self.look(monotonic_ns(), &mut later) {
+            if !self.look(monotonic_ns()) {
                 std::thread::yield_now();
             }
         }
-        self.later = later;
-        self.locals.unpin(named);
+        self.cx.locals.unpin(named);
     }
 
     fn require_idle(&self, piece: &Sge, reads: bool) {

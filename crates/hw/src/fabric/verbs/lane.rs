@@ -16,7 +16,6 @@
 //! `T` says what a work request was for.
 
 use super::VerbsError;
-use super::broken::VerbsCloseReason;
 use super::device::{Device, Domain};
 use super::memory::{Region, Rights};
 use super::queue::{
@@ -24,6 +23,7 @@ use super::queue::{
     QueuePairKind,
 };
 use super::wire::{HEAD_BYTES, Head, WireError};
+use crate::fabric::close::CloseReason;
 use crate::window::Window;
 use rackpool_core::constants::{FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::Mem;
@@ -333,7 +333,7 @@ impl<T> Lane<T> {
         &mut self,
         completion: &Completion,
         outcomes: &mut Vec<LaneEvent<T>>,
-    ) -> Result<(), VerbsCloseReason> {
+    ) -> Result<(), CloseReason> {
         if completion.id & RECEIVE != 0 {
             return self.receive_completed(completion, outcomes);
         }
@@ -370,7 +370,7 @@ impl<T> Lane<T> {
         &mut self,
         completion: &Completion,
         outcomes: &mut Vec<LaneEvent<T>>,
-    ) -> Result<(), VerbsCloseReason> {
+    ) -> Result<(), CloseReason> {
         let slot = (completion.id & 0xffff) as u16;
         self.receives_posted -= 1;
         if completion.status != CompletionStatus::Done {
@@ -392,7 +392,7 @@ impl<T> Lane<T> {
     }
 
     /// The head of a message; `None` for one of no bytes.
-    pub(super) fn head(&self, arrived: &Arrived) -> Result<Option<Head>, VerbsCloseReason> {
+    pub(super) fn head(&self, arrived: &Arrived) -> Result<Option<Head>, CloseReason> {
         if arrived.bytes == 0 {
             return Ok(None);
         }
@@ -444,11 +444,7 @@ impl<T> Lane<T> {
 
     /// Sends again what was given back and has not come there: the other end has received so many
     /// messages from the beginning.
-    pub(super) fn resend(
-        &mut self,
-        received: u32,
-        tag: impl Fn() -> T,
-    ) -> Result<(), VerbsCloseReason> {
+    pub(super) fn resend(&mut self, received: u32, tag: impl Fn() -> T) -> Result<(), CloseReason> {
         if self.sent.wrapping_sub(received) > SLOTS {
             return Err(WireError::Field { what: "messages received" }.into());
         }

@@ -9,7 +9,6 @@ use super::device::{Device, Domain};
 use super::memory::{Region, Rights};
 use crate::fabric::buffers::Buffers;
 use crate::window::Window;
-use rackpool_core::constants::FABRIC_SGES_MAX;
 use rackpool_core::seam::{BufId, Mem, Sge};
 use std::collections::BTreeMap;
 
@@ -17,7 +16,8 @@ use std::collections::BTreeMap;
 pub(super) const STAGED_BYTES_MAX: u64 = 16 << 10;
 const SLOTS: u16 = 128;
 
-pub(super) type Parts<'a> = [Option<(&'a Region, u64, u64)>; FABRIC_SGES_MAX];
+/// A piece of registered memory: its region, the offset in it, and its bytes.
+pub(super) type Part<'a> = (&'a Region, u64, u64);
 
 /// The local memory of an endpoint.
 pub(super) struct Locals {
@@ -79,10 +79,8 @@ impl Locals {
     }
 
     /// The first bytes of a slot.
-    pub(super) fn slot(&self, slot: u16, bytes: u64) -> Parts<'_> {
-        let mut parts = Parts::default();
-        parts[0] = Some((&self.region, offset_of(slot), bytes));
-        parts
+    pub(super) fn slot(&self, slot: u16, bytes: u64) -> Part<'_> {
+        (&self.region, offset_of(slot), bytes)
     }
 
     /// Registers the buffers of pieces that are not registered yet.
@@ -111,21 +109,9 @@ impl Locals {
         self.pinned.retain(|buf, _| !named(BufId(*buf)));
     }
 
-    /// The part of registered pieces that begins at byte `from` of them and has so many bytes.
-    pub(super) fn parts(&self, pieces: &[Sge], from: u64, bytes: u64) -> Parts<'_> {
-        let mut parts = Parts::default();
-        let (mut skip, mut left) = (from, bytes);
-        for (part, piece) in parts.iter_mut().zip(pieces) {
-            let skipped = skip.min(piece.bytes);
-            skip -= skipped;
-            let taken = left.min(piece.bytes - skipped);
-            left -= taken;
-            if taken > 0 {
-                let region = &self.pinned[&piece.buf.0];
-                *part = Some((region, piece.offset + skipped, taken));
-            }
-        }
-        parts
+    /// A piece of a registered buffer.
+    pub(super) fn part(&self, piece: &Sge) -> Part<'_> {
+        (&self.pinned[&piece.buf.0], piece.offset, piece.bytes)
     }
 }
 

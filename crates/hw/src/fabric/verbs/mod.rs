@@ -11,7 +11,6 @@
 //! | `lane` | a reliable queue pair with credits, slots, and a way back after a failure |
 //! | `local`, `work`, `connection`, `endpoint` | the initiator's end; implements `Fabric` |
 //! | `keys`, `serve`, `target` | the target's end |
-//! | `broken` | why a connection ended |
 //!
 //! Keys: each connection of a target has a protection domain of its own, and a frame is registered
 //! in it when that initiator first asks, under its present generation. To revoke, the target's
@@ -31,7 +30,6 @@
     reason = "a call by a context's table reads the entry and calls it: one step, one reason"
 )]
 
-mod broken;
 mod connection;
 mod control;
 pub mod device;
@@ -44,17 +42,47 @@ mod local;
 pub mod memory;
 pub mod queue;
 mod serve;
-pub mod target;
-mod wire;
+mod target;
+pub(super) mod wire;
 mod work;
 
 pub use device::{Device, DeviceChoice, device_names};
-pub use endpoint::{Atomics, VerbsEndpoint, VerbsEndpointOptions};
-pub use target::{VerbsTarget, VerbsTargetOptions};
+pub use endpoint::VerbsEndpoint;
+pub use target::start_target;
 
 use super::FabricError;
 use crate::secret::Secret;
 use rustix::io::Errno;
+
+/// What executes CAS and FAA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atomics {
+    /// The device where its atomics are atomic with processors' too, else the target's processor.
+    #[default]
+    Safe,
+    /// The device, though its atomics may be so only among themselves: right where no processor
+    /// touches the words, wrong else.
+    Device,
+}
+
+/// What an endpoint or a target uses of this machine's devices.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    pub device: DeviceChoice,
+    pub atomics: Atomics,
+}
+
+impl DeviceOptions {
+    /// Opens the device; whether it may execute atomics.
+    fn open(&self, secret: Option<&Secret>) -> Result<(Device, bool), FabricError> {
+        require_plain(secret)?;
+        let device = Device::open(&self.device)?;
+        let limits = &device.limits;
+        let is_global = limits.atomics_global || self.atomics == Atomics::Device;
+        let atomics = limits.has_atomics && is_global;
+        Ok((device, atomics))
+    }
+}
 
 /// Refuses to be what a secret asks for that encrypts.
 fn require_plain(secret: Option<&Secret>) -> Result<(), FabricError> {

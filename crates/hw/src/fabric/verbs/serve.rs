@@ -7,7 +7,6 @@
 //!
 //! Called by `target.rs`, on its thread.
 
-use super::broken::VerbsCloseReason;
 use super::control::ControlLine;
 use super::device::{Device, Domain};
 use super::keys::Keys;
@@ -16,24 +15,27 @@ use super::queue::{Address, Completion, CompletionStatus, Completions};
 use super::wire::{Control, Head, WireError};
 use crate::addresses::ConnectionPermit;
 use crate::fabric::FabricStats;
+use crate::fabric::close::CloseReason;
 use crate::fabric::peers::ServedConnection;
-use crate::fabric::queues::TargetQueues;
+use crate::fabric::queues::{TargetCommand, TargetQueues};
 use crate::fabric::shm::ShmPeer;
-use crate::fabric::tcp::TargetCommand;
+use crate::fabric::waiting::Lease;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// What a connection needs of the target.
-pub(super) struct VerbsServeContext<'a> {
-    pub(super) device: &'a Device,
-    pub(super) completions: &'a Completions,
-    pub(super) memory: &'a ShmPeer,
-    pub(super) keys: &'a mut Keys,
-    pub(super) queues: &'a TargetQueues,
-    pub(super) stats: &'a mut FabricStats,
+pub(super) struct VerbsServeContext {
+    pub(super) keys: Keys,
+    pub(super) completions: Completions,
+    pub(super) device: Device,
+    pub(super) memory: ShmPeer,
+    pub(super) queues: Arc<TargetQueues>,
+    pub(super) stats: FabricStats,
     /// Keys that were closed, for the connections that had them.
-    pub(super) closed: &'a mut Vec<(PeerId, RemoteAddr)>,
-    pub(super) lease_ms: u64,
+    pub(super) closed: Vec<(PeerId, RemoteAddr)>,
+    pub(super) lease: Lease,
     pub(super) now: Nanos,
 }
 
@@ -45,10 +47,10 @@ struct Recovery {
 
 pub(super) struct VerbsSession {
     peer: PeerId,
-    pub(super) control: ControlLine,
+    control: ControlLine,
     permit: ConnectionPermit,
     /// Since when it is there.
-    pub(super) since: Nanos,
+    since: Nanos,
     /// After the hello; the queue pair goes before its domain.
     lane: Option<(Lane<()>, Domain)>,
     /// The initiator may be sent to.
@@ -64,6 +66,10 @@ pub(super) struct VerbsSession {
 
 /// What is one-sided passes by: nobody here sees whether it asks for nothing.
 impl ServedConnection for VerbsSession {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.control.fd()
+    }
+
     fn permit(&self) -> &ConnectionPermit {
         &self.permit
     }
@@ -96,16 +102,8 @@ impl VerbsSession {
         }
     }
 
-    /// Whether the application knows of it.
-    pub(super) fn is_greeted(&self) -> bool {
-        self.is_greeted
-    }
-
     /// Reads the control line.
-    pub(super) fn listen(
-        &mut self,
-        service: &mut VerbsServeContext<'_>,
-    ) -> Result<(), VerbsCloseReason> {
+    pub(super) fn listen(&mut self, service: &mut VerbsServeContext) -> Result<(), CloseReason> {
         self.control.flush()?;
         while let Some(control) = self.control.receive()? {
             match (control, &mut self.lane) {
@@ -138,10 +136,10 @@ impl VerbsSession {
     fn greet(
         &mut self,
         address: &Address,
-        service: &mut VerbsServeContext<'_>,
-    ) -> Result<(), VerbsCloseReason> {
-        let domain = Domain::new(service.device)?;
-        let (device, completions) = (service.device, service.completions);
+        service: &mut VerbsServeContext,
+    ) -> Result<(), CloseReason> {
+        let domain = Domain::new(&service.device)?;
+        let (device, completions) = (&service.device, &service.completions);
         let options = LaneOptions { peer: self.peer.0, depth: TARGET_DEPTH, keeps: true };
         let mut lane = Lane::new(device, &domain, completions, options)?;
         lane.connect(address)?;
@@ -156,7 +154,7 @@ impl VerbsSession {
     }
 
     /// Takes a completion of the device in.
-    pub(super) fn completed(&mut self, completion: &Completion) -> Result<(), VerbsCloseReason> {
+    pub(super) fn completed(&mut self, completion: &Completion) -> Result<(), CloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         let mut outcomes = Vec::new();
         lane.completed(completion, &mut outcomes)?;
@@ -165,7 +163,7 @@ impl VerbsSession {
                 LaneEvent::Received(arrived) => self.arrived.push_back(arrived),
                 // The device has tried for as long as it does.
                 LaneEvent::Ended((), CompletionStatus::Failed(status @ (12 | 13))) => {
-                    return Err(VerbsCloseReason::Work { status });
+                    return Err(CloseReason::Work { status });
                 }
                 LaneEvent::Ended((), _) => {}
             }
@@ -177,8 +175,8 @@ impl VerbsSession {
     /// moved.
     pub(super) fn progress(
         &mut self,
-        service: &mut VerbsServeContext<'_>,
-    ) -> Result<bool, VerbsCloseReason> {
+        service: &mut VerbsServeContext,
+    ) -> Result<bool, CloseReason> {
         self.recover(service)?;
         if !self.is_ready {
             return Ok(false);
@@ -202,8 +200,8 @@ impl VerbsSession {
     fn execute(
         &mut self,
         arrived: &Arrived,
-        service: &mut VerbsServeContext<'_>,
-    ) -> Result<bool, VerbsCloseReason> {
+        service: &mut VerbsServeContext,
+    ) -> Result<bool, CloseReason> {
         let peer = self.peer;
         let Some((lane, domain)) = &mut self.lane else { return Ok(false) };
         let deliver = |event| service.queues.deliver(event).is_ok();
@@ -232,7 +230,7 @@ impl VerbsSession {
                     service.memory.cas(at.offset, at.key, expected, new)
                 }
                 Head::FetchAdd { at, n } => service.memory.fetch_add(at.offset, at.key, n),
-                Head::Open(at) => service.keys.open(at, peer, domain, service.closed)?,
+                Head::Open(at) => service.keys.open(at, peer, domain, &mut service.closed)?,
                 Head::Answer(_) | Head::Message | Head::Closed(_) => {
                     return Err(WireError::Kind { kind: 0 }.into());
                 }
@@ -244,7 +242,7 @@ impl VerbsSession {
         Ok(true)
     }
 
-    fn take_command(&mut self, service: &mut VerbsServeContext<'_>) -> bool {
+    fn take_command(&mut self, service: &mut VerbsServeContext) -> bool {
         let Some((lane, _)) = &mut self.lane else { return false };
         let mut moved = false;
         while self.has_mail && lane.has_credit() {
@@ -266,7 +264,7 @@ impl VerbsSession {
     }
 
     /// Says that a key is no more, if there is room: whoever does not hear it finds out.
-    pub(super) fn tell_closed(&mut self, at: RemoteAddr) -> Result<(), VerbsCloseReason> {
+    pub(super) fn tell_closed(&mut self, at: RemoteAddr) -> Result<(), CloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         if self.is_ready && lane.has_credit() {
             lane.message(Head::Closed(at), 0, |_, _| (), false, ());
@@ -276,25 +274,22 @@ impl VerbsSession {
     }
 
     /// Brings a failed queue pair back when the initiator has asked and everything is here.
-    fn recover(&mut self, service: &mut VerbsServeContext<'_>) -> Result<(), VerbsCloseReason> {
+    fn recover(&mut self, service: &mut VerbsServeContext) -> Result<(), CloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
-        let lease_ms = service.lease_ms;
-        let is_late = |since: Nanos| service.now.saturating_sub(since) >= lease_ms * 1_000_000;
+        let (now, lease) = (service.now, service.lease);
         if let Some(Recovery { address, since }) = &self.recovery {
             if lane.is_drained() {
                 lane.renew()?;
                 lane.connect(address)?;
                 self.control.send(Control::Recovered(lane.address()))?;
                 (self.recovery, self.failed_since) = (None, None);
-            } else if is_late(*since) {
-                return Err(VerbsCloseReason::Stuck { lease_ms });
+            } else {
+                let lease_ms = lease.lease_ms;
+                lease.check(*since, now).map_err(|_| CloseReason::Stuck { lease_ms })?;
             }
         } else if lane.has_failed() {
-            let since = *self.failed_since.get_or_insert(service.now);
             // The initiator has not asked for recovery.
-            if is_late(since) {
-                return Err(VerbsCloseReason::Silent { lease_ms });
-            }
+            lease.check(*self.failed_since.get_or_insert(now), now)?;
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! A work request of an endpoint, and what the device's work requests for it are named by. Used by
-//! `connection.rs`, which owns the queue of them.
+//! How far a work request of an endpoint is, and what the device's work requests for it are named
+//! by. Used by `connection.rs`, which owns the queue of them.
 
 use super::local::STAGED_BYTES_MAX;
 use super::queue::Operation;
-use rackpool_core::constants::FABRIC_SGES_MAX;
-use rackpool_core::seam::{RemoteAddr, Sge, Verb, WorkStatus};
+use crate::fabric::work_queue::Work;
+use rackpool_core::seam::{Verb, WorkStatus};
 
 /// What a work request of the device was for.
 #[derive(Clone, Copy, Debug)]
@@ -32,40 +32,25 @@ pub(super) enum State {
     Ended(WorkStatus),
 }
 
-pub(super) struct VerbsWork {
-    pub(super) id: u64,
-    pub(super) verb: Verb,
-    pub(super) signalled: bool,
-    pub(super) pieces: [Sge; FABRIC_SGES_MAX],
-    pub(super) piece_count: u8,
-    pub(super) bytes: u64,
+/// What the queue keeps of a work request besides.
+pub(super) struct Posting {
     pub(super) state: State,
     /// Staging slot that it uses.
     pub(super) slot: Option<u16>,
-    /// Its destination is gone: data of a READ is dropped.
-    pub(super) discard: bool,
     /// Bytes that are with the device, and its work requests for them that have not ended.
     pub(super) posted_bytes: u64,
     pub(super) parts: u32,
 }
 
+impl Posting {
+    pub(super) fn new() -> Self {
+        Self { state: State::Queued, slot: None, posted_bytes: 0, parts: 0 }
+    }
+}
+
+pub(super) type VerbsWork = Work<Posting>;
+
 impl VerbsWork {
-    pub(super) fn pieces(&self) -> &[Sge] {
-        &self.pieces[..usize::from(self.piece_count)]
-    }
-
-    pub(super) fn at(&self) -> Option<RemoteAddr> {
-        match self.verb {
-            Verb::Read(at) | Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),
-            Verb::Cas { at, .. } | Verb::FetchAdd { at, .. } => Some(at),
-            Verb::Send => None,
-        }
-    }
-
-    pub(super) fn is_read(&self) -> bool {
-        matches!(self.verb, Verb::Read(_))
-    }
-
     pub(super) fn is_atomic(&self) -> bool {
         matches!(self.verb, Verb::Cas { .. } | Verb::FetchAdd { .. })
     }
@@ -76,7 +61,7 @@ impl VerbsWork {
 
     /// Whether the device uses its buffers themselves now.
     pub(super) fn is_direct(&self) -> bool {
-        !self.is_staged() && self.parts > 0 && !self.discard
+        !self.is_staged() && self.state.parts > 0 && !self.discard
     }
 }
 

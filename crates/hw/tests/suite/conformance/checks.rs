@@ -1,6 +1,8 @@
 //! The checks themselves; see `conformance/mod.rs`.
 
-use super::{FRAMES, PAGE, PATIENCE, Rig, at, key, pattern, sge, statuses};
+use super::{
+    FRAMES, PAGE, PATIENCE, Rig, at, events_until, is_closed, key, pattern, sge, statuses, work,
+};
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{
@@ -146,11 +148,7 @@ pub fn the_applications_messages_are_received<R: Rig>() {
     for message in [&b"first"[..], b"", &long] {
         rig.application_sends(message);
     }
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.len() < 3 {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    let events = rig.poll_until(|events| events.len() >= 3);
     let peer = rig.peer();
     let expected =
         [b"first".to_vec(), vec![], long].map(|message| FabricEvent::Received { peer, message });
@@ -175,11 +173,8 @@ pub fn completions_come_in_the_order_of_posting<R: Rig>() {
         (Verb::Write(at(PAGE - 1)), &small, WorkStatus::BadRange),
         (Verb::Read(at(0)), &small_to, WorkStatus::Done(0)),
     ];
-    let work = |id: usize| {
-        let (verb, local, _) = verbs[id % 8];
-        WorkRequest { id: id as u64, verb, local, signalled: true }
-    };
-    let batch: Vec<_> = (0..80).map(work).collect();
+    let one = |id: usize| work(id as u64, verbs[id % 8].0, verbs[id % 8].1);
+    let batch: Vec<_> = (0..80).map(one).collect();
     let expected: Vec<_> = (0..80).map(|id| (id as u64, verbs[id % 8].2)).collect();
     assert_eq!(rig.run(&batch), expected);
 }
@@ -195,13 +190,9 @@ pub fn unsignalled_work_is_silent_unless_it_fails<R: Rig>() {
         work(2, Verb::Write(bad), false),
         work(3, Verb::Write(at(64)), true),
     ];
-    let (peer, start) = (rig.peer(), Instant::now());
+    let peer = rig.peer();
     rig.end().post(peer, &batch).unwrap();
-    let mut events = Vec::new();
-    while events.len() < 2 {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    let events = rig.poll_until(|events| events.len() >= 2);
     assert_eq!(statuses(&events), [(2, WorkStatus::BadKey), (3, WorkStatus::Done(0))]);
     assert_eq!(rig.memory().bytes(0, 128), [5; 128]);
 }
@@ -209,21 +200,12 @@ pub fn unsignalled_work_is_silent_unless_it_fails<R: Rig>() {
 pub fn a_full_queue_answers_busy_and_keeps_what_was_posted<R: Rig>() {
     let mut rig = R::new();
     let max = FABRIC_OUTSTANDING_MAX as usize;
-    let work = |id| WorkRequest {
-        id: id as u64,
-        verb: Verb::FetchAdd { at: at(0), n: 1 },
-        local: &[],
-        signalled: true,
-    };
-    let batch: Vec<_> = (0..max + 3).map(work).collect();
+    let add = |id| work(id as u64, Verb::FetchAdd { at: at(0), n: 1 }, &[]);
+    let batch: Vec<_> = (0..max + 3).map(add).collect();
     let peer = rig.peer();
     assert_eq!(rig.end().post(peer, &batch), Err((max, PostError::Busy)));
     assert_eq!(rig.end().post(peer, &batch[max..]), Err((0, PostError::Busy)));
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while events.len() < max {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    rig.poll_until(|events| events.len() >= max);
     assert_eq!(rig.memory().pages.load(0), max as u64);
     assert_eq!(rig.run(&batch[max..]).len(), 3);
     assert_eq!(rig.end().capabilities().outstanding_max as usize, max);
@@ -240,15 +222,15 @@ pub fn ten_thousand_operations_in_batches_all_take_effect<R: Rig>() {
         let local =
             |i: u64| if i.is_multiple_of(2) { [sge(from, 0, 64)] } else { [sge(to, 64 * i, 64)] };
         let locals: Vec<[Sge; 1]> = (0..32).map(local).collect();
-        let work = |i: u64| {
+        let one = |i: u64| {
             let (verb, local): (Verb, &[Sge]) = match i % 4 {
                 0 | 2 => (Verb::Write(at(slot(i))), &locals[i as usize]),
                 1 => (Verb::Read(at(slot(i - 1))), &locals[i as usize]),
                 _ => (Verb::FetchAdd { at: at(PAGE), n: i }, &[]),
             };
-            WorkRequest { id: round * 32 + i, verb, local, signalled: true }
+            work(round * 32 + i, verb, local)
         };
-        let batch: Vec<_> = (0..32).map(work).collect();
+        let batch: Vec<_> = (0..32).map(one).collect();
         let done = rig.run(&batch);
         for (i, (id, status)) in done.into_iter().enumerate() {
             assert_eq!(id, round * 32 + i as u64);
@@ -275,21 +257,14 @@ pub fn a_key_revoked_in_the_midst_of_a_write_lets_no_later_byte_through<R: Rig>(
         memory.set_key(1, key(1));
         memory.pages.zero(PAGE, PAGE);
         let buf = rig.register(data.clone());
-        let (peer, local) = (rig.peer(), [sge(buf, 0, PAGE)]);
-        let verb = Verb::Write(at(PAGE));
-        let work = WorkRequest { id: round, verb, local: &local, signalled: true };
-        rig.end().post(peer, &[work]).unwrap();
+        rig.post(round, Verb::Write(at(PAGE)), &[sge(buf, 0, PAGE)]);
         let mut events = Vec::new();
         for _ in 0..round % 20 * 3 {
             rig.poll(&mut events);
         }
         memory.revoke(1);
         let then = memory.bytes(PAGE, PAGE);
-        let start = Instant::now();
-        while statuses(&events).is_empty() {
-            rig.poll(&mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        rig.poll_on(&mut events, |events| !statuses(events).is_empty());
         assert!(memory.bytes(PAGE, PAGE) == then, "a byte came after the revocation");
         match statuses(&events)[0].1 {
             WorkStatus::BadKey => refused += 1,
@@ -313,10 +288,7 @@ pub fn a_key_revoked_in_the_midst_of_a_read_shows_nothing_of_the_next_page<R: Ri
         memory.set_key(1, key(1));
         memory.pages.copy_in(PAGE, &vec![7; PAGE as usize]);
         let buf = rig.register(vec![0; PAGE as usize]);
-        let (peer, local) = (rig.peer(), [sge(buf, 0, PAGE)]);
-        let verb = Verb::Read(at(PAGE));
-        let work = WorkRequest { id: round, verb, local: &local, signalled: true };
-        rig.end().post(peer, &[work]).unwrap();
+        rig.post(round, Verb::Read(at(PAGE)), &[sge(buf, 0, PAGE)]);
         let mut events = Vec::new();
         for _ in 0..round % 20 * 3 {
             rig.poll(&mut events);
@@ -324,11 +296,7 @@ pub fn a_key_revoked_in_the_midst_of_a_read_shows_nothing_of_the_next_page<R: Ri
         memory.revoke(1);
         // The frame is used again for something else.
         memory.pages.copy_in(PAGE, &vec![9; PAGE as usize]);
-        let start = Instant::now();
-        while statuses(&events).is_empty() {
-            rig.poll(&mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        rig.poll_on(&mut events, |events| !statuses(events).is_empty());
         let got = rig.take(buf);
         assert!(!got.contains(&9), "a byte of the frame's next page was read");
         match statuses(&events)[0].1 {
@@ -345,16 +313,11 @@ pub fn a_dead_peer_ends_all_work_and_can_be_connected_to_again<R: Rig>() {
     assert_eq!(rig.write(at(0), b"kept"), WorkStatus::Done(0));
     let buf = rig.register(vec![1; PAGE as usize]);
     let (old, local) = (rig.peer(), [sge(buf, 0, PAGE)]);
-    let verb = Verb::Write(at(PAGE));
-    let work = |id| WorkRequest { id, verb, local: &local, signalled: true };
-    let batch: Vec<_> = (0..50).map(work).collect();
+    let one = |id| work(id, Verb::Write(at(PAGE)), &local);
+    let batch: Vec<_> = (0..50).map(one).collect();
     rig.end().post(old, &batch).unwrap();
     rig.kill();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while !matches!(events.last(), Some(FabricEvent::Closed { .. })) {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    let events = rig.poll_until(is_closed);
     let done = statuses(&events);
     assert_eq!(done.len(), 50, "every work request ends, before the connection does");
     let is_unsent = |status: &WorkStatus| *status == WorkStatus::Flushed { executed: Some(false) };
@@ -384,17 +347,10 @@ where
     let lent = &mut [LocalBuffer::From(&source), LocalBuffer::Into(&mut sink)];
     let done = rig.end().with_buffers(lent, |end, ids| {
         let (from, to) = ([sge(ids.id(0), 0, 100_000)], [sge(ids.id(1), 0, 100_000)]);
-        let batch = [
-            WorkRequest { id: 1, verb: Verb::Write(place), local: &from, signalled: true },
-            WorkRequest { id: 2, verb: Verb::Read(place), local: &to, signalled: true },
-        ];
+        let batch = [work(1, Verb::Write(place), &from), work(2, Verb::Read(place), &to)];
         end.post(peer, &batch).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while events.len() < 2 {
-            end.poll(monotonic_ns(), &mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
-        statuses(&events)
+        let poll = |events: &mut Vec<_>| _ = end.poll(monotonic_ns(), events);
+        statuses(&events_until(poll, |events| events.len() >= 2))
     });
     assert_eq!(done.unwrap(), [(1, WorkStatus::Done(0)), (2, WorkStatus::Done(0))]);
     assert!(sink == source);
@@ -404,19 +360,14 @@ where
         let mut lent = [LocalBuffer::Into(&mut sink)];
         let result = rig.end().with_buffers(&mut lent, |end, ids| {
             let to = [sge(ids.id(0), 0, 100_000)];
-            let work = WorkRequest { id: 3, verb: Verb::Read(place), local: &to, signalled: true };
-            end.post(peer, &[work]).unwrap();
+            end.post(peer, &[work(3, Verb::Read(place), &to)]).unwrap();
             panic!("on purpose");
         });
         result.unwrap()
     }));
     assert!(panicked.is_err());
     let then = sink.clone();
-    let (mut events, start) = (Vec::new(), Instant::now());
-    while statuses(&events).is_empty() {
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE);
-    }
+    let events = rig.poll_until(|events| !statuses(events).is_empty());
     assert_eq!(statuses(&events), [(3, WorkStatus::Done(0))]);
     assert!(sink == then, "nothing is received into a buffer that was taken back");
     assert_eq!(rig.write(at(0), b"alive"), WorkStatus::Done(0));
@@ -447,16 +398,8 @@ pub fn what_is_posted_around_a_refused_key_is_executed_exactly_once<R: Rig>() {
             (add, &[], WorkStatus::Done(3 * round + 2)),
             (Verb::Send, &short, WorkStatus::Done(0)),
         ];
-        let batch: Vec<_> = steps
-            .iter()
-            .enumerate()
-            .map(|(id, (verb, local, _))| WorkRequest {
-                id: id as u64,
-                verb: *verb,
-                local,
-                signalled: true,
-            })
-            .collect();
+        let numbered = (0..).zip(&steps);
+        let batch: Vec<_> = numbered.map(|(id, (verb, local, _))| work(id, *verb, local)).collect();
         let want: Vec<_> = steps.iter().enumerate().map(|(id, step)| (id as u64, step.2)).collect();
         assert_eq!(rig.run(&batch), want, "round {round}");
         assert!(rig.memory().bytes(PAGE + 8, 20_000) == pattern(20_000, 6));
@@ -489,23 +432,13 @@ pub fn who_sees_a_flag_sees_the_data_written_before_it<R: Rig>() {
         memory.pages.zero(PAGE, 10_000);
         let flag = rig.register(round.to_le_bytes().to_vec());
         let (long, word) = ([sge(from, 0, 9000)], [sge(flag, 0, 8)]);
-        let work = |id, verb, local| WorkRequest { id, verb, local, signalled: true };
-        let batch = [
-            work(1, Verb::Write(at(PAGE + 16)), &long[..]),
-            work(2, Verb::Write(at(PAGE)), &word[..]),
-        ];
+        let batch =
+            [work(1, Verb::Write(at(PAGE + 16)), &long), work(2, Verb::Write(at(PAGE)), &word)];
         let peer = rig.peer();
         rig.end().post(peer, &batch).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while memory.pages.load(PAGE) != round {
-            rig.poll(&mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        let mut events = rig.poll_until(|_| memory.pages.load(PAGE) == round);
         assert!(memory.bytes(PAGE + 16, 9000) == data, "the flag came before the data");
-        while statuses(&events).len() < 2 {
-            rig.poll(&mut events);
-            assert!(start.elapsed() < PATIENCE);
-        }
+        rig.poll_on(&mut events, |events| statuses(events).len() >= 2);
         assert_eq!(statuses(&events), [(1, WorkStatus::Done(0)), (2, WorkStatus::Done(0))]);
         rig.take(flag);
     }

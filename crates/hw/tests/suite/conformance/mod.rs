@@ -85,12 +85,8 @@ impl Memory {
     pub fn revoke(&self, frame: u32) {
         self.set_key(frame, Generation(0));
         self.table.fence();
-        let start = Instant::now();
         let is_announced = |cell: u64| self.cell.load(8 * cell) == u64::from(frame) + 1;
-        while (0..CELL_BYTES / 8).any(is_announced) {
-            assert!(start.elapsed() < PATIENCE, "the cell stays announced");
-            std::thread::yield_now();
-        }
+        wait_until(|| !(0..CELL_BYTES / 8).any(is_announced));
     }
 
     pub fn bytes(&self, offset: u64, bytes: u64) -> Vec<u8> {
@@ -118,6 +114,50 @@ pub fn statuses(events: &[FabricEvent]) -> Vec<(u64, WorkStatus)> {
         _ => None,
     });
     completed.collect()
+}
+
+/// Has `look` append to `events` until it is enough.
+#[track_caller]
+pub fn extend_until(
+    events: &mut Vec<FabricEvent>,
+    mut look: impl FnMut(&mut Vec<FabricEvent>),
+    mut is_enough: impl FnMut(&[FabricEvent]) -> bool,
+) {
+    let start = Instant::now();
+    while !is_enough(events) {
+        look(events);
+        assert!(start.elapsed() < PATIENCE, "{events:?}");
+    }
+}
+
+/// A work request that tells how it ended.
+pub fn work(id: u64, verb: Verb, local: &[Sge]) -> WorkRequest<'_> {
+    WorkRequest { id, verb, local, signalled: true }
+}
+
+/// All that `look` has appended when it is enough.
+#[track_caller]
+pub fn events_until(
+    look: impl FnMut(&mut Vec<FabricEvent>),
+    is_enough: impl FnMut(&[FabricEvent]) -> bool,
+) -> Vec<FabricEvent> {
+    let mut events = Vec::new();
+    extend_until(&mut events, look, is_enough);
+    events
+}
+
+pub fn is_closed(events: &[FabricEvent]) -> bool {
+    matches!(events.last(), Some(FabricEvent::Closed { .. }))
+}
+
+/// Waits until it is so.
+#[track_caller]
+pub fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "it never was so");
+        std::thread::yield_now();
+    }
 }
 
 /// Numbers that differ at every place.
@@ -162,6 +202,27 @@ pub trait Rig {
         count
     }
 
+    /// Polls until it is enough; what has happened.
+    #[track_caller]
+    fn poll_until(&mut self, is_enough: impl FnMut(&[FabricEvent]) -> bool) -> Vec<FabricEvent> {
+        events_until(|events| _ = self.poll(events), is_enough)
+    }
+
+    /// The same after what has happened already.
+    #[track_caller]
+    fn poll_on(
+        &mut self,
+        events: &mut Vec<FabricEvent>,
+        is_enough: impl FnMut(&[FabricEvent]) -> bool,
+    ) {
+        extend_until(events, |events| _ = self.poll(events), is_enough);
+    }
+
+    fn post(&mut self, id: u64, verb: Verb, local: &[Sge]) {
+        let peer = self.peer();
+        self.end().post(peer, &[work(id, verb, local)]).unwrap();
+    }
+
     /// Posts all of a batch, however often the queue is full, and waits for all completions.
     fn run(&mut self, batch: &[WorkRequest<'_>]) -> Vec<(u64, WorkStatus)> {
         let peer = self.peer();
@@ -182,7 +243,7 @@ pub trait Rig {
     }
 
     fn one(&mut self, verb: Verb, local: &[Sge]) -> WorkStatus {
-        let done = self.run(&[WorkRequest { id: 7, verb, local, signalled: true }]);
+        let done = self.run(&[work(7, verb, local)]);
         assert_eq!((done.len(), done[0].0), (1, 7));
         done[0].1
     }
@@ -203,12 +264,10 @@ pub trait Rig {
     }
 
     fn await_application(&mut self, count: usize) -> Vec<FabricEvent> {
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while events.len() < count {
+        let look = |events: &mut Vec<FabricEvent>| {
             events.extend(self.application());
             self.poll(&mut Vec::new());
-            assert!(start.elapsed() < PATIENCE, "{events:?}");
-        }
-        events
+        };
+        events_until(look, |events| events.len() >= count)
     }
 }

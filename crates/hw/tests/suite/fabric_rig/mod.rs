@@ -5,15 +5,19 @@
 pub mod conformance;
 
 #[allow(unused_imports, reason = "each test binary uses a part")]
-pub use conformance::{FRAMES, Memory, PAGE, PATIENCE, Rig, at, key, pattern, sge, statuses};
+pub use conformance::{
+    FRAMES, Memory, PAGE, PATIENCE, Rig, at, events_until, is_closed, key, pattern, sge, statuses,
+    wait_until, work,
+};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId};
+use rackpool_hw::fabric::shared::{MemberEndpoint, SharedEndpoint};
 use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, TcpTarget, TcpTargetOptions};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
+use rackpool_hw::fabric::tcp::{TcpEndpoint, start_target};
+use rackpool_hw::fabric::{EndpointOptions, LocalBuffers, Target, TargetOptions, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 /// Buffers of a rig are its end's.
 macro_rules! buffers_of_the_end {
@@ -33,76 +37,83 @@ macro_rules! buffers_of_the_end {
 pub(crate) use buffers_of_the_end;
 
 impl Memory {
-    pub fn target_options(&self) -> TcpTargetOptions {
-        let mut options = TcpTargetOptions::new(
+    pub fn target_options(&self) -> TargetOptions {
+        let mut options = TargetOptions::new(
             "127.0.0.1:0".parse().unwrap(),
             self.layout,
             self.pages.clone(),
             self.table.clone(),
             self.cell.slice(0, 8),
         );
-        options.log = Arc::new(|_, _| ());
+        options.log = quiet().log;
         options
     }
 }
 
-pub type TcpRig = TcpRigOf<false>;
-/// With a secret on both sides that encrypts.
-pub type EncryptedRig = TcpRigOf<true>;
+/// The usual options of an endpoint, which logs nothing.
+pub fn quiet() -> EndpointOptions {
+    EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
+}
 
-pub struct TcpRigOf<const ENCRYPTED: bool> {
+/// What differs between the fabrics that have a target.
+pub trait Kind: Sized {
+    type End: Fabric + LocalBuffers;
+    fn new() -> (Self, Self::End);
+    fn serve(memory: &Memory) -> Target;
+    fn connect(&mut self, end: &mut Self::End, addr: SocketAddr) -> PeerId;
+    fn poll(end: &mut Self::End, events: &mut Vec<FabricEvent>) -> usize {
+        let count = end.poll(monotonic_ns(), events);
+        if count == 0 {
+            std::thread::yield_now();
+        }
+        count
+    }
+}
+
+/// A target and an endpoint that is connected to it.
+pub struct TargetRig<K: Kind> {
     pub memory: Memory,
-    pub target: Option<TcpTarget>,
-    pub end: TcpEndpoint,
+    pub target: Option<Target>,
+    kind: K,
+    pub end: K::End,
     pub peer: PeerId,
     pub target_peer: PeerId,
 }
 
-impl<const ENCRYPTED: bool> TcpRigOf<ENCRYPTED> {
-    fn secret() -> Option<Secret> {
-        ENCRYPTED.then(|| Secret::new(&[7; 32]).unwrap().encrypting(true))
-    }
-
-    pub fn with(target: TcpTargetOptions, memory: Memory, end: TcpEndpointOptions) -> Self {
-        let target = Some(TcpTarget::start(target).unwrap());
-        let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..end };
-        let end = TcpEndpoint::new(options).unwrap();
-        let mut rig = Self { memory, target, end, peer: PeerId(0), target_peer: PeerId(0) };
+impl<K: Kind> TargetRig<K> {
+    pub fn on(memory: Memory, target: Target, (kind, end): (K, K::End)) -> Self {
+        let (peer, target_peer) = (PeerId(0), PeerId(0));
+        let mut rig = Self { memory, target: Some(target), kind, end, peer, target_peer };
         rig.connect();
         rig
     }
 
-    pub fn target(&self) -> &TcpTarget {
+    pub fn target(&self) -> &Target {
         self.target.as_ref().unwrap()
     }
 
     pub fn connect(&mut self) {
-        self.peer = self.end.connect(self.target().local_addr(), monotonic_ns()).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while !events.contains(&FabricEvent::Connected { peer: self.peer }) {
-            self.end.poll(monotonic_ns(), &mut events);
-            assert!(start.elapsed() < PATIENCE, "{events:?}");
-        }
-        let mut events = Vec::new();
-        while self.target().poll(&mut events) == 0 {
-            assert!(start.elapsed() < PATIENCE);
-        }
+        let addr = self.target().local_addr();
+        self.peer = self.kind.connect(&mut self.end, addr);
+        let is_up =
+            |events: &[FabricEvent]| events.contains(&FabricEvent::Connected { peer: self.peer });
+        events_until(|events| _ = K::poll(&mut self.end, events), is_up);
+        let events = events_until(|to| _ = self.target().poll(to), |events| !events.is_empty());
         let [FabricEvent::Connected { peer }] = events[..] else { panic!("{events:?}") };
         self.target_peer = peer;
     }
 }
 
-impl<const ENCRYPTED: bool> Rig for TcpRigOf<ENCRYPTED> {
-    type End = TcpEndpoint;
+impl<K: Kind> Rig for TargetRig<K> {
+    type End = K::End;
     buffers_of_the_end!();
 
     fn new() -> Self {
         let memory = Memory::new();
-        let target = TcpTargetOptions { secret: Self::secret(), ..memory.target_options() };
-        let end = TcpEndpointOptions { secret: Self::secret(), ..TcpEndpointOptions::default() };
-        Self::with(target, memory, end)
+        let target = K::serve(&memory);
+        Self::on(memory, target, K::new())
     }
-    fn end(&mut self) -> &mut TcpEndpoint {
+    fn end(&mut self) -> &mut K::End {
         &mut self.end
     }
     fn peer(&self) -> PeerId {
@@ -123,74 +134,69 @@ impl<const ENCRYPTED: bool> Rig for TcpRigOf<ENCRYPTED> {
         self.target = None;
     }
     fn restart(&mut self) {
-        let options = TcpTargetOptions { secret: Self::secret(), ..self.memory.target_options() };
-        self.target = Some(TcpTarget::start(options).unwrap());
+        self.target = Some(K::serve(&self.memory));
         self.connect();
     }
-}
-
-/// A member that shares its connection with another one, which does nothing.
-pub struct SharedRig {
-    memory: Memory,
-    target: Option<TcpTarget>,
-    end: shared::MemberEndpoint,
-    other: shared::MemberEndpoint,
-    peer: PeerId,
-}
-
-impl SharedRig {
-    fn connect(&mut self) {
-        let addr = self.target.as_ref().unwrap().local_addr();
-        self.other.connect(addr, monotonic_ns()).unwrap();
-        self.peer = self.end.connect(addr, monotonic_ns()).unwrap();
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while !events.contains(&FabricEvent::Connected { peer: self.peer }) {
-            self.end.wait(monotonic_ns() + 10_000_000, &mut events);
-            assert!(start.elapsed() < PATIENCE, "{events:?}");
-        }
-        assert_eq!(self.end.stats().connections, 1);
+    fn poll(&mut self, events: &mut Vec<FabricEvent>) -> usize {
+        K::poll(&mut self.end, events)
     }
 }
 
-impl Rig for SharedRig {
-    type End = shared::MemberEndpoint;
-    buffers_of_the_end!();
+/// Frames on sockets; with a secret on both sides that encrypts, or without one.
+pub struct Tcp<const ENCRYPTED: bool>;
 
-    fn new() -> Self {
-        let options =
-            TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
-        let shared_endpoint = shared::SharedEndpoint::new(options).unwrap();
-        let [end, other] = [(); 2].map(|()| shared::MemberEndpoint::new(&shared_endpoint).unwrap());
-        let memory = Memory::new();
-        let target = Some(TcpTarget::start(memory.target_options()).unwrap());
-        let mut rig = SharedRig { memory, target, end, other, peer: PeerId(0) };
-        rig.connect();
-        rig
+pub type TcpRig = TargetRig<Tcp<false>>;
+pub type EncryptedRig = TargetRig<Tcp<true>>;
+
+impl TcpRig {
+    pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
+        let end = TcpEndpoint::new(EndpointOptions { log: quiet().log, ..end }).unwrap();
+        Self::on(memory, start_target(target).unwrap(), (Tcp, end))
     }
-    fn end(&mut self) -> &mut Self::End {
-        &mut self.end
+}
+
+impl<const ENCRYPTED: bool> Tcp<ENCRYPTED> {
+    fn secret() -> Option<Secret> {
+        ENCRYPTED.then(|| Secret::new(&[7; 32]).unwrap().encrypting(true))
     }
-    fn peer(&self) -> PeerId {
-        self.peer
+}
+
+impl<const ENCRYPTED: bool> Kind for Tcp<ENCRYPTED> {
+    type End = TcpEndpoint;
+    fn new() -> (Self, TcpEndpoint) {
+        let options = EndpointOptions { secret: Self::secret(), ..quiet() };
+        (Self, TcpEndpoint::new(options).unwrap())
     }
-    fn memory(&self) -> Memory {
-        self.memory.clone()
+    fn serve(memory: &Memory) -> Target {
+        let options = TargetOptions { secret: Self::secret(), ..memory.target_options() };
+        start_target(options).unwrap()
     }
-    fn application(&mut self) -> Vec<FabricEvent> {
-        let mut events = Vec::new();
-        self.target.as_ref().unwrap().poll(&mut events);
-        events.retain(|event| !matches!(event, FabricEvent::Connected { .. }));
-        events
+    fn connect(&mut self, end: &mut TcpEndpoint, addr: SocketAddr) -> PeerId {
+        end.connect(addr, monotonic_ns()).unwrap()
     }
-    fn application_sends(&mut self, _message: &[u8]) {
-        unreachable!("messages of a shared connection are routed; fabric_shared.rs has them")
+}
+
+/// The other member of the shared endpoint, which does nothing.
+pub struct Shared(MemberEndpoint);
+
+pub type SharedRig = TargetRig<Shared>;
+
+impl Kind for Shared {
+    type End = MemberEndpoint;
+    fn new() -> (Self, MemberEndpoint) {
+        let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+        let [end, other] = [(); 2].map(|()| MemberEndpoint::new(&shared_endpoint).unwrap());
+        (Shared(other), end)
     }
-    fn kill(&mut self) {
-        self.target = None;
+    fn serve(memory: &Memory) -> Target {
+        start_target(memory.target_options()).unwrap()
     }
-    fn restart(&mut self) {
-        self.target = Some(TcpTarget::start(self.memory.target_options()).unwrap());
-        self.connect();
+    fn connect(&mut self, end: &mut MemberEndpoint, addr: SocketAddr) -> PeerId {
+        let Shared(other) = self;
+        other.connect(addr, monotonic_ns()).unwrap();
+        let peer = end.connect(addr, monotonic_ns()).unwrap();
+        assert_eq!(end.stats().connections, 1);
+        peer
     }
 }
 

@@ -9,11 +9,13 @@
 //! EVENT: connected PEER | message HEX | imm N | closed
 //! ```
 
-use super::{connect, endpoint, target_options};
-use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
-use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
-use rackpool_hw::fabric::verbs::{VerbsEndpoint, VerbsTarget};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use super::{connect, endpoint, serve};
+use crate::fabric_rig::{
+    Memory, PATIENCE, Rig, buffers_of_the_end, events_until, is_closed, wait_until, work,
+};
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb};
+use rackpool_hw::fabric::verbs::VerbsEndpoint;
+use rackpool_hw::fabric::{LocalBuffers, Target, monotonic_ns};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -73,7 +75,7 @@ fn event_of(line: &str) -> FabricEvent {
 fn serve_a_target_for_another_host() {
     let listener = TcpListener::bind(variable("RACKPOOL_VERBS_LISTEN")).unwrap();
     let window = shared();
-    let mut target: Option<VerbsTarget> = None;
+    let mut target: Option<Target> = None;
     let mut peer = PeerId(0);
     for socket in listener.incoming() {
         let mut socket = socket.unwrap();
@@ -87,10 +89,8 @@ fn serve_a_target_for_another_host() {
                         "again" => Memory::kept_on(&window),
                         _ => Memory::on(&window),
                     };
-                    let options = target_options(&memory, "0.0.0.0:0".parse().unwrap());
-                    let port =
-                        target.insert(VerbsTarget::start(options).unwrap()).local_addr().port();
-                    port.to_string()
+                    let served = serve(&memory, "0.0.0.0:0".parse().unwrap());
+                    target.insert(served).local_addr().port().to_string()
                 }
                 "kill" => {
                     drop(target.take());
@@ -139,10 +139,7 @@ impl FarRig {
     fn start(&mut self, order: &str) {
         let port: u16 = self.order(order).parse().expect("a port");
         self.peer = connect(&mut self.end, SocketAddr::new(self.host.ip(), port));
-        let start = Instant::now();
-        while !self.order("events").starts_with("connected") {
-            assert!(start.elapsed() < PATIENCE);
-        }
+        wait_until(|| self.order("events").starts_with("connected"));
     }
 }
 
@@ -194,29 +191,18 @@ impl Rig for FarRig {
 fn a_host_that_crashes_is_found_within_the_lease() {
     let mut rig = FarRig::new();
     let word = crate::fabric_rig::at(64);
-    let work = |id| WorkRequest {
-        id,
-        verb: Verb::FetchAdd { at: word, n: 1 },
-        local: &[],
-        signalled: true,
-    };
+    let add = |id| work(id, Verb::FetchAdd { at: word, n: 1 }, &[]);
     let peer = rig.peer;
-    rig.end.post(peer, &[work(1)]).unwrap();
-    let mut events = Vec::new();
-    while events.is_empty() {
-        rig.poll(&mut events);
-    }
-    events.clear();
+    rig.end.post(peer, &[add(1)]).unwrap();
+    rig.poll_until(|events| !events.is_empty());
     writeln!(rig.orders.get_mut(), "crash").unwrap();
     let start = Instant::now();
     let mut id = 2;
-    while !matches!(events.last(), Some(FabricEvent::Closed { .. })) {
-        if rig.end.post(peer, &[work(id)]).is_ok() {
-            id += 1;
-        }
-        rig.poll(&mut events);
-        assert!(start.elapsed() < PATIENCE, "{events:?}");
-    }
+    let look = |events: &mut Vec<_>| {
+        id += u64::from(rig.end.post(peer, &[add(id)]).is_ok());
+        rig.poll(events);
+    };
+    let events = events_until(look, is_closed);
     let completed = events.len() as u64 - 1;
     assert_eq!(completed, id - 2, "every work request has ended before the connection");
     println!("result: found after {:?}", start.elapsed());

@@ -22,8 +22,7 @@ use rackpool_core::addr::{FrameIndex, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::monotonic_ns;
-use rackpool_hw::fabric::tcp::{TargetSendError, TcpTarget, TcpTargetOptions};
+use rackpool_hw::fabric::{Target, TargetOptions, TargetSendError, monotonic_ns, tcp};
 use rackpool_hw::process::random_u64;
 use rackpool_hw::window::Window;
 use std::collections::BTreeMap;
@@ -104,19 +103,19 @@ pub(in super::super) trait DeviceClient: 'static {
     fn ring(&self);
 }
 
-impl Port for Arc<TcpTarget> {
+impl Port for Arc<Target> {
     type Devices = rdma::RdmaListener;
 
     fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
-        TcpTarget::send(self, peer, message)
+        Target::send(self, peer, message)
     }
 
     fn close(&self, peer: PeerId) {
-        TcpTarget::close(self, peer);
+        Target::close(self, peer);
     }
 
     fn poll(&self, events: &mut Vec<FabricEvent>) {
-        TcpTarget::poll(self, events);
+        Target::poll(self, events);
     }
 
     fn now_ns(&self) -> Nanos {
@@ -129,7 +128,7 @@ impl Port for Arc<TcpTarget> {
 }
 
 /// A client at a serving thread: its slots, and the connection that its replies go out by.
-pub(in super::super) struct FabricClient<P: Port = Arc<TcpTarget>> {
+pub(in super::super) struct FabricClient<P: Port = Arc<Target>> {
     port: P,
     peer: PeerId,
     server: u32,
@@ -277,7 +276,7 @@ impl Frames {
 
 /// The thread that lets clients in.
 pub(in super::super) struct FabricAcceptor {
-    manager: ConnectionManager<Arc<TcpTarget>>,
+    manager: ConnectionManager<Arc<Target>>,
     poller: Poller,
     /// Notified when the target has something.
     event: Arc<WakeEvent>,
@@ -303,14 +302,14 @@ impl FabricAcceptor {
             Arc::new(WakeEvent::new().map_err(HerdStartError::io("waking the doorkeeper"))?);
         let waker = Arc::clone(&event);
         let Frames { layout, pages, table, cells } = memory.clone();
-        let target = TcpTarget::start(TcpTargetOptions {
+        let target = tcp::start_target(TargetOptions {
             connections_max: listener.clients + FABRIC_GUESTS_MAX,
             // All clients of a run may be of one host.
             address_max: Some(listener.clients + FABRIC_GUESTS_MAX),
             secret: listener.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_, _| ()),
-            ..TcpTargetOptions::new(listener.listen, layout, pages, table, cells)
+            ..TargetOptions::new(listener.listen, layout, pages, table, cells)
         })?;
         let poller = Poller::new().map_err(HerdStartError::io("waiting for clients"))?;
         let added = poller.add(&*event, EVENT, Interest::Read);

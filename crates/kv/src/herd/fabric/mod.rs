@@ -52,8 +52,8 @@ use super::error::Result;
 #[cfg(any(test, feature = "verbs"))]
 use super::geometry::Geometry;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Nanos, PeerId};
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
-use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::tcp::TcpEndpoint;
+use rackpool_hw::fabric::{EndpointOptions, FabricError, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Client<FabricTransport<TcpEndpoint>> {
 fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(TcpEndpoint, PeerId)> {
     // Why a connection ends is in the error of the call that needs it.
     let options =
-        TcpEndpointOptions { log: Arc::new(|_, _| ()), secret, ..TcpEndpointOptions::default() };
+        EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() };
     let mut endpoint = TcpEndpoint::new(options)?;
     let peer = endpoint.connect(addr, monotonic_ns())?;
     Ok((endpoint, peer))

@@ -7,8 +7,8 @@ use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, RemoteAddr, Verb,
     WorkRequest,
 };
-use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions};
-use rackpool_hw::fabric::{FabricError, monotonic_ns};
+use rackpool_hw::fabric::tcp::TcpEndpoint;
+use rackpool_hw::fabric::{EndpointOptions, FabricError, monotonic_ns};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{Client, FabricTransport};
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub const CHILD: &str = "RACKPOOL_HERD_FABRIC_CHILD";
 
 /// A client's end of the tcp fabric.
 pub fn endpoint() -> TcpEndpoint {
-    let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+    let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
     TcpEndpoint::new(options).unwrap()
 }
 

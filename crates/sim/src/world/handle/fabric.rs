@@ -24,12 +24,12 @@ pub(super) struct Fabric {
 struct Registered<'a>(&'a Ctx, EndpointId);
 
 impl Pieces for Registered<'_> {
-    fn read(&self, piece: &Sge, at: u64, to: &mut [u8]) {
-        self.0.kernel.read_buffer(self.1, piece, at, to);
+    fn read(&self, piece: &Sge, to: &mut [u8]) {
+        self.0.kernel.read_buffer(self.1, piece, 0, to);
     }
 
-    fn write(&mut self, piece: &Sge, at: u64, from: &[u8]) {
-        self.0.kernel.write_buffer(self.1, piece, at, from);
+    fn write(&mut self, piece: &Sge, from: &[u8]) {
+        self.0.kernel.write_buffer(self.1, piece, 0, from);
     }
 }
 

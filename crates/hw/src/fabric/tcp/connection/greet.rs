@@ -3,24 +3,17 @@
 //! In: bytes of the target. Out: `Connected`. Called by `connection.rs` until the connection is up;
 //! all of it is to be over within a lease.
 
-use super::super::broken::TcpCloseReason;
 use super::super::frame::{HELLO_BYTES, Hello, HelloStatus};
 use super::super::{Moved, send};
-use super::{Context, TcpConnection, TcpStage};
+use super::{CloseReason, Context, TcpConnection, TcpStage};
 use crate::handshake::{MESSAGE_BYTES, Progress};
-use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
+use rackpool_core::seam::{FabricEvent, Nanos};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 impl TcpConnection {
     /// Does what can be done without waiting; `true` once the connection is up.
-    pub(super) fn greet(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, TcpCloseReason> {
+    pub(super) fn greet(&mut self, now: Nanos, cx: &mut Context) -> Result<bool, CloseReason> {
         if self.stage == TcpStage::Connecting {
             match self.proof.as_ref().map(|(_, first)| *first) {
                 Some(first) => self.say(&first, TcpStage::Proving, cx)?,
@@ -35,47 +28,40 @@ impl TcpConnection {
             self.input.consume(HELLO_BYTES);
             match hello.check()? {
                 HelloStatus::Ok => {}
-                refused => return Err(TcpCloseReason::Refused(refused)),
+                refused => return Err(CloseReason::Refused(refused)),
             }
             self.stage = TcpStage::Up;
-            self.heard = now;
-            events.push(FabricEvent::Connected { peer });
+            self.liveness.heard(now);
+            cx.events.push(FabricEvent::Connected { peer: self.peer });
             self.flush(cx)?;
             return Ok(true);
         }
-        if now.saturating_sub(self.heard) >= cx.lease_ms * 1_000_000 {
-            return Err(TcpCloseReason::Silent { lease_ms: cx.lease_ms });
-        }
+        cx.lease.check(self.liveness.heard, now)?;
         Ok(false)
     }
 
     /// Says something short, as soon as the connection is made, and then waits in `next`.
-    fn say(
-        &mut self,
-        bytes: &[u8],
-        next: TcpStage,
-        cx: &mut Context<'_>,
-    ) -> Result<(), TcpCloseReason> {
-        match send(&mut self.stream, bytes, cx.stats)? {
+    fn say(&mut self, bytes: &[u8], next: TcpStage, cx: &mut Context) -> Result<(), CloseReason> {
+        match send(&mut self.stream, bytes, &mut cx.stats)? {
             Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
             Moved::Nothing if self.stage == TcpStage::Connecting => {}
             // A new connection has room for more than this.
-            _ => return Err(TcpCloseReason::System(Errno::NOBUFS)),
+            _ => return Err(CloseReason::System(Errno::NOBUFS)),
         }
         Ok(())
     }
 
     /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
-    fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, TcpCloseReason> {
+    fn hear(&mut self, bytes: usize, cx: &mut Context) -> Result<bool, CloseReason> {
         let missing = bytes - self.input.filled().len();
-        if missing > 0 && self.input.fill(&mut self.stream, missing, cx.stats)? == Moved::End {
-            return Err(TcpCloseReason::Closed);
+        if missing > 0 && self.input.fill(&mut self.stream, missing, &mut cx.stats)? == Moved::End {
+            return Err(CloseReason::Closed);
         }
         Ok(self.input.filled().len() == bytes)
     }
 
     /// Goes on with the proof of the secret; after it the hello is said.
-    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), TcpCloseReason> {
+    fn prove(&mut self, cx: &mut Context) -> Result<(), CloseReason> {
         loop {
             let is_whole = self.hear(MESSAGE_BYTES, cx)?;
             let (proof, _) = self.proof.as_mut().expect("there is one in this stage");

@@ -1,9 +1,8 @@
 //! The beginning of a connection, as its target sees it: the proof of the secret, if there is one,
 //! then a hello each way. An initiator that is refused is told why, in a form that it understands.
 
-use super::super::broken::TcpCloseReason;
 use super::super::frame::{FrameError, HELLO_BYTES, HELLO_MAGIC, Hello, HelloStatus};
-use super::{ServeStep, TargetReceiveState, TcpServeContext, TcpSession};
+use super::{CloseReason, ServeStep, TargetReceiveState, TcpServeContext, TcpSession};
 use crate::handshake::{Failure, Progress};
 use rackpool_core::error::Distrust;
 use zerocopy::{FromBytes, IntoBytes};
@@ -12,8 +11,8 @@ impl TcpSession {
     /// Goes on with the proof of the secret.
     pub(super) fn prove(
         &mut self,
-        service: &mut TcpServeContext<'_>,
-    ) -> Result<ServeStep, TcpCloseReason> {
+        service: &mut TcpServeContext,
+    ) -> Result<ServeStep, CloseReason> {
         let TargetReceiveState::Proof(proof) = &mut self.receiving else {
             unreachable!("the caller looked");
         };
@@ -62,8 +61,8 @@ impl TcpSession {
 
     pub(super) fn greet(
         &mut self,
-        service: &mut TcpServeContext<'_>,
-    ) -> Result<ServeStep, TcpCloseReason> {
+        service: &mut TcpServeContext,
+    ) -> Result<ServeStep, CloseReason> {
         let Some(hello) = self.hello()? else { return Ok(ServeStep::Input) };
         let checked = hello.check();
         if let Err(FrameError::Version { .. }) = checked {
@@ -77,7 +76,7 @@ impl TcpSession {
     }
 
     /// Takes the initiator's hello, if it is whole. A stranger's first bytes are refused at once.
-    fn hello(&mut self) -> Result<Option<Hello>, TcpCloseReason> {
+    fn hello(&mut self) -> Result<Option<Hello>, CloseReason> {
         let filled = self.input.filled();
         let Ok((hello, _)) = Hello::read_from_prefix(filled) else {
             let magic = HELLO_MAGIC.to_le_bytes();
@@ -93,14 +92,14 @@ impl TcpSession {
     fn refuse(
         &mut self,
         status: HelloStatus,
-        service: &mut TcpServeContext<'_>,
-    ) -> Result<bool, TcpCloseReason> {
+        service: &mut TcpServeContext,
+    ) -> Result<bool, CloseReason> {
         self.output.push(answer(status, service).as_bytes());
         self.flush(service)
     }
 }
 
-fn answer(status: HelloStatus, service: &TcpServeContext<'_>) -> Hello {
+fn answer(status: HelloStatus, service: &TcpServeContext) -> Hello {
     let layout = service.memory.layout();
     Hello::of_target(status, layout.pages.page_shift(), layout.frame_count)
 }

@@ -8,7 +8,7 @@ use crate::front::clock::Clock;
 use crate::herd::serving::{IncomingRequest, RequestSource};
 use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId, PostError, Verb, WorkStatus};
 use rackpool_core::target::{Pieces, TargetMemory};
-use rackpool_hw::fabric::tcp::TargetSendError;
+use rackpool_hw::fabric::TargetSendError;
 use rackpool_hw::window::Window;
 use rackpool_sim::net::{Connection, EndpointId, Executed};
 use rackpool_sim::rng::{Purpose, Rng};
