@@ -22,6 +22,7 @@ use rackpool_core::wire::{
     self, ControlHello, ControlReply, HostProcess, HostTag, RegionInfo, WIRE_VERSION,
 };
 use rackpool_core::{Error, Result, SessionId};
+use rackpool_hw::acceptor::{PendingConn, PendingConns};
 use rackpool_hw::control::{ControlConn, Drained, Received};
 use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
@@ -29,7 +30,6 @@ use rackpool_hw::region::Section;
 use rackpool_hw::ring::{self, Consumer, Producer};
 use rackpool_hw::warn;
 use rackpool_hw::window::{Access, Window};
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 /// Tokens of the poller: connections that have not said hello, then slots, then processes.
@@ -61,20 +61,13 @@ pub(super) struct Client {
     is_attached: bool,
 }
 
-/// A connection that has not said hello yet.
-struct Pending {
-    conn: ControlConn,
-    user: u32,
-    until: Nanos,
-}
-
 pub(super) struct Clients {
     pub slots: Vec<Option<Client>>,
     /// Slots with rings that were made anew, or with a client that is gone for good (`true`), for
     /// the code that works for them elsewhere.
     pub ended: Vec<(u32, bool)>,
-    pending: BTreeMap<u64, Pending>,
-    next_pending: u64,
+    /// Connections that have not said hello.
+    pending: PendingConns<()>,
     buffer: Vec<u8>,
     /// Users that may join with their processes.
     access: AccessList,
@@ -85,8 +78,7 @@ impl Clients {
         Self {
             slots: (0..SLOTS_MAX).map(|_| None).collect(),
             ended: Vec::new(),
-            pending: BTreeMap::new(),
-            next_pending: 0,
+            pending: PendingConns::new(TOKEN_PENDING..TOKEN_SLOT, HELLO_NS),
             buffer: vec![0; MESSAGE_BYTES_MAX as usize],
             access,
         }
@@ -133,18 +125,9 @@ impl Clients {
 
     /// Takes a new connection of a user in; it has to say hello.
     pub(super) fn accept(&mut self, (conn, user): (ControlConn, u32), now: Nanos, poller: &Poller) {
-        let waiting = self.pending.iter().map(|(token, one)| (*token, one.user));
-        if let Some(token) = acceptor::crowded_out(waiting, user)
-            && let Some(old) = self.pending.remove(&token)
-        {
-            let _ = poller.remove(&old.conn);
+        if let Some(old) = self.pending.add(conn, user, now, poller) {
             let (what, limit) = ("the daemon's new connections".into(), CONTROL_PENDING_MAX as u64);
-            acceptor::refuse(&old.conn, Error::Busy { what, limit });
-        }
-        self.next_pending = (self.next_pending + 1) % TOKEN_PENDING;
-        let token = TOKEN_PENDING + self.next_pending;
-        if poller.add(&conn, token, Interest::Read).is_ok() {
-            self.pending.insert(token, Pending { conn, user, until: now + HELLO_NS });
+            acceptor::refuse(&old, Error::Busy { what, limit });
         }
     }
 
@@ -181,13 +164,7 @@ impl Clients {
 
     /// Closes connections that did not say hello in time.
     pub(super) fn expire(&mut self, now: Nanos, poller: &Poller) {
-        self.pending.retain(|_, pending| {
-            let keep = pending.until > now;
-            if !keep {
-                let _ = poller.remove(&pending.conn);
-            }
-            keep
-        });
+        self.pending.expire(now, poller);
     }
 
     /// A pending connection has sent something or closed.
@@ -199,7 +176,7 @@ impl Clients {
         poller: &Poller,
         context: &Welcome<'_>,
     ) {
-        let Some(pending) = self.pending.get(&token) else { return };
+        let Some(pending) = self.pending.get_mut(token) else { return };
         let hello = match pending.conn.recv(&mut self.buffer) {
             Ok(Received::Nothing) => return,
             Ok(Received::Message { bytes, .. }) => {
@@ -211,8 +188,8 @@ impl Clients {
             }),
             Err(error) => Err(io_error("control connection", &error)),
         };
-        let Pending { conn, user, .. } = self.pending.remove(&token).expect("looked up above");
-        let _ = poller.remove(&conn);
+        let pending = self.pending.remove(token, poller).expect("looked up above");
+        let PendingConn { conn, user, .. } = pending;
         let resume_slot = hello.as_ref().ok().and_then(|hello| hello.resume_slot);
         let result = hello.and_then(|hello| {
             if hello.resume_slot.is_none() {
