@@ -2,7 +2,8 @@
 //! go where physics sends them.
 
 use rackpool_sim::device::Profile;
-use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, FetchSystem};
+use rackpool_sim::repro::baselines::{self, DATAGRAM_BYTES_MAX, FetchSystem};
+use rackpool_sim::repro::calls::Calls;
 use rackpool_sim::repro::load::{self, LoadStats, RcmpLoad, buffered, same_work};
 use rackpool_sim::repro::rcmp::rcmp_parts;
 use rackpool_sim::repro::rrpc::{self, FetchMethod};
