@@ -118,9 +118,9 @@ impl Error {
     }
 }
 
-/// Why a server did not start: [`Error::BadOption`]; [`Error::Control`], the name is taken or is none;
-/// [`Error::Fabric`], the address is taken, or not of this host; [`Error::Io`], which alone may be
-/// worth a retry.
+/// Why a server did not start: [`Error::BadOption`]; [`Error::Control`], the name is taken or is
+/// none; [`Error::Fabric`], the address is taken, or not of this host; [`Error::Io`], which alone
+/// may be worth a retry.
 pub type HerdStartError = Error;
 
 pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {

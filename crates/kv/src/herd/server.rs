@@ -64,7 +64,7 @@ impl HerdServer {
     /// The threads spin while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`HerdStartError`](super::HerdStartError); [`Error::Fabric`] if the address is taken, or is no loopback
+    /// As [`HerdServer::start`]; [`Error::Fabric`] if the address is taken, or is no loopback
     /// address and there is no secret, or if the device is not there.
     pub fn start_fabric(
         cache: Cache,

@@ -159,10 +159,7 @@ fn a_server_that_falls_asleep_misses_no_write() {
         });
     }
     let notices = client.link().wire().notices;
-    println!(
-        "{notices} times not watched, {} sleeps",
-        server.counters().get(HerdCounter::Sleeps)
-    );
+    println!("{notices} times not watched, {} sleeps", server.counters().get(HerdCounter::Sleeps));
     assert!(notices > 0, "it never slept");
     check_counts(&mut client, &server, rounds as u64);
 }
@@ -481,7 +478,8 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
 #[test]
 fn who_has_the_secret_comes_in_and_nobody_else() {
     let secret = |byte| Some(Secret::new(&[byte; 32]).unwrap());
-    let options = FabricServerOptions { secret: secret(7), ..FabricServerOptions::new(any_port(), 1) };
+    let options =
+        FabricServerOptions { secret: secret(7), ..FabricServerOptions::new(any_port(), 1) };
     let server = HerdServer::start_fabric(cache(), &options, 1).unwrap();
     let addr = server.addr().unwrap();
     let mut client = Client::connect_at(addr, 0, secret(7)).unwrap();

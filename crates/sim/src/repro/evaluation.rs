@@ -7,10 +7,10 @@ use crate::report::Table;
 use std::marker::PhantomData;
 
 /// A part of a paper's evaluation.
-pub(super) type Part<P> = fn(&mut Evaluation<P>) -> Result<(), String>;
+pub type Part<P> = fn(&mut Evaluation<P>) -> Result<(), String>;
 
 /// The evaluation of a paper.
-pub(super) trait PaperParts: Sized + 'static {
+pub trait PaperParts: Sized + 'static {
     /// The parts by what they are called, in the order in which they run.
     const PARTS: &'static [(&'static str, Part<Self>)];
     /// What is not predicted.
@@ -24,7 +24,7 @@ pub(super) trait PaperParts: Sized + 'static {
     }
 }
 
-pub(super) struct Evaluation<P> {
+pub struct Evaluation<P> {
     pub profile: Profile,
     pub is_quick: bool,
     repro: Repro,
@@ -32,10 +32,13 @@ pub(super) struct Evaluation<P> {
 }
 
 /// Runs the parts that are `wanted` by what they are called. `told` hears of each.
-pub(super) fn evaluate<P: PaperParts>(
+///
+/// # Errors
+/// What the simulator objects to.
+pub fn evaluate<P: PaperParts>(
     profile: &Profile,
     is_quick: bool,
-    wanted: impl Fn(&str) -> bool,
+    wanted: &dyn Fn(&str) -> bool,
     told: &mut dyn FnMut(&str),
 ) -> Result<Repro, String> {
     let (profile, repro) = (profile.clone(), Repro::default());

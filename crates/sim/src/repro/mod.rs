@@ -3,7 +3,7 @@
 
 pub mod baselines;
 pub mod calls;
-mod evaluation;
+pub mod evaluation;
 pub mod herd;
 pub mod load;
 pub mod rcmp;

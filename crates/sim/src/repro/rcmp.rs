@@ -5,11 +5,10 @@
 
 use super::baselines::{self, DATAGRAM_BYTES_MAX, FetchSystem};
 use super::calls::Calls;
-use super::evaluation::{Evaluation, PaperParts, Part, evaluate};
+use super::evaluation::{Evaluation, PaperParts, Part};
 use super::load::{self, LoadStats, RcmpLoad, buffered};
 use super::rrpc::{self, FetchMethod};
-use super::{Origin, Paper, Repro, Set};
-use crate::device::Profile;
+use super::{Origin, Paper, Set};
 use crate::report::Table;
 use crate::world::ladder::climb;
 use crate::world::performance::Settings;
@@ -69,26 +68,8 @@ const PARTS: [(&str, Part<Rcmp>); 11] = [
     ("what each mechanism adds", Evaluation::ablation),
 ];
 
-/// Runs everything. `told` hears of each part.
-pub fn rcmp(
-    profile: &Profile,
-    is_quick: bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    rcmp_parts(profile, is_quick, |_| true, told)
-}
-
-/// As [`rcmp`], the parts that are `wanted` by what they are called.
-pub fn rcmp_parts(
-    profile: &Profile,
-    is_quick: bool,
-    wanted: impl Fn(&str) -> bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    evaluate::<Rcmp>(profile, is_quick, wanted, told)
-}
-
-enum Rcmp {}
+/// The evaluation of Rcmp.
+pub enum Rcmp {}
 
 impl PaperParts for Rcmp {
     const PARTS: &'static [(&'static str, Part<Rcmp>)] = &PARTS;
@@ -110,7 +91,7 @@ fn moving(migration: MigrationPolicy) -> Settings {
     Settings { migration, ..Settings::default() }
 }
 
-/// Nothing but writes under locks. A rack has few pages: who locks writes to its own part of each.
+/// Nothing but writes under locks. A rack has few pages: each client locks its own part of each.
 fn locked(writes_a_lock: u64, clients: u32) -> RcmpLoad {
     let operations = LOCKED_OPERATIONS / u64::from(clients);
     let (write_ppm, pages) = (1_000_000, 16);

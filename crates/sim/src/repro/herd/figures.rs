@@ -6,9 +6,9 @@ use super::{HerdLoad, HerdStats};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::report::Table;
-use crate::repro::evaluation::{Evaluation, PaperParts, Part, evaluate};
+use crate::repro::evaluation::{Evaluation, PaperParts, Part};
 use crate::repro::herd::baselines::{Exchange, System, Way};
-use crate::repro::{Origin, Paper, Repro, Set};
+use crate::repro::{Origin, Paper, Set};
 
 /// Payloads of single verbs, bytes.
 const SIZES: [u64; 9] = [4, 16, 32, 64, 96, 128, 192, 256, 512];
@@ -76,26 +76,8 @@ const PARTS: [(&str, Part<Herd>); 14] = [
     ("full tables", Evaluation::full),
 ];
 
-/// Runs everything. `told` hears of each part.
-pub fn herd(
-    profile: &Profile,
-    is_quick: bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    herd_parts(profile, is_quick, |_| true, told)
-}
-
-/// As [`herd`], the parts that are `wanted` by what they are called.
-pub fn herd_parts(
-    profile: &Profile,
-    is_quick: bool,
-    wanted: impl Fn(&str) -> bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    evaluate::<Herd>(profile, is_quick, wanted, told)
-}
-
-pub(super) enum Herd {}
+/// The evaluation of HERD.
+pub enum Herd {}
 
 impl PaperParts for Herd {
     const PARTS: &'static [(&'static str, Part<Herd>)] = &PARTS;

@@ -32,7 +32,7 @@ use crate::herd::geometry::Geometry;
 use crate::herd::pair;
 use crate::herd::serving::{CommandQueue, Doorbell, SLEEP_MAX, Serving, ServingOptions};
 use crate::herd::{Answer, Client, Ticket};
-use port::{SimDevices, SimSource, SimPort, SimQueue};
+use port::{SimDevices, SimPort, SimQueue, SimSource};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId};
 use rackpool_hw::window::Window;
 use rackpool_sim::check::keys::{MapKey, MapOp};
@@ -544,9 +544,8 @@ fn run(run: SimRun) -> SimOutcome {
     let World { kernel, hosts, cpus, shared, serving, .. } = world;
     let (parts, clients) = (shared.clone(), hosts[1..].to_vec());
     let cpu = cpus.make_device(hosts[0]);
-    kernel.spawn("supervisor".into(), hosts[0], cpu, |ctx| {
-        supervise(ctx, parts, run, clients, cpus)
-    });
+    kernel
+        .spawn("supervisor".into(), hosts[0], cpu, |ctx| supervise(ctx, parts, run, clients, cpus));
     Loop::new(kernel.clone(), Some(STACK_BYTES)).run(RUN_MAX, || shared.is_over.get());
     judge(&kernel, &shared, &serving.counters, run)
 }
