@@ -1,6 +1,7 @@
-//! A queue pair with memory to send from and to receive into ([`Queue`]), and what its completions say
-//! ([`Ends`]); the datagrams of one ([`Datagrams`]). What cannot be sent now is not sent: a client that misses it asks again. What has
-//! come is kept until a caller asks for it, whichever one looked at the completions.
+//! A queue pair with memory to send from and to receive into ([`SendQueue`]), and what its
+//! completions say ([`Ends`]); the datagrams of one ([`Datagrams`]). What cannot be sent now is not
+//! sent: a client that misses it asks again. What has come is kept until a caller asks for it,
+//! whichever one looked at the completions.
 //!
 //! A completion that says that something failed is the end of the queue pair: it sends and receives
 //! nothing more, and says so ([`Ends::take_failure`]).
@@ -123,7 +124,7 @@ impl Ends {
 }
 
 /// The queue pair and all it needs; what uses something is declared, and so dropped, before it.
-pub(super) struct Queue {
+pub(super) struct SendQueue {
     pub pair: QueuePair,
     completions: Completions,
     region: Region,
@@ -133,14 +134,14 @@ pub(super) struct Queue {
     found: Vec<Completion>,
 }
 
-impl Queue {
+impl SendQueue {
     /// One with so much memory. Errors: `Os`, `Pin`.
     pub fn new(
         device: &Device,
         kind: QueuePairKind,
         receives: u32,
         bytes: u64,
-    ) -> Result<Queue, VerbsError> {
+    ) -> Result<SendQueue, VerbsError> {
         let send = SENDS.min(device.limits.work_max);
         let domain = Domain::new(device)?;
         let memory = Window::private(bytes).map_err(|error| VerbsError::Os {
@@ -153,7 +154,7 @@ impl Queue {
         let depths = Depths { send, receive: receives, pieces: 1, inline_bytes: INLINE_BYTES };
         let pair = QueuePair::new(device, &domain, &completions, kind, depths)?;
         let (ends, found) = (Ends::new(send), Vec::with_capacity(64));
-        Ok(Queue { pair, completions, region, memory, domain, ends, found })
+        Ok(SendQueue { pair, completions, region, memory, domain, ends, found })
     }
 
     pub fn reap(&mut self) {
@@ -188,7 +189,7 @@ impl Queue {
 }
 
 pub(super) struct Datagrams {
-    queue: Queue,
+    queue: SendQueue,
     device: Device,
     depth: u32,
     /// The next slot to send from.
@@ -213,10 +214,11 @@ impl Datagrams {
         let (depth, receives) = (SENDS.min(limit), receives.min(limit));
         let slot_bytes = (GRH_BYTES + message_bytes).next_multiple_of(64);
         let bytes = slot_bytes * u64::from(depth + receives);
-        let mut queue = Queue::new(device, QueuePairKind::Datagram, receives, bytes)?;
+        let mut queue = SendQueue::new(device, QueuePairKind::Datagram, receives, bytes)?;
         let numbers = (depth..depth + receives).map(u64::from);
-        let Queue { pair, region, .. } = &mut queue;
-        pair.receive(numbers.map(|id| (id, (&*region, id * slot_bytes, slot_bytes))))?;
+        let SendQueue { pair, region, .. } = &mut queue;
+        let region = &*region;
+        pair.receive(numbers.map(|id| (id, (region, id * slot_bytes, slot_bytes))))?;
         let to_nobody = pair.address();
         pair.connect(&to_nobody)?;
         Ok(Datagrams {
@@ -277,7 +279,7 @@ impl Datagrams {
             count += usize::from(self.take(&completion, take));
             self.again.push(completion.id);
         }
-        let Queue { pair, region, ends, .. } = &mut self.queue;
+        let SendQueue { pair, region, ends, .. } = &mut self.queue;
         if !self.again.is_empty() && !ends.has_failed() {
             let (region, slot_bytes) = (&*region, self.slot_bytes);
             let again = self.again.iter().map(|id| (*id, (region, id * slot_bytes, slot_bytes)));

@@ -3,7 +3,7 @@
 use super::super::messages::BELL_BYTES;
 use super::super::transport::{Frame, ask, send};
 use super::super::{Wire, client_receives};
-use super::datagrams::{Datagrams, Queue};
+use super::datagrams::{Datagrams, SendQueue};
 use super::{
     ConnectReply, ConnectRequest, DATAGRAM_HEADER_BYTES, DatagramHeader, TransportKind, WireAddress,
 };
@@ -80,14 +80,14 @@ enum Requests {
 
 /// An unreliable connection.
 struct Connected {
-    queue: Queue,
+    queue: SendQueue,
     /// The key of the frame.
     key: u32,
 }
 
 impl Connected {
     fn new(device: &Device, geometry: &Geometry) -> std::result::Result<Connected, VerbsError> {
-        let queue = Queue::new(device, QueuePairKind::Unreliable, 1, geometry.bytes())?;
+        let queue = SendQueue::new(device, QueuePairKind::Unreliable, 1, geometry.bytes())?;
         Ok(Connected { queue, key: 0 })
     }
 
