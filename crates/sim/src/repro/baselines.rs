@@ -117,8 +117,8 @@ struct FetchState {
     clients: CallState,
 }
 
-/// The cards: they execute what is one-sided, without a processor. The process that polls a ring sees
-/// what is written into it.
+/// The cards: they execute what is one-sided, without a processor. The process that polls a ring
+/// sees what is written into it.
 async fn execute(ctx: Ctx, shared: Rc<FetchState>) {
     let data = vec![0; shared.clients.calls.bytes as usize];
     while let Some(input) = ctx.recv(None).await {

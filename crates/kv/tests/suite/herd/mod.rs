@@ -329,8 +329,8 @@ impl Wire for Lossy {
     }
 }
 
-/// Tells a child what it is: `client PLACE`, `long PLACE` or `server PLACE`. A place is an address, or
-/// the name of a server by shared memory; `tcp` is any address.
+/// Tells a child what it is: `client PLACE`, `long PLACE` or `server PLACE`. A place is an address,
+/// or the name of a server by shared memory; `tcp` is any address.
 const CHILD: &str = "RACKPOOL_HERD_CHILD";
 
 /// A child of this program, ended with this.
