@@ -3,6 +3,8 @@
 //! (`rackpool-core`) and no other crate.
 
 #[cfg(not(any(loom, shuttle)))]
+pub mod acceptor;
+#[cfg(not(any(loom, shuttle)))]
 pub mod addresses;
 #[cfg(not(any(loom, shuttle)))]
 pub mod barrier;

@@ -94,6 +94,15 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Adds a row of a name and what is in the other columns.
+    ///
+    /// # Panics
+    /// As [`Table::row`].
+    pub fn line<C: Into<Cell>>(&mut self, name: impl ToString, rest: impl IntoIterator<Item = C>) {
+        let name = Cell::Text(name.to_string());
+        self.row(std::iter::once(name).chain(rest.into_iter().map(Into::into)));
+    }
+
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }

@@ -9,16 +9,20 @@ use crate::output;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::Table;
-use rackpool_sim::repro::{self, Figure, Paper, Repro, Share, Totals};
+use rackpool_sim::repro::evaluation::evaluate;
+use rackpool_sim::repro::herd::figures::Herd;
+use rackpool_sim::repro::rcmp::Rcmp;
+use rackpool_sim::repro::{Figure, Paper, Repro, Share, Totals};
 use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Runs an evaluation and writes what came out.
 pub fn run(args: &ReproArgs) -> Result<()> {
-    type Made = fn(&Profile, bool, &mut dyn FnMut(&str)) -> std::result::Result<Repro, String>;
-    let (name, testbed, make): (_, _, Made) = match args.paper {
-        PaperName::Rcmp => ("rcmp", "rcmp-testbed", repro::rcmp::rcmp),
-        PaperName::Herd => ("herd", "herd-apt", repro::herd::figures::herd),
+    type Made = std::result::Result<Repro, String>;
+    type Make = fn(&Profile, bool, &dyn Fn(&str) -> bool, &mut dyn FnMut(&str)) -> Made;
+    let (name, testbed, make): (_, _, Make) = match args.paper {
+        PaperName::Rcmp => ("rcmp", "rcmp-testbed", evaluate::<Rcmp>),
+        PaperName::Herd => ("herd", "herd-apt", evaluate::<Herd>),
         PaperName::Racksim => return racksim::run(args),
     };
     let profile = args.profile.as_deref().unwrap_or(testbed);
@@ -29,7 +33,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let bar = output::spinner("simulating");
     let start = Instant::now();
     let mut told = |what: &str| bar.set_message(what.to_owned());
-    let made = make(&profile, args.quick, &mut told);
+    let made = make(&profile, args.quick, &|_| true, &mut told);
     bar.finish_and_clear();
     let made = made.map_err(|reason| Failure::new("sim", reason))?;
     let tables: Vec<Table> = std::iter::once(made.table()).chain(made.tables.clone()).collect();

@@ -52,6 +52,13 @@ pub struct Replied {
     pub place: (u64, u64),
 }
 
+/// When requests are done, and where they are counted.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    now: Millis,
+    counters: &'a ThreadCounters,
+}
+
 /// The engine of one serving thread.
 pub struct Engine {
     cache: Cache,
@@ -195,13 +202,14 @@ impl Engine {
         counters: &ThreadCounters,
         replied: &mut impl FnMut(Replied),
     ) {
+        let turn = Turn { now, counters };
         if self.pipeline == Pipeline::TwoStage {
-            return self.run_staged(now, counters, replied);
+            return self.run_staged(turn, replied);
         }
         match &self.batch.taken[..] {
             [] => return,
-            [DequeuedRequest { work: Work::Get, .. }] => self.run_get(0, now, counters, replied),
-            _ => self.run_many(now, counters, replied),
+            [DequeuedRequest { work: Work::Get, .. }] => self.run_get(0, turn, replied),
+            _ => self.run_many(turn, replied),
         }
         counters.add(HerdCounter::Batches, 1);
         self.batch.taken.clear();
@@ -209,12 +217,7 @@ impl Engine {
 
     /// Each new request goes into the pipeline, and the oldest one leaves it.
     #[inline(never)]
-    fn run_staged(
-        &mut self,
-        now: Millis,
-        counters: &ThreadCounters,
-        replied: &mut dyn FnMut(Replied),
-    ) {
+    fn run_staged(&mut self, turn: Turn<'_>, replied: &mut dyn FnMut(Replied)) {
         let count = self.batch.taken.len();
         for new in self.begun..count {
             self.cache.ask_bucket(self.batch.request(new).key);
@@ -222,12 +225,12 @@ impl Engine {
                 self.cache.ask_item(self.batch.request(new - 1).key);
             }
             if new >= STAGES {
-                self.finish(new - STAGES, now, counters, replied);
+                self.finish(new - STAGES, turn, replied);
             }
         }
         self.begun = count.min(STAGES);
         self.batch.drop_first(count - self.begun);
-        counters.add(HerdCounter::Batches, 1);
+        turn.counters.add(HerdCounter::Batches, 1);
     }
 
     /// Moves the requests in the pipeline on as if another one had come, which is none: HERD's way
@@ -242,35 +245,24 @@ impl Engine {
             return;
         }
         self.cache.ask_item(self.batch.request(self.begun - 1).key);
-        self.finish(0, now, counters, replied);
+        self.finish(0, Turn { now, counters }, replied);
         self.batch.drop_first(1);
         self.begun -= 1;
     }
 
     /// Does one request of the batch.
-    fn finish(
-        &mut self,
-        index: usize,
-        now: Millis,
-        counters: &ThreadCounters,
-        mut replied: &mut dyn FnMut(Replied),
-    ) {
+    fn finish(&mut self, index: usize, turn: Turn<'_>, mut replied: &mut dyn FnMut(Replied)) {
         if self.batch.taken[index].work == Work::Get {
-            return self.run_get(index, now, counters, &mut replied);
+            return self.run_get(index, turn, &mut replied);
         }
         let Engine { cache, batch, writer, .. } = self;
-        writer.change(cache, batch.request(index), now, counters, replied);
+        writer.change(cache, batch.request(index), turn, replied);
     }
 
     /// Does one look-up by itself.
     #[inline(always)]
-    fn run_get(
-        &mut self,
-        index: usize,
-        now: Millis,
-        counters: &ThreadCounters,
-        replied: &mut impl FnMut(Replied),
-    ) {
+    fn run_get(&mut self, index: usize, turn: Turn<'_>, replied: &mut impl FnMut(Replied)) {
+        let Turn { now, counters } = turn;
         let Engine { cache, batch, writer, .. } = self;
         let RequestView { taken, key, .. } = batch.request(index);
         let is_hit = writer.answer_unlocked(cache, taken, key, now, replied)
@@ -283,12 +275,8 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn run_many(
-        &mut self,
-        now: Millis,
-        counters: &ThreadCounters,
-        mut replied: &mut dyn FnMut(Replied),
-    ) {
+    fn run_many(&mut self, turn: Turn<'_>, mut replied: &mut dyn FnMut(Replied)) {
+        let Turn { now, counters } = turn;
         let Engine { cache, batch, writer, .. } = self;
         let count = batch.taken.len();
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
@@ -306,7 +294,7 @@ impl Engine {
             let gets = rest.iter().take_while(|taken| taken.work == Work::Get).count();
             match gets {
                 0 => {
-                    writer.change(cache, batch.request(from), now, counters, replied);
+                    writer.change(cache, batch.request(from), turn, replied);
                     from += 1;
                 }
                 _ => {

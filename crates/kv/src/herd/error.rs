@@ -118,28 +118,11 @@ impl Error {
     }
 }
 
-/// Why a server did not start. Only `Io` may be worth a retry.
-#[derive(Debug, thiserror::Error)]
-pub enum HerdStartError {
-    /// An option is out of range.
-    #[error("{option} is {value}: {min} to {max} are possible")]
-    BadOption { option: &'static str, value: u64, min: u64, max: u64 },
-    /// The name is taken, or is none.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The address is taken, or not of this host.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    #[error("{what}: {source}")]
-    Io { what: &'static str, source: io::Error },
-}
+/// Why a server did not start: [`Error::BadOption`]; [`Error::Control`], the name is taken or is
+/// none; [`Error::Fabric`], the address is taken, or not of this host; [`Error::Io`], which alone
+/// may be worth a retry.
+pub type HerdStartError = Error;
 
 pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { what, source }
-}
-
-impl HerdStartError {
-    pub(super) fn io(what: &'static str) -> impl FnOnce(io::Error) -> HerdStartError {
-        move |source| HerdStartError::Io { what, source }
-    }
 }

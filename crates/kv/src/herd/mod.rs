@@ -18,6 +18,8 @@
 //!   how a server serves.
 //! - `pair.rs`: the memory that a client shares with a server of its host; `handshake.rs`: how it
 //!   gets it; `shm.rs`, `acceptor.rs`: the two ends there.
+//! - `admission.rs`: clients' numbers and their beginning and end at the serving threads, whatever
+//!   their transport.
 //! - `fabric`: the two ends between hosts.
 //!
 //! ```
@@ -42,6 +44,7 @@
 //! requests and SEND replies.
 
 mod acceptor;
+mod admission;
 pub mod client;
 mod counters;
 mod engine;

@@ -1,12 +1,12 @@
-//! A running server: its serving threads (`serving.rs`) and its acceptor, of shared memory
-//! (`acceptor.rs`) or of a fabric (`fabric/acceptor.rs`).
+//! A running server: its serving threads (`serving.rs`) and the thread of its acceptor, of shared
+//! memory (`acceptor.rs`) or of a fabric (`fabric/connections.rs`).
 //!
 //! Source: HERD §4.2 (an initializer that sleeps, server processes that poll).
 
 use super::acceptor::ShmAcceptor;
+use super::admission::{Acceptor, Admission};
 use super::counters::HerdCounters;
-use super::engine::Pipeline;
-use super::error::{Error, HerdStartError};
+use super::error::{Error, Result, io_error};
 use super::fabric::RdmaListener;
 use super::fabric::connections::FabricAcceptor;
 use super::geometry::{FABRIC_CLIENTS_MAX, FABRIC_REQUESTS_MAX, FABRIC_VALUE_BYTES_MAX, Geometry};
@@ -14,8 +14,7 @@ use super::options::{FabricServerOptions, ServerOptions};
 use super::pair;
 use super::serving::{ClientTransport, CommandQueue, Doorbell, Serving, ServingOptions};
 use crate::cache::Cache;
-use crate::front::clock::Clock;
-use rackpool_hw::event::WakeEvent;
+use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::log;
 use rackpool_hw::window::Window;
 use std::net::SocketAddr;
@@ -23,26 +22,23 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The token of the event that wakes the acceptor.
+const TOKEN_WAKE: u64 = 0;
+/// Pause of the acceptor if it cannot wait: out of kernel memory.
+const WAIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A running server; it ends when this is dropped, and its clients' calls answer
 /// [`Error::Gone`](super::Error::Gone).
 pub struct HerdServer {
     bells: Vec<Arc<Doorbell>>,
-    stop: Arc<WakeEvent>,
+    /// Wakes the acceptor.
+    wake: Arc<WakeEvent>,
     is_stopping: Arc<AtomicBool>,
     counters: Arc<HerdCounters>,
     threads: Vec<JoinHandle<()>>,
     addr: Option<SocketAddr>,
-}
-
-/// These sizes, if all are in range.
-fn checked(geometry: Geometry) -> Result<Geometry, HerdStartError> {
-    geometry.checked().map_err(|error| match error {
-        Error::BadOption { option, value, min, max } => {
-            HerdStartError::BadOption { option, value, min, max }
-        }
-        error => unreachable!("only a size can be wrong: {error}"),
-    })
 }
 
 impl HerdServer {
@@ -50,23 +46,17 @@ impl HerdServer {
     /// while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`HerdStartError`].
-    pub fn start(
-        cache: Cache,
-        options: &ServerOptions,
-        threads: u32,
-    ) -> Result<HerdServer, HerdStartError> {
+    /// [`HerdStartError`](super::HerdStartError).
+    pub fn start(cache: Cache, options: &ServerOptions, threads: u32) -> Result<HerdServer> {
         let ServerOptions { clients, windows, value_bytes, .. } = *options;
-        checked(Geometry { servers: threads, clients, windows, value_bytes })?;
+        Geometry { servers: threads, clients, windows, value_bytes }.checked()?;
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
-        let (mut server, bell) = HerdServer::begin(threads, clients)?;
-        let sources = vec![(); threads as usize];
-        let counters = Arc::clone(&server.counters);
-        let serving = ServingOptions { cache, geometry, clients, counters };
-        let queues = server.start_serving(&serving, options.pipeline, &options.clock, sources)?;
-        let stop = Arc::clone(&server.stop);
-        let acceptor = ShmAcceptor::new(&serving, options, stop, bell, queues)?;
-        server.start_acceptor(acceptor, ShmAcceptor::run)?;
+        let (pipeline, clock) = (options.pipeline, options.clock.clone());
+        let counters = Arc::new(HerdCounters::new(threads));
+        let serving = ServingOptions { cache, geometry, clients, counters, pipeline, clock };
+        let (mut server, bell) = HerdServer::begin(&serving)?;
+        let admission = server.start_serving(&serving, vec![(); threads as usize])?;
+        server.start_acceptor(ShmAcceptor::new(&options.name, bell, admission)?)?;
         Ok(server)
     }
 
@@ -74,15 +64,15 @@ impl HerdServer {
     /// The threads spin while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`HerdStartError`]; [`HerdStartError::Fabric`] if the address is taken, or is no loopback
+    /// As [`HerdServer::start`]; [`Error::Fabric`] if the address is taken, or is no loopback
     /// address and there is no secret, or if the device is not there.
     pub fn start_fabric(
         cache: Cache,
         options: &FabricServerOptions,
         threads: u32,
-    ) -> Result<HerdServer, HerdStartError> {
+    ) -> Result<HerdServer> {
         let FabricServerOptions { clients, windows, value_bytes, .. } = *options;
-        let geometry = checked(Geometry { servers: threads, clients, windows, value_bytes })?;
+        let geometry = Geometry { servers: threads, clients, windows, value_bytes }.checked()?;
         let requests = u64::from(windows) * u64::from(threads);
         for (option, value, max) in [
             ("fabric clients", clients.into(), FABRIC_CLIENTS_MAX),
@@ -90,24 +80,25 @@ impl HerdServer {
             ("value bytes", value_bytes.into(), FABRIC_VALUE_BYTES_MAX),
         ] {
             if value > u64::from(max) {
-                return Err(HerdStartError::BadOption { option, value, min: 1, max: max.into() });
+                return Err(Error::BadOption { option, value, min: 1, max: max.into() });
             }
         }
         let geometry = Geometry { clients: 1, ..geometry };
-        let (mut server, _) = HerdServer::begin(threads, clients)?;
+        let (pipeline, clock) = (options.pipeline, options.clock.clone());
+        let counters = Arc::new(HerdCounters::new(threads));
+        let serving = ServingOptions { cache, geometry, clients, counters, pipeline, clock };
+        let (mut server, _) = HerdServer::begin(&serving)?;
         let device = options.device.as_deref();
         let rdma = device.map(|device| RdmaListener::open(device, &geometry)).transpose()?;
         let sources = (0..threads).zip(&server.bells).map(|(thread, bell)| {
             rdma.as_ref().map(|rdma| rdma.source(thread, Arc::clone(bell))).transpose()
         });
         let sources = sources.collect::<Result<_, _>>()?;
-        let counters = Arc::clone(&server.counters);
-        let serving = ServingOptions { cache, geometry, clients, counters };
-        let queues = server.start_serving(&serving, options.pipeline, &options.clock, sources)?;
-        let stop = Arc::clone(&server.stop);
-        let acceptor = FabricAcceptor::new(&serving, options, stop, queues, rdma)?;
-        server.addr = Some(acceptor.addr());
-        server.start_acceptor(acceptor, FabricAcceptor::run)?;
+        let admission = server.start_serving(&serving, sources)?;
+        let wake = Arc::clone(&server.wake);
+        let acceptor = FabricAcceptor::start(options, wake, rdma, admission)?;
+        server.addr = Some(acceptor.port().local_addr());
+        server.start_acceptor(acceptor)?;
         Ok(server)
     }
 
@@ -124,7 +115,7 @@ impl HerdServer {
     pub fn stop(&mut self) {
         // Relaxed: the flag carries no data; the wake-ups below make threads look.
         self.is_stopping.store(true, Ordering::Relaxed);
-        self.stop.notify();
+        self.wake.notify();
         self.bells.iter().for_each(|bell| bell.notify());
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
@@ -133,61 +124,65 @@ impl HerdServer {
     }
 
     /// A server without threads, and the memory of its bells.
-    fn begin(threads: u32, clients: u32) -> Result<(HerdServer, OwnedFd), HerdStartError> {
+    fn begin(serving: &ServingOptions) -> Result<(HerdServer, OwnedFd)> {
+        let (threads, clients) = (serving.geometry.servers, serving.clients);
         let bytes = pair::bell_bytes(threads, clients);
-        let (fd, bell) =
-            Window::shared("rackpool-kv-bell", bytes).map_err(HerdStartError::io("memory"))?;
+        let (fd, bell) = Window::shared("rackpool-kv-bell", bytes).map_err(io_error("memory"))?;
         let bells = (0..threads)
             .map(|server| Arc::new(Doorbell::new(pair::bitmap(&bell, server, clients), clients)));
+        let wake = WakeEvent::new().map_err(io_error("waking the acceptor"))?;
         let server = HerdServer {
             bells: bells.collect(),
-            stop: Arc::new(WakeEvent::new().map_err(HerdStartError::io("waking the doorkeeper"))?),
+            wake: Arc::new(wake),
             is_stopping: Arc::default(),
-            counters: Arc::new(HerdCounters::new(threads)),
+            counters: Arc::clone(&serving.counters),
             threads: Vec::new(),
             addr: None,
         };
         Ok((server, fd))
     }
 
-    /// Starts the serving threads; the ways to them.
+    /// Starts the serving threads; what the acceptor tells them by.
     fn start_serving<S: ClientTransport + Send>(
         &mut self,
         options: &ServingOptions,
-        pipeline: Pipeline,
-        clock: &Clock,
         sources: Vec<S::Source>,
-    ) -> Result<Vec<Arc<CommandQueue<S>>>, HerdStartError>
+    ) -> Result<Admission<S>>
     where
         S::Source: Send,
     {
         let queues = self.bells.iter().map(|bell| Arc::new(CommandQueue::new(Arc::clone(bell))));
         let queues: Vec<Arc<CommandQueue<S>>> = queues.collect();
         for ((server, queue), source) in (0..).zip(&queues).zip(sources) {
-            let serving = Serving::new(server, options.clone(), Arc::clone(queue), source);
-            let mut serving = serving.with_pipeline(pipeline).with_clock(clock.clone());
+            let mut serving = Serving::new(server, options.clone(), Arc::clone(queue), source);
             let is_stopping = Arc::clone(&self.is_stopping);
             self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))?;
         }
-        Ok(queues)
+        Ok(Admission::new(options, queues))
     }
 
-    fn start_acceptor<K: Send + 'static>(
-        &mut self,
-        mut acceptor: K,
-        run: fn(&mut K, &AtomicBool),
-    ) -> Result<(), HerdStartError> {
-        let is_stopping = Arc::clone(&self.is_stopping);
-        self.spawn("herd-door".into(), move || run(&mut acceptor, &is_stopping))
+    fn start_acceptor(&mut self, mut acceptor: impl Acceptor) -> Result<()> {
+        let poller = Poller::new().map_err(io_error("waiting for clients"))?;
+        let added = poller.add(&*self.wake, TOKEN_WAKE, Interest::Read);
+        let added = added.and_then(|()| acceptor.watch(&poller));
+        added.map_err(io_error("waiting for clients"))?;
+        let (is_stopping, wake) = (Arc::clone(&self.is_stopping), Arc::clone(&self.wake));
+        self.spawn("herd-accept".into(), move || {
+            let mut ready = Vec::new();
+            // Relaxed: as in `HerdServer::stop`.
+            while !is_stopping.load(Ordering::Relaxed) {
+                if poller.wait(acceptor.poll_after(), &mut ready).is_err() {
+                    std::thread::sleep(WAIT_PAUSE);
+                }
+                wake.drain();
+                acceptor.poll_once(&poller, &ready);
+            }
+        })
     }
 
-    fn spawn(
-        &mut self,
-        name: String,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), HerdStartError> {
+    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = log::spawn(name, body);
-        self.threads.push(thread.map_err(HerdStartError::io("starting a thread"))?);
+        self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
     }
 }

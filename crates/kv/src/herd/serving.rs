@@ -232,6 +232,10 @@ pub(super) struct ServingOptions {
     /// Clients have the numbers 0 to `clients` - 1.
     pub clients: u32,
     pub counters: Arc<HerdCounters>,
+    /// How the waits for memory overlap.
+    pub pipeline: Pipeline,
+    /// By which items expire.
+    pub clock: Clock,
 }
 
 pub(super) struct Serving<S: ClientTransport> {
@@ -266,14 +270,13 @@ impl<S: ClientTransport> Serving<S> {
         queue: Arc<CommandQueue<S>>,
         source: S::Source,
     ) -> Serving<S> {
-        let ServingOptions { cache, geometry, clients, counters } = options;
-        let clock = Clock::system();
+        let ServingOptions { cache, geometry, clients, counters, pipeline, clock } = options;
         let now = source.items_ms(&clock);
         Serving {
             server,
             source,
             clock,
-            engine: Engine::new(cache, S::FORM, geometry, clients),
+            engine: Engine::new(cache, S::FORM, geometry, clients).with_pipeline(pipeline),
             queue,
             counters,
             clients: (0..clients).map(|_| None).collect(),
@@ -286,13 +289,6 @@ impl<S: ClientTransport> Serving<S> {
             vain: 0,
             now,
         }
-    }
-
-    /// The same with this clock, by which items expire.
-    pub(super) fn with_clock(mut self, clock: Clock) -> Serving<S> {
-        self.now = self.source.items_ms(&clock);
-        self.clock = clock;
-        self
     }
 
     pub(super) fn run(&mut self, is_stopping: &AtomicBool) {
@@ -435,12 +431,6 @@ impl<S: ClientTransport> Serving<S> {
         for (client, window, key, image) in early.drain(..) {
             accept(clients, rung, &IncomingRequest { client, window, key, image: &image });
         }
-    }
-
-    /// Its engine with another pipeline.
-    pub(super) fn with_pipeline(mut self, pipeline: Pipeline) -> Serving<S> {
-        self.engine = self.engine.with_pipeline(pipeline);
-        self
     }
 
     /// Looks at the clients that have set their bits; whether there were any.
@@ -695,16 +685,31 @@ mod tests {
         fn wake(&self) {}
     }
 
+    const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
+
+    /// A thread for so many clients, its command queue and its counters.
+    fn serving<S: ClientTransport>(
+        clients: u32,
+        source: S::Source,
+    ) -> (Serving<S>, Arc<CommandQueue<S>>, Arc<HerdCounters>) {
+        let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
+        let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, clients)), 0, clients);
+        let queue = Arc::new(CommandQueue::new(Arc::new(Doorbell::new(bitmap, clients))));
+        let counters = Arc::new(HerdCounters::new(1));
+        let options = ServingOptions {
+            cache,
+            geometry: GEOMETRY,
+            clients,
+            counters: Arc::clone(&counters),
+            pipeline: Pipeline::default(),
+            clock: Clock::system(),
+        };
+        (Serving::new(0, options, Arc::clone(&queue), source), queue, counters)
+    }
+
     #[test]
     fn a_device_that_fails_is_counted_once_at_its_thread() {
-        let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
-        let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
-        let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 1)), 0, 1);
-        let queue = Arc::new(CommandQueue::new(Arc::new(Doorbell::new(bitmap, 1))));
-        let counters = Arc::new(HerdCounters::new(1));
-        let options =
-            ServingOptions { cache, geometry, clients: 1, counters: Arc::clone(&counters) };
-        let mut serving: Serving<Empty> = Serving::new(0, options, queue, Some(Failing(true)));
+        let (mut serving, _, counters) = serving::<Empty>(1, Some(Failing(true)));
         for _ in 0..3 * STEPS_PER_CLOCK {
             assert!(!serving.round(1));
         }
@@ -742,8 +747,7 @@ mod tests {
         }
 
         fn slots(&self) -> ClientSlots {
-            let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
-            let window = || Window::heap(geometry.bytes());
+            let window = || Window::heap(GEOMETRY.bytes());
             ClientSlots::new(window(), window())
         }
 
@@ -763,19 +767,10 @@ mod tests {
     #[test]
     fn a_request_that_comes_before_its_client_is_known_is_taken_and_a_strangers_is_not() {
         for (key, taken) in [(7, 1), (8, 0)] {
-            let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
-            let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
-            let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 2)), 0, 2);
-            let queue = Arc::new(CommandQueue::new(Arc::new(Doorbell::new(bitmap, 2))));
+            let (mut serving, queue, _) = serving(2, Ahead(Some(key)));
             let accepted = Arc::default();
-            queue.send(WorkerCommand::Attach {
-                client: 1,
-                transport: KeyedClient(7, Arc::clone(&accepted)),
-            });
-            let counters = Arc::new(HerdCounters::new(1));
-            let options = ServingOptions { cache, geometry, clients: 2, counters };
-            let mut serving: Serving<KeyedClient> =
-                Serving::new(0, options, queue, Ahead(Some(key)));
+            let transport = KeyedClient(7, Arc::clone(&accepted));
+            queue.send(WorkerCommand::Attach { client: 1, transport });
             serving.take_requests();
             assert_eq!(accepted.lock().unwrap().len(), taken, "key {key}");
             assert!(serving.early.is_empty());

@@ -6,7 +6,7 @@ use super::message::Head;
 use rackpool_hw::window::Window;
 use std::time::Duration;
 
-/// How long the server's welcome may take.
+/// How long the server's welcome may take, or another answer before there is one.
 pub(super) const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 
 /// The requests to one server thread.

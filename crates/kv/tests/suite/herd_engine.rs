@@ -20,6 +20,15 @@ fn cache() -> Cache {
     Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap()
 }
 
+/// An engine for so many clients, and what it counts.
+fn engine(form: SlotFormat, clients: u32) -> (Engine, ThreadCounters) {
+    engine_before(cache(), form, clients)
+}
+
+fn engine_before(cache: Cache, form: SlotFormat, clients: u32) -> (Engine, ThreadCounters) {
+    (Engine::new(cache, form, GEOMETRY, clients), ThreadCounters::default())
+}
+
 /// A client's slots, and what it has asked.
 struct Asker {
     form: SlotFormat,
@@ -101,8 +110,7 @@ fn run(engine: &mut Engine, clients: u32, tally: &ThreadCounters) -> Vec<Replied
 #[test]
 fn requests_of_a_client_are_done_in_their_order() {
     for form in [SlotFormat::Ordered, SlotFormat::Sealed] {
-        let (mut engine, tally) =
-            (Engine::new(cache(), form, GEOMETRY, 1), ThreadCounters::default());
+        let (mut engine, tally) = engine(form, 1);
         let mut asker = Asker::new(form, &mut engine, 0);
         for _ in 0..5 {
             asker.ask(MessageKind::Get, b"k", b"");
@@ -122,11 +130,9 @@ fn requests_of_a_client_are_done_in_their_order() {
             assert_eq!((&replies[2].value[..], replies[2].flags), (&b"one"[..], 7));
             assert_eq!(replies[4].value, b"two");
         }
-        let counts =
-            [HerdCounter::Gets, HerdCounter::Hits, HerdCounter::Puts, HerdCounter::Deletes]
-                .map(|w| tally.get(w));
-        assert_eq!(counts, [15, 10, 10, 10]);
-        assert_eq!([HerdCounter::Malformed, HerdCounter::Repeated].map(|w| tally.get(w)), [0, 0]);
+        use HerdCounter::{Deletes, Gets, Hits, Malformed, Puts, Repeated};
+        let counts = [Gets, Hits, Puts, Deletes, Malformed, Repeated].map(|what| tally.get(what));
+        assert_eq!(counts, [15, 10, 10, 10, 0, 0]);
     }
 }
 
@@ -136,8 +142,7 @@ fn a_reply_comes_apart_where_the_request_says_so() {
     for (form, has_slot) in
         [(SlotFormat::Ordered, true), (SlotFormat::Sealed, true), (SlotFormat::Ordered, false)]
     {
-        let (mut engine, tally) =
-            (Engine::new(cache(), form, GEOMETRY, 1), ThreadCounters::default());
+        let (mut engine, tally) = engine(form, 1);
         let requests = Window::heap(GEOMETRY.bytes());
         let replies = Window::heap(GEOMETRY.bytes());
         let apart = Window::heap(GEOMETRY.apart_bytes());
@@ -182,8 +187,7 @@ fn a_reply_comes_apart_where_the_request_says_so() {
 
 #[test]
 fn one_batch_serves_many_clients() {
-    let (mut engine, tally) =
-        (Engine::new(cache(), SlotFormat::Ordered, GEOMETRY, 8), ThreadCounters::default());
+    let (mut engine, tally) = engine(SlotFormat::Ordered, 8);
     let mut askers: Vec<_> =
         (0..8).map(|client| Asker::new(SlotFormat::Ordered, &mut engine, client)).collect();
     for (number, asker) in askers.iter_mut().enumerate() {
@@ -213,8 +217,7 @@ fn one_batch_serves_many_clients() {
 #[test]
 fn a_request_that_comes_again_is_applied_once_and_answered_again() {
     let cache = cache();
-    let mut engine = Engine::new(cache.clone(), SlotFormat::Sealed, GEOMETRY, 1);
-    let tally = ThreadCounters::default();
+    let (mut engine, tally) = engine_before(cache.clone(), SlotFormat::Sealed, 1);
     let mut asker = Asker::new(SlotFormat::Sealed, &mut engine, 0);
     asker.ask(MessageKind::Delete, b"k", b"");
     cache.set(b"k", b"first", 0, 0, NOW).unwrap();
@@ -254,8 +257,8 @@ fn random_operations_with_repetitions_agree_with_a_map() {
     for (seed, form, pipeline) in FORMS {
         println!("seed {seed}, {form:?}, {pipeline:?}");
         let mut rng = Rng(seed);
-        let engine = Engine::new(cache(), form, GEOMETRY, 2);
-        let (mut engine, tally) = (engine.with_pipeline(pipeline), ThreadCounters::default());
+        let (engine, tally) = engine(form, 2);
+        let mut engine = engine.with_pipeline(pipeline);
         let mut askers = [0, 1].map(|client| Asker::new(form, &mut engine, client));
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let mut sent: [Vec<Sent>; 2] = Default::default();
@@ -320,8 +323,8 @@ fn random_operations_with_repetitions_agree_with_a_map() {
 
 #[test]
 fn a_two_stage_pipeline_holds_two_back_until_others_or_a_no_op_come() {
-    let engine = Engine::new(cache(), SlotFormat::Ordered, GEOMETRY, 1);
-    let (mut engine, tally) = (engine.with_pipeline(Pipeline::TwoStage), ThreadCounters::default());
+    let (engine, tally) = engine(SlotFormat::Ordered, 1);
+    let mut engine = engine.with_pipeline(Pipeline::TwoStage);
     let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
     let mut replied = Vec::new();
     asker.ask(MessageKind::Put, b"a", b"one");
@@ -345,7 +348,7 @@ fn a_two_stage_pipeline_holds_two_back_until_others_or_a_no_op_come() {
     engine.gather(0, &tally);
     engine.run(NOW, &tally, &mut |_| {});
     engine.leave(0);
-    engine.no_op(NOW, &tally, &mut |reply| panic!("{reply:?} is nobody's"));
+    engine.no_op(NOW, &tally, &mut |reply| panic!("{reply:?} is of no client"));
     assert_eq!((engine.begun(), tally.get(HerdCounter::Puts)), (0, 1));
 }
 
@@ -353,8 +356,7 @@ fn a_two_stage_pipeline_holds_two_back_until_others_or_a_no_op_come() {
 fn what_does_not_fit_is_refused_by_its_length() {
     let cache = cache();
     cache.set(b"long", &vec![1; 5000], 0, 0, NOW).unwrap();
-    let mut engine = Engine::new(cache, SlotFormat::Ordered, GEOMETRY, 1);
-    let tally = ThreadCounters::default();
+    let (mut engine, tally) = engine_before(cache, SlotFormat::Ordered, 1);
     let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
     asker.ask(MessageKind::Get, b"long", b"");
     run(&mut engine, 1, &tally);
@@ -386,8 +388,7 @@ fn what_does_not_fit_is_refused_by_its_length() {
 
 #[test]
 fn a_request_that_is_none_is_refused_and_the_next_one_served() {
-    let (mut engine, tally) =
-        (Engine::new(cache(), SlotFormat::Ordered, GEOMETRY, 1), ThreadCounters::default());
+    let (mut engine, tally) = engine(SlotFormat::Ordered, 1);
     let mut asker = Asker::new(SlotFormat::Ordered, &mut engine, 0);
     asker.ask(MessageKind::Stored, b"", b"");
     asker.ask(MessageKind::Get, b"", b"");
@@ -403,8 +404,7 @@ fn a_request_that_is_none_is_refused_and_the_next_one_served() {
 #[test]
 fn a_client_that_leaves_takes_its_requests_with_it() {
     let cache = cache();
-    let mut engine = Engine::new(cache.clone(), SlotFormat::Ordered, GEOMETRY, 2);
-    let tally = ThreadCounters::default();
+    let (mut engine, tally) = engine_before(cache.clone(), SlotFormat::Ordered, 2);
     let mut first = Asker::new(SlotFormat::Ordered, &mut engine, 0);
     let mut other = Asker::new(SlotFormat::Ordered, &mut engine, 1);
     first.ask(MessageKind::Put, b"k", b"v");
@@ -437,8 +437,7 @@ fn a_tally_has_a_name_for_each_of_its_counters() {
 #[test]
 fn a_torn_or_changed_sealed_request_is_never_executed() {
     let cache = cache();
-    let mut engine = Engine::new(cache.clone(), SlotFormat::Sealed, GEOMETRY, 1);
-    let tally = ThreadCounters::default();
+    let (mut engine, tally) = engine_before(cache.clone(), SlotFormat::Sealed, 1);
     let mut rng = Rng(0x7063);
     let image = Window::heap(GEOMETRY.bytes());
     let mut asker = Asker::new(SlotFormat::Sealed, &mut engine, 0);

@@ -1,7 +1,11 @@
 //! HERD's fast path over a fabric: counts of WRITEs and SENDs, lost WRITEs, a server that sleeps,
 //! revoked keys, strangers, and kills of either end. Children are this program again.
 
-use crate::herd::{Lossy, Process, endpoint};
+use crate::herd::{
+    Lossy, Process, TcpClient, any_port, ask_neighbours, await_that, cache, check, check_done,
+    check_none_malformed, endpoint, for_rounds, key_of, kill_clients, tcp_server, value_of,
+    when_free, work,
+};
 use crate::peers::{Rng, WITHIN};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
@@ -10,107 +14,17 @@ use rackpool_core::seam::{
 use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
 use rackpool_hw::secret::Secret;
-use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{
     Answer, Client, Error, FabricServerOptions, FabricTransport, Geometry, HerdCounter, HerdServer,
-    HerdStartError, Ticket,
+    HerdStartError,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::xxh3_64;
-
-const KEYS: usize = 500;
-
-fn any_port() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
 
 fn server(clients: u32, threads: u32) -> HerdServer {
-    let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
-    let door = FabricServerOptions { clients, ..FabricServerOptions::new(any_port(), threads) };
-    HerdServer::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
-}
-
-fn key_of(key: usize) -> Vec<u8> {
-    format!("key-{key}").into_bytes()
-}
-
-/// Version and key, a checksum over them, and bytes that follow from it.
-fn value_of(key: usize, version: u64) -> Vec<u8> {
-    let mixed = xxh3_64(&[key as u64, version].map(u64::to_le_bytes).concat());
-    let mut value = [version, mixed].map(u64::to_le_bytes).concat();
-    value.extend((0..mixed % 980).map(|index| (mixed >> (index % 56)) as u8 ^ index as u8));
-    value
-}
-
-fn check(key: usize, value: &[u8]) {
-    let version = u64::from_le_bytes(value[..8].try_into().unwrap());
-    assert!(value == value_of(key, version), "key {key}: a value that was never stored");
-}
-
-/// Random operations in full windows, every value checked, until an error.
-fn work<W: Wire>(
-    client: &mut Client<FabricTransport<W>>,
-    seed: u64,
-    mut go_on: impl FnMut() -> bool,
-) -> Result<u64, Error> {
-    let mut rng = Rng(seed | 1);
-    let mut asked: BTreeMap<Ticket, usize> = BTreeMap::new();
-    let mut done = 0;
-    let mut take = |ticket: Ticket, answer: Answer<'_>, asked: &mut BTreeMap<Ticket, usize>| {
-        let key = asked.remove(&ticket).expect("each is answered once");
-        match answer {
-            Answer::Found { value, .. } => check(key, value),
-            Answer::Refused(error) => panic!("{error}"),
-            _ => {}
-        }
-        done += 1;
-    };
-    while go_on() {
-        loop {
-            let key = rng.below(KEYS);
-            let name = key_of(key);
-            let submitted = match rng.below(8) {
-                0..3 => client.submit_put(&name, &value_of(key, rng.next()), 0, 0),
-                3 => client.submit_delete(&name),
-                _ => client.submit_get(&name),
-            };
-            match submitted {
-                Ok(ticket) => assert!(asked.insert(ticket, key).is_none()),
-                Err(Error::Busy { .. }) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        client.wait()?;
-        client.poll(|ticket, answer| take(ticket, answer, &mut asked))?;
-    }
-    while client.under_way() > 0 {
-        client.wait()?;
-        client.poll(|ticket, answer| take(ticket, answer, &mut asked))?;
-    }
-    assert!(asked.is_empty());
-    Ok(done)
-}
-
-fn for_rounds(rounds: u64) -> impl FnMut() -> bool {
-    let mut left = rounds;
-    move || {
-        left = left.saturating_sub(1);
-        left > 0
-    }
-}
-
-/// What the server has done, once it has counted so much: it counts behind its replies.
-fn check_done(server: &HerdServer, operations: u64) {
-    let kinds = [HerdCounter::Gets, HerdCounter::Puts, HerdCounter::Deletes];
-    let done = || kinds.map(|what| server.counters().get(what)).iter().sum::<u64>();
-    let start = Instant::now();
-    while done() < operations && start.elapsed() < WITHIN {
-        std::thread::yield_now();
-    }
-    assert_eq!(done(), operations, "each is done once");
+    tcp_server(cache(), clients, threads)
 }
 
 /// What the endpoint and the server counted agree to the last WRITE and SEND.
@@ -240,17 +154,12 @@ fn a_server_that_falls_asleep_misses_no_write() {
         }
         client.submit_put(&key_of(round), &value_of(round, 1), 0, 0).unwrap();
         client.ring();
-        let start = Instant::now();
-        while client.poll(|_, answer| assert!(matches!(answer, Answer::Stored))).unwrap() == 0 {
-            assert!(start.elapsed() < WITHIN, "a WRITE was missed");
-            std::thread::yield_now();
-        }
+        await_that("a WRITE was missed", || {
+            client.poll(|_, answer| assert!(matches!(answer, Answer::Stored))).unwrap() > 0
+        });
     }
     let notices = client.link().wire().notices;
-    println!(
-        "{notices} times nobody watched, {} sleeps",
-        server.counters().get(HerdCounter::Sleeps)
-    );
+    println!("{notices} times not watched, {} sleeps", server.counters().get(HerdCounter::Sleeps));
     assert!(notices > 0, "it never slept");
     check_counts(&mut client, &server, rounds as u64);
 }
@@ -265,7 +174,7 @@ fn a_lost_write_is_written_again_and_applied_once() {
     println!("{done} operations, {lost} WRITEs lost, {reminders} reminders");
     assert!(lost > 0 && reminders > 0);
     check_done(&server, done);
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
+    check_none_malformed(&server);
 }
 
 #[test]
@@ -295,8 +204,7 @@ fn is_of_first_thread(at: RemoteAddr) -> bool {
 
 /// A key of each of two threads that have two partitions each, of the cache as `server` makes it.
 fn key_of_each_thread() -> [Vec<u8>; 2] {
-    let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
-    let cache = Cache::new(options).unwrap();
+    let cache = cache();
     [0, 1]
         .map(|thread| (0..).map(key_of).find(|key| cache.partition_of(key) / 2 == thread).unwrap())
 }
@@ -377,43 +285,44 @@ fn a_window_that_was_given_up_is_free_when_its_request_arrives() {
     assert_eq!((flags, &value[..]), (Some(0), &b"late"[..]));
 }
 
-/// Waits for the outcome of one WRITE under a key.
-fn write_under(wire: &mut TcpEndpoint, peer: PeerId, at: RemoteAddr) -> WorkStatus {
-    let buf = Wire::register(wire, vec![0x55; 64]).unwrap();
-    let local = [Sge { buf, offset: 0, bytes: 64 }];
-    let work = WorkRequest { id: 9, verb: Verb::Write(at), local: &local, signalled: true };
-    wire.post(peer, &[work]).unwrap();
+/// Posts one work request with these bytes, and waits for what `find` looks for.
+fn post_and_await<R>(
+    wire: &mut TcpEndpoint,
+    peer: PeerId,
+    verb: Verb,
+    bytes: Vec<u8>,
+    find: impl Fn(FabricEvent) -> Option<R>,
+) -> R {
+    let count = bytes.len() as u64;
+    let buf = Wire::register(wire, bytes).unwrap();
+    let local = [Sge { buf, offset: 0, bytes: count }];
+    let signalled = verb != Verb::Send;
+    wire.post(peer, &[WorkRequest { id: 9, verb, local: &local, signalled }]).unwrap();
     let (start, mut events) = (Instant::now(), Vec::new());
     while start.elapsed() < WITHIN {
         Wire::wait(wire, monotonic_ns() + 1_000_000, &mut events);
-        for event in events.drain(..) {
-            if let FabricEvent::Completed { status, .. } = event {
-                return status;
-            }
+        if let Some(found) = events.drain(..).find_map(&find) {
+            return found;
         }
     }
-    panic!("no completion");
+    panic!("nothing came");
+}
+
+/// The outcome of one WRITE under a key.
+fn write_under(wire: &mut TcpEndpoint, peer: PeerId, at: RemoteAddr) -> WorkStatus {
+    post_and_await(wire, peer, Verb::Write(at), vec![0x55; 64], |event| match event {
+        FabricEvent::Completed { status, .. } => Some(status),
+        _ => None,
+    })
 }
 
 /// A hello, and the welcome with the place and the key behind it.
 fn hello(wire: &mut TcpEndpoint, peer: PeerId, hello: Vec<u8>) -> Option<Vec<u8>> {
-    let bytes = hello.len() as u64;
-    let buf = Wire::register(wire, hello).unwrap();
-    let local = [Sge { buf, offset: 0, bytes }];
-    let work = WorkRequest { id: 1, verb: Verb::Send, local: &local, signalled: false };
-    wire.post(peer, &[work]).unwrap();
-    let (start, mut events) = (Instant::now(), Vec::new());
-    while start.elapsed() < WITHIN {
-        Wire::wait(wire, monotonic_ns() + 1_000_000, &mut events);
-        for event in events.drain(..) {
-            match event {
-                FabricEvent::Received { message, .. } => return Some(message),
-                FabricEvent::Closed { .. } => return None,
-                _ => {}
-            }
-        }
-    }
-    panic!("no answer");
+    post_and_await(wire, peer, Verb::Send, hello, |event| match event {
+        FabricEvent::Received { message, .. } => Some(Some(message)),
+        FabricEvent::Closed { .. } => Some(None),
+        _ => None,
+    })
 }
 
 fn good_hello() -> Vec<u8> {
@@ -425,16 +334,8 @@ fn grant_of(welcome: &[u8]) -> RemoteAddr {
     RemoteAddr { offset: word(48), key: Generation(word(56)) }
 }
 
-/// A client, as soon as there is room for one.
-fn client_when_free(addr: SocketAddr) -> Client<FabricTransport<TcpEndpoint>> {
-    let start = Instant::now();
-    loop {
-        match Client::connect_to(addr, 0) {
-            Err(Error::Full { .. }) => std::thread::yield_now(),
-            other => return other.unwrap(),
-        }
-        assert!(start.elapsed() < WITHIN, "no place became free");
-    }
+fn client_when_free(addr: SocketAddr) -> TcpClient {
+    when_free(|| Client::connect_to(addr, 0))
 }
 
 #[test]
@@ -501,9 +402,9 @@ fn strangers_and_other_versions_are_refused() {
     assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { clients: 1 })));
     let elsewhere = Client::connect_to("192.0.2.1:1".parse().unwrap(), 0);
     assert!(matches!(elsewhere, Err(Error::Fabric(FabricError::NotLoopback { .. }))));
-    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
-    let door = FabricServerOptions::new("0.0.0.0:0".parse().unwrap(), 1);
-    let open = HerdServer::start_fabric(cache.clone(), &door, 1);
+    let cache = cache();
+    let options = FabricServerOptions::new("0.0.0.0:0".parse().unwrap(), 1);
+    let open = HerdServer::start_fabric(cache.clone(), &options, 1);
     assert!(matches!(open, Err(HerdStartError::Fabric(FabricError::NotLoopback { .. }))));
     let many = FabricServerOptions { windows: 25, ..FabricServerOptions::new(any_port(), 2) };
     let many = HerdServer::start_fabric(cache, &many, 2);
@@ -523,7 +424,7 @@ fn many_clients_at_once_get_whole_values() {
             });
         }
     });
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
+    check_none_malformed(&server);
 }
 
 /// More than two thousand clients, all of which ask at the same time. The next one is told that
@@ -536,81 +437,21 @@ fn thousands_of_clients_are_served_at_once() {
     let server = server(CLIENTS, 2);
     let addr = server.addr().unwrap();
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect_to(addr, 0).unwrap()).collect();
-    for (key, client) in clients.iter_mut().enumerate() {
-        client.put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
-    }
-    // Each asks for what its neighbour has stored.
-    for (key, client) in (1..).zip(&mut clients) {
-        client.submit_get(&key_of(key % CLIENTS as usize)).unwrap();
-        client.ring();
-    }
-    for (key, client) in (1..).zip(&mut clients) {
-        client.wait().unwrap();
-        let mut found = 0;
-        let answers = client.poll(|_, answer| {
-            if let Answer::Found { value, .. } = answer {
-                check(key % CLIENTS as usize, value);
-                found += 1;
-            }
-        });
-        assert_eq!((answers.unwrap(), found), (1, 1), "client {key}");
-    }
+    ask_neighbours(&mut clients);
     assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { .. })));
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
-}
-
-#[test]
-fn child_client() {
-    let Ok(addr) = std::env::var(crate::herd::CHILD) else { return };
-    let mut client = client_when_free(addr.parse().unwrap());
-    let mut rounds = 0;
-    let go_on = || {
-        rounds += 1;
-        if rounds == 20 {
-            println!("\nup client");
-        }
-        true
-    };
-    work(&mut client, 1, go_on).unwrap();
-}
-
-#[test]
-fn child_server() {
-    let Ok(_) = std::env::var(crate::herd::CHILD) else { return };
-    let server = server(16, 2);
-    println!("\nup {}", server.addr().unwrap());
-    loop {
-        std::thread::park();
-    }
+    check_none_malformed(&server);
 }
 
 #[test]
 fn a_killed_client_frees_its_frame_and_leaves_only_whole_values() {
     let server = server(1, 2);
     let addr = server.addr().unwrap();
-    for round in 1..=5 {
-        let mut child = Process::start("herd_fabric::child_client", &addr.to_string());
-        assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { clients: 1 })));
-        std::thread::sleep(Duration::from_millis(20 * round));
-        child.kill();
-        let mut client = client_when_free(addr);
-        let mut found = 0;
-        for key in 0..KEYS {
-            let mut value = Vec::new();
-            if client.get(&key_of(key), &mut value).unwrap().is_some() {
-                found += 1;
-                check(key, &value);
-            }
-        }
-        println!("round {round}: {found} of {KEYS} keys are there, every value whole");
-        assert!(found > 0);
-    }
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
+    kill_clients(&server, &addr.to_string(), || Client::connect_to(addr, 0));
 }
 
 #[test]
 fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
-    let mut child = Process::start("herd_fabric::child_server", "server");
+    let mut child = Process::start("server", "tcp");
     let addr: SocketAddr = child.said.parse().unwrap();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3)
@@ -637,9 +478,9 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
 #[test]
 fn who_has_the_secret_comes_in_and_nobody_else() {
     let secret = |byte| Some(Secret::new(&[byte; 32]).unwrap());
-    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
-    let door = FabricServerOptions { secret: secret(7), ..FabricServerOptions::new(any_port(), 1) };
-    let server = HerdServer::start_fabric(cache, &door, 1).unwrap();
+    let options =
+        FabricServerOptions { secret: secret(7), ..FabricServerOptions::new(any_port(), 1) };
+    let server = HerdServer::start_fabric(cache(), &options, 1).unwrap();
     let addr = server.addr().unwrap();
     let mut client = Client::connect_at(addr, 0, secret(7)).unwrap();
     client.put(b"k", &[7; 5000], 0, 0).unwrap();
@@ -655,10 +496,9 @@ fn who_has_the_secret_comes_in_and_nobody_else() {
 /// none.
 #[test]
 fn a_door_without_its_device_does_not_open() {
-    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
     let device = Some("no-such-device".to_owned());
-    let door = FabricServerOptions { device, ..FabricServerOptions::new(any_port(), 1) };
-    match HerdServer::start_fabric(cache, &door, 1) {
+    let options = FabricServerOptions { device, ..FabricServerOptions::new(any_port(), 1) };
+    match HerdServer::start_fabric(cache(), &options, 1) {
         Err(HerdStartError::Fabric(error)) => assert!(error.is_absence(), "{error}"),
         _ => panic!("it opened"),
     }

@@ -2,58 +2,31 @@
 //! readers and writers of one key, lost WRITEs, kills of either end, values in another tier,
 //! silence.
 
-use crate::herd::{CHILD, Lossy, Process};
-use crate::peers::{Rng, WITHIN};
+use crate::herd::{
+    LONG, Lossy, Process, await_that, cache, cache_of, check_all, check_none_malformed,
+    check_up_to, key_of, shm_server, tcp_server, unique, value_up_to, work_long,
+};
+use crate::peers::Rng;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options, Tier, TierConfig, TierError, TierRule};
 use rackpool_kv::herd::message::{Head, MessageKind, request_number};
 use rackpool_kv::herd::slot::Read;
 use rackpool_kv::herd::{
-    Answer, Client, ClientSlots, Engine, Error, FabricServerOptions, Geometry, HerdCounter,
-    HerdServer, ServerOptions, SlotFormat, ThreadCounters, Transport,
+    Answer, Client, ClientSlots, Engine, Error, Geometry, HerdCounter, HerdServer, SlotFormat,
+    ThreadCounters, Transport,
 };
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Longest part in a slot of 1000 bytes.
 const PART: usize = 976;
 
-fn unique() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: a number that no other thread gets.
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("rackpool/test/{}/long{number}", std::process::id())
-}
-
-fn any_port() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-fn cache(memory: u64) -> Cache {
-    let options = Options { memory, partitions: 2, seed: 5, ..Options::default() };
-    Cache::new(options).unwrap()
-}
-
-fn fabric(cache: Cache, clients: u32, threads: u32) -> HerdServer {
-    let door = FabricServerOptions { clients, ..FabricServerOptions::new(any_port(), threads) };
-    HerdServer::start_fabric(cache, &door, threads).unwrap()
-}
-
-/// Version and key, a checksum over them, and as many bytes as follow from it.
-fn value_of(key: u64, version: u64) -> Vec<u8> {
-    let mixed = xxh3_64(&[key, version].map(u64::to_le_bytes).concat());
-    let mut value = [version, mixed].map(u64::to_le_bytes).concat();
-    value.extend((0..mixed % (64 << 10)).map(|index| (mixed >> (index % 56)) as u8 ^ index as u8));
-    value
-}
-
-fn check(key: u64, value: &[u8]) {
-    let version = u64::from_le_bytes(value[..8].try_into().unwrap());
-    assert!(value == value_of(key, version), "key {key}: a value that was never stored");
+/// A server of each transport before the same cache; the name of the first.
+fn servers(cache: Cache, clients: u32, threads: u32) -> (String, [HerdServer; 2]) {
+    let name = unique("long");
+    let by_shm = shm_server(cache.clone(), &name, clients, threads);
+    (name, [by_shm, tcp_server(cache, clients, threads)])
 }
 
 fn every_length<L: Transport>(client: &mut Client<L>, server: &HerdServer) {
@@ -69,10 +42,7 @@ fn every_length<L: Transport>(client: &mut Client<L>, server: &HerdServer) {
         assert!(value[..6] == *b"before" && value[6..] == stored, "{bytes} bytes");
         let expected = if bytes > 1000 { 2 * bytes.div_ceil(PART) } else { 0 };
         // It counts behind its last reply.
-        let start = Instant::now();
-        while parts() - before < expected as u64 && start.elapsed() < WITHIN {
-            std::thread::yield_now();
-        }
+        await_that("parts are missing", || parts() - before >= expected as u64);
         assert_eq!(parts() - before, expected as u64, "a request for each part, {bytes} bytes");
         // A client that submits is told the length.
         client.submit_get(b"colour").unwrap();
@@ -94,16 +64,14 @@ fn every_length<L: Transport>(client: &mut Client<L>, server: &HerdServer) {
 
 #[test]
 fn values_of_every_length_go_through_both_doors() {
-    let (cache, name) = (cache(64 << 20), unique());
-    let near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 2).unwrap();
+    let (name, [near, far]) = servers(cache(), 4, 2);
     every_length(&mut Client::connect(&name).unwrap(), &near);
-    let far = fabric(cache, 4, 2);
     every_length(&mut Client::connect_to(far.addr().unwrap(), 0).unwrap(), &far);
 }
 
 #[test]
 fn a_value_that_fits_a_slot_is_one_request_and_one_reply_as_before() {
-    let server = fabric(cache(64 << 20), 4, 1);
+    let server = tcp_server(cache(), 4, 1);
     let mut client = Lossy::client(server.addr().unwrap(), 0);
     for round in 0..300 {
         client.put(b"k", &vec![7; 1000 - round], 0, 0).unwrap();
@@ -123,7 +91,7 @@ fn a_value_that_fits_a_slot_is_one_request_and_one_reply_as_before() {
 #[test]
 fn a_value_longer_than_the_cache_takes_is_refused_and_the_old_one_stays() {
     let options = Options { memory: 16 << 20, max_value: 100_000, ..Options::default() };
-    let server = fabric(Cache::new(options).unwrap(), 4, 1);
+    let server = tcp_server(cache_of(options), 4, 1);
     let mut client = Client::connect_to(server.addr().unwrap(), 0).unwrap();
     client.put(b"k", &[1; 100_000], 0, 0).unwrap();
     let error = client.put(b"k", &[2; 100_001], 0, 0).unwrap_err();
@@ -138,9 +106,7 @@ fn a_value_longer_than_the_cache_takes_is_refused_and_the_old_one_stays() {
 #[test]
 fn a_refused_value_is_named_by_its_own_length_and_the_caches_limit() {
     let options = Options { memory: 16 << 20, max_value: 100, ..Options::default() };
-    let (cache, name) = (Cache::new(options).unwrap(), unique());
-    let _near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 1).unwrap();
-    let far = fabric(cache, 4, 1);
+    let (name, [_near, far]) = servers(cache_of(options), 4, 1);
     refuse_long_ones(&mut Client::connect(&name).unwrap());
     refuse_long_ones(&mut Client::connect_to(far.addr().unwrap(), 0).unwrap());
 }
@@ -170,9 +136,7 @@ fn refuse_long_ones<L: Transport>(client: &mut Client<L>) {
 /// Readers see values of one put each, while several change the keys, also to short ones and none.
 #[test]
 fn every_value_read_is_of_one_put_while_others_change_it() {
-    let (cache, name) = (cache(64 << 20), unique());
-    let _near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 2).unwrap();
-    let far = fabric(cache, 8, 2);
+    let (name, [_near, far]) = servers(cache(), 8, 2);
     let (addr, is_over) = (far.addr().unwrap(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for seed in 1..=2 {
@@ -181,12 +145,12 @@ fn every_value_read_is_of_one_put_while_others_change_it() {
                 let (mut client, mut rng) = (Client::connect(name).unwrap(), Rng(seed));
                 // Relaxed: nothing but the end is told.
                 while !is_over.load(Ordering::Relaxed) {
-                    let key = rng.below(3) as u64;
-                    match rng.below(8) {
-                        0 => drop(client.delete(&key.to_le_bytes()).unwrap()),
-                        _ => client
-                            .put(&key.to_le_bytes(), &value_of(key, rng.next()), 0, 0)
-                            .unwrap(),
+                    let key = rng.below(3);
+                    if rng.chance(8) {
+                        client.delete(&key_of(key)).unwrap();
+                    } else {
+                        let value = value_up_to(LONG, key, rng.next());
+                        client.put(&key_of(key), &value, 0, 0).unwrap();
                     }
                 }
             });
@@ -194,9 +158,9 @@ fn every_value_read_is_of_one_put_while_others_change_it() {
         let mut found = 0;
         let (mut client, mut rng) = (Client::connect_to(addr, 0).unwrap(), Rng(9));
         while found < 300 {
-            let (key, mut value) = (rng.below(3) as u64, Vec::new());
-            if client.get(&key.to_le_bytes(), &mut value).unwrap().is_some() {
-                check(key, &value);
+            let (key, mut value) = (rng.below(3), Vec::new());
+            if client.get(&key_of(key), &mut value).unwrap().is_some() {
+                check_up_to(LONG, key, &value);
                 found += 1;
             }
         }
@@ -207,57 +171,20 @@ fn every_value_read_is_of_one_put_while_others_change_it() {
 
 #[test]
 fn lost_parts_are_written_again_and_each_is_taken_once() {
-    let server = fabric(cache(64 << 20), 4, 2);
+    let server = tcp_server(cache(), 4, 2);
     let mut client = Lossy::client(server.addr().unwrap(), 100);
     let mut rng = Rng(77);
     for round in 0..40 {
         let (key, mut value) = (round % 5, Vec::new());
-        let stored = value_of(key, rng.next());
-        client.put(&key.to_le_bytes(), &stored, 3, 0).unwrap();
-        assert_eq!(client.get(&key.to_le_bytes(), &mut value).unwrap(), Some(3));
+        let stored = value_up_to(LONG, key, rng.next());
+        client.put(&key_of(key), &stored, 3, 0).unwrap();
+        assert_eq!(client.get(&key_of(key), &mut value).unwrap(), Some(3));
         assert!(value == stored, "round {round}");
     }
     let (reminders, lost) = (client.reminders(), client.link().wire().lost);
     println!("{lost} WRITEs lost, {reminders} reminders");
     assert!(lost > 0 && reminders > 0);
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
-}
-
-/// Puts and gets of long values without end.
-fn work_long<L: Transport>(client: &mut Client<L>) -> Result<(), Error> {
-    let mut rng = Rng(u64::from(std::process::id()) | 1);
-    for round in 0u64.. {
-        let (key, mut value) = (rng.below(20) as u64, Vec::new());
-        client.put(&key.to_le_bytes(), &value_of(key, rng.next()), 0, 0)?;
-        let other = rng.below(20) as u64;
-        if client.get(&other.to_le_bytes(), &mut value)?.is_some() {
-            check(other, &value);
-        }
-        if round == 20 {
-            println!("\nup client");
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn child_long_client() {
-    let Ok(place) = std::env::var(CHILD) else { return };
-    let ended = match place.parse() {
-        Ok(addr) => work_long(&mut Client::connect_to(addr, 0).unwrap()),
-        Err(_) => work_long(&mut Client::connect(&place).unwrap()),
-    };
-    ended.unwrap();
-}
-
-#[test]
-fn child_long_server() {
-    let Ok(_) = std::env::var(CHILD) else { return };
-    let server = fabric(cache(64 << 20), 16, 2);
-    println!("\nup {}", server.addr().unwrap());
-    loop {
-        std::thread::park();
-    }
+    check_none_malformed(&server);
 }
 
 /// A client that is killed in the midst of long values leaves whole ones, and no memory behind: the
@@ -265,33 +192,22 @@ fn child_long_server() {
 #[test]
 fn a_killed_client_leaves_whole_long_values_and_no_memory_behind() {
     let options = Options { memory: 8 << 20, mode: Mode::Store, ..Options::default() };
-    let (cache, name) = (Cache::new(options).unwrap(), unique());
-    let near = HerdServer::start(cache.clone(), &ServerOptions::new(&name), 2).unwrap();
-    let far = fabric(cache, 16, 2);
-    let addr = far.addr().unwrap();
+    let (name, servers) = servers(cache_of(options), 16, 2);
+    let addr = servers[1].addr().unwrap();
     for round in 0..20 {
         let place = if round % 2 == 0 { name.clone() } else { addr.to_string() };
-        let mut child = Process::start("herd_long::child_long_client", &place);
+        let mut child = Process::start("long", &place);
         std::thread::sleep(std::time::Duration::from_millis(round));
         child.kill();
-        let (mut client, mut found) = (Client::connect(&name).unwrap(), 0);
-        for key in 0..20u64 {
-            let mut value = Vec::new();
-            if client.get(&key.to_le_bytes(), &mut value).unwrap().is_some() {
-                check(key, &value);
-                found += 1;
-            }
-        }
+        let found = check_all(&mut Client::connect(&name).unwrap(), LONG, 20);
         assert!(found > 0, "round {round}");
     }
-    for server in [near, far] {
-        assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
-    }
+    servers.iter().for_each(check_none_malformed);
 }
 
 #[test]
 fn a_server_killed_in_the_midst_of_a_long_value_is_gone_at_once() {
-    let mut child = Process::start("herd_long::child_long_server", "server");
+    let mut child = Process::start("server", "tcp");
     let mut client = Client::connect_to(child.said.parse().unwrap(), 0).unwrap();
     let works = std::thread::spawn(move || work_long(&mut client).unwrap_err());
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -349,9 +265,9 @@ fn a_value_in_another_tier_goes_through_herd_and_a_tier_that_fails_is_an_error()
         rule: TierRule::Length,
     };
     let options = Options { memory: 16 << 20, ..Options::default() };
-    let cache = Cache::new(options).unwrap().with_tier(&tier_config).unwrap();
-    let name = unique();
-    let _server = HerdServer::start(cache, &ServerOptions::new(&name), 1).unwrap();
+    let cache = cache_of(options).with_tier(&tier_config).unwrap();
+    let name = unique("tier");
+    let _server = shm_server(cache, &name, 4, 1);
     let mut client = Client::connect(&name).unwrap();
     let stored: Vec<u8> = (0..5_000_000u32).map(|at| (at * 7 + at / 976) as u8).collect();
     client.put(b"k", &stored, 0, 0).unwrap();
@@ -376,7 +292,7 @@ fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
     let requests = Window::heap(geometry.bytes());
     let replies = requests.clone();
     let (tally, form) = (ThreadCounters::default(), SlotFormat::Ordered);
-    let cache = cache(16 << 20);
+    let cache = cache_of(Options { memory: 16 << 20, ..Options::default() });
     let mut engine = Engine::new(cache.clone(), form, geometry, 1);
     engine.enter(0, ClientSlots::new(requests.clone(), replies.clone()));
     let mut number = 0;

@@ -1,217 +1,45 @@
 //! HERD's fast path between processes: kills and stops of clients and of the server under load,
 //! hundreds of clients, greetings and memory that make no sense. Children are this program again.
 
+use crate::herd::{
+    Process, ShmClient, ask_neighbours, await_that, cache, check, check_none_malformed, key_of,
+    kill_clients, shm_server, unique, value_of, when_free, work_in_batches,
+};
 use crate::peers::{Rng, WITHIN};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Received};
 use rackpool_hw::window::{Access, MapOptions, Window};
-use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::{
-    Answer, Client, Error, HerdCounter, HerdServer, HerdStartError, Pipeline, ServerOptions, Ticket,
+    Answer, Client, Error, HerdCounter, HerdServer, HerdStartError, Pipeline, ServerOptions,
 };
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::xxh3_64;
-
-const CHILD: &str = "RACKPOOL_HERD_CHILD";
-const KEYS: usize = 500;
-
-fn unique(what: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: a number that no other thread gets.
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("rackpool/test/{}/{what}{number}", std::process::id())
-}
-
-fn cache() -> Cache {
-    let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
-    Cache::new(options).unwrap()
-}
 
 fn server(name: &str, clients: u32, threads: u32) -> HerdServer {
-    HerdServer::start(cache(), &ServerOptions { clients, ..ServerOptions::new(name) }, threads)
-        .unwrap()
+    shm_server(cache(), name, clients, threads)
 }
 
-/// A client, as soon as there is room for one.
-fn client_when_free(name: &str) -> Client {
-    let start = Instant::now();
-    loop {
-        match Client::connect(name) {
-            Err(Error::Full { .. }) => std::thread::yield_now(),
-            other => return other.unwrap(),
-        }
-        assert!(start.elapsed() < WITHIN, "no place became free");
-    }
-}
-
-fn key_of(key: usize) -> Vec<u8> {
-    format!("key-{key}").into_bytes()
-}
-
-/// Version and key, a checksum over them, and bytes that follow from it.
-fn value_of(key: usize, version: u64) -> Vec<u8> {
-    let mixed = xxh3_64(&[key as u64, version].map(u64::to_le_bytes).concat());
-    let mut value = [version, mixed].map(u64::to_le_bytes).concat();
-    value.extend((0..mixed % 980).map(|index| (mixed >> (index % 56)) as u8 ^ index as u8));
-    value
-}
-
-fn check(key: usize, value: &[u8]) {
-    let version = u64::from_le_bytes(value[..8].try_into().unwrap());
-    assert!(value == value_of(key, version), "key {key}: a value that was never stored");
-}
-
-/// Random operations in windows full or not, every value checked, until an error.
-fn work(client: &mut Client, seed: u64, mut go_on: impl FnMut() -> bool) -> Result<u64, Error> {
-    let mut rng = Rng(seed);
-    let mut asked: BTreeMap<Ticket, usize> = BTreeMap::new();
-    let mut done = 0;
-    while go_on() {
-        loop {
-            let key = rng.below(KEYS);
-            let name = key_of(key);
-            let submitted = match rng.below(8) {
-                0..3 => client.submit_put(&name, &value_of(key, rng.next()), 0, 0),
-                3 => client.submit_delete(&name),
-                _ => client.submit_get(&name),
-            };
-            match submitted {
-                Ok(ticket) => assert!(asked.insert(ticket, key).is_none()),
-                Err(Error::Busy { .. }) => break,
-                Err(error) => return Err(error),
-            }
-            // Now and then a request is the only one under way, or others join it.
-            if rng.below(8) == 0 {
-                break;
-            }
-        }
-        client.wait()?;
-        done += client.poll(|ticket, answer| {
-            let key = asked.remove(&ticket).expect("each is answered once");
-            match answer {
-                Answer::Found { value, .. } => check(key, value),
-                Answer::Refused(error) => panic!("{error}"),
-                _ => {}
-            }
-        })? as u64;
-    }
-    while client.under_way() > 0 {
-        client.wait()?;
-        client.poll(|ticket, _| assert!(asked.remove(&ticket).is_some()))?;
-    }
-    assert!(asked.is_empty());
-    Ok(done)
-}
-
-/// A child of this program, ended with this.
-struct Process(Child);
-
-impl Process {
-    fn start(test: &str, role: &str) -> Process {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("herd_processes::{test}"), "--nocapture"])
-            .env(CHILD, role)
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut process = Process(child.unwrap());
-        let stdout = process.0.stdout.take().unwrap();
-        let is_up = BufReader::new(stdout).lines().any(|line| line.unwrap() == "up");
-        assert!(is_up, "the child ended");
-        process
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.0.id() as i32).unwrap()
-    }
-
-    /// Stops it; when this returns, none of its threads runs.
-    fn stop(&self) {
-        kill_process(self.pid(), Signal::STOP).unwrap();
-        let stopped = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
-        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
-    }
-
-    fn go_on(&self) {
-        kill_process(self.pid(), Signal::CONT).unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn child_client() {
-    let Ok(name) = std::env::var(CHILD) else { return };
-    let mut client = client_when_free(&name);
-    work(&mut client, 1, {
-        let mut rounds = 0;
-        move || {
-            rounds += 1;
-            if rounds == 100 {
-                println!("\nup");
-            }
-            true
-        }
-    })
-    .unwrap();
-}
-
-#[test]
-fn child_server() {
-    let Ok(name) = std::env::var(CHILD) else { return };
-    let _server = server(&name, 16, 2);
-    println!("\nup");
-    loop {
-        std::thread::park();
-    }
+/// Random operations in windows full or not: now and then a request is the only one under way, or
+/// others join it.
+fn work(client: &mut ShmClient, seed: u64, go_on: impl FnMut() -> bool) -> Result<u64, Error> {
+    work_in_batches(client, seed, 8, go_on)
 }
 
 #[test]
 fn a_killed_client_frees_its_place_and_leaves_only_whole_values() {
     let name = unique("kill");
     let server = server(&name, 1, 2);
-    for round in 1..=5 {
-        let mut child = Process::start("child_client", &name);
-        assert!(matches!(Client::connect(&name), Err(Error::Full { clients: 1 })));
-        std::thread::sleep(Duration::from_millis(20 * round));
-        child.kill();
-        let mut client = client_when_free(&name);
-        let mut found = 0;
-        for key in 0..KEYS {
-            let mut value = Vec::new();
-            if client.get(&key_of(key), &mut value).unwrap().is_some() {
-                found += 1;
-                check(key, &value);
-            }
-        }
-        println!("round {round}: {found} of {KEYS} keys are there, every value whole");
-        assert!(found > 0);
-    }
+    kill_clients(&server, &name, || Client::connect(&name));
     let tallies = server.counters();
-    assert_eq!((tallies.get(HerdCounter::Joined), tallies.get(HerdCounter::Malformed)), (10, 0));
+    assert_eq!(tallies.get(HerdCounter::Joined), 10);
     assert!(tallies.get(HerdCounter::Left) >= 9);
 }
 
 #[test]
 fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_sleep_and_come() {
     let name = unique("server");
-    let mut child = Process::start("child_server", &name);
+    let mut child = Process::start("server", &name);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3)
             .map(|seed| {
@@ -250,7 +78,7 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_sleep_and_come() 
 #[test]
 fn a_stopped_server_is_silent_after_the_last_reminder_and_answers_when_it_goes_on() {
     let name = unique("stop");
-    let child = Process::start("child_server", &name);
+    let child = Process::start("server", &name);
     let mut client = Client::connect(&name).unwrap();
     client.put(b"k", b"first", 3, 0).unwrap();
     child.stop();
@@ -278,7 +106,7 @@ fn a_stopped_server_is_silent_after_the_last_reminder_and_answers_when_it_goes_o
 #[test]
 fn who_only_polls_a_stopped_server_is_told_that_it_is_silent() {
     let name = unique("polls");
-    let child = Process::start("child_server", &name);
+    let child = Process::start("server", &name);
     let mut client = Client::connect(&name).unwrap();
     child.stop();
     client.submit_put(b"k", b"late", 0, 0).unwrap();
@@ -304,7 +132,7 @@ fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {
     const CLIENTS: usize = 300;
     let name = unique("many");
     let server = server(&name, CLIENTS as u32, 2);
-    let mut clients: Vec<Client> =
+    let mut clients: Vec<ShmClient> =
         (0..CLIENTS).map(|_| Client::connect_with(&name, 4).unwrap()).collect();
     for round in 0..3u64 {
         for (key, client) in clients.iter_mut().enumerate() {
@@ -331,23 +159,16 @@ fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {
             }
             assert_eq!(answers, 2);
         }
-        let before = server.counters().get(HerdCounter::Sleeps);
-        let start = Instant::now();
-        while server.counters().get(HerdCounter::Sleeps) == before {
-            assert!(start.elapsed() < WITHIN, "nobody asks and the server does not sleep");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let sleeps = || server.counters().get(HerdCounter::Sleeps);
+        let before = sleeps();
+        await_that("no client asks and the server does not sleep", || sleeps() > before);
     }
     let tallies = server.counters();
     let counts = [HerdCounter::Puts, HerdCounter::Gets, HerdCounter::Hits, HerdCounter::Joined]
         .map(|what| tallies.get(what));
     assert_eq!(counts, [900, 900, 900, 300]);
     drop(clients);
-    let start = Instant::now();
-    while tallies.get(HerdCounter::Left) < 300 {
-        assert!(start.elapsed() < WITHIN, "not all have left");
-        std::thread::yield_now();
-    }
+    await_that("not all have left", || tallies.get(HerdCounter::Left) == 300);
 }
 
 /// As many clients as a listener admits by default, and one more.
@@ -358,29 +179,12 @@ fn a_thousand_clients_share_memory_with_the_server_at_once() {
     assert!(limit >= 10_000, "{limit} descriptors are too few: nine a client are needed");
     let name = unique("thousand");
     let server = server(&name, CLIENTS as u32, 2);
-    let mut clients: Vec<Client> =
+    let mut clients: Vec<ShmClient> =
         (0..CLIENTS).map(|_| Client::connect_with(&name, 2).unwrap()).collect();
     assert!(matches!(Client::connect(&name), Err(Error::Full { clients: 1024 })));
-    for (key, client) in clients.iter_mut().enumerate() {
-        client.submit_put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
-        client.ring();
-    }
-    for client in &mut clients {
-        client.wait().unwrap();
-        let polled = client.poll(|_, answer| assert!(matches!(answer, Answer::Stored)));
-        assert_eq!(polled.unwrap(), 1);
-    }
-    // Each asks for what its neighbour has stored.
-    for (key, client) in (1..).zip(&mut clients) {
-        let mut value = Vec::new();
-        assert!(client.get(&key_of(key % CLIENTS), &mut value).unwrap().is_some());
-        check(key % CLIENTS, &value);
-    }
-    let tallies = server.counters();
-    assert_eq!(
-        [HerdCounter::Puts, HerdCounter::Malformed].map(|what| tallies.get(what)),
-        [1024, 0]
-    );
+    ask_neighbours(&mut clients);
+    assert_eq!(server.counters().get(HerdCounter::Puts), 1024);
+    check_none_malformed(&server);
 }
 
 #[test]
@@ -404,7 +208,7 @@ fn several_threads_and_clients_work_without_a_wrong_value() {
         println!("operations: {done:?}");
         assert!(done.iter().all(|done| *done > 0));
     });
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
+    check_none_malformed(&server);
 }
 
 const VERSION: u32 = 7;
@@ -413,7 +217,7 @@ fn hello(version: u32, windows: u32) -> Vec<u8> {
     [&b"rpherd\0\0"[..], &version.to_le_bytes(), &windows.to_le_bytes()].concat()
 }
 
-fn answer_to(name: &str, hello: &[u8]) -> (ControlConn, Vec<u8>, Vec<std::os::fd::OwnedFd>) {
+fn answer_to(name: &str, hello: &[u8]) -> (ControlConn, Vec<u8>, Vec<OwnedFd>) {
     let conn = ControlConn::connect(name).unwrap();
     conn.send(hello, &[]).unwrap();
     let mut buffer = [0; 256];
@@ -430,11 +234,7 @@ fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
     for wrong in [&hello(VERSION + 1, 4)[..], &hello(VERSION, 4)[1..], b"GET / HTTP/1.1", b"x"] {
         let (conn, answer, fds) = answer_to(&name, wrong);
         assert_eq!((answer.len(), answer[12], fds.len()), (48, 1, 0));
-        let start = Instant::now();
-        while !conn.is_closed() {
-            assert!(start.elapsed() < WITHIN, "the connection stays");
-            std::thread::yield_now();
-        }
+        await_that("the connection stays", || conn.is_closed());
     }
     let error = Client::connect_with(&name, 257).err().unwrap();
     let is_told = matches!(error, Error::BadOption { option: "windows", value: 257, max: 256, .. });
@@ -460,7 +260,7 @@ fn a_client_that_scribbles_harms_no_other() {
     let server = server(&name, 4, 1);
     let (_conn, welcome, fds) = answer_to(&name, &hello(VERSION, 16));
     assert_eq!((welcome[12], fds.len()), (0, 2));
-    let map = |fd: &std::os::fd::OwnedFd| {
+    let map = |fd: &OwnedFd| {
         let bytes = rustix::fs::fstat(fd).unwrap().st_size as u64;
         Window::map(fd.as_fd(), bytes, Access::ReadWrite, MapOptions::default()).unwrap()
     };
@@ -494,9 +294,9 @@ fn a_client_that_scribbles_harms_no_other() {
 #[test]
 fn a_two_stage_pipeline_answers_a_client_that_is_alone_by_no_ops() {
     let name = unique("stages");
-    let door = ServerOptions { pipeline: Pipeline::TwoStage, ..ServerOptions::new(&name) };
-    let _server = HerdServer::start(cache(), &door, 1).unwrap();
-    let mut client = client_when_free(&name);
+    let options = ServerOptions { pipeline: Pipeline::TwoStage, ..ServerOptions::new(&name) };
+    let _server = HerdServer::start(cache(), &options, 1).unwrap();
+    let mut client = when_free(|| Client::connect(&name));
     for key in 0..50 {
         client.put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
     }

@@ -2,14 +2,14 @@
 //! with packets lost. Needs two devices; `cargo xtask vm herd` runs it.
 #![cfg(feature = "verbs")]
 
-use crate::peers::{Rng, WITHIN};
-use rackpool_kv::cache::{Cache, Options};
+use crate::herd::{any_port, cache_of, check_done, check_none_malformed, tcp_server, when_free};
+use crate::peers::Rng;
+use rackpool_kv::cache::Options;
 use rackpool_kv::herd::fabric::{RdmaOptions, TransportKind};
 use rackpool_kv::herd::{
     Answer, Client, Error, FabricServerOptions, HerdCounter, HerdServer, Ticket, Transport,
 };
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Instant;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -22,16 +22,12 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-fn server(clients: u32) -> HerdServer {
-    server_of(clients, 1)
-}
-
-fn server_of(clients: u32, threads: u32) -> HerdServer {
-    let options = Options { memory: 32 << 20, partitions: 2, seed: 5, ..Options::default() };
+fn server(clients: u32, threads: u32) -> HerdServer {
     let device = Some(variable("RACKPOOL_VERBS_TARGET_DEVICE"));
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let door = FabricServerOptions { clients, device, ..FabricServerOptions::new(listen, threads) };
-    HerdServer::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
+    let options = FabricServerOptions::new(any_port(), threads);
+    let options = FabricServerOptions { clients, device, ..options };
+    let cache = Options { memory: 32 << 20, partitions: 2, seed: 5, ..Options::default() };
+    HerdServer::start_fabric(cache_of(cache), &options, threads).unwrap()
 }
 
 fn options(kind: TransportKind) -> RdmaOptions {
@@ -91,11 +87,11 @@ fn answers<L: Transport>(client: &mut Client<L>) -> (u64, u64) {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn answers_over_connections_and_datagrams_are_those_over_tcp() {
-    let tcp = server(4);
+    let tcp = server(4, 1);
     let expected = answers(&mut Client::connect_to(tcp.addr().unwrap(), 0).unwrap());
     let mut reminded = 0;
     for kind in [TransportKind::Connected, TransportKind::Datagrams] {
-        let server = server(4);
+        let server = server(4, 1);
         let start = Instant::now();
         let mut client = Client::connect_rdma(server.addr().unwrap(), &options(kind)).unwrap();
         assert_eq!(answers(&mut client), expected, "{kind:?}");
@@ -111,12 +107,8 @@ fn answers_over_connections_and_datagrams_are_those_over_tcp() {
         );
         // Long ones: a put, and a look-up that tells the length, with its parts apart.
         let longs = ROUNDS.div_ceil(LONG_EACH);
-        let done = [HerdCounter::Gets, HerdCounter::Puts, HerdCounter::Deletes]
-            .map(count)
-            .iter()
-            .sum::<u64>();
-        assert_eq!(done, expected.1 + longs, "each is applied once");
-        assert_eq!(count(HerdCounter::Malformed), 0);
+        check_done(&server, expected.1 + longs);
+        check_none_malformed(&server);
         reminded += reminders;
     }
     assert!(reminded > 0 || variable("RACKPOOL_LOSSY").is_empty(), "nothing was lost");
@@ -127,7 +119,7 @@ fn answers_over_connections_and_datagrams_are_those_over_tcp() {
 fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
     const CLIENTS: u64 = 1100;
     rackpool_hw::process::raise_descriptor_limit();
-    let server = server(CLIENTS as u32);
+    let server = server(CLIENTS as u32, 1);
     let start = Instant::now();
     let addr = server.addr().unwrap();
     let few = RdmaOptions { windows: 2, ..options(TransportKind::Datagrams) };
@@ -169,7 +161,7 @@ fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
 fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
     const CLIENTS: u64 = 5;
     for threads in [1, 2, 3] {
-        let server = server_of(8, threads);
+        let server = server(8, threads);
         let addr = server.addr().unwrap();
         let connected = || server.counters().get(HerdCounter::QueuePairs);
         let mut clients: Vec<_> = (0..CLIENTS)
@@ -195,7 +187,7 @@ fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn receives_are_posted_before_requests() {
     for kind in [TransportKind::Connected, TransportKind::Datagrams] {
-        let server = server_of(2, 2);
+        let server = server(2, 2);
         let mut client = Client::connect_rdma(server.addr().unwrap(), &options(kind)).unwrap();
         let (mut rng, mut made, mut spare) = (Rng(43), 0u64, u64::MAX);
         while made < 4000 {
@@ -217,44 +209,31 @@ fn receives_are_posted_before_requests() {
     }
 }
 
-/// A client, as soon as there is room for one.
-fn client_when_free(addr: SocketAddr, kind: TransportKind) -> Client<impl Transport> {
-    let start = Instant::now();
-    loop {
-        match Client::connect_rdma(addr, &options(kind)) {
-            Err(Error::Full { .. }) => std::thread::sleep(std::time::Duration::from_millis(1)),
-            other => return other.unwrap(),
-        }
-        assert!(start.elapsed() < WITHIN, "no place became free");
-    }
-}
-
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn a_frame_goes_from_client_to_client_whatever_its_transport() {
-    let server = server(1);
+    let server = server(1, 1);
     let addr = server.addr().unwrap();
     for round in 0..6u64 {
         let kind = [TransportKind::Connected, TransportKind::Datagrams][round as usize % 2];
-        let mut client = client_when_free(addr, kind);
+        let mut client = when_free(|| Client::connect_rdma(addr, &options(kind)));
         insist(|| client.put(b"k", &round.to_le_bytes(), 0, 0));
         // What is under way when it ends is dropped.
         client.submit_get(b"k").unwrap();
         client.ring();
     }
     let mut value = Vec::new();
-    let mut client = client_when_free(addr, TransportKind::Connected);
+    let connected = options(TransportKind::Connected);
+    let mut client = when_free(|| Client::connect_rdma(addr, &connected));
     insist(|| client.get(b"k", &mut value));
     assert_eq!(value, 5u64.to_le_bytes());
-    assert_eq!(server.counters().get(HerdCounter::Malformed), 0);
+    check_none_malformed(&server);
 }
 
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn a_server_without_a_device_says_so() {
-    let cache = Cache::new(Options { memory: 32 << 20, ..Options::default() }).unwrap();
-    let door = FabricServerOptions::new("127.0.0.1:0".parse().unwrap(), 1);
-    let server = HerdServer::start_fabric(cache, &door, 1).unwrap();
+    let server = tcp_server(cache_of(Options { memory: 32 << 20, ..Options::default() }), 1, 1);
     let refused = Client::connect_rdma(server.addr().unwrap(), &options(TransportKind::Connected));
     assert!(matches!(refused, Err(Error::NoDevices)));
 }

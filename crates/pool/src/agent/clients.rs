@@ -13,6 +13,7 @@ use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING, SlotWord};
 use rackpool_core::seam::{Mem, Nanos};
 use rackpool_core::wire::{self, AgentRequest, ControlHello, ControlReply, HostProcess};
 use rackpool_core::{Error, Result, SessionId};
+use rackpool_hw::acceptor::PendingConns;
 use rackpool_hw::control::{ControlConn, Drained, Received};
 use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
@@ -31,11 +32,9 @@ pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
 /// How long a connection may take until it has one, ns: longer than clients wait for the daemon.
 const PENDING_NS: u64 = 60_000_000_000;
 
-/// A connection without a slot.
+/// What is known of a connection without a slot.
+#[derive(Default)]
 struct PendingClient {
-    conn: ControlConn,
-    user: u32,
-    until: Nanos,
     /// Its hello, and the process that sent it.
     hello: Option<(ControlHello, ProcessId)>,
     is_told: bool,
@@ -54,9 +53,8 @@ struct Kept {
 }
 
 pub(super) struct HostClients {
-    pending: BTreeMap<u64, PendingClient>,
+    pending: PendingConns<PendingClient>,
     slots: BTreeMap<u32, Kept>,
-    next: u64,
     buffer: Vec<u8>,
     /// Users that may join with their processes.
     access: AccessList,
@@ -72,69 +70,53 @@ impl HostClients {
 
     pub(super) fn new(access: AccessList, sections: ClientSections) -> Self {
         let buffer = vec![0; MESSAGE_BYTES_MAX as usize];
-        let (pending, slots) = (BTreeMap::new(), BTreeMap::new());
-        Self { pending, slots, next: 0, buffer, access, sections }
+        let pending = PendingConns::new(TOKEN_PENDING..TOKEN_SLOT, PENDING_NS);
+        Self { pending, slots: BTreeMap::new(), buffer, access, sections }
     }
 
     /// Takes a new connection of a user in; it has to say hello.
     pub(super) fn accept(&mut self, conn: ControlConn, user: u32, now: Nanos, poller: &Poller) {
-        let waiting = self.pending.iter().map(|(number, one)| (*number, one.user));
-        if let Some(number) = acceptor::crowded_out(waiting, user) {
+        if let Some(old) = self.pending.add(conn, user, now, poller) {
             let (what, limit) = ("the agent's new connections".into(), CONTROL_PENDING_MAX as u64);
-            self.drop_pending(number, Some(Error::Busy { what, limit }), poller);
-        }
-        self.next = (self.next + 1) % TOKEN_PENDING;
-        if poller.add(&conn, TOKEN_PENDING + self.next, Interest::Read).is_ok() {
-            let until = now + PENDING_NS;
-            let pending = PendingClient { conn, user, until, hello: None, is_told: false };
-            self.pending.insert(self.next, pending);
+            acceptor::refuse(&old, Error::Busy { what, limit });
         }
     }
 
     /// A connection without a slot has sent something or closed.
     pub(super) fn on_pending(&mut self, token: u64, poller: &Poller) {
-        let number = token - TOKEN_PENDING;
-        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let Some(pending) = self.pending.get_mut(token) else { return };
         let hello = match pending.conn.recv(&mut self.buffer) {
             Ok(Received::Nothing) => return,
-            Ok(Received::Message { bytes, .. }) if pending.hello.is_none() => {
+            Ok(Received::Message { bytes, .. }) if pending.state.hello.is_none() => {
                 wire::decode::<ControlHello>(&self.buffer[..bytes], "client")
             }
-            _ => return self.drop_pending(number, None, poller),
+            _ => return drop(self.pending.remove(token, poller)),
         };
         match hello.and_then(|hello| Ok((hello, process_of(&pending.conn, &self.access)?))) {
-            Ok(said) => pending.hello = Some(said),
-            Err(error) => self.drop_pending(number, Some(error), poller),
-        }
-    }
-
-    fn drop_pending(&mut self, number: u64, why: Option<Error>, poller: &Poller) {
-        let Some(pending) = self.pending.remove(&number) else { return };
-        let _ = poller.remove(&pending.conn);
-        if let Some(error) = why {
-            acceptor::refuse(&pending.conn, error);
+            Ok(said) => pending.state.hello = Some(said),
+            Err(error) => {
+                if let Some(one) = self.pending.remove(token, poller) {
+                    acceptor::refuse(&one.conn, error);
+                }
+            }
         }
     }
 
     /// What the daemon has not been told yet of new clients.
     pub(super) fn take_joins(&mut self) -> Vec<AgentRequest> {
-        let untold = self.pending.iter_mut().filter(|(_, pending)| !pending.is_told);
+        let untold = self.pending.iter_mut().filter(|(_, pending)| !pending.state.is_told);
         let joins = untold.filter_map(|(number, pending)| {
-            let (hello, process) = pending.hello.clone()?;
-            pending.is_told = true;
+            let (hello, process) = pending.state.hello.clone()?;
+            pending.state.is_told = true;
             let process = HostProcess { pid: process.pid, start_time: process.start_time };
-            Some(AgentRequest::Join { number: *number, hello, process })
+            Some(AgentRequest::Join { number, hello, process })
         });
         joins.collect()
     }
 
     /// Closes connections that have waited for too long.
     pub(super) fn expire(&mut self, now: Nanos, poller: &Poller) {
-        let over = self.pending.iter().filter(|(_, pending)| pending.until <= now);
-        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
-        for number in over {
-            self.drop_pending(number, None, poller);
-        }
+        self.pending.expire(now, poller);
     }
 
     /// The daemon has answered a hello. What it is to be told if the client is gone already.
@@ -144,11 +126,8 @@ impl HostClients {
         reply: ControlReply,
         poller: &Poller,
     ) -> Option<AgentRequest> {
-        let pending = self.pending.remove(&number);
-        let said = pending.and_then(|pending| {
-            let _ = poller.remove(&pending.conn);
-            Some((pending.conn, pending.hello?))
-        });
+        let pending = self.pending.remove(number, poller);
+        let said = pending.and_then(|pending| Some((pending.conn, pending.state.hello?)));
         let ControlReply::Welcome { slot, region, offsets, .. } = &reply else {
             if let Some((conn, _)) = said {
                 let _ = conn.send(&wire::encode_vec(&reply), &[]);
@@ -286,7 +265,7 @@ impl HostClients {
                 let _ = poller.remove(&handle);
             }
         }
-        self.pending.values_mut().for_each(|pending| pending.is_told = false);
+        self.pending.iter_mut().for_each(|(_, pending)| pending.state.is_told = false);
     }
 
     /// Wakes the client of a slot.

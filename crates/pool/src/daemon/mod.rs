@@ -3,7 +3,7 @@
 //!
 //! What the loop does is `core::runtime::daemon`, the same that the simulator runs; `server.rs` has
 //! its waits, `host.rs` what it needs of this process, `opening.rs` what stands before it,
-//! `world.rs` what the engine sees, `pending.rs` control connections before their hello,
+//! `world.rs` what the engine sees,
 //! `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards that have a dead
 //! daemon of their own. Threads with handles of their own move pages: `mover.rs`
 //! to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs` says so.
@@ -15,7 +15,6 @@ mod host;
 mod keeper;
 mod mover;
 mod opening;
-mod pending;
 mod server;
 mod standby;
 mod standing;

@@ -8,21 +8,23 @@ use super::mover::MoverThread;
 use super::opening::{
     RegionOpening, join_call, master_link, open_region, region_info, start_target,
 };
-use super::pending::{PendingConns, check_share};
 use super::standing::Membership;
 use super::sweep::Sweeps;
 use super::uplinks::FabricUplinks;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
-use crate::acceptor::Acceptor;
+use crate::acceptor::{self, Acceptor};
 use crate::clock;
 use crate::metrics::{self, DaemonSnapshot, Endpoint, SnapshotRequests};
 use rackpool_core::constants::{
-    LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_OF_USER_MAX, TICK_NS,
+    CONTROL_PENDING_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_OF_USER_MAX,
+    TICK_NS,
 };
-use rackpool_core::runtime::daemon::{DaemonLoop, LoopParts};
+use rackpool_core::runtime::daemon::{DaemonLoop, Joining, LoopParts};
 use rackpool_core::seam::{FabricEvent, Nanos};
+use rackpool_core::wire::{self, ControlHello};
 use rackpool_core::{Error, Result};
-use rackpool_hw::control::{self, ControlConn, Drained};
+use rackpool_hw::acceptor::{PendingConn, PendingConns};
+use rackpool_hw::control::{self, ControlConn, Drained, Received};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::{FabricOptions, Target};
 use rackpool_hw::process::Shutdown;
@@ -47,6 +49,8 @@ const RINGS_TURNS: u32 = 16;
 const SOCKETS_NS: u64 = 50_000;
 /// How long a daemon that is stopped goes on until its mover has ended, ns.
 const MOVER_END_NS: u64 = 500_000_000;
+/// How long a connection may take to say hello, ns.
+const HELLO_NS: u64 = 5_000_000_000;
 /// Longest sleep, ns: a doorbell that a dying client did not ring is noticed by then.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
@@ -54,7 +58,8 @@ const SLEEP_NS_MAX: u64 = 100_000_000;
 /// world has: the daemon that gets the lock next takes them.
 pub(super) struct Server {
     acceptor: Acceptor,
-    pending: PendingConns,
+    /// Connections that have not said hello yet.
+    pending: PendingConns<()>,
     daemon: DaemonLoop<PoolHost>,
     stop: Arc<Stop>,
     bell: Bitmap,
@@ -149,7 +154,7 @@ impl Server {
             LoopParts { host, engine, world, region, rings, session_grace_ms, session, lease_ms };
         let mut server = Self {
             acceptor,
-            pending: PendingConns::new(),
+            pending: PendingConns::new(TOKEN_PENDING..TOKEN_SLOT, HELLO_NS),
             daemon: DaemonLoop::new(parts),
             stop,
             bell,
@@ -394,7 +399,11 @@ impl Server {
             TOKEN_LISTENER => {
                 let now = clock::now_ns();
                 for (conn, user) in self.acceptor.accept(now, &host.poller) {
-                    self.pending.accept(conn, user, now, &host.poller);
+                    if let Some(old) = self.pending.add(conn, user, now, &host.poller) {
+                        let what = "the daemon's new connections".into();
+                        let limit = CONTROL_PENDING_MAX as u64;
+                        acceptor::refuse(&old, Error::Busy { what, limit });
+                    }
                 }
             }
             TOKEN_WAKE => {
@@ -402,12 +411,7 @@ impl Server {
             }
             TOKEN_MASTER | TOKEN_STOP | TOKEN_UPLINKS => {}
             TOKEN_PENDING..TOKEN_SLOT => {
-                let heard = self.pending.hear(token, &host.poller, |user, hello| {
-                    let held = slots.iter().flatten().filter(|one| one.user == Some(user)).count();
-                    let held = if hello.resume_slot.is_none() { held } else { 0 };
-                    check_share(&host.access, user, held, SLOTS_OF_USER_MAX)
-                });
-                if let Some(joining) = heard {
+                if let Some(joining) = self.hear(token) {
                     self.daemon.on_hello(joining);
                 }
             }
@@ -424,6 +428,40 @@ impl Server {
                 }
             }
             token => self.daemon.on_process_end((token - TOKEN_PROCESS) as u32),
+        }
+    }
+
+    /// A connection without a slot has sent something or closed: its hello, if it may join.
+    fn hear(&mut self, token: u64) -> Option<Joining<ControlConn>> {
+        let DaemonLoop { host, slots, .. } = &mut self.daemon;
+        let hello = match self.pending.get_mut(token)?.conn.recv(&mut host.buffer) {
+            Ok(Received::Nothing) => return None,
+            Ok(Received::Message { bytes, .. }) => {
+                wire::decode::<ControlHello>(&host.buffer[..bytes], "client")
+            }
+            Ok(Received::Closed) => Err(Error::Protocol {
+                peer: "client".into(),
+                reason: "closed before its hello".into(),
+            }),
+            Err(error) => Err(io_error("control connection", &error)),
+        };
+        let PendingConn { conn, user, .. } = self.pending.remove(token, &host.poller)?;
+        let held = slots.iter().flatten().filter(|client| client.user == Some(user)).count();
+        let checked = hello.and_then(|hello| {
+            // A permitted user other than our own has half of the slots, so that others can join.
+            let is_guest = user != host.access.own() && user != 0;
+            if hello.resume_slot.is_none() && is_guest && held >= SLOTS_OF_USER_MAX as usize {
+                let (what, limit) = (format!("user {user}'s share of slots"), SLOTS_OF_USER_MAX);
+                return Err(Error::Busy { what, limit: limit.into() });
+            }
+            Ok(hello)
+        });
+        match checked {
+            Ok(hello) => Some(Joining { conn, user: Some(user), hello }),
+            Err(error) => {
+                acceptor::refuse(&conn, error);
+                None
+            }
         }
     }
 

@@ -14,17 +14,17 @@
 //! Sources: eRPC (Kalia et al., NSDI 2019) and its published code; FaRM (Dragojevic et al.,
 //! NSDI 2014) section 3; Rcmp 6.5, figure 22.
 
+use super::calls::{CallState, Calls, PAGES, PLACES_PER_PAGE};
 use super::load::LoadStats;
 use crate::device::Profile;
 use crate::mem::{Coherence, Cpu, MemCosts, Memory, SimMem, Tier};
 use crate::net::{Connection, EndpointId, Executed, GRH_BYTES};
-use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::performance::{add_host, kernel, mem_costs, notice};
 use crate::world::{Ctx, HostId, Input, Kernel, Loop, ProcessId};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{BufId, FabricEvent, Mem, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Data of one datagram, bytes: an MTU of 1 KiB less headers. Source: Rcmp 6.5, "below 968 B".
@@ -42,9 +42,6 @@ const CREDITS: u64 = 32;
 const SLOT_BYTES: u64 = 64;
 /// Where in an endpoint's buffer data is.
 const DATA_AT: u64 = CREDITS * SLOT_BYTES;
-/// Pages of the home with data, and places of each, as many as the simulated racks have.
-pub const PAGES: u64 = 64;
-pub const PLACES_PER_PAGE: u64 = 64;
 const PAGE_BYTES: u64 = 2 << 20;
 /// More receives than there are datagrams.
 const RECEIVES: u32 = u32::MAX / 2;
@@ -62,29 +59,6 @@ pub enum FetchSystem {
     Rings,
 }
 
-/// A closed loop of clients in one rack that fetch from another.
-#[derive(Clone, Copy, Debug)]
-pub struct Calls {
-    /// Clients, one call each at a time.
-    pub clients: u32,
-    /// Bytes of each piece.
-    pub bytes: u64,
-    /// Calls of each client; the second half is measured.
-    pub operations: u64,
-}
-
-impl Calls {
-    /// The number of a place, alike for all systems.
-    pub fn draw(rng: &mut Rng) -> u64 {
-        rng.below(PAGES * PLACES_PER_PAGE)
-    }
-
-    /// The random choices of a client.
-    pub fn rng(number: u32) -> Rng {
-        Rng::new(7, Purpose::Workload, u64::from(number))
-    }
-}
-
 /// Runs calls by another system.
 pub fn fetch(profile: &Profile, system: FetchSystem, calls: Calls) -> Result<LoadStats, String> {
     let kernel = kernel(profile, 7);
@@ -92,10 +66,8 @@ pub fn fetch(profile: &Profile, system: FetchSystem, calls: Calls) -> Result<Loa
     let memory = PAGES * PAGE_BYTES;
     let pages = Memory::new(kernel.new_memory(), memory, Tier::Cxl, Coherence::Hardware);
     let (servers, owners) = (RefCell::default(), RefCell::default());
-    let (ready, ended, seen) = (Cell::new(0), Cell::new(0), RefCell::default());
-    let profile = profile.clone();
-    let shared =
-        Rc::new(FetchState { profile, system, calls, servers, owners, ready, ended, seen });
+    let (profile, clients) = (profile.clone(), CallState::new(calls));
+    let shared = Rc::new(FetchState { profile, system, servers, owners, clients });
     for host in hosts {
         let shared = shared.clone();
         let card = Cpu::performance(MemCosts::default());
@@ -114,14 +86,13 @@ pub fn fetch(profile: &Profile, system: FetchSystem, calls: Calls) -> Result<Loa
         spawn(&kernel, hosts[0], &shared, poll.client, move |ctx| client(ctx, one, number))
     });
     let clients: Vec<ProcessId> = clients.collect();
-    looped.run(Ps(u64::MAX), || shared.ready.get() == calls.clients);
-    let start = kernel.now();
-    clients.iter().for_each(|client| kernel.post(*client, start, Input::Tell(0)));
-    looped.run(Ps(u64::MAX), || shared.ended.get() == calls.clients);
+    looped.run(Ps(u64::MAX), || shared.clients.are_ready());
+    CallState::begin(&kernel, &clients);
+    looped.run(Ps(u64::MAX), || shared.clients.have_ended());
     match kernel.violation() {
         Some(violation) => Err(violation.text),
-        None if shared.ended.get() < calls.clients => Err(format!("{system:?}: a call is lost")),
-        None => Ok(shared.seen.borrow().clone()),
+        None if !shared.clients.have_ended() => Err(format!("{system:?}: a call is lost")),
+        None => Ok(shared.clients.seen()),
     }
 }
 
@@ -141,18 +112,15 @@ fn spawn<F: Future<Output = ()> + 'static>(
 struct FetchState {
     profile: Profile,
     system: FetchSystem,
-    calls: Calls,
     servers: RefCell<Vec<EndpointId>>,
     owners: RefCell<Vec<(EndpointId, ProcessId)>>,
-    ready: Cell<u32>,
-    ended: Cell<u32>,
-    seen: RefCell<LoadStats>,
+    clients: CallState,
 }
 
-/// The cards: they execute what is one-sided, without a processor. A write into a ring is seen by
-/// whoever polls it.
+/// The cards: they execute what is one-sided, without a processor. The process that polls a ring
+/// sees what is written into it.
 async fn execute(ctx: Ctx, shared: Rc<FetchState>) {
-    let data = vec![0; shared.calls.bytes as usize];
+    let data = vec![0; shared.clients.calls.bytes as usize];
     while let Some(input) = ctx.recv(None).await {
         let Input::Execute(token) = input else { continue };
         let (written, by) = ctx.kernel.with_net(|net, _| {
@@ -197,7 +165,7 @@ impl FetchEndpoint {
         });
         ctx.kernel.route_endpoint(endpoint, ctx.id);
         shared.owners.borrow_mut().push((endpoint, ctx.id));
-        let bytes = DATA_AT + HEADER_BYTES + shared.calls.bytes.max(SHORT_BYTES);
+        let bytes = DATA_AT + HEADER_BYTES + shared.clients.calls.bytes.max(SHORT_BYTES);
         let buf = ctx.kernel.register(endpoint, vec![0; bytes as usize]);
         FetchEndpoint { ctx, shared, endpoint, buf }
     }
@@ -257,7 +225,7 @@ async fn serve(ctx: Ctx, shared: Rc<FetchState>, pages: Rc<Memory>) {
     let end = FetchEndpoint::open(ctx.clone(), shared.clone());
     shared.servers.borrow_mut().push(end.endpoint);
     let pages = SimMem::new(pages, ctx.cpu.clone());
-    let mut data = vec![0; shared.calls.bytes as usize];
+    let mut data = vec![0; shared.clients.calls.bytes as usize];
     let profile = &shared.profile;
     let mut copy = |at: u64| {
         end.charge(profile.memory.dram_load);
@@ -274,7 +242,7 @@ async fn serve(ctx: Ctx, shared: Rc<FetchState>, pages: Rc<Memory>) {
                 copy(word & ((1 << PEER_SHIFT) - 1));
                 let peer = PeerId((word >> PEER_SHIFT) as u32);
                 ctx.sync(Ps::ZERO).await;
-                end.post_data(peer, Verb::Write(RING), HEADER_BYTES + shared.calls.bytes);
+                end.post_data(peer, Verb::Write(RING), HEADER_BYTES + shared.clients.calls.bytes);
             }
             Input::Fabric(FabricEvent::Received { peer, message }) => {
                 end.charge(profile.cpu.completion);
@@ -290,7 +258,7 @@ async fn serve(ctx: Ctx, shared: Rc<FetchState>, pages: Rc<Memory>) {
                         end.post_short(peer, Verb::Send, std::iter::once(word));
                     }
                     _ => {
-                        let rest = shared.calls.bytes - packet * DATAGRAM_BYTES_MAX;
+                        let rest = shared.clients.calls.bytes - packet * DATAGRAM_BYTES_MAX;
                         let bytes = HEADER_BYTES + rest.min(DATAGRAM_BYTES_MAX);
                         end.post_data(peer, Verb::Send, bytes);
                     }
@@ -320,25 +288,11 @@ async fn client(ctx: Ctx, shared: Rc<FetchState>, number: u32) {
         one_sided = Some(end.connect(Connection::Reliable, number % SERVERS).await);
     }
     let client = FetchClient { end, datagrams, one_sided };
-    shared.ready.set(shared.ready.get() + 1);
+    shared.clients.note_ready();
     client.until(|input| matches!(input, Input::Tell(_))).await;
-    let mut rng = Calls::rng(number);
-    let (operations, half) = (shared.calls.operations, shared.calls.operations / 2);
-    let mut begun = ctx.now();
-    for operation in 0..operations {
-        if operation == half {
-            begun = ctx.now();
-        }
-        let place = Calls::draw(&mut rng) * (PAGE_BYTES / PLACES_PER_PAGE);
-        let start = ctx.now();
-        client.call(place).await;
-        if operation >= half {
-            shared.seen.borrow_mut().all.record((ctx.now() - start).0);
-        }
-    }
-    let seconds = (ctx.now() - begun).as_ns_f64() / 1e9;
-    shared.seen.borrow_mut().rate += (operations - half) as f64 / seconds;
-    shared.ended.set(shared.ended.get() + 1);
+    let call = async |place| client.call(place * (PAGE_BYTES / PLACES_PER_PAGE)).await;
+    let begun = shared.clients.run(&ctx, number, call).await;
+    shared.clients.note_ended(&ctx, begun);
 }
 
 impl FetchClient {
@@ -367,7 +321,8 @@ impl FetchClient {
     }
 
     async fn call(&self, place: u64) {
-        let FetchState { profile, system, calls, .. } = &*self.end.shared;
+        let FetchState { profile, system, clients: CallState { calls, .. }, .. } =
+            &*self.end.shared;
         self.end.charge(profile.cpu.client_submit);
         self.end.ctx.sync(Ps::ZERO).await;
         let request = std::iter::once(place);
@@ -394,7 +349,7 @@ impl FetchClient {
 
     /// The first packet of the answer is the request's; each of the others is asked for.
     async fn call_by_datagrams(&self, peer: PeerId, place: u64) {
-        let bytes = self.end.shared.calls.bytes;
+        let bytes = self.end.shared.clients.calls.bytes;
         let packets = bytes.div_ceil(DATAGRAM_BYTES_MAX);
         self.end.post_short(peer, Verb::Send, std::iter::once(place));
         let (mut asked, mut come) = (1, 0);

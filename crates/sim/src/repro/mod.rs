@@ -2,6 +2,8 @@
 //! beside ours. What is not reached is shown as it is.
 
 pub mod baselines;
+pub mod calls;
+pub mod evaluation;
 pub mod herd;
 pub mod load;
 pub mod rcmp;

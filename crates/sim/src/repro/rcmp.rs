@@ -3,12 +3,13 @@
 //! on the paper's path (through the daemon) and, beside it as ours, with clients that reach other
 //! racks themselves. RRPC runs beside models of other systems' ways.
 
-use super::baselines::{self, Calls, DATAGRAM_BYTES_MAX, FetchSystem};
+use super::baselines::{self, DATAGRAM_BYTES_MAX, FetchSystem};
+use super::calls::Calls;
+use super::evaluation::{Evaluation, PaperParts, Part};
 use super::load::{self, LoadStats, RcmpLoad, buffered};
 use super::rrpc::{self, FetchMethod};
-use super::{Figure, Origin, Paper, Repro, Set};
-use crate::device::Profile;
-use crate::report::{Cell, Table};
+use super::{Origin, Paper, Set};
+use crate::report::Table;
 use crate::world::ladder::climb;
 use crate::world::performance::Settings;
 use crate::world::{FetchMode, Path};
@@ -52,52 +53,28 @@ const SET: [Set; 4] = [
     ("rdma_over_cxl", Origin::Derived, "a READ of the profile over its CXL load"),
 ];
 
-/// A part of the evaluation.
-type Part = fn(&mut Rcmp) -> Result<(), String>;
-
 /// The parts by what they are called, in the order in which they run.
-const PARTS: [(&str, Part); 11] = [
-    ("latencies of one access", Rcmp::ladder),
-    ("latency by size", Rcmp::sizes),
-    ("clients", Rcmp::clients),
-    ("racks", Rcmp::racks),
-    ("rings of one layer and of two", Rcmp::rings),
-    ("swapping", Rcmp::swaps),
-    ("write buffer by size", Rcmp::write_buffer),
-    ("writes a lock", Rcmp::writes_a_lock),
-    ("RRPC by size", Rcmp::rrpc),
-    ("YCSB", Rcmp::ycsb),
-    ("what each mechanism adds", Rcmp::ablation),
+const PARTS: [(&str, Part<Rcmp>); 11] = [
+    ("latencies of one access", Evaluation::ladder),
+    ("latency by size", Evaluation::sizes),
+    ("clients", Evaluation::clients),
+    ("racks", Evaluation::racks),
+    ("rings of one layer and of two", Evaluation::rings),
+    ("swapping", Evaluation::swaps),
+    ("write buffer by size", Evaluation::write_buffer),
+    ("writes a lock", Evaluation::writes_a_lock),
+    ("RRPC by size", Evaluation::rrpc),
+    ("YCSB", Evaluation::ycsb),
+    ("what each mechanism adds", Evaluation::ablation),
 ];
 
-/// Runs everything. `told` hears of each part.
-pub fn rcmp(
-    profile: &Profile,
-    is_quick: bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    rcmp_parts(profile, is_quick, |_| true, told)
-}
+/// The evaluation of Rcmp.
+pub enum Rcmp {}
 
-/// As [`rcmp`], the parts that are `wanted` by what they are called.
-pub fn rcmp_parts(
-    profile: &Profile,
-    is_quick: bool,
-    wanted: impl Fn(&str) -> bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    let mut one = Rcmp { profile: profile.clone(), is_quick, repro: Repro::default() };
-    for (name, part) in PARTS.iter().filter(|(name, _)| wanted(name)) {
-        told(name);
-        part(&mut one)?;
-    }
-    Ok(one.repro)
-}
-
-struct Rcmp {
-    profile: Profile,
-    is_quick: bool,
-    repro: Repro,
+impl PaperParts for Rcmp {
+    const PARTS: &'static [(&'static str, Part<Rcmp>)] = &PARTS;
+    const SET: &'static [Set] = &SET;
+    const WITHIN: f64 = WITHIN;
 }
 
 fn percent(ours: f64, base: f64) -> f64 {
@@ -114,7 +91,7 @@ fn moving(migration: MigrationPolicy) -> Settings {
     Settings { migration, ..Settings::default() }
 }
 
-/// Nothing but writes under locks. A rack has few pages: who locks writes to its own part of each.
+/// Nothing but writes under locks. A rack has few pages: each client locks its own part of each.
 fn locked(writes_a_lock: u64, clients: u32) -> RcmpLoad {
     let operations = LOCKED_OPERATIONS / u64::from(clients);
     let (write_ppm, pages) = (1_000_000, 16);
@@ -157,25 +134,10 @@ fn rrpc_title(what: &str, clients: u32) -> String {
     format!("{what} by size of what is fetched from another rack, {clients} at once")
 }
 
-impl Rcmp {
+impl Evaluation<Rcmp> {
     fn run(&self, load: RcmpLoad) -> Result<LoadStats, String> {
-        let share = if self.is_quick { 5 } else { 1 };
-        load::run(&self.profile, &RcmpLoad { operations: load.operations / share, ..load })
-    }
-
-    fn figure(
-        &mut self,
-        name: &str,
-        unit: &'static str,
-        ours: f64,
-        paper: Paper,
-        note: &'static str,
-    ) {
-        let is_lower_better = unit == "ns";
-        let (name, note, origin) = (name.to_owned(), note.to_owned(), Origin::Predicted);
-        let within = WITHIN;
-        let figure = Figure { name, unit, is_lower_better, ours, origin, paper, within, note };
-        self.repro.push(figure, &SET);
+        let operations = self.operations(load.operations);
+        load::run(&self.profile, &RcmpLoad { operations, ..load })
     }
 
     fn ladder(&mut self) -> Result<(), String> {
@@ -219,15 +181,10 @@ impl Rcmp {
             if bytes == 64 {
                 small = seen.mean_ns();
             }
-            table.row([
-                bytes.to_string().into(),
-                ns(&seen.reads).into(),
-                ns(&seen.writes).into(),
-                ns(&direct.reads).into(),
-                ns(&direct.writes).into(),
-            ]);
+            let all = [&seen.reads, &seen.writes, &direct.reads, &direct.writes];
+            table.line(bytes, all.map(ns));
         }
-        self.repro.tables.push(table);
+        self.table(table);
         let note = "6.2, at all sizes; the longest mean of 64 B to 4 KiB";
         self.figure("read_latency", "ns", reads, Paper::Below(3000.0), note);
         self.figure("write_latency", "ns", writes, Paper::Below(3500.0), note);
@@ -247,9 +204,9 @@ impl Rcmp {
             let rate = self.run(load)?.rate;
             let direct = self.run(RcmpLoad { path: Path::OneSided, ..load })?.rate;
             rates.push(rate);
-            table.row([clients.to_string().into(), rate.into(), direct.into()]);
+            table.line(clients, [rate, direct]);
         }
-        self.repro.tables.push(table);
+        self.table(table);
         let scaled = rates[3] / rates[0];
         let note = "6.3: nearly linear below 16 clients";
         self.figure("rate_8_clients_over_1", "x", scaled, Paper::Is(8.0), note);
@@ -279,12 +236,12 @@ impl Rcmp {
             let rate = each(self.run(load)?);
             let direct = each(self.run(RcmpLoad { path: Path::OneSided, ..load })?);
             rates.push((racks, rate));
-            table.row([racks.to_string().into(), rate.into(), direct.into()]);
+            table.line(racks, [rate, direct]);
         }
         let half = "With more racks a larger share of uniform accesses is remote: half with \
                     2 racks, 63 of 64 with 64.";
         table.note(half);
-        self.repro.tables.push(table);
+        self.table(table);
         let two = rate_of(&rates, 2);
         let note = "6.3 speaks of 5; here 4, and the remote share grows from 1/2 to 3/4";
         let factor = rate_of(&rates, 4) / two;
@@ -315,11 +272,11 @@ impl Rcmp {
             let asked = self.run(load)?.asked;
             let at = |ppm| asked.percentile(ppm).unwrap_or(0) as f64 / 1e3;
             let row = [at(500_000), at(990_000), at(999_000)];
-            table.row([name.into(), row[0].into(), row[1].into(), row[2].into()]);
+            table.line(name, row);
             seen.push(row);
         }
         table.note("Local requests: what they wait for is other clients' remote ones.");
-        self.repro.tables.push(table);
+        self.table(table);
         let note = "6.5: at most; local requests, which wait behind remote ones in one layer";
         for (index, name, paper) in [
             (0, "two_layer_ring_p50", 0.783),
@@ -354,9 +311,8 @@ impl Rcmp {
             let uniform = self.run(of(false, moving(policy)))?;
             let zipfian = self.run(of(true, moving(policy)))?;
             let gains = [percent(uniform.rate, base[0]), percent(zipfian.rate, base[1])];
-            let moves = [uniform.moves, zipfian.moves];
-            let cells = [gains[0].into(), gains[1].into(), moves[0].into(), moves[1].into()];
-            table.row(std::iter::once(Cell::from(name.clone())).chain(cells));
+            let moves = [uniform.moves, zipfian.moves].map(|moves| moves as f64);
+            table.line(&name, gains.into_iter().chain(moves));
             if name == "paper, Hp = 3" {
                 let note = "6.5, at Hp = 3";
                 let factors = gains.map(|gain| 1.0 + gain / 100.0);
@@ -370,7 +326,7 @@ impl Rcmp {
                 self.figure("swap_gain_uniform_at_1", "x", factor, paper, note);
             }
         }
-        self.repro.tables.push(table);
+        self.table(table);
         Ok(())
     }
 
@@ -389,13 +345,12 @@ impl Rcmp {
                 let load = RcmpLoad { item_bytes: bytes, ..locked(WRITES_A_LOCK, clients) };
                 let row = self.buffer_gains(load)?;
                 gains.push((bytes, row[2]));
-                let cells = row.map(Cell::from);
-                table.row(std::iter::once(Cell::from(bytes.to_string())).chain(cells));
+                table.line(bytes, row);
             }
             table.note(
                 "Above 256 B the buffer is made to take what neither the paper's nor ours does.",
             );
-            self.repro.tables.push(table);
+            self.table(table);
             let limit = u64::from(BUFFERED_WRITE_BYTES_MAX_DEFAULT);
             let taken = gains.iter().filter(|(bytes, _)| *bytes <= limit);
             let most = taken.map(|(_, gain)| *gain).fold(0.0, f64::max);
@@ -414,10 +369,9 @@ impl Rcmp {
         let columns = buffer_columns("writes a lock");
         let mut table = Table::new("writes_a_lock", title, &columns);
         for writes in WRITES_A_LOCK_VARIED {
-            let cells = self.buffer_gains(locked(writes, 1))?.map(Cell::from);
-            table.row(std::iter::once(Cell::from(writes.to_string())).chain(cells));
+            table.line(writes, self.buffer_gains(locked(writes, 1))?);
         }
-        self.repro.tables.push(table);
+        self.table(table);
         Ok(())
     }
 
@@ -442,11 +396,9 @@ impl Rcmp {
         for bytes in CALL_SIZES {
             let seen = self.fetch_all(bytes, CALLERS)?;
             let rate = |index: usize| seen[index].as_ref().map(|seen| seen.rate);
-            let name = || Cell::from(bytes.to_string());
-            rates.row(std::iter::once(name()).chain((0..seen.len()).map(|way| rate(way).into())));
+            rates.line(bytes, (0..seen.len()).map(rate));
             let one = self.fetch_all(bytes, 1)?;
-            let time = one.iter().map(|seen| seen.as_ref().map(LoadStats::mean_ns).into());
-            times.row(std::iter::once(name()).chain(time));
+            times.line(bytes, one.iter().map(|seen| seen.as_ref().map(LoadStats::mean_ns)));
             let [ours, .., datagrams, and_read, _] = [0, 1, 2, 3, 4, 5].map(rate);
             let [ours, datagrams, and_read] =
                 [ours, datagrams, and_read].map(|rate| rate.expect("it does all sizes"));
@@ -463,7 +415,8 @@ impl Rcmp {
         );
         rates.note(BASELINES);
         times.note(BASELINES);
-        self.repro.tables.extend([rates, times]);
+        self.table(rates);
+        self.table(times);
         self.rrpc_figures(&large, &probes)
     }
 
@@ -549,15 +502,14 @@ impl Rcmp {
             let load = RcmpLoad { is_zipfian: false, ..load };
             let even = self.run(load)?.rate;
             let moved = self.run(RcmpLoad { settings: moving(paper_policy(3)), ..load })?.rate;
-            let cells = [base, paper, ours, even, moved].map(Cell::from);
-            table.row(std::iter::once(Cell::from(name)).chain(cells));
+            table.line(name, [base, paper, ours, even, moved]);
         }
         table.note(
             "Accesses of 64 B in YCSB's shares, no hash table: 8,192 items, 64 a page. D's inserts \
              are writes, so that D is B. The paper states these against Fastswap only, which is \
              not here.",
         );
-        self.repro.tables.push(table);
+        self.table(table);
         Ok(())
     }
 
@@ -598,9 +550,9 @@ impl Rcmp {
             // The bound has the clients of one rack.
             rates.push(seen.rate * if load.racks == 1 { 2.0 } else { 1.0 });
             let rate = *rates.last().expect("one was pushed");
-            table.row([name.into(), rate.into(), (rate / rates[0]).into()]);
+            table.line(name, [rate, rate / rates[0]]);
         }
-        self.repro.tables.push(table);
+        self.table(table);
         let adds = Paper::more("it adds");
         let note = "6.5, figure 18: over the step before";
         for (index, name) in ["two_layer_ring", "swap", "write_buffer"].iter().enumerate() {

@@ -2,16 +2,16 @@
 //! that fetch from another rack. The place is never used between two calls, except where that is
 //! what is measured.
 
-use super::baselines::{Calls, PAGES, PLACES_PER_PAGE};
+use super::calls::{CallState, Calls, PAGES, PLACES_PER_PAGE};
 use super::load::LoadStats;
 use crate::device::Profile;
 use crate::time::Ps;
 use crate::world::performance::{self, Settings, Shape, World};
-use crate::world::{Cluster, Ctx, FetchMode, Input, SimHandle};
+use crate::world::{Cluster, Ctx, FetchMode, SimHandle};
 use rackpool_core::GAddr;
 use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
 use rackpool_core::rrpc::THRESHOLD_PAPER_BYTES;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Which of RRPC's ways a client takes.
@@ -28,19 +28,15 @@ pub enum FetchMethod {
 
 struct RrpcState {
     way: FetchMethod,
-    calls: Calls,
     pages: Cell<GAddr>,
-    ready: Cell<u32>,
-    ended: Cell<u32>,
-    seen: RefCell<LoadStats>,
+    clients: CallState,
 }
 
 pub fn fetch(profile: &Profile, way: FetchMethod, calls: Calls) -> Result<LoadStats, String> {
     let shape = Shape { racks: 2, page_shift: 21, frames: PAGES as u32 + 4, seed: 7 };
     let mut world = World::with(profile, shape, Settings::default());
     let pages = Cell::new(GAddr::NULL);
-    let (ready, ended, seen) = (Cell::new(0), Cell::new(0), RefCell::default());
-    let shared = Rc::new(RrpcState { way, calls, pages, ready, ended, seen });
+    let shared = Rc::new(RrpcState { way, pages, clients: CallState::new(calls) });
     let one = shared.clone();
     world.spawn(1, move |ctx, cluster| async move {
         let mut handle = performance::open(&ctx, &cluster, 1, 1).await;
@@ -55,45 +51,30 @@ pub fn fetch(profile: &Profile, way: FetchMethod, calls: Calls) -> Result<LoadSt
         clients.push(world.spawn(0, move |ctx, cluster| client(ctx, cluster, shared, number)));
     }
     let one = shared.clone();
-    world.run(|| one.ready.get() == calls.clients)?;
-    let kernel = world.cluster.kernel.clone();
-    let start = kernel.now();
-    clients.iter().for_each(|client| kernel.post(*client, start, Input::Tell(0)));
-    world.run(|| one.ended.get() == calls.clients)?;
-    let seen = shared.seen.borrow().clone();
-    Ok(seen)
+    world.run(|| one.clients.are_ready())?;
+    CallState::begin(&world.cluster.kernel, &clients);
+    world.run(|| one.clients.have_ended())?;
+    Ok(shared.clients.seen())
 }
 
 async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<RrpcState>, number: u32) {
     let translations = TRANSLATION_ENTRIES_DEFAULT;
     let mut handle = performance::open(&ctx, &cluster, 0, translations).await;
-    let mut buffer = vec![0; shared.calls.bytes as usize];
+    let mut buffer = vec![0; shared.clients.calls.bytes as usize];
     let page_bytes = handle.page_bytes();
     for page in 0..PAGES {
         let addr = GAddr(shared.pages.get().0 + page * page_bytes);
         handle.read(addr, &mut [0; 8]).await.expect("the page is there");
     }
-    shared.ready.set(shared.ready.get() + 1);
+    shared.clients.note_ready();
     handle.told(ctx.now() + Ps::ms(1_000_000_000)).await.expect("work begins");
-    let mut rng = Calls::rng(number);
-    let (operations, half) = (shared.calls.operations, shared.calls.operations / 2);
-    let mut begun = ctx.now();
-    for operation in 0..operations {
-        if operation == half {
-            begun = ctx.now();
-        }
-        let place = Calls::draw(&mut rng) * (page_bytes / PLACES_PER_PAGE);
-        let addr = GAddr(shared.pages.get().0 + place);
-        let start = ctx.now();
+    let call = async |place| {
+        let addr = GAddr(shared.pages.get().0 + place * (page_bytes / PLACES_PER_PAGE));
         access(&mut handle, shared.way, addr, &mut buffer).await;
-        if operation >= half {
-            shared.seen.borrow_mut().all.record((ctx.now() - start).0);
-        }
-    }
+    };
+    let begun = shared.clients.run(&ctx, number, call).await;
     ctx.sync(Ps::ZERO).await;
-    let seconds = (ctx.now() - begun).as_ns_f64() / 1e9;
-    shared.seen.borrow_mut().rate += (operations - half) as f64 / seconds;
-    shared.ended.set(shared.ended.get() + 1);
+    shared.clients.note_ended(&ctx, begun);
     while ctx.recv(None).await.is_some() {}
 }
 

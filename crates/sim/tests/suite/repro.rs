@@ -2,9 +2,11 @@
 //! go where physics sends them.
 
 use rackpool_sim::device::Profile;
-use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, FetchSystem};
+use rackpool_sim::repro::baselines::{self, DATAGRAM_BYTES_MAX, FetchSystem};
+use rackpool_sim::repro::calls::Calls;
+use rackpool_sim::repro::evaluation::evaluate;
 use rackpool_sim::repro::load::{self, LoadStats, RcmpLoad, buffered, same_work};
-use rackpool_sim::repro::rcmp::rcmp_parts;
+use rackpool_sim::repro::rcmp::Rcmp;
 use rackpool_sim::repro::rrpc::{self, FetchMethod};
 use rackpool_sim::repro::{Figure, Origin, Repro};
 use rackpool_sim::world::{FetchMode, Path};
@@ -146,15 +148,14 @@ fn a_call_and_a_read_take_two_round_trips_and_a_known_place_one() {
     assert!(theirs > known + 1000.0, "{known}, {theirs} ns");
 }
 
-fn part(name: &str) -> Repro {
-    rcmp_parts(&profile(), true, |part| part == name, &mut |_| ()).unwrap()
+fn parts(wanted: &[&str]) -> Repro {
+    evaluate::<Rcmp>(&profile(), true, &|name| wanted.contains(&name), &mut |_| ()).unwrap()
 }
 
 /// What docs/repro-rcmp.md says of them, in a fifth of the operations.
 #[test]
 fn pages_that_move_gain_under_skew_and_lose_little_under_uniform_load() {
-    let wanted = ["latencies of one access", "swapping"];
-    let repro = rcmp_parts(&profile(), true, |name| wanted.contains(&name), &mut |_| ()).unwrap();
+    let repro = parts(&["latencies of one access", "swapping"]);
     let [uniform, zipfian] =
         ["swap_gain_uniform", "swap_gain_zipfian"].map(|name| find(&repro, name));
     println!("uniform {}, zipfian {}", uniform.ours, zipfian.ours);
@@ -177,7 +178,7 @@ fn pages_that_move_gain_under_skew_and_lose_little_under_uniform_load() {
 
 #[test]
 fn each_mechanism_adds_to_those_before_it() {
-    let repro = part("what each mechanism adds");
+    let repro = parts(&["what each mechanism adds"]);
     for (name, is_met) in [
         ("two_layer_ring", Some(true)),
         ("swap", Some(true)),
@@ -204,8 +205,7 @@ fn find<'a>(repro: &'a Repro, name: &str) -> &'a Figure {
 
 #[test]
 fn a_write_buffer_and_write_backs_gain_where_the_text_says_so_and_where_not_it_is_said() {
-    let wanted = ["write buffer by size", "RRPC by size"];
-    let repro = rcmp_parts(&profile(), true, |name| wanted.contains(&name), &mut |_| ()).unwrap();
+    let repro = parts(&["write buffer by size", "RRPC by size"]);
     let ours = |name: &str| find(&repro, name).ours;
     assert!(ours("write_buffer_gain_1_client") > 1.5, "{}", ours("write_buffer_gain_1_client"));
     // "Not obvious" above 256 B: ours gains there, and that is not as stated.

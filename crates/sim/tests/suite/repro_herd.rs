@@ -5,8 +5,9 @@
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::Connection;
 use rackpool_sim::repro::Origin;
+use rackpool_sim::repro::evaluation::evaluate;
 use rackpool_sim::repro::herd::baselines::{Exchange, System, Way};
-use rackpool_sim::repro::herd::figures::herd_parts;
+use rackpool_sim::repro::herd::figures::Herd;
 use rackpool_sim::repro::herd::rig::KvRequest;
 use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;
 use rackpool_sim::repro::herd::verbs::{self, Flow, Verbs, What};
@@ -236,7 +237,8 @@ fn a_request_is_what_was_sent_and_what_is_torn_is_none() {
 #[test]
 fn what_was_put_in_is_told_from_what_comes_out() {
     let wanted = ["verb latencies", "ECHO", "skew", "throughput by PUT share"];
-    let repro = herd_parts(&apt(), true, |name| wanted.contains(&name), &mut |_| ()).unwrap();
+    let repro =
+        evaluate::<Herd>(&apt(), true, &|name| wanted.contains(&name), &mut |_| ()).unwrap();
     let named = |origin| {
         let figures = repro.figures.iter().filter(move |figure| figure.origin == origin);
         figures.map(|figure| figure.name.as_str()).collect::<Vec<&str>>()
@@ -260,7 +262,7 @@ fn what_was_put_in_is_told_from_what_comes_out() {
     // Another machine has nothing to be compared with.
     let susitna = Profile::load("herd-susitna").unwrap();
     let latencies = |name: &str| name == "verb latencies";
-    let repro = herd_parts(&susitna, true, latencies, &mut |_| {}).unwrap();
+    let repro = evaluate::<Herd>(&susitna, true, &latencies, &mut |_| {}).unwrap();
     assert!(!repro.figures.is_empty());
     assert!(repro.figures.iter().all(|figure| figure.is_met().is_none()));
 }

@@ -1,10 +1,10 @@
 //! The reply writer: makes answers and puts them into the slots of the clients that asked. Called
 //! by the engine with what it took, while the cache shows the item.
 
-use super::Replied;
 use super::slots::{DequeuedRequest, RequestView, Slots, Work};
+use super::{Replied, Turn};
 use crate::cache::{Cache, Copied, CopyTarget, Error, Item, Millis, at_wall};
-use crate::herd::counters::{HerdCounter, ThreadCounters};
+use crate::herd::counters::HerdCounter;
 use crate::herd::geometry::{Geometry, HEAD_BYTES};
 use crate::herd::long::{FoundPart, Long, StoredPart, refusal};
 use crate::herd::message::{Head, MessageKind, PART_HEAD_BYTES};
@@ -166,13 +166,13 @@ impl ReplyWriter {
         &mut self,
         cache: &Cache,
         request: RequestView<'_>,
-        now: Millis,
-        counters: &ThreadCounters,
+        turn: Turn<'_>,
         replied: &mut dyn FnMut(Replied),
     ) {
         let RequestView { taken, key, .. } = request;
+        let Turn { now, counters } = turn;
         let head = match taken.work {
-            Work::Put => Some(put(cache, request, now, counters)),
+            Work::Put => Some(put(cache, request, turn)),
             Work::Delete => {
                 counters.add(HerdCounter::Deletes, 1);
                 let kind = if cache.remove(key, now) {
@@ -203,12 +203,8 @@ impl ReplyWriter {
 }
 
 /// Stores a value; the head of the answer.
-fn put(
-    cache: &Cache,
-    RequestView { taken, key, value }: RequestView<'_>,
-    now: Millis,
-    counters: &ThreadCounters,
-) -> Head {
+fn put(cache: &Cache, request: RequestView<'_>, Turn { now, counters }: Turn<'_>) -> Head {
+    let RequestView { taken, key, value } = request;
     counters.add(HerdCounter::Puts, 1);
     let error = match cache.set(key, value, taken.head.flags(), expiry(taken.head.extra), now) {
         Ok(_) => return said(taken, MessageKind::Stored, 0),

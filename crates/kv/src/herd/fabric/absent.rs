@@ -3,14 +3,14 @@
 
 use super::connections::{DeviceClient, Devices};
 use crate::herd::geometry::Geometry;
-use crate::herd::serving::{self, Doorbell, IncomingRequest};
+use crate::herd::serving::Doorbell;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 
 pub(in crate::herd) type RdmaListener = NoDevice;
 
-/// A device, a client's way by one, and what comes by one.
+/// A device, and a client's way by one.
 pub(in crate::herd) enum NoDevice {}
 
 impl NoDevice {
@@ -18,14 +18,14 @@ impl NoDevice {
         Err(FabricError::NoVerbs)
     }
 
-    pub fn source(&self, _: u32, _: Arc<Doorbell>) -> Result<NoDevice, FabricError> {
+    pub fn source(&self, _: u32, _: Arc<Doorbell>) -> Result<(), FabricError> {
         match *self {}
     }
 }
 
 impl Devices for NoDevice {
     type Client = NoDevice;
-    type Source = Option<NoDevice>;
+    type Source = Option<()>;
 
     fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<NoDevice>, Vec<u8>)> {
         match *self {}
@@ -50,16 +50,6 @@ impl DeviceClient for NoDevice {
     }
 
     fn ring(&self) {
-        match *self {}
-    }
-}
-
-impl serving::RequestSource for NoDevice {
-    fn poll(&mut self, _: &mut dyn FnMut(&IncomingRequest<'_>)) {
-        match *self {}
-    }
-
-    fn arm(&mut self) {
         match *self {}
     }
 }

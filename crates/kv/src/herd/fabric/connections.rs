@@ -1,41 +1,34 @@
-//! The acceptor of a fabric: the target that clients write to, their frames, connects and
-//! disconnects. One thread, asleep unless a client connects, disconnects or rings. What it decides
-//! ([`ConnectionManager`]) knows neither sockets nor clocks, and runs in virtual time as well.
+//! The acceptor of a fabric: the frames that clients write to, connects and disconnects. Its thread
+//! sleeps unless a client connects, disconnects or rings. It knows neither sockets nor clocks, and
+//! runs in virtual time as well.
 //!
 //! Ordering rule of a frame: revoked (its table word changes, and the fabric's thread has left it)
 //! when its connection ends; dropped by every serving thread; cleared; given out under another key.
 
-use super::super::counters::{HerdCounter, HerdCounters};
+use super::super::admission::{Acceptor, Admission, HELLO_POLL, HELLO_WITHIN};
+use super::super::counters::HerdCounter;
 use super::super::engine::{ClientSlots, Replied};
-use super::super::error::HerdStartError;
+use super::super::error::{Result, io_error};
 use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry, HEAD_BYTES};
 use super::super::handshake::{Hello, Verdict, Welcome};
 use super::super::message::Head;
 use super::super::options::FabricServerOptions;
-use super::super::serving::{
-    ClientTransport, CommandQueue, IncomingRequest, RequestSource, ServingOptions, WorkerCommand,
-};
+use super::super::serving::{ClientTransport, IncomingRequest, RequestSource};
 use super::super::slot::SlotFormat;
 use super::messages::{self, BELL_BYTES, FabricReply, Grant, REPLY_BYTES};
 use super::rdma;
 use rackpool_core::addr::{FrameIndex, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId};
-use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::event::{Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::{Target, TargetOptions, TargetSendError, monotonic_ns, tcp};
 use rackpool_hw::process::random_u64;
 use rackpool_hw::window::Window;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// A connection that was not let in is closed after so long.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// How often that is looked after, while there are such connections.
-const HELLO_POLL: Duration = Duration::from_secs(1);
 /// How long a thread watches on when no request comes: many round trips, so that a client that asks
 /// one thing after the other does not ring each time; then it sleeps, and costs nothing.
 const LINGER: Duration = Duration::from_millis(1);
@@ -222,30 +215,16 @@ struct AdmittedClient {
     windows: u32,
 }
 
-/// What clients are let in with.
-pub(in super::super) struct ConnectionSettings {
-    pub geometry: Geometry,
-    /// The seed of the hashes of the cache.
-    pub seed: u64,
-    /// Random: where the keys of frames begin.
-    pub key: u64,
-}
-
 /// Admits clients, and handles their end.
 pub(in super::super) struct ConnectionManager<P: Port> {
     port: P,
     /// Before the pages, into which devices write.
     rdma: Option<P::Devices>,
     memory: Frames,
-    geometry: Geometry,
-    seed: u64,
-    queues: Vec<Arc<CommandQueue<FabricClient<P>>>>,
-    counters: Arc<HerdCounters>,
+    admission: Admission<FabricClient<P>>,
     /// Peers that have connected and were not let in yet, since when.
     pending: BTreeMap<PeerId, Nanos>,
     clients: BTreeMap<PeerId, AdmittedClient>,
-    /// Frames that no client has.
-    free: Vec<u32>,
     /// Frames that serving threads may still touch.
     leaving: Vec<(u32, Arc<()>)>,
     key: u64,
@@ -274,93 +253,64 @@ impl Frames {
     }
 }
 
-/// The thread that lets clients in.
-pub(in super::super) struct FabricAcceptor {
-    manager: ConnectionManager<Arc<Target>>,
-    poller: Poller,
-    /// Notified when the target has something.
-    event: Arc<WakeEvent>,
-    /// Held open for the poller.
-    _stop: Arc<WakeEvent>,
-}
-
-const EVENT: u64 = 0;
-const STOP: u64 = 1;
+/// The acceptor of the tcp fabric.
+pub(in super::super) type FabricAcceptor = ConnectionManager<Arc<Target>>;
 
 impl FabricAcceptor {
-    pub(in super::super) fn new(
-        serving: &ServingOptions,
-        listener: &FabricServerOptions,
-        stop: Arc<WakeEvent>,
-        queues: Vec<Arc<CommandQueue<FabricClient>>>,
+    /// Starts the target; `waker` is notified when it has something.
+    pub(in super::super) fn start(
+        options: &FabricServerOptions,
+        waker: Arc<WakeEvent>,
         rdma: Option<rdma::RdmaListener>,
-    ) -> Result<FabricAcceptor, HerdStartError> {
-        let (geometry, seed) = (serving.geometry, serving.cache.options().seed);
-        let memory =
-            Frames::new(&geometry, listener.clients).map_err(HerdStartError::io("memory"))?;
-        let event =
-            Arc::new(WakeEvent::new().map_err(HerdStartError::io("waking the doorkeeper"))?);
-        let waker = Arc::clone(&event);
+        admission: Admission<FabricClient>,
+    ) -> Result<FabricAcceptor> {
+        let connections_max = options.clients + FABRIC_GUESTS_MAX;
+        let memory = Frames::new(&admission.geometry, options.clients);
+        let memory = memory.map_err(io_error("memory"))?;
         let Frames { layout, pages, table, cells } = memory.clone();
         let target = tcp::start_target(TargetOptions {
-            connections_max: listener.clients + FABRIC_GUESTS_MAX,
+            connections_max,
             // All clients of a run may be of one host.
-            address_max: Some(listener.clients + FABRIC_GUESTS_MAX),
-            secret: listener.secret.clone(),
+            address_max: Some(connections_max),
+            secret: options.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_, _| ()),
-            ..TargetOptions::new(listener.listen, layout, pages, table, cells)
+            ..TargetOptions::new(options.listen, layout, pages, table, cells)
         })?;
-        let poller = Poller::new().map_err(HerdStartError::io("waiting for clients"))?;
-        let added = poller.add(&*event, EVENT, Interest::Read);
-        let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
-        added.map_err(HerdStartError::io("waiting for clients"))?;
-        let key = random_u64().map_err(HerdStartError::io("the system's random numbers"))?;
-        let (target, counters) = (Arc::new(target), Arc::clone(&serving.counters));
-        let settings = ConnectionSettings { geometry, seed, key };
-        let manager = ConnectionManager::new(target, rdma, queues, memory, settings, counters);
-        Ok(FabricAcceptor { manager, poller, event, _stop: stop })
+        let key = random_u64().map_err(io_error("the system's random numbers"))?;
+        Ok(ConnectionManager::new(Arc::new(target), rdma, memory, admission, key))
     }
 
-    pub(in super::super) fn addr(&self) -> SocketAddr {
-        self.manager.port.local_addr()
+    pub(in super::super) fn port(&self) -> &Target {
+        &self.port
+    }
+}
+
+impl Acceptor for FabricAcceptor {
+    fn poll_after(&self) -> Option<Duration> {
+        ConnectionManager::poll_after(self)
     }
 
-    pub(in super::super) fn run(&mut self, is_stopping: &AtomicBool) {
-        let mut ready: Vec<Readiness> = Vec::new();
-        // Relaxed: as in `HerdServer::stop`.
-        while !is_stopping.load(Ordering::Relaxed) {
-            let timeout = self.manager.poll_after();
-            if self.poller.wait(timeout, &mut ready).is_err() {
-                std::thread::sleep(HELLO_POLL);
-            }
-            ready.clear();
-            self.event.drain();
-            self.manager.poll_once();
-        }
+    fn poll_once(&mut self, _: &Poller, _: &[Readiness]) {
+        self.poll_events();
     }
 }
 
 impl<P: Port> ConnectionManager<P> {
-    /// Of a port with clients that write into `memory`.
+    /// Of a port with clients that write into `memory`; `key` is random: where the keys of frames
+    /// begin.
     pub(in super::super) fn new(
         port: P,
         rdma: Option<P::Devices>,
-        queues: Vec<Arc<CommandQueue<FabricClient<P>>>>,
         memory: Frames,
-        settings: ConnectionSettings,
-        counters: Arc<HerdCounters>,
+        admission: Admission<FabricClient<P>>,
+        key: u64,
     ) -> ConnectionManager<P> {
-        let ConnectionSettings { geometry, seed, key } = settings;
         ConnectionManager {
             port,
             rdma,
-            free: (0..memory.layout.frame_count).rev().collect(),
             memory,
-            geometry,
-            seed,
-            queues,
-            counters,
+            admission,
             pending: BTreeMap::new(),
             clients: BTreeMap::new(),
             leaving: Vec::new(),
@@ -374,7 +324,7 @@ impl<P: Port> ConnectionManager<P> {
         (!self.pending.is_empty()).then_some(HELLO_POLL)
     }
 
-    pub(in super::super) fn poll_once(&mut self) {
+    pub(in super::super) fn poll_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         self.port.poll(&mut events);
         for event in events.drain(..) {
@@ -382,10 +332,6 @@ impl<P: Port> ConnectionManager<P> {
         }
         self.events = events;
         self.close_pending();
-    }
-
-    fn count(&self, what: HerdCounter) {
-        self.counters.0[self.queues.len()].add(what, 1);
     }
 
     fn on_event(&mut self, event: FabricEvent) {
@@ -414,26 +360,24 @@ impl<P: Port> ConnectionManager<P> {
 
     /// A client rings for a serving thread.
     fn ring(&self, peer: PeerId, client: u32, server: Option<u32>) {
-        match server.and_then(|server| self.queues.get(server as usize)) {
-            Some(queue) => queue.bell.ring(client),
+        if !server.is_some_and(|server| self.admission.ring(client, server)) {
             // An invalid message.
-            None => self.port.close(peer),
+            self.port.close(peer);
         }
     }
 
     fn on_hello(&mut self, peer: PeerId, message: &[u8]) {
-        let message = match Hello::read(message).and_then(|hello| self.admit(peer, hello)) {
-            Ok((client, welcome, grant)) => {
+        let message = match Hello::read(message).and_then(|hello| self.admit(peer, &hello)) {
+            Ok((welcome, grant)) => {
                 self.pending.remove(&peer);
-                self.clients.insert(peer, AdmittedClient { client, windows: welcome.windows });
-                self.count(HerdCounter::Joined);
+                let Welcome { client, windows, .. } = welcome;
+                self.clients.insert(peer, AdmittedClient { client, windows });
+                self.admission.count(HerdCounter::Joined, 1);
                 [welcome.as_bytes(), grant.as_bytes()].concat()
             }
             Err(verdict) => {
-                self.count(HerdCounter::Rejected);
-                Welcome::new(verdict, self.geometry, self.memory.layout.frame_count)
-                    .as_bytes()
-                    .to_vec()
+                let windows = self.admission.geometry.windows;
+                self.admission.refusal(verdict, windows).as_bytes().to_vec()
             }
         };
         // A client that is gone already is heard of next.
@@ -441,20 +385,22 @@ impl<P: Port> ConnectionManager<P> {
     }
 
     /// Gives a frame to a client and tells the serving threads of it.
-    fn admit(&mut self, peer: PeerId, hello: Hello) -> Result<(u32, Welcome, Grant), Verdict> {
-        let windows = if hello.windows == 0 { self.geometry.windows } else { hello.windows };
-        if windows > self.geometry.windows {
+    fn admit(&mut self, peer: PeerId, hello: &Hello) -> Result<(Welcome, Grant), Verdict> {
+        let geometry = self.admission.geometry_of(hello);
+        if geometry.windows > self.admission.geometry.windows {
             return Err(Verdict::Windows);
         }
-        let geometry = Geometry { windows, ..self.geometry };
-        let (free, is_early) = (&mut self.free, self.port.mutated(Mutation::GiveFrameEarly));
+        let (admission, is_early) =
+            (&mut self.admission, self.port.mutated(Mutation::GiveFrameEarly));
         // Acquire, by `get_mut`: the threads that have dropped it do not touch the frame any more.
         self.leaving.retain_mut(|(client, done)| {
             let has_left = Arc::get_mut(done).is_some() || is_early;
-            free.extend(has_left.then_some(*client));
+            if has_left {
+                admission.give_back(*client);
+            }
             !has_left
         });
-        let client = self.free.pop().ok_or(Verdict::Full)?;
+        let client = self.admission.take_number()?;
         let frame = FrameIndex(client);
         let Frames { layout, pages, table, .. } = &self.memory;
         let offset = layout.frame_offset(frame);
@@ -463,13 +409,10 @@ impl<P: Port> ConnectionManager<P> {
         }
         self.key += 1;
         table.store(table_word(frame), self.key);
-        for (server, queue) in (0..).zip(&self.queues) {
-            let transport = self.transport(peer, AdmittedClient { client, windows }, server, None);
-            queue.send(WorkerCommand::Attach { client, transport });
-        }
-        let mut welcome = Welcome::new(Verdict::Welcome, geometry, layout.frame_count);
-        (welcome.client, welcome.seed) = (client, self.seed);
-        Ok((client, welcome, Grant { offset, key: self.key }))
+        let admitted = AdmittedClient { client, windows: geometry.windows };
+        let transports = (0..).map(|server| self.transport(peer, admitted, server, None));
+        self.admission.attach(client, transports);
+        Ok((self.admission.welcome(client, geometry), Grant { offset, key: self.key }))
     }
 
     /// A client at the thread number `server`.
@@ -480,7 +423,7 @@ impl<P: Port> ConnectionManager<P> {
         server: u32,
         rdma: Option<<P::Devices as Devices>::Client>,
     ) -> FabricClient<P> {
-        let geometry = Geometry { windows, ..self.geometry };
+        let geometry = Geometry { windows, ..self.admission.geometry };
         let bytes = u64::from(windows) * geometry.slot_bytes();
         let Frames { layout, pages, table, .. } = &self.memory;
         let at = layout.frame_offset(FrameIndex(client)) + geometry.offset(server, 0, 0);
@@ -510,17 +453,17 @@ impl<P: Port> ConnectionManager<P> {
             listener.join(client, &frame, message)
         });
         let made = self.rdma.as_mut().map_or(0, Devices::take_made);
-        self.counters.0[self.queues.len()].add(HerdCounter::QueuePairs, made);
+        self.admission.count(HerdCounter::QueuePairs, made);
         let Some((transports, consent)) = joined else {
             // Any answer but consent is a refusal.
             let _ = self.port.send(peer, &[0; 40]);
             return;
         };
-        for ((server, queue), rdma) in (0..).zip(&self.queues).zip(transports) {
-            let transport = self.transport(peer, admitted, server, Some(rdma));
-            queue.send(WorkerCommand::Detach { client, done: Arc::default() });
-            queue.send(WorkerCommand::Attach { client, transport });
-        }
+        self.admission.detach(client);
+        let transports = (0..).zip(transports);
+        let transports =
+            transports.map(|(server, rdma)| self.transport(peer, admitted, server, Some(rdma)));
+        self.admission.attach(client, transports);
         // A client that is gone already is heard of next.
         let _ = self.port.send(peer, &consent);
     }
@@ -529,12 +472,8 @@ impl<P: Port> ConnectionManager<P> {
         self.pending.remove(&peer);
         let Some(AdmittedClient { client, .. }) = self.clients.remove(&peer) else { return };
         self.revoke(FrameIndex(client));
-        self.count(HerdCounter::Left);
-        let done = Arc::new(());
-        for queue in &self.queues {
-            queue.send(WorkerCommand::Detach { client, done: Arc::clone(&done) });
-        }
-        self.leaving.push((client, done));
+        self.admission.count(HerdCounter::Left, 1);
+        self.leaving.push((client, self.admission.detach(client)));
     }
 
     /// Ends a key: when this returns, nothing is executed under it any more. Blocks for one system

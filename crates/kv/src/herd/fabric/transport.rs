@@ -15,7 +15,7 @@ use super::Wire;
 use super::messages::{self, BELL_BYTES, FabricReply, Grant};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
-    BufId, FabricEvent, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+    BufId, Fabric, FabricEvent, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rackpool_hw::window::Window;
 use std::ops::RangeInclusive;
@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 
 /// What a server thread has said, and whether it still has to be rung.
 #[derive(Clone, Copy, Default)]
-struct Ear {
+struct Watch {
     is_watching: bool,
     owes_bell: bool,
 }
@@ -53,7 +53,7 @@ pub struct FabricTransport<W> {
     /// A doorbell for each thread.
     bells: BufId,
     replies: Vec<Window>,
-    ears: Vec<Ear>,
+    watches: Vec<Watch>,
     events: Vec<FabricEvent>,
     /// When it was pumped last.
     now_ns: u64,
@@ -68,13 +68,7 @@ impl<W: Wire> FabricTransport<W> {
         peer: PeerId,
         windows: u32,
     ) -> Result<(FabricTransport<W>, Geometry, u64)> {
-        let hello = Hello::new(windows);
-        let bytes = hello.as_bytes().len() as u64;
-        let buf = wire.register(hello.as_bytes().to_vec())?;
-        let local = [Sge { buf, offset: 0, bytes }];
-        let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
-        wire.post(peer, &[work]).map_err(|_| Error::Gone)?;
-        let message = await_welcome(&mut wire, peer)?;
+        let message = ask(&mut wire, peer, Hello::new(windows).as_bytes())?;
         let (welcome, grant) = messages::split_welcome(&message);
         let (welcome, geometry) = Welcome::read(welcome, windows)?;
         let grant = grant.ok_or(Error::Corrupt { what: "the place of the request slots" })?;
@@ -92,7 +86,7 @@ impl<W: Wire> FabricTransport<W> {
             grant,
             starts: vec![0; slots],
             replies: (0..geometry.servers).map(|_| Window::heap(lane_bytes)).collect(),
-            ears: vec![Ear::default(); geometry.servers as usize],
+            watches: vec![Watch::default(); geometry.servers as usize],
             events: Vec::new(),
             is_gone: false,
         };
@@ -151,29 +145,28 @@ impl<W: Wire> FabricTransport<W> {
 
     /// Rings at threads that stopped to watch while requests were on their way.
     fn ring_owed(&mut self) {
-        for server in 0..self.ears.len() {
-            if !self.ears[server].owes_bell {
+        for server in 0..self.watches.len() {
+            if !self.watches[server].owes_bell {
                 continue;
             }
-            let (offset, bytes) = ((server * BELL_BYTES) as u64, BELL_BYTES as u64);
-            let local = [Sge { buf: self.bells, offset, bytes }];
-            let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
+            let offset = (server * BELL_BYTES) as u64;
+            let bell = Sge { buf: self.bells, offset, bytes: BELL_BYTES as u64 };
             // A full queue: at the next look.
-            self.ears[server].owes_bell = self.wire.post(self.peer, &[work]).is_err();
+            self.watches[server].owes_bell = send(&mut self.wire, self.peer, bell).is_err();
         }
     }
 
     /// Takes what the server sent.
-    fn hear(&mut self, message: &[u8], lanes: &[Lane]) -> Result<()> {
+    fn take(&mut self, message: &[u8], lanes: &[Lane]) -> Result<()> {
         let corrupt = Error::Corrupt { what: "a message" };
         let Some((reply, value)) = FabricReply::read(message, &self.geometry) else {
             return Err(corrupt);
         };
         let lane = &lanes[reply.server as usize];
-        let ear = &mut self.ears[reply.server as usize];
-        ear.is_watching = reply.is_watched;
+        let watch = &mut self.watches[reply.server as usize];
+        watch.is_watching = reply.is_watched;
         let Some(mut head) = reply.head else {
-            ear.owes_bell = lane.is_waiting() && !reply.is_watched;
+            watch.owes_bell = lane.is_waiting() && !reply.is_watched;
             return Ok(());
         };
         // Its low half gives the distance from the last one that was taken.
@@ -219,7 +212,7 @@ impl<W: Wire> Transport for FabricTransport<W> {
     }
 
     fn ring(&mut self, server: u32, lane: &Lane) -> Result<()> {
-        let rings = !self.ears[server as usize].is_watching;
+        let rings = !self.watches[server as usize].is_watching;
         self.write(server, lane.rung + 1..=lane.submitted, rings)
     }
 
@@ -235,11 +228,11 @@ impl<W: Wire> Transport for FabricTransport<W> {
         self.now_ns = self.wire.now_ns();
         self.wire.poll(self.now_ns, &mut self.events);
         let mut events = std::mem::take(&mut self.events);
-        let mut heard = Ok(());
+        let mut taken = Ok(());
         for event in events.drain(..) {
             match event {
-                FabricEvent::Received { message, .. } if heard.is_ok() => {
-                    heard = self.hear(&message, lanes);
+                FabricEvent::Received { message, .. } if taken.is_ok() => {
+                    taken = self.take(&message, lanes);
                 }
                 // Its key is revoked: the server has closed the connection.
                 FabricEvent::Completed { status: WorkStatus::BadKey, .. }
@@ -248,7 +241,7 @@ impl<W: Wire> Transport for FabricTransport<W> {
             }
         }
         self.events = events;
-        heard?;
+        taken?;
         if self.is_gone {
             return Err(Error::Gone);
         }
@@ -285,12 +278,26 @@ fn write_of(grant: Grant, id: u64, local: &[Sge; 1], bell: Option<u32>) -> WorkR
     WorkRequest { id, verb, local, signalled: false }
 }
 
-fn await_welcome(wire: &mut impl Wire, peer: PeerId) -> Result<Vec<u8>> {
-    let start = wire.now_ns();
-    let deadline = start + WELCOME_WITHIN.as_nanos() as u64;
+/// Sends a message out of a registered buffer.
+pub(super) fn send(
+    fabric: &mut impl Fabric,
+    peer: PeerId,
+    message: Sge,
+) -> std::result::Result<(), PostError> {
+    let work = WorkRequest { id: 0, verb: Verb::Send, local: &[message], signalled: false };
+    fabric.post(peer, &[work]).map_err(|(_, error)| error)
+}
+
+/// Sends a message and waits for the answer, 5 s at most.
+pub(super) fn ask(wire: &mut impl Wire, peer: PeerId, message: &[u8]) -> Result<Vec<u8>> {
+    let buf = wire.register(message.to_vec())?;
+    let message = Sge { buf, offset: 0, bytes: message.len() as u64 };
+    send(wire, peer, message).map_err(|_| Error::Gone)?;
+    let start_ns = wire.now_ns();
+    let deadline_ns = start_ns + WELCOME_WITHIN.as_nanos() as u64;
     let mut events = Vec::new();
     loop {
-        wire.wait(deadline, &mut events);
+        wire.wait(deadline_ns, &mut events);
         for event in events.drain(..) {
             match event {
                 FabricEvent::Received { peer: from, message } if from == peer => {
@@ -300,8 +307,9 @@ fn await_welcome(wire: &mut impl Wire, peer: PeerId) -> Result<Vec<u8>> {
                 _ => {}
             }
         }
-        let waited_ms = (wire.now_ns() - start) / 1_000_000;
-        if wire.now_ns() >= deadline {
+        let now_ns = wire.now_ns();
+        if now_ns >= deadline_ns {
+            let waited_ms = (now_ns - start_ns) / 1_000_000;
             return Err(Error::Silent { waited_ms, reminders: 0 });
         }
     }

@@ -12,19 +12,10 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
 use rackpool_core::seam::{FabricEvent, PeerId, Sge, Verb};
-use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Completions of requests, which say nothing but that they were sent.
 const SENT: u64 = u64::MAX;
-
-/// How a client is connected.
-#[derive(Clone, Debug, Default)]
-pub struct Peers {
-    /// For requests: of each server process, or of one that all have written to their slots.
-    pub requests: Vec<PeerId>,
-    pub reads: Option<PeerId>,
-}
 
 #[derive(Clone, Debug, Default)]
 struct Lane {
@@ -39,7 +30,10 @@ pub struct HerdClient {
     number: u32,
     load: HerdLoad,
     exchange: Exchange,
-    peers: Peers,
+    /// For requests: of each server process, or of one that all have written to their slots.
+    peers: Vec<PeerId>,
+    /// For READs, of systems that read.
+    reads: Option<PeerId>,
     keys: Rc<Keys>,
     rng: Rng,
     lanes: Vec<Lane>,
@@ -49,20 +43,16 @@ pub struct HerdClient {
 
 impl HerdClient {
     /// Asks for ever, from when it is told to begin.
-    pub async fn run(
-        end: RigEndpoint,
-        number: u32,
-        load: HerdLoad,
-        peers: Rc<RefCell<Peers>>,
-        keys: Rc<Keys>,
-    ) {
-        end.begin().await;
-        let peers = peers.take();
+    pub async fn run(end: RigEndpoint, number: u32, load: HerdLoad, keys: Rc<Keys>) {
+        let mut peers = end.begin().await;
+        // It was connected last.
+        let reads = peers.pop_if(|_| load.system.reads());
         let mut client = HerdClient {
             end,
             number,
             exchange: load.system.exchange(),
             peers,
+            reads,
             keys,
             rng: Rng::new(load.seed, Purpose::Workload, u64::from(number)),
             lanes: vec![Lane::default(); load.window as usize],
@@ -156,7 +146,7 @@ impl HerdClient {
             true => Verb::Write(address((slot + 1) * SLOT_BYTES - bytes)),
             false => Verb::Send,
         };
-        let peer = self.peers.requests[server as usize % self.peers.requests.len()];
+        let peer = self.peers[server as usize % self.peers.len()];
         let is_signalled = way.is_signalled;
         let work = Work { id: SENT, area: u64::from(lane), bytes, payload: &payload, is_signalled };
         self.end.post(peer, verb, work).await;
@@ -180,7 +170,7 @@ impl HerdClient {
             is_signalled: true,
             ..Work::default()
         };
-        let peer = self.peers.reads.expect("systems that read are connected for it");
+        let peer = self.reads.expect("systems that read are connected for it");
         self.end.post(peer, Verb::Read(address(TABLE_AT + at)), work).await;
     }
 

@@ -6,8 +6,9 @@ use super::{HerdLoad, HerdStats};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::report::Table;
+use crate::repro::evaluation::{Evaluation, PaperParts, Part};
 use crate::repro::herd::baselines::{Exchange, System, Way};
-use crate::repro::{Figure, Origin, Paper, Repro, Set};
+use crate::repro::{Origin, Paper, Set};
 
 /// Payloads of single verbs, bytes.
 const SIZES: [u64; 9] = [4, 16, 32, 64, 96, 128, 192, 256, 512];
@@ -57,56 +58,37 @@ const SET: [Set; 28] = [
     ("pilaf_over_herd_at_peak", Origin::Derived, "26 over Pilaf's rate"),
     ("farm_over_herd_at_peak", Origin::Derived, "26 over FaRM-em's rate"),
 ];
-/// A part of the evaluation.
-type Part = fn(&mut Herd) -> Result<(), String>;
-
 /// The parts by what they are called, in the order in which they run.
-const PARTS: [(&str, Part); 14] = [
-    ("verb latencies", Herd::latencies),
-    ("verbs in", Herd::verbs_in),
-    ("verbs out", Herd::verbs_out),
-    ("knees of verbs out", Herd::knees),
-    ("ECHO", Herd::echo),
-    ("all to all", Herd::all_to_all),
-    ("prefetch by accesses", Herd::prefetch),
-    ("throughput by PUT share", Herd::put_share),
-    ("throughput by value size", Herd::value_size),
-    ("latency against throughput", Herd::latency),
-    ("cores", Herd::cores),
-    ("clients", Herd::clients),
-    ("skew", Herd::skew),
-    ("full tables", Herd::full),
+const PARTS: [(&str, Part<Herd>); 14] = [
+    ("verb latencies", Evaluation::latencies),
+    ("verbs in", Evaluation::verbs_in),
+    ("verbs out", Evaluation::verbs_out),
+    ("knees of verbs out", Evaluation::knees),
+    ("ECHO", Evaluation::echo),
+    ("all to all", Evaluation::all_to_all),
+    ("prefetch by accesses", Evaluation::prefetch),
+    ("throughput by PUT share", Evaluation::put_share),
+    ("throughput by value size", Evaluation::value_size),
+    ("latency against throughput", Evaluation::latency),
+    ("cores", Evaluation::cores),
+    ("clients", Evaluation::clients),
+    ("skew", Evaluation::skew),
+    ("full tables", Evaluation::full),
 ];
 
-/// Runs everything. `told` hears of each part.
-pub fn herd(
-    profile: &Profile,
-    is_quick: bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    herd_parts(profile, is_quick, |_| true, told)
-}
+/// The evaluation of HERD.
+pub enum Herd {}
 
-/// As [`herd`], the parts that are `wanted` by what they are called.
-pub fn herd_parts(
-    profile: &Profile,
-    is_quick: bool,
-    wanted: impl Fn(&str) -> bool,
-    told: &mut dyn FnMut(&str),
-) -> Result<Repro, String> {
-    let mut one = Herd { profile: profile.clone(), is_quick, repro: Repro::default() };
-    for (name, part) in PARTS.iter().filter(|(name, _)| wanted(name)) {
-        told(name);
-        part(&mut one)?;
+impl PaperParts for Herd {
+    const PARTS: &'static [(&'static str, Part<Herd>)] = &PARTS;
+    const SET: &'static [Set] = &SET;
+    const WITHIN: f64 = WITHIN;
+
+    /// What the paper says is of its cluster Apt, but for what is named after the other one, which
+    /// is always run on that: on another profile there is nothing to compare.
+    fn speaks_of(profile: &Profile, figure: &str) -> bool {
+        profile.name == APT || figure.ends_with(SUSITNA)
     }
-    Ok(one.repro)
-}
-
-/// The evaluation while it is made.
-pub(super) struct Herd {
-    pub(super) profile: Profile,
-    is_quick: bool,
-    repro: Repro,
 }
 
 /// An ECHO of so many bytes, at least 16, both ways.
@@ -127,43 +109,19 @@ fn knee(rates: &[(u64, f64)], share: f64) -> f64 {
     held.last().map_or(0.0, |(bytes, _)| *bytes as f64)
 }
 
-impl Herd {
+impl Evaluation<Herd> {
     pub(super) fn run(&self, load: HerdLoad) -> Result<HerdStats, String> {
         self.run_on(&self.profile, load)
     }
 
     pub(super) fn run_on(&self, profile: &Profile, load: HerdLoad) -> Result<HerdStats, String> {
-        let share = if self.is_quick { 5 } else { 1 };
-        super::run(profile, &HerdLoad { operations: load.operations / share, ..load })
+        let operations = self.operations(load.operations);
+        super::run(profile, &HerdLoad { operations, ..load })
     }
 
     fn rate(&self, verbs: Verbs) -> Result<f64, String> {
-        let share = if self.is_quick { 5 } else { 1 };
-        let operations = verbs.operations / share;
+        let operations = self.operations(verbs.operations);
         verbs::rate(&self.profile, &Verbs { operations, ..verbs })
-    }
-
-    /// What the paper says is of its cluster Apt, but for what is named after the other one, which
-    /// is always run on that: on another profile there is nothing to compare.
-    pub(super) fn figure(
-        &mut self,
-        name: &str,
-        unit: &'static str,
-        ours: f64,
-        paper: Paper,
-        note: &'static str,
-    ) {
-        let is_said = self.profile.name == APT || name.ends_with(SUSITNA);
-        let paper = if is_said { paper } else { Paper::Silent };
-        let is_lower_better = matches!(unit, "ns" | "cores");
-        let (name, note, origin) = (name.to_owned(), note.to_owned(), Origin::Predicted);
-        let within = WITHIN;
-        let figure = Figure { name, unit, is_lower_better, ours, origin, paper, within, note };
-        self.repro.push(figure, &SET);
-    }
-
-    pub(super) fn table(&mut self, table: Table) {
-        self.repro.tables.push(table);
     }
 
     fn latencies(&mut self) -> Result<(), String> {
@@ -197,9 +155,7 @@ impl Herd {
                             processor in it";
                 self.figure("echo_over_read_64B", "x", echo / read, Paper::Is(1.0), note);
             }
-            let times = [read, write, inline, echo, echo / 2.0];
-            let cells = times.into_iter().map(Into::into);
-            table.row(std::iter::once(bytes.to_string().into()).chain(cells));
+            table.line(bytes, [read, write, inline, echo, echo / 2.0]);
         }
         self.table(table);
         let (read, echo) = at_16;
@@ -226,8 +182,7 @@ impl Herd {
                 at_128 = (unreliable, reliable);
             }
             read_most = read_most.max(read);
-            let rates = [unreliable, reliable, read].map(Into::into);
-            table.row(std::iter::once(bytes.to_string().into()).chain(rates));
+            table.line(bytes, [unreliable, reliable, read]);
         }
         self.table(table);
         let note = "3.2, figure 3: up to 128 B";
@@ -267,8 +222,7 @@ impl Herd {
             // A payload longer than what can be inline is fetched.
             let slowest = if bytes <= inline { write.min(send) } else { fetched };
             least = least.min(slowest.min(fetched) / read);
-            let rates = [write, send, fetched, read].map(Into::into);
-            table.row(std::iter::once(bytes.to_string().into()).chain(rates));
+            table.line(bytes, [write, send, fetched, read]);
         }
         self.table(table);
         let note = "3.2, figure 4";
@@ -342,8 +296,7 @@ impl Herd {
             }
             best.push(rates[3]);
             unsignalled = unsignalled.min(rates[2] / rates[1]);
-            let cells = rates.into_iter().map(Into::into);
-            table.row(std::iter::once(name.into()).chain(cells));
+            table.line(name, rates);
         }
         table.note("The text gives numbers for the last column only.");
         self.table(table);
@@ -379,8 +332,7 @@ impl Herd {
                 of(What::Write, Connection::Unreliable, Flow::AllOut(count))?,
                 of(What::Send, Connection::Datagram, Flow::AllOut(count))?,
             ]);
-            let cells = rates[rates.len() - 1].map(Into::into);
-            table.row(std::iter::once(count.to_string().into()).chain(cells));
+            table.line(count, rates[rates.len() - 1]);
         }
         self.table(table);
         let last = rates[rates.len() - 1];
@@ -426,8 +378,7 @@ impl Herd {
                 let share = rates[2] / peak;
                 self.figure("prefetch_8_accesses_5_cores", "x", share, Paper::Is(1.0), note);
             }
-            let cells = rates.into_iter().map(Into::into);
-            table.row(std::iter::once(servers.to_string().into()).chain(cells));
+            table.line(servers, rates);
         }
         self.table(table);
         Ok(())

@@ -19,11 +19,9 @@ use crate::device::Profile;
 use crate::histogram::Histogram;
 use crate::net::{Connection, EndpointId};
 use baselines::{CLIENTS_MAX, LANES_MAX, RequestRegion, System};
-use client::{HerdClient, Peers};
-use rackpool_core::seam::PeerId;
+use client::HerdClient;
 use rig::{Rig, RigState, Role};
 use server::HerdServer;
-use std::cell::RefCell;
 use std::rc::Rc;
 use store::Store;
 use zipf::Keys;
@@ -147,16 +145,10 @@ fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::
     let (_, initializer) = rig.spawn(host, Role::Server, 1, |end| async move {
         while end.ctx.recv(None).await.is_some() {}
     });
-    let datagrams: Vec<Rc<RefCell<Vec<PeerId>>>> =
-        (0..load.servers).map(|_| Rc::default()).collect();
     let servers: Vec<EndpointId> = (0..load.servers)
         .map(|number| {
-            let datagrams = datagrams[number as usize].clone();
-            let (id, endpoint) =
-                rig.spawn(host, HerdServer::ROLE, server::AREAS, |end| async move {
-                    end.begin().await;
-                    HerdServer::run(end, number, load, datagrams.take()).await;
-                });
+            let main = |end| async move { HerdServer::run(end, number, load).await };
+            let (id, endpoint) = rig.spawn(host, Role::Server, server::AREAS, main);
             rig.shared.servers.borrow_mut().push(id);
             rig.set_inline_max(endpoint, answer.inline_max);
             endpoint
@@ -165,12 +157,9 @@ fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::
     let mut begin = rig.shared.servers.borrow().clone();
     for number in 0..load.clients {
         let host = rig.hosts[1 + (number % load.machines) as usize];
-        let peers = Rc::new(RefCell::new(Peers::default()));
-        let (known, keys) = (peers.clone(), keys.clone());
-        let areas = u64::from(load.window);
-        let (id, endpoint) = rig.spawn(host, Role::Client, areas, |end| async move {
-            HerdClient::run(end, number, load, known, keys).await;
-        });
+        let (keys, areas) = (keys.clone(), u64::from(load.window));
+        let main = |end| async move { HerdClient::run(end, number, load, keys).await };
+        let (id, endpoint) = rig.spawn(host, Role::Client, areas, main);
         begin.push(id);
         rig.set_inline_max(endpoint, request.inline_max);
         let mine = [servers[(number % load.servers) as usize]];
@@ -180,15 +169,12 @@ fn connect(rig: &mut Rig, load: HerdLoad, keys: &Rc<Keys>) -> Vec<crate::world::
             (true, true) => &[initializer],
             (true, false) => &servers,
         };
-        let mut peers = peers.borrow_mut();
-        peers.requests = to.iter().map(|to| rig.connect(endpoint, *to, request.kind)).collect();
+        to.iter().for_each(|to| rig.connect(endpoint, *to, request.kind));
         if load.system.reads() {
-            peers.reads = Some(rig.connect(endpoint, initializer, Connection::Reliable));
+            rig.connect(endpoint, initializer, Connection::Reliable);
         }
         if answer.kind == Connection::Datagram {
-            for (server, known) in servers.iter().zip(&datagrams) {
-                known.borrow_mut().push(rig.connect(*server, endpoint, answer.kind));
-            }
+            servers.iter().for_each(|server| rig.connect(*server, endpoint, answer.kind));
         }
     }
     begin

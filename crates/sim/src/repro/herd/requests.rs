@@ -6,6 +6,7 @@ use super::{HerdLoad, HerdStats};
 use crate::device::Profile;
 use crate::report::{Cell, Table};
 use crate::repro::Paper;
+use crate::repro::evaluation::Evaluation;
 use crate::repro::herd::baselines::System;
 
 /// Answers of HERD from here on are not inline. Source: HERD, throughput comparison.
@@ -47,12 +48,7 @@ fn columns(varied: &'static str, unit: &'static str) -> [(&'static str, &'static
     [(varied, ""), ("HERD", unit), ("Pilaf-em-OPT", unit), ("FaRM-em", unit), ("FaRM-em-VAR", unit)]
 }
 
-fn line(first: impl ToString, numbers: impl IntoIterator<Item = f64>) -> Vec<Cell> {
-    let first = std::iter::once(first.to_string().into());
-    first.chain(numbers.into_iter().map(Into::into)).collect()
-}
-
-impl Herd {
+impl Evaluation<Herd> {
     /// The same load of each system.
     fn each(&self, of: impl Fn(HerdLoad) -> HerdLoad) -> Result<[HerdStats; 4], String> {
         let mut seen = Vec::new();
@@ -69,7 +65,7 @@ impl Herd {
         for percent in [0, 5, 50, 100] {
             let seen = self.each(|load| HerdLoad { put_ppm: percent * 10_000, ..load })?;
             rates.push(seen.map(|seen| seen.mops));
-            table.row(line(percent, rates[rates.len() - 1]));
+            table.line(percent, rates[rates.len() - 1]);
         }
         self.table(table);
         let [get, five, half, put] = rates[..] else { unreachable!("four shares") };
@@ -104,7 +100,7 @@ impl Herd {
                     let load = HerdLoad { value_bytes, ..HerdLoad::paper(system) };
                     *rate = self.run_on(profile, load)?.mops;
                 }
-                table.row(line(value_bytes, row));
+                table.line(value_bytes, row);
                 rates.push(row);
             }
             self.table(table);
@@ -226,7 +222,7 @@ impl Herd {
             for (rate, load) in row.iter_mut().zip([herd, put(System::Pilaf), put(System::Farm)]) {
                 *rate = self.run(HerdLoad { servers, ..load })?.mops;
             }
-            table.row(line(servers, row));
+            table.line(servers, row);
             rates.push(row);
         }
         self.table(table);
@@ -287,7 +283,7 @@ impl Herd {
             let four = of(System::Herd { inline_below }, 4)?.mops;
             let sixteen = of(System::Herd { inline_below }, 16)?.mops;
             datagrams = of(System::HerdDatagrams { inline_below }, 4)?.mops;
-            table.row(line(clients, [four, sixteen, datagrams]));
+            table.line(clients, [four, sixteen, datagrams]);
             rates.push((clients, four, sixteen));
         }
         self.table(table);
@@ -331,7 +327,7 @@ impl Herd {
         runs.sort_by(|one, two| one.0.total_cmp(&two.0));
         let (factor, zipfian) = &runs[runs.len() / 2];
         for (index, rates) in uniform.by_server.iter().zip(&zipfian.by_server).enumerate() {
-            table.row(line(index as u32, [*rates.0, *rates.1]));
+            table.line(index as u32, [*rates.0, *rates.1]);
         }
         let ends = [runs[0].0, runs[runs.len() - 1].0];
         table.note(format!(
@@ -372,7 +368,7 @@ impl Herd {
             if wrong > 0 {
                 return Err(format!("{name}: {wrong} wrong answers"));
             }
-            table.row(line(name, [emulated, gets.mops, half.mops, wrong as f64]));
+            table.line(name, [emulated, gets.mops, half.mops, wrong as f64]);
         }
         self.table(table);
         Ok(())

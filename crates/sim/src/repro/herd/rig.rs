@@ -20,7 +20,7 @@ use crate::world::{Ctx, HostId, Input, Kernel, Loop, ProcessId};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Room for one answer or one payload in a registered buffer: FaRM's longest neighbourhood fits.
@@ -102,6 +102,8 @@ pub struct RigState {
     /// Payload of requests that no card has seen as such.
     pub torn: Cell<u64>,
     owners: RefCell<Vec<Option<ProcessId>>>,
+    /// Connections of each endpoint, in the order in which they were made.
+    peers: RefCell<BTreeMap<EndpointId, Vec<PeerId>>>,
 }
 
 impl RigState {
@@ -121,6 +123,7 @@ impl RigState {
             store: store.map(RefCell::new),
             torn: Cell::new(0),
             owners: RefCell::default(),
+            peers: RefCell::default(),
         }
     }
 
@@ -196,9 +199,10 @@ impl Rig {
 
     /// Connects two endpoints, or an endpoint and mere memory; it is up when [`Rig::settle`]
     /// returns.
-    pub fn connect(&self, from: EndpointId, to: EndpointId, kind: Connection) -> PeerId {
+    pub fn connect(&self, from: EndpointId, to: EndpointId, kind: Connection) {
         let now = self.kernel.now();
-        self.kernel.with_net(|net, wires| net.connect(now, from, to, kind, wires))
+        let peer = self.kernel.with_net(|net, wires| net.connect(now, from, to, kind, wires));
+        self.shared.peers.borrow_mut().entry(from).or_default().push(peer);
     }
 
     /// Up to how many bytes an endpoint sends inline.
@@ -251,9 +255,11 @@ impl RigEndpoint {
         }
     }
 
-    /// Waits until it may begin. Connections come up meanwhile.
-    pub async fn begin(&self) {
+    /// Waits until it may begin; the connections that it has then, in the order in which they were
+    /// made.
+    pub async fn begin(&self) -> Vec<PeerId> {
         while !matches!(self.ctx.recv(None).await, Some(Input::Tell(BEGIN))) {}
+        self.shared.peers.borrow_mut().remove(&self.endpoint).unwrap_or_default()
     }
 
     /// Posts one request with what is in an area of the buffer.

@@ -13,7 +13,7 @@
 //!
 //! Source: HERD, hiding memory latency behind prefetching.
 
-use super::rig::{RigEndpoint, Role, address, message_of};
+use super::rig::{RigEndpoint, address, message_of};
 use super::store::Store;
 use super::{HerdLoad, rig::AREA_BYTES};
 use crate::net::Connection;
@@ -71,8 +71,9 @@ pub struct HerdServer {
 }
 
 impl HerdServer {
-    /// Serves for ever. `datagrams` come up after it begins.
-    pub async fn run(end: RigEndpoint, number: u32, load: HerdLoad, datagrams: Vec<PeerId>) {
+    /// Serves for ever, from when it is told to begin.
+    pub async fn run(end: RigEndpoint, number: u32, load: HerdLoad) {
+        let datagrams = end.begin().await;
         let exchange = load.system.exchange();
         let mut server = HerdServer {
             rng: Rng::new(load.seed, Purpose::Workload, 1 << 32 | u64::from(number)),
@@ -256,9 +257,4 @@ impl HerdServer {
             measured.served[self.number as usize] += 1;
         }
     }
-}
-
-impl HerdServer {
-    /// For whom its processor time counts.
-    pub const ROLE: Role = Role::Server;
 }

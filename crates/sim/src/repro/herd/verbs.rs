@@ -10,9 +10,7 @@ use crate::repro::herd::baselines::{RequestRegion, SLOT_BYTES};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
-use rackpool_core::seam::{FabricEvent, PeerId, Verb};
-use std::cell::RefCell;
-use std::rc::Rc;
+use rackpool_core::seam::{FabricEvent, Verb};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -96,12 +94,9 @@ fn drive(
     let mut begin = Vec::new();
     for number in 0..senders {
         let host = rig.hosts[if is_out { 0 } else { client(number) }];
-        let peers = Rc::new(RefCell::new(Vec::new()));
-        let known = peers.clone();
         let areas = u64::from(verbs.window);
-        let (id, endpoint) = rig.spawn(host, Role::Client, areas, |end| async move {
-            send(end, verbs, number, known).await;
-        });
+        let (id, endpoint) = rig
+            .spawn(host, Role::Client, areas, |end| async move { send(end, verbs, number).await });
         begin.push(id);
         rig.set_inline_max(endpoint, verbs.inline_max);
         let one = number as usize % receivers.len();
@@ -109,8 +104,7 @@ fn drive(
             Flow::In { .. } | Flow::Out(_) => &receivers[one..=one],
             Flow::AllIn(_) | Flow::AllOut(_) => &receivers[..],
         };
-        let connect = |to: &_| rig.connect(endpoint, *to, verbs.kind);
-        *peers.borrow_mut() = to.iter().map(connect).collect();
+        to.iter().for_each(|to| rig.connect(endpoint, *to, verbs.kind));
     }
     rig.settle();
     rig.run(&begin, warm, wanted)
@@ -131,9 +125,8 @@ async fn receive(end: RigEndpoint) {
 }
 
 /// Keeps its window full; each is completed, so that it knows when to go on.
-async fn send(end: RigEndpoint, verbs: Verbs, number: u32, peers: Rc<RefCell<Vec<PeerId>>>) {
-    end.begin().await;
-    let peers = peers.take();
+async fn send(end: RigEndpoint, verbs: Verbs, number: u32) {
+    let peers = end.begin().await;
     let mut rng = Rng::new(1, Purpose::Workload, u64::from(number));
     let mut begun = vec![Ps::ZERO; verbs.window as usize];
     let mut free: Vec<u64> = (0..u64::from(verbs.window)).collect();

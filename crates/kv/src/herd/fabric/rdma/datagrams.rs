@@ -1,6 +1,7 @@
-//! A datagram queue pair with memory to send from and to receive into, and what its completions say
-//! ([`Ends`]). What cannot be sent now is not sent: a client that misses it asks again. What has
-//! come is kept until a caller asks for it, whichever one looked at the completions.
+//! A queue pair with memory to send from and to receive into ([`SendQueue`]), and what its
+//! completions say ([`Ends`]); the datagrams of one ([`Datagrams`]). What cannot be sent now is not
+//! sent: a client that misses it asks again. What has come is kept until a caller asks for it,
+//! whichever one looked at the completions.
 //!
 //! A completion that says that something failed is the end of the queue pair: it sends and receives
 //! nothing more, and says so ([`Ends::take_failure`]).
@@ -18,11 +19,11 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 /// Work requests under way on a send queue.
-pub(super) const SENDS: u32 = 256;
+const SENDS: u32 = 256;
 /// Bytes that travel inside a work request, if the device grants it: HERD's limit (§3.1). What it
 /// granted is what is used, and what is longer is sent out of registered memory. HERD itself stops
 /// earlier, where its cards were faster without (decision 0045).
-pub(super) const INLINE_BYTES: u32 = 256;
+const INLINE_BYTES: u32 = 256;
 
 /// The entries of a send queue that are in use.
 #[derive(Default)]
@@ -123,19 +124,77 @@ impl Ends {
 }
 
 /// The queue pair and all it needs; what uses something is declared, and so dropped, before it.
-pub(super) struct Datagrams {
-    pair: QueuePair,
+pub(super) struct SendQueue {
+    pub pair: QueuePair,
     completions: Completions,
     region: Region,
-    memory: Window,
+    pub memory: Window,
     domain: Domain,
+    pub ends: Ends,
+    found: Vec<Completion>,
+}
+
+impl SendQueue {
+    /// One with so much memory. Errors: `Os`, `Pin`.
+    pub fn new(
+        device: &Device,
+        kind: QueuePairKind,
+        receives: u32,
+        bytes: u64,
+    ) -> Result<SendQueue, VerbsError> {
+        let send = SENDS.min(device.limits.work_max);
+        let domain = Domain::new(device)?;
+        let memory = Window::private(bytes).map_err(|error| VerbsError::Os {
+            what: "memory for messages",
+            code: error.raw_os_error().unwrap_or(0),
+        })?;
+        let rights = Rights::Local { writable: kind == QueuePairKind::Datagram };
+        let region = Region::of_window(&domain, &memory, 0, rights)?;
+        let completions = Completions::new(device, send + receives)?;
+        let depths = Depths { send, receive: receives, pieces: 1, inline_bytes: INLINE_BYTES };
+        let pair = QueuePair::new(device, &domain, &completions, kind, depths)?;
+        let (ends, found) = (Ends::new(send), Vec::with_capacity(64));
+        Ok(SendQueue { pair, completions, region, memory, domain, ends, found })
+    }
+
+    pub fn reap(&mut self) {
+        self.completions.poll(&mut self.found);
+        for completion in self.found.drain(..) {
+            self.ends.note(completion);
+        }
+    }
+
+    /// Whether there is room for one more, perhaps since some have completed.
+    pub fn has_room(&mut self) -> bool {
+        if !self.ends.has_room() {
+            self.reap();
+        }
+        self.ends.has_room()
+    }
+
+    /// Adds what is to be done with so many bytes of its memory.
+    pub fn push(&mut self, operation: &Operation<'_>, at: u64, bytes: u64) {
+        let inline = bytes <= u64::from(self.pair.inline_bytes_max());
+        let flags = Flags { inline, ..Flags::default() };
+        self.pair.push(0, operation, [(&self.region, at, bytes)], flags);
+        self.ends.pushed();
+    }
+
+    /// Begins what was added, under one doorbell.
+    pub fn ring(&mut self) {
+        if self.ends.take_pending() && self.pair.ring().is_err() {
+            self.ends.fail();
+        }
+    }
+}
+
+pub(super) struct Datagrams {
+    queue: SendQueue,
     device: Device,
-    ends: Ends,
     depth: u32,
     /// The next slot to send from.
     next: u32,
     slot_bytes: u64,
-    found: Vec<Completion>,
     /// Receives that are posted, those of messages that wait to be taken among them.
     receives: u32,
     /// Receives to be posted again.
@@ -153,38 +212,21 @@ impl Datagrams {
     ) -> Result<Datagrams, VerbsError> {
         let limit = device.limits.work_max;
         let (depth, receives) = (SENDS.min(limit), receives.min(limit));
-        let domain = Domain::new(device)?;
         let slot_bytes = (GRH_BYTES + message_bytes).next_multiple_of(64);
         let bytes = slot_bytes * u64::from(depth + receives);
-        let memory = Window::private(bytes).map_err(|error| VerbsError::Os {
-            what: "memory for datagrams",
-            code: error.raw_os_error().unwrap_or(0),
-        })?;
-        let region = Region::of_window(&domain, &memory, 0, Rights::Local { writable: true })?;
-        let completions = Completions::new(device, depth + receives)?;
-        let depths =
-            Depths { send: depth, receive: receives, pieces: 1, inline_bytes: INLINE_BYTES };
-        let mut pair =
-            QueuePair::new(device, &domain, &completions, QueuePairKind::Datagram, depths)?;
-        let place = |index: u32| u64::from(depth + index) * slot_bytes;
-        pair.receive(
-            (0..receives)
-                .map(|index| (u64::from(depth + index), (&region, place(index), slot_bytes))),
-        )?;
+        let mut queue = SendQueue::new(device, QueuePairKind::Datagram, receives, bytes)?;
+        let numbers = (depth..depth + receives).map(u64::from);
+        let SendQueue { pair, region, .. } = &mut queue;
+        let region = &*region;
+        pair.receive(numbers.map(|id| (id, (region, id * slot_bytes, slot_bytes))))?;
         let to_nobody = pair.address();
         pair.connect(&to_nobody)?;
         Ok(Datagrams {
-            pair,
-            completions,
-            region,
-            memory,
-            domain,
+            queue,
             device: device.clone(),
-            ends: Ends::new(depth),
             depth,
             next: 0,
             slot_bytes,
-            found: Vec::with_capacity(64),
             receives,
             again: Vec::new(),
             bytes: Vec::new(),
@@ -192,12 +234,12 @@ impl Datagrams {
     }
 
     pub(super) fn address(&self) -> Address {
-        self.pair.address()
+        self.queue.pair.address()
     }
 
     /// A way to another one. Errors: `Os`.
     pub(super) fn peer(&self, to: &Address) -> Result<Peer, VerbsError> {
-        Peer::new(&self.device, &self.domain, to)
+        Peer::new(&self.device, &self.queue.domain, to)
     }
 
     /// Longest message, bytes: a packet.
@@ -209,61 +251,45 @@ impl Datagrams {
     /// too long or there is no room.
     pub(super) fn send(&mut self, to: &Peer, pieces: [&[u8]; 2]) -> bool {
         let bytes = pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        if bytes > self.bytes_max() || self.ends.has_failed() {
+        let is_too_long = bytes > self.bytes_max();
+        let queue = &mut self.queue;
+        if is_too_long || !queue.has_room() || queue.ends.has_failed() {
             return false;
-        }
-        if !self.ends.has_room() {
-            self.reap();
-            if !self.ends.has_room() || self.ends.has_failed() {
-                return false;
-            }
         }
         let at = u64::from(self.next) * self.slot_bytes;
         self.next = (self.next + 1) % self.depth;
-        self.memory.copy_in(at, pieces[0]);
-        self.memory.copy_in(at + pieces[0].len() as u64, pieces[1]);
-        let inline = bytes as u32 <= self.pair.inline_bytes_max();
-        let flags = Flags { inline, ..Flags::default() };
-        let piece = (&self.region, at, bytes as u64);
-        self.pair.push(0, &Operation::SendTo { to, imm: 0 }, [piece], flags);
-        self.ends.pushed();
+        queue.memory.copy_in(at, pieces[0]);
+        queue.memory.copy_in(at + pieces[0].len() as u64, pieces[1]);
+        queue.push(&Operation::SendTo { to, imm: 0 }, at, bytes as u64);
         true
     }
 
     /// Sends what was put behind one another, under one doorbell.
     pub(super) fn ring(&mut self) {
-        if self.ends.take_pending() && self.pair.ring().is_err() {
-            self.ends.fail();
-        }
+        self.queue.ring();
     }
 
     /// Gives each message that has come to `take`, with the number of the queue pair that sent it;
     /// how many.
     pub(super) fn poll(&mut self, take: &mut dyn FnMut(&[u8], u32)) -> usize {
-        self.reap();
+        self.queue.reap();
         let mut count = 0;
-        while let Some(completion) = self.ends.arrival() {
+        while let Some(completion) = self.queue.ends.arrival() {
             self.receives -= 1;
             count += usize::from(self.take(&completion, take));
             self.again.push(completion.id);
         }
-        if !self.again.is_empty() && !self.ends.has_failed() {
-            let (region, slot_bytes) = (&self.region, self.slot_bytes);
+        let SendQueue { pair, region, ends, .. } = &mut self.queue;
+        if !self.again.is_empty() && !ends.has_failed() {
+            let (region, slot_bytes) = (&*region, self.slot_bytes);
             let again = self.again.iter().map(|id| (*id, (region, id * slot_bytes, slot_bytes)));
-            match self.pair.receive(again) {
+            match pair.receive(again) {
                 Ok(()) => self.receives += self.again.len() as u32,
-                Err(_) => self.ends.fail(),
+                Err(_) => ends.fail(),
             }
         }
         self.again.clear();
         count
-    }
-
-    fn reap(&mut self) {
-        self.completions.poll(&mut self.found);
-        for completion in self.found.drain(..) {
-            self.ends.note(completion);
-        }
     }
 
     pub(super) fn receives(&self) -> u32 {
@@ -273,7 +299,8 @@ impl Datagrams {
     fn take(&mut self, completion: &Completion, take: &mut dyn FnMut(&[u8], u32)) -> bool {
         let Some(bytes) = u64::from(completion.bytes).checked_sub(GRH_BYTES) else { return false };
         self.bytes.resize(bytes as usize, 0);
-        self.memory.copy_out(completion.id * self.slot_bytes + GRH_BYTES, &mut self.bytes);
+        let at = completion.id * self.slot_bytes + GRH_BYTES;
+        self.queue.memory.copy_out(at, &mut self.bytes);
         take(&self.bytes, completion.source);
         true
     }
@@ -281,20 +308,20 @@ impl Datagrams {
     /// Arms [`Datagrams::fd`] for the next completion; what has come is to be polled once more
     /// after this.
     pub(super) fn arm(&mut self) {
-        self.completions.arm();
+        self.queue.completions.arm();
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.completions.fd()
+        self.queue.completions.fd()
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.ends.has_failed()
+        self.queue.ends.has_failed()
     }
 
     /// Whether the queue pair has failed; `true` once.
     pub(super) fn take_failure(&mut self) -> bool {
-        self.ends.take_failure()
+        self.queue.ends.take_failure()
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::herd::geometry::Geometry;
 use crate::herd::serving::{self, Doorbell, IncomingRequest};
-use rackpool_hw::event::WakeEvent;
+use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::fabric::verbs::device::Domain;
 use rackpool_hw::fabric::verbs::memory::{Region, Rights};
@@ -16,9 +16,8 @@ use rackpool_hw::fabric::verbs::queue::{Completions, Depths, Peer, QueuePair, Qu
 use rackpool_hw::fabric::verbs::{Device, VerbsError};
 use rackpool_hw::log;
 use rackpool_hw::window::Window;
-use rustix::event::epoll;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
@@ -206,16 +205,13 @@ impl Drop for DatagramSource {
 
 /// Rings at each event of the device, which comes only if it was armed.
 fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Doorbell) {
-    let Ok(poll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return };
-    let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    let added = epoll::add(&poll, fd, epoll::EventData::new_u64(0), edge);
-    let stopped = epoll::EventData::new_u64(1);
-    let added = added.and_then(|()| epoll::add(&poll, stop.as_fd(), stopped, edge));
-    let mut events = Vec::with_capacity(4);
+    let Ok(poller) = Poller::new() else { return };
+    let added = poller.add(fd, 0, Interest::Edges);
+    let added = added.and_then(|()| poller.add(stop, 1, Interest::Read));
+    let mut events = Vec::new();
     while added.is_ok() {
-        events.clear();
-        let waited = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), None);
-        if events.iter().any(|event| event.data.u64() == 1) {
+        let waited = poller.wait(None, &mut events);
+        if events.iter().any(|event| event.token == 1) {
             return;
         }
         if waited.is_ok() {

@@ -1,9 +1,9 @@
 //! The client's end: a tcp endpoint, beside which WRITEs and replies go by devices.
 
 use super::super::messages::BELL_BYTES;
-use super::super::transport::Frame;
+use super::super::transport::{Frame, ask, send};
 use super::super::{Wire, client_receives};
-use super::datagrams::{Datagrams, Ends, INLINE_BYTES, SENDS};
+use super::datagrams::{Datagrams, SendQueue};
 use super::{
     ConnectReply, ConnectRequest, DATAGRAM_HEADER_BYTES, DatagramHeader, TransportKind, WireAddress,
 };
@@ -15,23 +15,15 @@ use rackpool_core::seam::{
     WorkRequest,
 };
 use rackpool_hw::fabric::tcp::TcpEndpoint;
-use rackpool_hw::fabric::verbs::device::Domain;
-use rackpool_hw::fabric::verbs::memory::{Region, Rights};
-use rackpool_hw::fabric::verbs::queue::{
-    Completion, Completions, Depths, Flags, Operation, Peer, QueuePair, QueuePairKind,
-};
+use rackpool_hw::fabric::verbs::queue::{Operation, Peer, QueuePairKind};
 use rackpool_hw::fabric::verbs::{Device, VerbsError};
 use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
-use rackpool_hw::window::Window;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest sleep: the tcp connection has to be polled.
 const SLEEP_NS_MAX: Nanos = 50_000_000;
-/// How long the server's answer to a call may take.
-const CONSENT_WITHIN: Duration = Duration::from_secs(5);
 
 /// How a client connects over devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +57,7 @@ impl DevicePath {
     /// Whether a queue pair has failed, and with it the path.
     fn has_failed(&self) -> bool {
         let requests = match &self.requests {
-            Requests::Connected(one) => one.ends.has_failed(),
+            Requests::Connected(one) => one.queue.ends.has_failed(),
             Requests::Datagrams(_) => false,
         };
         requests || self.replies.has_failed()
@@ -73,7 +65,7 @@ impl DevicePath {
 
     fn take_failure(&mut self) -> bool {
         let requests = match &mut self.requests {
-            Requests::Connected(one) => one.ends.take_failure(),
+            Requests::Connected(one) => one.queue.ends.take_failure(),
             Requests::Datagrams(_) => false,
         };
         self.replies.take_failure() || requests
@@ -86,57 +78,28 @@ enum Requests {
     Datagrams(Vec<Peer>),
 }
 
-/// An unreliable connection; what uses something is dropped before it.
+/// An unreliable connection.
 struct Connected {
-    pair: QueuePair,
-    completions: Completions,
-    region: Region,
-    memory: Window,
-    _domain: Domain,
-    ends: Ends,
+    queue: SendQueue,
+    /// The key of the frame.
     key: u32,
-    found: Vec<Completion>,
 }
 
 impl Connected {
     fn new(device: &Device, geometry: &Geometry) -> std::result::Result<Connected, VerbsError> {
-        let depth = SENDS.min(device.limits.work_max);
-        let domain = Domain::new(device)?;
-        let memory = Window::private(geometry.bytes()).map_err(|error| VerbsError::Os {
-            what: "memory for requests",
-            code: error.raw_os_error().unwrap_or(0),
-        })?;
-        let region = Region::of_window(&domain, &memory, 0, Rights::Local { writable: false })?;
-        let completions = Completions::new(device, depth)?;
-        let depths = Depths { send: depth, receive: 1, pieces: 1, inline_bytes: INLINE_BYTES };
-        let pair =
-            QueuePair::new(device, &domain, &completions, QueuePairKind::Unreliable, depths)?;
-        let (ends, found) = (Ends::new(depth), Vec::new());
-        Ok(Connected { pair, completions, region, memory, _domain: domain, ends, key: 0, found })
+        let queue = SendQueue::new(device, QueuePairKind::Unreliable, 1, geometry.bytes())?;
+        Ok(Connected { queue, key: 0 })
     }
 
     /// Adds the WRITE of bytes that lie at `at` in the frame; `false` if the queue is full.
     fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
-        if !self.ends.has_room() {
-            self.reap();
-            if !self.ends.has_room() {
-                return false;
-            }
+        if !self.queue.has_room() {
+            return false;
         }
-        self.memory.copy_in(at, bytes);
-        let inline = bytes.len() as u32 <= self.pair.inline_bytes_max();
-        let flags = Flags { inline, ..Flags::default() };
-        let piece = (&self.region, at, bytes.len() as u64);
-        self.pair.push(0, &Operation::Write { address: at, key: self.key }, [piece], flags);
-        self.ends.pushed();
+        self.queue.memory.copy_in(at, bytes);
+        let write = Operation::Write { address: at, key: self.key };
+        self.queue.push(&write, at, bytes.len() as u64);
         true
-    }
-
-    fn reap(&mut self) {
-        self.completions.poll(&mut self.found);
-        for completion in self.found.drain(..) {
-            self.ends.note(completion);
-        }
     }
 }
 
@@ -180,10 +143,10 @@ impl Rdma {
             reserved: 0,
             connected: connected
                 .as_ref()
-                .map_or(WireAddress::default(), |one| one.pair.address().into()),
+                .map_or(WireAddress::default(), |one| one.queue.pair.address().into()),
             datagrams: replies.address().into(),
         };
-        let said = self.ask(peer, call.as_bytes())?;
+        let said = ask(&mut self.endpoint, peer, call.as_bytes())?;
         let corrupt = || Error::Corrupt { what: "the answer to a call" };
         let (reply, places) = ConnectReply::read_from_prefix(&said).map_err(|_| corrupt())?;
         if reply.kind != call.kind {
@@ -200,7 +163,7 @@ impl Rdma {
         let requests = match connected {
             Some(mut one) => {
                 let to = reply.connected.address().ok_or_else(corrupt)?;
-                one.pair.connect(&to).map_err(FabricError::from)?;
+                one.queue.pair.connect(&to).map_err(FabricError::from)?;
                 one.key = reply.key;
                 Requests::Connected(Box::new(one))
             }
@@ -214,31 +177,6 @@ impl Rdma {
         let bells = LocalBuffers::register(&mut self.endpoint, bells)?;
         self.way = Some(DevicePath { requests, replies, sources, frame, bells });
         Ok(())
-    }
-
-    /// Sends a message by tcp and waits for the answer.
-    fn ask(&mut self, peer: PeerId, message: &[u8]) -> Result<Vec<u8>> {
-        let buf = LocalBuffers::register(&mut self.endpoint, message.to_vec())?;
-        let local = [Sge { buf, offset: 0, bytes: message.len() as u64 }];
-        let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
-        self.endpoint.post(peer, &[work]).map_err(|_| Error::Gone)?;
-        let start = monotonic_ns();
-        let deadline = start + CONSENT_WITHIN.as_nanos() as u64;
-        let mut events = Vec::new();
-        loop {
-            Wire::wait(&mut self.endpoint, deadline, &mut events);
-            for event in events.drain(..) {
-                match event {
-                    FabricEvent::Received { message, .. } => return Ok(message),
-                    FabricEvent::Closed { .. } => return Err(Error::Gone),
-                    _ => {}
-                }
-            }
-            if monotonic_ns() >= deadline {
-                let waited_ms = (monotonic_ns() - start) / 1_000_000;
-                return Err(Error::Silent { waited_ms, reminders: 0 });
-            }
-        }
     }
 
     /// Posts one WRITE by the way. What does not fit into a packet goes by tcp.
@@ -276,9 +214,7 @@ impl Rdma {
         }
         if let (Requests::Connected(_), Some(server)) = (&way.requests, bell) {
             let (offset, bytes) = (u64::from(server) * BELL_BYTES as u64, BELL_BYTES as u64);
-            let local = [Sge { buf: way.bells, offset, bytes }];
-            let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
-            return endpoint.post(peer, &[work]).map_err(|(_, error)| error);
+            return send(endpoint, peer, Sge { buf: way.bells, offset, bytes });
         }
         Ok(())
     }
@@ -287,11 +223,8 @@ impl Rdma {
     fn ring(&mut self) -> std::result::Result<(), PostError> {
         let Some(way) = &mut self.way else { return Ok(()) };
         way.replies.ring();
-        if let Requests::Connected(one) = &mut way.requests
-            && one.ends.take_pending()
-            && one.pair.ring().is_err()
-        {
-            one.ends.fail();
+        if let Requests::Connected(one) = &mut way.requests {
+            one.queue.ring();
         }
         if way.has_failed() { Err(PostError::Down) } else { Ok(()) }
     }
@@ -330,7 +263,7 @@ impl Fabric for Rdma {
         let before = events.len();
         if let Some(way) = &mut self.way {
             if let Requests::Connected(one) = &mut way.requests {
-                one.reap();
+                one.queue.reap();
             }
             let (sources, strays) = (&way.sources, &mut self.lost);
             way.replies.poll(&mut |message, source| {

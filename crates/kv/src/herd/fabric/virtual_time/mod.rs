@@ -20,9 +20,11 @@ mod port;
 mod wire;
 
 use super::THREAD_RECEIVES;
-use super::connections::{ConnectionManager, ConnectionSettings, FabricClient, Frames};
+use super::connections::{ConnectionManager, FabricClient, Frames};
 use super::transport::FabricTransport;
 use crate::cache::{Cache, Options};
+use crate::front;
+use crate::herd::admission::Admission;
 use crate::herd::counters::{HerdCounter, HerdCounters};
 use crate::herd::engine::Pipeline;
 use crate::herd::error::Error;
@@ -30,7 +32,7 @@ use crate::herd::geometry::Geometry;
 use crate::herd::pair;
 use crate::herd::serving::{CommandQueue, Doorbell, SLEEP_MAX, Serving, ServingOptions};
 use crate::herd::{Answer, Client, Ticket};
-use port::{SimDevices, SimIntake, SimPort, SimQueue};
+use port::{SimDevices, SimPort, SimQueue, SimSource};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId};
 use rackpool_hw::window::Window;
 use rackpool_sim::check::keys::{MapKey, MapOp};
@@ -51,7 +53,7 @@ use wire::SimWire;
 
 /// Keys that clients ask for.
 const KEYS: u64 = 24;
-/// Requests of a client in its life.
+/// Requests of a client in its one.
 const REQUESTS: u64 = 40;
 /// Virtual time after which a run hangs.
 const RUN_MAX: Ps = Ps::ms(60_000);
@@ -148,7 +150,7 @@ fn key_of(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
-async fn keep(
+async fn accept(
     ctx: Ctx,
     shared: Rc<SimShared>,
     mut manager: ConnectionManager<SimPort>,
@@ -168,7 +170,7 @@ async fn keep(
             input = if ctx.has_input() { ctx.recv(None).await } else { None };
         }
         ctx.cpu.pass();
-        manager.poll_once();
+        manager.poll_events();
         // Bells may have been rung.
         threads.iter().for_each(|thread| ctx.ring(*thread, Input::Tell(0)));
     }
@@ -230,7 +232,7 @@ fn connect(ctx: &Ctx, from: EndpointId, to: Remote, kind: Connection) -> PeerId 
 
 type SimClient = Client<FabricTransport<SimWire>>;
 
-fn come_in(
+fn connect_client(
     ctx: &Ctx,
     shared: &Rc<SimShared>,
     transport_kind: SimTransportKind,
@@ -245,7 +247,7 @@ fn come_in(
 }
 
 /// A client of `run`, which asks so many requests and ends.
-struct Life {
+struct ClientRun {
     ctx: Ctx,
     shared: Rc<SimShared>,
     rng: Rng,
@@ -253,8 +255,8 @@ struct Life {
     pending: BTreeMap<Ticket, (u64, usize)>,
 }
 
-impl Life {
-    async fn live(
+impl ClientRun {
+    async fn run(
         ctx: Ctx,
         shared: Rc<SimShared>,
         number: u32,
@@ -265,19 +267,19 @@ impl Life {
         let any =
             [SimTransportKind::Stream, SimTransportKind::Connected, SimTransportKind::Datagrams];
         let transport_kind = transport_kind.unwrap_or(any[rng.below(3) as usize]);
-        let mut life = Life { ctx, shared, rng, pending: BTreeMap::new() };
+        let mut one = ClientRun { ctx, shared, rng, pending: BTreeMap::new() };
         let mut client = loop {
-            match come_in(&life.ctx, &life.shared, transport_kind) {
+            match connect_client(&one.ctx, &one.shared, transport_kind) {
                 Ok(client) => break client,
                 // Frames of those before it are on their way back.
-                Err(Error::Full { .. }) => life.ctx.sleep(Ps::us(200)).await,
-                Err(error) => return life.shared.fail(format!("client {number}: {error}")),
+                Err(Error::Full { .. }) => one.ctx.sleep(Ps::us(200)).await,
+                Err(error) => return one.shared.fail(format!("client {number}: {error}")),
             }
         };
-        if let Err(error) = life.ask(&mut client, requests) {
-            life.shared.fail(format!("client {number}: {error}"));
+        if let Err(error) = one.ask(&mut client, requests) {
+            one.shared.fail(format!("client {number}: {error}"));
         }
-        let reminders = &life.shared.reminders;
+        let reminders = &one.shared.reminders;
         reminders.set(reminders.get() + client.reminders());
     }
 
@@ -333,7 +335,7 @@ impl Life {
     }
 
     fn poll(&mut self, client: &mut SimClient) -> Result<(), Error> {
-        let Life { shared, pending, .. } = self;
+        let ClientRun { shared, pending, .. } = self;
         client.poll(|ticket, answer| {
             let Some((key, index)) = pending.remove(&ticket) else {
                 return shared.fail(format!("an answer to nothing: {answer:?}"));
@@ -369,7 +371,7 @@ async fn supervise(ctx: Ctx, shared: Rc<SimShared>, run: SimRun, hosts: Vec<Host
         let host = hosts[number as usize % hosts.len()];
         let shared = shared.clone();
         ctx.kernel.spawn(format!("client {number}"), host, cpus.make(host), move |ctx| {
-            Life::live(ctx, shared, number, run.transport_kind, requests)
+            ClientRun::run(ctx, shared, number, run.transport_kind, requests)
         })
     };
     loop {
@@ -424,8 +426,7 @@ struct World {
     hosts: Vec<HostId>,
     cpus: Cpus,
     shared: Rc<SimShared>,
-    geometry: Geometry,
-    counters: Arc<HerdCounters>,
+    serving: ServingOptions,
 }
 
 type Queues = Vec<Arc<CommandQueue<FabricClient<SimPort>>>>;
@@ -469,15 +470,21 @@ impl World {
             is_over: Cell::default(),
         });
         let cpus = Cpus { caches, count: Rc::default(), seed: run.seed, rates };
-        let counters = Arc::new(HerdCounters::new(run.threads));
-        World { run, kernel, hosts, cpus, shared, geometry, counters }
+        let options = Options { memory: 8 << 20, partitions: 2, seed: 9, ..Options::default() };
+        let serving = ServingOptions {
+            cache: Cache::new(options).expect("memory"),
+            geometry,
+            clients: run.clients + 1,
+            counters: Arc::new(HerdCounters::new(run.threads)),
+            pipeline: run.pipeline,
+            clock: front::clock::Clock::system(),
+        };
+        World { run, kernel, hosts, cpus, shared, serving }
     }
 
     fn start_threads(&self) -> (Queues, Vec<ProcessId>) {
-        let World { run, kernel, hosts, shared, geometry, .. } = self;
-        let options = Options { memory: 8 << 20, partitions: 2, seed: 9, ..Options::default() };
-        let cache = Cache::new(options).expect("memory");
-        let clients = run.clients + 1;
+        let World { run, kernel, hosts, shared, serving, .. } = self;
+        let clients = serving.clients;
         let bells = Window::heap(pair::bell_bytes(run.threads, clients));
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         for number in 0..run.threads {
@@ -487,16 +494,14 @@ impl World {
             queues.push(queue.clone());
             let endpoint = add_endpoint(kernel, hosts[0], THREAD_RECEIVES);
             let (name, cpu) = (format!("thread {number}"), self.cpus.make(hosts[0]));
-            let (parts, counters, cache) = (shared.clone(), self.counters.clone(), cache.clone());
+            let (parts, options) = (shared.clone(), serving.clone());
             let id = kernel.spawn(name, hosts[0], cpu, |ctx| {
                 let (outgoing, incoming) = Default::default();
                 let lane = SimQueue { ctx: ctx.clone(), endpoint, outgoing, incoming };
                 let lane = Rc::new(RefCell::new(lane));
                 parts.lanes.borrow_mut().push(lane.clone());
-                let source = SimIntake { lane, shared: parts.clone() };
-                let options = ServingOptions { cache, geometry: *geometry, clients, counters };
-                let serving = Serving::new(number, options, queue, source);
-                serve(ctx, parts, number, serving.with_pipeline(run.pipeline))
+                let source = SimSource { lane, shared: parts.clone() };
+                serve(ctx, parts, number, Serving::new(number, options, queue, source))
             });
             kernel.route_endpoint(endpoint, id);
             threads.push(id);
@@ -506,21 +511,18 @@ impl World {
 
     /// Starts the acceptor, and the process that executes WRITEs.
     fn start_listener(&self, queues: Queues, threads: Vec<ProcessId>) {
-        let World { run, kernel, hosts, shared, geometry, .. } = self;
+        let World { run, kernel, hosts, shared, serving, .. } = self;
         let parts = shared.clone();
         let card = self.cpus.make_device(hosts[0]);
         let card = kernel.spawn("card".into(), hosts[0], card, |ctx| port::execute(ctx, parts));
         kernel.route_node(kernel.node_of(hosts[0]), card);
-        let (parts, counters) = (shared.clone(), self.counters.clone());
-        let listener = kernel.spawn("door".into(), hosts[0], self.cpus.make(hosts[0]), |ctx| {
+        let (parts, admission) = (shared.clone(), Admission::new(serving, queues));
+        let listener = kernel.spawn("acceptor".into(), hosts[0], self.cpus.make(hosts[0]), |ctx| {
             let port = SimPort { ctx: ctx.clone(), shared: parts.clone() };
             let devices = SimDevices { shared: parts.clone(), made: 0 };
-            let key = run.seed << 40 | 7 << 20;
-            let settings = ConnectionSettings { geometry: *geometry, seed: 9, key };
-            let frames = parts.frames.clone();
-            let manager =
-                ConnectionManager::new(port, Some(devices), queues, frames, settings, counters);
-            keep(ctx, parts, manager, threads)
+            let (frames, key) = (parts.frames.clone(), run.seed << 40 | 7 << 20);
+            let manager = ConnectionManager::new(port, Some(devices), frames, admission, key);
+            accept(ctx, parts, manager, threads)
         });
         kernel.route_endpoint(shared.listener, listener);
     }
@@ -539,14 +541,13 @@ fn run(run: SimRun) -> SimOutcome {
     let world = World::new(run);
     let (queues, threads) = world.start_threads();
     world.start_listener(queues, threads);
-    let World { kernel, hosts, cpus, shared, counters, .. } = world;
+    let World { kernel, hosts, cpus, shared, serving, .. } = world;
     let (parts, clients) = (shared.clone(), hosts[1..].to_vec());
-    let nurse = cpus.make_device(hosts[0]);
-    kernel.spawn("supervisor".into(), hosts[0], nurse, |ctx| {
-        supervise(ctx, parts, run, clients, cpus)
-    });
+    let cpu = cpus.make_device(hosts[0]);
+    kernel
+        .spawn("supervisor".into(), hosts[0], cpu, |ctx| supervise(ctx, parts, run, clients, cpus));
     Loop::new(kernel.clone(), Some(STACK_BYTES)).run(RUN_MAX, || shared.is_over.get());
-    judge(&kernel, &shared, &counters, run)
+    judge(&kernel, &shared, &serving.counters, run)
 }
 
 fn judge(kernel: &Kernel, shared: &SimShared, counters: &HerdCounters, run: SimRun) -> SimOutcome {
@@ -619,7 +620,7 @@ const DELAYS: NetFaults = NetFaults {
     ..NetFaults::none()
 };
 
-const CARRIAGES: [Option<SimTransportKind>; 4] = [
+const TRANSPORTS: [Option<SimTransportKind>; 4] = [
     None,
     Some(SimTransportKind::Stream),
     Some(SimTransportKind::Connected),
@@ -639,7 +640,7 @@ struct Met {
 fn survive(seeds: std::ops::Range<u64>, of: impl Fn(u64) -> SimRun) -> Met {
     let mut met = Met::default();
     for seed in seeds {
-        for transport_kind in CARRIAGES {
+        for transport_kind in TRANSPORTS {
             let one = SimRun { seed, transport_kind, ..of(seed) };
             let outcome = run(one);
             assert_eq!(outcome.failures, [""; 0], "{one:?}");
@@ -704,7 +705,7 @@ fn safeguards_that_are_left_out_are_noticed() {
         Mutation::GiveFrameUncleared,
     ] {
         let is_noticed = |number: u64| {
-            let transport_kind = CARRIAGES[number as usize % 4];
+            let transport_kind = TRANSPORTS[number as usize % 4];
             let faults = [FAULTS, DELAYS][number as usize / 4 % 2];
             let mutation = Some(mutation);
             let deadly = SimRun { lives: 30, kills: 25, faults, mutation, ..QUIET };

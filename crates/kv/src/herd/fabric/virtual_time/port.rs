@@ -99,15 +99,15 @@ pub(super) struct SimDevices {
 }
 
 impl Devices for SimDevices {
-    type Client = SimSeat;
-    type Source = SimIntake;
+    type Client = SimDeviceClient;
+    type Source = SimSource;
 
     fn join(
         &mut self,
         client: u32,
         frame: &Window,
         call: &[u8],
-    ) -> Option<(Vec<SimSeat>, Vec<u8>)> {
+    ) -> Option<(Vec<SimDeviceClient>, Vec<u8>)> {
         let call = SimConnectRequest::read_from_bytes(call).ok()?;
         let shared = &self.shared;
         let key = shared.rng.borrow_mut().next_u64() | 1;
@@ -122,7 +122,7 @@ impl Devices for SimDevices {
             let SimQueue { ctx, endpoint, .. } = &*lane.borrow();
             said.extend_from_slice(&endpoint.0.to_le_bytes());
             let peer = connect(ctx, *endpoint, to.into(), Connection::Datagram);
-            transports.push(SimSeat { lane: lane.clone(), peer, is_heard });
+            transports.push(SimDeviceClient { lane: lane.clone(), peer, is_heard });
         }
         Some((transports, said))
     }
@@ -137,13 +137,13 @@ impl Devices for SimDevices {
 }
 
 /// A client's replies from a thread.
-pub(super) struct SimSeat {
+pub(super) struct SimDeviceClient {
     lane: Rc<RefCell<SimQueue>>,
     peer: PeerId,
     is_heard: bool,
 }
 
-impl DeviceClient for SimSeat {
+impl DeviceClient for SimDeviceClient {
     fn is_heard(&self) -> bool {
         self.is_heard
     }
@@ -171,12 +171,12 @@ impl DeviceClient for SimSeat {
 }
 
 /// A thread's requests by datagram, and its clocks.
-pub(super) struct SimIntake {
+pub(super) struct SimSource {
     pub lane: Rc<RefCell<SimQueue>>,
     pub shared: Rc<SimShared>,
 }
 
-impl RequestSource for SimIntake {
+impl RequestSource for SimSource {
     fn poll(&mut self, take: &mut dyn FnMut(&IncomingRequest<'_>)) {
         loop {
             let Some(message) = self.lane.borrow_mut().incoming.pop_front() else { return };

@@ -1,7 +1,7 @@
 //! A client's endpoint: a connection, and beside it the way by devices that it has asked for.
 
 use super::super::messages::BELL_BYTES;
-use super::super::transport::Frame;
+use super::super::transport::{Frame, ask, send};
 use super::super::{Wire, client_receives};
 use super::port::{SimConnectReply, SimConnectRequest, SimDatagramHeader};
 use super::{SimShared, SimTransportKind, add_endpoint, connect};
@@ -66,17 +66,7 @@ impl SimWire {
         let number = u32::from(transport_kind == SimTransportKind::Connected);
         let call = SimConnectRequest { endpoint: self.endpoint.0, connects: number };
         self.ctx.kernel.with_net(|net, _| net.post_receives(self.endpoint, receives));
-        let sent = self.ctx.send_message(self.endpoint, self.peer, call.as_bytes().to_vec());
-        sent.map_err(|_| Error::Gone)?;
-        let mut events = Vec::new();
-        let said = loop {
-            self.wait(self.now_ns() + 5_000_000_000, &mut events);
-            match events.pop() {
-                Some(FabricEvent::Received { message, .. }) => break message,
-                Some(FabricEvent::Closed { .. }) => return Err(Error::Gone),
-                _ => {}
-            }
-        };
+        let said = ask(self, self.peer, call.as_bytes())?;
         let Ok((consent, threads)) = SimConnectReply::read_from_prefix(&said) else {
             return Err(Error::NoDevices);
         };
@@ -160,9 +150,7 @@ impl SimWire {
                 self.post_one(peer, &write)?;
                 let Some(server) = bell else { return Ok(()) };
                 let (offset, bytes) = (u64::from(server) * BELL_BYTES as u64, BELL_BYTES as u64);
-                let local = [Sge { buf: bells, offset, bytes }];
-                let ring = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
-                self.post_one(self.peer, &ring)
+                send(self, self.peer, Sge { buf: bells, offset, bytes })
             }
             SimPath::Datagrams(threads) => {
                 let slot = (in_frame / frame.geometry.slot_bytes()) as u32;

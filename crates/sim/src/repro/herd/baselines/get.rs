@@ -1,25 +1,12 @@
 //! A GET by READs, one after the other: of the sizes that a plan names, or through a table.
 
-use super::table::{KeyTable, Lookup, LookupStep};
+use super::table::{KeyTable, Lookup, Then};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
     /// Emulated: bytes of the READs to come, 0 for those that are not needed.
     Sizes([u64; 4]),
     Table(Lookup),
-}
-
-/// How a GET goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// By the READ that [`Get::due`] says.
-    Read,
-    /// It is done, with the key's value if there is a table.
-    Found,
-    /// What was read is not whole, because a PUT went on meanwhile: the GET has to begin again.
-    Wrong,
-    /// The key is not there.
-    Absent,
 }
 
 impl Get {
@@ -57,15 +44,7 @@ impl Get {
                 }
                 if sizes[0] == 0 { Then::Found } else { Then::Read }
             }
-            Get::Table(lookup) => match table.expect("look-ups have a table").step(*lookup, data) {
-                LookupStep::Read(next) => {
-                    *lookup = next;
-                    Then::Read
-                }
-                LookupStep::Found => Then::Found,
-                LookupStep::Wrong => Then::Wrong,
-                LookupStep::Absent => Then::Absent,
-            },
+            Get::Table(lookup) => table.expect("look-ups have a table").step(lookup, data),
         }
     }
 }

@@ -29,11 +29,11 @@ mod request;
 mod systems;
 mod table;
 
-pub use get::{Get, Then};
+pub use get::Get;
 pub use place::NoPlace;
 pub use request::{Ack, CLIENTS_MAX, KvRequest, LANES_MAX, RequestRegion};
 pub use systems::{Connection, Exchange, Plan, System, Way};
-pub use table::{KeyTable, Lookup, LookupStep, TableMemory, is_value, value_of};
+pub use table::{KeyTable, Lookup, TableMemory, Then, is_value, value_of};
 
 /// A slot of the request region, and the longest item, bytes. Source: HERD, requests.
 pub const SLOT_BYTES: u64 = 1024;

@@ -69,13 +69,14 @@ enum LookupStage {
     Value(u64),
 }
 
+/// How a GET goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookupStep {
-    /// There is another one to do.
-    Read(Lookup),
-    /// It is the key's value: [`KeyTable::value`] says where.
+pub enum Then {
+    /// By the READ that is due now.
+    Read,
+    /// It is done, with the key's value if there is a table: [`KeyTable::value`] says where.
     Found,
-    /// It is not whole: a PUT went on.
+    /// What was read is not whole, because a PUT went on meanwhile: the GET has to begin again.
     Wrong,
     /// The key is not there.
     Absent,
@@ -236,35 +237,39 @@ impl KeyTable {
         Lookup { key, at: first * bytes, bytes: count * bytes, stage: LookupStage::Bucket(which) }
     }
 
-    /// What to do with what a READ brought, which may be anything.
+    /// Takes what the READ of a look-up brought, which may be anything: the look-up is the next READ
+    /// then, if there is one.
     ///
     /// # Panics
     /// If it is shorter than the READ that was asked for.
     #[inline]
-    pub fn step(&self, lookup: Lookup, data: &[u8]) -> LookupStep {
+    pub fn step(&self, lookup: &mut Lookup, data: &[u8]) -> Then {
         let key = lookup.key;
         let which = match lookup.stage {
-            LookupStage::Value(sum) if checksum(key, data) == sum => return LookupStep::Found,
-            LookupStage::Value(_) => return LookupStep::Wrong,
+            LookupStage::Value(sum) if checksum(key, data) == sum => return Then::Found,
+            LookupStage::Value(_) => return Then::Wrong,
             LookupStage::Bucket(which) => which,
         };
         if let HashScheme::Cuckoo { .. } = self.kind {
             let (found, sum, pointer) = (word(data, 0), word(data, 8), word(data, 24) as u32);
             let is_whole = found == 0 || word(data, 16) == bucket_sum(found, sum, pointer);
             return match (found == key, is_whole) {
-                (_, false) => LookupStep::Wrong,
-                (true, true) => self.value_read(key, pointer.into(), sum),
-                _ if which + 1 < CUCKOO_HASHES => LookupStep::Read(self.entries_of(key, which + 1)),
-                _ => LookupStep::Absent,
+                (_, false) => Then::Wrong,
+                (true, true) => self.read_value(lookup, pointer.into(), sum),
+                _ if which + 1 < CUCKOO_HASHES => {
+                    *lookup = self.entries_of(key, which + 1);
+                    Then::Read
+                }
+                _ => Then::Absent,
             };
         }
-        let Some(at) = self.entry_in(key, data) else { return LookupStep::Absent };
+        let Some(at) = self.entry_in(key, data) else { return Then::Absent };
         let sum = word(data, at + 8);
         if !self.is_inline() {
-            return self.value_read(key, word(data, at + 16), sum);
+            return self.read_value(lookup, word(data, at + 16), sum);
         }
         let value = &data[at + KEY_BYTES as usize..at + self.entry_bytes() as usize];
-        if checksum(key, value) == sum { LookupStep::Found } else { LookupStep::Wrong }
+        if checksum(key, value) == sum { Then::Found } else { Then::Wrong }
     }
 
     /// The value in what the last READ of a GET brought; empty if that was none.
@@ -280,17 +285,14 @@ impl KeyTable {
         }
     }
 
-    fn value_read(&self, key: u64, pointer: u64, sum: u64) -> LookupStep {
+    fn read_value(&self, lookup: &mut Lookup, pointer: u64, sum: u64) -> Then {
         if !(1..=self.keys).contains(&pointer) {
-            return LookupStep::Wrong;
+            return Then::Wrong;
         }
         let at = self.values_at() + (pointer - 1) * self.value_bytes;
-        LookupStep::Read(Lookup {
-            key,
-            at,
-            bytes: self.value_bytes,
-            stage: LookupStage::Value(sum),
-        })
+        let (bytes, stage) = (self.value_bytes, LookupStage::Value(sum));
+        *lookup = Lookup { at, bytes, stage, ..*lookup };
+        Then::Read
     }
 }
 

@@ -13,8 +13,21 @@ fn full(system: System) -> (KeyTable, Vec<u8>) {
     (table, memory)
 }
 
-fn bytes(memory: &[u8], at: usize, bytes: usize) -> &[u8] {
-    &memory[at..at + bytes]
+/// What the READ of a look-up brings.
+fn read<'a>(memory: &'a [u8], lookup: &Lookup) -> &'a [u8] {
+    &memory[lookup.at as usize..][..lookup.bytes as usize]
+}
+
+/// How a GET ends, its last READ, and how many it took.
+fn looked_up(table: &KeyTable, memory: &[u8], key: u64) -> (Then, Lookup, u64) {
+    let (mut lookup, mut count) = (table.look_up(key), 1);
+    loop {
+        let last = lookup;
+        match table.step(&mut lookup, read(memory, &last)) {
+            Then::Read => count += 1,
+            end => return (end, last, count),
+        }
+    }
 }
 
 #[test]
@@ -23,19 +36,10 @@ fn every_key_is_found_by_reads_of_the_table() {
         let (table, memory) = full(system);
         let mut reads: u64 = 0;
         for key in 1..=KEYS {
-            let (mut lookup, mut count) = (table.look_up(key), 1);
-            loop {
-                let data = bytes(&memory, lookup.at as usize, lookup.bytes as usize);
-                match table.step(lookup, data) {
-                    LookupStep::Read(next) => lookup = next,
-                    end => {
-                        assert_eq!(end, LookupStep::Found, "{system:?} key {key}");
-                        let value = value_of(key, 0, VALUE_BYTES);
-                        break assert_eq!(table.value(&lookup, data), value, "{system:?} {key}");
-                    }
-                }
-                count += 1;
-            }
+            let (end, lookup, count) = looked_up(&table, &memory, key);
+            assert_eq!(end, Then::Found, "{system:?} key {key}");
+            let (value, data) = (value_of(key, 0, VALUE_BYTES), read(&memory, &lookup));
+            assert_eq!(table.value(&lookup, data), value, "{system:?} {key}");
             assert!(count <= most);
             reads += count;
         }
@@ -52,18 +56,17 @@ fn every_key_is_found_by_reads_of_the_table() {
 fn what_was_changed_under_a_read_is_seen_to_be_wrong() {
     let (table, memory) = full(System::Pilaf);
     let lookup = (1..).map(|key| table.look_up(key)).find(|lookup| {
-        matches!(
-            table.step(*lookup, bytes(&memory, lookup.at as usize, lookup.bytes as usize)),
-            LookupStep::Read(Lookup { stage: LookupStage::Value(_), .. })
-        )
+        let mut next = *lookup;
+        let then = table.step(&mut next, read(&memory, lookup));
+        then == Then::Read && matches!(next.stage, LookupStage::Value(_))
     });
-    let lookup = lookup.unwrap();
-    let mut data = bytes(&memory, lookup.at as usize, lookup.bytes as usize).to_vec();
+    let mut lookup = lookup.unwrap();
+    let mut data = read(&memory, &lookup).to_vec();
     data[16] ^= 1;
-    assert_eq!(table.step(lookup, &data), LookupStep::Wrong);
-    let absent = table.look_up(1 << 40);
-    let data = bytes(&memory, absent.at as usize, absent.bytes as usize);
-    assert_ne!(table.step(absent, data), LookupStep::Found);
+    assert_eq!(table.step(&mut lookup, &data), Then::Wrong);
+    let mut absent = table.look_up(1 << 40);
+    let data = read(&memory, &absent);
+    assert_ne!(table.step(&mut absent, data), Then::Found);
 }
 
 #[test]
@@ -84,22 +87,15 @@ fn each_byte_that_a_put_changes_is_seen_to_be_wrong_until_all_are_there() {
                 changed[cut..].iter().for_each(|at| memory[*at] = last[*at]);
                 let end = ended(&table, &memory, key);
                 let is_whole = memory == before || memory == after;
-                let expected = if is_whole { LookupStep::Found } else { LookupStep::Wrong };
+                let expected = if is_whole { Then::Found } else { Then::Wrong };
                 assert_eq!(end, expected, "{system:?}, {cut} bytes");
             }
         }
     }
 }
 
-fn ended(table: &KeyTable, memory: &[u8], key: u64) -> LookupStep {
-    let mut lookup = table.look_up(key);
-    loop {
-        let data = bytes(memory, lookup.at as usize, lookup.bytes as usize);
-        match table.step(lookup, data) {
-            LookupStep::Read(next) => lookup = next,
-            end => return end,
-        }
-    }
+fn ended(table: &KeyTable, memory: &[u8], key: u64) -> Then {
+    looked_up(table, memory, key).0
 }
 
 #[test]
@@ -108,14 +104,14 @@ fn bytes_that_mean_nothing_are_wrong_or_absent_and_no_panic() {
         let (table, memory) = full(system);
         for fill in [0u8, 0x55, 0xff] {
             let memory = vec![fill; memory.len()];
-            assert_ne!(ended(&table, &memory, 77), LookupStep::Found);
+            assert_ne!(ended(&table, &memory, 77), Then::Found);
         }
         let mut scratch = Vec::new();
         let mut memory = memory;
         assert!(!table.put(memory.as_mut_slice(), KEYS + 1, &[9; 32], &mut scratch), "no such key");
         assert!(!table.put(memory.as_mut_slice(), 0, &[9; 32], &mut scratch), "no key is 0");
         assert!(!table.put(memory.as_mut_slice(), 1, &[9; 31], &mut scratch), "another length");
-        assert_eq!(ended(&table, &memory, KEYS + 1), LookupStep::Absent);
+        assert_eq!(ended(&table, &memory, KEYS + 1), Then::Absent);
     }
 }
 
@@ -125,14 +121,8 @@ fn a_value_that_was_put_is_what_is_read() {
         let (table, mut memory) = full(system);
         for key in [1, 77, 19_999] {
             assert!(table.put(memory.as_mut_slice(), key, &[9; 32], &mut Vec::new()));
-            let mut lookup = table.look_up(key);
-            let read = loop {
-                let data = bytes(&memory, lookup.at as usize, lookup.bytes as usize);
-                match table.step(lookup, data) {
-                    LookupStep::Read(next) => lookup = next,
-                    _ => break data,
-                }
-            };
+            let (_, lookup, _) = looked_up(&table, &memory, key);
+            let read = read(&memory, &lookup);
             assert!(read.windows(32).any(|value| value == [9; 32]), "{system:?} key {key}");
         }
     }
