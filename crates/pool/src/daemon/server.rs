@@ -394,7 +394,7 @@ impl Server {
     }
 
     fn on_ready(&mut self, token: u64) {
-        let DaemonLoop { host, slots, .. } = &mut self.daemon;
+        let DaemonLoop { host, .. } = &mut self.daemon;
         match token {
             TOKEN_LISTENER => {
                 let now = clock::now_ns();

@@ -114,7 +114,16 @@ fn a_warm_access_is_one_order_one_operation_and_nothing_else() {
         let of = |rack: usize| stats.racks[rack].daemon.clone().unwrap();
         (of(0).proxy.operations, of(1).fabric.operations)
     };
-    let (before, stats) = (operations(), handle.handle_stats());
+    // What was answered is counted a moment later.
+    let mut before = operations();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        match operations() {
+            same if same == before => break,
+            later => before = later,
+        }
+    }
+    let stats = handle.handle_stats();
     const TIMES: u64 = 100;
     for i in 0..TIMES {
         handle.read(GAddr(addr.0 + 64 * i), &mut [0; 64]).unwrap();
@@ -123,7 +132,6 @@ fn a_warm_access_is_one_order_one_operation_and_nothing_else() {
     assert_eq!(after.master_requests, stats.master_requests, "the master is not asked");
     assert_eq!(after.ring_requests, stats.ring_requests, "nor is the daemon's engine");
     assert_eq!(after.fabric_operations - stats.fabric_operations, TIMES);
-    // What was answered is counted a moment later.
     let deadline = Instant::now() + Duration::from_secs(5);
     while operations().1 < before.1 + TIMES && Instant::now() < deadline {}
     let worked = operations();
