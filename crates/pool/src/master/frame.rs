@@ -6,8 +6,6 @@ use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
 use rackpool_hw::secure_stream::SecureStream;
 use std::io::{self, Read, Write};
 
-/// The number of an answer that the master gives unasked, to a connection that it does not take.
-pub(crate) const UNASKED: u64 = 0;
 const HEAD_BYTES: usize = 4;
 /// Bytes asked of the socket at once.
 const READ_BYTES: usize = 16 << 10;

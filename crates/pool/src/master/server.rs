@@ -11,8 +11,10 @@
 //! and a peer that does not read its answers is not read either.
 
 use super::error::MasterError;
-use super::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED, framed};
+use super::frame::{FrameReader, FrameWriter, ReadEnd, framed};
 use super::journal::Journal;
+use crate::acceptor::Listening;
+use crate::drive::block;
 use crate::metrics::{Endpoint, MasterSnapshot, SnapshotRequests};
 use rackpool_core::constants::{
     MASTER_BUFFERS_BYTES_MAX, MASTER_CONNECTIONS_MAX, MASTER_IDLE_MS_MIN, MASTER_MESSAGE_BYTES_MAX,
@@ -21,6 +23,7 @@ use rackpool_core::constants::{
 };
 use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
+use rackpool_core::runtime::master_link::UNASKED;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
 use rackpool_hw::addresses::{
@@ -36,7 +39,6 @@ use rackpool_hw::secure_stream::{RecordLayer, SecureStream};
 use rackpool_hw::tell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +49,6 @@ const TOKEN_FIRST: u64 = 2;
 
 /// Longest frame before the first Hello.
 const HELLO_BYTES_MAX: u32 = 64;
-/// Connections accepted in one turn.
-const ACCEPTS_MAX: usize = 64;
 /// How often stalled connections are looked for, and the longest sleep.
 const SWEEP_NS: Nanos = 100_000_000;
 /// Descriptors left to everything but connections.
@@ -161,8 +161,7 @@ pub(super) struct Serve {
 pub(super) struct MasterLoop {
     master: Master,
     journal: Journal,
-    listener: TcpListener,
-    listening: bool,
+    listening: Listening<TcpListener>,
     poller: Poller,
     connections: BTreeMap<u64, Connection>,
     token_next: u64,
@@ -189,16 +188,16 @@ impl MasterLoop {
         let made = || {
             let poller = Poller::new()?;
             listener.set_nonblocking(true)?;
-            poller.add(&listener, TOKEN_LISTENER, Interest::Read)?;
+            let listening = Listening::new(listener, TOKEN_LISTENER);
+            listening.watch(&poller)?;
             poller.add(wake, TOKEN_WAKE, Interest::Read)?;
-            Ok(poller)
+            Ok((poller, listening))
         };
-        let poller = made().map_err(MasterError::system("set up the poll loop"))?;
+        let (poller, listening) = made().map_err(MasterError::system("set up the poll loop"))?;
         Ok(Self {
             master,
             journal,
-            listener,
-            listening: true,
+            listening,
             poller,
             connections: BTreeMap::new(),
             token_next: TOKEN_FIRST,
@@ -231,7 +230,11 @@ impl MasterLoop {
             let now = monotonic_ns();
             for event in &events {
                 match event.token {
-                    TOKEN_LISTENER => self.accept(now),
+                    TOKEN_LISTENER => {
+                        for (stream, ip) in self.listening.accept(now, &self.poller) {
+                            self.admit(stream, ip, now);
+                        }
+                    }
                     TOKEN_WAKE => drop(wake.drain()),
                     token => self.move_bytes(now, token, event),
                 }
@@ -254,11 +257,8 @@ impl MasterLoop {
             self.take_requests(now, token);
         }
         self.master.tick(now, &mut self.out);
-        let batch = self.master.take_batch();
-        if !batch.is_empty() {
-            let writes = self.master.apply(batch);
-            self.journal.commit(&writes)?;
-            self.master.committed(&mut self.out);
+        let store = async |writes: Vec<_>| self.journal.commit(&writes);
+        if block(self.master.commit(store, &mut self.out))? {
             self.look_for_room(now);
         }
         for notice in self.master.take_notices() {
@@ -304,24 +304,6 @@ impl MasterLoop {
             }
         }
         self.master.set_storage_full(self.room_at.is_some());
-    }
-
-    fn accept(&mut self, now: Nanos) {
-        for _ in 0..ACCEPTS_MAX {
-            match self.listener.accept() {
-                Ok((stream, addr)) => self.admit(stream, addr.ip(), now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    // Out of descriptors: the listener would stay ready, so it rests until the
-                    // next sweep.
-                    tell!(self.log, Warn, "cannot accept a connection: {error}");
-                    self.listening = self.poller.remove(&self.listener).is_err();
-                    return;
-                }
-            }
-        }
     }
 
     fn admit(&mut self, stream: TcpStream, ip: IpAddr, now: Nanos) {
@@ -599,10 +581,7 @@ impl MasterLoop {
                 self.pending.insert(token);
             }
         }
-        if !self.listening {
-            let added = self.poller.add(&self.listener, TOKEN_LISTENER, Interest::Read);
-            self.listening = added.is_ok();
-        }
+        self.listening.tick(now, &self.poller);
     }
 }
 

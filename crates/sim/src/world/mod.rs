@@ -36,13 +36,13 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use master::Disk;
 use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
+use rackpool_core::counts::CallCounts;
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::policy;
 use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, encode_vec};
 use rackpool_core::{RackId, SessionId};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Processor time of an engine's steps; zero in checking mode, where time passes in between.
@@ -114,7 +114,7 @@ pub struct Cluster {
     /// Shards that went on with a sibling's daemon.
     pub takeovers: Cell<u64>,
     /// Calls to the master by kind.
-    pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
+    pub master_calls: Cell<CallCounts>,
     /// Bytes of the master's answers that describe racks.
     pub rack_answer_bytes: Cell<u64>,
 }
@@ -153,7 +153,7 @@ impl Cluster {
             device: None,
             sessions: Cell::new(0),
             takeovers: Cell::new(0),
-            master_calls: RefCell::default(),
+            master_calls: Cell::default(),
             rack_answer_bytes: Cell::new(0),
         }
     }
@@ -230,35 +230,8 @@ impl Cluster {
     }
 
     fn count_master_call(&self, call: &MasterCall) {
-        *self.master_calls.borrow_mut().entry(name_of(call)).or_default() += 1;
-    }
-}
-
-fn name_of(call: &MasterCall) -> &'static str {
-    match call {
-        MasterCall::Hello { .. } => "hello",
-        MasterCall::JoinDaemon(_) => "join-daemon",
-        MasterCall::JoinClient { .. } => "join-client",
-        MasterCall::Heartbeat { .. } => "heartbeat",
-        MasterCall::LeasePageIds { .. } => "lease-page-ids",
-        MasterCall::CommitPages { .. } => "commit-pages",
-        MasterCall::RemovePages { .. } => "remove-pages",
-        MasterCall::BeginMove { .. } => "begin-move",
-        MasterCall::MovePage { .. } => "move-page",
-        MasterCall::Resolve { .. } => "resolve",
-        MasterCall::Racks => "racks",
-        MasterCall::Rack { .. } => "rack",
-        MasterCall::PickRack { .. } => "pick-rack",
-        MasterCall::GetRoot { .. } => "get-root",
-        MasterCall::Roots { .. } => "roots",
-        MasterCall::SetRoot { .. } => "set-root",
-        MasterCall::Stats => "stats",
-        MasterCall::Placements(_) => "placements",
-        MasterCall::Member(_) => "member",
-        MasterCall::OrphanPages { .. } => "orphan-pages",
-        MasterCall::FreeElsewhere { .. } => "free-elsewhere",
-        MasterCall::NextOrphans => "next-orphans",
-        MasterCall::OrphansTaken { .. } => "orphans-taken",
-        MasterCall::AwaitGone { .. } => "await-gone",
+        let mut calls = self.master_calls.get();
+        calls.note(call);
+        self.master_calls.set(calls);
     }
 }

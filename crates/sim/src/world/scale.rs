@@ -187,10 +187,10 @@ fn region_bytes(layout: RegionLayout) -> f64 {
 fn page_cost(run: &mut Prepared, moves: bool) -> Result<PageCost, String> {
     let rack = run.cluster().racks[0].clone();
     let names: &[&str] =
-        if moves { &["begin-move", "move-page"] } else { &["commit-pages", "remove-pages"] };
+        if moves { &["begin_move", "move_page"] } else { &["commit_pages", "remove_pages"] };
     let calls = |run: &Prepared| -> u64 {
-        let calls = run.cluster().master_calls.borrow();
-        names.iter().filter_map(|name| calls.get(name)).sum()
+        let calls = run.cluster().master_calls.get().by_kind();
+        calls.iter().filter(|(name, _)| names.contains(name)).map(|(_, count)| count).sum()
     };
     let (invalidations, calls_before) = (rack.invalidations.get(), calls(run));
     let (done, time) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(Ps::ZERO)));
@@ -350,7 +350,7 @@ fn of_master(points: &[Point]) -> Table {
     );
     for point in points {
         let of = |totals: &PhaseCounts, name| totals.master_calls.get(name).copied().unwrap_or(0);
-        let joins = of(&point.setup, "join-client") + of(&point.setup, "join-daemon");
+        let joins = of(&point.setup, "join_client") + of(&point.setup, "join_daemon");
         let all: u64 = point.work.master_calls.values().sum();
         let known = of(&point.work, "resolve") + of(&point.work, "heartbeat");
         let busy = point.master_busy_seconds / (point.work.time.as_ns_f64() / 1e9);
@@ -429,7 +429,7 @@ fn of_simulation(points: &[Point]) -> Table {
     for point in points {
         table.row([
             u64::from(point.racks).into(),
-            (point.setup.master_calls.get("join-client").copied().unwrap_or(0)
+            (point.setup.master_calls.get("join_client").copied().unwrap_or(0)
                 - u64::from(point.racks))
             .into(),
             (point.setup.time + point.work.time).as_ns_f64().into(),
