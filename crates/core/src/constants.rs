@@ -90,13 +90,13 @@ pub const CONTROL_FDS_MAX: usize = 8;
 /// Clients that wait for a daemon to accept them: all its slots at once, and half as many for
 /// those that try again.
 pub const CONTROL_BACKLOG: i32 = (SLOTS_MAX + SLOTS_MAX / 2) as i32;
-/// Connections taken from a listener in one turn of a poll loop.
-pub const ACCEPTS_MAX: usize = 64;
+/// Connections taken from a control socket in one turn of a poll loop.
+pub const CONTROL_ACCEPTS_MAX: usize = 64;
 /// Connections of a control socket that have not said hello; of more, the oldest of the user that
 /// has most goes.
 pub const CONTROL_PENDING_MAX: usize = 64;
-/// Pause after a connection could not be accepted, ns.
-pub const ACCEPT_REST_NS: u64 = 100_000_000;
+/// Pause after a control connection could not be accepted, ns.
+pub const CONTROL_REST_NS: u64 = 100_000_000;
 /// Page ids that a daemon leases from the master at once.
 pub const PAGE_ID_LEASE: u64 = 1 << 20;
 

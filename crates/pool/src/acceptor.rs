@@ -1,6 +1,5 @@
-//! Accepts connections. [`Listening`] is any listener in a poll loop: of daemon, agent, master and
-//! metrics. [`Acceptor`] is one at a control socket: of permitted users only, and no more at once
-//! of one user than leave room for others. Both own their listener.
+//! Accepts connections at a control socket: of permitted users only, and no more at once of one
+//! user than leave room for others. Owns the listener. Used by the poll loops of daemon and agent.
 //!
 //! The kernel says of which user a connection is before a byte of it is read, so one that may not
 //! come never takes a place. What waits for its hello is bounded; when it is too much, the oldest
@@ -10,104 +9,23 @@
 
 use rackpool_core::Error;
 use rackpool_core::access::AccessList;
-use rackpool_core::constants::{ACCEPT_REST_NS, ACCEPTS_MAX, CONTROL_PENDING_MAX};
+use rackpool_core::constants::{CONTROL_ACCEPTS_MAX, CONTROL_PENDING_MAX, CONTROL_REST_NS};
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, ControlReply};
 use rackpool_hw::addresses::oldest_of_most;
 use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
 use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::warn;
-use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-
-/// What connections come from.
-pub(crate) trait Listener: AsFd {
-    type Conn;
-
-    /// The next connection that waits. Never blocks.
-    fn next(&self) -> io::Result<Option<Self::Conn>>;
-}
-
-impl Listener for ControlListener {
-    type Conn = ControlConn;
-
-    fn next(&self) -> io::Result<Option<ControlConn>> {
-        self.accept().map_err(io::Error::other)
-    }
-}
-
-/// It has to be one that does not block.
-impl Listener for TcpListener {
-    type Conn = (TcpStream, IpAddr);
-
-    fn next(&self) -> io::Result<Option<Self::Conn>> {
-        use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-        loop {
-            match self.accept() {
-                Ok((stream, addr)) => return Ok(Some((stream, addr.ip()))),
-                Err(error) if error.kind() == WouldBlock => return Ok(None),
-                Err(error) if matches!(error.kind(), Interrupted | ConnectionAborted) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-/// A listener in a poll loop.
-pub(crate) struct Listening<L> {
-    listener: L,
-    token: u64,
-    /// Out of the poller until then: a listener that cannot be accepted from stays ready.
-    rests_until: Option<Nanos>,
-}
-
-impl<L: Listener> Listening<L> {
-    pub(crate) fn new(listener: L, token: u64) -> Self {
-        Self { listener, token, rests_until: None }
-    }
-
-    pub(crate) fn watch(&self, poller: &Poller) -> io::Result<()> {
-        poller.add(&self.listener, self.token, Interest::Read)
-    }
-
-    /// Connections that wait. After an error, out of descriptors as a rule, it rests.
-    pub(crate) fn accept(&mut self, now: Nanos, poller: &Poller) -> Vec<L::Conn> {
-        let mut accepted = Vec::new();
-        while accepted.len() < ACCEPTS_MAX {
-            match self.listener.next() {
-                Ok(Some(conn)) => accepted.push(conn),
-                Ok(None) => break,
-                Err(error) => {
-                    warn!("rackpool", "no connection can be accepted for now: {error}");
-                    let _ = poller.remove(&self.listener);
-                    self.rests_until = Some(now + ACCEPT_REST_NS);
-                    break;
-                }
-            }
-        }
-        accepted
-    }
-
-    /// Until when it rests.
-    pub(crate) fn rests_until(&self) -> Option<Nanos> {
-        self.rests_until
-    }
-
-    /// Listens again after a rest.
-    pub(crate) fn tick(&mut self, now: Nanos, poller: &Poller) {
-        if self.rests_until.is_some_and(|until| until <= now) && self.watch(poller).is_ok() {
-            self.rests_until = None;
-        }
-    }
-}
 
 pub(crate) struct Acceptor {
-    listening: Listening<ControlListener>,
+    listener: ControlListener,
     name: String,
     /// The name that was asked for.
     asked: String,
+    token: u64,
     access: AccessList,
+    /// Not listening until then: a listener that cannot be accepted from stays ready.
+    rests_until: Option<Nanos>,
 }
 
 impl Acceptor {
@@ -131,7 +49,7 @@ impl Acceptor {
             }
             bound => bound,
         }?;
-        Ok(Self { listening: Listening::new(listener, token), name, asked, access })
+        Ok(Self { listener, name, asked, token, access, rests_until: None })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -147,14 +65,25 @@ impl Acceptor {
         &self.access
     }
 
-    pub(crate) fn watch(&self, poller: &Poller) -> io::Result<()> {
-        self.listening.watch(poller)
+    pub(crate) fn watch(&self, poller: &Poller) -> std::io::Result<()> {
+        poller.add(&self.listener, self.token, Interest::Read)
     }
 
     /// Connections that wait and may come, with their user; others are told why not.
     pub(crate) fn accept(&mut self, now: Nanos, poller: &Poller) -> Vec<(ControlConn, u32)> {
         let mut accepted = Vec::new();
-        for conn in self.listening.accept(now, poller) {
+        for _ in 0..CONTROL_ACCEPTS_MAX {
+            let conn = match self.listener.accept() {
+                Ok(Some(conn)) => conn,
+                Ok(None) => break,
+                Err(error) => {
+                    // Out of descriptors, as a rule.
+                    warn!("rackpool", "no connection can be accepted for now: {error}");
+                    let _ = poller.remove(&self.listener);
+                    self.rests_until = Some(now + CONTROL_REST_NS);
+                    break;
+                }
+            };
             let Ok(peer) = conn.peer_credentials() else { continue };
             match self.access.check(peer.uid, &()) {
                 Ok(()) => accepted.push((conn, peer.uid)),
@@ -164,9 +93,11 @@ impl Acceptor {
         accepted
     }
 
-    /// See [`Listening::tick`].
+    /// Listens again after a rest.
     pub(crate) fn tick(&mut self, now: Nanos, poller: &Poller) {
-        self.listening.tick(now, poller);
+        if self.rests_until.is_some_and(|until| until <= now) && self.watch(poller).is_ok() {
+            self.rests_until = None;
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::handle::{Handle, unexpected_reply};
 use rackpool_core::client::{Alloc, AtHome, Placement};
 use rackpool_core::layout::AllocationKind;
-use rackpool_core::wire::{AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::wire::{AuditReply, AuditRequest, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 
 impl Handle {
@@ -48,10 +48,7 @@ impl Handle {
     /// Names in the master's directory behind `after`, in order; empty after the last.
     pub fn roots_after(&mut self, after: &str) -> Result<Vec<(String, GAddr)>> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        match self.links.master_call(MasterCall::Roots { after: after.into() }, deadline_ns)? {
-            MasterAnswer::Roots(roots) => Ok(roots),
-            other => Err(crate::links::unexpected_answer(&other)),
-        }
+        self.links.master_call(MasterCall::Roots { after: after.into() }, deadline_ns)?.roots()
     }
 
     /// All racks of the pool, or the shards of those that are divided, and whether the daemon of

@@ -9,7 +9,7 @@
 //! Used by one thread at a time. Source: DESIGN §2 (master), §4 (death and silence).
 
 use crate::clock;
-use crate::master::frame::{FrameReader, FrameWriter, ReadEnd};
+use crate::master::frame::{FrameStream, ReadEnd};
 use rackpool_core::constants::{
     MASTER_CALL_BYTES_MAX, MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX,
 };
@@ -22,7 +22,6 @@ use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::names::resolve;
 use rackpool_hw::process::random_u64;
 use rackpool_hw::secret::Secret;
-use rackpool_hw::secure_stream::SecureStream;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -35,31 +34,19 @@ use std::time::{Duration, Instant};
 
 /// Looks at the socket before a waiting call sleeps: an answer from memory comes in some 10 µs.
 const SPINS_MAX: u32 = 16;
-/// How far a socket is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Connecting,
-    /// The secret is being proved.
-    Proving,
-    /// Frames go.
-    Open,
-}
+/// The longest wait for a connection that is not up, after which the link looks at its time.
+const CONNECTING_NS: Nanos = 50_000_000;
 
 struct Socket {
-    stream: SecureStream,
-    reader: FrameReader,
-    writer: FrameWriter,
-    stage: Stage,
-    proof: Option<Handshake>,
+    frames: FrameStream,
+    is_connected: bool,
     interest: EventFlags,
 }
 
 impl Socket {
     /// Whether it waits for room in the socket, or for the connection.
     fn wants_out(&self) -> bool {
-        self.stage == Stage::Connecting
-            || self.writer.waiting_bytes() > 0
-            || self.stream.has_unsent()
+        !self.is_connected || self.frames.unsent_bytes() > 0
     }
 }
 
@@ -153,7 +140,7 @@ impl MasterLink {
         if self.epoll.is_none() {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             if let Some(socket) = &self.socket {
-                epoll::add(&epoll, &socket.stream, EventData::new_u64(0), socket.interest)?;
+                epoll::add(&epoll, &socket.frames.stream, EventData::new_u64(0), socket.interest)?;
             }
             self.epoll = Some(epoll);
         }
@@ -165,7 +152,7 @@ impl MasterLink {
     /// # Errors
     /// `PeerDead` while the link is down, `Busy` with too many calls under way: nothing was sent.
     pub fn send(&mut self, call: MasterCall) -> Result<u64> {
-        let waiting = self.socket.as_ref().map_or(0, |socket| socket.writer.waiting_bytes());
+        let waiting = self.socket.as_ref().map_or(0, |socket| socket.frames.writer.waiting_bytes());
         if self.is_up() && waiting >= MASTER_CALL_BYTES_MAX {
             let limit = MASTER_CALL_BYTES_MAX as u64;
             return Err(Error::Busy { what: "link to the master (bytes)".into(), limit });
@@ -191,7 +178,8 @@ impl MasterLink {
     pub fn call(&mut self, call: MasterCall, deadline: Instant) -> Result<MasterAnswer> {
         let started_ns = clock::now_ns();
         let left = deadline.saturating_duration_since(Instant::now());
-        let deadline_ns = started_ns + u64::try_from(left.as_nanos()).unwrap_or(u64::MAX / 2);
+        let deadline_ns =
+            started_ns.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
         let mut call = self.link.begin(call);
         let mut spins = 0;
         loop {
@@ -236,11 +224,8 @@ impl MasterLink {
                     }
                 }
                 self.socket = Some(Socket {
-                    stream: SecureStream::new(stream),
-                    reader: FrameReader::default(),
-                    writer: FrameWriter::default(),
-                    stage: Stage::Connecting,
-                    proof: None,
+                    frames: FrameStream::new(stream, None),
+                    is_connected: false,
                     interest,
                 });
             }
@@ -266,7 +251,7 @@ impl MasterLink {
     fn down(&mut self) {
         if let (Some(socket), Some(epoll)) = (self.socket.take(), &self.epoll) {
             // It cannot fail: the socket was added when it was made.
-            let _ = epoll::delete(epoll, &socket.stream);
+            let _ = epoll::delete(epoll, &socket.frames.stream);
         }
         let address = self.link.address().to_owned();
         let now = clock::now_ns();
@@ -281,37 +266,34 @@ impl MasterLink {
     }
 
     fn transmit(&mut self, request: &MasterRequest) {
-        let socket = self.socket.as_mut().expect("the link is up");
-        socket.writer.push(&wire::encode_vec(request));
+        let socket = self.socket.as_mut().expect("it is connected");
+        socket.frames.writer.push(&wire::encode_vec(request));
         // Nothing is read here: an answer taken now would no longer make the descriptor ready.
         // A failed socket is ready as well, so that `poll` finds it.
-        let _ = socket.writer.flush(&mut socket.stream);
+        let _ = socket.frames.flush();
         self.set_interest();
     }
 
     /// Moves bytes as far as the socket goes.
     fn progress(&mut self) {
         let Some(socket) = &mut self.socket else { return };
-        if socket.stage == Stage::Connecting {
-            match finish_connect(socket.stream.as_fd()) {
+        if !socket.is_connected {
+            match finish_connect(socket.frames.stream.as_fd()) {
                 Ok(false) => return,
                 Ok(true) => return self.begin_proof(),
                 Err(error) => return self.failed(&error),
             }
         }
-        if socket.stage == Stage::Proving {
+        if socket.frames.proof.is_some() {
             return self.prove();
         }
-        let written = socket.writer.flush(&mut socket.stream);
-        let read = socket.reader.fill_of(&mut socket.stream);
+        let written = socket.frames.flush();
+        let read = socket.frames.fill();
         let mut taken = Vec::new();
         let broken = loop {
-            match socket.reader.next(MASTER_MESSAGE_BYTES_MAX) {
+            match socket.frames.next::<MasterReply>(MASTER_MESSAGE_BYTES_MAX, "master") {
+                Ok(Some(reply)) => taken.push(reply),
                 Ok(None) => break false,
-                Ok(Some(frame)) => match wire::decode::<MasterReply>(frame, "master") {
-                    Ok(reply) => taken.push(reply),
-                    Err(_) => break true,
-                },
                 Err(_) => break true,
             }
         };
@@ -328,39 +310,25 @@ impl MasterLink {
 
     /// Proves that we have the secret, or says hello if there is none.
     fn begin_proof(&mut self) {
+        let socket = self.socket.as_mut().expect("the caller looked");
+        socket.is_connected = true;
         let Some(secret) = &self.secret else { return self.greet() };
         let begun = Handshake::begin(secret, Purpose::Master);
         let Ok((proof, first)) = begun else { return self.down() };
-        let socket = self.socket.as_mut().expect("the caller looked");
-        (socket.stage, socket.proof) = (Stage::Proving, Some(proof));
-        socket.writer.push_bare(&first);
+        socket.frames.proof = Some(proof);
+        socket.frames.writer.push_bare(&first);
         self.prove();
     }
 
     /// Goes on with the proof; after it hello is said.
     fn prove(&mut self) {
         let socket = self.socket.as_mut().expect("the caller looked");
-        let read = socket.reader.fill_of(&mut socket.stream);
-        let proof = socket.proof.as_mut().expect("there is one in this stage");
-        let progress = loop {
-            let step = proof.advance(socket.reader.waiting());
-            socket.reader.consume(step.consumed);
-            if let Some(reply) = &step.reply {
-                socket.writer.push_bare(reply);
-            }
-            if step.progress != Progress::Pending || step.consumed == 0 {
-                break step.progress;
-            }
-        };
-        let written = socket.writer.flush(&mut socket.stream);
+        let read = socket.frames.fill();
+        let progress = socket.frames.prove();
+        let written = socket.frames.flush();
         let is_open = written.is_ok() && matches!(read, Ok(ReadEnd::Empty | ReadEnd::More));
         match progress {
-            Progress::Done if is_open => {
-                if let Some(records) = socket.proof.take().and_then(Handshake::into_records) {
-                    socket.stream.encrypt(records);
-                }
-                return self.greet();
-            }
+            Progress::Done if is_open => return self.greet(),
             Progress::Failed(why) => {
                 self.link.refused = Some(self.distrusted(why));
                 self.down();
@@ -386,7 +354,6 @@ impl MasterLink {
 
     /// Says hello and joins.
     fn greet(&mut self) {
-        self.socket.as_mut().expect("the caller looked").stage = Stage::Open;
         self.link.connected().for_each(|request| self.transmit(&request));
     }
 
@@ -399,7 +366,7 @@ impl MasterLink {
         if interest != socket.interest {
             socket.interest = interest;
             // It cannot fail: the socket was added when it was made.
-            let _ = epoll::modify(epoll, &socket.stream, EventData::new_u64(0), interest);
+            let _ = epoll::modify(epoll, &socket.frames.stream, EventData::new_u64(0), interest);
         }
     }
 
@@ -422,10 +389,11 @@ impl MasterLink {
         if socket.wants_out() {
             flags |= PollFlags::OUT;
         }
-        let until = self.link.greets_until().map_or(deadline_ns, |until| until + 1_000_000);
+        let until = if self.is_up() { deadline_ns } else { now + CONNECTING_NS };
         let left = Timespec::try_from(left(until)).ok();
         // An interrupted or failed wait is as good as a short one: the caller looks again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&socket.stream, flags)], left.as_ref());
+        let _ =
+            rustix::event::poll(&mut [PollFd::new(&socket.frames.stream, flags)], left.as_ref());
     }
 }
 

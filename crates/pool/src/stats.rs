@@ -8,9 +8,7 @@ use crate::paths::PathStats;
 use rackpool_core::client::CoupledStats;
 use rackpool_core::constants::SESSIONS_MAX;
 use rackpool_core::error::DeathCause;
-use rackpool_core::wire::{
-    DaemonStats, MasterAnswer, MasterCall, MasterStats, Reply, Request, SessionState,
-};
+use rackpool_core::wire::{DaemonStats, MasterCall, MasterStats, Reply, Request, SessionState};
 use rackpool_core::{Error, RackId, Result};
 use serde::Serialize;
 use std::fmt;
@@ -151,10 +149,7 @@ impl Handle {
     pub fn pool_stats(&mut self) -> Result<PoolStats> {
         self.give_locks_back();
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
-            MasterAnswer::Stats(stats) => *stats,
-            other => return Err(crate::links::unexpected_answer(&other)),
-        };
+        let master = *self.links.master_call(MasterCall::Stats, deadline_ns)?.stats()?;
         let infos = self.links.racks(deadline_ns)?;
         let racks = infos.into_iter().map(|info| {
             let asked = if info.alive {

@@ -253,12 +253,6 @@ impl MasterLink {
         Error::PeerDead { peer: self.peer(), cause: DeathCause::Closed }
     }
 
-    /// Until when the connection has to have come up to hello.
-    pub fn greets_until(&self) -> Option<Nanos> {
-        let greets = matches!(self.stage, Stage::Connecting | Stage::Greeting);
-        greets.then_some(self.since + CONNECT_NS)
-    }
-
     /// Answers calls that took too long; whether the connection may go on.
     #[must_use]
     pub fn tick(&mut self, now: Nanos) -> bool {
@@ -270,9 +264,13 @@ impl MasterLink {
             let timeout = Error::Timeout { peer: self.peer(), waited_ms };
             self.replies.push(unanswered(id, timeout));
         }
-        // A fresh master makes a daemon with a new region wait for a lease.
-        let joins_until = (self.stage == Stage::Joining).then_some(self.since + TIMEOUT_NS);
-        self.greets_until().or(joins_until).is_none_or(|until| now <= until)
+        let allowed_ns = match self.stage {
+            Stage::Connecting | Stage::Greeting => CONNECT_NS,
+            // A fresh master makes a daemon with a new region wait for a lease.
+            Stage::Joining => TIMEOUT_NS,
+            Stage::Down | Stage::Up => return true,
+        };
+        now.saturating_sub(self.since) <= allowed_ns
     }
 
     /// A call for [`MasterLink::advance`].

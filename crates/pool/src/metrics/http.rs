@@ -12,8 +12,6 @@
 //!
 //! Source: DESIGN §4 (bounded, loopback or a secret, no byte is trusted).
 
-use crate::acceptor::Listening;
-use crate::clock;
 use crate::daemon::io_error;
 use rackpool_core::constants::{
     METRICS_CONNECTION_MS_MAX, METRICS_CONNECTIONS_MAX, METRICS_HEAD_BYTES_MAX,
@@ -32,8 +30,8 @@ const TOKEN_STOP: u64 = 0;
 const TOKEN_LISTENER: u64 = 1;
 /// That of the first connection.
 const TOKEN_FIRST: u64 = 2;
-/// Pause after the poller failed.
-const WAIT_PAUSE: Duration = Duration::from_millis(20);
+/// Pause after a connection could not be accepted: out of descriptors, as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Reads in a row of one connection.
 const READS_MAX: usize = 16;
 
@@ -145,10 +143,9 @@ impl Endpoint {
         let local_addr = listener.local_addr().map_err(failed)?;
         let (stop, poller) = (WakeEvent::new().map_err(failed)?, Poller::new().map_err(failed)?);
         poller.add(&stop, TOKEN_STOP, Interest::Read).map_err(failed)?;
-        let listening = Listening::new(listener, TOKEN_LISTENER);
-        listening.watch(&poller).map_err(failed)?;
+        poller.add(&listener, TOKEN_LISTENER, Interest::Read).map_err(failed)?;
         let exchanges = std::iter::repeat_with(|| None).take(METRICS_CONNECTIONS_MAX).collect();
-        let mut serving = Serving { poller, listening, exchanges, site: Site { pages, token } };
+        let mut serving = Serving { poller, listener, exchanges, site: Site { pages, token } };
         let thread =
             rackpool_hw::log::spawn("rackpool-metrics", move || serving.run()).map_err(failed)?;
         Ok(Self { local_addr, stop, thread: Some(thread) })
@@ -171,7 +168,7 @@ impl Drop for Endpoint {
 
 struct Serving {
     poller: Poller,
-    listening: Listening<TcpListener>,
+    listener: TcpListener,
     /// The connections, by their tokens.
     exchanges: Vec<Option<Exchange>>,
     site: Site,
@@ -181,21 +178,15 @@ impl Serving {
     fn run(&mut self) {
         let mut ready = Vec::new();
         loop {
-            let ends = self.exchanges.iter().flatten().map(|exchange| exchange.deadline);
-            let next = ends.chain(self.listening.rests_until().map(clock::instant)).min();
+            let next = self.exchanges.iter().flatten().map(|exchange| exchange.deadline).min();
             let left = next.map(|next| next.saturating_duration_since(Instant::now()));
             if self.poller.wait(left, &mut ready).is_err() {
-                std::thread::sleep(WAIT_PAUSE);
+                std::thread::sleep(ACCEPT_PAUSE);
             }
-            self.listening.tick(clock::now_ns(), &self.poller);
             for one in &ready {
                 match one.token {
                     TOKEN_STOP => return,
-                    TOKEN_LISTENER => {
-                        for (stream, _) in self.listening.accept(clock::now_ns(), &self.poller) {
-                            self.begin(stream);
-                        }
-                    }
+                    TOKEN_LISTENER => self.accept(),
                     token => self.serve((token - TOKEN_FIRST) as usize),
                 }
             }
@@ -204,6 +195,17 @@ impl Serving {
                 if self.exchanges[index].as_ref().is_some_and(|one| one.deadline <= now) {
                     self.end(index);
                 }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..METRICS_CONNECTIONS_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.begin(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             }
         }
     }

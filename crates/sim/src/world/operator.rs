@@ -8,7 +8,7 @@ use super::scene::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use rackpool_core::member::{MemberAnswer, MemberCall, RackState};
-use rackpool_core::wire::{MasterAnswer, MasterCall};
+use rackpool_core::wire::MasterCall;
 use rackpool_core::{RackId, Result};
 use std::rc::Rc;
 
@@ -114,10 +114,7 @@ async fn order(ctx: &Ctx, scene: &Rc<Scene>, call: MemberCall) -> Option<Result<
     let said = master.call(ctx, cluster, MasterCall::Member(call), until).await;
     master.close(ctx);
     ctx.kernel.say(|| format!("operator: {call:?}: {said:?}"));
-    let answer = said?.map(|answer| match answer {
-        MasterAnswer::Member(answer) => answer,
-        other => unreachable!("{other:?} answers an operator"),
-    });
+    let answer = said?.map(|answer| answer.member().expect("orders have answers of their own"));
     let code = answer.as_ref().map_or_else(|error| error.code(), |_| "ok");
     let name = match call {
         MemberCall::List | MemberCall::Load => "order list",
