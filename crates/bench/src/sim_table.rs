@@ -5,7 +5,7 @@
 //! The tables are made to be worn out: few buckets to begin with, bucket words that are retired
 //! after a few changes, and keys of which some are counted, so that buckets split.
 
-use rackpool_core::wire::{AuditReply, AuditRequest, MasterCall, Reply, Request};
+use rackpool_core::wire::{AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request};
 use rackpool_kv::audit::{self, Audited};
 use rackpool_kv::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
 use rackpool_kv::words::{GAddr, Placement, PoolError, PoolResult, RackId, Words};
@@ -276,12 +276,19 @@ impl Audited for SimWords<'_, '_> {
     }
 
     fn racks(&mut self) -> PoolResult<Vec<(RackId, bool)>> {
-        let racks = self.0.ask_master(MasterCall::Racks)?.racks()?;
-        Ok(racks.into_iter().map(|info| (info.rack, info.alive)).collect())
+        match self.0.ask_master(MasterCall::Racks)? {
+            MasterAnswer::Racks(racks) => {
+                Ok(racks.into_iter().map(|info| (info.rack, info.alive)).collect())
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn roots_after(&mut self, after: &str) -> PoolResult<Vec<(String, GAddr)>> {
-        self.0.ask_master(MasterCall::Roots { after: after.into() })?.roots()
+        match self.0.ask_master(MasterCall::Roots { after: after.into() })? {
+            MasterAnswer::Roots(roots) => Ok(roots),
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn audit(&mut self, rack: RackId, request: AuditRequest) -> PoolResult<AuditReply> {

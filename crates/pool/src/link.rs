@@ -159,7 +159,7 @@ impl MasterLink {
         }
         let request = self.link.send(clock::now_ns(), call)?;
         let id = request.id;
-        self.transmit(&request);
+        self.transmit([request]);
         Ok(id)
     }
 
@@ -188,7 +188,7 @@ impl MasterLink {
             match self.link.advance(now, &mut call) {
                 Advance::Answered(answer) => return answer,
                 Advance::Send(request) => {
-                    self.transmit(&request);
+                    self.transmit([request]);
                     spins = SPINS_MAX;
                 }
                 Advance::Waits if now >= deadline_ns => {
@@ -265,9 +265,11 @@ impl MasterLink {
         self.retry_at = now + jittered_ns(pause_ns, self.random);
     }
 
-    fn transmit(&mut self, request: &MasterRequest) {
+    fn transmit(&mut self, requests: impl IntoIterator<Item = MasterRequest>) {
         let socket = self.socket.as_mut().expect("it is connected");
-        socket.frames.writer.push(&wire::encode_vec(request));
+        for request in requests {
+            socket.frames.writer.push(&wire::encode_vec(&request));
+        }
         // Nothing is read here: an answer taken now would no longer make the descriptor ready.
         // A failed socket is ready as well, so that `poll` finds it.
         let _ = socket.frames.flush();
@@ -352,9 +354,11 @@ impl MasterLink {
         }
     }
 
-    /// Says hello and joins.
+    /// Says hello and joins, in one piece: a master that refuses the first and closes leaves
+    /// nothing unread, so its answer is not lost to a reset.
     fn greet(&mut self) {
-        self.link.connected().for_each(|request| self.transmit(&request));
+        let first = self.link.connected();
+        self.transmit(first);
     }
 
     fn set_interest(&mut self) {
