@@ -568,6 +568,33 @@ pub enum MasterAnswer {
     },
 }
 
+/// What a call is answered with, as its own type; another answer breaks the protocol.
+macro_rules! answers {
+    ($($name:ident: $variant:ident($type:ty),)*) => {
+        impl MasterAnswer {
+            $(pub fn $name(self) -> Result<$type> {
+                match self {
+                    MasterAnswer::$variant(it) => Ok(it),
+                    other => Err(Error::Protocol {
+                        peer: "master".into(),
+                        reason: format!("unexpected answer {other:?}"),
+                    }),
+                }
+            })*
+        }
+    };
+}
+
+answers! {
+    racks: Racks(Vec<RackInfo>),
+    rack: Rack(RackInfo),
+    root: Root(GAddr),
+    roots: Roots(Vec<(String, GAddr)>),
+    stats: Stats(Box<MasterStats>),
+    placements: Placements(LogPiece),
+    member: Member(MemberAnswer),
+}
+
 /// One page in the answer to `Resolve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resolved {

@@ -466,20 +466,14 @@ impl Handle {
 
     /// The address under a name, if the name exists. Names are kept by the master.
     pub fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
-        match self.master(MasterCall::GetRoot { name: name.into() })? {
-            MasterAnswer::Root(addr) => Ok((!addr.is_null()).then_some(addr)),
-            other => Err(crate::links::unexpected_answer(&other)),
-        }
+        let addr = self.master(MasterCall::GetRoot { name: name.into() })?.root()?;
+        Ok((!addr.is_null()).then_some(addr))
     }
 
     /// Sets the address under a name if it is `expected` now (null: if the name does not exist);
     /// null removes the name. The address under the name afterwards, whichever client set it.
     pub fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
-        let call = MasterCall::SetRoot { name: name.into(), expected, addr };
-        match self.master(call)? {
-            MasterAnswer::Root(addr) => Ok(addr),
-            other => Err(crate::links::unexpected_answer(&other)),
-        }
+        self.master(MasterCall::SetRoot { name: name.into(), expected, addr })?.root()
     }
 
     /// The size of a page, bytes.

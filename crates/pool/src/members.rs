@@ -106,9 +106,6 @@ impl Monitor {
 
     fn member_call(&mut self, call: MemberCall) -> Result<MemberAnswer> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        match self.master.call(MasterCall::Member(call), deadline)? {
-            MasterAnswer::Member(answer) => Ok(answer),
-            other => Err(unexpected_answer(&other)),
-        }
+        self.master.call(MasterCall::Member(call), deadline)?.member()
     }
 }

@@ -7,13 +7,13 @@
 
 use crate::clock;
 use crate::link::MasterLink;
-use crate::links::{Inbox, fabric_error, unexpected_answer};
+use crate::links::{Inbox, fabric_error};
 use crate::remote::RemoteLink;
 use crate::stats::RackStats;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{
-    DaemonStats, FabricKind, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply, Request,
+    DaemonStats, FabricKind, MasterCall, MasterStats, RackInfo, Reply, Request,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, Over};
@@ -102,14 +102,8 @@ impl Monitor {
     /// theirs in the sample.
     pub fn sample(&mut self) -> Result<Sample> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        let master = match self.master.call(MasterCall::Stats, deadline)? {
-            MasterAnswer::Stats(stats) => *stats,
-            other => return Err(unexpected_answer(&other)),
-        };
-        let infos = match self.master.call(MasterCall::Racks, deadline)? {
-            MasterAnswer::Racks(infos) => infos,
-            other => return Err(unexpected_answer(&other)),
-        };
+        let master = *self.master.call(MasterCall::Stats, deadline)?.stats()?;
+        let infos = self.master.call(MasterCall::Racks, deadline)?.racks()?;
         let racks = infos.iter().map(|info| {
             let asked = self.stats_of(info);
             RackStats {

@@ -1,11 +1,10 @@
 //! What led to the master's choices of racks, for a recording.
 
 use crate::clock;
-use crate::links::unexpected_answer;
 use crate::monitor::{Monitor, Sample};
 use rackpool_core::placement::LogPiece;
 use rackpool_core::policy::DecisionRecord;
-use rackpool_core::wire::{MasterAnswer, MasterCall, RackInfo, Reply, Request};
+use rackpool_core::wire::{MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{RackId, Result};
 
 impl Monitor {
@@ -17,10 +16,7 @@ impl Monitor {
     /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`.
     pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        match self.master.call(MasterCall::Placements(from), deadline)? {
-            MasterAnswer::Placements(piece) => Ok(piece),
-            other => Err(unexpected_answer(&other)),
-        }
+        self.master.call(MasterCall::Placements(from), deadline)?.placements()
     }
 
     /// What the daemons that are alive in a sample decided about their pages, with all counts that
@@ -34,10 +30,7 @@ impl Monitor {
         sample: &Sample,
     ) -> Result<Vec<(RackId, u64, DecisionRecord)>> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        let infos = match self.master.call(MasterCall::Racks, deadline)? {
-            MasterAnswer::Racks(infos) => infos,
-            other => return Err(unexpected_answer(&other)),
-        };
+        let infos = self.master.call(MasterCall::Racks, deadline)?.racks()?;
         let mut all = Vec::new();
         let asked = |info: &&RackInfo| {
             sample.racks.iter().any(|rack| rack.rack == info.rack && rack.daemon.is_some())

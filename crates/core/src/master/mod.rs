@@ -351,6 +351,26 @@ impl<P: Probe> Master<P> {
         self.serve_parked(out);
     }
 
+    /// Ends a turn of the runtime: applies its commands, has them stored in one transaction, and
+    /// only then answers them. Whether there were any.
+    ///
+    /// # Errors
+    /// That of `store`: the batch may be stored or not, and this master may do nothing more.
+    pub async fn commit<E>(
+        &mut self,
+        store: impl AsyncFnOnce(Vec<StateWrite>) -> Result<(), E>,
+        out: &mut Vec<(ConnId, MasterReply)>,
+    ) -> Result<bool, E> {
+        let batch = self.take_batch();
+        if batch.is_empty() {
+            return Ok(false);
+        }
+        let writes = self.apply(batch);
+        store(writes).await?;
+        self.committed(out);
+        Ok(true)
+    }
+
     /// What happened since the last call, for the operator.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)

@@ -2,4 +2,8 @@
 //! sockets, clocks and mapped memory, the simulator virtual time and a network of its own. Neither
 //! I/O nor a clock is in here.
 
+mod backoff;
 pub mod daemon;
+pub mod master_link;
+
+pub use backoff::{Backoff, jittered_ns};

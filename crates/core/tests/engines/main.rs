@@ -19,6 +19,7 @@ mod daemon_words;
 mod daemon_world;
 mod layout;
 mod master_engine;
+mod master_link;
 mod master_members;
 mod master_model;
 mod master_moves;

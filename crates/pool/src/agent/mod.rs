@@ -24,9 +24,7 @@ use crate::daemon::io_error;
 use crate::link::MasterLink;
 use line::Line;
 use rackpool_core::constants::REQUEST_TIMEOUT_MS_DEFAULT;
-use rackpool_core::wire::{
-    AgentEvent, AgentRequest, MasterAnswer, MasterCall, RackInfo, WIRE_VERSION,
-};
+use rackpool_core::wire::{AgentEvent, AgentRequest, MasterCall, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::process::Shutdown;
@@ -199,13 +197,12 @@ pub fn fence(options: &AgentOptions, host: &str) -> Result<u32> {
 /// Where the daemon of a rack is. Waits for it until the deadline.
 fn rack_info(master: &mut MasterLink, rack: u16, deadline_ns: u64) -> Result<RackInfo> {
     let rack = RackId(rack);
-    match master.call(MasterCall::Rack { rack }, clock::instant(deadline_ns))? {
-        MasterAnswer::Rack(info) if info.rack.is_divided() => Err(Error::Config {
-            reason: format!("rack {rack} has several daemons, which one host must run"),
-        }),
-        MasterAnswer::Rack(info) => Ok(info),
-        other => Err(crate::links::unexpected_answer(&other)),
+    let info = master.call(MasterCall::Rack { rack }, clock::instant(deadline_ns))?.rack()?;
+    if info.rack.is_divided() {
+        let reason = format!("rack {rack} has several daemons, which one host must run");
+        return Err(Error::Config { reason });
     }
+    Ok(info)
 }
 
 /// The name at which clients of a host join a rack that has its daemon on that host, or an agent

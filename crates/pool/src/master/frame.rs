@@ -1,13 +1,15 @@
-//! Frames on a stream: a length of 4 bytes, little-endian, then so many bytes. Owns the buffers
-//! of one connection; the owner of the socket calls. Bounded on both sides: a longer frame than
+//! Frames on a stream: a length of 4 bytes, little-endian, then so many bytes; before them the proof
+//! of the secret, if there is one. Owns one connection and its buffers; its poll loop calls. Bounded on both sides: a longer frame than
 //! allowed is an error before any of it is kept, and the writer says how much waits.
 
 use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
-use rackpool_hw::secure_stream::SecureStream;
+use rackpool_core::{Error, Result, wire};
+use rackpool_hw::handshake::{Failure, Handshake, Progress};
+use rackpool_hw::secure_stream::{RecordLayer, SecureStream};
+use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 
-/// The number of an answer that the master gives unasked, to a connection that it does not take.
-pub(crate) const UNASKED: u64 = 0;
 const HEAD_BYTES: usize = 4;
 /// Bytes asked of the socket at once.
 const READ_BYTES: usize = 16 << 10;
@@ -169,6 +171,80 @@ impl FrameWriter {
     /// Bytes that wait for the socket, but for those that the stream has taken.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.buffer.len() - self.start
+    }
+}
+
+/// A connection of frames, which may begin with a proof of the secret.
+pub(crate) struct FrameStream {
+    pub stream: SecureStream,
+    pub reader: FrameReader,
+    pub writer: FrameWriter,
+    /// What is to be proved before any frame is taken.
+    pub proof: Option<Handshake>,
+}
+
+impl FrameStream {
+    pub(crate) fn new(stream: impl Into<OwnedFd>, proof: Option<Handshake>) -> Self {
+        let (reader, writer) = (FrameReader::default(), FrameWriter::default());
+        Self { stream: SecureStream::new(stream), reader, writer, proof }
+    }
+
+    pub(crate) fn fill(&mut self) -> io::Result<ReadEnd> {
+        self.reader.fill_of(&mut self.stream)
+    }
+
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush(&mut self.stream)
+    }
+
+    /// Bytes that wait for the socket.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.writer.waiting_bytes() + usize::from(self.stream.has_unsent())
+    }
+
+    /// Goes on with the proof, as far as what was read goes; `Done` if frames may be taken.
+    pub(crate) fn prove(&mut self) -> Progress {
+        while let Some(proof) = &mut self.proof {
+            let step = proof.advance(self.reader.waiting());
+            self.reader.consume(step.consumed);
+            if let Some(reply) = &step.reply {
+                self.writer.push_bare(reply);
+            }
+            match step.progress {
+                Progress::Pending if step.consumed > 0 => {}
+                Progress::Done => {
+                    let records = self.proof.take().and_then(Handshake::into_records);
+                    if records.is_some_and(|records| !self.encrypt(records)) {
+                        return Progress::Failed(Failure::Strange);
+                    }
+                }
+                progress => return progress,
+            }
+        }
+        Progress::Done
+    }
+
+    /// Encrypts the rest; `false` if what is to go in clear does not go, or more came than should:
+    /// our proof is the last that goes in clear, and theirs the last that comes so.
+    fn encrypt(&mut self, records: RecordLayer) -> bool {
+        let is_sent = self.flush().is_ok() && self.writer.waiting_bytes() == 0;
+        self.stream.encrypt(records);
+        is_sent && self.reader.waiting().is_empty()
+    }
+
+    /// The next message, of at most `limit` bytes, of a peer with this name.
+    pub(crate) fn next<T: DeserializeOwned>(
+        &mut self,
+        limit: u32,
+        peer: &str,
+    ) -> Result<Option<T>> {
+        match self.reader.next(limit) {
+            Ok(frame) => frame.map(|frame| wire::decode(frame, peer)).transpose(),
+            Err(long) => Err(Error::Protocol {
+                peer: peer.into(),
+                reason: format!("a frame of {} bytes, at most {limit} go", long.bytes),
+            }),
+        }
     }
 }
 

@@ -11,8 +11,9 @@
 //! and a peer that does not read its answers is not read either.
 
 use super::error::MasterError;
-use super::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED, framed};
+use super::frame::{FrameStream, ReadEnd, framed};
 use super::journal::Journal;
+use crate::drive::block;
 use crate::metrics::{Endpoint, MasterSnapshot, SnapshotRequests};
 use rackpool_core::constants::{
     MASTER_BUFFERS_BYTES_MAX, MASTER_CONNECTIONS_MAX, MASTER_IDLE_MS_MIN, MASTER_MESSAGE_BYTES_MAX,
@@ -21,6 +22,7 @@ use rackpool_core::constants::{
 };
 use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
+use rackpool_core::runtime::master_link::UNASKED;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
 use rackpool_hw::addresses::{
@@ -32,7 +34,6 @@ use rackpool_hw::log::LogSite;
 use rackpool_hw::names::peer_of;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
-use rackpool_hw::secure_stream::{RecordLayer, SecureStream};
 use rackpool_hw::tell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -55,12 +56,10 @@ const SWEEP_NS: Nanos = 100_000_000;
 const DESCRIPTORS_SPARE: u64 = 64;
 
 struct Connection {
-    stream: SecureStream,
-    reader: FrameReader,
-    writer: FrameWriter,
+    frames: FrameStream,
     interest: Interest,
-    /// Nothing is taken of it before it is trusted.
-    trust: Trust,
+    /// It sends frames without having proved the secret: its first one is answered by a refusal.
+    is_distrusted: bool,
     /// Whether it may send long frames.
     greeted: bool,
     place: ConnectionPermit,
@@ -78,65 +77,17 @@ struct Connection {
     buffered_bytes: usize,
 }
 
-/// How far a connection is trusted.
-enum Trust {
-    /// It has not proved the secret, or not said anything where none is asked.
-    Proving(Handshake),
-    /// It sends frames without having proved anything: its first one is answered by a refusal.
-    Refused,
-    /// It has proved the secret, or said something where none is asked.
-    Given,
-}
-
 impl Connection {
     /// Goes on with the proof of the secret; `Done` if frames may be taken.
     fn prove(&mut self) -> Progress {
-        while let Trust::Proving(proof) = &mut self.trust {
-            let waiting = self.reader.waiting();
-            if waiting.is_empty() {
-                return Progress::Pending;
+        match self.frames.prove() {
+            // It is refused in its own protocol, by the answer to its first frame.
+            Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
+                (self.frames.proof, self.is_distrusted) = (None, true);
+                Progress::Done
             }
-            let step = proof.advance(waiting);
-            self.reader.consume(step.consumed);
-            if let Some(reply) = &step.reply {
-                self.writer.push_bare(reply);
-            }
-            match step.progress {
-                Progress::Pending if step.consumed == 0 => return Progress::Pending,
-                Progress::Pending => {}
-                Progress::Done => {
-                    let proved = std::mem::replace(&mut self.trust, Trust::Given);
-                    if let Trust::Proving(proof) = proved
-                        && let Some(records) = proof.into_records()
-                        && !self.encrypt(records)
-                    {
-                        return Progress::Failed(Failure::Strange);
-                    }
-                }
-                // It is refused in its own protocol, by the answer to its first frame.
-                Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
-                    self.trust = Trust::Refused;
-                }
-                failed @ Progress::Failed(_) => return failed,
-            }
+            progress => progress,
         }
-        Progress::Done
-    }
-}
-
-impl Connection {
-    /// Encrypts the rest; `false` if what is to go in clear does not go, or more came than should.
-    fn encrypt(&mut self, records: RecordLayer) -> bool {
-        // Our proof is the last that goes in clear, and theirs the last that came so.
-        let is_sent =
-            self.writer.flush(&mut self.stream).is_ok() && self.writer.waiting_bytes() == 0;
-        self.stream.encrypt(records);
-        is_sent && self.reader.waiting().is_empty()
-    }
-
-    /// Bytes that wait for the socket.
-    fn waiting_bytes(&self) -> usize {
-        self.writer.waiting_bytes() + usize::from(self.stream.has_unsent())
     }
 }
 
@@ -254,11 +205,8 @@ impl MasterLoop {
             self.take_requests(now, token);
         }
         self.master.tick(now, &mut self.out);
-        let batch = self.master.take_batch();
-        if !batch.is_empty() {
-            let writes = self.master.apply(batch);
-            self.journal.commit(&writes)?;
-            self.master.committed(&mut self.out);
+        let store = async |writes: Vec<_>| self.journal.commit(&writes);
+        if block(self.master.commit(store, &mut self.out))? {
             self.look_for_room(now);
         }
         for notice in self.master.take_notices() {
@@ -345,11 +293,9 @@ impl MasterLoop {
         }
         self.token_next += 1;
         let connection = Connection {
-            stream: SecureStream::new(stream),
-            reader: FrameReader::default(),
-            writer: FrameWriter::default(),
+            frames: FrameStream::new(stream, Some(proof)),
             interest: Interest::Read,
-            trust: Trust::Proving(proof),
+            is_distrusted: false,
             greeted: false,
             place,
             ended: false,
@@ -413,7 +359,7 @@ impl MasterLoop {
     /// Counts what a connection has in buffers; the one that has most goes if all have too much.
     fn count_buffers(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let bytes = connection.reader.waiting().len() + connection.waiting_bytes();
+        let bytes = connection.frames.reader.waiting().len() + connection.frames.unsent_bytes();
         self.buffered_bytes += bytes;
         self.buffered_bytes -= std::mem::replace(&mut connection.buffered_bytes, bytes);
         if self.buffered_bytes <= MASTER_BUFFERS_BYTES_MAX {
@@ -431,14 +377,14 @@ impl MasterLoop {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         connection.heard = now;
         if event.writable {
-            connection.ended |= connection.writer.flush(&mut connection.stream).is_err();
+            connection.ended |= connection.frames.flush().is_err();
             if connection.greeted {
                 connection.owing_since = Some(now);
             }
         }
         let wants_input = connection.interest != Interest::Write || event.closed;
         if event.readable && wants_input {
-            match connection.reader.fill_of(&mut connection.stream) {
+            match connection.frames.fill() {
                 Ok(ReadEnd::Empty | ReadEnd::More) => {}
                 Ok(ReadEnd::Closed) | Err(_) => connection.ended = true,
             }
@@ -452,7 +398,7 @@ impl MasterLoop {
     fn take_requests(&mut self, now: Nanos, token: u64) {
         for taken in 0.. {
             let Some(connection) = self.connections.get_mut(&token) else { return };
-            let blocked = connection.writer.waiting_bytes() >= MASTER_OUTPUT_BYTES_HIGH;
+            let blocked = connection.frames.writer.waiting_bytes() >= MASTER_OUTPUT_BYTES_HIGH;
             if connection.broken || blocked && !connection.ended {
                 return;
             }
@@ -472,28 +418,21 @@ impl MasterLoop {
                 Progress::Failed(why) => return self.refuse(token, why),
             }
             let limit = if connection.greeted { MASTER_MESSAGE_BYTES_MAX } else { HELLO_BYTES_MAX };
-            let request = match connection.reader.next(limit) {
+            match connection.frames.next(limit, "a connection") {
                 Ok(None) => {
-                    connection.reader.shrink();
+                    connection.frames.reader.shrink();
                     // The last message of a proof.
-                    if connection.writer.waiting_bytes() > 0 {
+                    if connection.frames.writer.waiting_bytes() > 0 {
                         self.pending.insert(token);
                     }
                     return;
                 }
-                Ok(Some(frame)) => wire::decode::<MasterRequest>(frame, "a connection"),
-                Err(long) => Err(Error::Protocol {
-                    peer: "a connection".into(),
-                    reason: format!("a frame of {} bytes, at most {limit} go", long.bytes),
-                }),
-            };
-            match request {
-                Ok(request) => self.serve(now, token, request),
+                Ok(Some(request)) => self.serve(now, token, request),
                 Err(error) => {
                     connection.ended = true;
                     connection.broken = true;
                     self.pending.insert(token);
-                    let from = peer_of(&connection.stream);
+                    let from = peer_of(&connection.frames.stream);
                     tell!(self.log, Warn, "closing the connection of {from}: {error}");
                     return;
                 }
@@ -504,7 +443,7 @@ impl MasterLoop {
     /// Ends a connection that did not prove the secret, once it has been told why.
     fn refuse(&mut self, token: u64, why: Failure) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
-        let from = peer_of(&connection.stream);
+        let from = peer_of(&connection.frames.stream);
         (connection.ended, connection.broken) = (true, true);
         self.pending.insert(token);
         self.master.note_refused(Error::Denied { reason: why.to_string() });
@@ -514,10 +453,10 @@ impl MasterLoop {
     fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
         connection.is_daemon |= matches!(request.call, MasterCall::JoinDaemon(_));
-        if connection.greeted && connection.waiting_bytes() == 0 {
+        if connection.greeted && connection.frames.unsent_bytes() == 0 {
             connection.owing_since = None;
         }
-        if !matches!(connection.trust, Trust::Given) {
+        if connection.is_distrusted {
             let why = DeathCause::Distrusted(Distrust::InitiatorHasNone);
             let error = Error::of_death("master", why);
             // One answer is enough for a peer without the secret.
@@ -539,7 +478,7 @@ impl MasterLoop {
     fn queue_answers(&mut self) {
         for (ConnId(token), reply) in self.out.drain(..) {
             if let Some(connection) = self.connections.get_mut(&token) {
-                connection.writer.push(&wire::encode_vec(&reply));
+                connection.frames.writer.push(&wire::encode_vec(&reply));
                 self.pending.insert(token);
             }
         }
@@ -551,17 +490,17 @@ impl MasterLoop {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|&token| {
             let Some(connection) = self.connections.get_mut(&token) else { return false };
-            if connection.writer.flush(&mut connection.stream).is_err() {
+            if connection.frames.flush().is_err() {
                 connection.ended = true;
             }
-            let waiting = connection.waiting_bytes();
+            let waiting = connection.frames.unsent_bytes();
             let interest = match waiting {
                 0 => Interest::Read,
                 MASTER_OUTPUT_BYTES_HIGH.. => Interest::Write,
                 _ => Interest::ReadWrite,
             };
-            let is_partial =
-                !connection.reader.waiting().is_empty() && !connection.reader.has_frame();
+            let is_partial = !connection.frames.reader.waiting().is_empty()
+                && !connection.frames.reader.has_frame();
             if waiting == 0 && !is_partial && connection.greeted {
                 connection.owing_since = None;
             } else {
@@ -570,10 +509,10 @@ impl MasterLoop {
             if interest != connection.interest {
                 connection.interest = interest;
                 connection.ended |=
-                    self.poller.modify(&connection.stream, token, interest).is_err();
+                    self.poller.modify(&connection.frames.stream, token, interest).is_err();
             }
-            let takes_frames = !matches!(connection.trust, Trust::Proving(_));
-            let has_frame = takes_frames && connection.reader.has_frame();
+            let has_frame =
+                connection.frames.proof.is_none() && connection.frames.reader.has_frame();
             connection.ended || waiting < MASTER_OUTPUT_BYTES_HIGH && has_frame
         });
         self.pending = pending;
@@ -585,7 +524,7 @@ impl MasterLoop {
             self.buffered_bytes -= connection.buffered_bytes;
             self.pending.remove(&token);
             // It cannot fail: the connection was added when it was admitted.
-            let _ = self.poller.remove(&connection.stream);
+            let _ = self.poller.remove(&connection.frames.stream);
             self.master.on_closed(ConnId(token));
         }
     }

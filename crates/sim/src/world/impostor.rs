@@ -2,7 +2,7 @@
 //! asks a master that has just come back, and must not be let in before the old daemon has had a
 //! lease's time to join again.
 
-use super::kernel::{Ctx, Input, Message};
+use super::kernel::Ctx;
 use super::master::MasterLink;
 use super::scene::Scene;
 use crate::time::Ps;
@@ -39,15 +39,9 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
     }));
     while ctx.now() < until && master.refused.is_none() {
         master.connect(&ctx, &cluster);
-        let due = master.due().unwrap_or(until).min(until);
-        match ctx.recv(Some(due)).await {
-            Some(Input::Message(_, message)) => {
-                if let Message::Answer(reply) = *message {
-                    drop(master.on_answer(&ctx, reply));
-                }
-            }
-            Some(Input::Closed(conn)) if master.owns(conn) => return,
-            _ => {}
+        master.next(&ctx, until).await;
+        if master.due().is_some() && master.refused.is_none() {
+            return;
         }
         if scene.opened.borrow().contains(&rack) {
             return;

@@ -215,7 +215,7 @@ impl Prepared {
 
 fn totals(cluster: &Cluster) -> PhaseCounts {
     PhaseCounts {
-        master_calls: cluster.master_calls.borrow().clone(),
+        master_calls: cluster.master_calls.get().by_kind().into_iter().collect(),
         rack_answer_bytes: cluster.rack_answer_bytes.get(),
         fabric_operations: cluster.kernel.net.borrow().counters().executed,
         events: cluster.kernel.events(),

@@ -5,9 +5,12 @@ use super::Cluster;
 use super::kernel::{ConnId, Ctx, Input, Message};
 use crate::time::Ps;
 use rackpool_core::master::{ConnId as PeerConn, Loader, Master, State, StateWrite, Table};
-use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION};
+use rackpool_core::runtime::master_link::{self, Advance};
+use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply};
 use rackpool_core::{Error, Result};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Deref;
 use std::rc::Rc;
 
 /// What the master stored: it outlives the process.
@@ -85,14 +88,13 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
             master.tick(ctx.clock_ns(), &mut out);
             tick_at = ctx.now() + Ps::ms(50);
         }
-        let batch = master.take_batch();
-        if !batch.is_empty() {
-            let writes = master.apply(batch);
+        let store = async |writes| {
             // The disk takes its time; a crash before its end loses the batch, unanswered.
             ctx.sleep(costs.disk_commit).await;
             cluster.disk.borrow_mut().store(writes);
-            master.committed(&mut out);
-        }
+            Ok::<_, Infallible>(())
+        };
+        let Ok(_) = master.commit(store, &mut out).await;
         for notice in master.take_notices() {
             ctx.kernel.say(|| format!("master: {notice:?}"));
         }
@@ -103,38 +105,28 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
     }
 }
 
-/// A link to the master: connects again after its end, says what it is, and numbers its calls.
+/// A link to the master over a connection of virtual time.
 pub struct MasterLink {
+    link: master_link::MasterLink,
     conn: Option<ConnId>,
-    join: MasterCall,
-    join_id: u64,
-    next_id: u64,
-    /// The answer to the join.
-    pub welcome: Option<MasterAnswer>,
-    /// Why the master does not want us.
-    pub refused: Option<Error>,
     retry_at: Ps,
-    pause: Ps,
+}
+
+/// What it knows, and what it refuses.
+impl Deref for MasterLink {
+    type Target = master_link::MasterLink;
+
+    fn deref(&self) -> &Self::Target {
+        &self.link
+    }
 }
 
 impl MasterLink {
     /// A link that says `join` first.
     pub fn new(join: MasterCall) -> MasterLink {
-        MasterLink {
-            conn: None,
-            join,
-            join_id: 0,
-            next_id: 1,
-            welcome: None,
-            refused: None,
-            retry_at: Ps::ZERO,
-            pause: Ps::ms(1),
-        }
-    }
-
-    /// Whether calls can be sent.
-    pub fn is_up(&self) -> bool {
-        self.conn.is_some() && self.welcome.is_some()
+        let mut link = master_link::MasterLink::new(vec!["master".into()]);
+        link.join = Some(join);
+        MasterLink { link, conn: None, retry_at: Ps::ZERO }
     }
 
     /// When [`MasterLink::connect`] has something to do.
@@ -149,17 +141,15 @@ impl MasterLink {
         }
         let conn = ctx.connect(cluster.master.get());
         self.conn = Some(conn);
-        self.welcome = None;
-        self.send(ctx, MasterCall::Hello { version: WIRE_VERSION });
-        self.join_id = self.send(ctx, self.join.clone()).expect("it was just connected");
+        self.link.on_open(ctx.now().as_ns());
+        self.link.connected().for_each(|request| ctx.send(conn, Message::Call(request)));
     }
 
     /// Sends a call; its number.
     pub fn send(&mut self, ctx: &Ctx, call: MasterCall) -> Option<u64> {
-        let conn = self.conn?;
-        let id = self.next_id;
-        self.next_id += 1;
-        ctx.send(conn, Message::Call(MasterRequest { id, call }));
+        let request = self.link.send(ctx.now().as_ns(), call).ok()?;
+        let id = request.id;
+        ctx.send(self.conn?, Message::Call(request));
         Some(id)
     }
 
@@ -177,30 +167,56 @@ impl MasterLink {
 
     pub fn on_closed(&mut self, ctx: &Ctx) {
         self.conn = None;
-        self.welcome = None;
-        self.retry_at = ctx.now() + self.pause;
-        self.pause = Ps((self.pause.0 * 2).min(Ps::ms(128).0));
+        self.retry_at = ctx.now() + Ps::ns(self.link.on_closed(ctx.now().as_ns(), true));
+        // Calls under way are the caller's, which sees the same end.
+        drop(self.link.take_replies());
     }
 
-    /// Takes an answer; `None` if it was to the greeting.
-    pub fn on_answer(&mut self, ctx: &Ctx, reply: MasterReply) -> Option<MasterReply> {
-        if reply.id != self.join_id {
-            let greets = matches!(reply.answer, Ok(MasterAnswer::Welcome { .. }));
-            return (!greets).then_some(reply);
+    fn on_message(&mut self, ctx: &Ctx, reply: MasterReply) {
+        if !self.link.on_reply(reply) {
+            self.close(ctx);
+            self.on_closed(ctx);
         }
-        match reply.answer {
-            Ok(answer) => {
-                self.welcome = Some(answer);
-                self.refused = None;
-                self.pause = Ps::ms(1);
-            }
-            Err(error) => {
-                self.refused = Some(error);
-                if let Some(conn) = self.conn {
-                    ctx.close(conn);
+    }
+
+    /// Takes an answer; `None` if it was to hello or the join.
+    pub fn on_answer(&mut self, ctx: &Ctx, reply: MasterReply) -> Option<MasterReply> {
+        self.on_message(ctx, reply);
+        self.link.take_replies().pop()
+    }
+
+    /// Takes what comes next, for a process that has no other connection.
+    pub async fn next(&mut self, ctx: &Ctx, until: Ps) {
+        match ctx.recv(Some(self.due().unwrap_or(until).min(until))).await {
+            Some(Input::Message(_, message)) => {
+                if let Message::Answer(reply) = *message {
+                    self.on_message(ctx, reply);
                 }
-                self.on_closed(ctx);
             }
+            Some(Input::Closed(conn)) if self.owns(conn) => self.on_closed(ctx),
+            _ => {}
+        }
+    }
+
+    /// Makes a call of such a process; the answer, if it comes in time.
+    pub async fn call(
+        &mut self,
+        ctx: &Ctx,
+        cluster: &Cluster,
+        call: MasterCall,
+        until: Ps,
+    ) -> Option<Result<MasterAnswer>> {
+        let mut call = self.link.begin(call);
+        while ctx.now() < until {
+            self.connect(ctx, cluster);
+            match self.link.advance(ctx.now().as_ns(), &mut call) {
+                Advance::Send(request) => {
+                    ctx.send(self.conn.expect("it is up"), Message::Call(request));
+                }
+                Advance::Answered(answer) => return Some(answer),
+                Advance::Waits => {}
+            }
+            self.next(ctx, until).await;
         }
         None
     }

@@ -42,7 +42,6 @@ use rackpool_core::policy;
 use rackpool_core::wire::{CallCounts, MasterAnswer, MasterCall, MasterReply, encode_vec};
 use rackpool_core::{RackId, SessionId};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Processor time of an engine's steps; zero in checking mode, where time passes in between.
@@ -114,7 +113,7 @@ pub struct Cluster {
     /// Shards that went on with a sibling's daemon.
     pub takeovers: Cell<u64>,
     /// Calls to the master by kind.
-    pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
+    pub master_calls: Cell<CallCounts>,
     /// Bytes of the master's answers that describe racks.
     pub rack_answer_bytes: Cell<u64>,
 }
@@ -153,7 +152,7 @@ impl Cluster {
             device: None,
             sessions: Cell::new(0),
             takeovers: Cell::new(0),
-            master_calls: RefCell::default(),
+            master_calls: Cell::default(),
             rack_answer_bytes: Cell::new(0),
         }
     }
@@ -230,6 +229,8 @@ impl Cluster {
     }
 
     fn count_master_call(&self, call: &MasterCall) {
-        *self.master_calls.borrow_mut().entry(CallCounts::kind_of(call)).or_default() += 1;
+        let mut calls = self.master_calls.get();
+        calls.note(call);
+        self.master_calls.set(calls);
     }
 }

@@ -2,13 +2,13 @@
 //! be refused: that the rack leaves at once, or that a living one is given up. A rack that has left
 //! joins again with a new region.
 
-use super::kernel::{Ctx, Input, Message};
+use super::kernel::Ctx;
 use super::master::MasterLink;
 use super::scene::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use rackpool_core::member::{MemberAnswer, MemberCall, RackState};
-use rackpool_core::wire::{MasterAnswer, MasterCall};
+use rackpool_core::wire::MasterCall;
 use rackpool_core::{RackId, Result};
 use std::rc::Rc;
 
@@ -111,36 +111,10 @@ async fn order(ctx: &Ctx, scene: &Rc<Scene>, call: MemberCall) -> Option<Result<
     let (session, rack) = (cluster.new_session(), RackId(0));
     let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
     let until = ctx.now() + ORDER;
-    let mut sent = None;
-    let mut said = None;
-    while ctx.now() < until && said.is_none() {
-        master.connect(ctx, cluster);
-        if sent.is_none() && master.is_up() {
-            sent = master.send(ctx, MasterCall::Member(call));
-        }
-        let due = master.due().unwrap_or(until).min(until);
-        match ctx.recv(Some(due)).await {
-            Some(Input::Message(_, message)) => {
-                if let Message::Answer(reply) = *message
-                    && let Some(reply) = master.on_answer(ctx, reply)
-                    && Some(reply.id) == sent
-                {
-                    said = Some(reply.answer);
-                }
-            }
-            Some(Input::Closed(conn)) if master.owns(conn) => {
-                master.on_closed(ctx);
-                sent = None;
-            }
-            _ => {}
-        }
-    }
+    let said = master.call(ctx, cluster, MasterCall::Member(call), until).await;
     master.close(ctx);
     ctx.kernel.say(|| format!("operator: {call:?}: {said:?}"));
-    let answer = said?.map(|answer| match answer {
-        MasterAnswer::Member(answer) => answer,
-        other => unreachable!("{other:?} answers an operator"),
-    });
+    let answer = said?.map(|answer| answer.member().expect("orders have answers of their own"));
     let code = answer.as_ref().map_or_else(|error| error.code(), |_| "ok");
     let name = match call {
         MemberCall::List | MemberCall::Load => "order list",

@@ -187,10 +187,10 @@ fn region_bytes(layout: RegionLayout) -> f64 {
 fn page_cost(run: &mut Prepared, moves: bool) -> Result<PageCost, String> {
     let rack = run.cluster().racks[0].clone();
     let names: &[&str] =
-        if moves { &["begin-move", "move-page"] } else { &["commit-pages", "remove-pages"] };
+        if moves { &["begin_move", "move_page"] } else { &["commit_pages", "remove_pages"] };
     let calls = |run: &Prepared| -> u64 {
-        let calls = run.cluster().master_calls.borrow();
-        names.iter().filter_map(|name| calls.get(name)).sum()
+        let calls = run.cluster().master_calls.get().by_kind();
+        calls.iter().filter(|(name, _)| names.contains(name)).map(|(_, count)| count).sum()
     };
     let (invalidations, calls_before) = (rack.invalidations.get(), calls(run));
     let (done, time) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(Ps::ZERO)));

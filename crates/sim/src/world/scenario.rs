@@ -315,8 +315,9 @@ fn outcome(scene: &Rc<Scene>) -> SeedOutcome {
     let mut counts = scene.counts.take();
     count_hooks(&scene.cluster.hooks, &mut counts);
     count_packets(&kernel.net.borrow(), &mut counts);
-    for (name, count) in scene.cluster.master_calls.borrow().iter() {
-        counts.add(Group::Message, name, *count);
+    let calls = scene.cluster.master_calls.get().by_kind();
+    for (name, count) in calls.into_iter().filter(|(_, count)| *count > 0) {
+        counts.add(Group::Message, name, count);
     }
     counts.add(Group::Fault, Fault::TornWrite.name(), scene.model.torn.get());
     let takeovers = scene.cluster.takeovers.get();

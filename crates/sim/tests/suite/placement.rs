@@ -40,7 +40,7 @@ fn homes(policy: &str, pages: usize, frames: u32) -> (Vec<u16>, u64) {
         ended.set(true);
     });
     world.run(|| done.get()).unwrap();
-    let picks = world.cluster.master_calls.borrow().get("pick-rack").copied().unwrap_or(0);
+    let picks = world.cluster.master_calls.get().pick_rack;
     let homes = homes.borrow().clone();
     (homes, picks)
 }
