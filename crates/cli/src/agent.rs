@@ -5,22 +5,24 @@ use crate::agent_args::{AgentArgs, FenceArgs};
 use crate::api;
 use crate::failure::Result;
 use crate::interrupt;
-use crate::output::{self, Level, log};
-use crate::servers::{raise_descriptors, say_ready, wait_for_end};
+use crate::output;
+use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use rackpool_core::constants::SLOTS_MAX;
+use tracing::{info, warn};
 
 /// Serves the clients of this host until a signal.
 pub fn agent(args: &AgentArgs) -> Result<()> {
-    raise_descriptors("agent", 4 * u64::from(SLOTS_MAX), "clients")?;
+    if let Some(few) = few_descriptors(4 * u64::from(SLOTS_MAX), "clients")? {
+        warn!(target: "agent", "{few}");
+    }
     let shutdown = interrupt::shutdown()?;
     let agent = api::start_agent(args)?;
-    let source = format!("agent of rack {}", args.rack);
     let metrics = agent.metrics_addr();
     let metrics = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
     say_ready(&format!("{}{metrics}", agent.control()))?;
-    log(Level::Info, &source, format!("memory {}", args.memory));
+    info!(target: "agent", "rack {}: memory {}", args.rack, args.memory);
     let why = wait_for_end(None, shutdown, false)?;
-    log(Level::Info, &source, format!("{why}: stopping"));
+    info!(target: "agent", "rack {}: {why}: stopping", args.rack);
     drop(agent);
     Ok(())
 }

@@ -5,11 +5,12 @@
 use crate::api::{Member, RackId, RackState, Watch};
 use crate::args::{DrainArgs, ForgetArgs, RacksArgs, UndrainArgs};
 use crate::failure::{Failure, Result};
-use crate::output::{self, Level, log};
+use crate::output;
 use rackpool_bench::report::TextTable;
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// How often a draining rack is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -105,7 +106,7 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
         let is_dead = now.iter().any(waits_for);
         if is_dead && !was_dead {
             let text = "its daemon is dead: the drain goes on when it is back";
-            bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), text));
+            bar.suspend(|| warn!(target: "drain", "rack {rack}: {text}"));
         }
         was_dead = is_dead;
         if asked.elapsed() >= REASONS_EVERY {
@@ -114,7 +115,7 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
                 // Their counts change.
                 let reason = line.trim_start_matches(|letter: char| letter.is_ascii_digit());
                 if said.insert(reason.to_owned()) {
-                    bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), &line));
+                    bar.suspend(|| warn!(target: "drain", "rack {rack}: {line}"));
                 }
             }
         }
@@ -179,7 +180,7 @@ pub fn forget(args: &ForgetArgs) -> Result<()> {
         let reason = format!("{loss}, and there is no terminal to ask at: nothing was done");
         return Err(Failure::new("denied", reason).with_hint("say --yes if that is meant"));
     }
-    log(Level::Warn, &format!("rack {rack}"), format!("DATA LOSS: {loss}"));
+    warn!(target: "forget", "rack {rack}: DATA LOSS: {loss}");
     if !args.yes && !confirmed(rack)? {
         return Err(Failure::new("denied", "not confirmed: nothing was done"));
     }

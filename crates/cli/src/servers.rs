@@ -7,15 +7,16 @@ use crate::api::{self, Server};
 use crate::args::{DaemonArgs, MasterArgs};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::output::{Level, log};
 use rackpool_core::constants::{MASTER_CONNECTIONS_MAX, REMOTE_SESSIONS_MAX, SLOTS_MAX};
 use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
 use rackpool_hw::temporary::{RemovedAtEnd, TemporaryDir};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use tracing::{info, warn};
 
 const DESCRIPTORS_MIN: u64 = 48;
 /// Descriptors beside those of connections: listeners, files, events.
@@ -26,12 +27,15 @@ const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u6
 
 pub fn master(args: &MasterArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
-    raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
+    if let Some(few) = few_descriptors(MASTER_CONNECTIONS_MAX as u64, "connections")? {
+        warn!(target: "master", "{few}");
+    }
     let shutdown = interrupt::shutdown()?;
     let state = State::of(args)?;
     let server = api::start_master(args, &state.path)?;
-    log(Level::Info, "master", format!("state in {}", state.path.display()));
-    serve("master", server, shutdown, args.exit_with_parent)
+    info!(target: "master", "state in {}", state.path.display());
+    let say = |what: fmt::Arguments<'_>| info!(target: "master", "{what}");
+    serve(server, shutdown, args.exit_with_parent, &say)
 }
 
 /// Where a master keeps its state, and what of it goes with the master.
@@ -59,37 +63,44 @@ impl State {
 
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
-    raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;
+    if let Some(few) = few_descriptors(CLIENT_DESCRIPTORS, "clients")? {
+        warn!(target: "daemon", "{few}");
+    }
     let shutdown = interrupt::shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
     let emulate = args.emulate.unwrap_or_default();
     let (shard, shards) = args.shard;
     let home = api::RackId::sharded(args.rack, shard, shards).unwrap_or(api::RackId(args.rack));
-    let source = format!("daemon of rack {home}");
     if emulate.is_on() {
         let (cxl, rdma) = (emulate.cxl_ns, emulate.rdma_ns);
-        log(Level::Warn, &source, format!("emulated latency: cxl {cxl} ns, rdma {rdma} ns"));
+        warn!(target: "daemon", "rack {home}: emulated latency: cxl {cxl} ns, rdma {rdma} ns");
     }
     let server = api::start_daemon(args, &memory, emulate)?;
     let kept = if args.ephemeral { "removed at the end" } else { "kept at the end" };
-    log(Level::Info, &source, format!("memory {memory}, {kept}"));
-    serve(&source, server, shutdown, args.exit_with_parent)
+    info!(target: "daemon", "rack {home}: memory {memory}, {kept}");
+    let say = |what: fmt::Arguments<'_>| info!(target: "daemon", "rack {home}: {what}");
+    serve(server, shutdown, args.exit_with_parent, &say)
 }
 
-fn serve(source: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
+fn serve(
+    server: Server,
+    shutdown: Shutdown,
+    with_parent: bool,
+    say: &dyn Fn(fmt::Arguments<'_>),
+) -> Result<()> {
     let addr = server.addr();
     let metrics = server.metrics_addr();
     let said = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
     say_ready(&format!("{addr}{said}"))?;
-    log(Level::Info, source, format!("serving at {addr}"));
+    say(format_args!("serving at {addr}"));
     if let Some(metrics) = metrics {
-        log(Level::Info, source, format!("counters at http://{metrics}/metrics"));
+        say(format_args!("counters at http://{metrics}/metrics"));
     }
     let why = wait_for_end(server.end_event(), shutdown, with_parent)?;
-    log(Level::Info, source, format!("{why}: stopping"));
+    say(format_args!("{why}: stopping"));
     server.stop()?;
-    log(Level::Info, source, "stopped");
+    say(format_args!("stopped"));
     Ok(())
 }
 
@@ -132,14 +143,6 @@ pub fn wait_for_end(
             return Ok("the parent process is gone");
         }
     }
-}
-
-/// Lets this process have as many descriptors as its user may, and says what does not fit.
-pub fn raise_descriptors(source: &str, wanted: u64, what: &str) -> Result<()> {
-    if let Some(few) = few_descriptors(wanted, what)? {
-        log(Level::Warn, source, few);
-    }
-    Ok(())
 }
 
 /// Lets this process have as many descriptors as its user may; what does not fit into them of the

@@ -15,7 +15,7 @@ use rackpool_core::wire::{self, ControlReply};
 use rackpool_hw::addresses::oldest_of_most;
 use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
 use rackpool_hw::event::{Interest, Poller};
-use rackpool_hw::warn;
+use tracing::warn;
 
 pub(crate) struct Acceptor {
     listener: ControlListener,
@@ -44,7 +44,7 @@ impl Acceptor {
         let listener = match ControlListener::bind(&name) {
             Err(ControlError::NameInUse { .. }) if is_squatted(&name, &own) => {
                 name = control::spare_name(&name)?;
-                warn!("rackpool", "another user has the name {asked}: serving at {name}");
+                warn!(target: "rackpool", "another user has the name {asked}: serving at {name}");
                 ControlListener::bind(&name)
             }
             bound => bound,
@@ -78,7 +78,7 @@ impl Acceptor {
                 Ok(None) => break,
                 Err(error) => {
                     // Out of descriptors, as a rule.
-                    warn!("rackpool", "no connection can be accepted for now: {error}");
+                    warn!(target: "rackpool", "no connection can be accepted for now: {error}");
                     let _ = poller.remove(&self.listener);
                     self.rests_until = Some(now + CONTROL_REST_NS);
                     break;

@@ -7,7 +7,6 @@ use crate::bench::watch;
 use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
 use crate::lab::sim;
-use crate::output::{self, Level};
 use crate::worker::orders;
 use rackpool_bench::baselines::{self, Carrier};
 use rackpool_bench::cache::ratio::PEERS;
@@ -33,7 +32,7 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
     if !workloads.is_empty() && PEERS.is_empty() {
         let way_out = "to have foyer, quick_cache and moka beside it, build with --features peers";
-        output::log(Level::Warn, "bench", format!("our policies only: {way_out}"));
+        tracing::warn!(target: "bench", "our policies only: {way_out}");
     }
     watch(move |progress| run_cache(&workloads, size, progress))
 }

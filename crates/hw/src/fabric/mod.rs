@@ -25,20 +25,10 @@ pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
 pub use target::Target;
 
-use crate::log;
 use crate::secret::Secret;
 use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
 use rackpool_core::target::TooShort;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-
-/// Where a fabric says, in one line, why it ended a connection.
-pub type Log = Arc<log::Sink>;
-
-/// A log that writes lines to standard error.
-pub fn log_to_stderr() -> Log {
-    Arc::new(|kind, line| kind.say("fabric", line))
-}
 
 /// What carries one-sided operations to other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,12 +48,11 @@ pub struct FabricOptions {
     pub device: Option<String>,
     /// What is proved to peers, and they have to prove; without it only loopback addresses can be.
     pub secret: Option<Secret>,
-    pub log: Log,
 }
 
 impl Default for FabricOptions {
     fn default() -> Self {
-        Self { over: Over::Tcp, device: None, secret: None, log: log_to_stderr() }
+        Self { over: Over::Tcp, device: None, secret: None }
     }
 }
 
@@ -75,8 +64,8 @@ impl FabricOptions {
 }
 
 impl From<FabricOptions> for tcp::TcpEndpointOptions {
-    fn from(FabricOptions { secret, log, .. }: FabricOptions) -> Self {
-        Self { secret, log, ..Self::default() }
+    fn from(FabricOptions { secret, .. }: FabricOptions) -> Self {
+        Self { secret, ..Self::default() }
     }
 }
 

@@ -44,8 +44,8 @@ impl Target {
     pub fn start(fabric: &FabricOptions, options: TcpTargetOptions) -> Result<Self, FabricError> {
         match fabric.over {
             Over::Tcp => {
-                let (secret, log) = (fabric.secret.clone(), fabric.log.clone());
-                let options = TcpTargetOptions { secret, log, ..options };
+                let secret = fabric.secret.clone();
+                let options = TcpTargetOptions { secret, ..options };
                 tcp::TcpTarget::start(options).map(Target::Tcp)
             }
             #[cfg(feature = "verbs")]
@@ -54,7 +54,6 @@ impl Target {
                 let options = verbs::VerbsTargetOptions {
                     device: fabric.device_choice()?,
                     secret: fabric.secret.clone(),
-                    log: fabric.log.clone(),
                     waker: options.waker,
                     lease_ms: options.lease_ms,
                     address_max: options.address_max,

@@ -12,7 +12,6 @@ use rackpool_hw::handshake::MESSAGE_BYTES;
 use rackpool_hw::secret::Secret;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -25,11 +24,11 @@ fn encrypting(byte: u8) -> Option<Secret> {
 }
 
 fn end_options(secret: Option<Secret>) -> TcpEndpointOptions {
-    TcpEndpointOptions { log: Arc::new(|_, _| ()), secret, ..TcpEndpointOptions::default() }
+    TcpEndpointOptions { secret, ..TcpEndpointOptions::default() }
 }
 
 fn target_options(memory: &Memory, secret: Option<Secret>) -> TcpTargetOptions {
-    TcpTargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
+    TcpTargetOptions { secret, ..memory.target_options() }
 }
 
 fn rig() -> TcpRig {

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 const NEVER_NS: u64 = 3_600_000_000_000;
 
 fn quiet() -> TcpEndpointOptions {
-    let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
-    TcpEndpointOptions { log, lease_ms: 3_600_000, ..TcpEndpointOptions::default() }
+    TcpEndpointOptions { lease_ms: 3_600_000, ..TcpEndpointOptions::default() }
 }
 
 fn serve(memory: &Memory) -> TcpTarget {

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 fn quiet() -> TcpEndpointOptions {
-    TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() }
+    TcpEndpointOptions { ..TcpEndpointOptions::default() }
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.

@@ -9,7 +9,6 @@ use rackpool_hw::fabric::tcp::{TcpEndpoint, TcpEndpointOptions, WriteBack};
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, monotonic_ns};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -248,7 +247,7 @@ fn a_dead_target_ends_exposures_and_the_next_connection_does_not_know_them() {
 /// An endpoint connected to a target that is played by the test.
 fn played() -> (TcpEndpoint, rackpool_core::seam::PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+    let options = TcpEndpointOptions { ..TcpEndpointOptions::default() };
     let mut end = TcpEndpoint::new(options).unwrap();
     let peer = end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();

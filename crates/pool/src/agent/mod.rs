@@ -29,14 +29,15 @@ use rackpool_core::wire::{
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::log;
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::secret::Secret;
-use rackpool_hw::{log, warn};
 use run::Agent;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use tracing::warn;
 
 /// How an agent is started.
 #[derive(Clone, Debug)]
@@ -171,7 +172,7 @@ impl Drop for AgentServer {
         self.stop.wake.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            warn!("rackpool", "the agent's thread panicked");
+            warn!(target: "agent", "the agent's thread panicked");
         }
     }
 }

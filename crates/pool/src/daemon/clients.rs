@@ -27,10 +27,10 @@ use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::Section;
 use rackpool_hw::ring::{self, Consumer, Producer};
-use rackpool_hw::warn;
 use rackpool_hw::window::{Access, Window};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use tracing::warn;
 
 /// Tokens of the poller: connections that have not said hello, then slots, then processes.
 pub(super) const TOKEN_PENDING: u64 = 1 << 16;
@@ -510,7 +510,7 @@ impl Clients {
         engine.leave(slot, world);
         world.remove_slot(slot);
         if let Err(error) = world.files.remove_slot(slot) {
-            warn!("rackpool", "removing slot {slot}: {error}");
+            warn!(target: "daemon", "removing slot {slot}: {error}");
         }
     }
 }

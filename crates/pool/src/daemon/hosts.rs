@@ -16,8 +16,8 @@ use rackpool_core::seam::{Nanos, PeerId};
 use rackpool_core::wire::{AgentEvent, AgentRequest, HostTag, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::Poller;
-use rackpool_hw::warn;
 use std::collections::BTreeMap;
+use tracing::warn;
 
 /// The agents that are connected.
 #[derive(Debug, Default)]
@@ -142,7 +142,7 @@ impl Hosts {
     pub(super) fn on_closed(&mut self, peer: PeerId, clients: &mut Clients) {
         if let Some(host) = self.agents.remove(&peer) {
             warn!(
-                "rackpool",
+                target: "daemon",
                 "the agent of host {} is gone; what its clients hold stays theirs", host.name
             );
             clients.detach(host.tag.host);

@@ -36,11 +36,11 @@ use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{Claim, RegionError, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
-use rackpool_hw::warn;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::warn;
 
 const TOKEN_LISTENER: u64 = 1;
 const TOKEN_WAKE: u64 = 2;
@@ -124,7 +124,7 @@ impl Server {
             // master has heard of it after all, the next one is that of a host that booted again.
             match RegionFiles::remove_path(&spec) {
                 Ok(_) | Err(RegionError::Locked { .. }) => {}
-                Err(error) => warn!("rackpool", "removing the new region: {error}"),
+                Err(error) => warn!(target: "daemon", "removing the new region: {error}"),
             }
         }
         opened
@@ -271,7 +271,7 @@ impl Server {
         if let Some(shutdown) = &shutdown
             && let Err(error) = self.poller.add(shutdown, TOKEN_STOP, Interest::Read)
         {
-            warn!("rackpool", "watching for signals: {error}");
+            warn!(target: "daemon", "watching for signals: {error}");
         }
         let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
         let mut waiter = Waiter::new();
@@ -343,7 +343,7 @@ impl Server {
             let tick_ns = self.engine.tick_ns().unwrap_or(idle_ns);
             let ns = behind_ns.unwrap_or(idle_ns).min(tick_ns);
             if let Err(error) = self.uplinks.prepare_sleep() {
-                warn!("rackpool", "{error}");
+                warn!(target: "daemon", "{error}");
             }
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
@@ -418,9 +418,9 @@ impl Server {
                     self.engine.take_releases(slot, &mut self.world);
                     self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
                 }
-                Some(Ok(Err(error))) => warn!("rackpool", "slot {slot}: {error}"),
+                Some(Ok(Err(error))) => warn!(target: "daemon", "slot {slot}: {error}"),
                 Some(Err(error)) => {
-                    warn!("rackpool", "slot {slot}: {error}");
+                    warn!(target: "daemon", "slot {slot}: {error}");
                     break;
                 }
             }
@@ -455,9 +455,9 @@ impl Server {
             taken += 1;
             match popped {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => warn!("rackpool", "slot {slot}: {error}"),
+                Ok(Err(error)) => warn!(target: "daemon", "slot {slot}: {error}"),
                 Err(error) => {
-                    warn!("rackpool", "slot {slot}: {error}");
+                    warn!(target: "daemon", "slot {slot}: {error}");
                     break;
                 }
             }
@@ -554,7 +554,7 @@ impl Server {
         let message = RemoteMessage { from: peer, now: clock::now_ns(), bytes: message };
         let served = self.remotes.on_message(message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
-            warn!("rackpool", "{error}");
+            warn!(target: "daemon", "{error}");
         }
         for act in acts {
             self.act(act);
@@ -594,7 +594,7 @@ impl Server {
                     let pushed = wire::encode(&frame, &mut self.buffer)
                         .map(|bytes| client.replies.push(bytes).is_ok());
                     if pushed != Ok(true) {
-                        warn!("rackpool", "slot {slot} does not take its answers");
+                        warn!(target: "daemon", "slot {slot} does not take its answers");
                     }
                     let is_asleep = client.replies.wake_if_sleeping();
                     let agent = client.host.and_then(|tag| self.hosts.agent_of(tag));
@@ -644,7 +644,7 @@ impl Server {
     fn serve_sockets(&mut self, timeout: Option<Duration>) -> bool {
         let mut ready = std::mem::take(&mut self.readiness);
         if let Err(error) = self.poller.wait(timeout, &mut ready) {
-            warn!("rackpool", "epoll: {error}");
+            warn!(target: "daemon", "epoll: {error}");
         }
         for one in &ready {
             self.on_ready(one.token);
@@ -659,7 +659,7 @@ impl Server {
         if refused != self.refused {
             if let Some(error) = &refused {
                 self.membership.on_refused(error);
-                warn!("rackpool", "rack {}: the master says: {error}", self.region.rack);
+                warn!(target: "daemon", "rack {}: the master says: {error}", self.region.rack);
             }
             self.refused = refused;
         }
@@ -755,7 +755,7 @@ impl Server {
             }
             if let Some(MasterAnswer::Joined { pages_lost: 1.., .. }) = self.master.welcome() {
                 warn!(
-                    "rackpool",
+                    target: "daemon",
                     "rack {}: this is a new region; pages of the old one are lost",
                     self.region.rack
                 );
@@ -794,7 +794,7 @@ impl Server {
         if self.options.ephemeral
             && let Err(error) = self.world.into_files().remove()
         {
-            warn!("rackpool", "removing the region: {error}");
+            warn!(target: "daemon", "removing the region: {error}");
         }
     }
 }

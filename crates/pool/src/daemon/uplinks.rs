@@ -12,9 +12,9 @@ use rackpool_core::seam::{
 use rackpool_core::wire::{self, ProxyOutcome, RackInfo};
 use rackpool_core::{RackId, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers};
-use rackpool_hw::warn;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use tracing::warn;
 
 /// Bytes of the buffer of one work request: the longest message with a channel's number.
 const BUFFER_BYTES: u64 = MESSAGE_BYTES_MAX as u64 + 64;
@@ -126,7 +126,7 @@ impl Uplinks for Turn<'_> {
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
         let links = &mut self.links;
         if let Err(error) = require_same(&links.endpoint, info) {
-            warn!("rackpool", "{error}");
+            warn!(target: "daemon", "{error}");
             return None;
         }
         let addr = info.fabric_addr.parse().ok()?;
@@ -138,7 +138,7 @@ impl Uplinks for Turn<'_> {
                 Some(peer)
             }
             Err(error) => {
-                warn!("rackpool", "connecting to rack {}: {error}", info.rack);
+                warn!(target: "daemon", "connecting to rack {}: {error}", info.rack);
                 links.endpoint.take(buffer);
                 None
             }

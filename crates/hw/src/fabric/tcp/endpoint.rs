@@ -12,13 +12,12 @@
 use super::super::buffers::{BufferOwner, Buffers, Memory};
 use super::super::peers::PeerTable;
 use super::super::shm::check_work;
-use super::super::{FabricError, FabricStats, Log, Patience, log_to_stderr, spin_for};
+use super::super::{FabricError, FabricStats, Patience, spin_for};
 use super::broken::TcpCloseReason;
 use super::connection::{CancelOutcome, Context, STAGED_BYTES_MAX, TcpConnection};
 use super::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::handshake::{Handshake, Purpose};
 use crate::secret::Secret;
-use crate::tell;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -27,6 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::net::SocketAddr;
+use tracing::warn;
 
 /// A connection without work on which nothing moved for this long is looked at less often.
 const QUIET_NS: Nanos = 1_000_000;
@@ -47,7 +47,6 @@ pub struct TcpEndpointOptions {
     /// What is proved to targets, and they have to prove; without it, only loopback addresses can
     /// be connected to.
     pub secret: Option<Secret>,
-    pub log: Log,
 }
 
 impl Default for TcpEndpointOptions {
@@ -58,7 +57,6 @@ impl Default for TcpEndpointOptions {
             spin_ns: 20_000,
             yield_ns: 200_000,
             secret: None,
-            log: log_to_stderr(),
         }
     }
 }
@@ -372,7 +370,7 @@ impl Fabric for TcpEndpoint {
             if let Some(broken) = connection.broken {
                 if !matches!(broken, TcpCloseReason::Closed | TcpCloseReason::Left) {
                     let addr = connection.addr;
-                    tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
+                    warn!(target: "fabric", "connection {} to {addr}: {broken}", peer.0);
                 }
                 connection.drain(peer, broken.cause(), events);
                 self.peers.remove(peer);

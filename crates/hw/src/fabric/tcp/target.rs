@@ -16,15 +16,15 @@ mod admission;
 use super::super::peers::{ConnectionLimits, PeerTable};
 use super::super::queues::TargetQueues;
 use super::super::shm::ShmPeer;
-use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
+use super::super::{FabricError, FabricStats, monotonic_ns};
 use super::broken::TcpCloseReason;
 use super::command::{TargetCommand, TargetSendError, WriteBack};
 use super::serve::{TcpServeContext, TcpSession};
 use super::{heartbeat_ns, new_socket, require_trust};
+use crate::log;
 use crate::names::peer_of;
 use crate::secret::{CLEAR_TEXT, Secret};
 use crate::window::Window;
-use crate::{log, tell, warn};
 use rackpool_core::constants::{
     FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, SESSIONS_MAX,
 };
@@ -38,6 +38,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use tracing::{info, warn};
 
 /// Rounds over idle connections before the processor is yielded: at least these, some 2 µs, which
 /// two ends on one core can afford …
@@ -84,7 +85,6 @@ pub struct TcpTargetOptions {
     pub waker: Arc<dyn Fn() + Send + Sync>,
     /// What initiators have to prove that they have, and is proved to them.
     pub secret: Option<Secret>,
-    pub log: Log,
 }
 
 impl TcpTargetOptions {
@@ -108,7 +108,6 @@ impl TcpTargetOptions {
             spin_ns: 100_000,
             waker: Arc::new(|| ()),
             secret: None,
-            log: log_to_stderr(),
         }
     }
 }
@@ -125,7 +124,7 @@ impl TcpTarget {
     pub fn start(options: TcpTargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
         if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
-            tell!(options.log, Info, "{CLEAR_TEXT}");
+            info!(target: "fabric", "{CLEAR_TEXT}");
         }
         let TcpTargetOptions { layout, pages, table, cells, .. } = options.clone();
         let memory = ShmPeer::new(pages, table, cells, layout)?;
@@ -162,7 +161,6 @@ impl TcpTarget {
             heartbeat_ns: heartbeat_ns(options.lease_ms),
             tick_at: 0,
             secret: options.secret,
-            log: options.log,
         };
         let thread = log::spawn("fabric-target", move || server.run())
             .map_err(FabricError::io("a thread"))?;
@@ -232,7 +230,7 @@ impl Drop for TcpTarget {
         self.queues.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            warn!("fabric", "the target's thread had panicked");
+            warn!(target: "fabric", "the target's thread had panicked");
         }
     }
 }
@@ -255,7 +253,6 @@ struct TcpServer {
     heartbeat_ns: Nanos,
     tick_at: Nanos,
     secret: Option<Secret>,
-    log: Log,
 }
 
 impl TcpServer {
@@ -393,7 +390,7 @@ impl TcpServer {
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, TcpCloseReason::Closed | TcpCloseReason::Left) {
             let from = peer_of(&served.stream);
-            tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
+            warn!(target: "fabric", "closed connection {} of {from}: {broken}", peer.0);
         }
         self.stats.refused += u64::from(matches!(broken, TcpCloseReason::Handshake(_)));
         if served.is_greeted() {

@@ -23,9 +23,8 @@ use crate::fabric::buffers::{BufferOwner, Buffers};
 use crate::fabric::peers::PeerTable;
 use crate::fabric::shm::check_work;
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
-use crate::fabric::{FabricError, FabricStats, Log, Patience, log_to_stderr, monotonic_ns};
+use crate::fabric::{FabricError, FabricStats, Patience, monotonic_ns};
 use crate::secret::Secret;
-use crate::tell;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -34,6 +33,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::net::SocketAddr;
+use tracing::warn;
 
 /// Connections of one endpoint: one to each rack and some that are ending.
 const CONNECTIONS_MAX: u32 = 64;
@@ -66,7 +66,6 @@ pub struct VerbsEndpointOptions {
     pub secret: Option<Secret>,
     /// What executes CAS and FAA: the device or the target's processor.
     pub atomics: Atomics,
-    pub log: Log,
 }
 
 impl Default for VerbsEndpointOptions {
@@ -78,7 +77,6 @@ impl Default for VerbsEndpointOptions {
             yield_ns: 200_000,
             secret: None,
             atomics: Atomics::Safe,
-            log: log_to_stderr(),
         }
     }
 }
@@ -262,7 +260,7 @@ impl VerbsEndpoint {
         };
         if let Some(broken) = connection.broken.as_ref().filter(is_told) {
             let addr = connection.addr;
-            tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
+            warn!(target: "fabric", "connection {} to {addr}: {broken}", peer.0);
         }
         let VerbsEndpoint { locals, stats, device, options, .. } = self;
         connection.drain(peer, &mut context(locals, stats, device, options), events);

@@ -25,12 +25,12 @@ use crate::fabric::queues::TargetQueues;
 use crate::fabric::shm::ShmPeer;
 use crate::fabric::tcp::{TargetCommand, TargetCounters, TargetSendError};
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
-use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
+use crate::fabric::{FabricError, FabricStats, monotonic_ns};
 use crate::handshake::{self, Failure};
+use crate::log;
 use crate::names;
 use crate::secret::{CLEAR_TEXT, Secret};
 use crate::window::Window;
-use crate::{log, tell, warn};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr};
@@ -42,6 +42,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use tracing::{info, warn};
 
 /// Table words of open frames are looked at at least this often, nanoseconds.
 pub const REVOKE_NS: Nanos = 1_000_000;
@@ -88,7 +89,6 @@ pub struct VerbsTargetOptions {
     pub atomics: Atomics,
     /// Called when events are there and were not before. Must not block.
     pub waker: Arc<dyn Fn() + Send + Sync>,
-    pub log: Log,
 }
 
 impl VerbsTargetOptions {
@@ -116,7 +116,6 @@ impl VerbsTargetOptions {
             yield_ns: 200_000,
             atomics: Atomics::Safe,
             waker: Arc::new(|| ()),
-            log: log_to_stderr(),
         }
     }
 }
@@ -134,7 +133,7 @@ impl VerbsTarget {
     pub fn start(options: VerbsTargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
         if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
-            tell!(options.log, Info, "{CLEAR_TEXT}");
+            info!(target: "fabric", "{CLEAR_TEXT}");
         }
         super::require_plain(options.secret.as_ref())?;
         let VerbsTargetOptions { layout, pages, table, cells, .. } = options.clone();
@@ -178,7 +177,6 @@ impl VerbsTarget {
             yield_ns: options.yield_ns.into(),
             lease_ms: options.lease_ms,
             secret: options.secret,
-            log: options.log,
         };
         let thread = log::spawn("verbs-target", move || server.run())
             .map_err(FabricError::io("a thread"))?;
@@ -232,7 +230,7 @@ impl Drop for VerbsTarget {
         self.queues.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            warn!("fabric", "the target's thread had panicked");
+            warn!(target: "fabric", "the target's thread had panicked");
         }
     }
 }
@@ -267,7 +265,6 @@ struct VerbsServer {
     yield_ns: Nanos,
     lease_ms: u64,
     secret: Option<Secret>,
-    log: Log,
 }
 
 impl VerbsServer {
@@ -363,7 +360,7 @@ impl VerbsServer {
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, VerbsCloseReason::Closed | VerbsCloseReason::Left) {
             let from = names::peer_of(served.control.fd());
-            tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
+            warn!(target: "fabric", "closed connection {} of {from}: {broken}", peer.0);
         }
         let is_refused = matches!(broken, VerbsCloseReason::Handshake(Failure::Distrust(_)));
         self.stats.refused += u64::from(is_refused);
@@ -446,12 +443,12 @@ impl VerbsServer {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    tell!(self.log, Warn, "cannot accept connections for now: {error}");
+                    warn!(target: "fabric", "cannot accept connections for now: {error}");
                     return;
                 }
             };
             if let Err(error) = self.admit(socket, now) {
-                tell!(self.log, Warn, "a connection was not accepted: {error}");
+                warn!(target: "fabric", "a connection was not accepted: {error}");
             }
         }
     }

@@ -34,15 +34,13 @@ pub(crate) use buffers_of_the_end;
 
 impl Memory {
     pub fn target_options(&self) -> TcpTargetOptions {
-        let mut options = TcpTargetOptions::new(
+        TcpTargetOptions::new(
             "127.0.0.1:0".parse().unwrap(),
             self.layout,
             self.pages.clone(),
             self.table.clone(),
             self.cell.slice(0, 8),
-        );
-        options.log = Arc::new(|_, _| ());
-        options
+        )
     }
 }
 
@@ -65,7 +63,7 @@ impl<const ENCRYPTED: bool> TcpRigOf<ENCRYPTED> {
 
     pub fn with(target: TcpTargetOptions, memory: Memory, end: TcpEndpointOptions) -> Self {
         let target = Some(TcpTarget::start(target).unwrap());
-        let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..end };
+        let options = TcpEndpointOptions { ..end };
         let end = TcpEndpoint::new(options).unwrap();
         let mut rig = Self { memory, target, end, peer: PeerId(0), target_peer: PeerId(0) };
         rig.connect();
@@ -157,8 +155,7 @@ impl Rig for SharedRig {
     buffers_of_the_end!();
 
     fn new() -> Self {
-        let options =
-            TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+        let options = TcpEndpointOptions { ..TcpEndpointOptions::default() };
         let shared_endpoint = shared::SharedEndpoint::new(options).unwrap();
         let [end, other] = [(); 2].map(|()| shared::MemberEndpoint::new(&shared_endpoint).unwrap());
         let memory = Memory::new();

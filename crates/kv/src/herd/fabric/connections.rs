@@ -309,7 +309,6 @@ impl FabricAcceptor {
             address_max: Some(listener.clients + FABRIC_GUESTS_MAX),
             secret: listener.secret.clone(),
             waker: Arc::new(move || waker.notify()),
-            log: Arc::new(|_, _| ()),
             ..TcpTargetOptions::new(listener.listen, layout, pages, table, cells)
         })?;
         let poller = Poller::new().map_err(HerdStartError::io("waiting for clients"))?;

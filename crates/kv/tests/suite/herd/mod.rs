@@ -22,7 +22,7 @@ pub const CHILD: &str = "RACKPOOL_HERD_FABRIC_CHILD";
 
 /// A client's end of the tcp fabric.
 pub fn endpoint() -> TcpEndpoint {
-    let options = TcpEndpointOptions { log: Arc::new(|_, _| ()), ..TcpEndpointOptions::default() };
+    let options = TcpEndpointOptions { ..TcpEndpointOptions::default() };
     TcpEndpoint::new(options).unwrap()
 }
 

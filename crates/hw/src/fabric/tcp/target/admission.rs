@@ -10,12 +10,12 @@ use crate::addresses::turn_away;
 use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
 use crate::names::peer_addr;
-use crate::tell;
 use rackpool_core::seam::Nanos;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use tracing::warn;
 use zerocopy::IntoBytes;
 
 impl TcpServer {
@@ -31,13 +31,13 @@ impl TcpServer {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    tell!(self.log, Warn, "cannot accept connections for now: {error}");
+                    warn!(target: "fabric", "cannot accept connections for now: {error}");
                     self.stop_listening();
                     return;
                 }
             };
             if let Err(error) = self.admit(socket, now) {
-                tell!(self.log, Warn, "a connection was not accepted: {error}");
+                warn!(target: "fabric", "a connection was not accepted: {error}");
             }
         }
     }
