@@ -182,7 +182,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
-        metrics_token: crate::api::token(args.metrics_token_file.as_deref())?,
+        metrics_token: crate::connect::token(args.metrics_token_file.as_deref())?,
         herd: args.herd.as_deref().map(|name| herd::ServerOptions {
             clients: herd_clients(args),
             pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),
@@ -345,7 +345,7 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
         timeout_ms: Some(args.pool_timeout_ms),
         verbs_device: None,
     };
-    let tier = PoolTier::new(crate::api::open_pool_now(&pool)?)?;
+    let tier = PoolTier::new(crate::connect::open_pool_now(&pool)?)?;
     let memory = args.pool_memory.unwrap_or(args.memory);
     let (tier, max_value) = (Arc::new(tier), args.max_value.unwrap_or(0));
     let rule = match args.value_tier_rule {

@@ -8,10 +8,10 @@
 
 mod agent;
 mod agent_args;
-mod api;
 mod args;
 mod bench;
 mod children;
+mod connect;
 mod demo;
 mod doctor;
 mod environment;

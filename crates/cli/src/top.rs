@@ -2,11 +2,13 @@
 //! master's address and an interval. Out: one table a look, in place on a terminal, one below the
 //! other in a pipe; rates are differences between two looks. Stops at a signal.
 
-use crate::api::{RackState, Sample, Watch};
 use crate::args::TopArgs;
+use crate::connect::Watch;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output::utc;
+use rackpool::RackState;
+use rackpool::monitor::Sample;
 use rackpool_hw::process::Shutdown;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
@@ -37,19 +39,19 @@ const HEADS: [&str; 13] = [
 
 pub fn run(args: &TopArgs) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
-    let mut watch = Watch::open(&args.at)?;
-    let mut last = watch.sample()?;
+    let Watch { mut monitor, masters } = Watch::open(&args.at)?;
+    let mut last = monitor.sample()?;
     if args.once {
         if !wait(&shutdown, args.interval)? {
             return Err(Failure::interrupted());
         }
-        let now = watch.sample()?;
-        return crate::output::print(&table(watch.masters(), &now, Some(&last)));
+        let now = monitor.sample()?;
+        return crate::output::print(&table(&masters, &now, Some(&last)));
     }
     // The terminal is given back first.
     interrupt::allow(ENDS_WITHIN);
     let mut screen = Screen::open();
-    let mut text = table(watch.masters(), &last, None);
+    let mut text = table(&masters, &last, None);
     loop {
         match screen.show(&text) {
             // The reader closed the pipe: it has read enough.
@@ -59,14 +61,14 @@ pub fn run(args: &TopArgs) -> Result<()> {
         if !wait(&shutdown, args.interval)? {
             return Ok(());
         }
-        text = match watch.sample() {
+        text = match monitor.sample() {
             Ok(sample) => {
-                let text = table(watch.masters(), &sample, Some(&last));
+                let text = table(&masters, &sample, Some(&last));
                 last = sample;
                 text
             }
             // The master may come back; what was seen last stays away meanwhile.
-            Err(failure) => format!("{failure}\n"),
+            Err(error) => format!("{}\n", Failure::from(error)),
         };
     }
 }

@@ -11,10 +11,10 @@ mod page;
 mod summary;
 mod transfer;
 
-use crate::api::{Client, YcsbPlan};
 use crate::args::{BenchName, DemoArgs, PoolArgs};
-use crate::bench;
+use crate::bench::{self, YcsbPlan};
 use crate::children::{Cluster, ClusterOptions, Residue, Workers, left_behind};
+use crate::connect::open_pool;
 use crate::failure::{Failure, Result};
 use crate::output;
 use list::{Bounds, Plan};
@@ -177,7 +177,7 @@ fn setup(args: &DemoArgs, quick: bool) -> Result<bench::Setup> {
 
 fn stats(master: &str) -> Result<serde_json::Value> {
     let pool = PoolArgs { rack: Some(0), master: Some(master.to_owned()), ..PoolArgs::default() };
-    crate::output::to_json(&Client::open(&pool)?.stats()?)
+    crate::output::to_json(&open_pool(&pool)?.handle()?.pool_stats()?)
 }
 
 /// The tree with the files that are stored.
