@@ -7,8 +7,9 @@ use crate::connect::open_any_rack;
 use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool::AllocationKind;
-use rackpool_bench::report::{Better, Kind, Report, Row, TextTable};
+use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_kv::audit::{Amount, Findings, LISTED_MAX};
+use rackpool_stats::table::TextTable;
 use serde_json::json;
 use std::time::Duration;
 

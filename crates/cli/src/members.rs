@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool::monitor::Monitor;
 use rackpool::{Member, RackId, RackState};
-use rackpool_bench::report::TextTable;
+use rackpool_stats::table::TextTable;
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@
 use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rackpool_bench::report::Report;
-pub use rackpool_hw::log::utc;
 use rackpool_hw::output::OutputFile;
+pub use rackpool_stats::time::utc;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -10,6 +10,7 @@ use crate::output::utc;
 use rackpool::RackState;
 use rackpool::monitor::Sample;
 use rackpool_hw::process::Shutdown;
+use rackpool_stats::table::TextTable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -156,15 +157,9 @@ fn table(masters: &str, now: &Sample, before: Option<&Sample>) -> String {
         master.clients,
         known(requests),
     );
-    let mut rows = vec![HEADS.map(str::to_owned)];
-    rows.extend((0..now.racks.len()).map(|index| row(now, index, before)));
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        text.push_str(&cells.collect::<Vec<_>>().join("  "));
-        text.push('\n');
-    }
+    let mut racks = TextTable::new(&HEADS);
+    (0..now.racks.len()).for_each(|index| racks.row(row(now, index, before)));
+    text.push_str(&racks.show());
     for rack in now.racks.iter().filter(|rack| rack.alive) {
         if let Some(error) = &rack.error {
             text.push_str(&format!("rack {}: {}\n", rack.rack, error.replace('\n', " ")));

@@ -34,6 +34,7 @@ use rackpool_core::RackId;
 use rackpool_core::policy::oracle::best_static_placement;
 use rackpool_core::policy::{CostParams, PaperParams};
 use rackpool_sim::repro::load::same_work;
+use rackpool_stats::sample::median;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::any::Any;
@@ -547,16 +548,6 @@ impl Found {
 /// The rate over all rounds if as much is done in each.
 fn all_rounds(outcomes: &[PolicyResult]) -> f64 {
     same_work(&outcomes.iter().map(|one| one.late).collect::<Vec<_>>()) / outcomes.len() as f64
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => values[count / 2],
-        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
-    }
 }
 
 #[cfg(test)]
