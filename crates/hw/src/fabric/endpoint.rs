@@ -47,9 +47,8 @@ impl Endpoint {
             #[cfg(feature = "verbs")]
             Over::Verbs => {
                 let device = options.device_choice()?;
-                let FabricOptions { secret, log, .. } = options;
-                let options =
-                    verbs::VerbsEndpointOptions { device, secret, log, ..Default::default() };
+                let FabricOptions { secret, .. } = options;
+                let options = verbs::VerbsEndpointOptions { device, secret, ..Default::default() };
                 verbs::VerbsEndpoint::new(options).map(Endpoint::Verbs)
             }
             #[cfg(not(feature = "verbs"))]

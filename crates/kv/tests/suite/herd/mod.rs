@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 /// Tells a child what it is.
 pub const CHILD: &str = "RACKPOOL_HERD_FABRIC_CHILD";
