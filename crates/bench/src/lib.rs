@@ -1,9 +1,9 @@
 //! Workloads and measurements, each beside its raw limit in the same run.
 //!
 //! What is here needs no pool: operation streams ([`ycsb`]), values that prove themselves
-//! ([`value`]), histograms that never clip ([`rackpool_stats::histogram`]), the interleaved comparison of two
-//! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
-//! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
+//! ([`value`]), the interleaved comparison of two measurements ([`interleave`]), reports for
+//! programs ([`report`]) and for people ([`html`]), and the raw references of a machine
+//! ([`micro`]). The runners put these together with a pool:
 //! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
