@@ -9,7 +9,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     if let Some(hex) = upper.strip_prefix("0X") {
         return u64::from_str_radix(hex, 16).ok();
     }
-    let digits = upper.trim_end_matches(|last| matches!(last, 'K' | 'M' | 'G' | 'T'));
+    let digits = upper.trim_end_matches(['K', 'M', 'G', 'T']);
     let shift = match &upper[digits.len()..] {
         "" => 0,
         "K" => 10,
