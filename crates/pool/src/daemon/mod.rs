@@ -167,7 +167,7 @@ impl DaemonOptions {
             FabricKind::Tcp | FabricKind::Shm => Over::Tcp,
         };
         let (device, secret) = (self.verbs_device.clone(), self.secret.clone());
-        FabricOptions { over, device, secret, ..FabricOptions::default() }
+        FabricOptions { over, device, secret }
     }
 
     /// Others are told where it listens, and what is injected has to be injectable.
