@@ -1,9 +1,9 @@
 //! Renders a page of made-up numbers, to look at while working on the style:
 //! `cargo run -p rackpool-bench --example demo_report -- /tmp/sample.html`.
 
-use rackpool_bench::format::Unit;
 use rackpool_bench::html::*;
 use rackpool_bench::report::{Better, Kind, Machine, Reference, Row};
+use rackpool_stats::format::Unit;
 
 fn main() -> std::io::Result<()> {
     let path = std::env::args().nth(1).unwrap_or_else(|| "sample.html".to_owned());

@@ -1,10 +1,10 @@
 //! The raw limits of this machine, to know what a pool can at best reach:
 //! `cargo run --release -p rackpool-bench --example raw_limits`.
 
-use rackpool_bench::histogram::Histogram;
 use rackpool_bench::micro::tcp::{TcpClient, TcpError, TcpServer};
 use rackpool_bench::micro::{Wait, line, pin};
 use rackpool_bench::report::{Better, Kind, Report, Row};
+use rackpool_stats::histogram::Histogram;
 use std::error::Error;
 use std::time::Instant;
 

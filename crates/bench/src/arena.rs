@@ -9,7 +9,6 @@
 //!
 //! Nothing allocates and no clock is read inside the blocks that are timed.
 
-use crate::histogram::{Histogram, Summary};
 use crate::interleave::{Comparison, compare};
 use crate::micro::index::{IndexStream, random_cycle};
 use crate::probe::SystemProbe;
@@ -19,6 +18,7 @@ use rackpool::{Handle, Placement};
 use rackpool_core::GAddr;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
+use rackpool_stats::histogram::{Histogram, Summary};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -8,7 +8,8 @@
 //! A comparison never improves by running longer: the number of tries is bounded, and if too few
 //! pairs were quiet then *all* are kept and the result says so.
 
-use crate::rng::Rng;
+use rackpool_stats::random::Rng;
+use rackpool_stats::sample::quantile;
 use serde::{Deserialize, Serialize};
 
 /// Pairs that a comparison keeps at least (DESIGN §5).
@@ -203,20 +204,6 @@ fn conclude(pairs: Vec<Pair>, quiet: usize, wanted: usize) -> Comparison {
     }
 }
 
-/// The value at `quantile` (0 to 1) of `values`, between neighbours by proportion; NaN of none.
-#[must_use]
-pub fn quantile(values: &[f64], quantile: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return f64::NAN;
-    };
-    let position = quantile.clamp(0.0, 1.0) * last as f64;
-    let below = position.floor() as usize;
-    let above = (below + 1).min(last);
-    sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,12 +389,5 @@ mod tests {
         assert_eq!(judge(after(1_000_000, 0, 0, 2)), Some(Disturbance::Preempted));
         let deaf = Rules { involuntary_per_second_max: None, ..rules };
         assert_eq!(deaf.disturbance(before, after(1_000_000, 0, 0, 99)), None);
-    }
-
-    #[test]
-    fn quantiles_lie_between_neighbours() {
-        assert_eq!(quantile(&[4.0, 1.0, 3.0, 2.0], 0.5), 2.5);
-        assert_eq!(quantile(&[4.0], 0.99), 4.0);
-        assert!(quantile(&[], 0.5).is_nan());
     }
 }

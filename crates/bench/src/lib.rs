@@ -1,9 +1,9 @@
 //! Workloads and measurements, each beside its raw limit in the same run.
 //!
 //! What is here needs no pool: operation streams ([`ycsb`]), values that prove themselves
-//! ([`value`]), histograms that never clip ([`histogram`]), the interleaved comparison of two
-//! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
-//! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
+//! ([`value`]), the interleaved comparison of two measurements ([`interleave`]), reports for
+//! programs ([`report`]) and for people ([`html`]), and the raw references of a machine
+//! ([`micro`]). The runners put these together with a pool:
 //! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
@@ -24,8 +24,6 @@ pub mod cache;
 mod crew;
 #[cfg(feature = "rack")]
 pub mod dram;
-pub mod format;
-pub mod histogram;
 pub mod html;
 pub mod interleave;
 #[cfg(feature = "lab")]
@@ -39,7 +37,6 @@ pub mod probe;
 pub mod remote;
 pub mod report;
 pub mod ring;
-pub mod rng;
 pub mod rrpc;
 pub mod run;
 #[cfg(feature = "lab")]
@@ -51,4 +48,3 @@ pub mod value;
 pub mod verbs;
 pub mod ycsb;
 pub mod ycsb_run;
-pub mod zipf;

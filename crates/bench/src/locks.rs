@@ -9,7 +9,6 @@
 //! Source: Rcmp §5.4, §6.5 (fig. 21: up to 1.6 times, nothing above 256 bytes).
 
 use crate::crew::{Crew, end_with, next_order, say};
-use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::micro::pin;
 use crate::report::{Better, Reference, Report, Row};
@@ -19,6 +18,7 @@ use crate::run::{
 use crate::ycsb_run::{YcsbCommand, YcsbMeasurement, YcsbReply};
 use rackpool::{FabricChoice, Handle, LockMode, LockOptions, Placement, Pool};
 use rackpool_core::{GAddr, RackId};
+use rackpool_stats::histogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use std::process::Command;

@@ -183,7 +183,7 @@ mod tests {
         while after.own_ns < before.own_ns + 200_000_000 && start.elapsed().as_secs() < 10 {
             let busy = Instant::now();
             while busy.elapsed().as_millis() < 50 {
-                std::hint::black_box(crate::rng::mix64(1));
+                std::hint::black_box(rackpool_stats::random::mix64(1));
             }
             after = probe.sample();
         }

@@ -7,7 +7,6 @@
 //! while ours is measured.
 
 use crate::arena::{Arena, Direction, LINE};
-use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::local::{bandwidth, latency};
 use crate::micro::Wait;
@@ -19,6 +18,7 @@ use crate::ring::Touches;
 use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path, slice_ns};
 use rackpool::{FabricChoice, Handle, HandleStats, Placement};
 use rackpool_core::{GAddr, RackId};
+use rackpool_stats::histogram::Histogram;
 use serde_json::json;
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,6 @@
 //! and its wake-ups. Then the request that a client really makes: the first touch of a page,
 //! answered by the daemon of its rack.
 
-use crate::histogram::Histogram;
 use crate::interleave::{Comparison, compare};
 use crate::micro::line;
 use crate::micro::pin::{self, CorePair};
@@ -17,6 +16,7 @@ use rackpool_core::layout::RING_BYTES;
 use rackpool_hw::ring::{self, Consumer, Producer, RingError, WakeConsumer};
 use rackpool_hw::wait::Waiter;
 use rackpool_hw::window::Window;
+use rackpool_stats::histogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};

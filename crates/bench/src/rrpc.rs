@@ -5,7 +5,6 @@
 //! All sides of a comparison run by turns in the same process, against the same daemon.
 //! Source: Rcmp §5.5, figs. 12 and 22.
 
-use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::micro::pin;
 use crate::report::{Better, Kind, Reference, Report, Row};
@@ -17,8 +16,10 @@ use rackpool_core::addr::Generation;
 use rackpool_core::rrpc::{INLINE_BYTES_MAX, LinkProbe, THRESHOLD_PAPER_BYTES, threshold};
 use rackpool_core::seam::WorkStatus;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
+use rackpool_hw::fabric::EndpointOptions;
 use rackpool_hw::fabric::tcp::TcpEndpoint;
-use rackpool_hw::fabric::{EndpointOptions, FabricError, LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
+use rackpool_stats::histogram::Histogram;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 

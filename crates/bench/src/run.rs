@@ -271,8 +271,7 @@ impl Testbed {
         }
         let state_dir = TemporaryDir::new(&std::env::temp_dir(), "bench");
         let state_dir = state_dir.map_err(io_error("temporary directory"))?;
-        let mut options = MasterOptions::new("127.0.0.1:0", state_dir.path().join("state"));
-        options.log = |_, _| ();
+        let options = MasterOptions::new("127.0.0.1:0", state_dir.path().join("state"));
         let server = MasterServer::start(options)?;
         let master = server.local_addr().to_string();
         let mut own = OwnPool { daemons: Vec::new(), master: Some(server), _state_dir: state_dir };

@@ -5,7 +5,7 @@
 //! the length. Benchmarks call [`fill`] before each write and [`verify`] after each read: a run
 //! that ends without [`Corrupt`] has read only what was written, whole.
 
-use crate::rng::{SplitMix64, mix64};
+use rackpool_stats::random::{SplitMix64, mix64};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the header, so of the smallest value.

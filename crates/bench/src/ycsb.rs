@@ -14,8 +14,10 @@
 //! Source: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010; YCSB
 //! `CoreWorkload`.
 
-use crate::rng::Rng;
-use crate::zipf::{SCRAMBLED_ITEMS, SCRAMBLED_ZETA, THETA, Zipfian, hash_number, scrambled};
+use rackpool_stats::random::Rng;
+use rackpool_stats::zipf::{
+    SCRAMBLED_ITEMS, SCRAMBLED_ZETA, THETA, Zipfian, hash_number, scrambled,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

@@ -49,8 +49,7 @@ impl Drop for Threads {
 
 fn racks(wanted: &Wanted) -> Result<Racks, BenchError> {
     let state = std::env::temp_dir().join(format!("rackpool-migrate-{}", std::process::id()));
-    let mut options = MasterOptions::new("127.0.0.1:0", &state);
-    options.log = |_, _| ();
+    let options = MasterOptions::new("127.0.0.1:0", &state);
     let server = MasterServer::start(options)?;
     let master = server.local_addr().to_string();
     let mut threads = Threads { daemons: Vec::new(), master: Some(server), state };

@@ -8,6 +8,7 @@ pub use crate::kv_args::*;
 use crate::lab::LabCommand;
 #[cfg(feature = "lab")]
 pub use crate::lab::args::*;
+use crate::log_args::LogArgs;
 pub use crate::member_args::*;
 pub use crate::values::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -159,6 +160,8 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// The commands.
@@ -604,7 +607,10 @@ mod tests {
         let mut clients: Vec<&str> = environment::CLIENT.iter().map(|(name, _)| *name).collect();
         clients.sort_unstable();
         assert_eq!(named(reader), clients);
-        assert_eq!(named(include_str!("../../../docs/deploy.md")), clients);
+        let documented: Vec<&str> = named(include_str!("../../../docs/deploy.md"));
+        let (log, documented): (Vec<_>, Vec<_>) =
+            documented.into_iter().partition(|name| *name == crate::log_args::VARIABLE);
+        assert_eq!((log.len(), documented), (1, clients.clone()));
         let others = ["RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
         let cache: Vec<&str> =
             clients.iter().copied().filter(|name| !others.contains(name)).collect();

@@ -2,13 +2,16 @@
 //! on the terminal, its numbers as JSON. The measuring itself is in `rackpool-bench`; `demo`
 //! builds its latency ladder from here.
 
-use crate::api::{self, BenchPlan, Emulate, FabricChoice, YcsbPlan};
 use crate::args::{BenchArgs, BenchName};
 use crate::children::{Cluster, ClusterOptions, Residue};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::{lab, output};
+use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::report::Report;
-use rackpool_bench::run::{PoolSource, Size};
+use rackpool_bench::run::{PoolSource, Progress, Size};
+use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
+use rackpool_bench::{local, locks, remote, ring, rrpc, ycsb_run};
+use std::process::Command;
 
 /// Memory of a rack beside what is measured.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -69,21 +72,105 @@ pub fn measure_on(cluster: &Cluster, name: BenchName, setup: &Setup) -> Result<R
         FabricChoice::Tcp | FabricChoice::Auto => FabricChoice::Tcp,
         chosen => chosen,
     };
-    let (size, ycsb) = (setup.size, setup.ycsb.clone());
-    let plan = BenchPlan { name, size, fabric, source, ycsb };
-    watch(move |progress| api::run_bench(plan, progress))
+    let size = setup.size;
+    watch(|say| {
+        Ok(match name {
+            BenchName::Local => local::run(&local::Options { size, source, rack: 0 }, say)?,
+            BenchName::Ring => ring::run(&ring::Options { size, source, rack: 0 }, say)?,
+            BenchName::Remote => {
+                let options = remote::Options { size, source, fabric, rack: 0, remote_rack: 1 };
+                remote::run(&options, say)?
+            }
+            BenchName::Locks => {
+                let mut command = own_command("locks-worker")?;
+                locks::run(&locks::Options { size, source, fabric }, &mut command, say)?
+            }
+            BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, say)?,
+            BenchName::Ycsb => {
+                let mut command = own_command("ycsb-worker")?;
+                let YcsbPlan { workloads, distributions, clients } = setup.ycsb.clone();
+                let options = ycsb_run::Options {
+                    size,
+                    source,
+                    fabric,
+                    workloads,
+                    distributions,
+                    clients,
+                    ..ycsb_run::Options::default()
+                };
+                ycsb_run::run(&options, &mut command, say)?
+            }
+            _ => return Err(Failure::new("bug", "it has no racks, or servers of its own")),
+        })
+    })
 }
 
 /// Measures, with a bar for its steps.
-pub fn watch(
-    measure: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> Result<Report>,
-) -> Result<Report> {
+pub fn watch(measure: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<Report>) -> Result<Report> {
     let bar = output::bar("measuring", 1, "steps");
-    let measured = measure(&mut |done, steps, what| {
-        bar.set_length(steps as u64);
-        bar.set_position(done as u64);
-        bar.set_prefix(what.to_owned());
+    let measured = measure(&mut |progress| {
+        bar.set_length(progress.steps as u64);
+        bar.set_position(progress.done as u64);
+        bar.set_prefix(progress.name);
     });
     bar.finish_and_clear();
     measured
+}
+
+/// How client processes are started: this program with another command.
+pub fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
+    let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
+    Ok(move |_| {
+        let mut command = Command::new(&own);
+        crate::environment::clear(&mut command).arg(word);
+        command
+    })
+}
+
+/// What YCSB is to run.
+#[derive(Clone, Debug, Default)]
+pub struct YcsbPlan {
+    pub workloads: Vec<Workload>,
+    /// The distributions; empty for all that make sense.
+    pub distributions: Vec<Distribution>,
+    pub clients: u32,
+}
+
+impl YcsbPlan {
+    /// What a user names, or everything.
+    pub fn new(workloads: &[String], distributions: &[String], clients: u32) -> Result<Self> {
+        let wrong = |error: YcsbError| Failure::usage(error.to_string());
+        let distributions = distributions.iter().map(|name| name.parse());
+        let distributions = distributions.collect::<Result<_, _>>().map_err(wrong)?;
+        let mut chosen = WORKLOADS.to_vec();
+        if !workloads.is_empty() {
+            let named = workloads.iter().map(|name| name.parse());
+            chosen = named.collect::<Result<_, _>>().map_err(wrong)?;
+        }
+        for workload in &chosen {
+            workload.mix().map_err(wrong)?;
+        }
+        Ok(Self { workloads: chosen, distributions, clients })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_user_names_is_run_and_scans_are_refused_with_the_reason() {
+        let words = |text: &str| vec![text.to_owned()];
+        let plan = YcsbPlan::new(&words("a"), &words("latest"), 4).unwrap();
+        assert_eq!(
+            (plan.workloads, plan.distributions),
+            (vec![Workload::A], vec![Distribution::Latest])
+        );
+        assert_eq!(YcsbPlan::new(&[], &[], 4).unwrap().workloads, WORKLOADS);
+        let refused = YcsbPlan::new(&words("E"), &[], 4).unwrap_err();
+        assert_eq!(refused.code(), "usage");
+        assert!(refused.message().contains("no order"), "{refused}");
+        assert!(YcsbPlan::new(&words("X"), &[], 4).is_err());
+        assert!(YcsbPlan::new(&[], &words("bimodal"), 4).is_err());
+    }
 }

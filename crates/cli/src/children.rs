@@ -7,9 +7,9 @@
 //!
 //! Ownership rule: [`Residue`] is made before the first child and dropped after the last one.
 
-use crate::api::{Emulate, FabricChoice};
 use crate::environment;
 use crate::failure::{Failure, Result};
+use rackpool::{Emulate, FabricChoice};
 use rackpool_hw::temporary::{self, TemporaryDir};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};

@@ -4,6 +4,7 @@
 //! Every part of the command line returns [`Failure`]; `main` prints it once, as
 //! `error CODE message`, and turns it into the exit code. Source: DESIGN §5.
 
+use rackpool_bench::run::BenchError;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -98,11 +99,18 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-impl From<rackpool_core::Error> for Failure {
-    fn from(error: rackpool_core::Error) -> Self {
-        Self::new(error.code(), error.to_string())
-    }
+/// Errors with a stable word of their own.
+macro_rules! failures {
+    ($($error:ty),+) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::new(error.code(), error.to_string())
+            }
+        }
+    )+};
 }
+
+failures!(rackpool_core::Error, rackpool::master::MasterError, rackpool_kv::Error, BenchError);
 
 #[cfg(test)]
 mod tests {

@@ -2,19 +2,25 @@
 //! named by a table exactly once. In: a pool that runs, in use or not. Out: a table, or JSON; exit
 //! code 0 if all is well, 1 if something is lost, named twice or cannot be known.
 
-use crate::api;
-use crate::args::FsckArgs;
+use crate::args::{FsckArgs, PoolArgs};
+use crate::connect::open_any_rack;
 use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool::AllocationKind;
-use rackpool_bench::report::{Better, Kind, Report, Row, TextTable};
+use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_kv::audit::{Amount, Findings, LISTED_MAX};
+use rackpool_stats::table::TextTable;
 use serde_json::json;
+use std::time::Duration;
+
+/// Audits that begin while another one runs wait for it this often, and this long.
+const AUDITS_MAX: u32 = 20;
+const AUDIT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Looks, says what was found, and fails if that is not good.
 pub fn run(args: &FsckArgs) -> Result<()> {
     let json = output::open_if(args.json.as_ref())?;
-    let found = api::fsck(&args.pool, args.repair)?;
+    let found = audit(&args.pool, args.repair)?;
     if let Some(json) = json {
         json.report(&as_report(&found))?;
     }
@@ -32,6 +38,19 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     said.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
     said.extend(found.faults.first().map(|fault| format!("not all could be read: {fault}")));
     Err(Failure::new("not-clean", said.join("; ")))
+}
+
+fn audit(args: &PoolArgs, repair: bool) -> Result<Findings> {
+    let mut handle = open_any_rack(args)?.handle()?;
+    for turn in 1..=AUDITS_MAX {
+        match rackpool_kv::audit::audit(&mut handle, repair) {
+            Err(rackpool_kv::Error::Pool(rackpool::Error::Busy { .. })) if turn < AUDITS_MAX => {
+                std::thread::sleep(AUDIT_PAUSE);
+            }
+            found => return Ok(found?),
+        }
+    }
+    unreachable!("the last audit returns")
 }
 
 fn as_text(found: &Findings) -> String {
@@ -113,8 +132,9 @@ fn as_report(found: &Findings) -> Report {
         let row = Row::new(&format!("{name}_bytes"), "B", Better::Lower, amount.bytes as f64);
         report.results.push(row.samples(amount.allocations));
     }
-    let addrs =
-        |addrs: &[api::GAddr]| -> Vec<String> { addrs.iter().map(ToString::to_string).collect() };
+    let addrs = |addrs: &[rackpool::GAddr]| -> Vec<String> {
+        addrs.iter().map(ToString::to_string).collect()
+    };
     let tables: Vec<serde_json::Value> = found
         .tables
         .iter()

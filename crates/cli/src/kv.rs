@@ -6,9 +6,7 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, ValueTierRule};
-use crate::output::{Level, log};
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
-use rackpool_bench::format::Unit;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::memory::HostMemory;
 use rackpool_hw::numa::Placement;
@@ -24,10 +22,12 @@ use rackpool_kv::herd::{self, Pipeline};
 use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use rackpool_kv::tier_speed;
+use rackpool_stats::format::Unit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tracing::{info, warn};
 
 /// Clients of HERD's fast path at once, of each listener, if nothing else is said.
 const HERD_CLIENTS: u32 = 1024;
@@ -82,7 +82,7 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
         let free = show(host.available_bytes);
         let what = format!("{asked} are asked for and {free} of {there} are free: ");
         let way_out = "the system ends processes if all is used; free some, or give less";
-        log(Level::Warn, "kv", what + way_out);
+        warn!(target: "kv", "{what}{way_out}");
     }
     // What is free is an estimate, and others want some as well.
     Ok(wanted <= host.available_bytes / 8 * 7)
@@ -182,7 +182,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
-        metrics_token: crate::api::token(args.metrics_token_file.as_deref())?,
+        metrics_token: crate::connect::token(args.metrics_token_file.as_deref())?,
         herd: args.herd.as_deref().map(|name| herd::ServerOptions {
             clients: herd_clients(args),
             pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),
@@ -198,7 +198,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         tls,
     };
     let mut server = Server::start(cache, settings, &listen)?;
-    few_descriptors.iter().for_each(|few| log(Level::Warn, "kv", few));
+    few_descriptors.iter().for_each(|few| warn!(target: "kv", "{few}"));
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();
     let (memcached, resp) = (shown(memcached), shown(resp));
@@ -208,14 +208,14 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let herd = herd + &fabric;
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
     let what = format!("serving {} bytes with {threads} threads", args.memory);
-    log(Level::Info, "kv", format!("{what}: memcached {memcached}, resp {resp}{metrics}{herd}"));
+    info!(target: "kv", "{what}: memcached {memcached}, resp {resp}{metrics}{herd}");
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
-    log(Level::Info, "kv", format!("{why}: stopping"));
+    info!(target: "kv", "{why}: stopping");
     server.stop();
     if let Some((code, reason)) = server.failure() {
         return Err(Failure::new(code, reason));
     }
-    log(Level::Info, "kv", "stopped");
+    info!(target: "kv", "stopped");
     Ok(())
 }
 
@@ -274,8 +274,8 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     let Recovered { items, bytes, lost, damaged } = found;
     let what = format!("{}: {items} items of {bytes} bytes found, {lost} lost", path.display());
     match damaged {
-        0 => log(Level::Info, "kv", what),
-        _ => log(Level::Warn, "kv", format!("{what}, {damaged} places in it were damaged")),
+        0 => info!(target: "kv", "{what}"),
+        _ => warn!(target: "kv", "{what}, {damaged} places in it were damaged"),
     }
     Ok(cache)
 }
@@ -309,7 +309,7 @@ fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     };
     let (tier, min_bytes) = (Arc::new(tier.map_err(failure)?), args.value_tier_from);
     let what = format!("values from {min_bytes} bytes on lie on {nodes}, up to {memory} bytes");
-    log(Level::Info, "kv", what);
+    info!(target: "kv", "{what}");
     let rule = match args.value_tier_rule {
         ValueTierRule::Length => TierRule::Length,
         // Elsewhere on these nodes: what is in a file may be values of an earlier process.
@@ -331,7 +331,7 @@ fn measured_rule(tier: &dyn Tier, tier_bytes: u64, args: &KvArgs) -> Result<Tier
     let cost = |cost: ReadCost| format!("{} ns and {} ps a byte", cost.latency_ns, cost.byte_ps);
     let what = format!("up to {memory} bytes of values that are read often are copied here: ");
     let (there, here) = (cost(speeds.far), cost(speeds.near));
-    log(Level::Info, "kv", format!("{what}a read takes {there} there, {here} here"));
+    info!(target: "kv", "{what}a read takes {there} there, {here} here");
     Ok(TierRule::Bandwidth { memory, speeds })
 }
 
@@ -345,7 +345,7 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
         timeout_ms: Some(args.pool_timeout_ms),
         verbs_device: None,
     };
-    let tier = PoolTier::new(crate::api::open_pool_now(&pool)?)?;
+    let tier = PoolTier::new(crate::connect::open_pool_now(&pool)?)?;
     let memory = args.pool_memory.unwrap_or(args.memory);
     let (tier, max_value) = (Arc::new(tier), args.max_value.unwrap_or(0));
     let rule = match args.value_tier_rule {
@@ -356,7 +356,7 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
     let cache = cache.with_tier(&tier_config).map_err(failure)?;
     let (from, longest) = (args.pool_values, cache.options().max_value);
     let what = format!("values of {from} to {longest} bytes lie in the pool at {master}, ");
-    log(Level::Info, "kv", format!("{what}up to {memory} bytes"));
+    info!(target: "kv", "{what}up to {memory} bytes");
     Ok(cache)
 }
 

@@ -8,10 +8,10 @@
 
 mod agent;
 mod agent_args;
-mod api;
 mod args;
 mod bench;
 mod children;
+mod connect;
 mod demo;
 mod doctor;
 mod environment;
@@ -26,6 +26,7 @@ mod lab;
 #[cfg(not(feature = "lab"))]
 #[path = "without_lab.rs"]
 mod lab;
+mod log_args;
 mod member_args;
 mod members;
 mod output;
@@ -37,7 +38,7 @@ mod worker;
 
 use args::{Cli, Command};
 use clap::Parser;
-use failure::{EXIT_FAILED, EXIT_USAGE, Result};
+use failure::{EXIT_FAILED, EXIT_USAGE, Failure, Result};
 use rackpool_hw::log;
 use std::process::ExitCode;
 
@@ -60,7 +61,8 @@ fn run_command() -> ExitCode {
     if is_server {
         log::end_at_panic();
     }
-    finish(interrupt::install(is_server).and_then(|()| run(&cli.command)))
+    let logs = cli.log.start(is_server).map_err(Failure::usage);
+    finish(logs.and_then(|()| interrupt::install(is_server)).and_then(|()| run(&cli.command)))
 }
 
 /// The exit code of a command, and its last line if it failed.

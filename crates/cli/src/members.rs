@@ -2,14 +2,17 @@
 //! that change it. In: the master's address and a rack. Out: a table or one line; progress on a
 //! terminal, on standard error.
 
-use crate::api::{Member, RackId, RackState, Watch};
 use crate::args::{DrainArgs, ForgetArgs, RacksArgs, UndrainArgs};
+use crate::connect::Watch;
 use crate::failure::{Failure, Result};
-use crate::output::{self, Level, log};
-use rackpool_bench::report::TextTable;
+use crate::output;
+use rackpool::monitor::Monitor;
+use rackpool::{Member, RackId, RackState};
+use rackpool_stats::table::TextTable;
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// How often a draining rack is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -19,7 +22,7 @@ const REASONS_EVERY: Duration = Duration::from_secs(3);
 const COME_BACK: Duration = Duration::from_secs(5);
 
 pub fn racks(args: &RacksArgs) -> Result<()> {
-    let members = Watch::open(&args.at)?.members()?;
+    let members = Watch::open(&args.at)?.monitor.members()?;
     if args.json {
         let racks: Vec<serde_json::Value> = members.iter().map(as_json).collect();
         return output::print(&format!("{}\n", output::json(&racks)?));
@@ -64,11 +67,11 @@ fn as_json(member: &Member) -> serde_json::Value {
 }
 
 pub fn drain(args: &DrainArgs) -> Result<()> {
-    let mut watch = Watch::open(&args.at)?;
+    let mut monitor = Watch::open(&args.at)?.monitor;
     let rack = RackId(args.rack);
-    let standing = watch.drain(rack)?;
+    let standing = monitor.drain(rack)?;
     if standing == RackState::Draining && !args.no_wait {
-        wait(&mut watch, rack, args.timeout)?;
+        wait(&mut monitor, rack, args.timeout)?;
         return output::print(&format!("rack {rack} has left the pool\n"));
     }
     output::print(&match standing {
@@ -78,9 +81,9 @@ pub fn drain(args: &DrainArgs) -> Result<()> {
 }
 
 /// Waits until a draining rack has left; says on a terminal how far it is.
-fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()> {
+fn wait(monitor: &mut Monitor, rack: RackId, timeout: Option<Duration>) -> Result<()> {
     let started = Instant::now();
-    let first = shards(watch, rack)?;
+    let first = shards(monitor, rack)?;
     let page_bytes = 1u64 << first[0].info.page_shift;
     let pages = |of: &[Member]| of.iter().map(|member| member.pages).sum::<u64>();
     let first = pages(&first);
@@ -88,7 +91,7 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
     let (mut was_dead, mut asked) = (false, Instant::now());
     let mut said = BTreeSet::new();
     loop {
-        let now = shards(watch, rack)?;
+        let now = shards(monitor, rack)?;
         bar.set_position(first.saturating_sub(pages(&now)) * page_bytes);
         match RackState::of_shards(now.iter().map(|member| member.standing)) {
             RackState::Left => {
@@ -105,47 +108,47 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
         let is_dead = now.iter().any(waits_for);
         if is_dead && !was_dead {
             let text = "its daemon is dead: the drain goes on when it is back";
-            bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), text));
+            bar.suspend(|| warn!(target: "drain", "rack {rack}: {text}"));
         }
         was_dead = is_dead;
         if asked.elapsed() >= REASONS_EVERY {
             asked = Instant::now();
-            for line in reasons(watch, &now) {
+            for line in reasons(monitor, &now) {
                 // Their counts change.
                 let reason = line.trim_start_matches(|letter: char| letter.is_ascii_digit());
                 if said.insert(reason.to_owned()) {
-                    bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), &line));
+                    bar.suspend(|| warn!(target: "drain", "rack {rack}: {line}"));
                 }
             }
         }
         if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
             bar.finish_and_clear();
-            return Err(too_slow(watch, rack, &now, started.elapsed()));
+            return Err(too_slow(monitor, rack, &now, started.elapsed()));
         }
         std::thread::sleep(LOOK);
     }
 }
 
 /// Why a rack has not left in time.
-fn too_slow(watch: &mut Watch, rack: RackId, members: &[Member], waited: Duration) -> Failure {
+fn too_slow(monitor: &mut Monitor, rack: RackId, members: &[Member], waited: Duration) -> Failure {
     let (pages, s) = (members.iter().map(|member| member.pages).sum::<u64>(), waited.as_secs());
     let mut message = format!("rack {rack} still has {pages} pages after {s} s and goes on");
-    for line in reasons(watch, members) {
+    for line in reasons(monitor, members) {
         message.push_str(&format!("; {line}"));
     }
     Failure::new("timeout", message)
 }
 
 /// What keeps pages. A daemon that does not answer says no reasons.
-fn reasons(watch: &mut Watch, members: &[Member]) -> Vec<String> {
+fn reasons(monitor: &mut Monitor, members: &[Member]) -> Vec<String> {
     let with_pages = members.iter().filter(|member| member.pages > 0);
-    let reports = with_pages.filter_map(|member| watch.drain_report(member).ok());
+    let reports = with_pages.filter_map(|member| monitor.drain_report(member).ok());
     reports.flat_map(|report| report.lines()).collect()
 }
 
 /// A rack, or its shards.
-fn shards(watch: &mut Watch, rack: RackId) -> Result<Vec<Member>> {
-    let mut found = watch.members()?;
+fn shards(monitor: &mut Monitor, rack: RackId) -> Result<Vec<Member>> {
+    let mut found = monitor.members()?;
     found.retain(|member| member.info.rack.same_rack(rack));
     if found.is_empty() {
         return Err(Failure::new("no-such-rack", format!("rack {rack} is not in the pool")));
@@ -156,14 +159,14 @@ fn shards(watch: &mut Watch, rack: RackId) -> Result<Vec<Member>> {
 /// Lets a draining rack serve again.
 pub fn undrain(args: &UndrainArgs) -> Result<()> {
     let rack = RackId(args.rack);
-    let standing = Watch::open(&args.at)?.undrain(rack)?;
+    let standing = Watch::open(&args.at)?.monitor.undrain(rack)?;
     output::print(&format!("rack {rack} is {}\n", standing.name()))
 }
 
 pub fn forget(args: &ForgetArgs) -> Result<()> {
-    let mut watch = Watch::open(&args.at)?;
+    let mut monitor = Watch::open(&args.at)?.monitor;
     let rack = RackId(args.rack);
-    let before = shards(&mut watch, rack)?;
+    let before = shards(&mut monitor, rack)?;
     let pages: u64 = before.iter().map(|member| member.pages).sum();
     let bytes = pages << before[0].info.page_shift;
     if before.iter().all(|member| member.standing == RackState::Lost) {
@@ -179,18 +182,18 @@ pub fn forget(args: &ForgetArgs) -> Result<()> {
         let reason = format!("{loss}, and there is no terminal to ask at: nothing was done");
         return Err(Failure::new("denied", reason).with_hint("say --yes if that is meant"));
     }
-    log(Level::Warn, &format!("rack {rack}"), format!("DATA LOSS: {loss}"));
+    warn!(target: "forget", "rack {rack}: DATA LOSS: {loss}");
     if !args.yes && !confirmed(rack)? {
         return Err(Failure::new("denied", "not confirmed: nothing was done"));
     }
     let started = Instant::now();
     let standing = loop {
-        let refused = match watch.forget(rack) {
+        let refused = match monitor.forget(rack) {
             Ok(standing) => break standing,
-            Err(refused) => refused,
+            Err(refused) => Failure::from(refused),
         };
         // A daemon that died a moment ago may come back for as long as a lease.
-        let lives = shards(&mut watch, rack)?.iter().any(|member| member.info.alive);
+        let lives = shards(&mut monitor, rack)?.iter().any(|member| member.info.alive);
         let may_come_back = refused.code() == "denied" && !lives;
         if !may_come_back || started.elapsed() > COME_BACK {
             return Err(refused);

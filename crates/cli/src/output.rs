@@ -6,19 +6,13 @@
 use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rackpool_bench::report::Report;
-pub use rackpool_hw::log::{Level, utc};
 use rackpool_hw::output::OutputFile;
+pub use rackpool_stats::time::utc;
 use serde::Serialize;
-use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Writes one line to standard error: time in UTC, level, source, message.
-pub fn log(level: Level, source: &str, message: impl fmt::Display) {
-    rackpool_hw::log::say(level, source, message);
-}
 
 /// A bar that fills up to `total`; `unit` is `bytes` or the word for what is counted.
 pub fn bar(title: &str, total: u64, unit: &str) -> ProgressBar {

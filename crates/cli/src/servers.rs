@@ -3,19 +3,24 @@
 //! behind it if counters are served, on standard output; logs on standard error. The servers
 //! themselves live in the pool's library.
 
-use crate::api::{self, Server};
-use crate::args::{DaemonArgs, MasterArgs};
+use crate::args::{DaemonArgs, MasterArgs, Switch};
+use crate::connect::{find_master, found_options, name_secret, token};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::output::{Level, log};
+use rackpool::daemon::{DaemonOptions, DaemonServer};
+use rackpool::master::{MasterOptions, MasterServer};
+use rackpool::{BalanceParams, Emulate, FabricChoice, Handle, RackId};
 use rackpool_core::constants::{MASTER_CONNECTIONS_MAX, REMOTE_SESSIONS_MAX, SLOTS_MAX};
+use rackpool_core::wire::FabricKind;
 use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
 use rackpool_hw::temporary::{RemovedAtEnd, TemporaryDir};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use tracing::{info, warn};
 
 const DESCRIPTORS_MIN: u64 = 48;
 /// Descriptors beside those of connections: listeners, files, events.
@@ -26,12 +31,24 @@ const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u6
 
 pub fn master(args: &MasterArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
-    raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
+    if let Some(few) = few_descriptors(MASTER_CONNECTIONS_MAX as u64, "connections")? {
+        warn!(target: "master", "{few}");
+    }
     let shutdown = interrupt::shutdown()?;
     let state = State::of(args)?;
-    let server = api::start_master(args, &state.path)?;
-    log(Level::Info, "master", format!("state in {}", state.path.display()));
-    serve("master", server, shutdown, args.exit_with_parent)
+    let server = start_master(args, &state.path)?;
+    info!(target: "master", "state in {}", state.path.display());
+    let say = |what: fmt::Arguments<'_>| info!(target: "master", "{what}");
+    let serving = Serving {
+        addr: server.local_addr(),
+        metrics: server.metrics_addr(),
+        end_event: server.as_fd(),
+        with_parent: args.exit_with_parent,
+    };
+    serve(&serving, shutdown, &say)?;
+    server.stop()?;
+    say(format_args!("stopped"));
+    Ok(())
 }
 
 /// Where a master keeps its state, and what of it goes with the master.
@@ -59,37 +76,111 @@ impl State {
 
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
-    raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;
+    if let Some(few) = few_descriptors(CLIENT_DESCRIPTORS, "clients")? {
+        warn!(target: "daemon", "{few}");
+    }
     let shutdown = interrupt::shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
     let emulate = args.emulate.unwrap_or_default();
     let (shard, shards) = args.shard;
-    let home = api::RackId::sharded(args.rack, shard, shards).unwrap_or(api::RackId(args.rack));
-    let source = format!("daemon of rack {home}");
+    let home = RackId::sharded(args.rack, shard, shards).unwrap_or(RackId(args.rack));
     if emulate.is_on() {
         let (cxl, rdma) = (emulate.cxl_ns, emulate.rdma_ns);
-        log(Level::Warn, &source, format!("emulated latency: cxl {cxl} ns, rdma {rdma} ns"));
+        warn!(target: "daemon", "rack {home}: emulated latency: cxl {cxl} ns, rdma {rdma} ns");
     }
-    let server = api::start_daemon(args, &memory, emulate)?;
+    let server = start_daemon(args, &memory, emulate)?;
     let kept = if args.ephemeral { "removed at the end" } else { "kept at the end" };
-    log(Level::Info, &source, format!("memory {memory}, {kept}"));
-    serve(&source, server, shutdown, args.exit_with_parent)
+    info!(target: "daemon", "rack {home}: memory {memory}, {kept}");
+    let say = |what: fmt::Arguments<'_>| info!(target: "daemon", "rack {home}: {what}");
+    let serving = Serving {
+        addr: server.local_addr(),
+        metrics: server.metrics_addr(),
+        end_event: server.as_fd(),
+        with_parent: args.exit_with_parent,
+    };
+    serve(&serving, shutdown, &say)?;
+    server.end()?;
+    say(format_args!("stopped"));
+    Ok(())
 }
 
-fn serve(source: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
-    let addr = server.addr();
-    let metrics = server.metrics_addr();
+fn start_master(args: &MasterArgs, state: &Path) -> Result<MasterServer> {
+    let mut options = MasterOptions::new(args.listen.to_string(), state);
+    options.lease_ms = args.lease_ms;
+    options.metrics = args.metrics;
+    options.metrics_token = token(args.metrics_token_file.as_deref())?;
+    options.policy = args.placement;
+    name_secret(&mut options.secret, args.secret_file.as_deref())?;
+    Ok(MasterServer::start(options)?)
+}
+
+fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<DaemonServer> {
+    let (shard, shards) = args.shard;
+    let found = found_options(args.master.as_deref(), args.secret_file.as_deref())?;
+    find_master(&found.master)?;
+    let options = DaemonOptions::new(args.rack, &found.master.join(","), memory);
+    let mut options = options.shard(shard, shards);
+    options.overcommit = args.overcommit;
+    options.listen = args.listen;
+    options.secret = found.secret;
+    options.fabric = match args.fabric {
+        FabricChoice::Shm => FabricKind::Shm,
+        FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
+        FabricChoice::Verbs => FabricKind::Verbs,
+        FabricChoice::Proxied => {
+            return Err(Failure::new(
+                "config",
+                "fabric `proxied` is how a client reaches other racks, not how a rack is reached: \
+                 start the daemon with --fabric tcp",
+            ));
+        }
+    };
+    options.verbs_device = args.verbs_device.clone().or(found.verbs_device);
+    options.emulate = emulate;
+    options.migration = args.migrate;
+    options.rings = args.rings;
+    options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
+    options.client_quota_bytes = args.client_quota;
+    options.session_grace_ms = args.session_grace_ms;
+    options.allowed_users.clone_from(&args.allow_user);
+    options.ephemeral = args.ephemeral;
+    options.metrics = args.metrics;
+    options.metrics_token = token(args.metrics_token_file.as_deref())?;
+    options.sweeper = Some(sweep);
+    Ok(DaemonServer::start(options)?)
+}
+
+fn sweep(handle: &mut Handle, rack: RackId) -> std::result::Result<bool, String> {
+    rackpool_kv::audit::sweep(handle, rack).map_err(|error| error.to_string())
+}
+
+/// A server that runs until it is stopped.
+struct Serving<'s> {
+    addr: SocketAddr,
+    /// Where it tells its counters, if it does.
+    metrics: Option<SocketAddr>,
+    /// Becomes ready for reading when it ends by itself.
+    end_event: BorrowedFd<'s>,
+    /// Whether it ends with the process that started it.
+    with_parent: bool,
+}
+
+/// Says where it serves, and waits until it is to stop.
+fn serve(
+    serving: &Serving<'_>,
+    shutdown: Shutdown,
+    say: &dyn Fn(fmt::Arguments<'_>),
+) -> Result<()> {
+    let Serving { addr, metrics, end_event, with_parent } = *serving;
     let said = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
     say_ready(&format!("{addr}{said}"))?;
-    log(Level::Info, source, format!("serving at {addr}"));
+    say(format_args!("serving at {addr}"));
     if let Some(metrics) = metrics {
-        log(Level::Info, source, format!("counters at http://{metrics}/metrics"));
+        say(format_args!("counters at http://{metrics}/metrics"));
     }
-    let why = wait_for_end(server.end_event(), shutdown, with_parent)?;
-    log(Level::Info, source, format!("{why}: stopping"));
-    server.stop()?;
-    log(Level::Info, source, "stopped");
+    let why = wait_for_end(Some(end_event), shutdown, with_parent)?;
+    say(format_args!("{why}: stopping"));
     Ok(())
 }
 
@@ -132,14 +223,6 @@ pub fn wait_for_end(
             return Ok("the parent process is gone");
         }
     }
-}
-
-/// Lets this process have as many descriptors as its user may, and says what does not fit.
-pub fn raise_descriptors(source: &str, wanted: u64, what: &str) -> Result<()> {
-    if let Some(few) = few_descriptors(wanted, what)? {
-        log(Level::Warn, source, few);
-    }
-    Ok(())
 }
 
 /// Lets this process have as many descriptors as its user may; what does not fit into them of the

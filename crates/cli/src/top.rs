@@ -2,12 +2,15 @@
 //! master's address and an interval. Out: one table a look, in place on a terminal, one below the
 //! other in a pipe; rates are differences between two looks. Stops at a signal.
 
-use crate::api::{RackState, Sample, Watch};
 use crate::args::TopArgs;
+use crate::connect::Watch;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output::utc;
+use rackpool::RackState;
+use rackpool::monitor::Sample;
 use rackpool_hw::process::Shutdown;
+use rackpool_stats::table::TextTable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -37,19 +40,19 @@ const HEADS: [&str; 13] = [
 
 pub fn run(args: &TopArgs) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
-    let mut watch = Watch::open(&args.at)?;
-    let mut last = watch.sample()?;
+    let Watch { mut monitor, masters } = Watch::open(&args.at)?;
+    let mut last = monitor.sample()?;
     if args.once {
         if !wait(&shutdown, args.interval)? {
             return Err(Failure::interrupted());
         }
-        let now = watch.sample()?;
-        return crate::output::print(&table(watch.masters(), &now, Some(&last)));
+        let now = monitor.sample()?;
+        return crate::output::print(&table(&masters, &now, Some(&last)));
     }
     // The terminal is given back first.
     interrupt::allow(ENDS_WITHIN);
     let mut screen = Screen::open();
-    let mut text = table(watch.masters(), &last, None);
+    let mut text = table(&masters, &last, None);
     loop {
         match screen.show(&text) {
             // The reader closed the pipe: it has read enough.
@@ -59,14 +62,14 @@ pub fn run(args: &TopArgs) -> Result<()> {
         if !wait(&shutdown, args.interval)? {
             return Ok(());
         }
-        text = match watch.sample() {
+        text = match monitor.sample() {
             Ok(sample) => {
-                let text = table(watch.masters(), &sample, Some(&last));
+                let text = table(&masters, &sample, Some(&last));
                 last = sample;
                 text
             }
             // The master may come back; what was seen last stays away meanwhile.
-            Err(failure) => format!("{failure}\n"),
+            Err(error) => format!("{}\n", Failure::from(error)),
         };
     }
 }
@@ -154,15 +157,9 @@ fn table(masters: &str, now: &Sample, before: Option<&Sample>) -> String {
         master.clients,
         known(requests),
     );
-    let mut rows = vec![HEADS.map(str::to_owned)];
-    rows.extend((0..now.racks.len()).map(|index| row(now, index, before)));
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        text.push_str(&cells.collect::<Vec<_>>().join("  "));
-        text.push('\n');
-    }
+    let mut racks = TextTable::new(&HEADS);
+    (0..now.racks.len()).for_each(|index| racks.row(row(now, index, before)));
+    text.push_str(&racks.show());
     for rack in now.racks.iter().filter(|rack| rack.alive) {
         if let Some(error) = &rack.error {
             text.push_str(&format!("rack {}: {}\n", rack.rack, error.replace('\n', " ")));

@@ -24,23 +24,7 @@ pub fn parse_user(text: &str) -> Result<u32, String> {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is not a number of bytes; write for example 4096, 0x1000 or 4K");
-    let upper = text.trim().to_ascii_uppercase();
-    let upper = upper.strip_suffix("IB").unwrap_or(&upper);
-    if let Some(hex) = upper.strip_prefix("0X") {
-        return u64::from_str_radix(hex, 16).map_err(|_| wrong());
-    }
-    let (digits, shift) = match upper.char_indices().next_back() {
-        Some((at, 'K')) => (&upper[..at], 10),
-        Some((at, 'M')) => (&upper[..at], 20),
-        Some((at, 'G')) => (&upper[..at], 30),
-        Some((at, 'T')) => (&upper[..at], 40),
-        _ => (upper, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
+    rackpool_stats::units::parse_size(text).ok_or_else(wrong)
 }
 
 /// The size of a page, bytes.
@@ -82,21 +66,4 @@ pub fn parse_memory(text: &str) -> Result<String, String> {
     // What it is about is said before it.
     let plain = |error: String| error.strip_prefix("memory: ").unwrap_or(&error).to_owned();
     spec.map(|_| text.to_owned()).map_err(|error| plain(error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_units_and_nothing_else() {
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("0x1000"), Ok(4096));
-        assert_eq!(parse_size("4k"), Ok(4096));
-        assert_eq!(parse_size("3MiB"), Ok(3 << 20));
-        assert_eq!(parse_size("1G"), Ok(1 << 30));
-        for wrong in ["", "K", "-1", "+1", "1.5G", "0x", "4X", "99999999999T", "1 K"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -5,10 +5,13 @@
 //! The clients here move files and compare every byte with the disk; those of YCSB are
 //! `rackpool_bench`'s and live here only as processes.
 
-use crate::api::{self, Client};
 use crate::args::PoolArgs;
+use crate::connect::{OBJECTS, open_pool};
 use crate::demo::list::{self, Entry};
 use crate::failure::{EXIT_FAILED, Failure, Result};
+use rackpool::Handle;
+use rackpool_bench::{locks, ycsb_run};
+use rackpool_kv::Table;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::path::PathBuf;
@@ -76,14 +79,14 @@ pub struct Moved {
 /// Serves orders until the input ends.
 pub fn run(args: &PoolArgs) -> Result<()> {
     let input = orders()?;
-    let mut client = Client::open(args)?;
+    let mut handle = open_pool(args)?.handle()?;
     for line in input.lines() {
         let line = line.map_err(|error| Failure::io("standard input", &error))?;
         let order = serde_json::from_str(&line);
         let order = order.map_err(|error| Failure::new("protocol", format!("order: {error}")))?;
         let moved = match order {
-            Order::Store(share) => store(&mut client, &share)?,
-            Order::Verify(share) => verify(&mut client, &share)?,
+            Order::Store(share) => store(&mut handle, &share)?,
+            Order::Verify(share) => verify(&mut handle, &share)?,
         };
         say(&Report::Moved(moved))?;
     }
@@ -92,12 +95,12 @@ pub fn run(args: &PoolArgs) -> Result<()> {
 
 /// Serves the orders of `rackpool_bench::ycsb_run` until the input ends.
 pub fn run_ycsb() -> Result<()> {
-    api::serve_ycsb(&mut orders()?)
+    Ok(ycsb_run::worker(&mut orders()?, &mut std::io::stdout())?)
 }
 
 /// Serves the orders of `rackpool_bench::locks` until the input ends.
 pub fn run_locks() -> Result<()> {
-    api::serve_locks(&mut orders()?)
+    Ok(locks::worker(&mut orders()?, &mut std::io::stdout())?)
 }
 
 /// Standard input, read by a thread of its own. When it ends, the process ends: by itself if it
@@ -149,8 +152,8 @@ impl Pace {
     }
 }
 
-fn store(client: &mut Client, share: &Share) -> Result<Moved> {
-    let mut objects = client.objects()?;
+fn store(handle: &mut Handle, share: &Share) -> Result<Moved> {
+    let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_kv::Options::default())?;
     let (mut moved, mut pace) = (Moved::default(), Pace::new());
     for Entry { name, .. } in share_of(share)? {
         let Ok(data) = std::fs::read(share.root.join(&name)) else {
@@ -158,7 +161,7 @@ fn store(client: &mut Client, share: &Share) -> Result<Moved> {
             continue;
         };
         let start = Instant::now();
-        objects.put(client, list::key(&name), &data)?;
+        objects.put(handle, list::key(&name), &data)?;
         moved.pool_ns += ns_since(start);
         moved.items += 1;
         moved.bytes += data.len() as u64;
@@ -168,8 +171,8 @@ fn store(client: &mut Client, share: &Share) -> Result<Moved> {
     Ok(moved)
 }
 
-fn verify(client: &mut Client, share: &Share) -> Result<Moved> {
-    let mut objects = client.objects()?;
+fn verify(handle: &mut Handle, share: &Share) -> Result<Moved> {
+    let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_kv::Options::default())?;
     let (mut moved, mut pace) = (Moved::default(), Pace::new());
     let mut found = Vec::new();
     for entry in share_of(share)? {
@@ -179,7 +182,7 @@ fn verify(client: &mut Client, share: &Share) -> Result<Moved> {
             continue;
         };
         let start = Instant::now();
-        let there = objects.get(client, list::key(&entry.name), &mut found)?;
+        let there = objects.get_into(handle, list::key(&entry.name), &mut found)?;
         moved.pool_ns += ns_since(start);
         if !there || found != expected {
             if !entry.is_unchanged(&path) {

@@ -11,7 +11,6 @@
 use crate::addresses::oldest_of_most;
 use crate::control::{ControlConn, ControlListener};
 use crate::event::{Interest, Poller};
-use crate::warn;
 use rackpool_core::Error;
 use rackpool_core::access::AccessList;
 use rackpool_core::constants::{CONTROL_ACCEPTS_MAX, CONTROL_PENDING_MAX, CONTROL_REST_NS};
@@ -19,6 +18,7 @@ use rackpool_core::seam::Nanos;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use tracing::warn;
 
 /// A listener, and the users whose connections are accepted there.
 pub struct ControlAcceptor {
@@ -62,7 +62,7 @@ impl ControlAcceptor {
                 Ok(None) => break,
                 Err(error) => {
                     // Out of descriptors, as a rule.
-                    warn!("rackpool", "no connection can be accepted for now: {error}");
+                    warn!(target: "daemon", "no connection can be accepted for now: {error}");
                     let _ = poller.remove(&self.listener);
                     self.rests_until = Some(now + CONTROL_REST_NS);
                     break;

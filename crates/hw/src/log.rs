@@ -1,24 +1,36 @@
-//! What servers say to their operator: one line at a time on standard error, with time, level and
-//! source.
+//! The log of a process: `tracing` events as lines on standard error, as text or JSON.
+//!
+//! The crates emit `tracing` events with the part of rackpool as target (`master`, `daemon`,
+//! `fabric` ..). A program that wants them as its log calls [`start`] once; without it, or with
+//! a subscriber of its own, nothing here takes them.
 //!
 //! Standard error belongs to another process: a pipe that is not read any more, a disk that is
 //! full, a terminal that is gone. So no caller writes to it. Lines flow into a bounded queue, and a
 //! thread of its own writes them, one call a line; only that thread ever waits. What has no room,
-//! or cannot be written, is dropped and counted ([`counts`]). Each place that logs is a [`LogSite`]
-//! with a token bucket, so that no peer makes a log grow without bound; the next line of a kind
+//! or cannot be written, is dropped and counted ([`counts`]). Each place in the code that logs has
+//! a token bucket, so that no peer makes a log grow without bound; the next line of such a place
 //! says how many were held back.
 //!
 //! A panic in a server ends the process, because other threads would wait for what the panicked one
 //! owed them ([`end_at_panic`]).
 
-use crate::process::monotonic_ns;
+use crate::fabric::monotonic_ns;
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use tracing::callsite::Identifier;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, format};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 
 /// Lines that wait for standard error.
 const QUEUE_LINES: usize = 1024;
@@ -34,99 +46,127 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// Writes of a line that are tried again because standard error was not ready.
 const RETRIES_MAX: u32 = 100;
 
-/// How grave a line is.
+/// How a line of the log looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// What a person wants to know.
-    Info,
-    /// What a person should look at.
-    Warn,
+pub enum LogFormat {
+    /// `TIME LEVEL TARGET: MESSAGE`.
+    Text,
+    /// An object with `timestamp`, `level`, `target`, `fields.message`, and `held_back` if events
+    /// of this place were.
+    Json,
 }
 
-/// One kind of line: one place in the code. Made by the macros [`crate::info!`], [`crate::warn!`]
-/// and [`crate::tell!`].
-#[derive(Debug)]
-pub struct LogSite {
-    level: Level,
-    /// Token bucket: when the next line would be free if lines came evenly, ns.
-    due_ns: AtomicU64,
-    held_back: AtomicU64,
-}
-
-impl LogSite {
-    /// A kind of which nothing was said yet.
-    pub const fn new(level: Level) -> Self {
-        Self { level, due_ns: AtomicU64::new(0), held_back: AtomicU64::new(0) }
-    }
-
-    /// Says it, unless too much of this kind was said lately. Never blocks, never panics.
-    pub fn say(&self, source: impl fmt::Display, what: impl fmt::Display) {
-        if !self.admits(monotonic_ns()) {
-            // Relaxed: two counters, of which each is right by itself.
-            self.held_back.fetch_add(1, Ordering::Relaxed);
-            COUNTS.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        // Relaxed: as above.
-        let more = match self.held_back.swap(0, Ordering::Relaxed) {
-            0 => String::new(),
-            held => format!(" ({held} lines of this kind before it were held back)"),
-        };
-        say(self.level, source, format_args!("{what}{more}"));
-    }
-
-    fn admits(&self, now: u64) -> bool {
-        let earliest = now.saturating_sub((BURST_LINES - 1) * REFILL_NS);
-        let take = |due: u64| (due <= now).then(|| due.max(earliest) + REFILL_NS);
-        // Relaxed: the bucket is all that it orders.
-        self.due_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-}
-
-/// Where a part of rackpool says something, if its owner wants to hear it otherwise.
-pub type Sink = dyn Fn(&'static LogSite, fmt::Arguments<'_>) + Send + Sync;
-
-/// Logs what a person wants to know: `info!(source, "format", …)`.
-#[macro_export]
-macro_rules! info {
-    ($source:expr, $($what:tt)+) => {{
-        static KIND: $crate::log::LogSite = $crate::log::LogSite::new($crate::log::Level::Info);
-        KIND.say(&$source, format_args!($($what)+));
-    }};
-}
-
-/// Logs what a person should look at: `warn!(source, "format", …)`.
-#[macro_export]
-macro_rules! warn {
-    ($source:expr, $($what:tt)+) => {{
-        static KIND: $crate::log::LogSite = $crate::log::LogSite::new($crate::log::Level::Warn);
-        KIND.say(&$source, format_args!($($what)+));
-    }};
-}
-
-/// Says something to a [`log::Sink`](crate::log::Sink): `tell!(sink, Warn, "format", …)`.
-#[macro_export]
-macro_rules! tell {
-    ($sink:expr, $level:ident, $($what:tt)+) => {{
-        static KIND: $crate::log::LogSite = $crate::log::LogSite::new($crate::log::Level::$level);
-        ($sink)(&KIND, format_args!($($what)+));
-    }};
-}
-
-/// Says what is said only so often, as at start and end.
-pub fn say(level: Level, source: impl fmt::Display, what: impl fmt::Display) {
-    let level = match level {
-        Level::Info => "INFO",
-        Level::Warn => "WARN",
+/// Writes the events that `filter` lets through to standard error, from now on and for the whole
+/// process. A second call changes nothing.
+pub fn start(filter: Targets, format: LogFormat) {
+    let bytes_max = match format {
+        LogFormat::Text => LINE_BYTES_MAX,
+        // A part of an object is no object.
+        LogFormat::Json => usize::MAX,
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (time, ms) = (utc(now, 'T'), now.subsec_millis());
-    queue(&format!("{time}.{ms:03}Z {level} {source}: {what}"));
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Lines { format, buckets: Mutex::default() })
+        .with_writer(move || QueueWriter { bytes_max })
+        .log_internal_errors(false);
+    let subscriber = tracing_subscriber::registry().with(lines).with(filter);
+    // Another one is there: this process has a log.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// Reads a filter in the syntax of `RUST_LOG`: `LEVEL`, `TARGET` and `TARGET=LEVEL` with commas
+/// between, where a level is `off`, `error`, `warn`, `info`, `debug` or `trace`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_filter(text: &str) -> Result<Targets, String> {
+    text.parse().map_err(|error| {
+        format!("{text:?} is no filter such as info, or warn,fabric=debug: {error}")
+    })
+}
+
+struct Lines {
+    format: LogFormat,
+    buckets: Mutex<HashMap<Identifier, TokenBucket>>,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut to: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        let held_back = {
+            let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+            buckets.entry(metadata.callsite()).or_default().take(monotonic_ns())
+        };
+        let Some(held_back) = held_back else {
+            // Relaxed: a counter for people.
+            COUNTS.dropped.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        if self.format == LogFormat::Json {
+            let mut line = String::new();
+            format().json().format_event(context, Writer::new(&mut line), event)?;
+            return match line.trim_end().strip_suffix('}') {
+                Some(open) if held_back > 0 => write!(to, "{open},\"held_back\":{held_back}}}"),
+                _ => to.write_str(&line),
+            };
+        }
+        SystemTime.format_time(&mut to)?;
+        write!(to, " {} {}: ", metadata.level(), metadata.target())?;
+        context.format_fields(to.by_ref(), event)?;
+        match held_back {
+            0 => Ok(()),
+            held => write!(to, " ({held} lines of this kind before it were held back)"),
+        }
+    }
+}
+
+/// What one place in the code may log.
+#[derive(Debug, Default)]
+struct TokenBucket {
+    /// When the next line would be free if lines came evenly, ns.
+    due_ns: u64,
+    held_back: u64,
+}
+
+impl TokenBucket {
+    /// How many lines were held back before this one; `None` if this one is as well.
+    fn take(&mut self, now: u64) -> Option<u64> {
+        if self.due_ns > now {
+            self.held_back += 1;
+            return None;
+        }
+        self.due_ns = self.due_ns.max(now.saturating_sub((BURST_LINES - 1) * REFILL_NS));
+        self.due_ns += REFILL_NS;
+        Some(std::mem::take(&mut self.held_back))
+    }
+}
+
+struct QueueWriter {
+    bytes_max: usize,
+}
+
+impl Write for QueueWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        queue(&String::from_utf8_lossy(line), self.bytes_max);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A line as it is, without time and level: how a command ends, for programs that read it.
 pub fn line(what: impl fmt::Display) {
-    queue(&what.to_string());
+    queue(&what.to_string(), LINE_BYTES_MAX);
 }
 
 /// Lines since the process began.
@@ -176,11 +216,11 @@ static COUNTS: AllCounts = AllCounts {
 };
 
 /// Queues one line: control characters would make several, or worse, of it.
-fn queue(what: &str) {
+fn queue(what: &str, bytes_max: usize) {
     static WRITER: OnceLock<Option<SyncSender<String>>> = OnceLock::new();
     let mut text = String::with_capacity(what.len() + 1);
     for char in what.trim_end().chars() {
-        if text.len() + 16 > LINE_BYTES_MAX {
+        if text.len() + 16 > bytes_max {
             text.push('…');
             break;
         }
@@ -255,28 +295,6 @@ fn block_file_size_signal() {
     unsafe { libc::sigaddset(&mut set, libc::SIGXFSZ) };
     // SAFETY: it changes the mask of this thread, which is ours; the old one is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
-}
-
-/// A time since 1970 as date and time of day, UTC.
-pub fn utc(since_1970: Duration, separator: char) -> String {
-    let seconds = since_1970.as_secs();
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let (year, month, day) = date(seconds / 86_400);
-    format!("{year:04}-{month:02}-{day:02}{separator}{hour:02}:{minute:02}:{second:02}")
-}
-
-/// The civil date of a day since 1970, counted in years that begin in March, so that the leap day
-/// is the last one.
-fn date(days_since_1970: u64) -> (u64, u64, u64) {
-    let days = days_since_1970 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 /// Whether a panic of any thread ends the process.
@@ -356,28 +374,73 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_civil() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00:00"),
-            (951_782_400, "2000-02-29 00:00:00"),
-            (1_709_164_799, "2024-02-28 23:59:59"),
-            (1_735_689_600, "2025-01-01 00:00:00"),
-            (4_107_542_400, "2100-03-01 00:00:00"),
-        ] {
-            assert_eq!(utc(Duration::from_secs(seconds), ' '), text);
+    fn a_place_has_a_burst_and_then_a_line_a_second() {
+        let mut bucket = TokenBucket::default();
+        let start = 5_000 * REFILL_NS;
+        let mut taken = |at: u64, tries: u64| {
+            (0..tries)
+                .filter_map(|_| bucket.take(at))
+                .fold((0, 0), |(n, held), more| (n + 1, held + more))
+        };
+        assert_eq!(taken(start, 1000), (BURST_LINES, 0));
+        assert_eq!(taken(start + REFILL_NS - 1, 1000), (0, 0));
+        assert_eq!(taken(start + REFILL_NS, 1000), (1, 1968));
+        assert_eq!(taken(start + 9 * REFILL_NS, 1000), (8, 999));
+        assert_eq!(taken(start + 3600 * REFILL_NS, 1000), (BURST_LINES, 992));
+    }
+
+    /// What a subscriber with this format makes of events.
+    fn lines_of(format: LogFormat, filter: &str, events: impl FnOnce()) -> Vec<String> {
+        #[derive(Clone, Default)]
+        struct Kept(std::sync::Arc<Mutex<Vec<u8>>>);
+        impl Write for Kept {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend([bytes.trim_ascii_end(), b"\n"].concat());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
         }
+        let kept = Kept::default();
+        let to = kept.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(Lines { format, buckets: Mutex::default() })
+            .with_writer(move || to.clone());
+        let subscriber =
+            tracing_subscriber::registry().with(layer).with(parse_filter(filter).unwrap());
+        tracing::subscriber::with_default(subscriber, events);
+        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
     }
 
     #[test]
-    fn a_kind_has_a_burst_and_then_a_line_a_second() {
-        let kind = LogSite::new(Level::Warn);
-        let start = 5_000 * REFILL_NS;
-        let admitted = |at: u64, tries: u64| (0..tries).filter(|_| kind.admits(at)).count() as u64;
-        assert_eq!(admitted(start, 1000), BURST_LINES);
-        assert_eq!(admitted(start + REFILL_NS - 1, 1000), 0);
-        assert_eq!(admitted(start + REFILL_NS, 1000), 1);
-        assert_eq!(admitted(start + 9 * REFILL_NS, 1000), 8);
-        assert_eq!(admitted(start + 3600 * REFILL_NS, 1000), BURST_LINES);
+    fn a_filter_names_levels_and_targets() {
+        let events = || {
+            tracing::info!(target: "master", "one");
+            tracing::warn!(target: "master", "two");
+            tracing::info!(target: "fabric", rack = 3, "three");
+        };
+        let said = |filter: &str| -> Vec<String> {
+            let lines = lines_of(LogFormat::Text, filter, events);
+            lines.iter().map(|line| line.split_once("Z ").unwrap().1.to_owned()).collect()
+        };
+        let all = ["INFO master: one", "WARN master: two", "INFO fabric: three rack=3"];
+        assert_eq!(said("info"), all);
+        assert_eq!(said("warn"), all[1..2]);
+        assert_eq!(said("warn,fabric=debug"), all[1..]);
+        assert_eq!(said("off"), all[..0]);
+        assert!(parse_filter("fabric=loud").unwrap_err().contains("warn,fabric=debug"));
+    }
+
+    #[test]
+    fn json_says_how_many_were_held_back() {
+        let mut bucket = |_| tracing::warn!(target: "master", "a \"word\"\nand more");
+        let lines = lines_of(LogFormat::Json, "info", || (0..40).for_each(&mut bucket));
+        assert_eq!(lines.len() as u64, BURST_LINES);
+        let message =
+            r#""level":"WARN","fields":{"message":"a \"word\"\nand more"},"target":"master"}"#;
+        assert!(lines.iter().all(|line| line.ends_with(message)), "{lines:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rackpool_core::wire::{self, ControlReply};
 use rackpool_hw::acceptor::ControlAcceptor;
 use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
 use rackpool_hw::event::Poller;
-use rackpool_hw::warn;
+use tracing::warn;
 
 pub(crate) struct Acceptor {
     inner: ControlAcceptor,
@@ -33,7 +33,7 @@ impl Acceptor {
         let listener = match ControlListener::bind(&name) {
             Err(ControlError::NameInUse { .. }) if is_squatted(&name, &own) => {
                 name = control::spare_name(&name)?;
-                warn!("rackpool", "another user has the name {asked}: serving at {name}");
+                warn!(target: "rackpool", "another user has the name {asked}: serving at {name}");
                 ControlListener::bind(&name)
             }
             bound => bound,

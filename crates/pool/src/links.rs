@@ -57,7 +57,7 @@ impl Shared {
 
 fn fabric_options(options: &Options, over: Over) -> FabricOptions {
     let (device, secret) = (options.verbs_device.clone(), options.secret.clone());
-    FabricOptions { over, device, secret, ..FabricOptions::default() }
+    FabricOptions { over, device, secret }
 }
 
 fn shared_verbs() -> Error {

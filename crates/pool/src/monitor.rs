@@ -19,7 +19,6 @@ use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, Over};
 use rackpool_hw::secret::Secret;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// How long one rack may take to answer, ms: the others wait meanwhile.
 const RACK_MS_MAX: u64 = 1_000;
@@ -82,8 +81,7 @@ impl Monitor {
         // Why a connection ended is in the next sample; a line would only spoil a screen.
         let mut master = MasterLink::new(masters);
         master.set_secret(secret.clone());
-        let options =
-            FabricOptions { secret, log: Arc::new(|_, _| ()), ..FabricOptions::default() };
+        let options = FabricOptions { secret, ..FabricOptions::default() };
         Ok(Self {
             master,
             timeout_ms,

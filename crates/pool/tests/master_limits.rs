@@ -27,7 +27,7 @@ fn small(dir: &Dir, secret: Option<Secret>) -> (MasterServer, MutexGuard<'static
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(192), ..before }).unwrap();
-    let master = MasterServer::start(MasterOptions { secret, log: |_, _| (), ..options(dir) });
+    let master = MasterServer::start(MasterOptions { secret, ..options(dir) });
     setrlimit(Resource::Nofile, before).unwrap();
     (master.unwrap(), alone)
 }
@@ -102,7 +102,7 @@ fn of_silent_connections_those_of_the_address_that_has_most_give_way() {
 fn strangers_of_one_address_keep_nobody_else_from_proving_the_secret() {
     let secret = Secret::new(&[7; 32]).unwrap();
     let dir = Dir::new("strangers");
-    let options = MasterOptions { secret: Some(secret.clone()), log: |_, _| (), ..options(&dir) };
+    let options = MasterOptions { secret: Some(secret.clone()), ..options(&dir) };
     let master = MasterServer::start(options).unwrap();
     let mut slow = Raw::connect(&master);
     let (mut proof, first) = Handshake::begin(&secret, Purpose::Master).unwrap();

@@ -9,7 +9,6 @@ pub mod live;
 pub mod model;
 pub mod net;
 pub mod plan;
-pub mod plot;
 pub mod report;
 pub mod repro;
 pub mod run;

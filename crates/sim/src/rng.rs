@@ -4,6 +4,9 @@
 //! The generator is xoshiro256++ (Blackman and Vigna, 2019), seeded by SplitMix64.
 
 use crate::time::Ps;
+use rackpool_stats::random::mix64;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
 /// What a generator is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,35 +30,27 @@ pub enum Purpose {
 
 #[derive(Clone, Debug)]
 pub struct Rng {
-    state: [u64; 4],
+    state: Xoshiro256PlusPlus,
 }
 
 impl Rng {
     /// The generator of `purpose` number `index` in the run of `seed`.
     pub fn new(seed: u64, purpose: Purpose, index: u64) -> Rng {
         let mut mix = seed ^ (purpose as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        let mut next = || {
+        let mut words = [0; 32];
+        for word in words.chunks_exact_mut(8) {
             mix = mix.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = mix ^ index.wrapping_mul(0xa076_1d64_78bd_642f);
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        Rng { state: [next(), next(), next(), next() | 1] }
+            let mixed = mix64(mix ^ index.wrapping_mul(0xa076_1d64_78bd_642f));
+            word.copy_from_slice(&mixed.to_le_bytes());
+        }
+        // A state of zeros would stay one.
+        words[24] |= 1;
+        Rng { state: Xoshiro256PlusPlus::from_seed(words) }
     }
 
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
-        let s = &mut self.state;
-        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        result
+        self.state.next_u64()
     }
 
     /// A number below `bound`, which is not 0.
@@ -100,6 +95,15 @@ mod tests {
         assert_ne!(one, first(2, Purpose::Schedule, 0));
         assert_ne!(one, first(1, Purpose::Network, 0));
         assert_ne!(one, first(1, Purpose::Schedule, 1));
+    }
+
+    #[test]
+    fn a_run_draws_what_it_always_drew() {
+        let mut rng = Rng::new(7, Purpose::Workload, 3);
+        let drawn = [rng.next_u64(), rng.next_u64(), rng.next_u64()];
+        let before =
+            [7_015_069_141_901_211_003, 14_442_314_782_595_299_252, 5_719_265_898_216_378_231];
+        assert_eq!(drawn, before);
     }
 
     #[test]

@@ -5,7 +5,6 @@ use super::error::{Error, Result};
 use super::places::{LANE_BYTES, Outgoing, Places, READ_BYTES, now_ns, post, post_bytes};
 use super::rings::Rings;
 use super::spec::{Carrier, ServerAddress, Spec};
-use crate::rng::Rng;
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, Mem, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
@@ -16,6 +15,7 @@ use rackpool_hw::window::Window;
 use rackpool_sim::repro::herd::baselines::{
     Ack, Get, KeyTable, KvRequest, LANES_MAX, Plan, SLOT_BYTES, System, Then, hash,
 };
+use rackpool_stats::random::Rng;
 
 /// Polls between two looks whether the server is still there.
 const POLLS_PER_LOOK: u32 = 4096;

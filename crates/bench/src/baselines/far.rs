@@ -38,7 +38,7 @@ const SENDS_MAX: u32 = 1_000_000;
 fn options(carrier: Carrier) -> FabricOptions {
     let over = if carrier == Carrier::Verbs { Over::Verbs } else { Over::Tcp };
     // Why a connection ends is in the error of its next operation.
-    FabricOptions { over, log: Arc::new(|_, _| ()), ..FabricOptions::default() }
+    FabricOptions { over, ..FabricOptions::default() }
 }
 
 /// A target with one page, and the page.

@@ -3,8 +3,8 @@
 //! The distributions are those of CacheBench, condensed to some hundred numbers each
 //! (`workloads.txt`). Keys and memory are scaled down together, so that a run takes seconds.
 
-use crate::rng::Rng;
-use crate::rng::SplitMix64;
+use rackpool_stats::random::Rng;
+use rackpool_stats::random::SplitMix64;
 
 const TEXT: &str = include_str!("workloads.txt");
 

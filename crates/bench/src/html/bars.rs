@@ -5,8 +5,8 @@
 
 use super::model::{Bar, BarChart, Scale, Tone};
 use super::{Escaped, badge, legend, put};
-use crate::format::Unit;
 use crate::report::Kind;
+use rackpool_stats::format::Unit;
 
 /// Grid lines that still can be told apart.
 const GRID_LINES_MAX: usize = 7;

@@ -12,9 +12,9 @@ pub mod model;
 mod picture;
 mod series;
 
-use crate::format::Unit;
 use crate::report::{Kind, Machine};
 pub use model::*;
+use rackpool_stats::format::Unit;
 use rackpool_stats::html::Escaped;
 
 /// Appends formatted text to a `String`: every text argument must be [`Escaped`] or ours.
@@ -113,6 +113,7 @@ fn section(out: &mut String, section: &Section, page_kind: Kind) {
             Block::Bars(chart) => bars::draw(out, chart, section.kind.unwrap_or(page_kind)),
             Block::Series(chart) => series::draw(out, chart),
             Block::Table(one) => table(out, one),
+            Block::Drawing { svg } => put!(out, "<figure class=\"scroll\">{svg}</figure>"),
             Block::Note { text } => put!(out, "<p class=\"note\">{}</p>", Escaped(text)),
         }
     }
@@ -162,7 +163,8 @@ fn table(out: &mut String, table: &Table) {
     for row in &table.rows {
         out.push_str("<tr>");
         for (index, cell) in row.iter().enumerate().take(table.columns.len()) {
-            put!(out, "<td{}>{}</td>", class(index), Escaped(cell));
+            let class = if cell == "NO" { " class=\"no\"" } else { class(index) };
+            put!(out, "<td{class}>{}</td>", Escaped(cell));
         }
         out.push_str("</tr>");
     }

@@ -3,9 +3,9 @@
 //! Numbers stay numbers with a [`Unit`] wherever a chart draws them; texts are free and are
 //! escaped when the page is made. Everything is serde, so that the same data can be kept as JSON.
 
-use crate::format::{Unit, digits};
-use crate::histogram::Histogram;
 use crate::report::{Kind, Machine, Row, command_line, git_revision};
+use rackpool_stats::format::{Unit, digits};
+use rackpool_stats::histogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// The shape of the data; the number grows when a reader must change.
@@ -78,6 +78,10 @@ pub enum Block {
     /// Lines over percentiles.
     Series(SeriesChart),
     Table(Table),
+    /// SVG of our own, which goes into the page as it is.
+    Drawing {
+        svg: String,
+    },
     /// A paragraph in small print.
     Note {
         text: String,

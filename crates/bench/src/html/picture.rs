@@ -4,7 +4,7 @@
 
 use super::model::{MemoryPicture, PathPicture, Picture, ProcessPicture, RackPicture, Tone};
 use super::{Escaped, legend, put};
-use crate::format::Unit;
+use rackpool_stats::format::Unit;
 
 const RACK_WIDTH: f64 = 400.0;
 const RACK_HEIGHT: f64 = 334.0;

@@ -193,7 +193,7 @@ impl Frame {
 mod tests {
     use super::super::model::Tone;
     use super::*;
-    use crate::format::Unit;
+    use rackpool_stats::format::Unit;
 
     #[test]
     fn each_nine_and_each_decade_takes_the_same_room() {

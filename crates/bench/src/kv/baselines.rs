@@ -13,13 +13,13 @@ use super::servers::ServerProcess;
 use crate::baselines::worker::{BaselineCommand, BaselineMeasurement, BaselineReply};
 use crate::baselines::{Carrier, Counts, ServerAddress, Spec, SystemKind};
 use crate::crew::Crew;
-use crate::histogram::Histogram;
-use crate::interleave::quantile;
 use crate::micro::pin;
 use crate::report::{Better, Report, Row};
-use crate::rng::Rng;
 use crate::run::{BenchError, Size, Steps};
 use rackpool_kv::herd::{Client, Transport};
+use rackpool_stats::histogram::Histogram;
+use rackpool_stats::random::Rng;
+use rackpool_stats::sample::quantile;
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -2,10 +2,10 @@
 //! a known length and are compared with what they must be for one batch of each connection. One
 //! thread, many connections, each with one batch under way.
 
-use crate::histogram::Histogram;
-use crate::rng::Rng;
 use crate::run::BenchError;
 use rackpool_hw::event::{Interest, Poller};
+use rackpool_stats::histogram::Histogram;
+use rackpool_stats::random::Rng;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

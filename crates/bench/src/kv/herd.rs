@@ -5,15 +5,16 @@
 
 use super::KvCores;
 use super::servers::ServerProcess;
-use crate::histogram::Histogram;
-use crate::interleave::{compare, quantile};
+use crate::interleave::compare;
 use crate::micro::line;
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
-use crate::rng::Rng;
 use crate::run::{BenchError, Size, Steps, slice_ns};
 use rackpool_hw::process::monotonic_ns;
 use rackpool_kv::herd::{Answer, Client, Transport};
+use rackpool_stats::histogram::Histogram;
+use rackpool_stats::random::Rng;
+use rackpool_stats::sample::quantile;
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 4;

@@ -14,13 +14,14 @@ mod herd;
 mod servers;
 
 use crate::baselines::Carrier;
-use crate::histogram::{Histogram, Summary};
-use crate::interleave::{compare, quantile};
+use crate::interleave::compare;
 use crate::micro::pin::{self, CorePair};
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
 use client::{LoadGenerator, LoadOptions, Work};
+use rackpool_stats::histogram::{Histogram, Summary};
+use rackpool_stats::sample::quantile;
 use servers::{ServerProcess, Still};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 //! one cycle through all slots in random order: each slot holds the index of the next, and the
 //! next access cannot start before the last one has answered.
 
-use crate::rng::{Rng, SplitMix64};
+use rackpool_stats::random::{Rng, SplitMix64};
 
 /// A random permutation of `0..slots` that is one single cycle: `next[i]` follows `i`, and the
 /// walk from any slot visits all slots before it returns (Sattolo's algorithm).
@@ -38,13 +38,13 @@ impl IndexStream {
     /// # Panics
     /// When `slots` is no power of two.
     #[must_use]
-    pub const fn new(slots: u64, seed: u64) -> Self {
+    pub fn new(slots: u64, seed: u64) -> Self {
         assert!(slots.is_power_of_two(), "the number of slots must be a power of two");
         Self { mixer: SplitMix64::new(seed), mask: slots - 1 }
     }
 
     #[inline]
-    pub const fn next_index(&mut self) -> u64 {
+    pub fn next_index(&mut self) -> u64 {
         self.mixer.next_u64() & self.mask
     }
 

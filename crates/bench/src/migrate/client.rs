@@ -4,12 +4,12 @@
 
 use super::{Likes, MigrateCommand, MigrateJob, MigrateMeasurement, MigrateReply};
 use crate::crew::{end_with, next_order, say};
-use crate::rng::{Rng, mix64};
 use crate::run::BenchError;
 use crate::value::Corrupt;
-use crate::zipf::{THETA, Zipfian};
 use rackpool::{Handle, Options, Pool};
 use rackpool_core::GAddr;
+use rackpool_stats::random::{Rng, mix64};
+use rackpool_stats::zipf::{THETA, Zipfian};
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 

@@ -34,6 +34,7 @@ use rackpool_core::RackId;
 use rackpool_core::policy::oracle::best_static_placement;
 use rackpool_core::policy::{CostParams, PaperParams};
 use rackpool_sim::repro::load::same_work;
+use rackpool_stats::sample::median;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::any::Any;
@@ -495,8 +496,8 @@ impl Found {
         row.ratio = Some(median(by_round.iter().copied()));
         let moved = ours.iter().map(|one| one.pages_moved).sum::<u64>() / ours.len().max(1) as u64;
         row.with("ratios", json!(by_round))
-            .with("whole_run", median(ratios(|one| one.whole).into_iter()))
-            .with("sum", median(ratios(|one| one.sum).into_iter()))
+            .with("whole_run", median(ratios(|one| one.whole)))
+            .with("sum", median(ratios(|one| one.sum)))
             .with("all_rounds", all_rounds(&ours) / all_rounds(&theirs))
             .with("pages_moved", moved)
             .with("moves_failed", ours.iter().map(|one| one.failed).sum::<u64>())
@@ -547,16 +548,6 @@ impl Found {
 /// The rate over all rounds if as much is done in each.
 fn all_rounds(outcomes: &[PolicyResult]) -> f64 {
     same_work(&outcomes.iter().map(|one| one.late).collect::<Vec<_>>()) / outcomes.len() as f64
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => values[count / 2],
-        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
-    }
 }
 
 #[cfg(test)]

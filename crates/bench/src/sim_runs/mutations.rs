@@ -2,9 +2,10 @@
 //! speaks. Only a build with the simulator's feature `mutations` can leave one out.
 
 use super::Seeds;
-use crate::report::{Better, Kind, Report, Row, TextTable};
+use crate::report::{Better, Kind, Report, Row};
 use rackpool_core::probe::Mutation;
 use rackpool_sim::run::{Config, Progress, SeedFailure, sweep};
+use rackpool_stats::table::TextTable;
 use std::ops::ControlFlow;
 
 /// A mutation and the first seed that caught it.

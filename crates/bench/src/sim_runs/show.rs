@@ -1,11 +1,11 @@
 //! Runs and tables as text for a terminal. Pure.
 
 use super::{Findings, calibration};
-use crate::format::{Unit, digits};
-use crate::report::TextTable;
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::{Cell, Column, Table};
 use rackpool_sim::run::{Config, Counts, Group, SeedOutcome, Sweep};
+use rackpool_stats::format::{Unit, digits};
+use rackpool_stats::table::TextTable;
 use std::path::PathBuf;
 use std::time::Duration;
 

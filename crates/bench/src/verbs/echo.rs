@@ -3,11 +3,11 @@
 //! answer is a SEND, or a WRITE into slots of the client's memory, which looks there as well.
 
 use super::rig::{ConnectedEndpoint, Mesh, Node, at};
-use crate::histogram::Histogram;
 use crate::run::BenchError;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Mem, PeerId, Sge, Verb, WorkRequest};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, Target, monotonic_ns};
 use rackpool_hw::window::Window;
+use rackpool_stats::histogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -257,7 +257,6 @@ mod tests {
     use super::super::rig;
     use super::*;
     use rackpool_hw::fabric::{FabricOptions, FabricStats, Over};
-    use std::sync::Arc;
 
     /// 16 echoes under way at a time, then 100 alone: how many operations each of the two ends
     /// made for those 100.
@@ -296,8 +295,7 @@ mod tests {
     #[test]
     fn an_echo_by_writes_is_one_write_there_and_one_back() {
         assert_eq!(operations(|| rig::mapped(1, 1).unwrap(), |end| end.stats()), [100, 100]);
-        let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
-        let tcp = FabricOptions { over: Over::Tcp, log, ..FabricOptions::default() };
+        let tcp = FabricOptions { over: Over::Tcp, ..FabricOptions::default() };
         let make = || rig::connected(1, 1, &tcp).unwrap();
         assert_eq!(operations(make, |end| end.stats()), [100, 100]);
     }

@@ -17,15 +17,14 @@ mod perftest;
 mod rig;
 
 pub use crate::baselines::Carrier;
-use crate::histogram::Histogram;
-use crate::interleave::quantile;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
 use echo::{EchoLoad, Request};
 use rackpool_core::seam::{FabricEvent, Sge, Verb, WorkRequest, WorkStatus};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over, monotonic_ns};
+use rackpool_stats::histogram::Histogram;
+use rackpool_stats::sample::quantile;
 use rig::{ConnectedEndpoint, Mesh, PAGE_BYTES, at};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What `bench verbs` measures on.
@@ -91,8 +90,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         return Ok(report);
     }
     let over = if options.carrier == Carrier::Verbs { Over::Verbs } else { Over::Tcp };
-    let (device, log) = (options.device.clone(), Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ()));
-    let fabric = FabricOptions { over, device, log, ..FabricOptions::default() };
+    let device = options.device.clone();
+    let fabric = FabricOptions { over, device, ..FabricOptions::default() };
     let mut mesh = rig::connected(1, 1, &fabric)?;
     let device = mesh.endpoints[0].end.device_name().map(str::to_owned);
     let inline_bytes =

@@ -11,13 +11,13 @@ mod client;
 pub use client::{KeyValue, PoolTable, worker};
 
 use crate::crew::{Crew, WorkerReply};
-use crate::histogram::Histogram;
 use crate::report::{Better, Kind, Report, Row};
 use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path};
 use crate::ycsb::{Distribution, StreamOptions, WORKLOADS, Workload};
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::RackId;
 use rackpool_kv::Table;
+use rackpool_stats::histogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::process::Command;

@@ -6,8 +6,8 @@
 use rackpool_bench::baselines::{
     Carrier, Client, Counts, Error, Outcome, Server, ServerAddress, Spec, SystemKind,
 };
-use rackpool_bench::rng::Rng;
 use rackpool_sim::repro::herd::baselines::{is_value, value_of};
+use rackpool_stats::random::Rng;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -11,17 +11,17 @@ mod page;
 mod summary;
 mod transfer;
 
-use crate::api::{Client, YcsbPlan};
 use crate::args::{BenchName, DemoArgs, PoolArgs};
-use crate::bench;
+use crate::bench::{self, YcsbPlan};
 use crate::children::{Cluster, ClusterOptions, Residue, Workers, left_behind};
+use crate::connect::open_pool;
 use crate::failure::{Failure, Result};
 use crate::output;
 use list::{Bounds, Plan};
-use rackpool_bench::format::Unit;
 use rackpool_bench::report::{Kind, Report};
 use rackpool_bench::run::Size;
 use rackpool_hw::memory::HostMemory;
+use rackpool_stats::format::Unit;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -177,7 +177,7 @@ fn setup(args: &DemoArgs, quick: bool) -> Result<bench::Setup> {
 
 fn stats(master: &str) -> Result<serde_json::Value> {
     let pool = PoolArgs { rack: Some(0), master: Some(master.to_owned()), ..PoolArgs::default() };
-    crate::output::to_json(&Client::open(&pool)?.stats()?)
+    crate::output::to_json(&open_pool(&pool)?.admin()?.pool_stats()?)
 }
 
 /// The tree with the files that are stored.

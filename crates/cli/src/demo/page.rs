@@ -2,13 +2,13 @@
 //! Says what to show; `rackpool_bench::html` draws it. Pure.
 
 use super::{Findings, summary};
-use rackpool_bench::format::{Unit, digits};
 use rackpool_bench::html::{
     Bar, BarChart, BarGroup, Block, DemoReport, KeyNumber, MemoryPart, MemoryPicture, PathPicture,
     Picture, ProcessPicture, RackPicture, Scale, Section, Series, SeriesChart, Table, Tone,
     Verdict,
 };
 use rackpool_bench::report::{Kind, Report, Row};
+use rackpool_stats::format::{Unit, digits};
 use serde_json::Value;
 
 /// The whole page.

@@ -2,8 +2,9 @@
 //! ([`text`]). Pure.
 
 use super::Findings;
-use rackpool_bench::format::{Unit, digits};
-use rackpool_bench::report::{Better, Report, Row, TextTable};
+use rackpool_bench::report::{Better, Report, Row};
+use rackpool_stats::format::{Unit, digits};
+use rackpool_stats::table::TextTable;
 
 /// All numbers in one report: files, YCSB, ladder.
 pub fn report(findings: &Findings) -> Report {

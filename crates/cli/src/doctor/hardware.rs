@@ -3,9 +3,9 @@
 //! directory.
 
 use super::{Check, State, check, names};
-use rackpool_bench::format::Unit;
 use rackpool_hw::caches;
 use rackpool_hw::memory::kib_of;
+use rackpool_stats::format::Unit;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::Path;

@@ -1,18 +1,17 @@
 //! The benchmarks of what only measures or simulates: the cache, HERD, moving pages, a fabric by
 //! itself, memory channels, the simulator. Part of [`crate::bench`].
 
-use crate::api::{self, Emulate, FabricChoice};
 use crate::args::{BenchArgs, BenchName};
-use crate::bench::watch;
+use crate::bench::{own_command, watch};
 use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
 use crate::lab::sim;
-use crate::output::{self, Level};
 use crate::worker::orders;
+use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::baselines::{self, Carrier};
 use rackpool_bench::cache::ratio::PEERS;
 use rackpool_bench::report::Report;
-use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
+use rackpool_bench::run::{BenchError, PoolSource, Size};
 use rackpool_bench::{cache, dram, kv, migrate, verbs};
 
 /// Measures what needs no racks that run already.
@@ -33,15 +32,20 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
     if !workloads.is_empty() && PEERS.is_empty() {
         let way_out = "to have foyer, quick_cache and moka beside it, build with --features peers";
-        output::log(Level::Warn, "bench", format!("our policies only: {way_out}"));
+        tracing::warn!(target: "bench", "our policies only: {way_out}");
     }
-    watch(move |progress| run_cache(&workloads, size, progress))
+    watch(|say| {
+        Ok(match &workloads[..] {
+            [] => cache::speed::run(size, say)?,
+            [all] if all == "all" => cache::ratio::run(&[], size, say)?,
+            names => cache::ratio::run(names, size, say)?,
+        })
+    })
 }
 
 /// Measures the simulation of memory channels in this process.
 fn measure_dram(args: &BenchArgs) -> Result<Report> {
-    let size = Size::quick(args.quick);
-    watch(move |progress| run_dram(size, progress))
+    watch(|say| Ok(dram::run(Size::quick(args.quick), say)?))
 }
 
 /// Measures a fabric by itself, in this process.
@@ -56,7 +60,7 @@ fn measure_verbs(args: &BenchArgs) -> Result<Report> {
     };
     let size = Size::quick(args.quick);
     let options = verbs::Options { size, carrier, device: args.verbs_device.clone() };
-    watch(move |progress| run_verbs(&options, progress))
+    watch(|say| Ok(verbs::run(&options, say)?))
 }
 
 /// Measures what moving pages is worth: each measurement has racks of its own, one after another.
@@ -66,11 +70,14 @@ fn measure_migrate(args: &BenchArgs) -> Result<Report> {
         page_bytes: args.pages.clone(),
         ..migrate::Options::default()
     };
-    let emulate = args.emulate;
-    watch(|progress| {
-        let mut racks = |wanted: &migrate::Wanted| start_racks(wanted, emulate);
-        run_migrate(&options, &mut racks, progress)
-    })
+    let mut command = own_command("migrate-worker")?;
+    let mut racks = |wanted: &migrate::Wanted| {
+        start_racks(wanted, args.emulate).map_err(|failure| BenchError::Io {
+            what: "starting racks".into(),
+            source: std::io::Error::other(failure.to_string()),
+        })
+    };
+    watch(|say| Ok(migrate::run(&options, &mut racks, &mut command, say)?))
 }
 
 /// Measures the cache's server, alone or beside others; what was started ends with the measurement.
@@ -84,15 +91,24 @@ fn measure_kv(args: &BenchArgs) -> Result<Report> {
             return Err(Failure::usage("a fabric for --baselines is shm, tcp or verbs"));
         }
     };
-    let (size, peers) = (Size::quick(args.quick), args.peers);
-    watch(move |progress| run_kv(size, peers, carrier, progress))
+    let (mut command, mut worker) = (own_command("kv")?, own_command("baselines-worker")?);
+    let mut ours = |words: &[&str]| {
+        let mut command = command(0);
+        command.args(words);
+        command
+    };
+    let mut options = kv::Options {
+        size: Size::quick(args.quick),
+        peers: args.peers,
+        ours: &mut ours,
+        baselines: carrier,
+        worker: &mut worker,
+    };
+    watch(|say| Ok(kv::run(&mut options, say)?))
 }
 
 /// Two racks that end when what is returned is dropped: servers first, files last.
-fn start_racks(
-    wanted: &migrate::Wanted,
-    emulate: Option<Emulate>,
-) -> Result<(PoolSource, Box<dyn std::any::Any>)> {
+fn start_racks(wanted: &migrate::Wanted, emulate: Option<Emulate>) -> Result<migrate::Racks> {
     let residue = Residue::prepare()?;
     let mut options = ClusterOptions::new(2, wanted.rack_bytes, FabricChoice::Tcp, emulate);
     options.migrate = wanted.policy.to_string();
@@ -103,75 +119,7 @@ fn start_racks(
         server_pids: cluster.daemons.iter().map(crate::children::Process::id).collect(),
         emulate: Emulate::default(),
     };
-    Ok((source, Box::new((cluster, residue))))
-}
-
-/// What starts racks for one measurement, and ends them when its second part is dropped.
-type StartRacks<'r> =
-    dyn FnMut(&migrate::Wanted) -> Result<(PoolSource, Box<dyn std::any::Any>)> + 'r;
-
-/// Runs `bench cache`: look-ups, or with workloads hit ratios.
-fn run_cache(
-    workloads: &[String],
-    size: Size,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    Ok(match workloads {
-        [] => cache::speed::run(size, &mut say)?,
-        [all] if all == "all" => cache::ratio::run(&[], size, &mut say)?,
-        names => cache::ratio::run(names, size, &mut say)?,
-    })
-}
-
-/// Runs `bench dram`.
-fn run_dram(size: Size, progress: &mut dyn FnMut(usize, usize, &str)) -> Result<Report> {
-    Ok(dram::run(size, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
-}
-
-/// Runs `bench verbs`; `progress` as in [`run_bench`].
-fn run_verbs(
-    options: &verbs::Options,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    Ok(verbs::run(options, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
-}
-
-/// Runs `bench migrate`; `progress` as in [`run_bench`].
-fn run_migrate(
-    options: &migrate::Options,
-    racks: &mut StartRacks<'_>,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    let mut command = api::own_command("migrate-worker")?;
-    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    let mut racks = |wanted: &migrate::Wanted| match racks(wanted) {
-        Ok((source, guard)) => Ok(migrate::Racks { source, guard }),
-        Err(failure) => Err(BenchError::Io {
-            what: "starting racks".into(),
-            source: std::io::Error::other(failure.to_string()),
-        }),
-    };
-    Ok(migrate::run(options, &mut racks, &mut command, &mut say)?)
-}
-
-/// Runs `bench kv`; `progress` as in [`run_bench`].
-fn run_kv(
-    size: Size,
-    peers: bool,
-    baselines: Option<Carrier>,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Report> {
-    let mut command = api::own_command("kv")?;
-    let mut worker = api::own_command("baselines-worker")?;
-    let mut ours = |words: &[&str]| {
-        let mut command = command(0);
-        command.args(words);
-        command
-    };
-    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    let (ours, worker) = (&mut ours, &mut worker);
-    Ok(kv::run(&mut kv::Options { size, peers, ours, baselines, worker }, &mut say)?)
+    Ok(migrate::Racks { source, guard: Box::new((cluster, residue)) })
 }
 
 /// A client process of `bench migrate`.

@@ -8,12 +8,13 @@
 pub mod parse;
 pub mod words;
 
-use crate::api::{Client, ObjectPlace};
 use crate::args::ShellArgs;
+use crate::connect::{OBJECTS, open_pool};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
 use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
-use rackpool::CasOutcome;
+use rackpool::{CasOutcome, Handle};
+use rackpool_kv::Table;
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::Path;
@@ -27,7 +28,8 @@ const READ_AT_ONCE_BYTES: u64 = 64 << 20;
 
 pub fn run(args: &ShellArgs) -> Result<()> {
     let out = std::io::stdout();
-    let mut shell = Shell { args, client: None, file: None, out, line_is_open: false };
+    let mut shell =
+        Shell { args, handle: None, objects: None, file: None, out, line_is_open: false };
     if !args.words.is_empty() {
         // The system's shell has taken the quotes away already.
         let word = |word: &String| Word { bytes: word.clone().into_bytes(), gap: " ".into() };
@@ -49,7 +51,9 @@ type Flow = std::ops::ControlFlow<()>;
 
 struct Shell<'a> {
     args: &'a ShellArgs,
-    client: Option<Client>,
+    handle: Option<Handle>,
+    /// The table of named objects, once it was needed.
+    objects: Option<Table>,
     /// Where the answer of the command goes, if that is a file.
     file: Option<Output>,
     out: std::io::Stdout,
@@ -130,48 +134,60 @@ impl Shell<'_> {
             C::Read(.., Show::File(path)) | C::Get(_, Some(path)) => Some(output::open(path)?),
             _ => None,
         };
-        let client = self.client()?;
+        let handle = self.handle()?;
         match command {
             C::Alloc(bytes, placement) => {
-                let addr = client.alloc(bytes, placement)?;
+                let addr = handle.alloc(bytes, placement)?;
                 self.line(&addr.to_string())
             }
-            C::Write(addr, _) => client.write(addr, &data).and_then(|()| self.line("ok")),
+            C::Write(addr, _) => {
+                handle.write(addr, &data)?;
+                self.line("ok")
+            }
             C::Read(addr, bytes, show) => {
                 if bytes > READ_BYTES_MAX {
                     let limit = format!("one read shows up to {READ_BYTES_MAX} bytes, not {bytes}");
                     return Err(Failure::new("bad-size", limit));
                 }
-                let bytes = client.read(addr, bytes)?;
-                self.show(&bytes, &show)
+                let mut to = vec![0; bytes as usize];
+                handle.read(addr, &mut to)?;
+                self.show(&to, &show)
             }
-            C::Cas(addr, old, new) => match client.cas(addr, old, new)? {
+            C::Cas(addr, old, new) => match handle.cas(addr, old, new)? {
                 CasOutcome::Swapped => self.line("ok"),
                 CasOutcome::Found(found) => self.line(&format!("failed {found}")),
             },
             C::Add(addr, n) => {
-                let old = client.add(addr, n)?;
+                let old = handle.fetch_add(addr, n)?;
                 self.line(&old.to_string())
             }
-            C::Free(addr, bytes) => client.free(addr, bytes).and_then(|()| self.line("ok")),
+            C::Free(addr, bytes) => {
+                handle.free(addr, bytes)?;
+                self.line("ok")
+            }
             C::Migrate(addr, to) => {
-                let rack = client.migrate(addr, to)?;
+                let rack = handle.admin().migrate(addr, to)?;
                 self.line(&format!("ok rack {rack}"))
             }
-            C::Put(name, _) => client.put(&name, &data).and_then(|()| self.line("ok")),
+            C::Put(name, _) => {
+                self.with_objects(|objects, handle| objects.put(handle, &name, &data))?;
+                self.line("ok")
+            }
             C::Get(name, file) => self.get(&name, file.as_deref()),
-            C::Del(name) => match client.delete(&name)? {
-                true => self.line("ok"),
-                false => Err(no_object(&name)),
-            },
+            C::Del(name) => {
+                match self.with_objects(|objects, handle| objects.delete(handle, &name))? {
+                    true => self.line("ok"),
+                    false => Err(no_object(&name)),
+                }
+            }
             C::Ls(prefix) => self.list(&prefix),
             C::Explain(subject) => self.explain(&subject),
             C::Stats(StatsForm::Decisions) => {
-                let text = client.decisions()?;
+                let text = decisions(handle)?;
                 self.print(text.as_bytes())
             }
             C::Stats(form) => {
-                let stats = client.stats()?;
+                let stats = handle.admin().pool_stats()?;
                 let text = match form {
                     StatsForm::Json => crate::output::json(&stats)?,
                     StatsForm::Prometheus => stats.prometheus(),
@@ -185,16 +201,32 @@ impl Shell<'_> {
         }
     }
 
-    fn client(&mut self) -> Result<&mut Client> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => Client::open(&self.args.pool)?,
+    fn handle(&mut self) -> Result<&mut Handle> {
+        let handle = match self.handle.take() {
+            Some(handle) => handle,
+            None => open_pool(&self.args.pool)?.handle()?,
         };
-        Ok(self.client.insert(client))
+        Ok(self.handle.insert(handle))
+    }
+
+    fn with_objects<R>(
+        &mut self,
+        call: impl FnOnce(&mut Table, &mut Handle) -> rackpool_kv::Result<R>,
+    ) -> Result<R> {
+        let objects = self.objects.take();
+        let handle = self.handle()?;
+        let mut objects = match objects {
+            Some(objects) => objects,
+            None => Table::open_or_create(handle, OBJECTS, rackpool_kv::Options::default())?,
+        };
+        let result = call(&mut objects, handle);
+        self.objects = Some(objects);
+        Ok(result?)
     }
 
     fn get(&mut self, name: &[u8], file: Option<&Path>) -> Result<()> {
-        let value = self.client()?.get(name)?.ok_or_else(|| no_object(name))?;
+        let value = self.with_objects(|objects, handle| objects.get(handle, name))?;
+        let value = value.ok_or_else(|| no_object(name))?;
         if let Some(path) = file {
             return self.show(&value, &Show::File(path.to_owned()));
         }
@@ -209,7 +241,7 @@ impl Shell<'_> {
     }
 
     fn list(&mut self, prefix: &[u8]) -> Result<()> {
-        let objects = self.client()?.list(prefix)?;
+        let objects = self.with_objects(|objects, handle| objects.list(handle, prefix))?;
         let mut text = String::new();
         for (name, bytes) in objects {
             text.push_str(&format!("{}\t{bytes}\n", printable(&name)));
@@ -218,12 +250,12 @@ impl Shell<'_> {
     }
 
     fn explain(&mut self, subject: &Subject) -> Result<()> {
-        let client = self.client()?;
         let text = match subject {
-            Subject::Addr(addr) => client.explain(*addr)?,
+            Subject::Addr(addr) => self.handle()?.explain(*addr)?.to_string(),
             Subject::Name(name) => {
-                let ObjectPlace { bytes, explained } =
-                    client.explain_object(name)?.ok_or_else(|| no_object(name))?;
+                let found = self.with_objects(|objects, handle| objects.locate(handle, name))?;
+                let (addr, bytes) = found.ok_or_else(|| no_object(name))?;
+                let explained = self.handle()?.explain(addr)?;
                 format!("name={}\nbytes={bytes}\n{explained}", printable(name))
             }
         };
@@ -242,7 +274,7 @@ impl Shell<'_> {
         let mut bytes = Vec::new();
         (&file).take(READ_AT_ONCE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 == READ_AT_ONCE_BYTES {
-            let stats = self.client()?.stats()?;
+            let stats = self.handle()?.admin().pool_stats()?;
             if let Some(rack) = stats.racks.iter().find(|rack| rack.alive && rack.error.is_some()) {
                 let reason = rack.error.as_deref().unwrap_or_default();
                 return Err(Failure::new("timeout", format!("rack {}: {reason}", rack.rack)));
@@ -287,6 +319,27 @@ impl Shell<'_> {
         let written = written.and_then(|()| self.out.flush());
         written.map_err(|error| Failure::output("standard output", &error))
     }
+}
+
+/// What the racks that are alive decided about moving their pages: a line of JSON for each
+/// decision that they remember, by rack and number.
+fn decisions(handle: &mut Handle) -> Result<String> {
+    let mut text = String::new();
+    for rack in handle.admin().pool_stats()?.racks.iter().filter(|rack| rack.alive) {
+        for (number, record) in handle.admin().decisions(rack.rack, 0)? {
+            let line = serde_json::json!({
+                "rack": rack.rack, "number": number, "record": record,
+            });
+            text.push_str(&format!("{line}\n"));
+        }
+        for (number, record) in handle.admin().balances(rack.rack, 0)? {
+            let line = serde_json::json!({
+                "rack": rack.rack, "number": number, "balance": record,
+            });
+            text.push_str(&format!("{line}\n"));
+        }
+    }
+    Ok(text)
 }
 
 fn no_object(name: &[u8]) -> Failure {

@@ -3,8 +3,8 @@
 //! Source: DESIGN §5.
 
 use super::words::{Word, Words};
-use crate::api::{GAddr, Placement, RackId};
 use crate::args::parse_size;
+use rackpool::{GAddr, Placement, RackId};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 

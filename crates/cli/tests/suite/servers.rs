@@ -167,6 +167,51 @@ fn bad_connections_do_not_fill_the_log_and_how_many_were_left_out_is_said() {
     assert!(said.lines().all(is_whole), "{said}");
 }
 
+/// What a master logs from start to end.
+fn log_of_a_master(options: &[&str], filter: Option<&str>) -> String {
+    let dir = Dir::new();
+    let (state, log) = (dir.file("state"), dir.file("log"));
+    let mut command = rackpool();
+    command.args(["master", "--listen", "127.0.0.1:0", "--state", &state]).args(options);
+    command.envs(filter.map(|filter| ("RACKPOOL_LOG", filter)));
+    let mut master = Server::by(command.stderr(File::create(&log).unwrap()));
+    assert_eq!(master.terminate(), Some(0));
+    std::fs::read_to_string(&log).unwrap()
+}
+
+#[test]
+fn what_is_logged_is_chosen_by_level_by_target_and_by_form() {
+    let usual = log_of_a_master(&[], None);
+    for event in [": serving at 127.0.0.1:", ": signal: stopping", ": stopped"] {
+        let has = |line: &str| line.contains("Z INFO master") && line.contains(event);
+        assert!(usual.lines().any(has), "{event}: {usual}");
+    }
+    // One that is short of descriptors warns.
+    let grave = |said: &str| said.lines().all(|line| line.contains("Z WARN "));
+    for (options, filter) in [
+        (&["--log-level", "warn"] as &[&str], None),
+        (&["--log-level", "warn"], Some("trace")),
+        (&[], Some("warn")),
+        (&[], Some("info,master=warn")),
+    ] {
+        let said = log_of_a_master(options, filter);
+        assert!(grave(&said), "{options:?} {filter:?}: {said}");
+    }
+    assert_eq!(log_of_a_master(&["--log-level", "off"], None), "");
+    let json = log_of_a_master(&["--log-format", "json"], Some("master=info"));
+    assert!(json.lines().count() >= 3, "{json}");
+    for line in json.lines() {
+        let event: serde_json::Value = serde_json::from_str(line).expect("each line is an object");
+        assert_eq!(event["target"], "master");
+        assert!(event["fields"]["message"].is_string() && event["level"].is_string(), "{line}");
+        assert!(event["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+    let mut wrong = rackpool();
+    let output = wrong.args(["doctor"]).env("RACKPOOL_LOG", "fabric=loud").output().unwrap();
+    let (code, _, err) = told(&output);
+    assert!(code == 2 && err.starts_with("error usage RACKPOOL_LOG: "), "{code}: {err}");
+}
+
 /// Where clients of rack 0 join.
 fn control(master: &str) -> String {
     let mut link = MasterLink::new(vec![master.to_owned()]);

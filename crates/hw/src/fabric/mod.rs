@@ -31,7 +31,6 @@ pub use endpoint::Endpoint;
 pub use queues::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};
 
-use crate::log;
 use crate::secret::Secret;
 use rackpool_core::constants::{
     CELLS, FABRIC_OUTSTANDING_MAX, LEASE_MS_DEFAULT, VERBS_FRAMES_OPEN_MAX,
@@ -40,16 +39,7 @@ use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{BufId, Capabilities, Fabric, Sge};
 use rackpool_core::target::TooShort;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-/// Where a fabric says, in one line, why it ended a connection.
-pub type Log = Arc<log::Sink>;
-
-/// A log that writes lines to standard error.
-pub fn log_to_stderr() -> Log {
-    Arc::new(|kind, line| kind.say("fabric", line))
-}
 
 /// What carries one-sided operations to other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,12 +59,11 @@ pub struct FabricOptions {
     pub device: Option<String>,
     /// What is proved to peers, and they have to prove; without it only loopback addresses can be.
     pub secret: Option<Secret>,
-    pub log: Log,
 }
 
 impl Default for FabricOptions {
     fn default() -> Self {
-        Self { over: Over::Tcp, device: None, secret: None, log: log_to_stderr() }
+        Self { over: Over::Tcp, device: None, secret: None }
     }
 }
 
@@ -102,7 +91,6 @@ pub struct EndpointOptions {
     /// What is proved to targets, and they have to prove; without it, only loopback addresses can
     /// be connected to.
     pub secret: Option<Secret>,
-    pub log: Log,
 }
 
 impl Default for EndpointOptions {
@@ -113,14 +101,13 @@ impl Default for EndpointOptions {
             spin_ns: 20_000,
             yield_ns: 200_000,
             secret: None,
-            log: log_to_stderr(),
         }
     }
 }
 
 impl From<FabricOptions> for EndpointOptions {
-    fn from(FabricOptions { secret, log, .. }: FabricOptions) -> Self {
-        Self { secret, log, ..Self::default() }
+    fn from(FabricOptions { secret, .. }: FabricOptions) -> Self {
+        Self { secret, ..Self::default() }
     }
 }
 
@@ -137,8 +124,8 @@ impl Target {
     /// Begins to serve, with the device and the secret of `fabric` and all else of `options`.
     /// Errors: `NotLoopback`, `Geometry`, `NoVerbs`, `Verbs`, `Io` (such as an address in use).
     pub fn start(fabric: &FabricOptions, options: TargetOptions) -> Result<Self, FabricError> {
-        let (secret, log) = (fabric.secret.clone(), fabric.log.clone());
-        let options = TargetOptions { secret, log, ..options };
+        let secret = fabric.secret.clone();
+        let options = TargetOptions { secret, ..options };
         match fabric.over {
             Over::Tcp => tcp::start_target(options),
             #[cfg(feature = "verbs")]

@@ -14,13 +14,13 @@ use super::close::CloseReason;
 use super::peers::{ConnectionLimits, PeerTable, ServedConnection};
 use super::queues::{TargetCommand, TargetQueues, TargetSendError, WriteBack};
 use super::sockets::{BACKLOG, listen, require_trust, tune};
-use super::{FabricError, FabricStats, Log, log_to_stderr};
+use super::{FabricError, FabricStats};
 use crate::addresses::{ConnectionPermit, turn_away};
 use crate::event::{Interest, Poller, Readiness};
 use crate::names::{peer_addr, peer_of};
 use crate::secret::{CLEAR_TEXT, Secret};
 use crate::window::Window;
-use crate::{handshake, log, tell, warn};
+use crate::{handshake, log};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, SESSIONS_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
@@ -31,6 +31,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tracing::{info, warn};
 
 /// What a target serves, and how.
 #[derive(Clone)]
@@ -60,7 +61,6 @@ pub struct TargetOptions {
     pub waker: Arc<dyn Fn() + Send + Sync>,
     /// What initiators have to prove that they have, and is proved to them.
     pub secret: Option<Secret>,
-    pub log: Log,
 }
 
 impl TargetOptions {
@@ -84,7 +84,6 @@ impl TargetOptions {
             spin_ns: 100_000,
             waker: Arc::new(|| ()),
             secret: None,
-            log: log_to_stderr(),
         }
     }
 }
@@ -170,7 +169,7 @@ impl Drop for Target {
         self.queues.stop();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            warn!("fabric", "the target's thread had panicked");
+            warn!(target: "fabric", "the target's thread had panicked");
         }
     }
 }
@@ -208,16 +207,15 @@ pub(super) struct TargetPort<T> {
     pub(super) queues: Arc<TargetQueues>,
     refused: u64,
     pub(super) secret: Option<Secret>,
-    log: Log,
 }
 
 impl<T: ServedConnection> TargetPort<T> {
     /// Listens. Errors: `NotLoopback`, `Io` (such as an address in use).
     pub(super) fn open(options: &TargetOptions, connections: u32) -> Result<Self, FabricError> {
-        let TargetOptions { secret, log, .. } = options.clone();
+        let TargetOptions { secret, .. } = options.clone();
         require_trust(options.listen, secret.as_ref())?;
         if secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
-            tell!(log, Info, "{CLEAR_TEXT}");
+            info!(target: "fabric", "{CLEAR_TEXT}");
         }
         let (listener, local_addr) = listen(options.listen)?;
         let queues = TargetQueues::new(Arc::clone(&options.waker))?;
@@ -237,7 +235,6 @@ impl<T: ServedConnection> TargetPort<T> {
             queues: Arc::new(queues),
             refused: 0,
             secret,
-            log,
         })
     }
 
@@ -271,7 +268,7 @@ impl<T: ServedConnection> TargetPort<T> {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return None,
                 Err(error) => {
-                    tell!(self.log, Warn, "cannot accept connections for now: {error}");
+                    warn!(target: "fabric", "cannot accept connections for now: {error}");
                     break;
                 }
             };
@@ -287,7 +284,7 @@ impl<T: ServedConnection> TargetPort<T> {
     }
 
     pub(super) fn not_accepted(&self, error: &FabricError) {
-        tell!(self.log, Warn, "a connection was not accepted: {error}");
+        warn!(target: "fabric", "a connection was not accepted: {error}");
     }
 
     /// Which connection has to end before one more of `ip` is let in.
@@ -326,7 +323,7 @@ impl<T: ServedConnection> TargetPort<T> {
         let session = self.peers.remove(peer)?;
         if reason.is_failure() {
             let from = peer_of(session.fd());
-            tell!(self.log, Warn, "closed connection {} of {from}: {reason}", peer.0);
+            warn!(target: "fabric", "closed connection {} of {from}: {reason}", peer.0);
         }
         self.refused += u64::from(matches!(reason, CloseReason::Handshake(_)));
         Some(session)

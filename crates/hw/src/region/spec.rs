@@ -304,23 +304,13 @@ fn frames_of(size_bytes: u64, pages: PageGeometry) -> Result<u32, SpecError> {
 }
 
 fn parse_size(key: &'static str, text: &str) -> Result<u64, SpecError> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
-        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
-        Some(b'T' | b't') => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let count: Option<u64> = if is_number { digits.parse().ok() } else { None };
-    count.and_then(|count| count.checked_mul(1 << shift)).filter(|bytes| *bytes > 0).ok_or_else(
-        || SpecError::BadValue {
-            key,
-            value: text.to_owned(),
-            allowed: "a number of bytes above 0, with K, M, G or T behind it if it is so many \
-                      KiB, MiB, GiB or TiB",
-        },
-    )
+    let bytes = rackpool_stats::units::parse_size(text).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| SpecError::BadValue {
+        key,
+        value: text.to_owned(),
+        allowed: "a number of bytes above 0, with K, M, G or T behind it if it is so many KiB, \
+                  MiB, GiB or TiB",
+    })
 }
 
 fn parse_pages(text: &str) -> Result<PageGeometry, SpecError> {

@@ -1,9 +1,7 @@
 //! The tcp fabric with a secret: a client that has it is served as without one, a client without it
 //! is told so at once and touches nothing, and strangers keep no client out.
 
-use crate::fabric_rig::{
-    Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, quiet, wait_until, work,
-};
+use crate::fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, wait_until, work};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::error::{DeathCause, Distrust};
 use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkStatus};
@@ -28,7 +26,7 @@ fn encrypting(byte: u8) -> Option<Secret> {
 }
 
 fn end_options(secret: Option<Secret>) -> EndpointOptions {
-    EndpointOptions { secret, ..quiet() }
+    EndpointOptions { secret, ..EndpointOptions::default() }
 }
 
 fn target_options(memory: &Memory, secret: Option<Secret>) -> TargetOptions {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const NEVER_NS: u64 = 3_600_000_000_000;
 
 fn quiet() -> EndpointOptions {
-    EndpointOptions { lease_ms: 3_600_000, ..crate::fabric_rig::quiet() }
+    EndpointOptions { lease_ms: 3_600_000, ..EndpointOptions::default() }
 }
 
 fn serve(memory: &Memory) -> Target {

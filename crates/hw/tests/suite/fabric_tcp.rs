@@ -2,8 +2,7 @@
 //! bounded connections, and that no peer's bytes can hurt either side.
 
 use crate::fabric_rig::{
-    Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, key, quiet, sge, statuses, wait_until,
-    work,
+    Memory, PAGE, PATIENCE, Rig, TcpRig, at, events_until, key, sge, statuses, wait_until, work,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -41,7 +40,7 @@ fn rig_with(end: EndpointOptions) -> TcpRig {
 fn rig_for(connections_max: u32) -> TcpRig {
     let memory = Memory::new();
     let target = TargetOptions { connections_max, ..memory.target_options() };
-    TcpRig::with(target, memory, quiet())
+    TcpRig::with(target, memory, EndpointOptions::default())
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.
@@ -100,7 +99,7 @@ fn peer_of(end: &mut TcpEndpoint, addr: SocketAddr) -> PeerId {
 
 #[test]
 fn a_read_of_64_bytes_is_one_send_and_one_receive_on_each_side() {
-    let mut rig = rig_with(EndpointOptions { lease_ms: 3_600_000, ..quiet() });
+    let mut rig = rig_with(EndpointOptions { lease_ms: 3_600_000, ..EndpointOptions::default() });
     let buf = rig.end.register(vec![1; 64]).unwrap();
     let local = [sge(buf, 0, 64)];
     rig.one(Verb::Read(at(0)), &local);
@@ -153,7 +152,7 @@ fn a_target_on_another_address_than_loopback_is_refused() {
     options.listen = "0.0.0.0:0".parse().unwrap();
     let error = start_target(options).err().unwrap();
     assert!(matches!(error, FabricError::NotLoopback { .. }), "{error}");
-    let mut end = TcpEndpoint::new(quiet()).unwrap();
+    let mut end = TcpEndpoint::new(EndpointOptions::default()).unwrap();
     let refused = end.connect("192.0.2.1:1".parse().unwrap(), 0);
     assert!(matches!(refused, Err(FabricError::NotLoopback { .. })));
 }
@@ -173,7 +172,7 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
         let memory = Memory::new();
         let mut options = memory.target_options();
         (options.connections_max, options.secret) = (1, secret.clone());
-        let quiet = || EndpointOptions { secret: secret.clone(), ..quiet() };
+        let quiet = || EndpointOptions { secret: secret.clone(), ..EndpointOptions::default() };
         let mut rig = TcpRig::with(options, memory, quiet());
         // It has asked for something, and so does not give way.
         assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
@@ -231,7 +230,7 @@ fn connections_that_ask_for_nothing_give_way_to_those_that_do() {
     assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
     let idle: Vec<_> = (0..3).map(|_| raw_client(rig.target())).collect();
     std::thread::sleep(Duration::from_millis(1500));
-    let mut late = TcpEndpoint::new(quiet()).unwrap();
+    let mut late = TcpEndpoint::new(EndpointOptions::default()).unwrap();
     peer_of(&mut late, rig.target().local_addr());
     let events = poll_until(&mut late, |event| closed(event) || is_up(event));
     assert!(!events.iter().any(closed), "{events:?}");
@@ -242,7 +241,7 @@ fn connections_that_ask_for_nothing_give_way_to_those_that_do() {
 #[test]
 fn a_port_where_nobody_listens_is_a_closed_connection_and_nothing_was_sent() {
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut end = TcpEndpoint::new(quiet()).unwrap();
+    let mut end = TcpEndpoint::new(EndpointOptions::default()).unwrap();
     let peer = peer_of(&mut end, addr);
     let add = Verb::FetchAdd { at: at(0), n: 1 };
     let _ = end.post(peer, &[WorkRequest { id: 4, verb: add, local: &[], signalled: false }]);
@@ -255,7 +254,7 @@ fn a_port_where_nobody_listens_is_a_closed_connection_and_nothing_was_sent() {
 #[test]
 fn a_target_that_falls_silent_is_found_within_the_lease() {
     for greets in [true, false] {
-        let options = EndpointOptions { lease_ms: 200, ..quiet() };
+        let options = EndpointOptions { lease_ms: 200, ..EndpointOptions::default() };
         let (mut end, _, _stream) = fake_target(options, greets);
         let start = Instant::now();
         let events = poll_until(&mut end, closed);
@@ -269,7 +268,7 @@ fn a_target_that_falls_silent_is_found_within_the_lease() {
 
 #[test]
 fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive() {
-    let mut rig = rig_with(EndpointOptions { lease_ms: 100, ..quiet() });
+    let mut rig = rig_with(EndpointOptions { lease_ms: 100, ..EndpointOptions::default() });
     let buf = rig.end.register(vec![1; PAGE as usize]).unwrap();
     for bytes in [0, 64, PAGE] {
         rig.post(1, Verb::Read(at(0)), &[sge(buf, 0, bytes)]);
@@ -285,7 +284,7 @@ fn an_application_that_was_away_longer_than_the_lease_finds_its_connection_alive
 
 #[test]
 fn an_idle_connection_is_kept_by_pings() {
-    let mut rig = rig_with(EndpointOptions { lease_ms: 100, ..quiet() });
+    let mut rig = rig_with(EndpointOptions { lease_ms: 100, ..EndpointOptions::default() });
     let mut events = Vec::new();
     let deadline = monotonic_ns() + 500_000_000;
     assert_eq!(rig.end.wait(monotonic_ns, deadline, None, &mut events), 0, "{events:?}");
@@ -298,9 +297,9 @@ fn a_full_application_stops_its_senders_without_loss_and_nobody_else() {
     // The sender must not take the full application for a dead target.
     let mut target = memory.target_options();
     target.lease_ms = 200;
-    let options = EndpointOptions { lease_ms: 200, ..quiet() };
+    let options = EndpointOptions { lease_ms: 200, ..EndpointOptions::default() };
     let mut rig = TcpRig::with(target, memory, options);
-    let mut other = TcpEndpoint::new(quiet()).unwrap();
+    let mut other = TcpEndpoint::new(EndpointOptions::default()).unwrap();
     let other_peer = peer_of(&mut other, rig.target().local_addr());
     poll_until(&mut other, is_up);
     let buf = rig.end.register(vec![0; 8]).unwrap();
@@ -380,7 +379,7 @@ fn the_application_is_woken_by_messages_and_never_by_one_sided_work() {
     options.waker = Arc::new(move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
-    let mut rig = TcpRig::with(options, memory, quiet());
+    let mut rig = TcpRig::with(options, memory, EndpointOptions::default());
     // Relaxed: as above.
     let wakes = || woken.load(Ordering::Relaxed);
     assert_eq!(wakes(), 1, "by the connection");
@@ -400,7 +399,7 @@ fn the_application_is_woken_by_messages_and_never_by_one_sided_work() {
 #[test]
 fn a_client_that_stops_in_the_midst_of_a_read_does_not_keep_its_frame_announced() {
     let memory = Memory::new();
-    let rig = TcpRig::with(memory.target_options(), memory.clone(), quiet());
+    let rig = TcpRig::with(memory.target_options(), memory.clone(), EndpointOptions::default());
     let mut streams: Vec<_> = (0..4).map(|_| raw_client(rig.target())).collect();
     for (seq, stream) in streams.iter_mut().enumerate() {
         for _ in 0..8 {
@@ -508,7 +507,8 @@ fn waiting_ends_with_the_deadline_an_event_or_the_other_descriptor() {
 
 #[test]
 fn injected_latency_is_added_to_one_sided_operations() {
-    let mut rig = rig_with(EndpointOptions { emulate_rdma_ns: 3_000_000, ..quiet() });
+    let mut rig =
+        rig_with(EndpointOptions { emulate_rdma_ns: 3_000_000, ..EndpointOptions::default() });
     let start = Instant::now();
     for _ in 0..5 {
         rig.write(at(0), &[1]);
@@ -518,7 +518,7 @@ fn injected_latency_is_added_to_one_sided_operations() {
 
 #[test]
 fn a_target_of_another_version_says_so() {
-    let rig = rig_with(quiet());
+    let rig = rig_with(EndpointOptions::default());
     let mut stream = TcpStream::connect(rig.target().local_addr()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut hello = Hello::of_initiator();
@@ -555,7 +555,7 @@ fn nearly_valid() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn random_bytes_at_the_target_neither_stop_it_nor_disturb_other_connections() {
     let memory = Memory::new();
-    let mut rig = TcpRig::with(memory.target_options(), memory.clone(), quiet());
+    let mut rig = TcpRig::with(memory.target_options(), memory.clone(), EndpointOptions::default());
     // Strangers know the key of frame 3 alone.
     let keep = crate::fabric_rig::pattern(PAGE, 1);
     assert_eq!(rig.write(at(PAGE), &keep), WorkStatus::Done(0));
@@ -592,7 +592,7 @@ fn random_bytes_from_a_target_end_the_connection_or_nothing() {
     let bytes = prop::collection::vec(any::<u8>(), 1..200);
     let cases = (prop::option::of(0u8..12), prop::option::of(0u8..4), bytes);
     let result = runner.run(&cases, |(op, status, mut bytes)| {
-        let (mut end, peer, mut stream) = fake_target(quiet(), true);
+        let (mut end, peer, mut stream) = fake_target(EndpointOptions::default(), true);
         if let (Some(op), true) = (op, bytes.len() > 48) {
             // Close to an answer to the first request, which has number 1.
             bytes[..48].fill(0);

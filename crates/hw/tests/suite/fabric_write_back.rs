@@ -2,10 +2,11 @@
 //! every refusal, revocation at both ends, and the death of either.
 
 use crate::fabric_rig::{
-    PAGE, PATIENCE, Rig, TcpRig, at, events_until, is_closed, pattern, quiet, sge, wait_until,
+    PAGE, PATIENCE, Rig, TcpRig, at, events_until, is_closed, pattern, sge, wait_until,
 };
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{BufId, Exposure, Fabric, FabricEvent, Mem, RemoteAddr, Verb};
+use rackpool_hw::fabric::EndpointOptions;
 use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello, HelloStatus, Put};
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, WriteBack, monotonic_ns};
@@ -240,7 +241,7 @@ fn polled_until(end: &mut TcpEndpoint, is_enough: fn(&[FabricEvent]) -> bool) {
 /// An endpoint connected to a target that is played by the test.
 fn played() -> (TcpEndpoint, rackpool_core::seam::PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut end = TcpEndpoint::new(quiet()).unwrap();
+    let mut end = TcpEndpoint::new(EndpointOptions::default()).unwrap();
     let peer = end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(Hello::of_target(HelloStatus::Ok, 21, 1).as_bytes()).unwrap();

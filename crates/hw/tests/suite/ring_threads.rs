@@ -65,7 +65,7 @@ fn a_hundred_thousand_messages_arrive_whole_and_in_order() {
 
 #[test]
 fn waiting_for_nothing_ends_at_the_deadline() {
-    let mut consumer = Consumer::attach(Window::heap(RING_BYTES));
+    let consumer = Consumer::attach(Window::heap(RING_BYTES));
     let start = Instant::now();
     assert!(!ring::wait(&consumer, &mut Waiter::new(), start + Duration::from_millis(30)));
     assert!(start.elapsed() >= Duration::from_millis(30));

@@ -19,10 +19,10 @@ use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::ClientSections;
 use rackpool_hw::ring;
-use rackpool_hw::warn;
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use tracing::warn;
 
 /// Tokens of the poller: connections that have no slot yet, then slots, then processes.
 pub(super) const TOKEN_PENDING: u64 = 1 << 16;
@@ -155,7 +155,7 @@ impl HostClients {
         self.slots
             .insert(slot, Kept { session, process, conn, handle: None, is_resumed, slot: window });
         if let Err(error) = &sent {
-            warn!("rackpool", "slot {slot}: {error}");
+            warn!(target: "agent", "slot {slot}: {error}");
         }
         let is_lost = sent.is_err() || watched.is_err();
         is_lost.then(|| self.on_conn_lost(slot, poller)).flatten()
@@ -215,7 +215,7 @@ impl HostClients {
         let session = kept.session;
         // The daemon gives away what it is told of: nothing of it may be written back later.
         if let Err(error) = self.sections.settle(slot) {
-            warn!("rackpool", "slot {slot} is kept until the agent is started again: {error}");
+            warn!(target: "agent", "slot {slot} is kept until the agent is started again: {error}");
             if let Some(handle) = kept.handle.take() {
                 let _ = poller.remove(&handle);
             }

@@ -35,7 +35,7 @@ impl Line {
             FabricKind::Tcp | FabricKind::Shm => Over::Tcp,
         };
         let (device, secret) = (options.verbs_device.clone(), options.secret.clone());
-        let fabric = FabricOptions { over, device, secret, ..FabricOptions::default() };
+        let fabric = FabricOptions { over, device, secret };
         let mut endpoint = Endpoint::new(fabric).map_err(fabric_error)?;
         let buffer =
             endpoint.register(vec![0; MESSAGE_BYTES_MAX as usize]).map_err(fabric_error)?;

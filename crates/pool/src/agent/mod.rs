@@ -27,14 +27,15 @@ use rackpool_core::constants::REQUEST_TIMEOUT_MS_DEFAULT;
 use rackpool_core::wire::{AgentEvent, AgentRequest, MasterCall, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::log;
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::secret::Secret;
-use rackpool_hw::{log, warn};
 use run::Agent;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use tracing::warn;
 
 /// How an agent is started.
 #[derive(Clone, Debug)]
@@ -169,7 +170,7 @@ impl Drop for AgentServer {
         self.stop.wake.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            warn!("rackpool", "the agent's thread panicked");
+            warn!(target: "agent", "the agent's thread panicked");
         }
     }
 }

@@ -16,10 +16,10 @@ use rackpool_hw::control;
 use rackpool_hw::event::{Interest, Poller, Readiness};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
-use rackpool_hw::warn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::warn;
 
 const TOKEN_LISTENER: u64 = 1;
 const TOKEN_STOP: u64 = 3;
@@ -153,7 +153,7 @@ impl Agent {
             }
             let timeout = if self.line.is_some() { SLEEP } else { RETRY };
             if let Err(error) = self.poller.wait(Some(timeout), &mut ready) {
-                warn!("rackpool", "epoll: {error}");
+                warn!(target: "agent", "epoll: {error}");
             }
             self.stop.wake.drain();
             if let Some((requests, _)) = &self.metrics {
@@ -241,7 +241,7 @@ impl Agent {
     fn lose(&mut self, why: &Error) {
         let why = why.to_string();
         if why != self.said {
-            warn!("rackpool", "agent of rack {}: {why}", self.options.rack);
+            warn!(target: "agent", "agent of rack {}: {why}", self.options.rack);
             self.said = why;
         }
         if let Some(mut line) = self.line.take()

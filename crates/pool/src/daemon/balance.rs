@@ -11,10 +11,11 @@ use rackpool_core::client::{Balanced, Balancer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::{log, warn};
+use rackpool_hw::log;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tracing::warn;
 
 /// How long a call of the thread rides through the restart of a peer, ms.
 const CALL_MS: u64 = LEASE_MS_DEFAULT;
@@ -62,7 +63,7 @@ fn run(bell: &Bell, options: &Options) {
     let mut said: BTreeSet<&'static str> = BTreeSet::new();
     let mut say = |error: &Error| {
         if said.insert(error.code()) {
-            warn!("rackpool", "rack {}: balancing (said once): {error}", options.rack);
+            warn!(target: "daemon", "rack {}: balancing (said once): {error}", options.rack);
         }
     };
     let mut pause_ms = PAUSE_MS;

@@ -16,10 +16,11 @@ use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS};
 use rackpool_core::member::DrainReport;
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::LocalBuffer;
+use rackpool_hw::log;
 use rackpool_hw::window::Window;
-use rackpool_hw::{log, warn};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tracing::warn;
 
 /// How long a call of the thread rides through the restart of a peer, ms: pages wait meanwhile,
 /// and the next pass asks again.
@@ -106,7 +107,7 @@ impl DrainLoop<'_> {
             return;
         }
         for line in &lines {
-            warn!("rackpool", "rack {}: draining: {line}", self.name);
+            warn!(target: "daemon", "rack {}: draining: {line}", self.name);
         }
         self.said = lines;
     }

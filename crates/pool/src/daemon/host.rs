@@ -22,10 +22,10 @@ use rackpool_hw::fabric::{Target, WriteBack as FabricWriteBack};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::Section;
 use rackpool_hw::ring::WakeConsumer;
-use rackpool_hw::warn;
 use rackpool_hw::window::Access;
 use std::fmt::Display;
 use std::os::fd::AsFd;
+use tracing::warn;
 
 /// Tokens of the poller: connections that have not said hello, then slots, then processes.
 pub(super) const TOKEN_PENDING: u64 = 1 << 16;
@@ -56,8 +56,8 @@ impl DaemonHost for PoolHost {
 
     fn report(&self, at: Fault, error: &dyn Display) {
         match at {
-            Fault::Slot(slot) => warn!("rackpool", "slot {slot}: {error}"),
-            Fault::Fabric => warn!("rackpool", "{error}"),
+            Fault::Slot(slot) => warn!(target: "daemon", "slot {slot}: {error}"),
+            Fault::Fabric => warn!(target: "daemon", "{error}"),
         }
     }
 
@@ -80,7 +80,7 @@ impl DaemonHost for PoolHost {
     fn remove_section(&mut self, world: &mut RegionWorld, slot: u32) {
         world.remove_slot(slot);
         if let Err(error) = world.files.remove_slot(slot) {
-            warn!("rackpool", "removing slot {slot}: {error}");
+            warn!(target: "daemon", "removing slot {slot}: {error}");
         }
     }
 

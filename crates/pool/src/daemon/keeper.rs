@@ -12,10 +12,11 @@ use rackpool_core::client::{Keeper, Migrate, Operation, Tended};
 use rackpool_core::constants::NS_PER_MS;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::LocalBuffer;
-use rackpool_hw::{log, warn};
+use rackpool_hw::log;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tracing::warn;
 
 /// Pause while there is no memory for replicas, ms.
 const IDLE_MS: u64 = 100;
@@ -62,7 +63,7 @@ fn run(bell: &Bell, options: &Options, home: RackId) {
             Err(error) => error,
         };
         if !std::mem::replace(&mut is_said, true) {
-            warn!("rackpool", "rack {}: replicas (said once): {error}", options.rack);
+            warn!(target: "daemon", "rack {}: replicas (said once): {error}", options.rack);
         }
         bell.pause(IDLE_MS * NS_PER_MS);
     }

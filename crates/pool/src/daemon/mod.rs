@@ -36,10 +36,10 @@ use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{FabricOptions, Over};
+use rackpool_hw::log;
 use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
 use rackpool_hw::region::{MemorySpec, SpecError};
 use rackpool_hw::secret::Secret;
-use rackpool_hw::{log, warn};
 use server::Server;
 use standby::Standby;
 use std::net::SocketAddr;
@@ -48,6 +48,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 pub use sweep::Sweeper;
+use tracing::warn;
 
 /// How a daemon is started.
 #[derive(Clone, Debug)]
@@ -166,7 +167,7 @@ impl DaemonOptions {
             FabricKind::Tcp | FabricKind::Shm => Over::Tcp,
         };
         let (device, secret) = (self.verbs_device.clone(), self.secret.clone());
-        FabricOptions { over, device, secret, ..FabricOptions::default() }
+        FabricOptions { over, device, secret }
     }
 
     /// Others are told where it listens, and what is injected has to be injectable.
@@ -375,7 +376,7 @@ impl DaemonServer {
     /// Stops, unless it has ended by itself, and waits for the end.
     pub fn stop(mut self) {
         if let Err(error) = self.join() {
-            warn!("rackpool", "{error}");
+            warn!(target: "daemon", "{error}");
         }
     }
 
@@ -408,7 +409,7 @@ impl AsFd for DaemonServer {
 impl Drop for DaemonServer {
     fn drop(&mut self) {
         if let Err(error) = self.join() {
-            warn!("rackpool", "{error}");
+            warn!(target: "daemon", "{error}");
         }
     }
 }

@@ -18,11 +18,12 @@ use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::LocalBuffer;
-use rackpool_hw::{log, warn};
+use rackpool_hw::log;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tracing::warn;
 
 /// How long what was measured is believed, ns.
 const COSTS_NS: u64 = 10 * NS_PER_SECOND;
@@ -196,7 +197,7 @@ impl MoverLoop<'_> {
     fn say(&mut self, error: &Error) {
         if self.said.insert(error.code()) {
             let rack = self.options.rack;
-            warn!("rackpool", "rack {rack}: moving a page (said once): {error}");
+            warn!(target: "daemon", "rack {rack}: moving a page (said once): {error}");
         }
     }
 }

@@ -31,10 +31,10 @@ use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{Claim, RegionError, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
-use rackpool_hw::warn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::warn;
 
 const TOKEN_LISTENER: u64 = 1;
 const TOKEN_WAKE: u64 = 2;
@@ -109,7 +109,7 @@ impl Server {
             // master has heard of it after all, the next one is that of a host that booted again.
             match RegionFiles::remove_path(&spec) {
                 Ok(_) | Err(RegionError::Locked { .. }) => {}
-                Err(error) => warn!("rackpool", "removing the new region: {error}"),
+                Err(error) => warn!(target: "daemon", "removing the new region: {error}"),
             }
         }
         opened
@@ -260,7 +260,7 @@ impl Server {
         if let Some(shutdown) = &shutdown
             && let Err(error) = self.daemon.host.poller.add(shutdown, TOKEN_STOP, Interest::Read)
         {
-            warn!("rackpool", "watching for signals: {error}");
+            warn!(target: "daemon", "watching for signals: {error}");
         }
         let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
         let mut waiter = Waiter::new();
@@ -336,7 +336,7 @@ impl Server {
             let tick_ns = self.daemon.engine.tick_ns().unwrap_or(idle_ns);
             let ns = behind_ns.unwrap_or(idle_ns).min(tick_ns);
             if let Err(error) = self.daemon.host.uplinks.prepare_sleep() {
-                warn!("rackpool", "{error}");
+                warn!(target: "daemon", "{error}");
             }
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
@@ -373,7 +373,7 @@ impl Server {
     fn serve_sockets(&mut self, timeout: Option<Duration>) -> bool {
         let mut ready = std::mem::take(&mut self.readiness);
         if let Err(error) = self.daemon.host.poller.wait(timeout, &mut ready) {
-            warn!("rackpool", "epoll: {error}");
+            warn!(target: "daemon", "epoll: {error}");
         }
         ready.iter().for_each(|one| self.on_ready(one.token));
         let worked = !ready.is_empty();
@@ -386,7 +386,7 @@ impl Server {
         if refused != self.refused {
             if let Some(error) = &refused {
                 self.daemon.host.membership.on_refused(error);
-                warn!("rackpool", "rack {}: the master says: {error}", self.daemon.region.rack);
+                warn!(target: "daemon", "rack {}: the master says: {error}", self.daemon.region.rack);
             }
             self.refused = refused;
         }
@@ -508,7 +508,7 @@ impl Server {
             let welcome = self.daemon.host.master.welcome().cloned();
             if self.daemon.master_up(welcome.as_ref()) > 0 {
                 warn!(
-                    "rackpool",
+                    target: "daemon",
                     "rack {}: this is a new region; pages of the old one are lost",
                     self.daemon.region.rack
                 );
@@ -528,7 +528,7 @@ impl Server {
         if host.options.ephemeral
             && let Err(error) = world.into_files().remove()
         {
-            warn!("rackpool", "removing the region: {error}");
+            warn!(target: "daemon", "removing the region: {error}");
         }
     }
 }

@@ -13,13 +13,14 @@ use super::{Belongs, DaemonOptions, DaemonServer, Ended, Stop, io_error, shard_m
 use crate::clock;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::{Error, Result};
+use rackpool_hw::log;
 use rackpool_hw::region::{Claim, MemoryKind, MemorySpec, RegionError, RegionFiles};
-use rackpool_hw::{info, log, warn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tracing::{info, warn};
 
 /// How often the other shards are looked at: two system calls each.
 const LOOK_MS: u64 = 10;
@@ -63,7 +64,7 @@ pub(super) fn region_of(
                     let holder = holder.map_or("another".into(), |pid| pid.to_string());
                     let home = options.home()?;
                     info!(
-                        "rackpool",
+                        target: "daemon",
                         "rack {home}: waits for process {holder}, which took it over"
                     );
                 }
@@ -77,7 +78,7 @@ pub(super) fn region_of(
                 {
                     let (more, there) = (wanted_bytes >> 20, free_bytes >> 20);
                     warn!(
-                        "rackpool",
+                        target: "daemon",
                         "rack {}: its memory may need {more} MiB more and {by} has \
                          {there} MiB free: allocations fail when that is used up",
                         options.name()
@@ -146,7 +147,7 @@ impl Drop for Standby {
         let Some((stop, thread)) = self.thread.take() else { return };
         drop(stop);
         if thread.join().is_err() {
-            warn!("rackpool", "the standby thread panicked");
+            warn!(target: "daemon", "the standby thread panicked");
         }
     }
 }
@@ -176,7 +177,7 @@ impl Watched {
         };
         if let Err(error) = looked {
             let (rack, shard) = (self.options.rack, self.options.shard);
-            warn!("rackpool", "rack {rack}.{shard}: standing by for it: {error}");
+            warn!(target: "daemon", "rack {rack}.{shard}: standing by for it: {error}");
             self.not_before_ns = now + FAILED_MS * 1_000_000;
         }
     }
@@ -191,10 +192,10 @@ impl Watched {
         // Others are looked after meanwhile, too, and this can be tried again.
         options.join_timeout_ms = options.join_timeout_ms.min(LEASE_MS_DEFAULT);
         let home = options.home()?;
-        info!("rackpool", "rack {home}: its daemon is gone; this process takes it over");
+        info!(target: "daemon", "rack {home}: its daemon is gone; this process takes it over");
         match DaemonServer::open(options, Belongs::Elsewhere) {
             Ok(server) => {
-                info!("rackpool", "rack {home}: served here, at {}", server.local_addr());
+                info!(target: "daemon", "rack {home}: served here, at {}", server.local_addr());
                 self.server = Some(server);
                 Ok(())
             }
@@ -228,7 +229,7 @@ impl Watched {
         }
         let (rack, shard) = (self.options.rack, self.options.shard);
         info!(
-            "rackpool",
+            target: "daemon",
             "rack {rack}.{shard}: its own daemon is back; this process lets go of it"
         );
         if let Some(server) = self.server.take() {
@@ -245,7 +246,7 @@ impl Watched {
             && let Err(error) = RegionFiles::remove_path(&self.spec)
             && !matches!(error, RegionError::Locked { .. })
         {
-            warn!("rackpool", "removing the region: {error}");
+            warn!(target: "daemon", "removing the region: {error}");
         }
     }
 }

@@ -8,7 +8,7 @@ use rackpool_core::member::RackState;
 use rackpool_core::seam::Nanos;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::{info, warn};
+use tracing::{info, warn};
 
 pub(super) struct Membership {
     /// How long clients of the host may keep the daemon of a rack that has left.
@@ -68,7 +68,7 @@ impl Membership {
         match wake.and_then(|wake| DrainThread::start(options, wake)) {
             Ok(thread) => self.thread = Some(thread),
             // The next heartbeat's answer tries again.
-            Err(error) => warn!("rackpool", "rack {}: {error}", options.name()),
+            Err(error) => warn!(target: "daemon", "rack {}: {error}", options.name()),
         }
     }
 
@@ -109,24 +109,27 @@ impl Membership {
 fn say(options: &DaemonOptions, StateChange { was, is }: StateChange) {
     let (rack, memory) = (options.name(), &options.memory);
     match is {
-        RackState::Draining => info!("rackpool", "rack {rack} is being drained: its pages move"),
+        RackState::Draining => info!(
+            target: "daemon",
+            "rack {rack} is being drained: its pages move"
+        ),
         RackState::Serving if was == RackState::Draining => {
-            info!("rackpool", "rack {rack} is not being drained any more");
+            info!(target: "daemon", "rack {rack} is not being drained any more");
         }
         RackState::Serving => {}
         RackState::Left if options.ephemeral => {
-            info!("rackpool", "rack {rack} has left the pool: no page is in it any more");
+            info!(target: "daemon", "rack {rack} has left the pool: no page is in it any more");
         }
         RackState::Left if options.shards > 1 => info!(
-            "rackpool",
+            target: "daemon",
             "rack {rack} has left the pool: no page is in it any more; when all shards \
              of the rack have, its memory {memory} can be removed"
         ),
         RackState::Left => info!(
-            "rackpool",
+            target: "daemon",
             "rack {rack} has left the pool: no page is in it any more, and its memory \
              {memory} can be removed"
         ),
-        RackState::Lost => warn!("rackpool", "rack {rack} was declared lost: stopping"),
+        RackState::Lost => warn!(target: "daemon", "rack {rack} was declared lost: stopping"),
     }
 }

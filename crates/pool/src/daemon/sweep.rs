@@ -12,9 +12,10 @@ use rackpool_core::constants::{NS_PER_MS, REQUEST_TIMEOUT_MS_DEFAULT};
 use rackpool_core::daemon::Daemon;
 use rackpool_core::{RackId, Result};
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::{log, warn};
+use rackpool_hw::log;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tracing::warn;
 
 /// Looks through the pool for what nothing names and frees it, as long as a rack says that this is
 /// due; whether nothing is due any more, or why it could not be done now.
@@ -45,7 +46,7 @@ impl Sweeps {
         let wake = wake.try_clone().map_err(|e| io_error("wake event", &e));
         match wake.and_then(|wake| start(options, sweeper, engine.rack(), wake)) {
             Ok(started) => self.0 = Some(started),
-            Err(error) => warn!("rackpool", "rack {}: {error}", engine.rack()),
+            Err(error) => warn!(target: "daemon", "rack {}: {error}", engine.rack()),
         }
     }
 
@@ -88,7 +89,7 @@ fn run(bell: &Bell, options: &Options, sweeper: Sweeper, rack: RackId) {
             Ok(false) => {}
             Err(why) if why == said => {}
             Err(why) => {
-                warn!("rackpool", "rack {rack}: what dead clients held waits: {why}");
+                warn!(target: "daemon", "rack {rack}: what dead clients held waits: {why}");
                 said = why;
             }
         }

@@ -10,9 +10,9 @@ use rackpool_core::seam::{
 };
 use rackpool_core::wire::RackInfo;
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers};
-use rackpool_hw::warn;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use tracing::warn;
 
 /// Bytes of the buffer of one work request: the longest message with a channel's number.
 const BUFFER_BYTES: u64 = MESSAGE_BYTES_MAX as u64 + 64;
@@ -97,7 +97,7 @@ impl FabricUplinks {
 
     pub(super) fn connect(&mut self, info: &RackInfo, now: Nanos) -> Option<PeerId> {
         if let Err(error) = require_same(&self.endpoint, info) {
-            warn!("rackpool", "{error}");
+            warn!(target: "daemon", "{error}");
             return None;
         }
         let addr = info.fabric_addr.parse().ok()?;
@@ -109,7 +109,7 @@ impl FabricUplinks {
                 Some(peer)
             }
             Err(error) => {
-                warn!("rackpool", "connecting to rack {}: {error}", info.rack);
+                warn!(target: "daemon", "connecting to rack {}: {error}", info.rack);
                 self.endpoint.take(buffer);
                 None
             }

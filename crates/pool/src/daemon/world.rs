@@ -12,8 +12,8 @@ use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::TargetCounters;
 use rackpool_hw::region::{RegionFiles, Section};
-use rackpool_hw::warn;
 use rackpool_hw::window::Window;
+use tracing::warn;
 
 /// The real world of one daemon.
 pub(super) struct RegionWorld {
@@ -64,7 +64,7 @@ impl RegionWorld {
         let MetadataChecks { repaired, damaged, .. } = found;
         if (repaired, damaged) != (self.reported.repaired, self.reported.damaged) {
             warn!(
-                "rackpool",
+                target: "daemon",
                 "rack {rack}: {repaired} words of its metadata were wrong in one place \
                  and are right again, {damaged} are lost and their memory is not handed out: \
                  test this machine's memory"
@@ -149,7 +149,7 @@ impl World for RegionWorld {
     fn punch_pages(&mut self, offset: u64, bytes: u64) {
         if let Err(error) = self.files.punch_pages(offset, bytes) {
             // The frame stays backed; it must still read as zero.
-            warn!("rackpool", "punching {bytes} bytes of pages: {error}; zeroing instead");
+            warn!(target: "daemon", "punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
             self.pages.flush(offset, bytes);
         }
@@ -161,7 +161,7 @@ impl World for RegionWorld {
 
     fn punch_private(&mut self, offset: u64, bytes: u64) {
         if let Err(error) = self.files.punch_private(offset, bytes) {
-            warn!("rackpool", "punching {bytes} bytes of metadata: {error}; zeroing instead");
+            warn!(target: "daemon", "punching {bytes} bytes of metadata: {error}; zeroing instead");
             self.private.zero(offset, bytes);
         }
     }

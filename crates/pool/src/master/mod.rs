@@ -18,19 +18,18 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::master::{Master, MasterConfig};
 use rackpool_core::placement::Policy;
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::log::{self, LogSite};
+use rackpool_hw::log;
 use rackpool_hw::names;
 use rackpool_hw::process::{monotonic_ns, raise_descriptor_limit, random_u64};
 use rackpool_hw::secret::{CLEAR_TEXT, Secret};
-use rackpool_hw::{tell, warn};
 use server::{MasterLoop, Serve, connections_max};
-use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use tracing::{info, warn};
 
 /// How a master runs.
 #[derive(Clone, Debug)]
@@ -51,12 +50,10 @@ pub struct MasterOptions {
     /// What readers of the counters have to send as `Authorization: Bearer`; without it only a
     /// loopback address may be.
     pub metrics_token: Option<Secret>,
-    /// Takes one line for the operator at a time, and of which kind it is.
-    pub log: fn(&'static LogSite, fmt::Arguments<'_>),
 }
 
 impl MasterOptions {
-    /// Options with the usual lease and placement, and a log on standard error.
+    /// Options with the usual lease and placement.
     pub fn new(listen: impl Into<String>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen: listen.into(),
@@ -66,7 +63,6 @@ impl MasterOptions {
             secret: None,
             metrics: None,
             metrics_token: None,
-            log: |kind, line| kind.say("master", line),
         }
     }
 }
@@ -160,7 +156,7 @@ impl Drop for MasterServer {
         if !std::thread::panicking()
             && let Err(error) = self.end()
         {
-            warn!("master", "{error}");
+            warn!(target: "master", "{error}");
         }
     }
 }
@@ -189,13 +185,13 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
     let seed = random_u64().map_err(MasterError::system("draw a seed"))?;
     let config = MasterConfig { lease_ms: options.lease_ms, policy: options.policy, seed };
     let (term, pages, racks) = (state.term(), state.pages(), state.racks().count());
-    tell!(options.log, Info, "term {term}: {pages} pages in {racks} racks; serving {addr}");
+    info!(target: "master", "term {term}: {pages} pages in {racks} racks; serving {addr}");
     if options.secret.as_ref().is_some_and(|secret| !secret.encrypts()) {
-        tell!(options.log, Info, "{CLEAR_TEXT}");
+        info!(target: "master", "{CLEAR_TEXT}");
     }
     let master = Master::new(state, config, monotonic_ns());
     let wake = WakeEvent::new().map_err(MasterError::system("make an event"))?;
-    let (connections_max, log) = (connections_max(), options.log);
+    let connections_max = connections_max();
     let secret = options.secret.clone();
     let metrics = match options.metrics {
         None => None,
@@ -207,7 +203,7 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
             Some((requests, thread))
         }
     };
-    Ok((Serve { master, journal, listener, connections_max, secret, log, metrics }, addr, wake))
+    Ok((Serve { master, journal, listener, connections_max, secret, metrics }, addr, wake))
 }
 
 fn listen(listen: &str, has_secret: bool) -> Result<(TcpListener, SocketAddr), MasterError> {

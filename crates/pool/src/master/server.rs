@@ -30,17 +30,15 @@ use rackpool_hw::addresses::{
 };
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{self, Failure, Handshake, Progress, Purpose};
-use rackpool_hw::log::LogSite;
 use rackpool_hw::names::peer_of;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
-use rackpool_hw::tell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::{info, warn};
 
 const TOKEN_LISTENER: u64 = 0;
 const TOKEN_WAKE: u64 = 1;
@@ -103,7 +101,6 @@ pub(super) struct Serve {
     pub connections_max: usize,
     /// What connections have to prove, if anything.
     pub secret: Option<Secret>,
-    pub log: fn(&'static LogSite, fmt::Arguments<'_>),
     /// The counters' endpoint, if there is one.
     pub metrics: Option<Metrics>,
 }
@@ -130,13 +127,12 @@ pub(super) struct MasterLoop {
     room_at: Option<Nanos>,
     /// What all connections keep in buffers.
     buffered_bytes: usize,
-    log: fn(&'static LogSite, fmt::Arguments<'_>),
     metrics: Option<Metrics>,
 }
 
 impl MasterLoop {
     pub(super) fn new(serve: Serve, wake: &WakeEvent) -> Result<Self, MasterError> {
-        let Serve { master, journal, listener, connections_max, secret, log, metrics } = serve;
+        let Serve { master, journal, listener, connections_max, secret, metrics } = serve;
         let made = || {
             let poller = Poller::new()?;
             listener.set_nonblocking(true)?;
@@ -162,7 +158,6 @@ impl MasterLoop {
             swept: monotonic_ns(),
             room_at: None,
             buffered_bytes: 0,
-            log,
             metrics,
         })
     }
@@ -212,10 +207,10 @@ impl MasterLoop {
         for notice in self.master.take_notices() {
             let text = describe(&notice);
             match notice {
-                Notice::RackStands { .. } => tell!(self.log, Info, "{text}"),
-                Notice::RackJoined { .. } => tell!(self.log, Info, "{text}"),
-                Notice::PagesLost { .. } => tell!(self.log, Warn, "{text}"),
-                Notice::RackDead { .. } => tell!(self.log, Warn, "{text}"),
+                Notice::RackStands { .. } => info!(target: "master", "{text}"),
+                Notice::RackJoined { .. } => info!(target: "master", "{text}"),
+                Notice::PagesLost { .. } => warn!(target: "master", "{text}"),
+                Notice::RackDead { .. } => warn!(target: "master", "{text}"),
             }
         }
         self.send(now);
@@ -239,14 +234,14 @@ impl MasterLoop {
         match self.journal.make_reserve() {
             Ok(()) if had_room => {}
             Ok(()) => {
-                tell!(self.log, Info, "the state's disk has room again: changes are taken");
+                info!(target: "master", "the state's disk has room again: changes are taken");
                 self.room_at = None;
             }
             Err(error) => {
                 rackpool_hw::counted::note_io(&error);
                 if had_room {
                     let what = "no change is taken until the state's disk has room";
-                    tell!(self.log, Warn, "{what}: {error}");
+                    warn!(target: "master", "{what}: {error}");
                 }
                 self.room_at = Some(now + MASTER_ROOM_MS * 1_000_000);
             }
@@ -264,7 +259,7 @@ impl MasterLoop {
                 Err(error) => {
                     // Out of descriptors: the listener would stay ready, so it rests until the
                     // next sweep.
-                    tell!(self.log, Warn, "cannot accept a connection: {error}");
+                    warn!(target: "master", "cannot accept a connection: {error}");
                     self.listening = self.poller.remove(&self.listener).is_err();
                     return;
                 }
@@ -367,7 +362,7 @@ impl MasterLoop {
         }
         let most = self.connections.iter().filter(|(_, one)| !one.is_daemon);
         if let Some((&most, _)) = most.max_by_key(|(_, one)| one.buffered_bytes) {
-            tell!(self.log, Warn, "closing the connection that has most in buffers: too much is");
+            warn!(target: "master", "closing the connection that has most in buffers: too much is");
             self.close(most);
         }
     }
@@ -433,7 +428,7 @@ impl MasterLoop {
                     connection.broken = true;
                     self.pending.insert(token);
                     let from = peer_of(&connection.frames.stream);
-                    tell!(self.log, Warn, "closing the connection of {from}: {error}");
+                    warn!(target: "master", "closing the connection of {from}: {error}");
                     return;
                 }
             }
@@ -447,7 +442,7 @@ impl MasterLoop {
         (connection.ended, connection.broken) = (true, true);
         self.pending.insert(token);
         self.master.note_refused(Error::Denied { reason: why.to_string() });
-        tell!(self.log, Warn, "closing the connection of {from}: {why}");
+        warn!(target: "master", "closing the connection of {from}: {why}");
     }
 
     fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {

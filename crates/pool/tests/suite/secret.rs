@@ -20,7 +20,7 @@ fn secret(byte: u8) -> Option<Secret> {
 }
 
 fn master(dir: &Dir, secret: Option<Secret>) -> MasterServer {
-    let options = MasterOptions { secret, log: |_, _| (), ..options(dir) };
+    let options = MasterOptions { secret, ..options(dir) };
     MasterServer::start(options).expect("a master starts")
 }
 

@@ -10,9 +10,10 @@ use super::packing::{Packed, SeedPacking, packings};
 use super::performance::{Latencies, Latency, simulate};
 use super::point::{Baseline, BySeed, Point, estimates, over_percent, pool_mib, right_mib};
 use super::sensitivity::{self, BreakEven, Swing};
-use super::stats::{Estimate, percentile};
+use super::stats::Estimate;
 use super::{PlanError, Progress, side_by_side};
 use crate::live::{self, Recording};
+use rackpool_stats::sample::percentile;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What comes out of a plan.

@@ -7,8 +7,8 @@ use super::input::Plan;
 use super::packing::packings;
 use super::performance::simulate;
 use super::point::{Point, estimates, over_percent, pool_mib, right_mib};
-use super::stats::percentile;
 use super::{PlanError, Progress, side_by_side};
+use rackpool_stats::sample::percentile;
 use serde::Serialize;
 
 /// Histograms know a time to that part of it, either way.

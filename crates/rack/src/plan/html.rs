@@ -2,16 +2,15 @@
 //! finds under each figure what it assumes.
 
 use super::answer::Answer;
-use super::charts::{self, Axes, Dot, Range};
 use super::cost::PARTS;
 use super::decide::P99;
 use super::input::{Plan, VmTrace};
 use super::stats::Estimate;
 use super::summary::Origin;
 use super::tables::{self, SHOWN_MAX, number, shown};
-use crate::plot::Stacks;
 use rackpool_sim::report::{Cell, Table};
 use rackpool_stats::html::Escaped;
+use rackpool_stats::svg::{Dot, Range, Ranges, Scatter, Stacks};
 use std::fmt::Write;
 
 /// Most designs in a chart of rows.
@@ -225,7 +224,13 @@ fn designs(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
         }
     };
     let ranges: Vec<Range> = rows.iter().map(range).collect();
-    let svg = charts::ranges("Saving", "% of the cost without pools", &ranges, Some(0.0));
+    let ranges = Ranges {
+        title: "Saving",
+        unit: "% of the cost without pools",
+        rows: &ranges,
+        base: Some(0.0),
+    };
+    let svg = ranges.svg();
     page.chart(
         "chart-saving",
         &svg,
@@ -261,11 +266,16 @@ fn front(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
     let tiers = plan.tiers.iter().map(|tier| tier.name.clone());
     let groups: Vec<String> = tiers.chain(["everything local".to_owned()]).collect();
     let across = format!("cost of a machine's memory and share of pools, {}", plan.currency);
-    let axes = Axes { across: &across, up: "p99 of all accesses, ns" };
-    let svg = charts::scatter("Cost against p99", axes, &groups, &dots);
+    let scatter = Scatter {
+        title: "Cost against p99",
+        across: &across,
+        up: "p99 of all accesses, ns",
+        groups: &groups,
+        dots: &dots,
+    };
     page.chart(
         "chart-pareto",
-        &svg,
+        &scatter.svg(),
         "filled: nothing else is both cheaper and faster; upright lines are intervals over seeds.",
     );
 }
@@ -285,7 +295,13 @@ fn performance(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
         .chain(rows.iter().map(|index| row(number(*index), &answer.points[*index].latency)))
         .collect();
     let goal = plan.goals.p99_max.0 as f64;
-    let svg = charts::ranges("From p50 to p99.9, with mean and p99", "ns", &ranges, Some(goal));
+    let ranges = Ranges {
+        title: "From p50 to p99.9, with mean and p99",
+        unit: "ns",
+        rows: &ranges,
+        base: Some(goal),
+    };
+    let svg = ranges.svg();
     page.table(
         &tables::tiers(plan),
         "one line of 64 bytes and nothing else under way; several links are one of as many times \
@@ -329,7 +345,9 @@ fn certainty(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
         let point = &answer.points[best];
         100.0 * (1.0 - point.cost.sum() / answer.baseline.cost)
     });
-    let svg = charts::ranges("Saving when one thing changes", "% saved", &ranges, base);
+    let ranges =
+        Ranges { title: "Saving when one thing changes", unit: "% saved", rows: &ranges, base };
+    let svg = ranges.svg();
     let assumes = format!(
         "{of}; prices from low to high as the plan says, a fifth either way where it does not; \
          the percentile with twice and half the risk; everything else as it is (red)."

@@ -13,7 +13,6 @@
 
 mod answer;
 mod capacity;
-mod charts;
 mod check;
 mod confirm;
 mod cost;

@@ -5,7 +5,8 @@ use super::cost::{Cost, Sizes};
 use super::design::{Design, Split};
 use super::input::Plan;
 use super::performance::Latency;
-use super::stats::{Estimate, percentile};
+use super::stats::Estimate;
+use rackpool_stats::sample::percentile;
 
 /// A design with what both engines and the prices say of it.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use super::design::Design;
 use super::input::Plan;
 use super::packing::SeedPacking;
 use super::point::{Baseline, Point, pool_mib, right_mib};
-use super::stats::percentile;
+use rackpool_stats::sample::percentile;
 use serde::Serialize;
 
 /// How the saving moves with one thing that is not certain.

@@ -1,4 +1,4 @@
-//! What several seeds say together: means with Student's t intervals, and percentiles.
+//! What several seeds say together: means with Student's t intervals.
 
 use serde::Serialize;
 
@@ -80,16 +80,6 @@ fn mass(freedom: u32, t: f64) -> f64 {
     integral(end) / integral(std::f64::consts::FRAC_PI_2)
 }
 
-/// The least value that `percent` of a hundred values do not exceed; 0 without values.
-pub fn percentile(values: &mut [u64], percent: f64) -> u64 {
-    if values.is_empty() {
-        return 0;
-    }
-    let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
-    let index = rank.clamp(1, values.len()) - 1;
-    *values.select_nth_unstable(index).1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,14 +134,5 @@ mod tests {
             missed_without += i32::from(plain < 1_800);
         }
         assert!(missed_without >= 4, "without it the interval misses: {missed_without}");
-    }
-
-    #[test]
-    fn percentiles_are_values_that_were_there() {
-        let mut values: Vec<u64> = (1..=200).rev().collect();
-        assert_eq!(percentile(&mut values, 99.0), 198);
-        assert_eq!(percentile(&mut values, 100.0), 200);
-        assert_eq!(percentile(&mut values, 0.1), 1);
-        assert_eq!(percentile(&mut [], 50.0), 0);
     }
 }

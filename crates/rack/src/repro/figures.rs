@@ -3,8 +3,8 @@
 use super::{Run, Runs};
 use crate::model::stats::WorkloadStats;
 use crate::model::{Config, Outcome};
-use crate::plot::{Line, Lines, Stacks};
 use crate::report::{BIN_NAMES, bin_shares, total};
+use rackpool_stats::svg::{Line, Lines, Stacks};
 
 #[derive(Clone, Debug)]
 pub struct Drawing {

@@ -377,34 +377,12 @@ fn cpu_model() -> String {
 #[expect(clippy::disallowed_types, reason = "a measurement has a date")]
 fn today() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    date_of(since.map_or(0, |since| since.as_secs() / 86_400))
-}
-
-/// Days since 1970 in the Gregorian calendar: whole 400-year cycles counted from March of year 0.
-fn date_of(days: u64) -> String {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let leaps = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;
-    let year_of_era = (day_of_era - leaps) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
+    rackpool_stats::time::date(since.map_or(0, |since| since.as_secs() / 86_400))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(date_of(0), "1970-01-01");
-        assert_eq!(date_of(19_782), "2024-02-29");
-        assert_eq!(date_of(20_778), "2026-11-21");
-        assert_eq!(date_of(20_818), "2026-12-31");
-    }
 
     #[test]
     fn a_machine_is_measured_and_the_rest_is_marked_as_not_measured() {

@@ -1,11 +1,12 @@
 //! `plan --from-pool`: what a running pool's master and daemons decided, into a file.
 
-use crate::api::{Sample, Watch};
 use crate::args::{MasterAt, PlanArgs};
+use crate::connect::Watch;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output;
 use rackpool::Policy;
+use rackpool::monitor::{Monitor, Sample};
 use rackpool_core::placement::{RecordedEvent, entries_of};
 use rackpool_rack::live::{
     Counters, Heat, RackCounters, RecordHeader, RecordLine, Recording, RecordingError, SCHEMA,
@@ -23,31 +24,30 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
     let at = MasterAt { master: Some(master.to_owned()), secret_file: args.secret_file.clone() };
     let shutdown = interrupt::shutdown()?;
-    let mut watch = Watch::open(&at)?;
+    let Watch { mut monitor, masters } = Watch::open(&at)?;
     output::directory(&args.out)?;
     let path = args.out.join("recording.jsonl");
     let to = output::open(&path)?;
     // A signal ends the recording, and what was recorded is kept.
     interrupt::allow(ENDS_WITHIN);
     let start = Instant::now();
-    let sample = watch.sample()?;
+    let sample = monitor.sample()?;
     let placement = sample.master.placement.parse::<Policy>();
     let placement = placement.map_err(|_| Failure::new("protocol", "an unknown placement"))?;
-    let header =
-        RecordHeader { schema: SCHEMA.into(), master: watch.masters().to_owned(), placement };
+    let header = RecordHeader { schema: SCHEMA.into(), master: masters, placement };
     let mut text = RecordLine::Header(header).to_text();
     text += &RecordLine::Counters(counters(&sample, start)).to_text();
     let mut log = Log::default();
     loop {
         let is_over = start.elapsed() >= args.span || shutdown.is_requested();
-        log.follow(&mut watch, &mut text)?;
+        log.follow(&mut monitor, &mut text)?;
         if is_over {
             break;
         }
         std::thread::sleep(PAUSE.min(args.span.saturating_sub(start.elapsed())));
     }
-    let sample = watch.sample()?;
-    for (rack, number, record) in watch.page_decisions(&sample)? {
+    let sample = monitor.sample()?;
+    for (rack, number, record) in monitor.page_decisions(&sample)? {
         text += &RecordLine::Heat(Heat { rack, number, record: Box::new(record) }).to_text();
     }
     text += &RecordLine::Counters(counters(&sample, start)).to_text();
@@ -81,12 +81,12 @@ struct Log {
 }
 
 impl Log {
-    fn follow(&mut self, watch: &mut Watch, text: &mut String) -> Result<()> {
+    fn follow(&mut self, monitor: &mut Monitor, text: &mut String) -> Result<()> {
         loop {
-            let mut piece = watch.placements(self.at)?;
+            let mut piece = monitor.placements(self.at)?;
             if self.seed.is_some_and(|seed| seed != piece.seed) {
                 // Another master: its log begins anew.
-                piece = watch.placements(0)?;
+                piece = monitor.placements(0)?;
             }
             if self.seed != Some(piece.seed) || piece.at != self.at {
                 if self.seed.is_some() || piece.at > 0 {

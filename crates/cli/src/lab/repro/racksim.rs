@@ -4,6 +4,7 @@ use crate::args::ReproArgs;
 use crate::failure::{Failure, Result};
 use crate::lab::sim;
 use crate::output;
+use rackpool_bench::html::{self, Block, DemoReport, Verdict};
 use rackpool_bench::report::{Kind, Report};
 use rackpool_rack::model::config::Preset;
 use rackpool_rack::model::{Config, Outcome};
@@ -12,9 +13,7 @@ use rackpool_rack::repro::{self, Drawing, PRESETS, PaperClaim, Run, Runs};
 use rackpool_rack::run::{Sweep, hash_of, sweep};
 use rackpool_rack::source::TraceSet;
 use rackpool_sim::report::Table;
-use rackpool_stats::html::Escaped;
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -54,13 +53,13 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     }
     to_json.report(&report_of(&made, &points, hash))?;
     let page = to_html.path().to_owned();
-    to_html.write(page_of(&made))?;
+    let seconds = start.elapsed().as_secs_f64();
+    to_html.write(page_of(&made, seconds))?;
     for one in &made {
         for table in std::iter::once(&claims_table(one)).chain(&one.tables) {
             output::print(&format!("{}\n", sim::text_of(table)))?;
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
     let page = page.display();
     output::print(&format!("{seconds:.0} s; result hash {hash:016x}\nwritten: {page}\n"))
 }
@@ -144,46 +143,25 @@ fn report_of(made: &[Made], points: &[(Config, Outcome)], hash: u64) -> Report {
     report
 }
 
-const STYLE: &str = "body{font-family:sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}\
-    table{border-collapse:collapse;font-size:.85rem}td,th{border:1px solid #ccc;\
-    padding:.25rem .5rem;text-align:left}.scroll{overflow-x:auto}svg{max-width:100%;height:auto;\
-    margin:.5rem 0}.no{color:#b00020;font-weight:bold}";
-
-fn page_of(made: &[Made]) -> String {
-    let mut out = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\"><title>rackpool repro racksim</title>\
-         <style>{STYLE}</style></head><body><h1>Rack-scale disaggregation again</h1><p>WL-Mix, \
-         {DIVISOR} times smaller: 64 nodes, 6 pools, programs that resemble the paper's in their \
-         patterns. Simulated and uncalibrated; no constant was chosen for a result.</p>"
-    );
+fn page_of(made: &[Made], seconds: f64) -> String {
+    let verdict = Verdict {
+        good: true,
+        headline: "Rack-scale disaggregation again".into(),
+        detail: format!(
+            "WL-Mix, {DIVISOR} times smaller: 64 nodes, 6 pools, programs that resemble the \
+             paper's in their patterns. Simulated and uncalibrated; no constant was chosen for a \
+             result."
+        ),
+    };
+    let mut page = DemoReport::here("rackpool repro racksim", Kind::Simulated, verdict);
+    page.duration_seconds = seconds;
     for one in made {
-        let _ = write!(out, "<h2>Preset {}</h2>", one.preset.name());
-        table_of(&mut out, &claims_table(one));
-        one.drawings.iter().for_each(|drawing| out.push_str(&drawing.svg));
-        one.tables.iter().for_each(|table| table_of(&mut out, table));
-    }
-    out.push_str("</body></html>\n");
-    out
-}
-
-fn table_of(out: &mut String, table: &Table) {
-    let _ = write!(out, "<h3>{}</h3><div class=\"scroll\"><table><tr>", Escaped(&table.title));
-    for column in &table.columns {
-        let _ = write!(out, "<th>{}</th>", Escaped(&column.name));
-    }
-    out.push_str("</tr>");
-    for row in &table.rows {
-        out.push_str("<tr>");
-        for (column, cell) in table.columns.iter().zip(row) {
-            let text = sim::cell_text(column, cell);
-            let class = if text == "NO" { " class=\"no\"" } else { "" };
-            let _ = write!(out, "<td{class}>{}</td>", Escaped(&text));
+        let mut claims = sim::section_of(&claims_table(one));
+        for Drawing { svg, .. } in &one.drawings {
+            claims.blocks.push(Block::Drawing { svg: svg.clone() });
         }
-        out.push_str("</tr>");
+        page.sections.push(claims);
+        page.sections.extend(one.tables.iter().map(sim::section_of));
     }
-    out.push_str("</table></div>");
-    for note in &table.notes {
-        let _ = write!(out, "<p><small>{}</small></p>", Escaped(note));
-    }
+    html::render(&page)
 }

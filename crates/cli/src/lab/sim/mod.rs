@@ -17,11 +17,12 @@ use crate::args::{SimArgs, SimCommand, SimConfigArgs};
 use crate::failure::{Failure, Result};
 pub use calibrate::run as calibrate;
 pub use engine::Engine;
+pub use page::section as section_of;
 pub use rack::Meter;
 pub use rackpool_bench::sim_runs::threads;
 use rackpool_bench::sim_runs::{calibration, show};
 use rackpool_sim::device::Profile;
-use rackpool_sim::report::{Cell, Column, Table};
+use rackpool_sim::report::Table;
 use rackpool_sim::run::Config;
 pub use speed::run as speed;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -66,11 +67,6 @@ fn profile(name: &str) -> Result<Profile> {
 
 pub fn text_of(table: &Table) -> String {
     show::table(table)
-}
-
-/// A cell of a table as text.
-pub fn cell_text(column: &Column, cell: &Cell) -> String {
-    show::cell(column, cell)
 }
 
 /// Tables as a page for people.

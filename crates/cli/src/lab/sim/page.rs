@@ -1,6 +1,5 @@
 //! Sweeps and tables as a page. Says what to show; `rackpool_bench::html` draws it. Pure.
 
-use rackpool_bench::format::Unit;
 use rackpool_bench::html::{
     Bar, BarChart, BarGroup, Block, Column, DemoReport, KeyNumber, Scale, Section, Table, Tone,
     Verdict,
@@ -10,6 +9,7 @@ use rackpool_bench::sim_runs::{Findings, calibration, show};
 use rackpool_sim::device::Profile;
 use rackpool_sim::report;
 use rackpool_sim::run::Group;
+use rackpool_stats::format::Unit;
 
 /// The page of a sweep.
 pub fn of_sweep(findings: &Findings, finished_at: String) -> DemoReport {
@@ -112,7 +112,8 @@ pub fn of_tables(
     page
 }
 
-fn section(table: &report::Table) -> Section {
+/// A table of a page, with its times drawn.
+pub fn section(table: &report::Table) -> Section {
     let numeric =
         |index: usize| table.rows.iter().all(|row| !matches!(row[index], report::Cell::Text(_)));
     let columns = table

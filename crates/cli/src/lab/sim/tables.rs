@@ -1,12 +1,12 @@
 //! `sim scale` and `sim ladder`: tables of the simulated cluster in performance mode.
 
 use super::{Engine, calibration, page_of, profile, show};
-use crate::api::{FabricChoice, YcsbPlan};
 use crate::args::{BenchName, SimLadderArgs, SimOutputArgs, SimScaleArgs};
-use crate::bench::{self, Setup};
+use crate::bench::{self, Setup, YcsbPlan};
 use crate::failure::{Failure, Result};
 use crate::output;
 use indicatif::ProgressBar;
+use rackpool::FabricChoice;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_bench::run::Size;
 use rackpool_sim::device::Profile;

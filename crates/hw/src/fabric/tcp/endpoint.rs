@@ -16,13 +16,13 @@ use super::super::{EndpointOptions, FabricError, FabricStats, by_sockets, spin_f
 use super::connection::{Context, STAGED_BYTES_MAX, TcpConnection};
 use crate::event::{Interest, Poller};
 use crate::handshake::{Handshake, Purpose};
-use crate::tell;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX};
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
 use rustix::fd::{AsFd, BorrowedFd};
 use std::net::SocketAddr;
+use tracing::warn;
 
 /// A connection without work on which nothing moved for this long is looked at less often.
 const QUIET_NS: Nanos = 1_000_000;
@@ -303,7 +303,7 @@ impl Fabric for TcpEndpoint {
             if let Some(reason) = connection.broken.take() {
                 if reason.is_failure() {
                     let addr = connection.addr;
-                    tell!(self.options.log, Warn, "connection {} to {addr}: {reason}", peer.0);
+                    warn!(target: "fabric", "connection {} to {addr}: {reason}", peer.0);
                 }
                 connection.drain(&reason, &mut self.cx);
                 self.peers.remove(peer);

@@ -24,13 +24,13 @@ use crate::fabric::shm::check_work;
 use crate::fabric::sockets::dial;
 use crate::fabric::waiting::{Lease, Patience, sleep_on};
 use crate::fabric::{EndpointOptions, FabricError, FabricStats, monotonic_ns};
-use crate::tell;
 use rackpool_core::constants::FABRIC_OUTSTANDING_MAX;
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
 use rustix::fd::{AsFd, BorrowedFd};
 use std::net::SocketAddr;
+use tracing::warn;
 
 /// Connections of one endpoint: one to each rack and some that are ending.
 const CONNECTIONS_MAX: u32 = 64;
@@ -211,7 +211,7 @@ impl VerbsEndpoint {
         let reason = connection.broken.take().unwrap_or(CloseReason::Left);
         if reason.is_failure() {
             let addr = connection.addr;
-            tell!(self.options.log, Warn, "connection {} to {addr}: {reason}", peer.0);
+            warn!(target: "fabric", "connection {} to {addr}: {reason}", peer.0);
         }
         connection.drain(&reason, &mut self.cx);
     }

@@ -38,21 +38,14 @@ pub(crate) use buffers_of_the_end;
 
 impl Memory {
     pub fn target_options(&self) -> TargetOptions {
-        let mut options = TargetOptions::new(
+        TargetOptions::new(
             "127.0.0.1:0".parse().unwrap(),
             self.layout,
             self.pages.clone(),
             self.table.clone(),
             self.cell.slice(0, 8),
-        );
-        options.log = quiet().log;
-        options
+        )
     }
-}
-
-/// The usual options of an endpoint, which logs nothing.
-pub fn quiet() -> EndpointOptions {
-    EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
 }
 
 /// What differs between the fabrics that have a target.
@@ -150,7 +143,7 @@ pub type EncryptedRig = TargetRig<Tcp<true>>;
 
 impl TcpRig {
     pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
-        let end = TcpEndpoint::new(EndpointOptions { log: quiet().log, ..end }).unwrap();
+        let end = TcpEndpoint::new(end).unwrap();
         Self::on(memory, start_target(target).unwrap(), (Tcp, end))
     }
 }
@@ -164,7 +157,7 @@ impl<const ENCRYPTED: bool> Tcp<ENCRYPTED> {
 impl<const ENCRYPTED: bool> Kind for Tcp<ENCRYPTED> {
     type End = TcpEndpoint;
     fn new() -> (Self, TcpEndpoint) {
-        let options = EndpointOptions { secret: Self::secret(), ..quiet() };
+        let options = EndpointOptions { secret: Self::secret(), ..EndpointOptions::default() };
         (Self, TcpEndpoint::new(options).unwrap())
     }
     fn serve(memory: &Memory) -> Target {
@@ -184,7 +177,7 @@ pub type SharedRig = TargetRig<Shared>;
 impl Kind for Shared {
     type End = MemberEndpoint;
     fn new() -> (Self, MemberEndpoint) {
-        let shared_endpoint = SharedEndpoint::new(quiet()).unwrap();
+        let shared_endpoint = SharedEndpoint::new(EndpointOptions::default()).unwrap();
         let [end, other] = [(); 2].map(|()| MemberEndpoint::new(&shared_endpoint).unwrap());
         (Shared(other), end)
     }

@@ -274,7 +274,6 @@ impl FabricAcceptor {
             address_max: Some(connections_max),
             secret: options.secret.clone(),
             waker: Arc::new(move || waker.notify()),
-            log: Arc::new(|_, _| ()),
             ..TargetOptions::new(options.listen, layout, pages, table, cells)
         })?;
         let key = random_u64().map_err(io_error("the system's random numbers"))?;

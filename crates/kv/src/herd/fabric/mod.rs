@@ -56,7 +56,6 @@ use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::{EndpointOptions, FabricError, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// Datagrams that may wait at a thread: its receives.
 #[cfg(any(test, feature = "verbs"))]
@@ -132,8 +131,7 @@ impl Client<FabricTransport<TcpEndpoint>> {
 
 fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(TcpEndpoint, PeerId)> {
     // Why a connection ends is in the error of the call that needs it.
-    let options =
-        EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() };
+    let options = EndpointOptions { secret, ..EndpointOptions::default() };
     let mut endpoint = TcpEndpoint::new(options)?;
     let peer = endpoint.connect(addr, monotonic_ns())?;
     Ok((endpoint, peer))

@@ -14,6 +14,7 @@ pub mod writer;
 
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::MasterOptions;
+use rackpool_hw::log::{self, LogFormat};
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -47,6 +48,7 @@ fn child_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let args = std::env::var(ARGS).unwrap_or_default();
     let args: Vec<&str> = args.split(';').collect();
+    log::start(log::parse_filter("info").expect("a level"), LogFormat::Text);
     // The parent may be killed itself, and a stopped child reads nothing.
     let signal = Some(Signal::KILL);
     rustix::process::set_parent_process_death_signal(signal).expect("the kernel knows SIGKILL");

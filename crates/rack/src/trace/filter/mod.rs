@@ -17,6 +17,7 @@ pub use level::Level;
 pub(crate) use order::ReorderBuffer;
 pub use stream::Filter;
 
+use rackpool_stats::units::parse_size;
 use std::str::FromStr;
 
 pub const LINE_BYTES: u64 = 64;
@@ -115,7 +116,7 @@ impl FromStr for Config {
             let wrong =
                 || format!("`{part}` is none of cores=N, l1=SIZE, l2=SIZE, l3=SIZE, memory=N");
             let (name, value) = part.split_once('=').ok_or_else(wrong)?;
-            let number = parse_bytes(value).ok_or_else(wrong)?;
+            let number = parse_size(value).ok_or_else(wrong)?;
             match name {
                 "cores" => config.cores = u32::try_from(number).map_err(|_| wrong())?,
                 "l1" => config.l1.bytes = number,
@@ -127,18 +128,6 @@ impl FromStr for Config {
         }
         config.check().map(|()| config)
     }
-}
-
-/// A number with K, M or G (powers of 1024) behind it, or nothing; `None` if it is none.
-fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' | b'k' => (&text[..text.len() - 1], 10),
-        b'M' | b'm' => (&text[..text.len() - 1], 20),
-        b'G' | b'g' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(1 << shift)
 }
 
 /// What went in and what came out.

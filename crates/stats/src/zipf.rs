@@ -2,12 +2,12 @@
 //!
 //! [`Zipfian`] turns uniform fractions into ranks by Gray's closed form; it owns its zeta sum and
 //! extends it when items are inserted. [`scrambled`] spreads ranks over a key space with FNV-1a.
-//! Callers are the operation streams of [`crate::ycsb`]. Nothing here allocates.
+//! Callers are the operation streams of YCSB. Nothing here allocates.
 //!
 //! Source: Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994;
 //! YCSB `ZipfianGenerator`, `ScrambledZipfianGenerator` and `Utils.fnvhash64`.
 
-use crate::rng::Rng;
+use crate::random::Rng;
 
 pub const THETA: f64 = 0.99;
 /// Items of YCSB's scrambled generator, whatever the size of the key space behind it.

@@ -249,7 +249,7 @@ impl TryFrom<Packed> for Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Rng;
+    use crate::random::Rng;
 
     #[test]
     fn a_sample_of_thirty_seconds_and_one_of_a_day_are_kept() {
