@@ -182,20 +182,9 @@ impl Shell<'_> {
             }
             C::Ls(prefix) => self.list(&prefix),
             C::Explain(subject) => self.explain(&subject),
-            C::Stats(StatsForm::Decisions) => {
-                let text = decisions(handle)?;
-                self.print(text.as_bytes())
-            }
             C::Stats(form) => {
-                let stats = handle.admin().pool_stats()?;
-                let text = match form {
-                    StatsForm::Json => crate::output::json(&stats)?,
-                    StatsForm::Prometheus => stats.prometheus(),
-                    StatsForm::Lines | StatsForm::Decisions => {
-                        flat(&crate::output::to_json(&stats)?)
-                    }
-                };
-                self.line(text.trim_end())
+                let text = stats(handle, form)?;
+                self.print(text.as_bytes())
             }
             C::Help | C::Quit => Ok(()),
         }
@@ -319,6 +308,20 @@ impl Shell<'_> {
         let written = written.and_then(|()| self.out.flush());
         written.map_err(|error| Failure::output("standard output", &error))
     }
+}
+
+/// The counters of the pool, or what its racks decided, with a line end.
+fn stats(handle: &mut Handle, form: StatsForm) -> Result<String> {
+    if form == StatsForm::Decisions {
+        return decisions(handle);
+    }
+    let stats = handle.admin().pool_stats()?;
+    let text = match form {
+        StatsForm::Json => crate::output::json(&stats)?,
+        StatsForm::Prometheus => stats.prometheus(),
+        StatsForm::Lines | StatsForm::Decisions => flat(&crate::output::to_json(&stats)?),
+    };
+    Ok(format!("{}\n", text.trim_end()))
 }
 
 /// What the racks that are alive decided about moving their pages: a line of JSON for each
