@@ -1,6 +1,6 @@
-//! What a process that died in the midst of something may have left in the caches of its host, where
-//! software keeps the hosts of a memory coherent: it is written back before any process is told of
-//! the death. See `coherence.rs`.
+//! What a process that died in the midst of something may have left in the caches of its host,
+//! where software keeps the hosts of a memory coherent: it is written back before any process is
+//! told of the death. See `coherence.rs`.
 
 use crate::addr::FrameIndex;
 use crate::constants::CELLS;

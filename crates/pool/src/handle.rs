@@ -4,6 +4,7 @@
 //! A handle owns its slot and rings at the own rack's daemon, its connections to other racks and
 //! to the master, and its translation cache. Dropping it gives all of them back.
 
+use crate::cas::CasOutcome;
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts, drive};
 use crate::links::{Links, Shared};
@@ -77,23 +78,6 @@ pub struct Handle {
 pub(crate) const ATOMIC_ID: u64 = 1 << 63;
 /// Pieces of a batch that go through the fabric at once.
 const BATCH_PIECES_MAX: usize = 256;
-
-/// What a compare-and-swap did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the word may have had another value"]
-pub enum CasOutcome {
-    /// The word was as expected and has the new value.
-    Swapped,
-    /// Nothing was done: the word had this value.
-    Found(u64),
-}
-
-impl CasOutcome {
-    /// Whether the word was as expected and has the new value.
-    pub fn is_swapped(self) -> bool {
-        self == Self::Swapped
-    }
-}
 
 impl Handle {
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self> {

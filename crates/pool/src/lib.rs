@@ -18,6 +18,7 @@ mod admin;
 pub mod agent;
 mod async_handle;
 mod audit;
+mod cas;
 mod clock;
 pub mod cluster;
 mod coupled;
@@ -47,7 +48,8 @@ mod usage;
 
 pub use admin::Admin;
 pub use async_handle::{AsyncHandle, Submitted};
-pub use handle::{CasOutcome, Handle};
+pub use cas::CasOutcome;
+pub use handle::Handle;
 pub use locks::{LockGuard, LockMode, LockOptions};
 pub use options::{Connections, Emulate, FabricChoice, Options, RrpcThreshold};
 pub use paths::{Latency, PathCounts, PathStats};

@@ -379,7 +379,10 @@ mod tests {
         std::fs::write(&path, "forty-two and forty-two").unwrap();
         let read = |mode| {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            toml::from_str::<Options>(&format!("secret_file = '{}'", path.display()))
+            let text = format!("secret_file = '{}'", path.display());
+            let mut options: Options = toml::from_str(&text).unwrap();
+            assert_eq!(options.secret, None, "no file is read by parsing");
+            options.load_secret().map(|()| options)
         };
         let (good, bad) = (read(0o600).unwrap(), read(0o644).unwrap_err());
         std::fs::remove_file(&path).unwrap();

@@ -3,7 +3,8 @@
 
 use crate::admin::Admin;
 use crate::async_handle::AsyncHandle;
-use crate::handle::{CasOutcome, Handle};
+use crate::cas::CasOutcome;
+use crate::handle::Handle;
 use crate::links::Shared;
 use crate::options::Options;
 use crate::stats::{Explain, PoolStats};

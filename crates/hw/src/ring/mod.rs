@@ -15,8 +15,8 @@ pub type Producer<M = Window> = ring::Producer<M>;
 
 /// Waits until a message can be taken, or the deadline; whether one can. Spins, then yields, then
 /// sleeps; the producer has to call [`WakeConsumer::wake_if_sleeping`] after its pushes. The
-/// deadline is looked at once spinning has ended, some 50 µs late at most. A caller that must notice
-/// that the other side died gives a near deadline and looks in between.
+/// deadline is looked at once spinning has ended, some 50 µs late at most. A caller that must
+/// notice that the other side died gives a near deadline and looks in between.
 pub fn wait(consumer: &Consumer, waiter: &mut Waiter, deadline: Instant) -> bool {
     loop {
         if consumer.is_ready() {

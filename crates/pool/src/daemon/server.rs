@@ -386,7 +386,8 @@ impl Server {
         if refused != self.refused {
             if let Some(error) = &refused {
                 self.daemon.host.membership.on_refused(error);
-                warn!(target: "daemon", "rack {}: the master says: {error}", self.daemon.region.rack);
+                let rack = self.daemon.region.rack;
+                warn!(target: "daemon", "rack {rack}: the master says: {error}");
             }
             self.refused = refused;
         }

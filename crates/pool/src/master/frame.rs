@@ -1,6 +1,7 @@
-//! Frames on a stream: a length of 4 bytes, little-endian, then so many bytes; before them the proof
-//! of the secret, if there is one. Owns one connection and its buffers; its poll loop calls. Bounded on both sides: a longer frame than
-//! allowed is an error before any of it is kept, and the writer says how much waits.
+//! Frames on a stream: a length of 4 bytes, little-endian, then so many bytes; before them the
+//! proof of the secret, if there is one. Owns one connection and its buffers; its poll loop calls.
+//! Bounded on both sides: a longer frame than allowed is an error before any of it is kept, and the
+//! writer says how much waits.
 
 use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
 use rackpool_core::{Error, Result, wire};

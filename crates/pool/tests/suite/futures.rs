@@ -1,5 +1,5 @@
-//! Reads and writes as futures: on an executor that knows nothing of the pool, many at once, dropped
-//! in the middle, and with errors.
+//! Reads and writes as futures: on an executor that knows nothing of the pool, many at once,
+//! dropped in the middle, and with errors.
 
 use rackpool::cluster::Cluster;
 use rackpool::{AsyncHandle, FabricChoice, GAddr, Placement, RackId, Submitted};

@@ -237,8 +237,8 @@ impl KeyTable {
         Lookup { key, at: first * bytes, bytes: count * bytes, stage: LookupStage::Bucket(which) }
     }
 
-    /// Takes what the READ of a look-up brought, which may be anything: the look-up is the next READ
-    /// then, if there is one.
+    /// Takes what the READ of a look-up brought, which may be anything: the look-up is the next
+    /// READ then, if there is one.
     ///
     /// # Panics
     /// If it is shorter than the READ that was asked for.
