@@ -193,11 +193,12 @@ impl Table {
         };
         fixed.checksum = fixed.checksum_of();
         mem.begin_change();
-        let made = Table::make(mem, name, &fixed, options.index_placement);
-        if made.as_ref().is_err_and(is_in_doubt) {
-            return made.map(|header| Table::new(name, header, fixed, options));
+        let mut unnamed = Unnamed::default();
+        let made = Table::make(mem, name, &fixed, options.index_placement, &mut unnamed);
+        // A change that is not ended is swept when its handle has ended.
+        if made.is_ok() || unnamed.is_freed(mem, &made) {
+            mem.end_change();
         }
-        mem.end_change();
         Ok(Table::new(name, made?, fixed, options))
     }
 
@@ -207,20 +208,19 @@ impl Table {
         name: &str,
         fixed: &Fixed,
         placement: Placement,
+        unnamed: &mut Unnamed,
     ) -> Result<GAddr> {
-        let chunk = mem.alloc(CHUNK_BYTES, placement)?;
-        let header = match mem.alloc(HEADER_BYTES, placement) {
-            Ok(header) => header,
-            Err(error) => {
-                mem.free(chunk, CHUNK_BYTES)?;
-                return Err(error.into());
-            }
+        let mut alloc = |bytes| -> Result<GAddr> {
+            let addr = mem.alloc(bytes, placement)?;
+            unnamed.allocations.push((addr, bytes));
+            Ok(addr)
         };
+        let (chunk, header) = (alloc(CHUNK_BYTES)?, alloc(HEADER_BYTES)?);
         write_new(mem, header, chunk, fixed)?;
+        unnamed.may_be_named = true;
         let there = name_it(mem, name, header)?;
+        unnamed.may_be_named = false;
         if there != header {
-            mem.free(chunk, CHUNK_BYTES)?;
-            mem.free(header, HEADER_BYTES)?;
             return Err(Error::Exists { name: name.into(), addr: there });
         }
         Ok(header)
@@ -342,6 +342,24 @@ impl Table {
         }
         self.level = level as u8;
         Ok(self.level)
+    }
+}
+
+/// What was allocated for a table that has no name yet.
+#[derive(Default)]
+struct Unnamed {
+    allocations: Vec<(GAddr, u64)>,
+    may_be_named: bool,
+}
+
+impl Unnamed {
+    /// Frees all of it, unless it may have a name or more of it may come; whether nothing is left.
+    fn is_freed<W: Words>(&mut self, mem: &mut W, made: &Result<GAddr>) -> bool {
+        if self.may_be_named || made.as_ref().is_err_and(is_in_doubt) {
+            return false;
+        }
+        let frees = self.allocations.drain(..).map(|(addr, bytes)| mem.free(addr, bytes).is_ok());
+        frees.fold(true, |all, one| all & one)
     }
 }
 
