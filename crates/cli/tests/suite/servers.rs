@@ -117,7 +117,7 @@ fn a_panic_in_any_thread_of_a_server_is_said_and_ends_it_with_exit_code_1() {
         (&cache, "kv-0"),
         (&cache, "kv-accept"),
         (&cache, "herd-0"),
-        (&cache, "herd-door"),
+        (&cache, "herd-accept"),
     ] {
         let mut command = rackpool();
         command.args(words).env("RACKPOOL_TEST_PANIC", thread).stdout(Stdio::null());
