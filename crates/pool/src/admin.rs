@@ -250,8 +250,8 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         }
     }
 
-    /// Frees an allocation of the kind [`AllocationKind::Table`] that has lived since `watch` began
-    /// in its rack.
+    /// Frees an allocation of the kind [`AllocationKind::Table`](crate::AllocationKind::Table) that
+    /// has lived since `watch` began in its rack.
     ///
     /// # Errors
     /// `bad-free` or `not-mapped` if it was freed since; `busy` if another watch has begun.
