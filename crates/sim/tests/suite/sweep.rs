@@ -12,7 +12,7 @@ const THREADS: usize = 2;
 /// frees is gone.
 const WITHOUT_FAULTS: [&str; 3] = ["ok", "full", "not-mapped"];
 /// What besides: locks that others have, pages that stay or that others move.
-const OF_OPERATIONS: [(&str, &str); 17] = [
+const OF_OPERATIONS: [(&str, &str); 18] = [
     ("share", "stays"),
     ("share", "moving"),
     ("balance-turn", "rests"),
@@ -26,6 +26,7 @@ const OF_OPERATIONS: [(&str, &str); 17] = [
     ("move-wanted", "stays"),
     ("move-wanted", "moving"),
     ("lock", "lock-timeout"),
+    ("lock-again", "lock-timeout"),
     ("migrate", "stays"),
     ("migrate", "moving"),
     ("migrate-locked", "stays"),
