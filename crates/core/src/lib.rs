@@ -25,6 +25,7 @@ pub mod policy;
 pub mod probe;
 pub mod replica;
 pub mod rrpc;
+pub mod runtime;
 pub mod seam;
 mod shard;
 pub mod target;
