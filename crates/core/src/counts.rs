@@ -34,7 +34,7 @@ pub struct RequestCounts {
     pub move_settle: u64,
     /// Reports of how pages are used.
     pub note_use: u64,
-    /// Questions for the next page to be moved.
+    /// Questions for the next page to be moved, by any policy.
     pub next_move: u64,
     /// Pages that others asked for.
     pub decide_move: u64,
@@ -45,9 +45,9 @@ pub struct RequestCounts {
     pub ping: u64,
     pub fetch: u64,
     pub store: u64,
-    /// Requests about the leaving of the rack.
+    /// Questions how far the rack is with leaving.
     pub drain: u64,
-    /// Requests about the balance of the pool.
+    /// Questions for decisions about the balance of the pool.
     pub balance: u64,
     /// Questions whether an allocation is there.
     pub check_free: u64,
@@ -83,7 +83,7 @@ impl RequestCounts {
             Request::MoveCommit { .. } => &mut self.move_commit,
             Request::MoveSettle { .. } => &mut self.move_settle,
             Request::NoteUse { .. } => &mut self.note_use,
-            Request::NextMove { .. } => &mut self.next_move,
+            Request::NextMove(_) => &mut self.next_move,
             Request::DecideMove(_) => &mut self.decide_move,
             Request::Decisions { .. } => &mut self.decisions,
             Request::Stats => &mut self.stats,
@@ -91,8 +91,8 @@ impl RequestCounts {
             Request::Ping => &mut self.ping,
             Request::Fetch(_) => &mut self.fetch,
             Request::Store { .. } => &mut self.store,
-            Request::Drain(_) => &mut self.drain,
-            Request::Balance(_) => &mut self.balance,
+            Request::DrainReport => &mut self.drain,
+            Request::Balances { .. } => &mut self.balance,
             Request::CheckFree { .. } => &mut self.check_free,
             Request::FreeApart { .. } => &mut self.free_apart,
             Request::ReplicaRoom { .. } => &mut self.replica_room,

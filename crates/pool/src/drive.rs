@@ -93,7 +93,8 @@ impl<'a> Driver<'a> {
     }
 }
 
-fn block<T>(operation: impl Future<Output = T>) -> T {
+/// Runs what answers where it is asked, to its end.
+pub(crate) fn block<T>(operation: impl Future<Output = T>) -> T {
     match pin!(operation).poll(&mut std::task::Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => unreachable!("a driver answers where it is asked"),

@@ -6,10 +6,7 @@ use crate::handle::Handle;
 use crate::links::unexpected_answer;
 use crate::monitor::Monitor;
 use rackpool_core::constants::BALANCES_MAX;
-use rackpool_core::member::{
-    BalanceReply, BalanceRequest, DrainReply, DrainReport, DrainRequest, Member, MemberAnswer,
-    MemberCall, RackState,
-};
+use rackpool_core::member::{DrainReport, Member, MemberAnswer, MemberCall, RackState};
 use rackpool_core::policy::BalanceRecord;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{RackId, Result};
@@ -26,10 +23,10 @@ impl Handle {
         let mut all: Vec<(u64, BalanceRecord)> = Vec::new();
         while all.len() < BALANCES_MAX {
             let from = all.last().map_or(from, |(number, _)| number.saturating_add(1));
-            let request = Request::Balance(BalanceRequest::Records { from });
+            let request = Request::Balances { from };
             match self.ask_daemon(rack, request, deadline_ns)? {
-                Reply::Balance(BalanceReply::Records(some)) if some.is_empty() => break,
-                Reply::Balance(BalanceReply::Records(some)) => all.extend(some),
+                Reply::Balances(some) if some.is_empty() => break,
+                Reply::Balances(some) => all.extend(some),
                 other => return Err(crate::handle::unexpected_reply(rack, &other)),
             }
         }
@@ -102,8 +99,8 @@ impl Monitor {
     /// # Errors
     /// `peer-dead`, `timeout` if its daemon does not answer.
     pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
-        match self.ask(&member.info, &Request::Drain(DrainRequest::Report))? {
-            Reply::Drain(DrainReply::Report(report)) => Ok(report),
+        match self.ask(&member.info, &Request::DrainReport)? {
+            Reply::DrainReport(report) => Ok(report),
             other => Err(crate::handle::unexpected_reply(member.info.rack, &other)),
         }
     }

@@ -4,17 +4,16 @@
 //! `server.rs` is the loop, `opening.rs` what stands before it, `world.rs` what the engine sees,
 //! `clients.rs` the local clients' control connections and slots, `hosts.rs` other hosts that have
 //! the rack's memory, `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards
-//! that have a dead daemon of their own. Threads with handles of their own move pages: `mover.rs`
-//! to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs` says so.
+//! that have a dead daemon of their own. Threads with handles of their own (`helper.rs`) move pages
+//! (`relocation.rs`), hold replicas (`replicas.rs`) and sweep (`sweep.rs`).
 //! Clients that come over the fabric are the core's (`Remotes`).
 
-mod balance;
 mod clients;
-mod drain;
+mod helper;
 mod hosts;
-mod keeper;
-mod mover;
 mod opening;
+mod relocation;
+mod replicas;
 mod server;
 mod standby;
 mod standing;

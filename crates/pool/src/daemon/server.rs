@@ -2,18 +2,18 @@
 //! sockets, the messages of remote clients, and the master; it spins while there is work, then
 //! yields, then sleeps in the poller until a client rings the doorbell or a socket is readable.
 
-use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
+use super::helper::HelperThread;
 use super::hosts::{Hosts, Rack};
-use super::mover::MoverThread;
 use super::opening::{
     RegionOpening, master_link, open_region, rack_info, region_info, start_target,
 };
 use super::standing::{Membership, StateChange};
-use super::sweep::Sweeps;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
-use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
+use super::{
+    Belongs, DaemonOptions, Ended, Stop, control_name, io_error, relocation, standby, sweep,
+};
 use crate::acceptor::Acceptor;
 use crate::clock;
 use crate::link::MasterLink;
@@ -22,7 +22,7 @@ use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES
 use rackpool_core::daemon::{
     Act, ClientId, ClientRoute, Daemon, Proxy, RemoteMessage, Remotes, Rings, WriteBack,
 };
-use rackpool_core::member::MemberAnswer;
+use rackpool_core::member::{MemberAnswer, RackState};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, AgentEvent, AgentRequest, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo,
@@ -53,8 +53,8 @@ const TOKEN_UPLINKS: u64 = 5;
 const RINGS_TURNS: u32 = 16;
 /// How often sockets are looked at while rings are busy, ns.
 const SOCKETS_NS: u64 = 50_000;
-/// How long a daemon that is stopped goes on until its mover has ended, ns.
-const MOVER_END_NS: u64 = 500_000_000;
+/// How long a daemon that is stopped goes on until the threads beside it have ended, ns.
+const HELPERS_END_NS: u64 = 500_000_000;
 /// Longest sleep, ns: a doorbell that a dying client did not ring is noticed by then.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
@@ -94,10 +94,8 @@ pub(super) struct Server {
     buffer: Box<[u8]>,
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
-    /// The channel is closed before the thread is waited for.
-    mover: Option<MoverThread>,
-    balance: Option<BalanceThread>,
-    sweeps: Sweeps,
+    relocation: HelperThread,
+    sweeps: HelperThread,
     membership: Membership,
     /// The rack is no member any more, and no process of this host needs the daemon.
     wants_end: bool,
@@ -187,9 +185,8 @@ impl Server {
             buffer: vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice(),
             readiness: Vec::new(),
             events: Vec::new(),
-            mover: None,
-            balance: None,
-            sweeps: Sweeps::default(),
+            relocation: HelperThread::default(),
+            sweeps: HelperThread::default(),
             membership,
             wants_end: false,
             metrics: None,
@@ -213,18 +210,8 @@ impl Server {
             self.metrics = Some((door, endpoint));
         }
         self.join_master()?;
-        self.start_helpers()
-    }
-
-    /// The threads beside the loop that the options ask for.
-    fn start_helpers(&mut self) -> Result<()> {
-        if self.engine.counts_use() {
-            let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
-            self.mover = Some(MoverThread::start(&self.options, wake)?);
-        }
-        if self.engine.balances() {
-            let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
-            self.balance = Some(BalanceThread::start(&self.options, wake)?);
+        if self.engine.counts_use() || self.engine.balances() {
+            relocation::start(&mut self.relocation, &self.options, &self.wake)?;
         }
         Ok(())
     }
@@ -282,7 +269,7 @@ impl Server {
         loop {
             if self.wants_end || is_asked(&self.stop) {
                 let now = clock::now_ns();
-                if self.may_end(*end_at.get_or_insert(now + MOVER_END_NS), now) {
+                if self.may_end(*end_at.get_or_insert(now + HELPERS_END_NS), now) {
                     break;
                 }
             }
@@ -316,24 +303,16 @@ impl Server {
         self.membership.ended(self.engine.rack())
     }
 
-    /// Whether nothing is under way that needs this loop: the threads that move pages have ended,
-    /// or take too long.
+    /// Whether nothing is under way that needs this loop: the threads beside it have ended, or take
+    /// too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
-        self.membership.stop();
-        self.stop_helpers() && self.membership.is_stopped() || now >= end_at
+        self.stop_helpers() || now >= end_at
     }
 
-    /// Asks the threads that move pages by policy to end; whether they have.
+    /// Asks the threads beside the loop to end; whether they have.
     fn stop_helpers(&self) -> bool {
-        let mover = self.mover.as_ref().is_none_or(|mover| {
-            mover.stop();
-            mover.is_finished()
-        });
-        let balance = self.balance.as_ref().is_none_or(|balance| {
-            balance.stop();
-            balance.is_finished()
-        });
-        mover && balance && self.sweeps.stop()
+        let is_still = self.relocation.stop();
+        self.sweeps.stop() && is_still
     }
 
     fn sleep(&mut self) {
@@ -704,8 +683,8 @@ impl Server {
         }
         self.ticked_at = now;
         self.world.report_checks(self.engine.rack(), self.engine.metadata_checks());
-        if let Some(mover) = self.mover.as_ref().filter(|_| self.engine.wants_move()) {
-            mover.ring();
+        if self.engine.wants_move() {
+            self.relocation.wake();
         }
         self.clients.expire(now, &self.poller);
         self.acceptor.tick(now, &self.poller);
@@ -725,7 +704,7 @@ impl Server {
         self.wants_end = self.membership.wants_end(clients, self.stop.serves_others(), now);
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
         self.end_proxied();
-        self.sweeps.start_if_due(&self.options, &self.engine, &self.wake);
+        sweep::start_if_due(&mut self.sweeps, &self.options, &self.engine, &self.wake);
         if self.joined {
             let frames_free = self.engine.frames_available();
             // A full link has something under way, which is as good as a heartbeat.
@@ -774,12 +753,15 @@ impl Server {
             } else if let Ok(MasterAnswer::Member(MemberAnswer::RackState(is))) = reply.answer {
                 let was = self.engine.standing();
                 self.engine.set_standing(is, &mut self.world);
-                self.membership.on_standing(
-                    StateChange { was, is },
-                    &self.options,
-                    &self.wake,
-                    now,
-                );
+                self.membership.on_standing(StateChange { was, is }, &self.options, now);
+                if is == RackState::Draining {
+                    // If it cannot be, the next heartbeat's answer tries again.
+                    let thread = &mut self.relocation;
+                    if let Err(error) = relocation::start(thread, &self.options, &self.wake) {
+                        warn!("rackpool", "rack {}: {error}", self.options.name());
+                    }
+                    self.relocation.wake();
+                }
             }
         }
         match self.master.refused() {
