@@ -4,8 +4,8 @@
 use loom::thread;
 use rackpool_core::seam::Mem;
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError, WakeConsumer};
-use rackpool_hw::wait::{sleep_until_woken, wake_if_sleeping};
+use rackpool_hw::ring::{self, Consumer, Geometry, Producer, RingError, WakeConsumer};
+use rackpool_hw::wait::{Waiter, sleep_until_woken, wake_if_sleeping};
 use rackpool_hw::window::Window;
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ fn a_waiting_consumer_never_misses_its_wake_up() {
         });
         let deadline = Instant::now() + Duration::from_secs(3600);
         for i in 1..=2u8 {
-            assert!(consumer.wait(deadline));
+            assert!(ring::wait(&consumer, &mut Waiter::new(), deadline));
             assert_eq!(consumer.pop(<[u8]>::to_vec), Some(Ok(vec![i; 8])));
         }
         sender.join().unwrap();

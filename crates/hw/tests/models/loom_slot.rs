@@ -11,8 +11,8 @@ use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{self, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Geometry, Producer, WakeConsumer};
-use rackpool_hw::wait::{sleep_until_woken, wake_if_sleeping};
+use rackpool_hw::ring::{self, Consumer, Geometry, Producer, WakeConsumer};
+use rackpool_hw::wait::{Waiter, sleep_until_woken, wake_if_sleeping};
 use rackpool_hw::window::Window;
 use std::time::{Duration, Instant};
 
@@ -223,7 +223,11 @@ fn a_request_and_its_answer_meet_when_both_ends_sleep() {
             window.store(BELL, 1);
             wake_if_sleeping(&window, BELL + 8);
         }
-        assert!(consumer.wait(Instant::now() + Duration::from_secs(3600)));
+        assert!(ring::wait(
+            &consumer,
+            &mut Waiter::new(),
+            Instant::now() + Duration::from_secs(3600)
+        ));
         let popped = consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, "daemon"));
         let frame = popped.expect("waited for").expect("an intact ring").expect("an answer");
         assert_eq!(session.on_reply(frame), Some(Ok(Reply::Pong)));

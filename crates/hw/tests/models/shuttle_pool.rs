@@ -13,8 +13,8 @@ use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{self, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{Error, GAddr};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Geometry, Producer, RingError, WakeConsumer};
-use rackpool_hw::wait::{sleep_until_woken, wake_if_sleeping};
+use rackpool_hw::ring::{self, Consumer, Geometry, Producer, RingError, WakeConsumer};
+use rackpool_hw::wait::{Waiter, sleep_until_woken, wake_if_sleeping};
 use rackpool_hw::window::Window;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
@@ -205,7 +205,11 @@ impl Handle {
             self.door.notify();
         }
         loop {
-            assert!(self.replies.wait(Instant::now() + Duration::from_secs(3600)));
+            assert!(ring::wait(
+                &self.replies,
+                &mut Waiter::new(),
+                Instant::now() + Duration::from_secs(3600)
+            ));
             let decode = |bytes: &[u8]| wire::decode::<ReplyFrame>(bytes, "daemon");
             let Some(popped) = self.replies.pop(decode) else { continue };
             let frame = popped.expect("an intact ring").expect("an answer");
