@@ -161,12 +161,16 @@ impl Future for Submitted {
             Stage::UnderWay(ticket) => ticket,
             Stage::New(access, addr, buffer) if state.handle.submitted() >= SUBMISSIONS_MAX => {
                 this.stage = Stage::New(access, addr, buffer);
-                state.blocked.push(cx.waker().clone());
+                // Once, however often it is polled meanwhile.
+                if !state.blocked.iter().any(|one| one.will_wake(cx.waker())) {
+                    state.blocked.push(cx.waker().clone());
+                }
                 watch(&this.state, &mut state)?;
                 return Poll::Pending;
             }
             Stage::New(access, addr, buffer) => {
                 let ticket = state.begin(access, addr, buffer)?;
+                this.stage = Stage::UnderWay(ticket);
                 state.waiting.insert(ticket, cx.waker().clone());
                 // What a mapped rack has is done already.
                 state.collect()?;
@@ -175,6 +179,7 @@ impl Future for Submitted {
             Stage::Over => panic!("a future was polled after its end"),
         };
         if let Some(completed) = state.ended.remove(&ticket) {
+            this.stage = Stage::Over;
             return Poll::Ready(completed.result.map(|()| completed.buffer));
         }
         state.waiting.insert(ticket, cx.waker().clone());
