@@ -2,16 +2,18 @@
 //!
 //! Of what is measured only that it runs and reports is checked, never a number: a CI machine's
 //! numbers mean nothing. What is simulated is the same on every machine: there the figures that a
-//! paper's verdict hangs on have to be as stated. All are built without LTO, beside what the
-//! simulator's steps have built. Rows follow `rackpool`; add one with each new benchmark.
+//! paper's verdict hangs on have to be as stated. Most run in what the README's first command
+//! builds, those of the laboratory in the tests' build. Rows follow `rackpool`; add one with each
+//! new benchmark.
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::run::Context;
-use crate::sim::without_lto;
+use crate::built;
+use crate::run::{Context, Task};
 
 /// Words after `rackpool`, the program of the README's first command; `--quick` is added to each,
 /// and where the report goes.
@@ -32,6 +34,22 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "sim"],
     &["bench", "dram"],
     &["repro", "herd"],
+];
+
+/// What the README's program answers with the way to one that has it, and how it names it.
+const NEEDS_LAB: &[(&[&str], &str)] = &[
+    (&["sim", "run", "--seeds", "3"], "sim"),
+    (&["sim", "run", "--help"], "sim"),
+    (&["plan"], "plan"),
+    (&["trace", "run", "--", "ls", "-l"], "trace"),
+    (&["calibrate", "--out", "-"], "calibrate"),
+    (&["repro", "rcmp"], "repro"),
+    (&["bench", "cache", "--quick"], "bench cache"),
+    (&["bench", "kv", "--baselines"], "bench kv"),
+    (&["bench", "migrate"], "bench migrate"),
+    (&["bench", "verbs", "--fabric", "tcp"], "bench verbs"),
+    (&["bench", "sim"], "bench sim"),
+    (&["bench", "dram"], "bench dram"),
 ];
 
 /// What the model of HERD's cards predicts rightly, and must go on to: nothing was set by these.
@@ -56,22 +74,40 @@ const KINDS: &[&str] = &["measured", "emulated", "simulated"];
 pub fn smallest(context: &Context) -> Result<(), String> {
     let directory = context.target.join("xtask-bench");
     fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
-    // The test builds the program without the lab, which only it looks at.
-    let test = ["test", "--release", "-p", "rackpool-cli", "--test", "suite", "without_the_lab"];
-    without_lto(context, &test).minutes(15).count_tests().run(context)?;
-    run_all(context, &directory, BENCHMARKS, &[])?;
-    let lab = ["--features", "lab"];
-    let build = ["build", "--release", "-p", "rackpool-cli"];
-    without_lto(context, &[&build[..], &lab].concat()).minutes(15).run(context)?;
-    run_all(context, &directory, LAB_BENCHMARKS, &lab)
+    Task::cargo(&["build", "--release"]).minutes(15).run(context)?;
+    let program = context.target.join("release/rackpool");
+    without_lab(&program)?;
+    run_all(context, &directory, BENCHMARKS, &program.to_string_lossy())?;
+    run_all(context, &directory, LAB_BENCHMARKS, &built::rackpool(context)?)
 }
 
-/// Runs each row with the program of these features.
+/// The program of the README's first command says of what it lacks how to build one that has it.
+fn without_lab(program: &Path) -> Result<(), String> {
+    let told = |words: &[&str]| {
+        let output = Command::new(program).args(words).stdin(Stdio::null()).output();
+        let output = output.map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok::<_, String>((output.status.code(), text(&output.stdout), text(&output.stderr)))
+    };
+    for (words, name) in NEEDS_LAB {
+        let (code, out, err) = told(words)?;
+        let refused = code == Some(2) && out.is_empty() && err.starts_with("error usage ");
+        let told_how = err.contains("cargo build --release --features lab");
+        let named = err.contains(&format!("`rackpool {name}`")) && err.lines().count() == 1;
+        let (code, help, _) = told(&[words[0], "--help"])?;
+        let helped = code == Some(0) && (words[0] == "bench" || help.contains("--features lab"));
+        if !(refused && told_how && named && helped) {
+            return Err(format!("without the lab, {words:?} answers: {out}{err}{help}"));
+        }
+    }
+    Ok(())
+}
+
 fn run_all(
     context: &Context,
     directory: &Path,
     rows: &[&[&str]],
-    features: &[&str],
+    program: &str,
 ) -> Result<(), String> {
     for words in rows {
         let name = words[1..].join("-").replace("---", "-").replace("--", "-");
@@ -82,15 +118,12 @@ fn run_all(
         }
         let file = report.to_string_lossy();
         let folder = directory.to_string_lossy();
-        let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli"];
-        line.extend(features);
-        line.push("--");
-        line.extend(*words);
+        let mut line = words.to_vec();
         // An evaluation writes `PAPER.json` into a folder.
         let whereto = if words[0] == "repro" { ["--out", &folder] } else { ["--json", &file] };
         line.extend(whereto);
         line.push("--quick");
-        without_lto(context, &line).minutes(3).run(context)?;
+        Task::new(program, &line).minutes(3).run(context)?;
         let text = fs::read_to_string(&report)
             .map_err(|e| format!("{} wrote no report: {file}: {e}", words.join(" ")))?;
         let count = results(&text).map_err(|why| format!("{file}: {why}"))?;

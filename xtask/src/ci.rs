@@ -1,9 +1,9 @@
 //! The steps of continuous integration: their order, their time limits, and the closing totals.
 //!
 //! Builds, cheapest first: clippy and rustdoc only check; tests are built in the dev profile (which
-//! the workspace sets to opt-level 1, with debug assertions and overflow checks on); only what
-//! simulates and what the benchmarks run is built in release, and that without LTO, which would
-//! take more time than it saves.
+//! the workspace sets to opt-level 1, with debug assertions and overflow checks on), and most of what
+//! runs is of that build; in release are the program of the README's first command, the golden
+//! traces and the model checkers.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ const ROOM_MIB: u64 = 7600;
 
 /// What tests are built with, and what virtual machines run: the program with all fabrics and the
 /// laboratory. `bench` builds it with one, the other and none of the two.
-pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/lab";
+pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/mutations";
 
 /// One step; `run` gives the reason of a failure.
 pub struct Step {
@@ -152,8 +152,8 @@ fn fmt(context: &Context) -> Result<(), String> {
 }
 
 fn clippy(context: &Context) -> Result<(), String> {
-    // No step builds the program with mutations, or with other caches, which it may have.
-    let features = format!("{FEATURES},rackpool-cli/mutations,rackpool-cli/peers");
+    // No step builds the program with other caches, which it may have.
+    let features = format!("{FEATURES},rackpool-cli/peers");
     let what = ["clippy", "--workspace", "--all-targets", "--features", &features];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
     Task::cargo(&words).minutes(15).run(context)
@@ -165,7 +165,8 @@ fn clippy(context: &Context) -> Result<(), String> {
 fn test(context: &Context) -> Result<(), String> {
     let words = ["test", "--no-fail-fast", "--workspace", "--features", FEATURES];
     let words = [&words[..], &["--lib", "--bins", "--tests", "--examples"]].concat();
-    let Err(why) = Task::cargo(&words).minutes(35).count_tests().run(context) else {
+    let task = Task::cargo(&words).env("RUST_TEST_THREADS", &test_threads());
+    let Err(why) = task.minutes(35).count_tests().run(context) else {
         return Ok(());
     };
     let (names, targets) = context.take_failed().ok_or(why)?;
@@ -183,6 +184,12 @@ fn test(context: &Context) -> Result<(), String> {
     }
     context.unsteady(names);
     Ok(())
+}
+
+/// Most tests wait for other processes, for leases and for time: two for each processor.
+fn test_threads() -> String {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    (2 * processors).to_string()
 }
 
 fn doctest(context: &Context) -> Result<(), String> {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod built;
 mod ci;
 mod deny;
 mod deps;

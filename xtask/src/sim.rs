@@ -1,8 +1,8 @@
 //! The simulator from the outside: fresh seeds (the first is printed), with failing ones shrunk
 //! and stored; and the proof that the checkers bite.
 //!
-//! What is built for this is a small program and no more, without LTO, in a target directory of its
-//! own: what people build by `cargo build --release` never holds a mutation.
+//! The tests' build of the program runs them, with its checks of arithmetic: the feature
+//! `mutations` is in it, and never in what people build by `cargo build --release`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use crate::built;
 use crate::run::{Context, Task};
 
 /// Where failing seeds are kept.
@@ -83,23 +84,7 @@ fn fresh_seed() -> u64 {
 /// file.
 fn golden(context: &Context) -> Result<(), String> {
     let words = ["test", "--release", "-p", "rackpool-sim", "--test", "suite", "determinism::"];
-    without_lto(context, &words).minutes(15).count_tests().run(context)
-}
-
-/// A release build that must be ready soon rather than be fast.
-pub fn without_lto(context: &Context, words: &[&str]) -> Task {
-    Task::cargo(words)
-        .env("CARGO_TARGET_DIR", &context.target.join("no-lto").to_string_lossy())
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-}
-
-/// The example `sim` of crate bench, which runs seeds as `rackpool sim` does and is built without
-/// what else the program needs; with a feature. Its path.
-fn build(context: &Context, feature: &str) -> Result<String, String> {
-    let what = ["build", "--release", "-p", "rackpool-bench", "--example", "sim"];
-    let words = [&what[..], &["--features", feature]].concat();
-    without_lto(context, &words).minutes(15).run(context)?;
-    Ok(context.target.join("no-lto/release/examples/sim").to_string_lossy().into_owned())
+    Task::cargo(&words).minutes(15).count_tests().run(context)
 }
 
 fn sweep(
@@ -108,12 +93,13 @@ fn sweep(
     seeds: u64,
     seconds: Option<u64>,
 ) -> Result<Value, String> {
-    let program = build(context, "lab")?;
+    let program = built::rackpool(context)?;
     let report = report_path(context, "sim.json")?;
     let (first, count, store) =
         (first_seed.to_string(), seeds.to_string(), context.root.join(SEEDS));
     let (file, store) = (report.to_string_lossy(), store.to_string_lossy());
-    let mut words = vec!["run", "--first-seed", &first, "--seeds", &count];
+    let mut words =
+        vec!["sim", "run", "--faults", "all", "--first-seed", &first, "--seeds", &count];
     words.extend(["--store", &store, "--json", &file]);
     let limit = seconds.map(|seconds| seconds.to_string());
     if let Some(limit) = &limit {
@@ -176,19 +162,18 @@ fn summary(report: &Value, seeds_min: u64) -> Result<(), String> {
 /// The step of `ci`: each safeguard is missed by the seed that missed it last. Where one is not,
 /// since the engines have changed, all seeds are searched, and the file is to be written anew.
 pub fn mutations_step(context: &Context) -> Result<(), String> {
-    let program = build(context, "mutations")?;
+    let program = built::rackpool(context)?;
     let known = known_seeds(include_str!("../mutation-seeds.txt"))?;
     let report = report_path(context, "mutation.json")?;
     let file = report.to_string_lossy();
     let mut count = 0;
-    for (seed, name) in known.iter().flat_map(|(seed, names)| names.iter().map(move |n| (seed, n)))
-    {
-        let seed = seed.to_string();
-        let words = ["mutations", "--only", name, "--seeds", "1", "--first-seed", &seed];
+    for (seed, names) in &known {
+        let (seed, names) = (seed.to_string(), names.join(","));
+        let words = ["sim", "mutations", "--only", &names, "--seeds", "1", "--first-seed", &seed];
         let ran = Task::new(&program, &[&words[..], &["--json", &file]].concat()).run(context);
         match ran.and_then(|()| caught(&read(&report)?)) {
             Ok(more) => count += more,
-            Err(why) => println!("{name}: {why}"),
+            Err(why) => println!("{names}: {why}"),
         }
     }
     if count == MUTATIONS {
@@ -213,12 +198,12 @@ fn known_seeds(text: &str) -> Result<Vec<(u64, Vec<&str>)>, String> {
 
 /// Leaves each safeguard out in turn. The command prints the table and fails if one is not missed.
 fn mutations(context: &Context, options: Options) -> Result<(), String> {
-    let program = build(context, "mutations")?;
+    let program = built::rackpool(context)?;
     let report = report_path(context, "mutations.json")?;
     let seeds = options.seeds.unwrap_or(MUTATION_SEEDS).to_string();
     let first = options.first_seed.unwrap_or(1).to_string();
     let file = report.to_string_lossy();
-    let words = ["mutations", "--seeds", &seeds, "--first-seed", &first, "--json", &file];
+    let words = ["sim", "mutations", "--seeds", &seeds, "--first-seed", &first, "--json", &file];
     Task::new(&program, &words).minutes(120).run(context)?;
     all_caught(&read(&report)?)
 }

@@ -26,7 +26,6 @@ mod scenario;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -207,11 +206,11 @@ struct Built(String);
 
 impl Built {
     fn suite(&self, package: &str) -> Option<PathBuf> {
-        executable(&self.0, package, SUITE)
+        crate::built::executable(&self.0, package, SUITE)
     }
 
     fn program(&self) -> Option<PathBuf> {
-        executable(&self.0, "cli", "rackpool")
+        crate::built::program(&self.0)
     }
 
     /// What a guest's script is told: the paths of binaries.
@@ -239,21 +238,7 @@ fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
     if suites.is_empty() && !uses_program {
         return Ok(Built(String::new()));
     }
-    let what = ["test", "--no-run", "--workspace", "--features", crate::ci::FEATURES];
-    let words = [&what[..], &["--test", SUITE]].concat();
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(cargo)
-        .args(words)
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(&context.root)
-        .envs(context.cargo_env.iter().copied())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|e| format!("cannot start cargo: {e}"))?;
-    if !output.status.success() {
-        return Err("what the scenarios run cannot be built".into());
-    }
-    let built = Built(String::from_utf8_lossy(&output.stdout).into_owned());
+    let built = Built(crate::built::messages(context, SUITE)?);
     if let Some(package) = suites.into_iter().find(|package| built.suite(package).is_none()) {
         return Err(format!("cargo does not say where the suite of {package} is"));
     }
@@ -261,18 +246,6 @@ fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
         return Err("cargo does not say where rackpool is".into());
     }
     Ok(built)
-}
-
-/// The path of a binary of a package, of which the directory's name is given, in what cargo says.
-fn executable(messages: &str, package: &str, wanted: &str) -> Option<PathBuf> {
-    let manifest = format!("/crates/{package}/Cargo.toml");
-    messages.lines().find_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let name = message.pointer("/target/name")?.as_str()?;
-        let path = message.pointer("/executable")?.as_str()?;
-        let is_its = message.pointer("/manifest_path")?.as_str()?.ends_with(&manifest);
-        (name == wanted && is_its).then(|| PathBuf::from(path))
-    })
 }
 
 /// Says what to install if something is missing.
@@ -337,27 +310,6 @@ mod tests {
             scenarios.iter().map(|scenario| scenario.name).collect()
         };
         assert_eq!(names(&batches.concat()), names(&all));
-    }
-
-    #[test]
-    fn the_binary_is_the_one_of_that_test() {
-        let said = |package: &str, name: &str, path: &str| {
-            let manifest = format!("/w/crates/{package}/Cargo.toml");
-            let target = serde_json::json!({ "name": name });
-            let path = (!path.is_empty()).then_some(path);
-            serde_json::json!({ "manifest_path": manifest, "target": target, "executable": path })
-                .to_string()
-        };
-        let said = [
-            said("hw", "other", "/o"),
-            said("hw", "mine", ""),
-            "not json".to_owned(),
-            said("sim", "mine", "/t/mine-0"),
-            said("hw", "mine", "/t/mine-1"),
-        ];
-        let said = said.join("\n");
-        assert_eq!(executable(&said, "hw", "mine"), Some(PathBuf::from("/t/mine-1")));
-        assert_eq!(executable(&said, "hw", "third"), None);
     }
 
     #[test]

@@ -130,33 +130,6 @@ fn the_doctor_describes_this_machine() {
     assert!(out.contains("membarrier"), "{out}");
 }
 
-#[cfg(not(feature = "lab"))]
-#[test]
-fn a_program_without_the_lab_says_how_to_build_one_that_has_it() {
-    for (words, name) in [
-        (&["sim", "run", "--seeds", "3"] as &[&str], "sim"),
-        (&["sim", "run", "--help"], "sim"),
-        (&["plan"], "plan"),
-        (&["trace", "run", "--", "ls", "-l"], "trace"),
-        (&["calibrate", "--out", "-"], "calibrate"),
-        (&["repro", "rcmp"], "repro"),
-        (&["bench", "cache", "--quick"], "bench cache"),
-        (&["bench", "kv", "--baselines"], "bench kv"),
-        (&["bench", "migrate"], "bench migrate"),
-        (&["bench", "verbs", "--fabric", "tcp"], "bench verbs"),
-        (&["bench", "sim"], "bench sim"),
-        (&["bench", "dram"], "bench dram"),
-    ] {
-        let (code, out, err) = told(&run(words));
-        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
-        assert!(err.starts_with("error usage ") && err.lines().count() == 1, "{words:?}: {err}");
-        assert!(err.contains(&format!("`rackpool {name}`")), "{words:?}: {err}");
-        assert!(err.contains("cargo build --release --features lab"), "{words:?}: {err}");
-        let (code, out, _) = told(&run(&[words[0], "--help"]));
-        assert!(code == 0 && (name.contains("bench") || out.contains("--features lab")), "{out}");
-    }
-}
-
 #[cfg(feature = "lab")]
 #[test]
 fn a_few_seeds_are_run_and_reported() {
