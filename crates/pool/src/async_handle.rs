@@ -5,10 +5,12 @@
 //! A submission owns its buffer until it has completed. So a future may be dropped at any time: the
 //! buffer stays where it is until the fabric has done with it, and goes then.
 
+use crate::daemon::io_error;
+use crate::error::Result;
 use crate::handle::Handle;
 use crate::submit::{Completed, SUBMISSIONS_MAX, Ticket};
+use rackpool_core::GAddr;
 use rackpool_core::client::Access;
-use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::event::WakeEvent;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -210,17 +212,13 @@ struct Reactor {
 fn reactor() -> Result<&'static Arc<Reactor>> {
     static REACTOR: OnceLock<Result<Arc<Reactor>>> = OnceLock::new();
     let begun = REACTOR.get_or_init(|| {
-        let io = |what: &str, error: &dyn fmt::Display| Error::Io {
-            what: what.into(),
-            reason: error.to_string(),
-        };
-        let wake = WakeEvent::new().map_err(|error| io("wake event", &error))?;
+        let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
         let reactor = Arc::new(Reactor { watched: Mutex::default(), wake });
         let of_thread = Arc::clone(&reactor);
         std::thread::Builder::new()
             .name("rackpool-async".into())
             .spawn(move || of_thread.run())
-            .map_err(|error| io("starting a thread", &error))?;
+            .map_err(|error| io_error("starting a thread", &error))?;
         Ok(reactor)
     });
     begun.as_ref().map_err(Clone::clone)
