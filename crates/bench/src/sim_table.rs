@@ -6,6 +6,7 @@
 //! after a few changes, and keys of which some are counted, so that buckets split.
 
 use rackpool::CasOutcome;
+use rackpool_core::Error as WireError;
 use rackpool_core::wire::{AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request};
 use rackpool_kv::audit::{self, Audited};
 use rackpool_kv::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
@@ -175,7 +176,7 @@ impl world::TableClient for KvTable {
 /// hinder each other for thousands of attempts is among the latter.
 fn wrong(error: Error) -> TableError {
     match error {
-        Error::Pool(error) => TableError::Pool(error),
+        Error::Pool(error) => TableError::Pool(error.into_wire()),
         Error::OutcomeUnknown { .. } => TableError::Unknown,
         other => TableError::Wrong(other.to_string()),
     }
@@ -219,27 +220,27 @@ struct SimWords<'m, 'h>(&'m mut TableMem<'h>);
 
 impl Words for SimWords<'_, '_> {
     fn alloc(&mut self, bytes: u64, placement: Placement) -> PoolResult<GAddr> {
-        self.0.alloc(bytes, placement)
+        Ok(self.0.alloc(bytes, placement)?)
     }
 
     fn free(&mut self, addr: GAddr, bytes: u64) -> PoolResult<()> {
-        self.0.free(addr, bytes)
+        Ok(self.0.free(addr, bytes)?)
     }
 
     fn read(&mut self, addr: GAddr, buf: &mut [u8]) -> PoolResult<()> {
-        self.0.read(addr, buf)
+        Ok(self.0.read(addr, buf)?)
     }
 
     fn write(&mut self, addr: GAddr, bytes: &[u8]) -> PoolResult<()> {
-        self.0.write(addr, bytes)
+        Ok(self.0.write(addr, bytes)?)
     }
 
     fn read_u64(&mut self, addr: GAddr) -> PoolResult<u64> {
-        self.0.read_u64(addr)
+        Ok(self.0.read_u64(addr)?)
     }
 
     fn write_u64(&mut self, addr: GAddr, value: u64) -> PoolResult<()> {
-        self.0.write_u64(addr, value)
+        Ok(self.0.write_u64(addr, value)?)
     }
 
     fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<CasOutcome> {
@@ -250,19 +251,19 @@ impl Words for SimWords<'_, '_> {
     }
 
     fn fetch_add(&mut self, addr: GAddr, n: u64) -> PoolResult<u64> {
-        self.0.fetch_add(addr, n)
+        Ok(self.0.fetch_add(addr, n)?)
     }
 
     fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> PoolResult<()> {
-        ops.iter_mut().try_for_each(|(addr, buf)| self.0.read(*addr, buf))
+        ops.iter_mut().try_for_each(|(addr, buf)| self.read(*addr, buf))
     }
 
     fn root(&mut self, name: &str) -> PoolResult<Option<GAddr>> {
-        self.0.root(name)
+        Ok(self.0.root(name)?)
     }
 
     fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> PoolResult<GAddr> {
-        self.0.set_root(name, expected, addr)
+        Ok(self.0.set_root(name, expected, addr)?)
     }
 
     fn begin_change(&mut self) {
@@ -305,13 +306,13 @@ impl Audited for SimWords<'_, '_> {
     fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> PoolResult<bool> {
         match self.0.ask_home(addr, Request::CheckFree { addr, bytes }) {
             Ok(_) => Ok(true),
-            Err(PoolError::BadFree { .. } | PoolError::NotMapped { .. }) => Ok(false),
-            Err(error) => Err(error),
+            Err(WireError::BadFree { .. } | WireError::NotMapped { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
     fn reclaim(&mut self, addr: GAddr, watch: u64) -> PoolResult<()> {
-        self.0.reclaim(addr, watch)
+        Ok(self.0.reclaim(addr, watch)?)
     }
 
     fn pause(&mut self, time: Duration) {
@@ -320,7 +321,7 @@ impl Audited for SimWords<'_, '_> {
 }
 
 fn unexpected(answer: &impl Debug) -> PoolError {
-    PoolError::Protocol { peer: "the pool".into(), reason: format!("{answer:?}") }
+    WireError::Protocol { peer: "the pool".into(), reason: format!("{answer:?}") }.into()
 }
 
 #[cfg(test)]

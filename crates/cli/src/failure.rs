@@ -4,6 +4,7 @@
 //! Every part of the command line returns [`Failure`]; `main` prints it once, as
 //! `error CODE message`, and turns it into the exit code. Source: DESIGN §5.
 
+use rackpool::master::MasterError;
 use rackpool_bench::run::BenchError;
 use std::fmt;
 use std::io;
@@ -110,7 +111,7 @@ macro_rules! failures {
     )+};
 }
 
-failures!(rackpool_core::Error, rackpool::master::MasterError, rackpool_kv::Error, BenchError);
+failures!(rackpool::Error, rackpool_core::Error, MasterError, rackpool_kv::Error, BenchError);
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use crate::args::{FsckArgs, PoolArgs};
 use crate::connect::open_any_rack;
 use crate::failure::{Failure, Result};
 use crate::output;
-use rackpool::AllocationKind;
+use rackpool::{AllocationKind, ErrorKind};
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_kv::audit::{Amount, Findings, LISTED_MAX};
 use rackpool_stats::table::TextTable;
@@ -44,7 +44,9 @@ fn audit(args: &PoolArgs, repair: bool) -> Result<Findings> {
     let mut handle = open_any_rack(args)?.handle()?;
     for turn in 1..=AUDITS_MAX {
         match rackpool_kv::audit::audit(&mut handle, repair) {
-            Err(rackpool_kv::Error::Pool(rackpool::Error::Busy { .. })) if turn < AUDITS_MAX => {
+            Err(rackpool_kv::Error::Pool(error))
+                if error.kind() == ErrorKind::Busy && turn < AUDITS_MAX =>
+            {
                 std::thread::sleep(AUDIT_PAUSE);
             }
             found => return Ok(found?),

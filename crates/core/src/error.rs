@@ -46,7 +46,6 @@ pub enum Distrust {
 
 /// What a protocol call can answer instead of its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The address is not allocated (never was, or was freed). Do not retry.
     #[error("{addr} is not allocated: it was freed, or never handed out")]

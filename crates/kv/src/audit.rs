@@ -23,10 +23,9 @@
 
 use crate::error::{Error, Result};
 use crate::table::{Named, NamedBy, Table};
-use crate::words::{GAddr, PoolError, PoolResult, RackId, Words};
-use rackpool::{
-    AllocationKind, AllocationPiece, AuditReply, AuditRequest, ChangingSession, Handle, KindTotal,
-};
+use crate::words::{ErrorKind, GAddr, PoolResult, RackId, Words};
+use rackpool::{AllocationKind, Handle};
+use rackpool_core::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -342,7 +341,7 @@ impl Look {
                         from = next.filter(|next| *next > at);
                     }
                     Ok(_) => self.fault(format!("rack {rack} gave an unexpected answer")),
-                    Err(error @ PoolError::Busy { .. }) => return Err(error.into()),
+                    Err(error) if error.kind() == ErrorKind::Busy => return Err(error.into()),
                     Err(error) => self.fault(format!("rack {rack}: {error}")),
                 }
             }
@@ -396,8 +395,10 @@ impl Look {
                 }
                 // Removed meanwhile, or an application's own.
                 Err(Error::NotFound { .. } | Error::NotATable { is_other: true, .. }) => return,
-                Err(Error::Pool(PoolError::NotMapped { .. } | PoolError::OutOfBounds { .. }))
-                    if named.is_empty() && !self.is_table_page(pool, name) =>
+                Err(Error::Pool(error))
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid)
+                        && named.is_empty()
+                        && !self.is_table_page(pool, name) =>
                 {
                     return;
                 }
@@ -493,12 +494,13 @@ impl Look {
     ) -> Result<()> {
         for (rack, addr, bytes) in unnamed {
             match pool.reclaim(*addr, self.watches[rack]) {
-                // Or it was freed since, by an audit before this one.
-                Ok(()) | Err(PoolError::BadFree { .. } | PoolError::NotMapped { .. }) => {
-                    self.found.reclaimed.add(*bytes);
-                }
-                Err(error @ PoolError::Busy { .. }) => return Err(error.into()),
-                Err(error) => self.fault(format!("{addr}: {error}")),
+                Ok(()) => self.found.reclaimed.add(*bytes),
+                Err(error) => match error.kind() {
+                    // It was freed since, by an audit before this one.
+                    ErrorKind::NotFound => self.found.reclaimed.add(*bytes),
+                    ErrorKind::Busy => return Err(error.into()),
+                    _ => self.fault(format!("{addr}: {error}")),
+                },
             }
         }
         Ok(())

@@ -7,7 +7,8 @@
 //! while only. Reads and writes go through a handle for each thread that is at it.
 
 use crate::cache::{Tier, TierError};
-use rackpool::{AllocationKind, Error, GAddr, Handle, Placement, Pool};
+use rackpool::{AllocationKind, Error, ErrorKind, GAddr, Handle, Placement, Pool};
+use rackpool_core::Error as WireError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -67,7 +68,8 @@ impl PoolTier {
         let releaser = Arc::clone(&shared);
         let releaser = rackpool_hw::log::spawn("kv-release", move || releaser.release());
         let what = "starting a thread".to_owned();
-        let releaser = releaser.map_err(|error| Error::Io { what, reason: error.to_string() })?;
+        let releaser =
+            releaser.map_err(|error| WireError::Io { what, reason: error.to_string() })?;
         Ok(PoolTier { shared, releaser: Some(releaser) })
     }
 
@@ -83,9 +85,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn tier_error(error: &Error) -> TierError {
-    match error {
-        Error::Full { .. } => TierError::Full,
-        error => TierError::Failed(error.to_string()),
+    match error.kind() {
+        ErrorKind::Full => TierError::Full,
+        _ => TierError::Failed(error.to_string()),
     }
 }
 
@@ -120,11 +122,11 @@ impl PoolTierShared {
 
     fn free_one(&self, addr: GAddr, bytes: u64) -> u64 {
         for _ in 0..FREE_RETRIES_MAX {
-            match lock(&self.owner).free(addr, bytes) {
-                Ok(()) => return bytes,
-                Err(Error::Busy { .. }) => std::thread::sleep(RETRY),
-                // Gone already: a rack was given up, or the handle's session ended.
-                Err(Error::NotMapped { .. } | Error::Lost { .. }) => return bytes,
+            let freed = lock(&self.owner).free(addr, bytes);
+            match freed.map_err(|error| error.kind()) {
+                Err(ErrorKind::Busy) => std::thread::sleep(RETRY),
+                // Or gone already: a rack was given up, or the handle's session ended.
+                Ok(()) | Err(ErrorKind::NotFound | ErrorKind::Lost) => return bytes,
                 Err(_) => break,
             }
         }
@@ -140,7 +142,7 @@ impl Tier for PoolTier {
         for _ in 0..FULL_RETRIES {
             match lock(&self.shared.owner).alloc_as(bytes, Placement::Auto, AllocationKind::Cache) {
                 Ok(addr) => return Ok(addr.0),
-                Err(Error::Full { .. }) => {}
+                Err(error) if error.kind() == ErrorKind::Full => {}
                 Err(error) => return Err(tier_error(&error)),
             }
             let now = self.shared.free_some();

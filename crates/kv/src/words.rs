@@ -13,7 +13,7 @@
 //!   at least to [`ALIGN_BYTES`]; longer ones to a page.
 
 pub use rackpool::{
-    CasOutcome, Error as PoolError, GAddr, Placement, RackId, Result as PoolResult,
+    CasOutcome, Error as PoolError, ErrorKind, GAddr, Placement, RackId, Result as PoolResult,
 };
 
 use rackpool::{AllocationKind, Handle};

@@ -1,8 +1,12 @@
 //! Orders to the pool, and questions about it: what an operator or a data structure's upkeep does,
 //! beside the reads and writes of a [`Handle`]. What each may do is said by `core::client`; here it
 //! is driven.
+//!
+//! Functions that are hidden from the documents speak the words of the protocol, which may change:
+//! they are for the other crates of rackpool.
 
 use crate::clock;
+use crate::error::{Result, WireError};
 use crate::handle::{ATOMIC_ID, Handle, unexpected_reply};
 use crate::stats::{PoolStats, RackStats};
 use rackpool_core::client::{AtHome, Migrate, Operation, Share};
@@ -13,7 +17,7 @@ use rackpool_core::policy::{BalanceRecord, DecisionRecord};
 use rackpool_core::wire::{
     AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request, SessionState,
 };
-use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_core::{GAddr, RackId};
 use rackpool_hw::fabric::LocalBuffer;
 use std::borrow::BorrowMut;
 
@@ -70,16 +74,15 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
         if handle.links.is_read_only() {
-            return Err(handle.links.read_only_error());
+            return Err(handle.links.read_only_error().into());
         }
         handle.give_locks_back();
         handle.links.tell_loss()?;
         let mut buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];
         handle.rounds += 1;
         let mut op = Migrate::new(&handle.client, addr, to, ATOMIC_ID | handle.rounds);
-        handle
-            .wait_with(&mut [LocalBuffer::Into(&mut buffer)], async |cx, _| op.run(cx).await)
-            .map(|home| home.rack)
+        let buffers = &mut [LocalBuffer::Into(&mut buffer)];
+        Ok(handle.wait_with(buffers, async |cx, _| op.run(cx).await)?.rack)
     }
 
     /// Asks the home of the page of `addr` for a replica of it in the rack `to`, from which clients
@@ -94,7 +97,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn replicate(&mut self, addr: GAddr, to: RackId) -> Result<()> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
-        handle.run(&mut Share::new(addr, to))
+        Ok(handle.run(&mut Share::new(addr, to))?)
     }
 
     /// Ends all replicas of the page of `addr`. When this returns, none can be read, and for a
@@ -105,7 +108,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn recall(&mut self, addr: GAddr) -> Result<()> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
-        handle.run(&mut Share::recall(addr))
+        Ok(handle.run(&mut Share::recall(addr))?)
     }
 
     /// What the daemon of a rack decided about pages at home there, from decision number `from`
@@ -115,6 +118,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     ///
     /// # Errors
     /// `no-such-rack`, `peer-dead`, `timeout`.
+    #[doc(hidden)]
     pub fn decisions(&mut self, rack: RackId, from: u64) -> Result<Vec<(u64, DecisionRecord)>> {
         let handle = self.handle.borrow_mut();
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
@@ -126,7 +130,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
                     from = last.saturating_add(1).max(from.saturating_add(1));
                     all.extend(part);
                 }
-                other => return Err(unexpected_reply(rack, &other)),
+                other => return Err(unexpected_reply(rack, &other).into()),
             }
         }
     }
@@ -137,6 +141,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     ///
     /// # Errors
     /// What the daemon's silence means.
+    #[doc(hidden)]
     pub fn balances(&mut self, rack: RackId, from: u64) -> Result<Vec<(u64, BalanceRecord)>> {
         let handle = self.handle.borrow_mut();
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
@@ -147,7 +152,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
             match handle.ask_daemon(rack, request, deadline_ns)? {
                 Reply::Balance(BalanceReply::Records(some)) if some.is_empty() => break,
                 Reply::Balance(BalanceReply::Records(some)) => all.extend(some),
-                other => return Err(crate::handle::unexpected_reply(rack, &other)),
+                other => return Err(unexpected_reply(rack, &other).into()),
             }
         }
         Ok(all)
@@ -161,14 +166,14 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
         let master = match handle.links.master_call(MasterCall::Stats, deadline_ns)? {
             MasterAnswer::Stats(stats) => *stats,
-            other => return Err(crate::links::unexpected_answer(&other)),
+            other => return Err(crate::links::unexpected_answer(&other).into()),
         };
         let infos = handle.links.racks(deadline_ns)?;
         let racks = infos.into_iter().map(|info| {
             let asked = if info.alive {
                 handle.daemon_stats(info.rack, deadline_ns)
             } else {
-                Err(Error::PeerDead {
+                Err(WireError::PeerDead {
                     peer: format!("daemon of rack {}", info.rack),
                     cause: DeathCause::Closed,
                 })
@@ -178,7 +183,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
                 alive: info.alive,
                 fabric: format!("{:?}", info.fabric).to_lowercase(),
                 fabric_addr: info.fabric_addr,
-                error: asked.as_ref().err().map(Error::to_string),
+                error: asked.as_ref().err().map(WireError::to_string),
                 daemon: asked.ok(),
             }
         });
@@ -191,6 +196,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     ///
     /// # Errors
     /// `no-such-rack`, `peer-dead`, `timeout`.
+    #[doc(hidden)]
     pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
         let handle = self.handle.borrow_mut();
         handle.give_locks_back();
@@ -203,7 +209,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
                     from = last.record.max(from) + 1;
                     all.extend(part);
                 }
-                other => return Err(unexpected_reply(rack, &other)),
+                other => return Err(unexpected_reply(rack, &other).into()),
             }
         }
         Ok(all)
@@ -224,7 +230,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
         match handle.links.master_call(MasterCall::Roots { after: after.into() }, deadline_ns)? {
             MasterAnswer::Roots(roots) => Ok(roots),
-            other => Err(crate::links::unexpected_answer(&other)),
+            other => Err(crate::links::unexpected_answer(&other).into()),
         }
     }
 
@@ -234,19 +240,20 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         handle.client.check(addr, 1)?;
         match handle.run(&mut AtHome::new(addr, Request::CheckFree { addr, bytes })) {
             Ok((_, Reply::Known)) => Ok(true),
-            Ok((link, other)) => Err(unexpected_reply(handle.client.rack_of(link), &other)),
-            Err(Error::BadFree { .. } | Error::NotMapped { .. }) => Ok(false),
-            Err(error) => Err(error),
+            Ok((link, other)) => Err(unexpected_reply(handle.client.rack_of(link), &other).into()),
+            Err(WireError::BadFree { .. } | WireError::NotMapped { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Asks the daemon of a rack about its allocations.
+    #[doc(hidden)]
     pub fn audit(&mut self, rack: RackId, request: AuditRequest) -> Result<AuditReply> {
         let handle = self.handle.borrow_mut();
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
         match handle.ask_daemon(rack, Request::Audit(request), deadline_ns)? {
             Reply::Audit(reply) => Ok(reply),
-            other => Err(unexpected_reply(rack, &other)),
+            other => Err(unexpected_reply(rack, &other).into()),
         }
     }
 
@@ -255,13 +262,14 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     ///
     /// # Errors
     /// `bad-free` or `not-mapped` if it was freed since; `busy` if another watch has begun.
+    #[doc(hidden)]
     pub fn reclaim(&mut self, addr: GAddr, watch: u64) -> Result<()> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
         let (link, reply) = handle.run(&mut AtHome::new(addr, Request::Reclaim { addr, watch }))?;
         match reply {
             Reply::Freed => Ok(()),
-            other => Err(unexpected_reply(handle.client.rack_of(link), &other)),
+            other => Err(unexpected_reply(handle.client.rack_of(link), &other).into()),
         }
     }
 }

@@ -5,10 +5,12 @@
 //! A submission owns its buffer until it has completed. So a future may be dropped at any time: the
 //! buffer stays where it is until the fabric has done with it, and goes then.
 
+use crate::daemon::io_error;
+use crate::error::Result;
 use crate::handle::Handle;
 use crate::submit::{Completed, SUBMISSIONS_MAX, Ticket};
+use rackpool_core::GAddr;
 use rackpool_core::client::Access;
-use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::event::WakeEvent;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -64,6 +66,10 @@ struct State {
     ended: BTreeMap<Ticket, Completed>,
     /// Of futures that wait until there is room for their submission.
     blocked: Vec<Waker>,
+    /// To be woken once the lock is released: a waker may run anything, this handle's calls too.
+    due: Vec<Waker>,
+    /// To be dropped then, for the same reason.
+    replaced: Option<Waker>,
     is_watched: bool,
 }
 
@@ -85,6 +91,16 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Runs `work` under the lock, then wakes what it found due.
+fn with_state<R>(state: &Mutex<State>, work: impl FnOnce(&mut State) -> R) -> R {
+    let mut guard = lock(state);
+    let result = work(&mut guard);
+    let (due, _replaced) = (std::mem::take(&mut guard.due), guard.replaced.take());
+    drop(guard);
+    due.into_iter().for_each(Waker::wake);
+    result
+}
+
 impl AsyncHandle {
     pub(crate) fn new(handle: Handle) -> Self {
         let state = State {
@@ -92,6 +108,8 @@ impl AsyncHandle {
             waiting: BTreeMap::new(),
             ended: BTreeMap::new(),
             blocked: Vec::new(),
+            due: Vec::new(),
+            replaced: None,
             is_watched: false,
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -123,15 +141,15 @@ impl AsyncHandle {
 }
 
 impl State {
-    /// Takes what has ended, and wakes the futures of it.
+    /// Takes what has ended; the futures of it are due.
     fn collect(&mut self) -> Result<()> {
         while let Some(completed) = self.handle.poll_completion()? {
             // Without a waker the future was dropped.
             if let Some(waker) = self.waiting.remove(&completed.ticket) {
                 self.ended.insert(completed.ticket, completed);
-                waker.wake();
+                self.due.push(waker);
             }
-            self.blocked.drain(..).for_each(Waker::wake);
+            self.due.append(&mut self.blocked);
         }
         Ok(())
     }
@@ -144,8 +162,8 @@ impl State {
     }
 
     fn wake_all(&mut self) {
-        self.waiting.values().for_each(Waker::wake_by_ref);
-        self.blocked.drain(..).for_each(Waker::wake);
+        self.due.extend(self.waiting.values().cloned());
+        self.due.append(&mut self.blocked);
     }
 }
 
@@ -153,25 +171,35 @@ impl Future for Submitted {
     type Output = Result<Vec<u8>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let mut state = lock(&this.state);
+        let Submitted { state, stage } = self.get_mut();
+        with_state(state, |locked| stage.poll(state, locked, cx.waker()))
+    }
+}
+
+impl Stage {
+    fn poll(
+        &mut self,
+        shared: &Arc<Mutex<State>>,
+        state: &mut State,
+        waker: &Waker,
+    ) -> Poll<Result<Vec<u8>>> {
         state.collect()?;
-        let is_new = matches!(this.stage, Stage::New(..));
-        let ticket = match std::mem::replace(&mut this.stage, Stage::Over) {
+        let is_new = matches!(self, Stage::New(..));
+        let ticket = match std::mem::replace(self, Stage::Over) {
             Stage::UnderWay(ticket) => ticket,
             Stage::New(access, addr, buffer) if state.handle.submitted() >= SUBMISSIONS_MAX => {
-                this.stage = Stage::New(access, addr, buffer);
+                *self = Stage::New(access, addr, buffer);
                 // Once, however often it is polled meanwhile.
-                if !state.blocked.iter().any(|one| one.will_wake(cx.waker())) {
-                    state.blocked.push(cx.waker().clone());
+                if !state.blocked.iter().any(|one| one.will_wake(waker)) {
+                    state.blocked.push(waker.clone());
                 }
-                watch(&this.state, &mut state)?;
+                watch(shared, state)?;
                 return Poll::Pending;
             }
             Stage::New(access, addr, buffer) => {
                 let ticket = state.begin(access, addr, buffer)?;
-                this.stage = Stage::UnderWay(ticket);
-                state.waiting.insert(ticket, cx.waker().clone());
+                *self = Stage::UnderWay(ticket);
+                state.waiting.insert(ticket, waker.clone());
                 // What a mapped rack has is done already.
                 state.collect()?;
                 ticket
@@ -179,13 +207,13 @@ impl Future for Submitted {
             Stage::Over => panic!("a future was polled after its end"),
         };
         if let Some(completed) = state.ended.remove(&ticket) {
-            this.stage = Stage::Over;
+            *self = Stage::Over;
             return Poll::Ready(completed.result.map(|()| completed.buffer));
         }
-        state.waiting.insert(ticket, cx.waker().clone());
-        this.stage = Stage::UnderWay(ticket);
+        state.replaced = state.waiting.insert(ticket, waker.clone());
+        *self = Stage::UnderWay(ticket);
         if is_new || !state.is_watched {
-            watch(&this.state, &mut state)?;
+            watch(shared, state)?;
         }
         Poll::Pending
     }
@@ -194,9 +222,10 @@ impl Future for Submitted {
 impl Drop for Submitted {
     fn drop(&mut self) {
         if let Stage::UnderWay(ticket) = self.stage {
-            let mut state = lock(&self.state);
-            state.waiting.remove(&ticket);
-            state.ended.remove(&ticket);
+            with_state(&self.state, |state| {
+                state.replaced = state.waiting.remove(&ticket);
+                state.ended.remove(&ticket);
+            });
         }
     }
 }
@@ -210,17 +239,13 @@ struct Reactor {
 fn reactor() -> Result<&'static Arc<Reactor>> {
     static REACTOR: OnceLock<Result<Arc<Reactor>>> = OnceLock::new();
     let begun = REACTOR.get_or_init(|| {
-        let io = |what: &str, error: &dyn fmt::Display| Error::Io {
-            what: what.into(),
-            reason: error.to_string(),
-        };
-        let wake = WakeEvent::new().map_err(|error| io("wake event", &error))?;
+        let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
         let reactor = Arc::new(Reactor { watched: Mutex::default(), wake });
         let of_thread = Arc::clone(&reactor);
         std::thread::Builder::new()
             .name("rackpool-async".into())
             .spawn(move || of_thread.run())
-            .map_err(|error| io("starting a thread", &error))?;
+            .map_err(|error| io_error("starting a thread", &error))?;
         Ok(reactor)
     });
     begun.as_ref().map_err(Clone::clone)
@@ -262,22 +287,23 @@ impl Reactor {
 }
 
 /// Collects what has ended of a handle; what to sleep on until there is more.
-fn look(state: &Arc<Mutex<State>>) -> Option<OwnedFd> {
-    let mut state = lock(state);
-    if state.collect().is_err() {
-        // Each future hears of it by itself.
-        state.wake_all();
-    }
-    state.is_watched = !(state.waiting.is_empty() && state.blocked.is_empty());
-    if !state.is_watched {
-        return None;
-    }
-    let fd = state.handle.completion_fd().ok().and_then(|fd| fd.try_clone_to_owned().ok());
-    if fd.is_none() {
-        state.is_watched = false;
-        state.wake_all();
-    }
-    fd
+fn look(state: &Mutex<State>) -> Option<OwnedFd> {
+    with_state(state, |state| {
+        if state.collect().is_err() {
+            // Each future hears of it by itself.
+            state.wake_all();
+        }
+        state.is_watched = !(state.waiting.is_empty() && state.blocked.is_empty());
+        if !state.is_watched {
+            return None;
+        }
+        let fd = state.handle.completion_fd().ok().and_then(|fd| fd.try_clone_to_owned().ok());
+        if fd.is_none() {
+            state.is_watched = false;
+            state.wake_all();
+        }
+        fd
+    })
 }
 
 impl fmt::Debug for AsyncHandle {

@@ -2,10 +2,11 @@
 //! open, names, what lives where, and the free of what nothing names. Used by the structures that
 //! live in the pool and by `rackpool fsck`; `docs/semantics.md` says what is promised.
 
+use crate::error::Result;
 use crate::handle::Handle;
+use rackpool_core::GAddr;
 use rackpool_core::client::{Alloc, Placement};
 use rackpool_core::layout::AllocationKind;
-use rackpool_core::{GAddr, Result};
 
 impl Handle {
     /// As [`Handle::alloc`], for memory of this kind: whether it ends with this handle
@@ -23,7 +24,7 @@ impl Handle {
     ) -> Result<GAddr> {
         self.client.set_order(self.links.order());
         let mut op = Alloc::new(&mut self.client, bytes, placement, kind);
-        self.run(&mut op)
+        Ok(self.run(&mut op)?)
     }
 
     /// From here to [`Handle::end_change`] this handle may have allocations of the kind

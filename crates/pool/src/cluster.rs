@@ -5,11 +5,12 @@
 //! that was killed is removed by the next one.
 
 use crate::daemon::{DaemonOptions, DaemonServer};
+use crate::error::{Result, WireError};
 use crate::master::{MasterOptions, MasterServer};
 use crate::options::{FabricChoice, Options};
 use crate::pool::Pool;
+use rackpool_core::RackId;
 use rackpool_core::placement::Policy;
-use rackpool_core::{Error, Result};
 use rackpool_hw::secret::Secret;
 use rackpool_hw::temporary::TemporaryDir;
 
@@ -123,7 +124,7 @@ impl Cluster {
         let shards = usize::from(self.shards);
         let first = usize::from(rack) * shards;
         if first >= self.daemons.len() {
-            return Err(Error::NoSuchRack { rack: rackpool_core::RackId(rack) });
+            return Err(WireError::NoSuchRack { rack: RackId(rack) }.into());
         }
         self.daemons.drain(first..first + shards).for_each(DaemonServer::stop);
         Ok(())

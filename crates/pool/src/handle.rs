@@ -7,7 +7,9 @@
 use crate::cas::CasOutcome;
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts, drive};
+use crate::error::{Result, WireError, WireResult};
 use crate::links::{Links, Shared};
+use crate::options::Options;
 use crate::paths::{Call, CallSize, Path, PathStats};
 use crate::pin::{Pin, pin};
 use crate::rrpc::RrpcState;
@@ -21,7 +23,7 @@ use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
-use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_core::{GAddr, RackId};
 use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
 use rackpool_hw::window::Window;
@@ -80,7 +82,12 @@ pub(crate) const ATOMIC_ID: u64 = 1 << 63;
 const BATCH_PIECES_MAX: usize = 256;
 
 impl Handle {
-    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self> {
+    /// A handle of a pool that is joined for it.
+    pub(crate) fn join(options: Options) -> WireResult<Self> {
+        Self::open(Arc::new(Shared::new(options)?))
+    }
+
+    pub(crate) fn open(shared: Arc<Shared>) -> WireResult<Self> {
         let deadline_ns = clock::deadline_ns(shared.options.request_timeout_ms);
         let (links, endpoint, own) = Links::open(shared, deadline_ns)?;
         let options = links.options();
@@ -129,7 +136,7 @@ impl Handle {
     /// `bad-free` if that is no allocation of this size; `not-mapped` if it was freed.
     pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
-        self.run(&mut Free::new(addr, bytes))
+        Ok(self.run(&mut Free::new(addr, bytes))?)
     }
 
     /// Allocates as [`Handle::alloc`] does, in the rack where `word` lives, and stores the address
@@ -158,7 +165,7 @@ impl Handle {
     /// that it was done.
     pub fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
         self.check_writable_word(word)?;
-        self.run(&mut AtWord::alloc(word, bytes))
+        Ok(self.run(&mut AtWord::alloc(word, bytes))?)
     }
 
     /// Frees what `word` names, `bytes` as given when it was allocated, and sets the word to 0,
@@ -171,7 +178,8 @@ impl Handle {
     /// `outcome-unknown` a word that is 0 means that it was done.
     pub fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
         self.check_writable_word(word)?;
-        self.run(&mut AtWord::free(word, bytes)).map(drop)
+        self.run(&mut AtWord::free(word, bytes))?;
+        Ok(())
     }
 
     /// Allocates `count` whole pages with consecutive addresses.
@@ -205,7 +213,7 @@ impl Handle {
     #[inline]
     pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         if self.links.is_read_only() {
-            return Err(self.links.read_only_error());
+            return Err(self.links.read_only_error().into());
         }
         match self.client.write_warm(addr, from) {
             Ok(()) => {
@@ -221,7 +229,7 @@ impl Handle {
     fn read_cold(&mut self, addr: GAddr, to: &mut [u8], miss: Miss) -> Result<()> {
         self.client.check(addr, to.len() as u64)?;
         if !self.coupled.is_active() {
-            return self.read_home(addr, to, miss);
+            return Ok(self.read_home(addr, to, miss)?);
         }
         if !self.read_coupled(addr, to)? {
             self.read_home(addr, to, miss)?;
@@ -230,7 +238,7 @@ impl Handle {
         Ok(())
     }
 
-    fn read_home(&mut self, addr: GAddr, to: &mut [u8], miss: Miss) -> Result<()> {
+    fn read_home(&mut self, addr: GAddr, to: &mut [u8], miss: Miss) -> WireResult<()> {
         let client = &self.client;
         let done = warm_prefix(client, addr, to.len(), miss, |addr, range| {
             client.read_warm(addr, &mut to[range])
@@ -268,7 +276,7 @@ impl Handle {
         }
         let from = &from[done..];
         let pieces = [Piece { addr: GAddr(addr.0 + done as u64), bytes: from.len() as u64 }];
-        self.transfer(Access::Write, &pieces, &mut [LocalBuffer::From(from)])
+        Ok(self.transfer(Access::Write, &pieces, &mut [LocalBuffer::From(from)])?)
     }
 
     /// Reads many pieces. Mapped ones are prefetched together, remote ones share doorbells and
@@ -296,7 +304,7 @@ impl Handle {
     /// Writes many pieces, under the same rules as [`Handle::read_batch`].
     pub fn write_batch(&mut self, ops: &mut [(GAddr, &[u8])]) -> Result<()> {
         if self.links.is_read_only() {
-            return Err(self.links.read_only_error());
+            return Err(self.links.read_only_error().into());
         }
         self.misses.clear();
         self.client.batch_warm(
@@ -356,7 +364,7 @@ impl Handle {
         }
         drop(left);
         self.misses = misses;
-        result
+        Ok(result?)
     }
 
     /// Reads the aligned word at `addr`, at once.
@@ -381,7 +389,7 @@ impl Handle {
     pub fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
         self.client.check_atomic(addr)?;
         if self.links.is_read_only() {
-            return Err(self.links.read_only_error());
+            return Err(self.links.read_only_error().into());
         }
         match self.client.store_warm(addr, value) {
             Ok(()) => {
@@ -431,7 +439,7 @@ impl Handle {
     #[inline]
     fn check_writable_word(&self, addr: GAddr) -> Result<()> {
         self.client.check_atomic(addr)?;
-        if self.links.is_read_only() { Err(self.links.read_only_error()) } else { Ok(()) }
+        if self.links.is_read_only() { Err(self.links.read_only_error().into()) } else { Ok(()) }
     }
 
     #[cold]
@@ -445,7 +453,7 @@ impl Handle {
         let result = self.run(&mut op);
         self.note(addr, CallSize { accesses: 1, bytes: 8 }, started_ns, result.is_err());
         self.report_if_due();
-        result
+        Ok(result?)
     }
 
     /// The address under a name, if the name exists. Names are kept by the master.
@@ -457,7 +465,7 @@ impl Handle {
     /// Sets the address under a name if it is `expected` now (null: if the name does not exist);
     /// null removes the name. The address under the name afterwards, whichever client set it.
     pub fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
-        self.master(MasterCall::SetRoot { name: name.into(), expected, addr })?.root()
+        Ok(self.master(MasterCall::SetRoot { name: name.into(), expected, addr })?.root()?)
     }
 
     /// The size of a page, bytes.
@@ -525,7 +533,7 @@ impl Handle {
         rack: RackId,
         request: Request,
         deadline_ns: u64,
-    ) -> Result<Reply> {
+    ) -> WireResult<Reply> {
         let Self { client, links, endpoint, .. } = self;
         if client.home_in(rack).is_none() {
             links.connect(client, endpoint, rack, deadline_ns)?;
@@ -562,7 +570,7 @@ impl Handle {
     /// Starts a write of `buffer` to `addr`, under the same rules as [`Handle::submit_read`].
     pub fn submit_write(&mut self, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
         if self.links.is_read_only() {
-            return Err(self.links.read_only_error());
+            return Err(self.links.read_only_error().into());
         }
         self.submit(Access::Write, addr, buffer)
     }
@@ -575,7 +583,7 @@ impl Handle {
         *rounds += 1;
         let submitted = submissions.submit(client, links, endpoint, *rounds, access, addr, buffer);
         self.report_if_due();
-        submitted
+        Ok(submitted?)
     }
 
     /// Submissions that count against their bound.
@@ -589,7 +597,7 @@ impl Handle {
         let Self { client, links, endpoint, submissions, .. } = self;
         let done = submissions.poll(client, links, endpoint);
         self.leave_mapped();
-        done
+        Ok(done?)
     }
 
     /// Waits up to `timeout_ms` for a submission to end. `None` if none did, or none is under way.
@@ -598,13 +606,13 @@ impl Handle {
         let Self { client, links, endpoint, submissions, .. } = self;
         let done = submissions.wait(client, links, endpoint, deadline_ns);
         self.leave_mapped();
-        done
+        Ok(done?)
     }
 
     /// A descriptor that becomes readable when [`Handle::poll_completion`] may have something to
     /// do: for an event loop of the caller's. To be asked for again before each sleep.
     pub fn completion_fd(&mut self) -> Result<BorrowedFd<'_>> {
-        self.endpoint.prepare_sleep().map_err(crate::links::fabric_error)
+        Ok(self.endpoint.prepare_sleep().map_err(crate::links::fabric_error)?)
     }
 
     /// Pins `bytes` bytes at `addr`, within one page of a mapped rack: until the guard is dropped
@@ -639,23 +647,23 @@ impl Handle {
             let mut locate = Locate::new(&self.client, addr, bytes).after(stale);
             self.run(&mut locate)?;
         }
-        Err(Error::Moving { addr, retries: STALE_RETRIES_MAX })
+        Err(WireError::Moving { addr, retries: STALE_RETRIES_MAX }.into())
     }
 
-    fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+    fn master(&mut self, call: MasterCall) -> WireResult<MasterAnswer> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         self.links.master_call(call, deadline_ns)
     }
 
-    pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+    pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> WireResult<O::Output> {
         self.wait_for(async |cx| op.run(cx).await)
     }
 
     /// Runs an operation without buffers, to its end.
     pub(crate) fn wait_for<T>(
         &mut self,
-        operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> Result<T>,
-    ) -> Result<T> {
+        operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> WireResult<T>,
+    ) -> WireResult<T> {
         self.before_others(GAddr::NULL, 0)?;
         self.give_locks_back();
         drive(self.parts().1, Buffers::None, operation)
@@ -666,8 +674,8 @@ impl Handle {
     pub(crate) fn wait_with<T>(
         &mut self,
         buffers: &mut [LocalBuffer<'_>],
-        operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>, &mut TransferTables) -> Result<T>,
-    ) -> Result<T> {
+        operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>, &mut TransferTables) -> WireResult<T>,
+    ) -> WireResult<T> {
         let (tables, Parts { client, links, endpoint, submissions }) = self.parts();
         endpoint
             .with_buffers(buffers, |endpoint, ids| {
@@ -688,7 +696,7 @@ impl Handle {
         access: Access,
         pieces: &[Piece],
         buffers: &mut [LocalBuffer<'_>],
-    ) -> Result<()> {
+    ) -> WireResult<()> {
         let started_ns = clock::now_ns();
         let result = self.transfer_uncounted(access, pieces, buffers);
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
@@ -724,7 +732,7 @@ impl Handle {
         access: Access,
         pieces: &[Piece],
         buffers: &mut [LocalBuffer<'_>],
-    ) -> Result<()> {
+    ) -> WireResult<()> {
         self.give_locks_back();
         self.links.tell_loss()?;
         self.rounds += 1;
@@ -760,8 +768,8 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-pub(crate) fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
-    Error::Protocol {
+pub(crate) fn unexpected_reply(rack: RackId, reply: &Reply) -> WireError {
+    WireError::Protocol {
         peer: format!("daemon of rack {rack}"),
         reason: format!("unexpected answer {reply:?}"),
     }

@@ -24,8 +24,10 @@ pub mod cluster;
 mod coupled;
 pub mod daemon;
 mod drive;
+mod error;
 mod flush;
 mod handle;
+#[doc(hidden)]
 pub mod link;
 mod links;
 mod local;
@@ -49,6 +51,7 @@ mod usage;
 pub use admin::Admin;
 pub use async_handle::{AsyncHandle, Submitted};
 pub use cas::CasOutcome;
+pub use error::{Error, ErrorKind, Result};
 pub use handle::Handle;
 pub use locks::{LockGuard, LockMode, LockOptions};
 pub use options::{Connections, Emulate, FabricChoice, Options, RrpcThreshold};
@@ -59,15 +62,10 @@ pub use rackpool_core::client::CoupledStats;
 pub use rackpool_core::client::Placement;
 pub use rackpool_core::layout::AllocationKind;
 pub use rackpool_core::member::{DrainReport, Member, RackState};
-pub use rackpool_core::placement::{LogPiece, Policy};
-pub use rackpool_core::policy::{
-    BalanceParams, BalanceRecord, DecisionRecord, MigrationPolicy as Migration,
-};
-pub use rackpool_core::wire::{
-    AllocationPiece, AuditReply, AuditRequest, ChangingSession, DaemonStats, KindTotal,
-    MasterStats, SessionState,
-};
-pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
+pub use rackpool_core::placement::Policy;
+pub use rackpool_core::policy::{BalanceParams, MigrationPolicy as Migration};
+pub use rackpool_core::wire::{DaemonStats, MasterStats};
+pub use rackpool_core::{GAddr, PageId, RackId};
 pub use rackpool_hw::secret::Secret;
 pub use rrpc::{FetchMode, RrpcStats};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};

@@ -314,13 +314,18 @@ impl Handle {
     /// if this handle holds it, or any line of the range; `busy` (2048 locks of a rack, 64 of a
     /// handle in a rack); `misaligned`, `not-mapped`, `lost` for the address; `out-of-bounds` for a
     /// range of no bytes and across pages; `timeout`, `peer-dead`.
-    pub fn lock(&mut self, addr: GAddr, mode: LockMode, options: LockOptions) -> Result<LockGuard> {
+    pub fn lock(
+        &mut self,
+        addr: GAddr,
+        mode: LockMode,
+        options: LockOptions,
+    ) -> crate::Result<LockGuard> {
         let range = match options.range_bytes {
             None => LockRange::line(addr),
             Some(bytes) => LockRange::of(self.client.geometry(), addr, bytes)?,
         };
         let wait_ms = options.wait_ms.unwrap_or(self.links.options().request_timeout_ms);
-        self.take_lock(range, mode == LockMode::Write, wait_ms)
+        Ok(self.take_lock(range, mode == LockMode::Write, wait_ms)?)
     }
 
     /// Asks the lock's daemon whether a guard still holds it: one round trip, after what was
@@ -329,9 +334,9 @@ impl Handle {
     /// # Errors
     /// `lock-lost` if not; `writes-lost` if buffered writes did not all reach home; `denied` for
     /// the guard of another handle; `timeout`, `peer-dead`.
-    pub fn check_lock(&mut self, guard: &LockGuard) -> Result<()> {
+    pub fn check_lock(&mut self, guard: &LockGuard) -> crate::Result<()> {
         self.is_own(guard)?;
-        self.check_coupled(guard.id, guard.lost())
+        Ok(self.check_coupled(guard.id, guard.lost())?)
     }
 
     /// Gives a lock back now. Writes that have returned before are seen by its next holder;
@@ -342,9 +347,9 @@ impl Handle {
     /// (then the lock is given back with a later call, if it is held still); `denied` for the guard
     /// of another handle; `timeout` or `peer-dead` if its daemon could not be told: then it is told
     /// later.
-    pub fn unlock(&mut self, guard: LockGuard) -> Result<()> {
+    pub fn unlock(&mut self, guard: LockGuard) -> crate::Result<()> {
         self.is_own(&guard)?;
-        self.unlock_coupled(guard.id, guard.lost())
+        Ok(self.unlock_coupled(guard.id, guard.lost())?)
     }
 
     fn is_own(&self, guard: &LockGuard) -> Result<()> {

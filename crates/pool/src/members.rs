@@ -2,16 +2,14 @@
 //! to let it serve again, and to give it up. A [`Monitor`] carries them.
 
 use crate::clock;
-use crate::handle::Handle;
+use crate::error::{Result, WireResult};
 use crate::links::unexpected_answer;
 use crate::monitor::Monitor;
+use rackpool_core::RackId;
 use rackpool_core::member::{
     DrainReply, DrainReport, DrainRequest, Member, MemberAnswer, MemberCall, RackState,
 };
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
-use rackpool_core::{RackId, Result};
-
-impl Handle {}
 
 impl Monitor {
     /// All racks that ever joined, by number, those that have left among them. Blocks for up to the
@@ -22,7 +20,7 @@ impl Monitor {
     pub fn members(&mut self) -> Result<Vec<Member>> {
         match self.member_call(MemberCall::List)? {
             MemberAnswer::List(members) => Ok(members),
-            other => Err(unexpected_answer(&MasterAnswer::Member(other))),
+            other => Err(unexpected_answer(&MasterAnswer::Member(other)).into()),
         }
     }
 
@@ -80,7 +78,7 @@ impl Monitor {
     pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
         match self.ask(&member.info, &Request::Drain(DrainRequest::Report))? {
             Reply::Drain(DrainReply::Report(report)) => Ok(report),
-            other => Err(crate::handle::unexpected_reply(member.info.rack, &other)),
+            other => Err(crate::handle::unexpected_reply(member.info.rack, &other).into()),
         }
     }
 
@@ -98,13 +96,13 @@ impl Monitor {
         for shard in shards {
             said.push(match self.member_call(order(shard))? {
                 MemberAnswer::RackState(standing) => standing,
-                other => return Err(unexpected_answer(&MasterAnswer::Member(other))),
+                other => return Err(unexpected_answer(&MasterAnswer::Member(other)).into()),
             });
         }
         Ok(RackState::of_shards(said))
     }
 
-    fn member_call(&mut self, call: MemberCall) -> Result<MemberAnswer> {
+    fn member_call(&mut self, call: MemberCall) -> WireResult<MemberAnswer> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
         self.master.call(MasterCall::Member(call), deadline)?.member()
     }

@@ -62,7 +62,7 @@ impl Monitor {
     ///
     /// # Errors
     /// `config` without an address; `io` if the system gives no descriptor.
-    pub fn new(masters: Vec<String>, timeout_ms: u64) -> Result<Self> {
+    pub fn new(masters: Vec<String>, timeout_ms: u64) -> crate::Result<Self> {
         Self::with_secret(masters, timeout_ms, None)
     }
 
@@ -74,9 +74,9 @@ impl Monitor {
         masters: Vec<String>,
         timeout_ms: u64,
         secret: Option<Secret>,
-    ) -> Result<Self> {
+    ) -> crate::Result<Self> {
         if masters.is_empty() {
-            return Err(Error::Config { reason: "no master is named".into() });
+            return Err(Error::Config { reason: "no master is named".into() }.into());
         }
         // Why a connection ended is in the next sample; a line would only spoil a screen.
         let mut master = MasterLink::new(masters);
@@ -98,7 +98,7 @@ impl Monitor {
     /// # Errors
     /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`. Racks have
     /// theirs in the sample.
-    pub fn sample(&mut self) -> Result<Sample> {
+    pub fn sample(&mut self) -> crate::Result<Sample> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
         let master = *self.master.call(MasterCall::Stats, deadline)?.stats()?;
         let infos = self.master.call(MasterCall::Racks, deadline)?.racks()?;

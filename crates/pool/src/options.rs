@@ -1,11 +1,12 @@
 //! How a program joins a pool: [`Options`] from defaults, a file, the environment and code, each
 //! overriding the one before.
 
+use crate::error::{Error, Result, WireError, WireResult};
+use rackpool_core::RackId;
 use rackpool_core::constants::{
     BUFFERED_WRITE_BYTES_MAX_DEFAULT, CACHED_BLOCKS_DEFAULT, REQUEST_TIMEOUT_MS_DEFAULT,
     TRANSLATION_ENTRIES_DEFAULT, WRITE_BUFFER_BYTES_DEFAULT,
 };
-use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::secret::Secret;
 use serde::Deserialize;
 use std::fs::File;
@@ -43,9 +44,9 @@ impl std::str::FromStr for FabricChoice {
             "tcp" => Ok(Self::Tcp),
             "verbs" => Ok(Self::Verbs),
             "proxied" => Ok(Self::Proxied),
-            other => Err(Error::Config {
-                reason: format!("fabric `{other}` is unknown; use `auto`, `tcp`, `shm` or `verbs`"),
-            }),
+            other => Err(wrong(format!(
+                "fabric `{other}` is unknown; use `auto`, `tcp`, `shm` or `verbs`"
+            ))),
         }
     }
 }
@@ -206,7 +207,7 @@ impl Options {
     /// # std::fs::remove_dir_all(&dir).unwrap();
     /// ```
     pub fn from_file(path: &Path) -> Result<Self> {
-        let text = read_config(path).map_err(|error| Error::Io {
+        let text = read_config(path).map_err(|error| WireError::Io {
             what: format!("reading {}", path.display()),
             reason: error.to_string(),
         })?;
@@ -214,7 +215,7 @@ impl Options {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
             let (path, what) = (path.display(), error.message());
-            Error::Config { reason: format!("{path} line {line}: {what}") }
+            wrong(format!("{path} line {line}: {what}"))
         })?;
         options.load_secret()?;
         Ok(options)
@@ -275,7 +276,7 @@ impl Options {
     }
 
     /// Reads [`Options::secret_file`], if there is one and no secret yet.
-    pub(crate) fn load_secret(&mut self) -> Result<()> {
+    pub(crate) fn load_secret(&mut self) -> WireResult<()> {
         if let (None, Some(path)) = (&self.secret, &self.secret_file) {
             self.secret = Some(Secret::from_file(path)?);
         }
@@ -302,8 +303,11 @@ fn split_addrs(text: &str) -> Vec<String> {
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T> {
-    text.parse()
-        .map_err(|_| Error::Config { reason: format!("{name}=`{text}` is not a number in range") })
+    text.parse().map_err(|_| wrong(format!("{name}=`{text}` is not a number in range")))
+}
+
+fn wrong(reason: String) -> Error {
+    WireError::Config { reason }.into()
 }
 
 /// Latency that is injected to stand for hardware that is not there. Every figure made with it is
@@ -327,9 +331,8 @@ impl std::str::FromStr for Emulate {
     type Err = Error;
     /// Parses `cxl=140ns,rdma=2us`; either part may be missing.
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |part: &str| Error::Config {
-            reason: format!("`{part}` in --emulate; write for example cxl=140ns,rdma=2us"),
-        };
+        let wrong =
+            |part| wrong(format!("`{part}` in --emulate; write for example cxl=140ns,rdma=2us"));
         let mut emulate = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (path, time) = part.split_once('=').ok_or_else(|| wrong(part))?;

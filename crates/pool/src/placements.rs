@@ -1,11 +1,12 @@
 //! What led to the master's choices of racks, for a recording.
 
 use crate::clock;
+use crate::error::Result;
 use crate::monitor::{Monitor, Sample};
+use rackpool_core::RackId;
 use rackpool_core::placement::LogPiece;
 use rackpool_core::policy::DecisionRecord;
 use rackpool_core::wire::{MasterCall, RackInfo, Reply, Request};
-use rackpool_core::{RackId, Result};
 
 impl Monitor {
     /// What the master was told, and chose, when it was asked for racks: its log from byte `from`
@@ -14,9 +15,10 @@ impl Monitor {
     ///
     /// # Errors
     /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`.
+    #[doc(hidden)]
     pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        self.master.call(MasterCall::Placements(from), deadline)?.placements()
+        Ok(self.master.call(MasterCall::Placements(from), deadline)?.placements()?)
     }
 
     /// What the daemons that are alive in a sample decided about their pages, with all counts that
@@ -25,6 +27,7 @@ impl Monitor {
     ///
     /// # Errors
     /// As [`Monitor::placements`]; a daemon that is gone is left out.
+    #[doc(hidden)]
     pub fn page_decisions(
         &mut self,
         sample: &Sample,

@@ -4,12 +4,13 @@
 use crate::admin::Admin;
 use crate::async_handle::AsyncHandle;
 use crate::cas::CasOutcome;
+use crate::error::Result;
 use crate::handle::Handle;
 use crate::links::Shared;
 use crate::options::Options;
 use crate::stats::{Explain, PoolStats};
+use rackpool_core::GAddr;
 use rackpool_core::client::Placement;
-use rackpool_core::{GAddr, Result};
 use std::sync::{Arc, Mutex};
 
 /// A memory pool that this program has joined. `Send + Sync`; clones are the same pool.
@@ -57,7 +58,7 @@ impl Pool {
         let idle = self.idle.lock().expect("no panic happens under this lock").pop();
         match idle {
             Some(handle) => Ok(handle),
-            None => Handle::open(Arc::clone(&self.shared)),
+            None => Ok(Handle::open(Arc::clone(&self.shared))?),
         }
     }
 

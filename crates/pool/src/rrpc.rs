@@ -7,15 +7,16 @@
 
 use crate::clock;
 use crate::drive::{Buffers, drive};
+use crate::error::{Result, WireError, WireResult};
 use crate::handle::Handle;
 use crate::options::RrpcThreshold;
 use crate::paths::CallSize;
+use rackpool_core::GAddr;
 use rackpool_core::client::{Access, Brought, Calls, LinkId, Operation, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, FetchExtent, Fetched, INLINE_BYTES_MAX, LinkProbe, OBJECT_PREFIX_BYTES,
     PROBE_BYTES, THRESHOLD_PAPER_BYTES,
 };
-use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::LocalBuffer;
 
 /// A rack is measured after so many calls: a client that makes a few would not get the time back.
@@ -179,7 +180,7 @@ impl Handle {
             _ => self.client.bytes_in_page(addr),
         };
         if bytes > limit_bytes {
-            return Err(Error::OutOfBounds { addr, bytes, limit_bytes });
+            return Err(WireError::OutOfBounds { addr, bytes, limit_bytes }.into());
         }
         let what = match mode {
             FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
@@ -214,11 +215,11 @@ impl Handle {
         let bytes = from.len() as u64;
         self.client.check(addr, bytes)?;
         if self.links.is_read_only() {
-            return Err(self.links.read_only_error());
+            return Err(self.links.read_only_error().into());
         }
         let limit_bytes = self.client.bytes_in_page(addr).min(INLINE_BYTES_MAX.into());
         if bytes > limit_bytes {
-            return Err(Error::OutOfBounds { addr, bytes, limit_bytes });
+            return Err(WireError::OutOfBounds { addr, bytes, limit_bytes }.into());
         }
         self.before_others(addr, bytes)?;
         self.links.tell_loss()?;
@@ -245,7 +246,7 @@ impl Handle {
 
     /// The first touch of a short piece in a rack that is probably known: one call instead of a
     /// question to the own daemon, one to the master and a read; whether that is what it was.
-    pub(crate) fn first_read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
+    pub(crate) fn first_read(&mut self, addr: GAddr, to: &mut [u8]) -> WireResult<bool> {
         let bytes = to.len() as u64;
         let Some(link) = self.short_guess(addr, bytes) else { return Ok(false) };
         let what = What::Fetch(FetchExtent::Bytes(bytes), self.threshold(link));
@@ -261,7 +262,7 @@ impl Handle {
     }
 
     /// As [`Handle::first_read`], of a write.
-    pub(crate) fn first_write(&mut self, addr: GAddr, from: &[u8]) -> Result<bool> {
+    pub(crate) fn first_write(&mut self, addr: GAddr, from: &[u8]) -> WireResult<bool> {
         let Some(_) = self.short_guess(addr, from.len() as u64) else { return Ok(false) };
         self.links.tell_loss()?;
         self.give_locks_back();
@@ -271,7 +272,7 @@ impl Handle {
         Ok(true)
     }
 
-    fn first_call(&mut self, addr: GAddr, bytes: u64, mut call: Rpc) -> Result<Brought> {
+    fn first_call(&mut self, addr: GAddr, bytes: u64, mut call: Rpc) -> WireResult<Brought> {
         let started_ns = clock::now_ns();
         let said = drive(self.parts().1, Buffers::None, async |cx| call.run(cx).await);
         self.note(addr, CallSize { accesses: 1, bytes }, started_ns, said.is_err());
@@ -288,9 +289,9 @@ impl Handle {
 
     fn check_object(&self, addr: GAddr, bytes: u64) -> Result<()> {
         if !addr.0.is_multiple_of(OBJECT_PREFIX_BYTES) {
-            return Err(Error::Misaligned { addr, align_bytes: OBJECT_PREFIX_BYTES });
+            return Err(WireError::Misaligned { addr, align_bytes: OBJECT_PREFIX_BYTES }.into());
         }
-        self.client.check(addr, bytes.saturating_add(OBJECT_PREFIX_BYTES))
+        Ok(self.client.check(addr, bytes.saturating_add(OBJECT_PREFIX_BYTES))?)
     }
 
     /// Asks an object's home about it.
@@ -402,10 +403,10 @@ impl Handle {
     }
 }
 
-fn fetched(said: Brought) -> Result<Fetched> {
+fn fetched(said: Brought) -> WireResult<Fetched> {
     match said {
         Brought::Fetched(fetched) => Ok(fetched),
-        Brought::Stored => Err(Error::Protocol {
+        Brought::Stored => Err(WireError::Protocol {
             peer: "daemon".into(),
             reason: "it stored what was to be fetched".into(),
         }),

@@ -3,11 +3,12 @@
 //! mapped memory.
 
 use crate::clock;
+use crate::error::{Result, WireResult};
 use crate::handle::{Handle, unexpected_reply};
 use crate::paths::PathStats;
+use rackpool_core::RackId;
 use rackpool_core::client::CoupledStats;
 use rackpool_core::wire::{DaemonStats, MasterStats, Reply, Request};
-use rackpool_core::{RackId, Result};
 use serde::Serialize;
 use std::fmt;
 
@@ -161,10 +162,14 @@ impl Handle {
             let asked = self.ask_daemon(info.rack, Request::Ping, until_ns);
             outcome = outcome.and(asked.map(drop));
         }
-        outcome
+        Ok(outcome?)
     }
 
-    pub(crate) fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
+    pub(crate) fn daemon_stats(
+        &mut self,
+        rack: RackId,
+        deadline_ns: u64,
+    ) -> WireResult<DaemonStats> {
         match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
             Reply::Stats(stats) => Ok(*stats),
             other => Err(unexpected_reply(rack, &other)),

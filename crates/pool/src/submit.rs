@@ -26,7 +26,7 @@ pub struct Completed {
     /// Which one.
     pub ticket: Ticket,
     /// How it ended; after an error the buffer's bytes mean nothing.
-    pub result: Result<()>,
+    pub result: crate::Result<()>,
     /// The buffer that was given.
     pub buffer: Vec<u8>,
 }
@@ -176,6 +176,7 @@ impl Submissions {
         let Submission { ticket, buf, tables, .. } = submission;
         let buffer = endpoint.take(buf);
         self.spare.push(tables);
+        let result = result.map_err(crate::Error::from);
         self.done.push_back(Completed { ticket, result, buffer });
     }
 }

@@ -14,7 +14,7 @@ use super::header::{CHUNK_0_OFFSET, TOPS, top_offset};
 use super::word::{State, Word};
 use crate::constants::{CHUNK_SHIFT, FORWARDS_MAX, RESOLVE_MAX};
 use crate::error::{Error, Result};
-use crate::words::{ALIGN_BYTES, GAddr, Placement, PoolError, Words};
+use crate::words::{ALIGN_BYTES, ErrorKind, GAddr, Placement, PoolError, Words};
 use rackpool::CasOutcome;
 
 pub(crate) const CHUNK_BYTES: u64 = 8 << CHUNK_SHIFT;
@@ -433,16 +433,14 @@ fn publish<W: Words>(
 
 /// Whether an error of the pool promises that the operation had no effect and never will have.
 fn did_nothing(error: &PoolError) -> bool {
-    !matches!(
-        error,
-        PoolError::OutcomeUnknown { .. } | PoolError::Timeout { .. } | PoolError::Protocol { .. }
-    )
+    !matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::Timeout | ErrorKind::Corrupt)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::words::PoolResult;
+    use rackpool_core::Error as WireError;
 
     /// Answers one compare-and-swap after the other as it is told, has memory that it refuses to
     /// write to and to take back, and can do nothing else.
@@ -456,13 +454,13 @@ mod tests {
             Ok(GAddr(4096))
         }
         fn free(&mut self, _: GAddr, _: u64) -> PoolResult<()> {
-            Err(PoolError::Busy { what: "ring".into(), limit: 64 })
+            Err(busy("ring"))
         }
         fn read(&mut self, _: GAddr, _: &mut [u8]) -> PoolResult<()> {
             unreachable!()
         }
         fn write(&mut self, _: GAddr, _: &[u8]) -> PoolResult<()> {
-            Err(PoolError::Busy { what: "fabric buffers".into(), limit: 64 })
+            Err(busy("fabric buffers"))
         }
         fn read_u64(&mut self, _: GAddr) -> PoolResult<u64> {
             unreachable!()
@@ -493,11 +491,11 @@ mod tests {
     }
 
     fn unknown() -> PoolResult<CasOutcome> {
-        Err(PoolError::OutcomeUnknown { operation: "cas".into(), peer: "rack 1".into() })
+        Err(WireError::OutcomeUnknown { operation: "cas".into(), peer: "rack 1".into() }.into())
     }
 
-    fn busy() -> PoolResult<CasOutcome> {
-        Err(PoolError::Busy { what: "ring".into(), limit: 64 })
+    fn busy(what: &str) -> PoolError {
+        WireError::Busy { what: what.into(), limit: 64 }.into()
     }
 
     #[test]
@@ -507,13 +505,13 @@ mod tests {
         let view = BucketView { bucket: 0, word, home, home_word: word, at: home, base: 0 };
         let mut index = TableIndex::new(GAddr(0), 2, Placement::Auto);
         let refused = index.replace(&mut Script(Vec::new()), &view, BucketContent::Empty(1));
-        let cause = PoolError::Busy { what: "fabric buffers".into(), limit: 64 };
+        let cause = busy("fabric buffers");
         assert_eq!(refused, Err(cause.into()));
         assert_eq!(index.leaked_bytes, CELL_BYTES);
         let mut silent = Script((0..RESOLVE_MAX).map(|_| unknown()).collect());
         assert!(index.install(&mut silent, home, CHUNK_BYTES).is_err());
         assert_eq!(index.leaked_bytes, CELL_BYTES + CHUNK_BYTES);
-        assert!(index.install(&mut Script(vec![busy()]), home, CHUNK_BYTES).is_err());
+        assert!(index.install(&mut Script(vec![Err(busy("ring"))]), home, CHUNK_BYTES).is_err());
         assert_eq!(index.leaked_bytes, CELL_BYTES + 2 * CHUNK_BYTES);
     }
 
@@ -523,14 +521,14 @@ mod tests {
         assert_eq!(outcome(vec![Ok(CasOutcome::Found(OTHER))], true), Ok(Swap::Lost));
         // Another client made the same change: it was not ours.
         assert_eq!(outcome(vec![Ok(CasOutcome::Found(NEW))], false), Ok(Swap::Lost));
-        assert_eq!(outcome(vec![busy()], true), Err(busy().unwrap_err().into()));
+        assert_eq!(outcome(vec![Err(busy("ring"))], true), Err(busy("ring").into()));
     }
 
     #[test]
     fn a_swap_without_an_answer_is_repeated_until_one_tells() {
         assert_eq!(outcome(vec![unknown(), Ok(CasOutcome::Swapped)], false), Ok(Swap::Done(())));
         assert_eq!(
-            outcome(vec![unknown(), busy(), Ok(CasOutcome::Found(NEW))], true),
+            outcome(vec![unknown(), Err(busy("ring")), Ok(CasOutcome::Found(NEW))], true),
             Ok(Swap::Done(()))
         );
     }

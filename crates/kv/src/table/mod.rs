@@ -82,7 +82,7 @@ mod write;
 
 use crate::constants::{CHUNK_SHIFT, LEVEL_DEFAULT, VERSIONS_PER_WORD_MAX, VERSIONS_PER_WORD_MIN};
 use crate::error::{Error, Result};
-use crate::words::{GAddr, Placement, PoolError, Words};
+use crate::words::{ErrorKind, GAddr, Placement, PoolError, Words};
 use blob::{Builder, Stamp};
 use header::{CHUNK_0_OFFSET, Fixed, HEADER_BYTES, LEVEL_OFFSET, MAGIC, VERSION};
 use index::{CHUNK_BYTES, TableIndex};
@@ -365,11 +365,14 @@ impl Unnamed {
 
 /// Whether an error leaves open whether something was done, or will be.
 fn is_in_doubt(error: &Error) -> bool {
-    let unknown = |error: &PoolError| {
-        matches!(error, PoolError::OutcomeUnknown { .. } | PoolError::Timeout { .. })
-    };
-    matches!(error, Error::OutcomeUnknown { .. })
-        || matches!(error, Error::Pool(error) if unknown(error))
+    match error {
+        Error::Pool(error) => is_pool_in_doubt(error),
+        error => matches!(error, Error::OutcomeUnknown { .. }),
+    }
+}
+
+fn is_pool_in_doubt(error: &PoolError) -> bool {
+    matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::Timeout)
 }
 
 fn low_bits(hash: u64, bits: u8) -> u64 {
@@ -394,7 +397,7 @@ fn write_new<W: Words>(mem: &mut W, header: GAddr, chunk: GAddr, fixed: &Fixed) 
 /// Puts the header under its name; what is under the name now.
 fn name_it<W: Words>(mem: &mut W, name: &str, header: GAddr) -> Result<GAddr> {
     match mem.set_root(name, GAddr::NULL, header) {
-        Err(PoolError::OutcomeUnknown { .. } | PoolError::Timeout { .. }) => {}
+        Err(error) if is_pool_in_doubt(&error) => {}
         other => return Ok(other?),
     }
     // A name that is taken by a header is taken for good, so asking again tells. The header of

@@ -7,7 +7,7 @@ use super::index::BucketView;
 use super::{Table, low_bits};
 use crate::constants::{ATTEMPTS_EAGER, ATTEMPTS_MAX, KEY_BYTES_MAX, LEVEL_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::words::{GAddr, PoolError, Words};
+use crate::words::{ErrorKind, GAddr, PoolError, Words};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Table {
                 let reason = "the blob does not verify";
                 Error::Corrupt { bucket: view.bucket, addr, reason }
             }
-            Err(error @ (PoolError::NotMapped { .. } | PoolError::OutOfBounds { .. })) => {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
                 error.into()
             }
             Err(error) => return Err(error.into()),

@@ -6,7 +6,7 @@ use super::blob::{Builder, alloc_bytes};
 use super::index::{BucketContent, BucketView, Swap};
 use super::{Table, low_bits};
 use crate::error::{Error, Result};
-use crate::words::{GAddr, PoolError, Words};
+use crate::words::{ErrorKind, GAddr, Words};
 
 /// Memory for the blobs of the two halves; a half without keys needs none.
 #[derive(Debug, Default)]
@@ -24,7 +24,9 @@ impl Table {
         }
         let (halves, child_home) = match self.prepare(mem, view) {
             Ok(prepared) => prepared,
-            Err(Error::Pool(PoolError::Full { .. } | PoolError::BadSize { .. })) => {
+            Err(Error::Pool(error))
+                if matches!(error.kind(), ErrorKind::Full | ErrorKind::Invalid) =>
+            {
                 return Ok(false);
             }
             Err(error) => return Err(error),

@@ -12,7 +12,7 @@ use crate::constants::{
     LOAD_PERCENT, SAMPLE_SHIFT, VALUE_BYTES_MAX,
 };
 use crate::error::{Error, Result};
-use crate::words::{GAddr, PoolError, Words};
+use crate::words::{ErrorKind, GAddr, Words};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,8 +300,9 @@ impl Table {
     pub(super) fn release<W: Words>(&mut self, mem: &mut W, addr: GAddr, bytes: u64) {
         match mem.free(addr, bytes) {
             Ok(()) => {}
-            Err(PoolError::Busy { .. } | PoolError::PeerDead { .. })
-                if self.frees_pending.len() < FREES_PENDING_MAX =>
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unreachable)
+                    && self.frees_pending.len() < FREES_PENDING_MAX =>
             {
                 self.frees_pending.push((addr, bytes));
             }

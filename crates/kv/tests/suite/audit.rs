@@ -3,6 +3,7 @@
 
 use rackpool::cluster::Cluster;
 use rackpool::{AllocationKind, Handle, Placement};
+use rackpool_core::wire::{AuditReply, AuditRequest};
 use rackpool_kv::audit::{Amount, audit, sweep};
 use rackpool_kv::{Options, Table};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,8 +113,8 @@ fn sweep_when_due(handle: &mut Handle) {
 }
 
 fn sweep_due(handle: &mut Handle) -> Option<u64> {
-    match handle.admin().audit(rackpool::RackId(0), rackpool::AuditRequest::Due) {
-        Ok(rackpool::AuditReply::Due { count }) => Some(count),
+    match handle.admin().audit(rackpool::RackId(0), AuditRequest::Due) {
+        Ok(AuditReply::Due { count }) => Some(count),
         _ => None,
     }
 }

@@ -130,7 +130,7 @@ impl AgentServer {
     /// serves; `config` if the daemon runs on this host, or the rack has several; `timeout` if
     /// master or daemon do not answer; `denied` if another agent serves this host, or if other
     /// machines could read the counters without a token.
-    pub fn start(options: AgentOptions) -> Result<Self> {
+    pub fn start(options: AgentOptions) -> crate::Result<Self> {
         let stop = AgentStop::new()?;
         let agent = Agent::open(options, Arc::clone(&stop))?;
         let (control, metrics_addr) = (agent.control().to_string(), agent.metrics_addr());
@@ -144,7 +144,7 @@ impl AgentServer {
     ///
     /// # Errors
     /// As [`AgentServer::start`].
-    pub fn run(options: AgentOptions, ready: impl FnOnce(&str)) -> Result<()> {
+    pub fn run(options: AgentOptions, ready: impl FnOnce(&str)) -> crate::Result<()> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
         let agent = Agent::open(options, AgentStop::new()?)?;
         ready(agent.control());
@@ -181,7 +181,7 @@ impl Drop for AgentServer {
 /// # Errors
 /// `denied` while the host's agent is connected; `config` if no client of such a host holds
 /// anything; `timeout`, `peer-dead` if the daemon does not answer within `join_timeout_ms`.
-pub fn fence(options: &AgentOptions, host: &str) -> Result<u32> {
+pub fn fence(options: &AgentOptions, host: &str) -> crate::Result<u32> {
     let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
     let mut master = options.master_link();
     let info = rack_info(&mut master, options.rack, deadline_ns)?;
@@ -192,7 +192,7 @@ pub fn fence(options: &AgentOptions, host: &str) -> Result<u32> {
         AgentEvent::Refused(error) => Some(Err(error)),
         _ => None,
     });
-    heard?
+    Ok(heard??)
 }
 
 /// Where the daemon of a rack is. Waits for it until the deadline.

@@ -9,7 +9,6 @@ use super::mover::Bell;
 use super::{DaemonOptions, io_error};
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::options::Options;
-use crate::pool::Pool;
 use rackpool_core::Result;
 use rackpool_core::client::{Drained, Drainer, Migrate, Operation};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS};
@@ -121,7 +120,7 @@ pub(super) struct RelocationWorker {
 
 impl RelocationWorker {
     pub(super) fn open(options: &Options) -> Result<Self> {
-        let mut handle = Pool::open(options.clone())?.handle()?;
+        let mut handle = Handle::join(options.clone())?;
         // What is copied says nothing of where a page is used.
         handle.never_count_use();
         let buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];

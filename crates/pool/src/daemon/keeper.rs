@@ -7,7 +7,6 @@ use super::mover::Bell;
 use crate::clock;
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::options::Options;
-use crate::pool::Pool;
 use rackpool_core::client::{Keeper, Migrate, Operation, Tended};
 use rackpool_core::constants::NS_PER_MS;
 use rackpool_core::{Error, RackId, Result};
@@ -71,7 +70,7 @@ fn run(bell: &Bell, options: &Options, home: RackId) {
 
 /// Until the daemon ends, or the memory is gone.
 fn keep(bell: &Bell, options: &Options, home: RackId) -> Result<()> {
-    let mut handle = Pool::open(options.clone())?.handle()?;
+    let mut handle = Handle::join(options.clone())?;
     // What it reads says nothing of where a page is used.
     handle.never_count_use();
     let mut buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];

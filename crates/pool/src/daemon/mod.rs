@@ -313,7 +313,7 @@ impl DaemonServer {
     ///
     /// One of several daemons of a rack also serves what belongs to another one that has died, from
     /// its region, until that one is started again and takes its shard back.
-    pub fn start(options: DaemonOptions) -> Result<Self> {
+    pub fn start(options: DaemonOptions) -> crate::Result<Self> {
         let standby = Standby::new(&options)?;
         let mut daemon = Self::open(options, Belongs::Here)?;
         let stop = &daemon.stop;
@@ -343,7 +343,7 @@ impl DaemonServer {
     ///
     /// # Errors
     /// As [`DaemonServer::start`]; `forgotten` if the rack was declared lost meanwhile.
-    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<Ended> {
+    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> crate::Result<Ended> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
         raise_descriptor_limit();
         let stop = Arc::new(Stop::new()?);
@@ -354,7 +354,7 @@ impl DaemonServer {
         let ended = server.run(Some(shutdown));
         drop(standby);
         server.close();
-        ended
+        Ok(ended?)
     }
 
     /// Address of the fabric endpoint.
@@ -384,8 +384,8 @@ impl DaemonServer {
     ///
     /// # Errors
     /// `forgotten` if it ended by itself because its rack was declared lost.
-    pub fn end(mut self) -> Result<Ended> {
-        self.join()
+    pub fn end(mut self) -> crate::Result<Ended> {
+        Ok(self.join()?)
     }
 
     fn join(&mut self) -> Result<Ended> {

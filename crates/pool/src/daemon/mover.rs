@@ -10,7 +10,6 @@ use super::{DaemonOptions, io_error};
 use crate::clock;
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::options::Options;
-use crate::pool::Pool;
 use rackpool_core::client::{Migrate, Mover, Operation, Placement, Turned};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::policy::AccessCosts;
@@ -173,7 +172,7 @@ impl MoverLoop<'_> {
             match worker.turn()? {
                 Turned::Idle => break,
                 Turned::Unmeasured(rack, addr) => {
-                    let measured = worker.measure(rack, addr);
+                    let measured = worker.measure(rack, addr).map_err(crate::Error::into_wire);
                     if let Err(error) = &measured {
                         self.say(error);
                         worker.mover.unmeasurable();
@@ -213,7 +212,7 @@ struct MoverWorker {
 
 impl MoverWorker {
     fn open(options: &Options) -> Result<Self> {
-        let mut handle = Pool::open(options.clone())?.handle()?;
+        let mut handle = Handle::join(options.clone())?;
         // What the mover reads says nothing of where a page is used.
         handle.never_count_use();
         let buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];
@@ -236,7 +235,7 @@ impl MoverWorker {
     }
 
     /// Times accesses to a page of `rack`, messages to its daemon, and how fast much of it comes.
-    fn measure(&mut self, rack: RackId, addr: GAddr) -> Result<()> {
+    fn measure(&mut self, rack: RackId, addr: GAddr) -> crate::Result<()> {
         let Self { handle, mover, local_ns, .. } = self;
         let mut line = [0; LINE];
         let remote_ns = median_ns(|| handle.read(addr, &mut line))?;
@@ -244,7 +243,7 @@ impl MoverWorker {
             let deadline_ns = clock::deadline_ns(CALL_MS);
             match handle.ask_daemon(rack, Request::Ping, deadline_ns)? {
                 Reply::Pong => Ok(()),
-                other => Err(crate::handle::unexpected_reply(rack, &other)),
+                other => Err(crate::handle::unexpected_reply(rack, &other).into()),
             }
         })?;
         let piece_bytes = handle.page_bytes().min(BULK_BYTES);
@@ -274,7 +273,7 @@ fn measure_local(handle: &mut Handle) -> u64 {
 }
 
 /// How long it takes, the first time aside.
-fn median_ns(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
+fn median_ns(mut work: impl FnMut() -> crate::Result<()>) -> crate::Result<u64> {
     work()?;
     let mut samples = [0; SAMPLES];
     for sample in &mut samples {

@@ -211,8 +211,8 @@ impl Watched {
     /// What was taken over has ended by itself. If not because it is no member of the pool any
     /// more, it is taken over again, after a pause.
     fn ended(&mut self) -> Result<()> {
-        let Some(server) = self.server.take() else { return Ok(()) };
-        let ended = server.end();
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        let ended = server.join();
         self.has_left = matches!(ended, Ok(Ended::Left) | Err(Error::Forgotten { .. }));
         ended.map(drop)
     }

@@ -7,7 +7,6 @@ use super::mover::Bell;
 use super::{DaemonOptions, io_error};
 use crate::handle::Handle;
 use crate::options::Options;
-use crate::pool::Pool;
 use rackpool_core::constants::{NS_PER_MS, REQUEST_TIMEOUT_MS_DEFAULT};
 use rackpool_core::daemon::Daemon;
 use rackpool_core::{RackId, Result};
@@ -80,8 +79,7 @@ fn run(bell: &Bell, options: &Options, sweeper: Sweeper, rack: RackId) {
     let mut pause_ms = PAUSE_MS_MIN;
     let mut said = String::new();
     while !bell.is_over() {
-        let swept = Pool::open(options.clone())
-            .and_then(|pool| pool.handle())
+        let swept = Handle::join(options.clone())
             .map_err(|error| error.to_string())
             .and_then(|mut handle| sweeper(&mut handle, rack));
         match swept {

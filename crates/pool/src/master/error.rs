@@ -1,5 +1,6 @@
 //! Why a master cannot start or go on. Errors of single calls travel in their answers instead.
 
+use crate::error::{Error, WireError};
 use rackpool_core::master::StateError;
 use std::io;
 use std::net::SocketAddr;
@@ -62,7 +63,7 @@ pub enum MasterError {
     },
     /// The counters cannot be served where they should. Choose another address.
     #[error("{0}")]
-    Metrics(rackpool_core::Error),
+    Metrics(Error),
     /// The system refuses something that a master cannot do without.
     #[error("{what}: {source}")]
     System {
@@ -103,14 +104,16 @@ impl MasterError {
     }
 }
 
-impl From<MasterError> for rackpool_core::Error {
+impl From<MasterError> for Error {
     fn from(error: MasterError) -> Self {
         let reason = error.to_string();
         match error {
-            MasterError::Listen { .. } | MasterError::NotLoopback { .. } => Self::Config { reason },
-            MasterError::Locked { .. } => Self::Denied { reason },
+            MasterError::Listen { .. } | MasterError::NotLoopback { .. } => {
+                WireError::Config { reason }.into()
+            }
+            MasterError::Locked { .. } => WireError::Denied { reason }.into(),
             MasterError::Metrics(error) => error,
-            _ => Self::Io { what: "master".into(), reason },
+            _ => WireError::Io { what: "master".into(), reason }.into(),
         }
     }
 }

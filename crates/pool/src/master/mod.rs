@@ -199,7 +199,7 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
             let place = metrics::Place { listen, token: options.metrics_token.clone() };
             let started =
                 metrics::start(&place, &wake, metrics::master_text, metrics::master_ready);
-            let (thread, requests) = started.map_err(MasterError::Metrics)?;
+            let (thread, requests) = started.map_err(|error| MasterError::Metrics(error.into()))?;
             Some((requests, thread))
         }
     };

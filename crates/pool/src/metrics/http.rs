@@ -110,7 +110,7 @@ pub(crate) fn start<T: Send + 'static>(
             Page::Ready => ready(&snapshot).map(|()| "ready\n".into()),
         }
     };
-    let endpoint = Endpoint::start(place.listen, place.token.clone(), Box::new(pages))?;
+    let endpoint = Endpoint::open(place.listen, place.token.clone(), Box::new(pages))?;
     Ok((endpoint, SnapshotRequests { asks }))
 }
 
@@ -129,7 +129,11 @@ impl Endpoint {
     /// # Errors
     /// `denied` for an address that other machines can reach without a token; `io` if it cannot be
     /// listened at.
-    pub fn start(listen: SocketAddr, token: Option<Secret>, pages: Pages) -> Result<Self> {
+    pub fn start(listen: SocketAddr, token: Option<Secret>, pages: Pages) -> crate::Result<Self> {
+        Ok(Self::open(listen, token, pages)?)
+    }
+
+    fn open(listen: SocketAddr, token: Option<Secret>, pages: Pages) -> Result<Self> {
         if !listen.ip().to_canonical().is_loopback() && token.is_none() {
             let reason = format!(
                 "metrics at {listen} could be read by other machines: serve them at a loopback \

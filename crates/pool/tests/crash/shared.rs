@@ -105,7 +105,7 @@ impl Worker<'_> {
         let added = self.handle.fetch_add(self.places.atomic, 1);
         match self.note(added) {
             Ok(_) => self.atomic.sure += 1,
-            Err(Error::OutcomeUnknown { .. }) => self.atomic.maybe += 1,
+            Err(error) if error.code() == "outcome-unknown" => self.atomic.maybe += 1,
             Err(_) => {}
         }
     }

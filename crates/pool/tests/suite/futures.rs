@@ -116,6 +116,36 @@ fn an_error_ends_its_future_and_no_other() {
     assert!(results[2].is_err());
 }
 
+/// Calls the handle that wakes it.
+struct Reenter(AsyncHandle, Thread);
+
+impl Wake for Reenter {
+    fn wake(self: Arc<Self>) {
+        self.0.with(|handle| handle.page_bytes());
+        self.1.unpark();
+    }
+}
+
+#[test]
+fn a_waker_may_call_the_handle_that_wakes_it() {
+    let cluster = Cluster::start(2).unwrap();
+    let handle = cluster.pool_over(0, FabricChoice::Tcp).unwrap().async_handle().unwrap();
+    let far = far_memory(&handle, 64);
+    let waker = Waker::from(Arc::new(Reenter(handle.clone(), thread::current())));
+    // More than submissions fit: those that wait for room are woken in the same way.
+    let mut all = pin!(join((0..100).map(|_| handle.write(far, vec![7; 64])).collect()));
+    let began = Instant::now();
+    let written = loop {
+        match all.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(written) => break written,
+            Poll::Pending => thread::park_timeout(PATIENCE),
+        }
+        assert!(began.elapsed() < PATIENCE, "no wake-up came");
+    };
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    assert_eq!(block_on(handle.read(far, vec![0; 64])).unwrap(), [7; 64]);
+}
+
 #[test]
 fn handles_in_many_threads_share_the_thread_that_wakes() {
     let cluster = Cluster::start(2).unwrap();

@@ -7,7 +7,8 @@ use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::link::MasterLink;
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
-use rackpool::{Connections, Error, FabricChoice, Options, Placement, Pool, Secret};
+use rackpool::{Connections, FabricChoice, Options, Placement, Pool, Secret};
+use rackpool_core::Error;
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::wire::{MasterAnswer, MasterCall, WIRE_VERSION};
 use rackpool_hw::handshake::MESSAGE_BYTES;
@@ -24,7 +25,10 @@ fn master(dir: &Dir, secret: Option<Secret>) -> MasterServer {
     MasterServer::start(options).expect("a master starts")
 }
 
-fn stats_with(master: &MasterServer, secret: Option<Secret>) -> rackpool::Result<MasterAnswer> {
+fn stats_with(
+    master: &MasterServer,
+    secret: Option<Secret>,
+) -> rackpool_core::Result<MasterAnswer> {
     let mut link = link(master);
     link.set_secret(secret);
     call(&mut link, MasterCall::Stats)

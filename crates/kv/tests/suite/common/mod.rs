@@ -6,7 +6,8 @@
 #![allow(dead_code)]
 
 use rackpool::CasOutcome;
-use rackpool_kv::words::{GAddr, Placement, PoolError, PoolResult, Words};
+use rackpool_core::Error as WireError;
+use rackpool_kv::words::{GAddr, Placement, PoolResult, Words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -186,7 +187,7 @@ impl Pool {
 
     fn page(&self, addr: u64) -> PoolResult<Page> {
         let found = self.pages.read().unwrap().get(&(addr / PAGE_BYTES)).cloned();
-        found.ok_or(PoolError::NotMapped { addr: GAddr(addr) })
+        Ok(found.ok_or(WireError::NotMapped { addr: GAddr(addr) })?)
     }
 
     fn is_live(&self, addr: u64, bytes: u64) -> bool {
@@ -212,7 +213,7 @@ impl Pool {
         let charged = charge(bytes);
         if book.used_bytes + charged > book.limit_bytes {
             let free_bytes = book.limit_bytes - book.used_bytes;
-            return Err(PoolError::Full { bytes, free_bytes, place: "test".into() });
+            return Err(WireError::Full { bytes, free_bytes, place: "test".into() }.into());
         }
         book.used_bytes += charged;
         let addr = if bytes > PAGE_BYTES / 2 {
@@ -317,7 +318,7 @@ impl Client {
     fn word(&mut self, addr: GAddr, written: bool) -> PoolResult<(Page, usize)> {
         self.step();
         if !addr.0.is_multiple_of(8) {
-            return Err(PoolError::Misaligned { addr, align_bytes: 8 });
+            return Err(WireError::Misaligned { addr, align_bytes: 8 }.into());
         }
         let page = self.pool.page(addr.0)?;
         if written {
@@ -332,7 +333,7 @@ impl Words for Client {
         self.step();
         self.allocs += 1;
         if self.one_in(self.chaos.full_one_in) {
-            return Err(PoolError::Full { bytes, free_bytes: 0, place: "chaos".into() });
+            return Err(WireError::Full { bytes, free_bytes: 0, place: "chaos".into() }.into());
         }
         self.pool.alloc(bytes)
     }
@@ -404,7 +405,7 @@ impl Words for Client {
                 _ => {}
             }
             let (operation, peer) = ("cas".into(), "test".into());
-            return Err(PoolError::OutcomeUnknown { operation, peer });
+            return Err(WireError::OutcomeUnknown { operation, peer }.into());
         }
         Ok(match page[index].compare_exchange(expected, new, SeqCst, SeqCst) {
             Ok(_) => CasOutcome::Swapped,

@@ -23,7 +23,7 @@ fn open(args: &[&str]) -> Result<(Handle, GAddr), String> {
 
 /// Says what failed and pauses; ends the process if it must not be tried again.
 fn retry(what: &str, error: &Error) {
-    let may_go_on = error.may_retry() || matches!(error, Error::LockLost { .. });
+    let may_go_on = error.may_retry() || error.code() == "lock-lost";
     if !may_go_on {
         say(&format!("e {what} {error}"));
         std::process::exit(4);

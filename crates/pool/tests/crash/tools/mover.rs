@@ -39,7 +39,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
                 say(&format!("x {}", error.code()));
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(Error::NotMapped { .. }) => {
+            Err(error) if error.code() == "not-mapped" => {
                 pages.swap_remove(index);
                 say(&format!("g {}", page.0));
             }

@@ -76,7 +76,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
                 say(&format!("c {version}"));
             }
             Err(error) => {
-                let lost = matches!(error, Error::LockLost { .. } | Error::WritesLost { .. });
+                let lost = ["lock-lost", "writes-lost"].contains(&error.code());
                 if !error.may_retry() && !lost {
                     say(&format!("e {error}"));
                     std::process::exit(4);
