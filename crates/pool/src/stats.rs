@@ -3,10 +3,10 @@
 //! mapped memory.
 
 use crate::clock;
-use crate::handle::{Handle, unexpected_reply};
+use crate::handle::Handle;
 use crate::paths::PathStats;
-use rackpool_core::client::CoupledStats;
-use rackpool_core::wire::{DaemonStats, MasterStats, Reply, Request};
+use rackpool_core::client::{CoupledStats, DaemonQuery};
+use rackpool_core::wire::{DaemonStats, MasterStats};
 use rackpool_core::{RackId, Result};
 use serde::Serialize;
 use std::fmt;
@@ -158,16 +158,8 @@ impl Handle {
             // One that cannot be reached takes its own part of the time only.
             let left_ns = deadline_ns.saturating_sub(clock::now_ns());
             let until_ns = clock::now_ns() + left_ns / (racks.len() - index) as u64;
-            let asked = self.ask_daemon(info.rack, Request::Ping, until_ns);
-            outcome = outcome.and(asked.map(drop));
+            outcome = outcome.and(self.query(info.rack, &DaemonQuery::ping(), until_ns));
         }
         outcome
-    }
-
-    pub(crate) fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
-        match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
-            Reply::Stats(stats) => Ok(*stats),
-            other => Err(unexpected_reply(rack, &other)),
-        }
     }
 }
