@@ -6,17 +6,16 @@
 //! after a few changes, and keys of which some are counted, so that buckets split.
 
 use rackpool::CasOutcome;
-use rackpool_core::Error as WireError;
-use rackpool_core::wire::{AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::client::{DaemonQuery, MasterQuery};
+use rackpool_core::wire::{AuditReply, AuditRequest};
 use rackpool_kv::audit::{self, Audited};
 use rackpool_kv::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
-use rackpool_kv::words::{GAddr, Placement, PoolError, PoolResult, RackId, Words};
+use rackpool_kv::words::{GAddr, Placement, PoolResult, RackId, Words};
 use rackpool_kv::{Error, Options, Table};
 use rackpool_sim::check::keys::MapOp;
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::run::{Config, SeedOutcome};
 use rackpool_sim::world::{self, TableError, TableMem, TableReport, Tables};
-use std::fmt::Debug;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -281,34 +280,20 @@ impl Audited for SimWords<'_, '_> {
     }
 
     fn racks(&mut self) -> PoolResult<Vec<(RackId, bool)>> {
-        match self.0.ask_master(MasterCall::Racks)? {
-            MasterAnswer::Racks(racks) => {
-                Ok(racks.into_iter().map(|info| (info.rack, info.alive)).collect())
-            }
-            other => Err(unexpected(&other)),
-        }
+        let racks = self.0.ask_master(&MasterQuery::racks())?;
+        Ok(racks.into_iter().map(|info| (info.rack, info.alive)).collect())
     }
 
     fn roots_after(&mut self, after: &str) -> PoolResult<Vec<(String, GAddr)>> {
-        match self.0.ask_master(MasterCall::Roots { after: after.into() })? {
-            MasterAnswer::Roots(roots) => Ok(roots),
-            other => Err(unexpected(&other)),
-        }
+        self.0.ask_master(&MasterQuery::roots_after(after))
     }
 
     fn audit(&mut self, rack: RackId, request: AuditRequest) -> PoolResult<AuditReply> {
-        match self.0.ask_rack(rack, Request::Audit(request))? {
-            Reply::Audit(reply) => Ok(reply),
-            other => Err(unexpected(&other)),
-        }
+        self.0.ask_rack(rack, DaemonQuery::audit(request))
     }
 
     fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> PoolResult<bool> {
-        match self.0.ask_home(addr, Request::CheckFree { addr, bytes }) {
-            Ok(_) => Ok(true),
-            Err(WireError::BadFree { .. } | WireError::NotMapped { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.0.is_allocated(addr, bytes)?)
     }
 
     fn reclaim(&mut self, addr: GAddr, watch: u64) -> PoolResult<()> {
@@ -318,10 +303,6 @@ impl Audited for SimWords<'_, '_> {
     fn pause(&mut self, time: Duration) {
         self.0.pause(time.as_millis() as u64);
     }
-}
-
-fn unexpected(answer: &impl Debug) -> PoolError {
-    WireError::Protocol { peer: "the pool".into(), reason: format!("{answer:?}") }.into()
 }
 
 #[cfg(test)]

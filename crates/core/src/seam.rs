@@ -106,6 +106,19 @@ pub struct Exposure {
     pub bytes: u64,
 }
 
+/// Memory of the pages for a buffer that an initiator has exposed, and the messages after it.
+#[derive(Clone, Debug)]
+pub struct EncodedWriteBack {
+    pub to: Exposure,
+    /// What, as an initiator would name it.
+    pub from: RemoteAddr,
+    pub bytes: u64,
+    /// Sent after the last byte.
+    pub done: Vec<u8>,
+    /// Sent instead if the key was not valid to the end.
+    pub refused: Vec<u8>,
+}
+
 /// Memory at the target of a one-sided operation: an offset in the target's pages section and the
 /// key of the frame there. The target executes an operation only if its key is the frame's present
 /// generation at that moment.

@@ -386,6 +386,12 @@ pub struct MasterRequest {
     pub call: MasterCall,
 }
 
+impl MasterRequest {
+    pub fn encode(&self) -> Vec<u8> {
+        encode_vec(self)
+    }
+}
+
 /// What clients and daemons ask of the master. Every command can be repeated without harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterCall {
@@ -529,6 +535,17 @@ pub struct MasterReply {
     pub answer: Result<MasterAnswer>,
 }
 
+impl MasterReply {
+    pub fn encode(&self) -> Vec<u8> {
+        encode_vec(self)
+    }
+
+    /// Whether racks are described in it: its length grows with their number.
+    pub fn describes_racks(&self) -> bool {
+        matches!(self.answer, Ok(MasterAnswer::Rack(_) | MasterAnswer::Racks(_)))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAnswer {
     Done,
@@ -602,6 +619,12 @@ pub enum Resolved {
     /// It is not allocated.
     Unmapped,
     Lost(RackId),
+}
+
+impl Resolved {
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Resolved::Lost(_))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

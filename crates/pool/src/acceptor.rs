@@ -3,8 +3,8 @@
 
 use rackpool_core::Error;
 use rackpool_core::access::AccessList;
+use rackpool_core::runtime::daemon::refusal;
 use rackpool_core::seam::Nanos;
-use rackpool_core::wire::{self, ControlReply};
 use rackpool_hw::acceptor::ControlAcceptor;
 use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
 use rackpool_hw::event::Poller;
@@ -72,7 +72,7 @@ impl Acceptor {
 /// Tells a connection why it is refused.
 pub(crate) fn refuse(conn: &ControlConn, why: Error) {
     // One that is gone does not get it.
-    let _ = conn.send(&wire::encode_vec(&ControlReply::Refused(why)), &[]);
+    let _ = conn.send(&refusal(why), &[]);
 }
 
 /// Whether a name is served by a process of a user that is not dealt with.

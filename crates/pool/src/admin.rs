@@ -7,16 +7,15 @@
 
 use crate::clock;
 use crate::error::{Result, WireError};
-use crate::handle::{ATOMIC_ID, Handle, unexpected_reply};
+use crate::handle::{ATOMIC_ID, Handle};
 use crate::stats::{PoolStats, RackStats};
-use rackpool_core::client::{AtHome, Migrate, Operation, Share};
+use rackpool_core::client::{
+    DaemonQuery, IsAllocated, MasterQuery, Migrate, Operation, Reclaim, Share,
+};
 use rackpool_core::constants::{BALANCES_MAX, SESSIONS_MAX};
 use rackpool_core::error::DeathCause;
-use rackpool_core::member::{BalanceReply, BalanceRequest};
 use rackpool_core::policy::{BalanceRecord, DecisionRecord};
-use rackpool_core::wire::{
-    AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request, SessionState,
-};
+use rackpool_core::wire::{AuditReply, AuditRequest, SessionState};
 use rackpool_core::{GAddr, RackId};
 use rackpool_hw::fabric::LocalBuffer;
 use std::borrow::BorrowMut;
@@ -124,14 +123,10 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
         let (mut all, mut from): (Vec<(u64, DecisionRecord)>, u64) = (Vec::new(), from);
         loop {
-            match handle.ask_daemon(rack, Request::Decisions { from }, deadline_ns)? {
-                Reply::Decisions(part) => {
-                    let Some((last, _)) = part.last() else { return Ok(all) };
-                    from = last.saturating_add(1).max(from.saturating_add(1));
-                    all.extend(part);
-                }
-                other => return Err(unexpected_reply(rack, &other).into()),
-            }
+            let part = handle.query(rack, &DaemonQuery::decisions(from), deadline_ns)?;
+            let Some((last, _)) = part.last() else { return Ok(all) };
+            from = last.saturating_add(1).max(from.saturating_add(1));
+            all.extend(part);
         }
     }
 
@@ -148,12 +143,11 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let mut all: Vec<(u64, BalanceRecord)> = Vec::new();
         while all.len() < BALANCES_MAX {
             let from = all.last().map_or(from, |(number, _)| number.saturating_add(1));
-            let request = Request::Balance(BalanceRequest::Records { from });
-            match handle.ask_daemon(rack, request, deadline_ns)? {
-                Reply::Balance(BalanceReply::Records(some)) if some.is_empty() => break,
-                Reply::Balance(BalanceReply::Records(some)) => all.extend(some),
-                other => return Err(unexpected_reply(rack, &other).into()),
+            let part = handle.query(rack, &DaemonQuery::balances(from), deadline_ns)?;
+            if part.is_empty() {
+                break;
             }
+            all.extend(part);
         }
         Ok(all)
     }
@@ -164,14 +158,12 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let handle = self.handle.borrow_mut();
         handle.give_locks_back();
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
-        let master = match handle.links.master_call(MasterCall::Stats, deadline_ns)? {
-            MasterAnswer::Stats(stats) => *stats,
-            other => return Err(crate::links::unexpected_answer(&other).into()),
-        };
+        let query = MasterQuery::stats();
+        let master = query.answer(handle.links.master_call(query.call(), deadline_ns)?)?;
         let infos = handle.links.racks(deadline_ns)?;
         let racks = infos.into_iter().map(|info| {
             let asked = if info.alive {
-                handle.daemon_stats(info.rack, deadline_ns)
+                handle.query(info.rack, &DaemonQuery::stats(), deadline_ns)
             } else {
                 Err(WireError::PeerDead {
                     peer: format!("daemon of rack {}", info.rack),
@@ -203,14 +195,10 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
         let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
         while from < SESSIONS_MAX {
-            match handle.ask_daemon(rack, Request::Sessions { from }, deadline_ns)? {
-                Reply::Sessions(part) => {
-                    let Some(last) = part.last() else { break };
-                    from = last.record.max(from) + 1;
-                    all.extend(part);
-                }
-                other => return Err(unexpected_reply(rack, &other).into()),
-            }
+            let part = handle.query(rack, &DaemonQuery::sessions(from), deadline_ns)?;
+            let Some(last) = part.last() else { break };
+            from = last.record.max(from) + 1;
+            all.extend(part);
         }
         Ok(all)
     }
@@ -228,22 +216,15 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn roots_after(&mut self, after: &str) -> Result<Vec<(String, GAddr)>> {
         let handle = self.handle.borrow_mut();
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
-        match handle.links.master_call(MasterCall::Roots { after: after.into() }, deadline_ns)? {
-            MasterAnswer::Roots(roots) => Ok(roots),
-            other => Err(crate::links::unexpected_answer(&other).into()),
-        }
+        let query = MasterQuery::roots_after(after);
+        Ok(query.answer(handle.links.master_call(query.call(), deadline_ns)?)?)
     }
 
     /// Whether address and size name an allocation.
     pub fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> Result<bool> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
-        match handle.run(&mut AtHome::new(addr, Request::CheckFree { addr, bytes })) {
-            Ok((_, Reply::Known)) => Ok(true),
-            Ok((link, other)) => Err(unexpected_reply(handle.client.rack_of(link), &other).into()),
-            Err(WireError::BadFree { .. } | WireError::NotMapped { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(handle.run(&mut IsAllocated { addr, bytes })?)
     }
 
     /// Asks the daemon of a rack about its allocations.
@@ -251,10 +232,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn audit(&mut self, rack: RackId, request: AuditRequest) -> Result<AuditReply> {
         let handle = self.handle.borrow_mut();
         let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
-        match handle.ask_daemon(rack, Request::Audit(request), deadline_ns)? {
-            Reply::Audit(reply) => Ok(reply),
-            other => Err(unexpected_reply(rack, &other).into()),
-        }
+        Ok(handle.query(rack, &DaemonQuery::audit(request), deadline_ns)?)
     }
 
     /// Frees an allocation of the kind [`AllocationKind::Table`](crate::AllocationKind::Table) that
@@ -266,10 +244,6 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn reclaim(&mut self, addr: GAddr, watch: u64) -> Result<()> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
-        let (link, reply) = handle.run(&mut AtHome::new(addr, Request::Reclaim { addr, watch }))?;
-        match reply {
-            Reply::Freed => Ok(()),
-            other => Err(unexpected_reply(handle.client.rack_of(link), &other).into()),
-        }
+        Ok(handle.run(&mut Reclaim { addr, watch })?)
     }
 }

@@ -16,8 +16,8 @@ use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss, OWN,
-    Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, DaemonQuery, Free, Locate,
+    Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -526,6 +526,15 @@ impl Handle {
         let (paths, coupled) = (self.paths, self.coupled_stats());
         let replica_reads = self.replica_reads;
         HandleStats { paths, coupled, replica_reads, ..self.links.stats(&self.endpoint) }
+    }
+
+    pub(crate) fn query<A>(
+        &mut self,
+        rack: RackId,
+        query: &DaemonQuery<A>,
+        deadline_ns: u64,
+    ) -> WireResult<A> {
+        query.answer(rack, self.ask_daemon(rack, query.request(), deadline_ns)?)
     }
 
     pub(crate) fn ask_daemon(

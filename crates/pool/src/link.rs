@@ -10,14 +10,15 @@
 
 use crate::clock;
 use crate::master::frame::{FrameStream, ReadEnd};
+use rackpool_core::client::MasterQuery;
 use rackpool_core::constants::{
     MASTER_CALL_BYTES_MAX, MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX,
 };
 use rackpool_core::error::{DeathCause, Error, Result};
 use rackpool_core::runtime::jittered_ns;
-use rackpool_core::runtime::master_link::{self, Advance};
+use rackpool_core::runtime::master_link::{self, Advance, Call};
 use rackpool_core::seam::Nanos;
-use rackpool_core::wire::{self, MasterAnswer, MasterCall, MasterReply, MasterRequest};
+use rackpool_core::wire::{MasterAnswer, MasterReply, MasterRequest};
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::names::resolve;
 use rackpool_hw::process::random_u64;
@@ -84,10 +85,10 @@ impl MasterLink {
         }
     }
 
-    /// A call that is made on every new connection before the link is up: `JoinDaemon` or
-    /// `JoinClient`. Takes effect with the next connection.
-    pub fn set_join(&mut self, join: MasterCall) {
-        self.link.join = Some(join);
+    /// A call that is made on every new connection before the link is up. Takes effect with the next
+    /// connection.
+    pub fn set_join(&mut self, join: impl Into<Call>) {
+        self.link.join = Some(join.into());
     }
 
     /// The pool's secret, which the master has to have as well. Takes effect with the next
@@ -151,7 +152,7 @@ impl MasterLink {
     ///
     /// # Errors
     /// `PeerDead` while the link is down, `Busy` with too many calls under way: nothing was sent.
-    pub fn send(&mut self, call: MasterCall) -> Result<u64> {
+    pub fn send(&mut self, call: impl Into<Call>) -> Result<u64> {
         let waiting = self.socket.as_ref().map_or(0, |socket| socket.frames.writer.waiting_bytes());
         if self.is_up() && waiting >= MASTER_CALL_BYTES_MAX {
             let limit = MASTER_CALL_BYTES_MAX as u64;
@@ -175,7 +176,7 @@ impl MasterLink {
     /// # Errors
     /// What the master answered; `Timeout` if it did not answer; `Version`, `Denied`, … at once
     /// if it does not want this link, `Busy` at the deadline if it has no room for it.
-    pub fn call(&mut self, call: MasterCall, deadline: Instant) -> Result<MasterAnswer> {
+    pub fn call(&mut self, call: impl Into<Call>, deadline: Instant) -> Result<MasterAnswer> {
         let started_ns = clock::now_ns();
         let left = deadline.saturating_duration_since(Instant::now());
         let deadline_ns =
@@ -203,6 +204,14 @@ impl MasterLink {
                 Advance::Waits => self.wait_socket(deadline_ns),
             }
         }
+    }
+
+    /// As [`MasterLink::call`], with the answer as its own type.
+    ///
+    /// # Errors
+    /// As [`MasterLink::call`]; `protocol` if the answer is to something else.
+    pub fn ask<A>(&mut self, query: &MasterQuery<A>, deadline: Instant) -> Result<A> {
+        query.answer(self.call(query, deadline)?)
     }
 
     /// The master did not answer for so long, and why the last attempt failed, if it is known.
@@ -268,7 +277,7 @@ impl MasterLink {
     fn transmit(&mut self, requests: impl IntoIterator<Item = MasterRequest>) {
         let socket = self.socket.as_mut().expect("it is connected");
         for request in requests {
-            socket.frames.writer.push(&wire::encode_vec(&request));
+            socket.frames.writer.push(&request.encode());
         }
         // Nothing is read here: an answer taken now would no longer make the descriptor ready.
         // A failed socket is ready as well, so that `poll` finds it.

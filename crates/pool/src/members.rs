@@ -2,14 +2,11 @@
 //! to let it serve again, and to give it up. A [`Monitor`] carries them.
 
 use crate::clock;
-use crate::error::{Result, WireResult};
-use crate::links::unexpected_answer;
+use crate::error::Result;
 use crate::monitor::Monitor;
 use rackpool_core::RackId;
-use rackpool_core::member::{
-    DrainReply, DrainReport, DrainRequest, Member, MemberAnswer, MemberCall, RackState,
-};
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::client::{DaemonQuery, MasterQuery};
+use rackpool_core::member::{DrainReport, Member, RackState};
 
 impl Monitor {
     /// All racks that ever joined, by number, those that have left among them. Blocks for up to the
@@ -18,10 +15,7 @@ impl Monitor {
     /// # Errors
     /// What the master's silence means: `timeout`, `peer-dead`, `version`.
     pub fn members(&mut self) -> Result<Vec<Member>> {
-        match self.member_call(MemberCall::List)? {
-            MemberAnswer::List(members) => Ok(members),
-            other => Err(unexpected_answer(&MasterAnswer::Member(other)).into()),
-        }
+        self.ask_master(&MasterQuery::members())
     }
 
     /// From now on a rack takes no new memory, and its daemon moves its pages to other racks; when
@@ -49,7 +43,7 @@ impl Monitor {
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` if it was declared lost.
     pub fn drain(&mut self, rack: RackId) -> Result<RackState> {
-        self.set_standing(rack, MemberCall::Drain)
+        self.set_standing(rack, MasterQuery::drain)
     }
 
     /// A draining rack serves again, with the pages that it still has.
@@ -57,7 +51,7 @@ impl Monitor {
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` if it has left or was declared lost.
     pub fn undrain(&mut self, rack: RackId) -> Result<RackState> {
-        self.set_standing(rack, MemberCall::Undrain)
+        self.set_standing(rack, MasterQuery::undrain)
     }
 
     /// Gives up a rack with a dead daemon: its pages are `lost` at once, for good, and its region
@@ -67,7 +61,7 @@ impl Monitor {
     /// As [`Monitor::members`]; `no-such-rack`; `denied` while the daemon is alive, or has not been
     /// dead for a lease, or if the rack has left.
     pub fn forget(&mut self, rack: RackId) -> Result<RackState> {
-        self.set_standing(rack, MemberCall::Forget)
+        self.set_standing(rack, MasterQuery::forget)
     }
 
     /// What came of the last pass over the pages of a draining rack: which stay, and why. Blocks
@@ -76,15 +70,16 @@ impl Monitor {
     /// # Errors
     /// `peer-dead`, `timeout` if its daemon does not answer.
     pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
-        match self.ask(&member.info, &Request::Drain(DrainRequest::Report))? {
-            Reply::Drain(DrainReply::Report(report)) => Ok(report),
-            other => Err(crate::handle::unexpected_reply(member.info.rack, &other).into()),
-        }
+        Ok(self.query(&member.info, &DaemonQuery::drain_report())?)
     }
 
     /// Gives an order to all shards of a rack, the living ones first, until one is refused; what
     /// the rack is then ([`RackState::of_shards`]).
-    fn set_standing(&mut self, rack: RackId, order: fn(RackId) -> MemberCall) -> Result<RackState> {
+    fn set_standing(
+        &mut self,
+        rack: RackId,
+        order: fn(RackId) -> MasterQuery<RackState>,
+    ) -> Result<RackState> {
         let mut members = self.members()?;
         members.retain(|member| member.info.rack.same_rack(rack));
         members.sort_by_key(|member| !member.info.alive);
@@ -94,16 +89,13 @@ impl Monitor {
         }
         let mut said = Vec::new();
         for shard in shards {
-            said.push(match self.member_call(order(shard))? {
-                MemberAnswer::RackState(standing) => standing,
-                other => return Err(unexpected_answer(&MasterAnswer::Member(other)).into()),
-            });
+            said.push(self.ask_master(&order(shard))?);
         }
         Ok(RackState::of_shards(said))
     }
 
-    fn member_call(&mut self, call: MemberCall) -> WireResult<MemberAnswer> {
+    fn ask_master<A>(&mut self, query: &MasterQuery<A>) -> Result<A> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        self.master.call(MasterCall::Member(call), deadline)?.member()
+        Ok(self.master.ask(query, deadline)?)
     }
 }

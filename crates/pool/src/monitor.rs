@@ -10,11 +10,10 @@ use crate::link::MasterLink;
 use crate::links::{Inbox, fabric_error};
 use crate::remote::RemoteLink;
 use crate::stats::RackStats;
+use rackpool_core::client::{DaemonQuery, MasterQuery};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Nanos;
-use rackpool_core::wire::{
-    DaemonStats, FabricKind, MasterCall, MasterStats, RackInfo, Reply, Request,
-};
+use rackpool_core::wire::{FabricKind, MasterStats, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, Over};
 use rackpool_hw::secret::Secret;
@@ -100,10 +99,10 @@ impl Monitor {
     /// theirs in the sample.
     pub fn sample(&mut self) -> crate::Result<Sample> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        let master = *self.master.call(MasterCall::Stats, deadline)?.stats()?;
-        let infos = self.master.call(MasterCall::Racks, deadline)?.racks()?;
+        let master = self.master.ask(&MasterQuery::stats(), deadline)?;
+        let infos = self.master.ask(&MasterQuery::racks(), deadline)?;
         let racks = infos.iter().map(|info| {
-            let asked = self.stats_of(info);
+            let asked = self.query(info, &DaemonQuery::stats());
             RackStats {
                 rack: info.rack,
                 alive: info.alive,
@@ -117,15 +116,12 @@ impl Monitor {
         Ok(Sample { at_ns: clock::now_ns(), master, racks })
     }
 
-    fn stats_of(&mut self, info: &RackInfo) -> Result<DaemonStats> {
-        match self.ask(info, &Request::Stats)? {
-            Reply::Stats(stats) => Ok(*stats),
-            other => Err(crate::handle::unexpected_reply(info.rack, &other)),
-        }
+    /// Asks a daemon what changes nothing.
+    pub(crate) fn query<A>(&mut self, info: &RackInfo, query: &DaemonQuery<A>) -> Result<A> {
+        query.answer(info.rack, self.ask(info, &query.request())?)
     }
 
-    /// Asks a daemon what changes nothing.
-    pub(crate) fn ask(&mut self, info: &RackInfo, request: &Request) -> Result<Reply> {
+    fn ask(&mut self, info: &RackInfo, request: &Request) -> Result<Reply> {
         let peer = || format!("daemon of rack {}", info.rack);
         if !info.alive {
             return Err(Error::PeerDead { peer: peer(), cause: DeathCause::Closed });

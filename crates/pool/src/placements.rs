@@ -4,9 +4,10 @@ use crate::clock;
 use crate::error::Result;
 use crate::monitor::{Monitor, Sample};
 use rackpool_core::RackId;
+use rackpool_core::client::{DaemonQuery, MasterQuery};
 use rackpool_core::placement::LogPiece;
 use rackpool_core::policy::DecisionRecord;
-use rackpool_core::wire::{MasterCall, RackInfo, Reply, Request};
+use rackpool_core::wire::RackInfo;
 
 impl Monitor {
     /// What the master was told, and chose, when it was asked for racks: its log from byte `from`
@@ -18,7 +19,7 @@ impl Monitor {
     #[doc(hidden)]
     pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        Ok(self.master.call(MasterCall::Placements(from), deadline)?.placements()?)
+        Ok(self.master.ask(&MasterQuery::placements(from), deadline)?)
     }
 
     /// What the daemons that are alive in a sample decided about their pages, with all counts that
@@ -33,14 +34,14 @@ impl Monitor {
         sample: &Sample,
     ) -> Result<Vec<(RackId, u64, DecisionRecord)>> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        let infos = self.master.call(MasterCall::Racks, deadline)?.racks()?;
+        let infos = self.master.ask(&MasterQuery::racks(), deadline)?;
         let mut all = Vec::new();
         let asked = |info: &&RackInfo| {
             sample.racks.iter().any(|rack| rack.rack == info.rack && rack.daemon.is_some())
         };
         for info in infos.iter().filter(asked) {
             let mut from = 0;
-            while let Ok(Reply::Decisions(part)) = self.ask(info, &Request::Decisions { from })
+            while let Ok(part) = self.query(info, &DaemonQuery::decisions(from))
                 && let Some((last, _)) = part.last()
             {
                 from = last.saturating_add(1).max(from + 1);

@@ -3,12 +3,12 @@
 //! mapped memory.
 
 use crate::clock;
-use crate::error::{Result, WireResult};
-use crate::handle::{Handle, unexpected_reply};
+use crate::error::Result;
+use crate::handle::Handle;
 use crate::paths::PathStats;
 use rackpool_core::RackId;
-use rackpool_core::client::CoupledStats;
-use rackpool_core::wire::{DaemonStats, MasterStats, Reply, Request};
+use rackpool_core::client::{CoupledStats, DaemonQuery};
+use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
 use std::fmt;
 
@@ -159,20 +159,8 @@ impl Handle {
             // One that cannot be reached takes its own part of the time only.
             let left_ns = deadline_ns.saturating_sub(clock::now_ns());
             let until_ns = clock::now_ns() + left_ns / (racks.len() - index) as u64;
-            let asked = self.ask_daemon(info.rack, Request::Ping, until_ns);
-            outcome = outcome.and(asked.map(drop));
+            outcome = outcome.and(self.query(info.rack, &DaemonQuery::ping(), until_ns));
         }
         Ok(outcome?)
-    }
-
-    pub(crate) fn daemon_stats(
-        &mut self,
-        rack: RackId,
-        deadline_ns: u64,
-    ) -> WireResult<DaemonStats> {
-        match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
-            Reply::Stats(stats) => Ok(*stats),
-            other => Err(unexpected_reply(rack, &other)),
-        }
     }
 }

@@ -10,6 +10,7 @@ mod links;
 mod promises;
 #[cfg(test)]
 mod tests;
+mod world;
 
 use std::fs;
 use std::path::Path;
@@ -66,6 +67,7 @@ fn check(tree: &Tree) -> Vec<Violation> {
     lines::check(tree, &mut violations);
     promises::check(tree, &mut violations);
     links::check(tree, &mut violations);
+    world::check(tree, &mut violations);
     violations.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     violations
 }

@@ -51,6 +51,26 @@ fn the_engines_of_the_core_never_name_one_another() {
 }
 
 #[test]
+fn the_simulated_world_names_no_message_of_the_protocol() {
+    const WORLD: &str = "crates/sim/src/world/a.rs";
+    let messages = "world-messages";
+    fails(messages, 2, WORLD, "use rackpool_core::wire::Request;\n");
+    fails(messages, 2, WORLD, "use rackpool_core::wire;\n");
+    fails(messages, 2, WORLD, "use rackpool_core::wire::*;\n");
+    fails(messages, 2, WORLD, "use rackpool_core::wire::{self as words, RackInfo};\n");
+    fails(messages, 2, WORLD, "use rackpool_core::member::MemberCall;\n");
+    fails(messages, 2, WORLD, "fn a() { rackpool_core::wire::encode_vec(&b) }\n");
+    fails(messages, 4, WORLD, "use rackpool_core::wire::{\n    RackInfo,\n    Reply as R,\n};\n");
+    let nested = "use rackpool_core::{\n    Error,\n    wire::{RackInfo, Request},\n};\n";
+    fails(messages, 4, WORLD, nested);
+    passes(WORLD, "use rackpool_core::wire::{FabricKind, RackInfo as Info};\n");
+    passes(WORLD, "use rackpool_core::{Error, member::RackState, wire::RackInfo};\nfn wire() {}\n");
+    passes(WORLD, "// rackpool_core::wire::Request\nuse rackpool_core::client::DaemonQuery;\n");
+    passes("crates/sim/src/world/handle/a.rs", "use rackpool_core::wire::Request;\n");
+    passes("crates/sim/src/device/a.rs", "use rackpool_core::wire::Request;\n");
+}
+
+#[test]
 fn the_hash_table_uses_the_public_api_only() {
     fails("crate-arrows", 2, "crates/kv/src/table.rs", "use rackpool_core::GAddr;\n");
     fails("crate-arrows", 2, "crates/kv/src/table/a.rs", "fn a(b: rackpool_hw::B) {}\n");

@@ -3,7 +3,7 @@
 //! were tried.
 
 use super::locate::{Retries, unexpected};
-use super::{Client, Context, LinkId, Locate, Operation};
+use super::{Client, Context, DaemonQuery, LinkId, Locate, Operation};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
@@ -347,28 +347,31 @@ impl<M: Mem> Operation<M> for AtHome {
     }
 }
 
-/// A request to the daemon of a rack.
+/// A question to the daemon of a rack.
 #[derive(Debug)]
-pub struct AtRack {
+pub struct AtRack<A> {
     rack: RackId,
-    request: Request,
+    query: DaemonQuery<A>,
 }
 
-impl AtRack {
-    pub fn new(rack: RackId, request: Request) -> Self {
-        Self { rack, request }
+impl<A> AtRack<A> {
+    pub fn new(rack: RackId, query: DaemonQuery<A>) -> Self {
+        Self { rack, query }
     }
 }
 
-impl<M: Mem> Operation<M> for AtRack {
-    type Output = Reply;
+impl<A, M: Mem> Operation<M> for AtRack<A> {
+    type Output = A;
 
-    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Reply> {
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<A> {
         loop {
             let rack = cx.client().home_in(self.rack).unwrap_or(self.rack);
             match cx.client().link_of(rack) {
                 None => cx.connect(rack).await?,
-                Some(link) => return cx.daemon(link, self.request.clone()).await,
+                Some(link) => {
+                    let reply = cx.daemon(link, self.query.request()).await?;
+                    return self.query.answer(rack, reply);
+                }
             }
         }
     }

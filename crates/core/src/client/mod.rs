@@ -10,6 +10,7 @@
 //! decision 0001.
 
 mod alloc;
+mod audit;
 mod balance;
 mod change;
 mod context;
@@ -22,6 +23,7 @@ mod locate;
 mod migrate;
 mod mover;
 mod page_cache;
+mod query;
 mod replica;
 mod rrpc;
 mod session;
@@ -33,6 +35,7 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtRack, AtWord, Free, Placement};
+pub use audit::{IsAllocated, Reclaim};
 pub use balance::{BalanceTurn, Balanced, Balancer};
 pub use context::{Context, Io, Operation};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
@@ -44,6 +47,7 @@ pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
+pub use query::{DaemonQuery, MasterQuery};
 pub use replica::ReplicaRead;
 pub use rrpc::{Brought, Calls, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};

@@ -12,7 +12,7 @@ use crate::constants::{
     AWAITS_MAX, COMMIT_PAGES_MAX, DAEMON_CALLS_MAX, MASTER_ATTEMPTS_MAX, MASTER_RETRY_NS,
 };
 use crate::daemon::session::Ticket;
-use crate::daemon::{Daemon, World};
+use crate::daemon::{Daemon, Outbox, World};
 use crate::error::Error;
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{DeferredFree, MasterAnswer, MasterCall, MasterReply, Reply};
@@ -118,9 +118,9 @@ impl MasterCalls {
         let sent = Outstanding { call: call.clone(), purpose, attempts: 0, retry_at: None };
         self.outstanding.insert(id, sent);
         if world.private().rare(Rare::CallRepeated) {
-            world.to_master(id, call.clone());
+            world.outbox().to_master(id, call.clone());
         }
-        world.to_master(id, call);
+        world.outbox().to_master(id, call);
     }
 }
 
@@ -132,7 +132,7 @@ impl Daemon {
         for (id, call) in &mut self.calls.outstanding {
             call.retry_at = None;
             if !world.private().mutated(Mutation::LoseCalls) {
-                world.to_master(*id, call.call.clone());
+                world.outbox().to_master(*id, call.call.clone());
             }
         }
         self.advance(world);
@@ -226,7 +226,7 @@ impl Daemon {
         for (id, call) in &mut self.calls.outstanding {
             if call.retry_at.is_some_and(|at| at <= now) {
                 call.retry_at = None;
-                world.to_master(*id, call.call.clone());
+                world.outbox().to_master(*id, call.call.clone());
             }
         }
     }

@@ -29,6 +29,7 @@ mod free;
 mod heat;
 mod locks;
 mod moves;
+mod outbox;
 mod proxy;
 mod quota;
 mod redo;
@@ -41,6 +42,7 @@ mod session;
 mod slab;
 
 pub use attach::{format, read_superblock};
+pub use outbox::{Handover, Outbox};
 pub use proxy::{OutcomeData, Proxy, Rings, Uplinks};
 pub use remotes::{Act, ClientRoute, RemoteMessage, Remotes};
 pub use rrpc::WriteBack;
@@ -76,14 +78,14 @@ use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
-    AnswerCounts, DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestCounts,
-    RequestFrame,
+    AnswerCounts, DaemonStats, PageHome, Reply, ReplyFrame, Request, RequestCounts, RequestFrame,
 };
 
 /// What the engine needs of its process. Statically dispatched; no call may call the engine.
 pub trait World {
     /// The kind of memory that the sections are.
     type Mem: Mem;
+    type Outbox: Outbox;
     /// The private section, [`RegionLayout::private_bytes`] long. Its parts are backed by
     /// [`World::back_private`]; unbacked parts read as zero once they are backed.
     fn private(&self) -> &Self::Mem;
@@ -134,16 +136,8 @@ pub trait World {
     fn proxy_counts(&self) -> ProxyCounts {
         ProxyCounts::default()
     }
-    /// Sends a call to the master. `id` is the engine's, counted from 1 in each process; it comes
-    /// back in the answer. While the master is down nothing is sent.
-    fn to_master(&mut self, id: u64, call: MasterCall);
-    /// Sends an answer. If the client is not connected it is dropped: the client asks again.
-    fn reply(&mut self, to: ClientId, frame: ReplyFrame);
-    /// Writes memory of this rack into a buffer that a client has exposed, then answers. A world
-    /// that cannot answers at once with what is said if the memory is refused.
-    fn write_back(&mut self, to: ClientId, job: WriteBack) {
-        self.reply(to, job.refused);
-    }
+    /// What the engine says.
+    fn outbox(&mut self) -> &mut Self::Outbox;
 }
 
 /// A client of the daemon.
@@ -407,7 +401,7 @@ impl Daemon {
             HoldDecision::Refused(error) => {
                 let reply = Err(error);
                 self.answers.note(&reply);
-                world.reply(from, ReplyFrame { seq: frame.seq, reply });
+                world.outbox().reply(from, ReplyFrame { seq: frame.seq, reply });
             }
         }
         self.advance(world);
@@ -465,7 +459,7 @@ impl Daemon {
         };
         if let Some(reply) = reply {
             self.answers.note(&reply);
-            world.reply(from, ReplyFrame { seq, reply });
+            world.outbox().reply(from, ReplyFrame { seq, reply });
         }
     }
 
@@ -703,7 +697,7 @@ impl Daemon {
         if self.sessions.finish(ticket, world.private()) {
             self.answers.note(&reply);
             let to = ClientId::of_record(ticket.record);
-            world.reply(to, ReplyFrame { seq: ticket.seq, reply });
+            world.outbox().reply(to, ReplyFrame { seq: ticket.seq, reply });
         }
     }
 

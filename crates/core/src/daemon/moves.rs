@@ -27,7 +27,7 @@ use crate::constants::{
 };
 use crate::copies;
 use crate::daemon::frames::{FrameEntry, state_offset};
-use crate::daemon::{ClientId, Daemon, World, back_metadata, set_table, slab};
+use crate::daemon::{ClientId, Daemon, Outbox, World, back_metadata, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::seam::{Mutation, Nanos, Probe, Race};
@@ -213,7 +213,7 @@ impl Daemon {
     fn say<W: World>(&mut self, asker: Option<Asker>, reply: Result<Reply>, world: &mut W) {
         let Some(Asker { record, seq, .. }) = asker else { return };
         self.answers.note(&reply);
-        world.reply(ClientId::of_record(record), ReplyFrame { seq, reply });
+        world.outbox().reply(ClientId::of_record(record), ReplyFrame { seq, reply });
     }
 
     /// A session is over, or its connection: what it moved is given up.

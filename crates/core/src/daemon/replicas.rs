@@ -34,7 +34,7 @@ use crate::constants::{
 };
 use crate::copies;
 use crate::daemon::frames::{FrameEntry, state_offset};
-use crate::daemon::{ClientId, Daemon, World, set_table, slab, word_of};
+use crate::daemon::{ClientId, Daemon, Outbox, World, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::table_word;
 use crate::policy::Decision;
@@ -495,7 +495,7 @@ impl Daemon {
         for (to, RequestFrame { seq, .. }) in waits {
             let reply = Err(Error::Moving { addr: GAddr::NULL, retries: 0 });
             self.answers.note(&reply);
-            world.reply(to, ReplyFrame { seq, reply });
+            world.outbox().reply(to, ReplyFrame { seq, reply });
         }
     }
 
@@ -789,7 +789,7 @@ impl Daemon {
             self.replicas.note_sent(id, &orders);
             let reply = Ok(Reply::ReplicaOrders(Orders { reset: false, orders }));
             self.answers.note(&reply);
-            world.reply(ClientId::of_record(record), ReplyFrame { seq, reply });
+            world.outbox().reply(ClientId::of_record(record), ReplyFrame { seq, reply });
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::addr::{FrameIndex, GAddr};
 use crate::coherence;
 use crate::constants::SLOTS_MAX;
 use crate::daemon::frames::FrameEntry;
-use crate::daemon::{ClientId, Daemon, World, word_of};
+use crate::daemon::{ClientId, Daemon, Outbox, World, word_of};
 use crate::error::{Error, Result};
 use crate::rrpc::{
     Bytes, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES,
@@ -76,7 +76,9 @@ impl Daemon {
         let frame = |carried| ReplyFrame { seq, reply: reply(carried) };
         let (done, refused) = (frame(Carried::Written), frame(Carried::Not));
         self.answers.note(&done.reply);
-        world.write_back(ClientId::of_record(record), WriteBack { to, from, bytes, done, refused });
+        world
+            .outbox()
+            .write_back(ClientId::of_record(record), WriteBack { to, from, bytes, done, refused });
         None
     }
 

@@ -37,7 +37,7 @@ use crate::placement::{Policy, Recorder};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::CallCounts;
 use crate::wire::{
-    MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
+    self, MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
 use deferred_free::FreeWaiters;
 use moves::MoveClaims;
@@ -201,6 +201,22 @@ impl<P: Probe> Master<P> {
         self.moves.clear();
     }
 
+    /// As [`Master::on_call`], for an encoded call.
+    ///
+    /// # Errors
+    /// `protocol` for what is none.
+    pub fn on_message(
+        &mut self,
+        now: Nanos,
+        conn: ConnId,
+        message: &[u8],
+        out: &mut Vec<(ConnId, MasterReply)>,
+    ) -> Result<()> {
+        let request = wire::decode(message, "a connection")?;
+        self.on_call(now, conn, request, out);
+        Ok(())
+    }
+
     /// Takes a call. Reads are answered into `out` at once, from what is committed; mutating
     /// calls wait for the next batch.
     pub fn on_call(
@@ -223,6 +239,11 @@ impl<P: Probe> Master<P> {
             Ok(None) => {}
             Err(error) => out.push((conn, self.reply(id, Err(error)))),
         }
+    }
+
+    /// Calls by kind since this engine was made.
+    pub fn calls(&self) -> CallCounts {
+        self.calls
     }
 
     /// A connection is gone: a client left, a daemon is dead at once.

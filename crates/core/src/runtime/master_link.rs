@@ -14,13 +14,17 @@
 //! of the connection, and the link ends it with that refusal.
 
 use super::Backoff;
+use crate::client::MasterQuery;
 use crate::constants::{
     MASTER_BACKOFF_MS_MAX, MASTER_BACKOFF_MS_MIN, MASTER_CALLS_MAX, MASTER_CONNECT_MS_MAX,
     REQUEST_TIMEOUT_MS_DEFAULT,
 };
 use crate::error::{DeathCause, Error, Result};
 use crate::seam::Nanos;
-use crate::wire::{MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION};
+use crate::wire::{
+    self, MasterAnswer, MasterCall, MasterReply, MasterRequest, RackInfo, WIRE_VERSION,
+};
+use crate::{RackId, SessionId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -44,12 +48,40 @@ enum Stage {
     Up,
 }
 
+/// A call as its sender sees it, which only carries it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call(MasterCall);
+
+impl From<MasterCall> for Call {
+    fn from(call: MasterCall) -> Self {
+        Self(call)
+    }
+}
+
+impl<A> From<&MasterQuery<A>> for Call {
+    fn from(query: &MasterQuery<A>) -> Self {
+        Self(query.call())
+    }
+}
+
+impl Call {
+    /// The join of a client. Its session is over when its connection closes.
+    pub fn join_client(session: SessionId, rack: RackId) -> Self {
+        Self(MasterCall::JoinClient { session, rack })
+    }
+
+    /// The join of a daemon.
+    pub fn join_daemon(info: RackInfo) -> Self {
+        Self(MasterCall::JoinDaemon(info))
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct MasterLink {
-    /// A call that is made on every new connection before the link is up: `JoinDaemon` or
-    /// `JoinClient`.
-    pub join: Option<MasterCall>,
+    /// A call that is made on every new connection before the link is up: that of
+    /// [`Call::join_daemon`] or [`Call::join_client`].
+    pub join: Option<Call>,
     /// The answer to the join (or hello) of the present or last connection.
     pub welcome: Option<MasterAnswer>,
     /// Why the master does not want this link, as of the last attempt.
@@ -75,7 +107,7 @@ pub struct MasterLink {
 /// A call that goes on through reconnects and changes of the leader.
 #[derive(Debug)]
 pub struct LastingCall {
-    call: MasterCall,
+    call: Call,
     /// Under which number it is under way.
     id: Option<u64>,
 }
@@ -148,16 +180,16 @@ impl MasterLink {
     /// The connection is there: what is to be sent first.
     pub fn connected(&mut self) -> impl Iterator<Item = MasterRequest> + use<> {
         self.stage = Stage::Greeting;
-        let hello = self.number(MasterCall::Hello { version: WIRE_VERSION });
+        let hello = self.number(MasterCall::Hello { version: WIRE_VERSION }.into());
         let join = self.join.clone().map(|join| self.number(join));
         self.own = hello.id..self.id_next;
         std::iter::once(hello).chain(join)
     }
 
-    fn number(&mut self, call: MasterCall) -> MasterRequest {
+    fn number(&mut self, call: Call) -> MasterRequest {
         let id = self.id_next;
         self.id_next += 1;
-        MasterRequest { id, call }
+        MasterRequest { id, call: call.0 }
     }
 
     /// Takes a call, which the caller has to send at once; its number comes back with the answer.
@@ -165,7 +197,7 @@ impl MasterLink {
     /// # Errors
     /// Why the master refuses the link, or `PeerDead`, while it is not up; `Busy` with too many
     /// calls under way.
-    pub fn send(&mut self, now: Nanos, call: MasterCall) -> Result<MasterRequest> {
+    pub fn send(&mut self, now: Nanos, call: impl Into<Call>) -> Result<MasterRequest> {
         if !self.is_up() {
             return Err(self.refused.clone().unwrap_or_else(|| self.death()));
         }
@@ -173,7 +205,7 @@ impl MasterLink {
             let limit = MASTER_CALLS_MAX as u64;
             return Err(Error::Busy { what: "link to the master (calls)".into(), limit });
         }
-        let request = self.number(call);
+        let request = self.number(call.into());
         self.outstanding.insert(request.id, now);
         Ok(request)
     }
@@ -181,6 +213,14 @@ impl MasterLink {
     /// The answers that came.
     pub fn take_replies(&mut self) -> Vec<MasterReply> {
         std::mem::take(&mut self.replies)
+    }
+
+    /// As [`MasterLink::on_reply`], for an encoded message.
+    ///
+    /// # Errors
+    /// `protocol` for what is none: the connection is to end.
+    pub fn on_message(&mut self, message: &[u8]) -> Result<bool> {
+        wire::decode(message, "master").map(|reply| self.on_reply(reply))
     }
 
     /// Takes a message of the master; whether the connection goes on.
@@ -274,9 +314,9 @@ impl MasterLink {
     }
 
     /// A call for [`MasterLink::advance`].
-    pub fn begin(&mut self, call: MasterCall) -> LastingCall {
+    pub fn begin(&mut self, call: impl Into<Call>) -> LastingCall {
         self.refused = None;
-        LastingCall { call, id: None }
+        LastingCall { call: call.into(), id: None }
     }
 
     /// Goes on with a call: sends it when the link is up, and again when the answer is lost. Fails

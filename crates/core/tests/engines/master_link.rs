@@ -3,7 +3,7 @@
 use rackpool_core::constants::{MASTER_CALLS_MAX, REQUEST_TIMEOUT_MS_DEFAULT};
 use rackpool_core::error::{DeathCause, Error, Result};
 use rackpool_core::placement::Order;
-use rackpool_core::runtime::master_link::{Advance, MasterLink, UNASKED};
+use rackpool_core::runtime::master_link::{Advance, Call, MasterLink, UNASKED};
 use rackpool_core::runtime::{Backoff, jittered_ns};
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, WIRE_VERSION};
@@ -15,7 +15,7 @@ const WELCOME: MasterAnswer =
 
 fn link(addresses: &[&str]) -> MasterLink {
     let mut link = MasterLink::new(addresses.iter().map(|it| it.to_string()).collect());
-    link.join = Some(MasterCall::JoinClient { session: SessionId(1), rack: RackId(0) });
+    link.join = Some(Call::join_client(SessionId(1), RackId(0)));
     link
 }
 
@@ -76,6 +76,17 @@ fn each_call_is_answered_once_by_the_master_by_death_or_by_timeout() {
         assert!(link.on_reply(reply(id, Ok(MasterAnswer::Done))));
     }
     assert!(codes(&mut link).is_empty());
+}
+
+#[test]
+fn an_encoded_answer_is_taken_as_the_answer_and_what_is_none_is_an_error() {
+    let mut link = link(&["a"]);
+    bring_up(&mut link, 0);
+    let id = link.send(0, MasterCall::Stats).unwrap().id;
+    let message = reply(id, Ok(MasterAnswer::Done)).encode();
+    assert_eq!(link.on_message(&message[1..]).unwrap_err().code(), "protocol");
+    assert_eq!(link.on_message(&message), Ok(true));
+    assert_eq!(codes(&mut link), [(id, "ok")]);
 }
 
 #[test]

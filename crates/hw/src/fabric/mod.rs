@@ -28,7 +28,7 @@ mod work_queue;
 pub use crate::process::monotonic_ns;
 pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
-pub use queues::{TargetSendError, WriteBack};
+pub use queues::TargetSendError;
 pub use target::{Target, TargetCounters, TargetOptions};
 
 use crate::secret::Secret;

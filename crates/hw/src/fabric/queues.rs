@@ -9,7 +9,7 @@
 use super::{FabricError, FabricStats};
 use crate::event::WakeEvent;
 use rackpool_core::constants::{FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::seam::{Exposure, FabricEvent, PeerId, RemoteAddr};
+use rackpool_core::seam::{EncodedWriteBack, FabricEvent, PeerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,20 +20,7 @@ const STATS: usize = size_of::<FabricStats>() / 8;
 /// What the application puts in for a connection.
 pub(super) enum TargetCommand {
     Message(Vec<u8>),
-    WriteBack(Box<WriteBack>),
-}
-
-/// Memory of the pages for a buffer that an initiator has exposed, and the messages after it.
-#[derive(Clone, Debug)]
-pub struct WriteBack {
-    pub to: Exposure,
-    /// What, as an initiator would name it.
-    pub from: RemoteAddr,
-    pub bytes: u64,
-    /// Sent after the last byte.
-    pub done: Vec<u8>,
-    /// Sent instead if the key was not valid to the end.
-    pub refused: Vec<u8>,
+    WriteBack(Box<EncodedWriteBack>),
 }
 
 /// Why a message was not taken.

@@ -12,7 +12,7 @@
 
 use super::close::CloseReason;
 use super::peers::{ConnectionLimits, PeerTable, ServedConnection};
-use super::queues::{TargetCommand, TargetQueues, TargetSendError, WriteBack};
+use super::queues::{TargetCommand, TargetQueues, TargetSendError};
 use super::sockets::{BACKLOG, listen, require_trust, tune};
 use super::{FabricError, FabricStats};
 use crate::addresses::{ConnectionPermit, turn_away};
@@ -23,7 +23,7 @@ use crate::window::Window;
 use crate::{handshake, log};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, SESSIONS_MAX};
 use rackpool_core::layout::RegionLayout;
-use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
+use rackpool_core::seam::{EncodedWriteBack, FabricEvent, Nanos, PeerId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -121,14 +121,19 @@ impl Target {
 
     /// Sends a message to an initiator; messages to one connection arrive in order.
     pub fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
+        self.send_vec(peer, message.to_vec())
+    }
+
+    /// As [`Target::send`], without a copy.
+    pub fn send_vec(&self, peer: PeerId, message: Vec<u8>) -> Result<(), TargetSendError> {
         require_short(message.len())?;
-        self.queues.send(peer, TargetCommand::Message(message.to_vec()))
+        self.queues.send(peer, TargetCommand::Message(message))
     }
 
     /// Writes memory into a buffer of an initiator and then sends a message, in order with other
     /// messages. Initiators of a device expose none, and are told that it was refused. Errors: as
     /// of [`Target::send`], for both messages.
-    pub fn write_back(&self, peer: PeerId, job: WriteBack) -> Result<(), TargetSendError> {
+    pub fn write_back(&self, peer: PeerId, job: EncodedWriteBack) -> Result<(), TargetSendError> {
         require_short(job.done.len().max(job.refused.len()))?;
         let command = match self.writes_back {
             true => TargetCommand::WriteBack(Box::new(job)),

@@ -5,18 +5,20 @@ use crate::fabric_rig::{
     PAGE, PATIENCE, Rig, TcpRig, at, events_until, is_closed, pattern, sge, wait_until,
 };
 use rackpool_core::addr::Generation;
-use rackpool_core::seam::{BufId, Exposure, Fabric, FabricEvent, Mem, RemoteAddr, Verb};
+use rackpool_core::seam::{
+    BufId, EncodedWriteBack, Exposure, Fabric, FabricEvent, Mem, RemoteAddr, Verb,
+};
 use rackpool_hw::fabric::EndpointOptions;
 use rackpool_hw::fabric::tcp::TcpEndpoint;
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello, HelloStatus, Put};
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, WriteBack, monotonic_ns};
+use rackpool_hw::fabric::{LocalBuffer, LocalBuffers, monotonic_ns};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
-fn job(to: Exposure, from: RemoteAddr, bytes: u64) -> WriteBack {
-    WriteBack { to, from, bytes, done: b"done".to_vec(), refused: b"refused".to_vec() }
+fn job(to: Exposure, from: RemoteAddr, bytes: u64) -> EncodedWriteBack {
+    EncodedWriteBack { to, from, bytes, done: b"done".to_vec(), refused: b"refused".to_vec() }
 }
 
 fn expose(rig: &mut TcpRig, bytes: u64) -> (BufId, Exposure) {
@@ -44,7 +46,7 @@ fn message(rig: &mut TcpRig) -> Vec<u8> {
     message_after(rig, Vec::new())
 }
 
-fn put(rig: &TcpRig, job: WriteBack) {
+fn put(rig: &TcpRig, job: EncodedWriteBack) {
     rig.target().write_back(rig.target_peer, job).unwrap();
 }
 

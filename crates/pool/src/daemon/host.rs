@@ -9,16 +9,19 @@ use crate::link::MasterLink;
 use crate::{acceptor, clock};
 use rackpool_core::access::AccessList;
 use rackpool_core::crash;
-use rackpool_core::daemon::{Act, ClientRoute, Daemon, SessionInfo, World, WriteBack};
+use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::SlotWord;
 use rackpool_core::member::RackState;
-use rackpool_core::runtime::daemon::{Client, DaemonHost, Fault, Handover, Welcome};
-use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, Verb};
-use rackpool_core::wire::{self, HostTag, MasterCall, RackInfo, RemoteReply, Routed};
+use rackpool_core::runtime::daemon::{
+    Client, DaemonHost, FabricTarget, Fault, TargetCommand, Welcome,
+};
+use rackpool_core::runtime::master_link::Call;
+use rackpool_core::seam::{EncodedWriteBack, FabricEvent, Mem, Nanos, PeerId, Verb};
+use rackpool_core::wire::{HostTag, RackInfo};
 use rackpool_core::{Error, Result};
 use rackpool_hw::control::ControlConn;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
-use rackpool_hw::fabric::{Target, WriteBack as FabricWriteBack};
+use rackpool_hw::fabric::Target;
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::Section;
 use rackpool_hw::ring::WakeConsumer;
@@ -59,10 +62,6 @@ impl DaemonHost for PoolHost {
             Fault::Slot(slot) => warn!(target: "daemon", "slot {slot}: {error}"),
             Fault::Fabric => warn!(target: "daemon", "{error}"),
         }
-    }
-
-    fn handover(world: &mut RegionWorld) -> &mut Handover {
-        &mut world.handover
     }
 
     fn open_section(&mut self, world: &mut RegionWorld, slot: u32, is_near: bool) {
@@ -122,8 +121,8 @@ impl DaemonHost for PoolHost {
         let table_fd = open(Section::Table, Access::ReadOnly)?;
         let pages_fd = open(Section::Pages, pages)?;
         let fds = [&slot_fd, &bell_fd, &table_fd, &pages_fd].map(|fd| fd.as_fd());
-        let reply = welcome.reply(world.is_asymmetric(), true, Self::offsets(world, slot));
-        conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
+        let message = welcome.encode(world.is_asymmetric(), true, Self::offsets(world, slot));
+        conn.send(&message, &fds).map_err(|e| io_error("welcome", &e))
     }
 
     fn refuse(&mut self, conn: ControlConn, error: Error) {
@@ -168,13 +167,8 @@ impl DaemonHost for PoolHost {
         }
     }
 
-    fn act(&mut self, act: Act) {
-        match act {
-            Act::Close(peer) => self.target.close(peer),
-            Act::Send(peer, reply) => self.send(peer, &reply),
-            Act::WriteBack(route, job) => self.write_back(route, *job),
-            Act::Agent(..) => unreachable!("the loop answers agents"),
-        }
+    fn tell_target(&mut self, command: TargetCommand) {
+        command.carry_out(&mut TargetPort(&mut self.target));
     }
 
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
@@ -199,7 +193,7 @@ impl DaemonHost for PoolHost {
         }
     }
 
-    fn call(&mut self, call: MasterCall) -> Option<u64> {
+    fn call(&mut self, call: Call) -> Option<u64> {
         self.master.send(call).ok()
     }
 
@@ -209,26 +203,20 @@ impl DaemonHost for PoolHost {
     }
 }
 
-impl PoolHost {
-    /// A client that does not take its answers is cut off; when it comes back it asks again.
-    fn send(&mut self, peer: PeerId, reply: &Routed<RemoteReply>) {
-        let sent = wire::encode(reply, &mut self.buffer)
-            .is_ok_and(|bytes| self.target.send(peer, bytes).is_ok());
-        if !sent {
-            self.target.close(peer);
-        }
+/// The fabric's target, as the commands of the loop see it.
+struct TargetPort<'a>(&'a mut Target);
+
+impl FabricTarget for TargetPort<'_> {
+    fn send(&mut self, peer: PeerId, message: Vec<u8>) -> bool {
+        self.0.send_vec(peer, message).is_ok()
     }
 
-    /// Hands what goes into a client's buffer to the fabric, with the answers after it.
-    fn write_back(&mut self, ClientRoute { peer, channel }: ClientRoute, job: WriteBack) {
-        let WriteBack { to, from, bytes, done, refused } = job;
-        let routed = |frame| Routed { channel, message: RemoteReply::Reply(frame) };
-        let encoded = |frame| wire::encode_vec(&routed(frame));
-        let (done, refused) = (encoded(done), encoded(refused));
-        let job = FabricWriteBack { to, from, bytes, done, refused };
-        if self.target.write_back(peer, job).is_err() {
-            self.target.close(peer);
-        }
+    fn write_back(&mut self, peer: PeerId, job: EncodedWriteBack) -> bool {
+        self.0.write_back(peer, job).is_ok()
+    }
+
+    fn close(&mut self, peer: PeerId) {
+        self.0.close(peer);
     }
 }
 

@@ -9,7 +9,8 @@ use rackpool_core::coherence::Coherence;
 use rackpool_core::daemon::{Daemon, World, format};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
-use rackpool_core::wire::{MasterCall, RegionInfo};
+use rackpool_core::runtime::master_link::Call;
+use rackpool_core::wire::RegionInfo;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{FabricOptions, Target, TargetOptions};
@@ -42,14 +43,14 @@ pub(super) fn join_call(
     options: &DaemonOptions,
     control: String,
     fabric_addr: SocketAddr,
-) -> Result<MasterCall> {
+) -> Result<Call> {
     let host = rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?;
     let (fabric, fabric_addr) = (options.fabric.clone(), fabric_addr.to_string());
     Ok(runtime::join_call(engine, RackAddress { host, control, fabric, fabric_addr }))
 }
 
 /// The link by which a daemon joins.
-pub(super) fn master_link(options: &DaemonOptions, join: MasterCall) -> MasterLink {
+pub(super) fn master_link(options: &DaemonOptions, join: Call) -> MasterLink {
     let mut master = MasterLink::new(options.master.clone());
     master.set_secret(options.secret.clone());
     master.set_join(join);

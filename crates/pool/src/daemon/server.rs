@@ -16,12 +16,10 @@ use crate::acceptor::{self, Acceptor};
 use crate::clock;
 use crate::metrics::{self, DaemonSnapshot, Endpoint, SnapshotRequests};
 use rackpool_core::constants::{
-    CONTROL_PENDING_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_OF_USER_MAX,
-    TICK_NS,
+    CONTROL_PENDING_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS,
 };
-use rackpool_core::runtime::daemon::{DaemonLoop, Joining, LoopParts};
+use rackpool_core::runtime::daemon::{DaemonLoop, Joining, LoopParts, User};
 use rackpool_core::seam::{FabricEvent, Nanos};
-use rackpool_core::wire::{self, ControlHello};
 use rackpool_core::{Error, Result};
 use rackpool_hw::acceptor::{PendingConn, PendingConns};
 use rackpool_hw::control::{self, ControlConn, Drained, Received};
@@ -432,14 +430,12 @@ impl Server {
         }
     }
 
-    /// A connection without a slot has sent something or closed: its hello, if it may join.
+    /// A connection without a slot has sent something or closed: what it said first.
     fn hear(&mut self, token: u64) -> Option<Joining<ControlConn>> {
-        let DaemonLoop { host, slots, .. } = &mut self.daemon;
+        let DaemonLoop { host, .. } = &mut self.daemon;
         let hello = match self.pending.get_mut(token)?.conn.recv(&mut host.buffer) {
             Ok(Received::Nothing) => return None,
-            Ok(Received::Message { bytes, .. }) => {
-                wire::decode::<ControlHello>(&host.buffer[..bytes], "client")
-            }
+            Ok(Received::Message { bytes, .. }) => Ok(host.buffer[..bytes].to_vec()),
             Ok(Received::Closed) => Err(Error::Protocol {
                 peer: "client".into(),
                 reason: "closed before its hello".into(),
@@ -447,17 +443,8 @@ impl Server {
             Err(error) => Err(io_error("control connection", &error)),
         };
         let PendingConn { conn, user, .. } = self.pending.remove(token, &host.poller)?;
-        let held = slots.iter().flatten().filter(|client| client.user == Some(user)).count();
-        let checked = hello.and_then(|hello| {
-            // A permitted user other than our own has half of the slots, so that others can join.
-            let is_guest = user != host.access.own() && user != 0;
-            if hello.resume_slot.is_none() && is_guest && held >= SLOTS_OF_USER_MAX as usize {
-                let (what, limit) = (format!("user {user}'s share of slots"), SLOTS_OF_USER_MAX);
-                return Err(Error::Busy { what, limit: limit.into() });
-            }
-            Ok(hello)
-        });
-        match checked {
+        let user = User { id: user, is_guest: user != host.access.own() && user != 0 };
+        match hello {
             Ok(hello) => Some(Joining { conn, user: Some(user), hello }),
             Err(error) => {
                 acceptor::refuse(&conn, error);

@@ -4,11 +4,10 @@
 use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
-use rackpool_core::daemon::{ClientId, World, WriteBack};
+use rackpool_core::daemon::{Handover, World};
 use rackpool_core::layout::cell_offset;
-use rackpool_core::runtime::daemon::Handover;
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
+use rackpool_core::wire::MetadataChecks;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::TargetCounters;
 use rackpool_hw::region::{RegionFiles, Section};
@@ -29,7 +28,7 @@ pub(super) struct RegionWorld {
     slots: Vec<Option<Window>>,
     slots_used: Vec<u32>,
     asymmetric_fence: bool,
-    pub handover: Handover,
+    handover: Handover,
     /// What was said last of damaged metadata.
     reported: MetadataChecks,
 }
@@ -106,6 +105,7 @@ impl RegionWorld {
 
 impl World for RegionWorld {
     type Mem = Window;
+    type Outbox = Handover;
 
     fn private(&self) -> &Window {
         &self.private
@@ -201,15 +201,7 @@ impl World for RegionWorld {
         self.handover.proxy
     }
 
-    fn to_master(&mut self, id: u64, call: MasterCall) {
-        self.handover.calls.push((id, call));
-    }
-
-    fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
-        self.handover.replies.push((to, frame));
-    }
-
-    fn write_back(&mut self, to: ClientId, job: WriteBack) {
-        self.handover.write_backs.push((to, job));
+    fn outbox(&mut self) -> &mut Handover {
+        &mut self.handover
     }
 }

@@ -8,7 +8,7 @@ use super::workload::Worker;
 use super::workload::model::DeferredFree;
 use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
 use crate::time::Ps;
-use rackpool_core::wire::{DaemonStats, Reply, Request, Resolved};
+use rackpool_core::client::DaemonQuery;
 use rackpool_core::{Error, Result};
 use std::rc::Rc;
 
@@ -90,17 +90,10 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
     let cluster = scene.cluster.clone();
     let id = cluster.racks[index].id;
     let mut handle = SimHandle::open(ctx.clone(), cluster, id, Path::OneSided, 2).await?;
-    let reply = loop {
-        match handle.ask(Request::Stats).await {
+    let stats = loop {
+        match handle.ask(&DaemonQuery::stats()).await {
             Err(Error::Busy { .. }) => ctx.sleep(Ps::ms(1)).await,
-            reply => break reply?,
-        }
-    };
-    let stats: DaemonStats = match reply {
-        Reply::Stats(stats) => *stats,
-        other => {
-            let reason = format!("statistics are answered with {other:?}");
-            return Err(Error::Protocol { peer: format!("daemon {id}"), reason });
+            stats => break stats?,
         }
     };
     let sessions = handle.session_ids();
@@ -133,7 +126,7 @@ fn directory(scene: &Scene) -> DirectoryAudit {
         rack: home.rack.0,
         frame: home.frame.0,
         generation: home.version.0,
-        lost: matches!(state.resolve(page), Resolved::Lost(_)),
+        lost: state.resolve(page).is_lost(),
     });
     DirectoryAudit { homes: homes.collect() }
 }

@@ -2,7 +2,7 @@
 //! thread that executes one-sided operations.
 
 use super::Cluster;
-use super::kernel::{ConnId, Ctx, Input, Message, ProcessId};
+use super::kernel::{ConnId, Ctx, Input, ProcessId};
 use super::master::MasterLink;
 use super::rack::{Rack, RackWorld};
 use super::uplinks::SimUplinks;
@@ -11,14 +11,15 @@ use crate::time::Ps;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{RING_ENTRIES, TICK_NS};
 use rackpool_core::crash;
-use rackpool_core::daemon::{Act, Daemon, SessionInfo, World, format};
+use rackpool_core::daemon::{Daemon, SessionInfo, World, format};
 use rackpool_core::member::RackState;
 use rackpool_core::runtime::daemon::{
-    Client, DaemonHost, DaemonLoop, Fault, Handover, Joining, LoopParts, RackAddress, Welcome,
-    Work, join_call, region_info,
+    Client, DaemonHost, DaemonLoop, Fault, Joining, LoopParts, RackAddress, TargetCommand, Welcome,
+    Work, join_call, refusal, region_info,
 };
+use rackpool_core::runtime::master_link::Call;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, Verb};
-use rackpool_core::wire::{ControlReply, FabricKind, MasterCall, MasterReply, RackInfo};
+use rackpool_core::wire::{FabricKind, RackInfo};
 use rackpool_core::{Error, Result};
 use std::fmt::Display;
 use std::rc::Rc;
@@ -81,10 +82,6 @@ impl DaemonHost for SimHost {
         }
     }
 
-    fn handover(world: &mut RackWorld) -> &mut Handover {
-        &mut world.handover
-    }
-
     fn open_section(&mut self, world: &mut RackWorld, slot: u32, _is_near: bool) {
         let section = self.rack.region.borrow().slot(slot);
         if let Some(section) = section {
@@ -130,12 +127,14 @@ impl DaemonHost for SimHost {
 
     fn welcome(&mut self, _world: &RackWorld, conn: &ControlConn, welcome: Welcome) -> Result<()> {
         let beside_daemon = self.ctx.kernel.host_of(conn.process) == self.rack.host;
-        self.answer(conn, welcome.reply(true, beside_daemon, [0; 4]));
+        self.trace(|| format!("to process {}: {welcome:?}", conn.process.0));
+        self.ctx.send(conn.id, welcome.encode(true, beside_daemon, [0; 4]));
         Ok(())
     }
 
     fn refuse(&mut self, conn: ControlConn, error: Error) {
-        self.answer(&conn, ControlReply::Refused(error));
+        self.trace(|| format!("to process {}: {error}", conn.process.0));
+        self.ctx.send(conn.id, refusal(error));
     }
 
     fn watch_process(&mut self, info: &SessionInfo) -> Result<Option<ProcessId>> {
@@ -160,8 +159,8 @@ impl DaemonHost for SimHost {
         self.wake(client);
     }
 
-    fn act(&mut self, act: Act) {
-        self.ctx.ring(self.fabric, Input::Act(Box::new(act)));
+    fn tell_target(&mut self, command: TargetCommand) {
+        self.ctx.ring(self.fabric, Input::Target(command));
     }
 
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
@@ -188,7 +187,7 @@ impl DaemonHost for SimHost {
         self.uplinks.after();
     }
 
-    fn call(&mut self, call: MasterCall) -> Option<u64> {
+    fn call(&mut self, call: Call) -> Option<u64> {
         self.master.send(&self.ctx, call)
     }
 
@@ -197,13 +196,6 @@ impl DaemonHost for SimHost {
             let drains = (is == RackState::Draining).then(|| (self.ctx.id, self.ctx.now()));
             self.rack.drains.set(drains);
         }
-    }
-}
-
-impl SimHost {
-    fn answer(&self, conn: &ControlConn, reply: ControlReply) {
-        self.trace(|| format!("to process {}: {reply:?}", conn.process.0));
-        self.ctx.send(conn.id, Message::Control(reply));
     }
 }
 
@@ -299,11 +291,10 @@ impl Server {
             let SimHost { ctx, cluster, master, .. } = &mut self.daemon.host;
             master.connect(ctx, cluster);
             match ctx.clone().recv(master.due()).await {
-                Some(Input::Message(conn, message)) if matches!(*message, Message::Answer(_)) => {
-                    self.on_input(Input::Message(conn, message));
-                }
-                Some(Input::Closed(conn)) if self.daemon.host.master.owns(conn) => {
-                    self.on_input(Input::Closed(conn));
+                Some(input @ (Input::Message(conn, _) | Input::Closed(conn)))
+                    if self.daemon.host.master.owns(conn) =>
+                {
+                    self.on_input(input);
                 }
                 Some(input) => early.push(input),
                 None => {}
@@ -333,15 +324,12 @@ impl Server {
     fn on_input(&mut self, input: Input) {
         let SimHost { ctx, cluster, master, .. } = &mut self.daemon.host;
         match input {
-            Input::Message(id, message) => match *message {
-                Message::Hello(hello) => {
-                    let process = ctx.kernel.other_end(id, ctx.id);
-                    let conn = ControlConn { id, process };
-                    self.daemon.on_hello(Joining { conn, user: None, hello });
-                }
-                Message::Answer(reply) => self.on_answer(reply),
-                Message::Control(_) | Message::Call(_) => {}
-            },
+            Input::Message(conn, message) if master.owns(conn) => self.on_answer(&message),
+            Input::Message(id, hello) if ctx.kernel.is_accepted(id, ctx.id) => {
+                let process = ctx.kernel.other_end(id, ctx.id);
+                let conn = ControlConn { id, process };
+                self.daemon.on_hello(Joining { conn, user: None, hello });
+            }
             Input::Closed(conn) if master.owns(conn) => {
                 master.on_closed(ctx);
                 self.daemon.master_down();
@@ -383,10 +371,11 @@ impl Server {
         }
     }
 
-    fn on_answer(&mut self, reply: MasterReply) {
+    fn on_answer(&mut self, message: &[u8]) {
         let SimHost { ctx, master, .. } = &mut self.daemon.host;
         let was_up = master.is_up();
-        if let Some(reply) = master.on_answer(ctx, reply) {
+        master.on_message(ctx, message);
+        if let Some(reply) = master.link.take_replies().pop() {
             self.daemon.on_answer(reply);
         } else if !was_up && self.daemon.host.master.is_up() {
             let welcome = self.daemon.host.master.welcome.clone();

@@ -6,7 +6,8 @@ use super::kernel::Ctx;
 use super::master::MasterLink;
 use super::scene::Scene;
 use crate::time::Ps;
-use rackpool_core::wire::{FabricKind, MasterCall, RackInfo};
+use rackpool_core::runtime::master_link::Call;
+use rackpool_core::wire::{FabricKind, RackInfo};
 use std::rc::Rc;
 
 /// Starts it on the rack's host.
@@ -24,7 +25,7 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
     // It gives up before the lease is over: later it would be let in, and rightly so.
     let until = started + Ps(Ps::ms(cluster.lease_ms).0 / 2);
     let layout = cluster.racks[rack].layout;
-    let mut master = MasterLink::new(MasterCall::JoinDaemon(RackInfo {
+    let mut master = MasterLink::new(Call::join_daemon(RackInfo {
         rack: cluster.racks[rack].id,
         region_id: [u64::MAX, u64::from(ctx.id.0)],
         epoch: 1,

@@ -2,12 +2,12 @@
 //! daemons and clients to it.
 
 use super::Cluster;
-use super::kernel::{ConnId, Ctx, Input, Message};
+use super::kernel::{ConnId, Ctx, Input};
 use crate::time::Ps;
+use rackpool_core::Result;
+use rackpool_core::client::MasterQuery;
 use rackpool_core::master::{ConnId as PeerConn, Loader, Master, State, StateWrite, Table};
-use rackpool_core::runtime::master_link::{self, Advance};
-use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply};
-use rackpool_core::{Error, Result};
+use rackpool_core::runtime::master_link::{self, Advance, Call};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -70,11 +70,12 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
         while let Some(one) = input {
             match one {
                 Input::Message(ConnId(conn), message) => {
-                    let Message::Call(request) = *message else { unreachable!("only calls come") };
                     ctx.cpu.charge(costs.master_request);
-                    cluster.count_master_call(&request.call);
                     let conn = PeerConn(u64::from(conn));
-                    master.on_call(ctx.clock_ns(), conn, request, &mut out);
+                    let taken = master.on_message(ctx.clock_ns(), conn, &message, &mut out);
+                    if let Err(error) = taken {
+                        ctx.kernel.fail("wire", format!("the master's peer: {error}"));
+                    }
                 }
                 Input::Closed(ConnId(conn)) => master.on_closed(PeerConn(u64::from(conn))),
                 _ => {}
@@ -83,6 +84,7 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
             let more = !master.batch_is_full() && ctx.has_input();
             input = if more { ctx.recv(None).await } else { None };
         }
+        cluster.master_calls.set(master.calls());
         // A pause of the master expires no peer that has spoken meanwhile.
         if ctx.now() >= tick_at && !ctx.has_input() {
             master.tick(ctx.clock_ns(), &mut out);
@@ -99,15 +101,19 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
             ctx.kernel.say(|| format!("master: {notice:?}"));
         }
         for (PeerConn(conn), reply) in out.drain(..) {
-            cluster.count_rack_answer(&reply);
-            ctx.send(ConnId(conn as u32), Message::Answer(reply));
+            let message = reply.encode();
+            if reply.describes_racks() {
+                let bytes = cluster.rack_answer_bytes.get() + message.len() as u64;
+                cluster.rack_answer_bytes.set(bytes);
+            }
+            ctx.send(ConnId(conn as u32), message);
         }
     }
 }
 
 /// A link to the master over a connection of virtual time.
 pub struct MasterLink {
-    link: master_link::MasterLink,
+    pub link: master_link::MasterLink,
     conn: Option<ConnId>,
     retry_at: Ps,
 }
@@ -123,7 +129,7 @@ impl Deref for MasterLink {
 
 impl MasterLink {
     /// A link that says `join` first.
-    pub fn new(join: MasterCall) -> MasterLink {
+    pub fn new(join: Call) -> MasterLink {
         let mut link = master_link::MasterLink::new(vec!["master".into()]);
         link.join = Some(join);
         MasterLink { link, conn: None, retry_at: Ps::ZERO }
@@ -142,15 +148,14 @@ impl MasterLink {
         let conn = ctx.connect(cluster.master.get());
         self.conn = Some(conn);
         self.link.on_open(ctx.now().as_ns());
-        self.link.connected().for_each(|request| ctx.send(conn, Message::Call(request)));
+        self.link.connected().for_each(|request| ctx.send(conn, request.encode()));
     }
 
     /// Sends a call; its number.
-    pub fn send(&mut self, ctx: &Ctx, call: MasterCall) -> Option<u64> {
+    pub fn send(&mut self, ctx: &Ctx, call: impl Into<Call>) -> Option<u64> {
         let request = self.link.send(ctx.now().as_ns(), call).ok()?;
-        let id = request.id;
-        ctx.send(self.conn?, Message::Call(request));
-        Some(id)
+        ctx.send(self.conn?, request.encode());
+        Some(request.id)
     }
 
     /// Whether a connection is this link's.
@@ -172,58 +177,51 @@ impl MasterLink {
         drop(self.link.take_replies());
     }
 
-    fn on_message(&mut self, ctx: &Ctx, reply: MasterReply) {
-        if !self.link.on_reply(reply) {
+    /// Takes a message that came over its connection; answers to calls are the link's to give.
+    pub fn on_message(&mut self, ctx: &Ctx, message: &[u8]) {
+        let goes_on = self.link.on_message(message).unwrap_or_else(|error| {
+            ctx.kernel.fail("wire", error.to_string());
+            false
+        });
+        if !goes_on {
             self.close(ctx);
             self.on_closed(ctx);
         }
     }
 
-    /// Takes an answer; `None` if it was to hello or the join.
-    pub fn on_answer(&mut self, ctx: &Ctx, reply: MasterReply) -> Option<MasterReply> {
-        self.on_message(ctx, reply);
-        self.link.take_replies().pop()
-    }
-
     /// Takes what comes next, for a process that has no other connection.
     pub async fn next(&mut self, ctx: &Ctx, until: Ps) {
         match ctx.recv(Some(self.due().unwrap_or(until).min(until))).await {
-            Some(Input::Message(_, message)) => {
-                if let Message::Answer(reply) = *message {
-                    self.on_message(ctx, reply);
-                }
+            Some(Input::Message(conn, message)) if self.owns(conn) => {
+                self.on_message(ctx, &message);
             }
             Some(Input::Closed(conn)) if self.owns(conn) => self.on_closed(ctx),
             _ => {}
         }
     }
 
-    /// Makes a call of such a process; the answer, if it comes in time.
-    pub async fn call(
+    /// Asks for such a process; the answer, if it comes in time.
+    pub async fn ask<A>(
         &mut self,
         ctx: &Ctx,
         cluster: &Cluster,
-        call: MasterCall,
+        query: &MasterQuery<A>,
         until: Ps,
-    ) -> Option<Result<MasterAnswer>> {
-        let mut call = self.link.begin(call);
+    ) -> Option<Result<A>> {
+        let mut call = self.link.begin(query);
         while ctx.now() < until {
             self.connect(ctx, cluster);
             match self.link.advance(ctx.now().as_ns(), &mut call) {
                 Advance::Send(request) => {
-                    ctx.send(self.conn.expect("it is up"), Message::Call(request));
+                    ctx.send(self.conn.expect("it is up"), request.encode());
                 }
-                Advance::Answered(answer) => return Some(answer),
+                Advance::Answered(answer) => {
+                    return Some(answer.and_then(|answer| query.answer(answer)));
+                }
                 Advance::Waits => {}
             }
             self.next(ctx, until).await;
         }
         None
     }
-}
-
-/// The master said something that does not answer the call.
-pub fn unexpected<T>(answer: &MasterAnswer) -> Result<T> {
-    let reason = format!("unexpected answer {answer:?}");
-    Err(Error::Protocol { peer: "master".into(), reason })
 }

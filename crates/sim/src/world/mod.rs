@@ -39,7 +39,7 @@ use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::policy;
-use rackpool_core::wire::{CallCounts, MasterAnswer, MasterCall, MasterReply, encode_vec};
+use rackpool_core::wire::CallCounts;
 use rackpool_core::{RackId, SessionId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -218,19 +218,5 @@ impl Cluster {
     /// The master's state as it is stored.
     fn stored_state(&self) -> State {
         self.disk.borrow().load().expect("the master has stored its first state")
-    }
-
-    /// Counts an answer if it describes racks; others are many, and not encoded here.
-    fn count_rack_answer(&self, reply: &MasterReply) {
-        if let Ok(MasterAnswer::Rack(_) | MasterAnswer::Racks(_)) = &reply.answer {
-            let bytes = encode_vec(reply).len() as u64;
-            self.rack_answer_bytes.set(self.rack_answer_bytes.get() + bytes);
-        }
-    }
-
-    fn count_master_call(&self, call: &MasterCall) {
-        let mut calls = self.master_calls.get();
-        calls.note(call);
-        self.master_calls.set(calls);
     }
 }

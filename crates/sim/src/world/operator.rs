@@ -7,9 +7,11 @@ use super::master::MasterLink;
 use super::scene::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
-use rackpool_core::member::{MemberAnswer, MemberCall, RackState};
-use rackpool_core::wire::MasterCall;
-use rackpool_core::{RackId, Result};
+use rackpool_core::client::MasterQuery;
+use rackpool_core::member::RackState;
+use rackpool_core::runtime::master_link::Call;
+use rackpool_core::{Error, RackId, Result};
+use std::fmt::Debug;
 use std::rc::Rc;
 
 /// The generators of operators, apart from the nemesis' own.
@@ -42,7 +44,7 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
         forget_living(&ctx, &scene, id).await;
     }
     scene.opened.borrow_mut().insert(rack);
-    let _ = order(&ctx, &scene, MemberCall::Drain(id)).await;
+    let _ = order(&ctx, &scene, "order drain", MasterQuery::drain(id)).await;
     // Some do not care that the clients are done: the rack has it easier then.
     let stays_on = rng.chance_ppm(500_000);
     if stays_on {
@@ -54,14 +56,14 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
         ctx.sleep(pause).await;
         patience = Ps(patience.0 - pause.0);
         if rng.chance_ppm(20_000) {
-            let _ = order(&ctx, &scene, MemberCall::Leave(id)).await;
+            let _ = order(&ctx, &scene, "order leave", MasterQuery::leave(id)).await;
         }
     }
     loop {
         match standing(&scene, id) {
             RackState::Serving | RackState::Lost => break,
             RackState::Draining => {
-                let _ = order(&ctx, &scene, MemberCall::Undrain(id)).await;
+                let _ = order(&ctx, &scene, "order undrain", MasterQuery::undrain(id)).await;
             }
             RackState::Left => {
                 scene.count_operation("rack", "left");
@@ -78,15 +80,14 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
 
 /// Asks that a rack is given up that was alive less than a lease ago: the master must refuse.
 async fn forget_living(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId) {
-    let Some(Ok(MemberAnswer::List(members))) = order(ctx, scene, MemberCall::List).await else {
-        return;
-    };
+    let listed = order(ctx, scene, "order list", MasterQuery::members()).await;
+    let Some(Ok(members)) = listed else { return };
     let is_alive = members.iter().any(|member| member.info.rack == rack && member.info.alive);
     if !is_alive {
         return;
     }
-    let forgotten = order(ctx, scene, MemberCall::Forget(rack)).await;
-    if matches!(forgotten, Some(Ok(MemberAnswer::RackState(RackState::Lost)))) {
+    let forgotten = order(ctx, scene, "order forget", MasterQuery::forget(rack)).await;
+    if matches!(forgotten, Some(Ok(RackState::Lost))) {
         ctx.kernel.fail("members", format!("rack {rack} was given up while its daemon lived"));
     }
 }
@@ -97,7 +98,8 @@ pub async fn forget_dead(ctx: &Ctx, scene: &Rc<Scene>, rack: usize) {
     scene.opened.borrow_mut().insert(rack);
     let lease = Ps::ms(scene.cluster.lease_ms);
     ctx.sleep(lease + Ps(lease.0 / 2)).await;
-    let _ = order(ctx, scene, MemberCall::Forget(scene.cluster.racks[rack].id)).await;
+    let id = scene.cluster.racks[rack].id;
+    let _ = order(ctx, scene, "order forget", MasterQuery::forget(id)).await;
 }
 
 /// What a rack is, as the master has stored it.
@@ -105,24 +107,22 @@ fn standing(scene: &Scene, rack: RackId) -> RackState {
     scene.cluster.stored_state().standing(rack)
 }
 
-/// Gives an order; what the master said, if it did in time.
-async fn order(ctx: &Ctx, scene: &Rc<Scene>, call: MemberCall) -> Option<Result<MemberAnswer>> {
+/// Gives an order, which is counted under a name; what the master said, if it did in time.
+async fn order<A: Debug>(
+    ctx: &Ctx,
+    scene: &Rc<Scene>,
+    name: &'static str,
+    query: MasterQuery<A>,
+) -> Option<Result<A>> {
     let cluster = &scene.cluster;
-    let (session, rack) = (cluster.new_session(), RackId(0));
-    let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
+    let mut master = MasterLink::new(Call::join_client(cluster.new_session(), RackId(0)));
     let until = ctx.now() + ORDER;
-    let said = master.call(ctx, cluster, MasterCall::Member(call), until).await;
+    let said = master.ask(ctx, cluster, &query, until).await;
     master.close(ctx);
-    ctx.kernel.say(|| format!("operator: {call:?}: {said:?}"));
-    let answer = said?.map(|answer| answer.member().expect("orders have answers of their own"));
-    let code = answer.as_ref().map_or_else(|error| error.code(), |_| "ok");
-    let name = match call {
-        MemberCall::List | MemberCall::Load => "order list",
-        MemberCall::Drain(_) => "order drain",
-        MemberCall::Undrain(_) => "order undrain",
-        MemberCall::Leave(_) => "order leave",
-        MemberCall::Forget(_) => "order forget",
-    };
-    scene.count_operation(name, code);
+    ctx.kernel.say(|| format!("operator: {query:?}: {said:?}"));
+    let answer = said?;
+    let is_other = matches!(answer, Err(Error::Protocol { .. }));
+    assert!(!is_other, "orders have answers of their own: {answer:?}");
+    scene.count_operation(name, answer.as_ref().map_or_else(Error::code, |_| "ok"));
     Some(answer)
 }

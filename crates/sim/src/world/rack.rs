@@ -8,14 +8,12 @@ use crate::time::Ps;
 use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::copies;
-use rackpool_core::daemon::{ClientId, World, WriteBack};
+use rackpool_core::daemon::{Handover, World};
 use rackpool_core::layout::{
     BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
     cell_offset, session_word,
 };
-use rackpool_core::runtime::daemon::Handover;
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::wire::{MasterCall, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -260,7 +258,7 @@ pub struct RackWorld {
     cells: SimMem,
     slots: Vec<Option<SimMem>>,
     slots_used: Vec<u32>,
-    pub handover: Handover,
+    handover: Handover,
 }
 
 impl RackWorld {
@@ -314,6 +312,7 @@ impl RackWorld {
 
 impl World for RackWorld {
     type Mem = SimMem;
+    type Outbox = Handover;
 
     fn private(&self) -> &SimMem {
         &self.private
@@ -386,15 +385,7 @@ impl World for RackWorld {
         self.private.memory().backed_bytes() + self.table.memory().backed_bytes()
     }
 
-    fn to_master(&mut self, id: u64, call: MasterCall) {
-        self.handover.calls.push((id, call));
-    }
-
-    fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
-        self.handover.replies.push((to, frame));
-    }
-
-    fn write_back(&mut self, to: ClientId, job: WriteBack) {
-        self.handover.write_backs.push((to, job));
+    fn outbox(&mut self) -> &mut Handover {
+        &mut self.handover
     }
 }

@@ -14,7 +14,6 @@ use crate::run::{Config, Counts, Fault, Group};
 use crate::time::Ps;
 use rackpool_core::layout::FrameState;
 use rackpool_core::master::directory::StoredHome;
-use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageId, RackId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,8 +125,7 @@ impl Scene {
         let page = self.cluster.racks[0].layout.pages.page(addr);
         let Some(home) = state.directory().get(page) else { return true };
         let region = self.cluster.rack_of(home.rack).region.borrow().id;
-        state.region_id(home.rack) != Some(region)
-            || matches!(state.resolve(page), Resolved::Lost(_))
+        state.region_id(home.rack) != Some(region) || state.resolve(page).is_lost()
     }
 
     /// `kill -9` of a rack's daemon.

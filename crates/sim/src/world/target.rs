@@ -6,10 +6,9 @@ use super::kernel::{Ctx, Input, ProcessId};
 use super::rack::Rack;
 use crate::mem::{Memory, SimMem};
 use crate::net::{EndpointId, Executed};
-use rackpool_core::daemon::{Act, ClientRoute, WriteBack};
-use rackpool_core::seam::{FabricEvent, PostError, Verb, WorkStatus};
+use rackpool_core::runtime::daemon::FabricTarget;
+use rackpool_core::seam::{EncodedWriteBack, FabricEvent, PeerId, Verb, WorkStatus};
 use rackpool_core::target::TargetMemory;
-use rackpool_core::wire::{self, RemoteReply, Routed};
 use std::rc::Rc;
 
 /// Starts the thread beside its daemon's loop, with an endpoint of their own.
@@ -48,24 +47,10 @@ async fn main(
                 ctx.cpu.charge(cluster.costs.target_request);
                 execute(&ctx, &memory, token, &mut data);
             }
-            Input::Act(act) => match *act {
-                Act::Send(peer, reply) => {
-                    let message = wire::encode_vec(&reply);
-                    if ctx.send_message(endpoint, peer, message).is_err() {
-                        // It does not take its answers; when it comes back it asks again.
-                        ctx.close_peer(endpoint, peer);
-                    }
-                }
-                Act::WriteBack(place, job) => {
-                    ctx.cpu.charge(cluster.costs.target_request);
-                    if write_back(&ctx, endpoint, place, &memory, *job).is_err() {
-                        ctx.close_peer(endpoint, place.peer);
-                    }
-                }
-                Act::Close(peer) => ctx.close_peer(endpoint, peer),
-                // A simulated rack has one host.
-                Act::Agent(peer, _) => ctx.close_peer(endpoint, peer),
-            },
+            Input::Target(command) => {
+                let (ctx, cluster, memory) = (&ctx, &cluster, &memory);
+                command.carry_out(&mut TargetPort { ctx, cluster, endpoint, memory });
+            }
             Input::Fabric(FabricEvent::Completed { id, .. }) => {
                 ctx.sent(endpoint, id);
             }
@@ -75,25 +60,39 @@ async fn main(
     }
 }
 
-/// Puts memory into a client's buffer, then the answer that is true.
-fn write_back(
-    ctx: &Ctx,
+/// The thread's connections.
+struct TargetPort<'a> {
+    ctx: &'a Ctx,
+    cluster: &'a Cluster,
     endpoint: EndpointId,
-    ClientRoute { peer, channel }: ClientRoute,
-    memory: &TargetMemory<SimMem>,
-    job: WriteBack,
-) -> Result<(), PostError> {
-    let WriteBack { to, from, bytes, done, refused } = job;
-    let mut data = vec![0; bytes as usize];
-    let answer = match memory.read(from.offset, from.key, &mut data) {
-        WorkStatus::Done(_) => {
-            ctx.write_back(endpoint, peer, to, data)?;
-            done
-        }
-        _ => refused,
-    };
-    let message = wire::encode_vec(&Routed { channel, message: RemoteReply::Reply(answer) });
-    ctx.send_message(endpoint, peer, message).map(drop)
+    memory: &'a TargetMemory<SimMem>,
+}
+
+impl FabricTarget for TargetPort<'_> {
+    fn send(&mut self, peer: PeerId, message: Vec<u8>) -> bool {
+        self.ctx.send_message(self.endpoint, peer, message).is_ok()
+    }
+
+    /// Puts memory into a client's buffer, then the answer that is true.
+    fn write_back(&mut self, peer: PeerId, job: EncodedWriteBack) -> bool {
+        self.ctx.cpu.charge(self.cluster.costs.target_request);
+        let EncodedWriteBack { to, from, bytes, done, refused } = job;
+        let mut data = vec![0; bytes as usize];
+        let answer = match self.memory.read(from.offset, from.key, &mut data) {
+            WorkStatus::Done(_) => {
+                if self.ctx.write_back(self.endpoint, peer, to, data).is_err() {
+                    return false;
+                }
+                done
+            }
+            _ => refused,
+        };
+        self.send(peer, answer)
+    }
+
+    fn close(&mut self, peer: PeerId) {
+        self.ctx.close_peer(self.endpoint, peer);
+    }
 }
 
 /// Runs an operation on the rack's memory. Its memory operations can be interrupted, so nothing

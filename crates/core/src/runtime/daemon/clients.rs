@@ -5,7 +5,7 @@
 //! clients come and which are gone.
 
 use super::{DaemonHost, DaemonLoop, Welcome};
-use crate::constants::SLOTS_MAX;
+use crate::constants::{SLOTS_MAX, SLOTS_OF_USER_MAX};
 use crate::daemon::{LocalClient, SessionInfo, World};
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -14,7 +14,7 @@ use crate::layout::{
 };
 use crate::ring::{self, Consumer, Producer};
 use crate::seam::{Mem, Section};
-use crate::wire::{ControlHello, HostTag, WIRE_VERSION};
+use crate::wire::{self, ControlHello, HostTag, WIRE_VERSION};
 
 type MemOf<H> = <<H as DaemonHost>::World as World>::Mem;
 
@@ -40,11 +40,20 @@ pub struct Client<H: DaemonHost> {
     pub(super) is_attached: bool,
 }
 
-/// A connection that sent its hello.
+/// A connection that sent its first message.
 pub struct Joining<C> {
     pub conn: C,
-    pub user: Option<u32>,
-    pub hello: ControlHello,
+    /// Of the process at its other end, if that is known.
+    pub user: Option<User>,
+    /// The message.
+    pub hello: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct User {
+    pub id: u32,
+    /// Neither the daemon's own user nor root.
+    pub is_guest: bool,
 }
 
 /// The rings of a slot.
@@ -129,12 +138,16 @@ impl<H: DaemonHost> DaemonLoop<H> {
     /// A connection has said what it wants: finds or makes its slot, and answers.
     pub fn on_hello(&mut self, joining: Joining<H::Conn>) {
         let Joining { conn, user, hello } = joining;
-        let slot = match self.admit(|host| host.identify(&conn), &hello) {
-            Ok(slot) => slot,
+        let admitted = wire::decode::<ControlHello>(&hello, "client").and_then(|hello| {
+            self.check_share(user, &hello)?;
+            Ok((self.admit(|host| host.identify(&conn), &hello)?, hello))
+        });
+        let (slot, hello) = match admitted {
+            Ok(admitted) => admitted,
             Err(error) => return self.host.refuse(conn, error),
         };
         let mut client = self.begin(slot);
-        (client.user, client.resumed) = (user, hello.resume_slot.is_some());
+        (client.user, client.resumed) = (user.map(|user| user.id), hello.resume_slot.is_some());
         let (region, read_only) = (self.region.clone(), hello.read_only);
         let welcome = Welcome { slot, read_only, region };
         let sent = self.host.welcome(&self.world, &conn, welcome);
@@ -143,6 +156,17 @@ impl<H: DaemonHost> DaemonLoop<H> {
         if sent.is_err() {
             self.on_conn_lost(slot, false);
         }
+    }
+
+    /// A permitted user other than our own has half of the slots, so that others can join.
+    fn check_share(&self, user: Option<User>, hello: &ControlHello) -> Result<()> {
+        let Some(User { id, is_guest: true }) = user else { return Ok(()) };
+        let held = self.slots.iter().flatten().filter(|client| client.user == Some(id)).count();
+        if hello.resume_slot.is_some() || held < SLOTS_OF_USER_MAX as usize {
+            return Ok(());
+        }
+        let (what, limit) = (format!("user {id}'s share of slots"), SLOTS_OF_USER_MAX);
+        Err(Error::Busy { what, limit: limit.into() })
     }
 
     /// Finds or makes the slot of a client that sends a hello; for a new one its process is looked

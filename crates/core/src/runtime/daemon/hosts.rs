@@ -7,10 +7,10 @@
 //!
 //! Source: DESIGN §3 (expiry never permits reuse).
 
-use super::{Client, DaemonHost, DaemonLoop, Fault, Welcome};
+use super::{Client, DaemonHost, DaemonLoop, Fault, TargetCommand, Welcome};
 use crate::SessionId;
 use crate::constants::{LEASE_MS_DEFAULT, SLOTS_MAX};
-use crate::daemon::{Act, Daemon};
+use crate::daemon::Daemon;
 use crate::error::{Error, Result};
 use crate::seam::{Nanos, PeerId};
 use crate::wire::{
@@ -124,7 +124,7 @@ impl<H: DaemonHost> DaemonLoop<H> {
 
     fn close_agent(&mut self, name: &str) {
         if let Some(old) = self.hosts.replace(name) {
-            self.host.act(Act::Close(old));
+            self.host.tell_target(TargetCommand::Close(old));
         }
     }
 

@@ -5,6 +5,7 @@ use crate::coherence::Coherence;
 use crate::daemon::Daemon;
 use crate::error::{Error, Result};
 use crate::member::MemberAnswer;
+use crate::runtime::master_link::Call;
 use crate::wire::{FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo};
 
 /// Under which addresses a rack is reached.
@@ -19,10 +20,10 @@ pub struct RackAddress {
 }
 
 /// The call by which a daemon joins.
-pub fn join_call(engine: &Daemon, address: RackAddress) -> MasterCall {
+pub fn join_call(engine: &Daemon, address: RackAddress) -> Call {
     let layout = engine.layout();
     let RackAddress { host, control, fabric, fabric_addr } = address;
-    MasterCall::JoinDaemon(RackInfo {
+    Call::join_daemon(RackInfo {
         rack: engine.rack(),
         region_id: engine.region_id(),
         epoch: engine.epoch(),
@@ -107,7 +108,7 @@ impl<H: DaemonHost> DaemonLoop<H> {
             let frames_free = self.engine.frames_available();
             let accesses = self.engine.accesses(&self.world);
             // A full link has something under way, which is as good as a heartbeat.
-            let _ = self.host.call(MasterCall::Heartbeat { frames_free, accesses });
+            let _ = self.host.call(MasterCall::Heartbeat { frames_free, accesses }.into());
         }
     }
 }

@@ -5,27 +5,30 @@
 //! host's own loop waits, hands over what came, and then calls [`DaemonLoop::flush`].
 //!
 //! `clients.rs` has the slots of clients that map the memory, `hosts.rs` other hosts that have it,
-//! `uplinks.rs` the fabric endpoint for clients without one, `master.rs` the link to the master.
+//! `target.rs` what the fabric's target is told, `uplinks.rs` the fabric endpoint for clients without
+//! one, `master.rs` the link to the master.
 
 mod clients;
 mod hosts;
 mod master;
+mod target;
 mod uplinks;
 
-pub use clients::{Client, Joining};
+pub use clients::{Client, Joining, User};
 pub use master::{RackAddress, join_call, region_info};
+pub use target::{FabricTarget, TargetCommand};
 
+use super::master_link::Call;
 use crate::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
-use crate::counts::ProxyCounts;
 use crate::daemon::{
-    Act, ClientId, Daemon, Proxy, RemoteMessage, Remotes, Rings, SessionInfo, World, WriteBack,
+    Act, ClientId, Daemon, Handover, Proxy, RemoteMessage, Remotes, Rings, SessionInfo, World,
 };
 use crate::error::{Error, Result};
 use crate::member::RackState;
 use crate::seam::{FabricEvent, Nanos, PeerId, Section, Verb};
 use crate::wire::{
-    self, AgentEvent, ControlReply, MasterCall, RackInfo, RegionInfo, RemoteReply, ReplyFrame,
-    RequestFrame, Routed,
+    self, AgentEvent, ControlReply, RackInfo, RegionInfo, RemoteReply, ReplyFrame, RequestFrame,
+    Routed,
 };
 use crate::{RackId, SessionId};
 use hosts::Hosts;
@@ -35,19 +38,6 @@ use std::fmt::Display;
 /// Tries to put an answer into a ring. A client has room for the answers that it waits for, unless
 /// a test says otherwise for a while.
 const PUSHES_MAX: u32 = 16;
-
-/// What an engine's world and the loop around it hand to each other.
-#[derive(Debug, Default)]
-pub struct Handover {
-    /// Calls to the master that wait to be sent.
-    pub calls: Vec<(u64, MasterCall)>,
-    /// Answers that wait to be sent.
-    pub replies: Vec<(ClientId, ReplyFrame)>,
-    /// Memory that is to be written into clients' buffers.
-    pub write_backs: Vec<(ClientId, WriteBack)>,
-    /// What was done for clients without a fabric endpoint.
-    pub proxy: ProxyCounts,
-}
 
 /// A piece of work that takes processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +57,7 @@ pub enum Fault {
 
 /// What the loop needs of its process. Statically dispatched; no call may call the loop.
 pub trait DaemonHost: Sized {
-    type World: World<Mem: Section>;
+    type World: World<Mem: Section, Outbox = Handover>;
     /// A control connection to a client of this host.
     type Conn;
     /// A client's process, known by more than its number.
@@ -80,7 +70,6 @@ pub trait DaemonHost: Sized {
     fn trace(&self, _text: impl FnOnce() -> String) {}
     /// A peer broke the protocol, does not take its answers, or is gone.
     fn report(&self, at: Fault, error: &dyn Display);
-    fn handover(world: &mut Self::World) -> &mut Handover;
 
     /// Opens the section of a slot of before, if it is there, and adds it to the world. `is_near`:
     /// its client is on this host.
@@ -110,7 +99,7 @@ pub trait DaemonHost: Sized {
     /// # Errors
     /// If the client cannot be told: its connection is over.
     fn welcome(&mut self, world: &Self::World, conn: &Self::Conn, reply: Welcome) -> Result<()>;
-    /// Says that a hello is refused; the connection ends.
+    /// Says with [`refusal`] that a hello is refused; the connection ends.
     fn refuse(&mut self, conn: Self::Conn, error: Error);
     /// The process of a slot, if it lives; its end is noticed from now on.
     ///
@@ -125,9 +114,8 @@ pub trait DaemonHost: Sized {
     /// Wakes a client for an outcome of what was done for it elsewhere.
     fn wake_for_outcome(&mut self, client: &Client<Self>);
 
-    /// Does what is to be done with a connection of the fabric's target; [`Act::Agent`] never
-    /// comes here.
-    fn act(&mut self, act: Act);
+    /// Hands the fabric's target what it is to do, in order.
+    fn tell_target(&mut self, command: TargetCommand);
     /// As [`Uplinks::connect`](crate::daemon::Uplinks::connect).
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId>;
     /// As [`Uplinks::post`](crate::daemon::Uplinks::post).
@@ -142,7 +130,7 @@ pub trait DaemonHost: Sized {
     fn after_event(&mut self, closed: Option<PeerId>);
 
     /// Sends a call to the master; its number, or `None` if it cannot be sent now.
-    fn call(&mut self, call: MasterCall) -> Option<u64>;
+    fn call(&mut self, call: Call) -> Option<u64>;
     /// The master said what the rack is.
     fn on_rack_state(&mut self, was: RackState, is: RackState);
 }
@@ -310,9 +298,9 @@ impl<H: DaemonHost> DaemonLoop<H> {
     }
 
     fn act(&mut self, act: Act) {
-        match act {
-            Act::Agent(peer, request) => self.on_agent(peer, *request),
-            act => self.host.act(act),
+        match TargetCommand::of(act, &mut self.buffer) {
+            Ok(command) => self.host.tell_target(command),
+            Err((peer, request)) => self.on_agent(peer, *request),
         }
     }
 
@@ -326,7 +314,7 @@ impl<H: DaemonHost> DaemonLoop<H> {
 
     /// Sends what the engine has said since the last time.
     pub fn flush(&mut self) {
-        let mut replies = std::mem::take(&mut H::handover(&mut self.world).replies);
+        let mut replies = std::mem::take(&mut self.world.outbox().replies);
         for (to, frame) in replies.drain(..) {
             self.host.trace(|| format!("to {to:?}: {frame:?}"));
             match to {
@@ -338,21 +326,21 @@ impl<H: DaemonHost> DaemonLoop<H> {
                 }
             }
         }
-        H::handover(&mut self.world).replies = replies;
+        self.world.outbox().replies = replies;
         if std::mem::take(&mut self.uplinks_touched) || self.is_behind() {
             self.flush_uplinks();
         }
-        for (to, job) in std::mem::take(&mut H::handover(&mut self.world).write_backs) {
+        for (to, job) in std::mem::take(&mut self.world.outbox().write_backs) {
             if let ClientId::Remote(record) = to
                 && let Some(act) = self.remotes.write_back(record, job)
             {
                 self.act(act);
             }
         }
-        for (id, call) in std::mem::take(&mut H::handover(&mut self.world).calls) {
+        for (id, call) in std::mem::take(&mut self.world.outbox().calls) {
             // What cannot be sent now is asked for again by the engine when the master is back.
             if self.joined
-                && let Some(sent) = self.host.call(call)
+                && let Some(sent) = self.host.call(call.into())
             {
                 self.calls.insert(sent, id);
             }
@@ -374,19 +362,23 @@ impl<H: DaemonHost> DaemonLoop<H> {
 
     fn send_agent(&mut self, agent: PeerId, event: AgentEvent) {
         let message = RemoteReply::Agent(event);
-        self.host.act(Act::Send(agent, Routed { channel: 0, message }));
+        self.act(Act::Send(agent, Routed { channel: 0, message }));
     }
 }
 
 impl Welcome {
     /// The message. `asymmetric_fence`, `beside_daemon`, `offsets`: see [`ControlReply`].
-    pub fn reply(
-        self,
-        asymmetric_fence: bool,
-        beside_daemon: bool,
-        offsets: [u64; 4],
-    ) -> ControlReply {
+    pub fn encode(self, asymmetric_fence: bool, beside_daemon: bool, offsets: [u64; 4]) -> Vec<u8> {
+        wire::encode_vec(&self.reply(asymmetric_fence, beside_daemon, offsets))
+    }
+
+    fn reply(self, asymmetric_fence: bool, beside_daemon: bool, offsets: [u64; 4]) -> ControlReply {
         let Self { slot, region, .. } = self;
         ControlReply::Welcome { slot, region, asymmetric_fence, beside_daemon, offsets }
     }
+}
+
+/// The message that refuses a connection.
+pub fn refusal(error: Error) -> Vec<u8> {
+    wire::encode_vec(&ControlReply::Refused(error))
 }

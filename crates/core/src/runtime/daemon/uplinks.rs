@@ -4,7 +4,7 @@
 use super::clients::{self, Client};
 use super::{DaemonHost, DaemonLoop, Fault, Work};
 use crate::RackId;
-use crate::daemon::{OutcomeData, Proxy, Uplinks};
+use crate::daemon::{OutcomeData, Proxy, Uplinks, World};
 use crate::error::{Error, Result};
 use crate::seam::{FabricEvent, PeerId, Verb};
 use crate::wire::{self, MasterCall, ProxyOutcome, RackInfo};
@@ -104,9 +104,10 @@ impl<H: DaemonHost> DaemonLoop<H> {
     pub(super) fn flush_uplinks(&mut self) {
         let (proxy, mut links) = self.uplinks();
         proxy.deliver(&mut links);
-        H::handover(&mut self.world).proxy = self.proxy.counts();
+        self.world.outbox().proxy = self.proxy.counts();
         for rack in std::mem::take(&mut self.wanted) {
-            let sent = self.joined.then(|| self.host.call(MasterCall::Rack { rack })).flatten();
+            let sent =
+                self.joined.then(|| self.host.call(MasterCall::Rack { rack }.into())).flatten();
             match sent {
                 Some(id) => drop(self.rack_calls.insert(id, rack)),
                 None => {

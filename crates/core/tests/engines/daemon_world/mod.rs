@@ -16,7 +16,7 @@ pub use mem::{Crash, Fuse, TestMem};
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{
-    ClientId, Daemon, LocalClient, RemoteClient, World, WriteBack, format,
+    ClientId, Daemon, LocalClient, Outbox, RemoteClient, World, WriteBack, format,
 };
 use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
@@ -137,6 +137,7 @@ impl TestWorld {
 
 impl World for TestWorld {
     type Mem = TestMem;
+    type Outbox = Self;
     fn private(&self) -> &TestMem {
         &self.private
     }
@@ -204,6 +205,12 @@ impl World for TestWorld {
     fn metadata_bytes(&self) -> u64 {
         self.private.backed_bytes() + self.table.backed_bytes()
     }
+    fn outbox(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl Outbox for TestWorld {
     fn to_master(&mut self, id: u64, call: MasterCall) {
         self.fuse.burn();
         self.calls.push_back((id, call));

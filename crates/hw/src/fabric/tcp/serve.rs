@@ -24,7 +24,7 @@ mod greet;
 use super::super::FabricStats;
 use super::super::close::CloseReason;
 use super::super::peers::ServedConnection;
-use super::super::queues::{TargetCommand, TargetQueues, WriteBack};
+use super::super::queues::{TargetCommand, TargetQueues};
 use super::super::shm::ShmPeer;
 use super::frame::{AnswerStatus, HEADER_BYTES, Header, Op, Put, Request, Response};
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
@@ -34,7 +34,9 @@ use crate::handshake::Handshake;
 use crate::secure_stream::SecureStream;
 use crate::window::{Next, Piece, send_gather};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
+use rackpool_core::seam::{
+    EncodedWriteBack, FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus,
+};
 use rackpool_core::target::Pieces;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -367,8 +369,8 @@ impl TcpSession {
     }
 
     /// Puts memory into a buffer of the initiator; short data is copied at once.
-    fn begin_write_back(&mut self, job: WriteBack, service: &mut TcpServeContext) {
-        let WriteBack { to, from, bytes, done, refused } = job;
+    fn begin_write_back(&mut self, job: EncodedWriteBack, service: &mut TcpServeContext) {
+        let EncodedWriteBack { to, from, bytes, done, refused } = job;
         let put = Put { id: to.id, key: to.key, offset: 0, bytes };
         if bytes > COPIED_BYTES_MAX {
             let pieces = Pieces::new(&service.memory, from, bytes);

@@ -9,7 +9,7 @@ pub mod model;
 
 use rackpool_core::client::{Client, OWN, RackView, Reach};
 use rackpool_core::constants::PAGE_ID_LEASE;
-use rackpool_core::daemon::{ClientId, Daemon, LocalClient, World, format};
+use rackpool_core::daemon::{ClientId, Daemon, LocalClient, Outbox, World, format};
 use rackpool_core::layout::{AllocationKind, RegionLayout, SlotWord, cell_offset};
 use rackpool_core::seam::{Mem, Mutation, Probe, Rare};
 use rackpool_core::target::TargetMemory;
@@ -314,6 +314,7 @@ impl Rack {
 
 impl World for Rack {
     type Mem = Section;
+    type Outbox = Self;
     fn private(&self) -> &Section {
         &self.private
     }
@@ -353,6 +354,12 @@ impl World for Rack {
     fn metadata_bytes(&self) -> u64 {
         0
     }
+    fn outbox(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl Outbox for Rack {
     fn to_master(&mut self, id: u64, call: MasterCall) {
         self.calls.push((id, call));
     }

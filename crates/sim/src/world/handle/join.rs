@@ -6,7 +6,7 @@ use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
 use crate::world::Cluster;
-use crate::world::kernel::{ConnId, Ctx, Message};
+use crate::world::kernel::{ConnId, Ctx};
 use crate::world::master::MasterLink;
 use crate::world::rack::Rack;
 use rackpool_core::client::{RackView, Session};
@@ -15,7 +15,7 @@ use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{RING_BYTES, RegionLayout, SLOT_REPLY_RING, SLOT_REQUEST_RING};
 use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::wire::{ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
+use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
 use rackpool_core::{Error, PageGeometry, Result, SessionId};
 use std::rc::Rc;
 
@@ -81,7 +81,7 @@ impl Join {
             read_only: false,
             number: u64::from(conn.0) + 1,
         };
-        self.ctx.send(conn, Message::Hello(hello));
+        self.ctx.send(conn, wire::encode_vec(&hello));
         let joined = self.welcomed(conn, inbox, master, session).await;
         if joined.is_err() {
             self.ctx.close(conn);
@@ -103,7 +103,8 @@ impl Join {
     ) -> Result<LocalLink> {
         loop {
             if let Some(at) = inbox.controls.iter().position(|(of, _)| *of == conn) {
-                return match inbox.controls.swap_remove(at).1 {
+                let reply = inbox.controls.swap_remove(at).1;
+                return match wire::decode(&reply, "daemon")? {
                     ControlReply::Refused(error) => Err(error),
                     ControlReply::Welcome { slot, region, .. } => {
                         self.map(conn, slot, &region, session).ok_or_else(|| self.dead())

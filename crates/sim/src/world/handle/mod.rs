@@ -16,8 +16,8 @@ mod remote;
 mod replica;
 
 use super::Cluster;
-use super::kernel::{ConnId, Ctx, Input, Message};
-use super::master::{MasterLink, unexpected};
+use super::kernel::{ConnId, Ctx, Input};
+use super::master::MasterLink;
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
@@ -30,15 +30,16 @@ use local::LocalLink;
 use locks::Locks;
 pub use locks::SimGuard;
 use rackpool_core::client::{
-    Access, Alloc, AtHome, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
-    CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, OWN, Operation, Piece,
-    Placement, Reach, Transfer, TransferTables, Turned,
+    Access, Alloc, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
+    CoupledOptions, DaemonQuery, Drained, Drainer, Free, LinkId, MasterQuery, Migrate, Mover, OWN,
+    Operation, Piece, Placement, Reach, Transfer, TransferTables, Turned,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
 use rackpool_core::policy::MigrationPolicy;
+use rackpool_core::runtime::master_link::Call;
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
-use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
+use rackpool_core::wire::{MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use remote::RemoteLink;
 use std::collections::VecDeque;
@@ -60,7 +61,7 @@ enum Link {
 /// What came and was not asked for yet.
 #[derive(Default)]
 struct Inbox {
-    controls: Vec<(ConnId, ControlReply)>,
+    controls: Vec<(ConnId, Vec<u8>)>,
     answers: Vec<(u64, Result<MasterAnswer>)>,
     messages: VecDeque<(PeerId, Vec<u8>)>,
     connected: Vec<PeerId>,
@@ -123,7 +124,7 @@ impl SimHandle {
     ) -> Result<SimHandle> {
         let endpoint = cluster.add_endpoint(&ctx, ctx.id);
         let session = cluster.new_session();
-        let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
+        let mut master = MasterLink::new(Call::join_client(session, rack));
         master.connect(&ctx, &cluster);
         let mut inbox = Inbox::default();
         let timeout = cluster.request_timeout;
@@ -322,19 +323,18 @@ impl SimHandle {
     }
 
     /// Asks the daemon of a rack.
-    pub async fn ask_rack(&mut self, rack: RackId, request: Request) -> Result<Reply> {
-        self.drive(&mut AtRack::new(rack, request), Local::None).await
+    pub async fn ask_rack<A>(&mut self, rack: RackId, query: DaemonQuery<A>) -> Result<A> {
+        self.run(&mut AtRack::new(rack, query)).await
     }
 
-    /// Asks the daemon of an address's home.
-    pub async fn ask_home(&mut self, addr: GAddr, request: Request) -> Result<Reply> {
-        self.client.check(addr, 1)?;
-        self.drive(&mut AtHome::new(addr, request), Local::None).await.map(|(_, reply)| reply)
-    }
-
-    pub async fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+    pub async fn ask_master<A>(&mut self, query: &MasterQuery<A>) -> Result<A> {
         let deadline = self.ctx.now() + self.timeout;
-        self.master_call(call, deadline).await
+        query.answer(self.master_call(query.call(), deadline).await?)
+    }
+
+    /// Runs an operation without buffers.
+    pub async fn run<O: Operation<SimMem>>(&mut self, op: &mut O) -> Result<O::Output> {
+        self.drive(op, Local::None).await
     }
 
     pub async fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
@@ -373,13 +373,7 @@ impl SimHandle {
             let deadline = self.ctx.now() + self.timeout;
             self.daemon_call(link, Request::NoteUse { pages }, deadline).await?;
         }
-        match self.ask(Request::NoteUse { pages }).await? {
-            Reply::Noted => Ok(()),
-            other => Err(Error::Protocol {
-                peer: "daemon".into(),
-                reason: format!("{other:?} answers a report"),
-            }),
-        }
+        self.ask(&DaemonQuery::note_use(pages)).await
     }
 
     /// Moves the page that the own rack wants most, if its home lets it go.
@@ -414,26 +408,22 @@ impl SimHandle {
     /// The address under a name.
     pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
         let deadline = self.ctx.now() + self.timeout;
-        match self.master_call(MasterCall::GetRoot { name: name.into() }, deadline).await? {
-            MasterAnswer::Root(addr) => Ok((!addr.is_null()).then_some(addr)),
-            other => unexpected(&other),
-        }
+        let call = MasterCall::GetRoot { name: name.into() };
+        let addr = self.master_call(call, deadline).await?.root()?;
+        Ok((!addr.is_null()).then_some(addr))
     }
 
     /// Sets the address under a name if it is `expected` now.
     pub async fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
         let deadline = self.ctx.now() + self.timeout;
         let call = MasterCall::SetRoot { name: name.into(), expected, addr };
-        match self.master_call(call, deadline).await? {
-            MasterAnswer::Root(addr) => Ok(addr),
-            other => unexpected(&other),
-        }
+        self.master_call(call, deadline).await?.root()
     }
 
     /// Asks the own rack's daemon something.
-    pub async fn ask(&mut self, request: Request) -> Result<Reply> {
+    pub async fn ask<A>(&mut self, query: &DaemonQuery<A>) -> Result<A> {
         let deadline = self.ctx.now() + self.timeout;
-        self.daemon_call(OWN, request, deadline).await
+        query.answer(self.rack, self.daemon_call(OWN, query.request(), deadline).await?)
     }
 
     /// Allocations over the fabric that the client has given up taking since the last call.
@@ -577,15 +567,13 @@ impl SimHandle {
 /// Sorts an input into what waits for it.
 fn sort(ctx: &Ctx, endpoint: EndpointId, master: &mut MasterLink, inbox: &mut Inbox, input: Input) {
     match input {
-        Input::Message(conn, message) => match *message {
-            Message::Control(reply) => inbox.controls.push((conn, reply)),
-            Message::Answer(reply) if master.owns(conn) => {
-                if let Some(reply) = master.on_answer(ctx, reply) {
-                    inbox.answers.push((reply.id, reply.answer));
-                }
+        Input::Message(conn, message) if master.owns(conn) => {
+            master.on_message(ctx, &message);
+            if let Some(reply) = master.link.take_replies().pop() {
+                inbox.answers.push((reply.id, reply.answer));
             }
-            _ => {}
-        },
+        }
+        Input::Message(conn, message) => inbox.controls.push((conn, message)),
         Input::Closed(conn) if master.owns(conn) => master.on_closed(ctx),
         Input::Closed(conn) => inbox.closed_conns.push(conn),
         Input::Ring(rack) if !inbox.rung.contains(&rack) => inbox.rung.push(rack),

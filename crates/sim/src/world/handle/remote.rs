@@ -1,15 +1,14 @@
 //! The link to a daemon over the fabric: connecting, joining, requests and their repetition.
 
 use super::join::layout_of;
-use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
+use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle};
 use crate::time::Ps;
 use rackpool_core::client::{LinkId, LinkLoss, OWN, Reach, Session, Taken};
 use rackpool_core::coherence::Coherence;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{PeerId, PostError};
 use rackpool_core::wire::{
-    self, MasterAnswer, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply,
-    Request, Routed,
+    self, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
 
@@ -25,14 +24,13 @@ impl SimHandle {
     async fn wait_for_rack(&mut self, rack: RackId, deadline: Ps) -> Result<RackInfo> {
         let mut pause = Ps::ms(1);
         loop {
-            match self.master_call(MasterCall::Rack { rack }, deadline).await? {
-                MasterAnswer::Rack(info) if info.alive => return Ok(info),
-                MasterAnswer::Rack(_) if self.ctx.now() >= deadline => {
-                    let peer = format!("daemon of rack {rack}");
-                    return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
-                }
-                MasterAnswer::Rack(_) => {}
-                other => return unexpected(&other),
+            let info = self.master_call(MasterCall::Rack { rack }, deadline).await?.rack()?;
+            if info.alive {
+                return Ok(info);
+            }
+            if self.ctx.now() >= deadline {
+                let peer = format!("daemon of rack {rack}");
+                return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
             }
             self.ctx.sleep(pause).await;
             pause = Ps((pause.0 * 2).min(RETRY_PAUSE_MAX.0));

@@ -36,6 +36,11 @@ impl Kernel {
         if ends[0] == me { ends[1] } else { ends[0] }
     }
 
+    /// Whether a process was connected to, and so did not open the connection.
+    pub fn is_accepted(&self, conn: ConnId, me: ProcessId) -> bool {
+        self.conns.borrow()[conn.0 as usize].ends[1] == me
+    }
+
     pub(super) fn connect(&self, from: ProcessId, to: ProcessId, at: Ps) -> ConnId {
         let mut conns = self.conns.borrow_mut();
         let id = ConnId(conns.len() as u32);

@@ -1,6 +1,6 @@
 //! What a process can do: wait, send, ring, post work.
 
-use super::{ConnId, Ctx, Input, Message, ProcessId, SEND_ID};
+use super::{ConnId, Ctx, Input, ProcessId, SEND_ID};
 use crate::net::{Connection, EndpointId, Executed};
 use crate::time::Ps;
 use rackpool_core::seam::{BufId, Exposure, Nanos, PeerId, PostError, Sge, Verb, WorkRequest};
@@ -193,11 +193,11 @@ impl Ctx {
     }
 
     /// Sends over a connection; what is sent to a dead process is lost.
-    pub fn send(&self, conn: ConnId, message: Message) {
+    pub fn send(&self, conn: ConnId, message: Vec<u8>) {
         // A system call.
         self.cpu.drain();
         if self.kernel.conns.borrow()[conn.0 as usize].open {
-            self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, Box::new(message)));
+            self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, message));
         }
         self.cpu.charge(self.kernel.calls.get().send);
     }

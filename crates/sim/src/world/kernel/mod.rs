@@ -22,9 +22,8 @@ use crate::time::Ps;
 use crate::wheel::Wheel;
 use conn::Conn;
 use net::{Exposed, RegisteredBuffers, Routes};
-use rackpool_core::daemon::Act;
+use rackpool_core::runtime::daemon::TargetCommand;
 use rackpool_core::seam::{FabricEvent, Nanos};
-use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -43,21 +42,11 @@ pub struct HostId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u32);
 
-/// What travels over a connection.
-#[derive(Clone, Debug)]
-pub enum Message {
-    /// A client to its host's daemon.
-    Hello(ControlHello),
-    Control(ControlReply),
-    Call(MasterRequest),
-    Answer(MasterReply),
-}
-
 /// What a process finds in its inbox.
 #[derive(Debug)]
 pub enum Input {
     Opened(ConnId),
-    Message(ConnId, Box<Message>),
+    Message(ConnId, Vec<u8>),
     /// The other end of a connection closed or died; everything sent before came before.
     Closed(ConnId),
     Fabric(FabricEvent),
@@ -65,7 +54,8 @@ pub enum Input {
     Served(FabricEvent),
     /// A one-sided operation is to be executed by the fabric thread.
     Execute(u32),
-    Act(Box<Act>),
+    /// What the fabric thread is to do with its connections.
+    Target(TargetCommand),
     /// A client rang for this slot.
     Bell(u32),
     /// A reply may be in the ring of link number so and so.

@@ -14,9 +14,8 @@ use crate::time::Ps;
 use crate::world::handle::SimHandle;
 use crate::world::kernel::block_on;
 use crate::world::workload::model::table::TableModel;
-use rackpool_core::client::Placement;
+use rackpool_core::client::{DaemonQuery, IsAllocated, MasterQuery, Placement, Reclaim};
 use rackpool_core::layout::AllocationKind;
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::rc::Rc;
 
@@ -200,20 +199,22 @@ impl<'a> TableMem<'a> {
     }
 
     /// Asks the daemon of a rack.
-    pub fn ask_rack(&mut self, rack: RackId, request: Request) -> Result<Reply> {
-        block_on(self.handle.ask_rack(rack, request))
+    pub fn ask_rack<A>(&mut self, rack: RackId, query: DaemonQuery<A>) -> Result<A> {
+        block_on(self.handle.ask_rack(rack, query))
     }
 
-    /// Asks the daemon of an address's home.
-    pub fn ask_home(&mut self, addr: GAddr, request: Request) -> Result<Reply> {
-        block_on(self.handle.ask_home(addr, request))
+    /// Whether address and size name an allocation.
+    pub fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> Result<bool> {
+        self.handle.client().check(addr, 1)?;
+        block_on(self.handle.run(&mut IsAllocated { addr, bytes }))
     }
 
     /// Frees what has been watched since `watch` began in its rack, for a sweep.
     pub fn reclaim(&mut self, addr: GAddr, watch: u64) -> Result<()> {
         let model = self.model();
         let before = model.reclaim_called(addr);
-        let result = block_on(self.handle.ask_home(addr, Request::Reclaim { addr, watch }));
+        let checked = self.handle.client().check(addr, 1);
+        let result = checked.and_then(|()| block_on(self.handle.run(&mut Reclaim { addr, watch })));
         let kernel = &self.handle.ctx.kernel;
         kernel.say(|| format!("the sweep frees {addr}: {result:?}"));
         if result.is_ok() {
@@ -222,11 +223,11 @@ impl<'a> TableMem<'a> {
         if let Some(piece) = before {
             model.reclaim_ended(kernel, addr, &piece, &result);
         }
-        result.map(drop)
+        result
     }
 
-    pub fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
-        block_on(self.handle.ask_master(call))
+    pub fn ask_master<A>(&mut self, query: &MasterQuery<A>) -> Result<A> {
+        block_on(self.handle.ask_master(query))
     }
 
     pub fn pause(&mut self, ms: u64) {

@@ -2,7 +2,7 @@
 //! refused.
 
 use super::Worker;
-use rackpool_core::wire::{Reply, Request};
+use rackpool_core::client::DaemonQuery;
 use rackpool_core::{Error, GAddr};
 
 impl Worker {
@@ -23,11 +23,11 @@ impl Worker {
 
     pub(super) async fn ask(&mut self) {
         self.begin("ask");
-        let reply = self.handle.ask(Request::Ping).await;
-        self.end("ask", &reply).await;
-        self.check_error("ask", &reply);
-        if matches!(&reply, Ok(reply) if *reply != Reply::Pong) {
-            self.violated("wire", format!("a ping is answered with {reply:?}"));
+        let answer = self.handle.ask(&DaemonQuery::ping()).await;
+        self.end("ask", &answer).await;
+        self.check_error("ask", &answer);
+        if let Err(error @ Error::Protocol { .. }) = &answer {
+            self.violated("wire", format!("a ping is answered: {error}"));
         }
     }
 

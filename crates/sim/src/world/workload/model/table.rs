@@ -7,7 +7,6 @@ use crate::check::keys::{MapKey, MapOp};
 use crate::check::linear::{Event, Histories, Times};
 use crate::time::Ps;
 use crate::world::kernel::{Kernel, ProcessId};
-use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -188,10 +187,10 @@ impl TableModel {
         kernel: &Kernel,
         addr: GAddr,
         piece: &TableAllocation,
-        result: &Result<Reply>,
+        result: &Result<()>,
     ) {
         match result {
-            Ok(_) => {
+            Ok(()) => {
                 let changes = self.changes.borrow();
                 let is_held = |(by, number): (ProcessId, u64)| {
                     changes.get(&by).is_some_and(|(_, open)| *open == number)
