@@ -1,0 +1,325 @@
+//! The link to a daemon that is reached over the fabric: one-sided operations are posted by the
+//! handle itself; this holds the connection and the session for requests by SEND.
+
+use super::layout_of;
+use crate::addr::GAddr;
+use crate::client::{Session, Taken};
+use crate::coherence::Coherence;
+use crate::error::{DeathCause, Error, Result};
+use crate::layout::RegionLayout;
+use crate::runtime::Environment;
+use crate::seam::PeerId;
+use crate::wire::{self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, Routed};
+
+/// For what on which connection is waited.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait<'a, I> {
+    pub peer: PeerId,
+    /// The peer's name for messages.
+    pub name: &'a str,
+    pub started: I,
+    pub deadline: I,
+}
+
+/// What links over the fabric need of a host.
+#[allow(async_fn_in_trait, reason = "as Environment")]
+pub trait Transport: Environment {
+    /// Where messages of one link are sent from.
+    type Buffer;
+    /// For people.
+    fn process_id(&self) -> u32;
+    /// Whether a process works for this handle's fabric endpoint, or none has to.
+    fn is_served(&self) -> bool;
+    fn open_buffer(&mut self) -> Result<Self::Buffer>;
+    fn close_buffer(&mut self, buffer: Self::Buffer);
+    /// Begins a connection.
+    fn connect(&mut self, info: &RackInfo) -> Result<PeerId>;
+    fn close(&mut self, peer: PeerId);
+    /// Sends as many messages as the buffer holds, at least one, under one doorbell; how many.
+    /// `None` if the connection is down.
+    ///
+    /// # Errors
+    /// A message that is too long.
+    fn send(
+        &mut self,
+        peer: PeerId,
+        buffer: &mut Self::Buffer,
+        messages: &[RemoteRequest],
+    ) -> Result<Option<usize>>;
+    /// Waits for what was sent last, but not for long: a daemon notices by itself, later.
+    async fn wait_sent(&mut self) {}
+    /// Whether a connection has come up since the last call.
+    fn take_connected(&mut self, peer: PeerId) -> bool;
+    /// The next message of a connection.
+    fn take_message(&mut self, peer: PeerId) -> Option<Vec<u8>>;
+    /// A connection that has ended.
+    fn take_closed(&mut self) -> Option<PeerId>;
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// What the end of the connection means ([`Error::of_death`]); `timeout`.
+    async fn wait(&mut self, wait: &Wait<'_, Self::Instant>) -> Result<()>;
+    /// Delays what is posted from now on, ns: see [`RegionInfo::emulate_rdma_ns`].
+    fn set_emulated_delay(&mut self, _delay_ns: u32) {}
+}
+
+/// The link; see the module.
+pub struct RemoteLink<B> {
+    pub session: Session,
+    peer: Option<PeerId>,
+    region: RegionInfo,
+    buffer: B,
+}
+
+impl<B> RemoteLink<B> {
+    /// Connects to a rack's fabric endpoint and joins its daemon.
+    ///
+    /// # Errors
+    /// `peer-dead`, `timeout`; what the daemon refuses with.
+    pub async fn connect<T: Transport<Buffer = B>>(
+        transport: &mut T,
+        info: &RackInfo,
+        deadline: T::Instant,
+    ) -> Result<Self> {
+        let name = format!("daemon of rack {}", info.rack);
+        let session = Session::over_fabric(name, transport.new_session()?);
+        let buffer = transport.open_buffer()?;
+        let region = RegionInfo {
+            rack: info.rack,
+            region_id: info.region_id,
+            epoch: 0,
+            page_shift: info.page_shift,
+            frame_count: info.frame_count,
+            emulate_cxl_ns: 0,
+            emulate_rdma_ns: 0,
+            counts_use: false,
+            coherence: Coherence::default(),
+        };
+        let mut link = Self { session, peer: None, region, buffer };
+        match link.reconnect(transport, info, Vec::new(), deadline).await {
+            Ok(_) => Ok(link),
+            Err(error) => {
+                transport.close_buffer(link.buffer);
+                Err(error)
+            }
+        }
+    }
+
+    /// The connection, if it is up.
+    pub fn peer(&self) -> Option<PeerId> {
+        self.peer
+    }
+
+    pub fn region(&self) -> &RegionInfo {
+        &self.region
+    }
+
+    pub fn layout(&self) -> RegionLayout {
+        layout_of(&self.region).expect("checked when the daemon's answer came")
+    }
+
+    pub fn on_closed(&mut self, peer: PeerId) {
+        self.peer.take_if(|own| *own == peer);
+    }
+
+    /// Connects anew and says which session this is and which locks it holds. Which of them are
+    /// lost; `None` for all.
+    ///
+    /// # Errors
+    /// As [`RemoteLink::connect`].
+    pub async fn reconnect<T: Transport<Buffer = B>>(
+        &mut self,
+        transport: &mut T,
+        info: &RackInfo,
+        locks: Vec<(GAddr, u64)>,
+        deadline: T::Instant,
+    ) -> Result<Option<Vec<u64>>> {
+        if let Some(old) = self.peer.take() {
+            transport.close(old);
+        }
+        let peer = transport.connect(info)?;
+        let name = self.session.peer().to_string();
+        let wait = Wait { peer, name: &name, started: transport.now(), deadline };
+        while !transport.take_connected(peer) {
+            transport.wait(&wait).await?;
+        }
+        let join = self.session.join(transport.process_id(), locks);
+        self.send(transport, peer, join)?;
+        let wait = Wait { started: transport.now(), ..wait };
+        let (known, lost, region) = answer(transport, &wait, |reply| match reply {
+            RemoteReply::Joined { known, lost, region } => Some(Ok((known, lost, region))),
+            RemoteReply::Refused(error) => Some(Err(error)),
+            _ => None,
+        })
+        .await?;
+        layout_of(&region)?;
+        let fresh = transport.new_session()?;
+        transport.set_emulated_delay(region.emulate_rdma_ns);
+        self.peer = Some(peer);
+        self.session.joined(known, fresh);
+        self.region = region;
+        Ok(known.then_some(lost))
+    }
+
+    fn send<T: Transport<Buffer = B>>(
+        &mut self,
+        transport: &mut T,
+        peer: PeerId,
+        message: RemoteRequest,
+    ) -> Result<()> {
+        match transport.send(peer, &mut self.buffer, &[message])? {
+            Some(_) => Ok(()),
+            None => Err(dead(self.session.peer())),
+        }
+    }
+
+    /// Sends the request under way and waits for its answer. `None` if the connection was lost:
+    /// reconnect, then ask [`Session::rejoined`] whether to call again.
+    pub async fn call<T: Transport<Buffer = B>>(
+        &mut self,
+        transport: &mut T,
+        started: T::Instant,
+        deadline: T::Instant,
+    ) -> Option<Result<Reply>> {
+        let peer = self.peer?;
+        let frame = self.session.under_way().expect("a request was begun").clone();
+        let seq = frame.seq;
+        if self.send(transport, peer, RemoteRequest::Request(frame)).is_err() {
+            self.peer = None;
+            return None;
+        }
+        let name = self.session.peer().to_string();
+        let wait = Wait { peer, name: &name, started, deadline };
+        let reply = answer(transport, &wait, |reply| match reply {
+            RemoteReply::Reply(frame) if frame.seq == seq => Some(Ok(frame)),
+            _ => None,
+        });
+        match reply.await {
+            Ok(frame) => {
+                match self.session.on_remote_reply(frame).expect("the number was compared") {
+                    Taken::Done(reply) => Some(reply),
+                    Taken::Confirm(seq) => self.confirm(transport, &wait, seq).await,
+                }
+            }
+            Err(Error::PeerDead { .. }) => {
+                self.peer = None;
+                None
+            }
+            Err(Error::Timeout { waited_ms, .. }) => Some(self.session.time_up(waited_ms)),
+            Err(error) => Some(Err(self.session.give_up(error))),
+        }
+    }
+
+    /// Says that the answer to an allocation was taken, and waits until the daemon has stored it:
+    /// no daemon ever takes for abandoned what another client may have learnt of by now. If the
+    /// connection breaks first, the next join says it.
+    async fn confirm<T: Transport<Buffer = B>>(
+        &mut self,
+        transport: &mut T,
+        wait: &Wait<'_, T::Instant>,
+        seq: u64,
+    ) -> Option<Result<Reply>> {
+        let stored = match self.send(transport, wait.peer, RemoteRequest::Consumed(seq)) {
+            Ok(()) => {
+                answer(transport, wait, |reply| {
+                    matches!(reply, RemoteReply::Consumed(known) if known == seq).then_some(Ok(()))
+                })
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        let Err(error) = stored else { return self.session.confirmed().map(Ok) };
+        self.peer = None;
+        match error {
+            Error::PeerDead { .. } => None,
+            // Whether it was stored cannot be told: the next join says what was taken.
+            Error::Timeout { waited_ms, .. } => {
+                transport.close(wait.peer);
+                Some(self.session.time_up(waited_ms))
+            }
+            _ => {
+                transport.close(wait.peer);
+                None
+            }
+        }
+    }
+
+    /// Sends requests that repeat without harm, as many under one doorbell as the buffer holds,
+    /// and waits for their answers. What has none when the connection ends or time is up ends with
+    /// that.
+    pub async fn call_many<T: Transport<Buffer = B>>(
+        &mut self,
+        transport: &mut T,
+        requests: Vec<Request>,
+        deadline: T::Instant,
+    ) -> Vec<Result<Reply>> {
+        let frames: Vec<_> =
+            requests.into_iter().map(|request| self.session.aside(request)).collect();
+        let mut replies: Vec<_> = frames.iter().map(|frame| (frame.seq, None)).collect();
+        let messages: Vec<_> = frames.into_iter().map(RemoteRequest::Request).collect();
+        let failed = self.ask_many(transport, &messages, &mut replies, deadline).await.err();
+        if matches!(failed, Some(Error::PeerDead { .. })) {
+            self.peer = None;
+        }
+        let error = || failed.clone().expect("without an error all were answered");
+        replies.into_iter().map(|(_, reply)| reply.unwrap_or_else(|| Err(error()))).collect()
+    }
+
+    /// `replies`: the number of each message's request, and its answer once there is one.
+    async fn ask_many<T: Transport<Buffer = B>>(
+        &mut self,
+        transport: &mut T,
+        messages: &[RemoteRequest],
+        replies: &mut [(u64, Option<Result<Reply>>)],
+        deadline: T::Instant,
+    ) -> Result<()> {
+        let name = self.session.peer().to_string();
+        let peer = self.peer.ok_or_else(|| dead(&name))?;
+        let mut sent = 0;
+        while sent < messages.len() {
+            let posted = transport.send(peer, &mut self.buffer, &messages[sent..])?;
+            sent += posted.ok_or_else(|| dead(&name))?;
+            let wait = Wait { peer, name: &name, started: transport.now(), deadline };
+            answer(transport, &wait, |reply| {
+                if let RemoteReply::Reply(frame) = reply
+                    && let Some((_, reply)) = replies.iter_mut().find(|(seq, _)| *seq == frame.seq)
+                {
+                    *reply = Some(frame.reply);
+                }
+                replies[..sent].iter().all(|(_, reply)| reply.is_some()).then_some(Ok(()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Says that this session is over.
+    pub async fn leave<T: Transport<Buffer = B>>(&mut self, transport: &mut T) {
+        if let Some(peer) = self.peer.take()
+            && self.send(transport, peer, RemoteRequest::Leave).is_ok()
+        {
+            transport.wait_sent().await;
+        }
+    }
+}
+
+fn dead(peer: &str) -> Error {
+    Error::PeerDead { peer: peer.into(), cause: DeathCause::Closed }
+}
+
+/// Waits for a message that `take` takes.
+async fn answer<T: Transport, R>(
+    transport: &mut T,
+    wait: &Wait<'_, T::Instant>,
+    mut take: impl FnMut(RemoteReply) -> Option<Result<R>>,
+) -> Result<R> {
+    loop {
+        while let Some(message) = transport.take_message(wait.peer) {
+            let reply = wire::decode::<Routed<RemoteReply>>(&message, wait.name)?.message;
+            if let Some(result) = take(reply) {
+                return result;
+            }
+        }
+        transport.wait(wait).await?;
+    }
+}
