@@ -10,6 +10,7 @@ use rackpool_core::client::{
     Access, Client, Context, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks,
     Io, LinkId, Look, Losses, Piece, Progress, WriteBuffer,
 };
+use rackpool_core::runtime::client::{Platform, Transport};
 use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, WorkRequest, WorkStatus};
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -112,8 +113,9 @@ impl CoupledIo<SimMem> for SimHandle {
         let losses = self.locks.losses.count();
         one.flush.begin(&mut one.packed, self.round, deadline.as_ns(), losses);
         let packed = one.flush.buffer.pieces().iter().map(|piece| piece.bytes).sum::<u64>();
-        one.lent = Some(self.cluster.kernel.register(self.fabric.endpoint, one.packed.clone()));
-        self.charge_copied(packed as usize);
+        one.lent =
+            Some(self.cluster.kernel.register(self.node.fabric.endpoint, one.packed.clone()));
+        self.node.charge_copied(packed as usize);
     }
 
     fn step_flush(&mut self) -> Option<Result<()>> {
@@ -124,11 +126,11 @@ impl CoupledIo<SimMem> for SimHandle {
             let peers = std::mem::take(&mut one.peers);
             if result.is_err() {
                 // Nothing that is still under way may read from the buffer after this.
-                peers.into_iter().for_each(|peer| self.fabric.close(&self.ctx, peer));
+                peers.into_iter().for_each(|peer| self.node.close(peer));
             }
             if let Some(buf) = one.lent.take() {
-                self.fabric.let_go(buf);
-                let bytes = self.cluster.kernel.take_buffer(self.fabric.endpoint, buf);
+                self.node.fabric.let_go(buf);
+                let bytes = self.cluster.kernel.take_buffer(self.node.fabric.endpoint, buf);
                 self.cluster.kernel.recycle(bytes);
             }
         }
@@ -144,7 +146,7 @@ impl CoupledIo<SimMem> for SimHandle {
             }
             _ => block_on(self.take_inputs()),
         }
-        std::mem::swap(&mut self.completions, &mut self.inbox.completions);
+        std::mem::swap(&mut self.completions, &mut self.node.inbox.completions);
         let Self { completions, client, flush, .. } = self;
         for (id, status) in completions.drain(..) {
             takes(flush, client, id, status);
@@ -184,7 +186,7 @@ impl SimHandle {
         let is_buffered = self.coupled(|coupled, io| coupled.write(io, addr, from))?;
         if is_buffered {
             self.ctx.cpu.charge(self.cluster.costs.client_buffered);
-            self.charge_copied(from.len());
+            self.node.charge_copied(from.len());
         }
         Ok(is_buffered)
     }
@@ -229,9 +231,9 @@ impl SimHandle {
     /// Takes what is in the inbox.
     async fn take_inputs(&mut self) {
         while self.ctx.has_input() {
-            self.turn(self.ctx.now()).await;
+            self.node.turn(self.ctx.now()).await;
         }
-        self.note_closed();
+        self.runtime().note_closed();
     }
 
     /// Goes on with the flush until it waits for the fabric, or to its end.
@@ -283,15 +285,15 @@ impl Context<SimMem> for FlushContext<'_> {
     }
 
     fn parts(&mut self) -> (&mut Client<SimMem>, impl Io) {
-        let SimHandle { client, ctx, fabric, links, .. } = &mut *self.handle;
-        let links = LinksIo { ctx, fabric, links };
+        let SimHandle { client, node, links, .. } = &mut *self.handle;
+        let links = LinksIo { node, links };
         let (packed, buf, starts) = (self.packed, self.buf, self.starts);
         (client, FlushIo { links, packed, buf, starts, peers: self.peers })
     }
 
     fn check(&mut self) -> Result<()> {
+        self.handle.runtime().note_strays();
         let locks = &mut self.handle.locks;
-        locks.note_strays(&mut self.handle.client);
         if locks.losses.count() == self.losses { Ok(()) } else { Err(locks.losses.last()) }
     }
 
@@ -299,12 +301,12 @@ impl Context<SimMem> for FlushContext<'_> {
 
     async fn connect(&mut self, rack: RackId) -> Result<()> {
         self.check()?;
-        Box::pin(self.handle.connect(rack, self.deadline)).await
+        Box::pin(self.handle.runtime().connect(rack, self.deadline)).await
     }
 
     async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         self.check()?;
-        self.handle.master_call(call, self.deadline).await
+        self.handle.node.master(call, self.deadline).await
     }
 
     async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {

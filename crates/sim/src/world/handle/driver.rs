@@ -7,6 +7,7 @@ use super::io::{Local, SimIo, TransferBuffers};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::client::{Client, Context, Io, LinkId};
+use rackpool_core::runtime::client::{Platform, Transport};
 use rackpool_core::seam::WorkStatus;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
@@ -53,7 +54,7 @@ impl SimHandle {
             driver.close_posted();
         }
         let Driver { handle, buffers, .. } = driver;
-        handle.spare = Some(buffers.end(&handle.cluster, &handle.fabric));
+        handle.spare = Some(buffers.end(&handle.cluster, &handle.node.fabric));
         result
     }
 }
@@ -68,7 +69,7 @@ impl Driver<'_> {
     /// Nothing that is still under way may read from the buffer after this.
     fn close_posted(&mut self) {
         let peers = std::mem::take(&mut self.buffers.posted.peers);
-        peers.into_iter().for_each(|peer| self.handle.fabric.close(&self.handle.ctx, peer));
+        peers.into_iter().for_each(|peer| self.handle.node.close(peer));
     }
 
     /// Before something is waited for.
@@ -89,17 +90,17 @@ impl Context<SimMem> for Driver<'_> {
     }
 
     fn parts(&mut self) -> (&mut Client<SimMem>, impl Io) {
-        let SimHandle { client, ctx, cluster, fabric, links, .. } = &mut *self.handle;
-        (client, SimIo { ctx, cluster, fabric, links, buffers: &mut self.buffers })
+        let SimHandle { client, node, links, .. } = &mut *self.handle;
+        (client, SimIo { node, links, buffers: &mut self.buffers })
     }
 
     fn check(&mut self) -> Result<()> {
         let handle = &mut *self.handle;
         if std::mem::take(&mut self.waited) {
             handle.ctx.cpu.charge(handle.cluster.costs.client_step);
-            self.buffers.fetch(&handle.cluster, handle.fabric.endpoint);
+            self.buffers.fetch(&handle.cluster, handle.node.fabric.endpoint);
         }
-        handle.locks.note_strays(&mut handle.client);
+        handle.runtime().note_strays();
         match self.losses {
             Some(losses) if handle.locks.losses.count() != losses => {
                 Err(handle.locks.losses.told())
@@ -115,7 +116,7 @@ impl Context<SimMem> for Driver<'_> {
     async fn connect(&mut self, rack: RackId) -> Result<()> {
         self.begin().await?;
         // Boxed, as it is rare and large.
-        match Box::pin(self.handle.connect(rack, self.deadline)).await {
+        match Box::pin(self.handle.runtime().connect(rack, self.deadline)).await {
             // See `Driver::connect` in `rackpool`.
             Err(Error::NoSuchRack { .. }) if self.gone.replace(rack) != Some(rack) => {
                 self.handle.client.forget_rack(rack);
@@ -128,7 +129,7 @@ impl Context<SimMem> for Driver<'_> {
 
     async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         self.begin().await?;
-        self.handle.master_call(call, self.deadline).await
+        self.handle.node.master(call, self.deadline).await
     }
 
     async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
@@ -138,7 +139,8 @@ impl Context<SimMem> for Driver<'_> {
 
     async fn batch(&mut self, link: LinkId, requests: Vec<Request>) -> Result<Vec<Result<Reply>>> {
         self.begin().await?;
-        Ok(Box::pin(self.handle.daemon_batch(link, requests, self.deadline)).await)
+        let mut runtime = self.handle.runtime();
+        Ok(Box::pin(runtime.daemon_batch(link, requests, self.deadline)).await)
     }
 
     async fn completions(
@@ -152,7 +154,7 @@ impl Context<SimMem> for Driver<'_> {
         let handle = &mut *self.handle;
         let in_time = handle.wait_completions(self.deadline).await;
         let mut result = Ok(());
-        std::mem::swap(&mut handle.completions, &mut handle.inbox.completions);
+        std::mem::swap(&mut handle.completions, &mut handle.node.inbox.completions);
         let SimHandle { completions, client, flush, ctx, cluster, .. } = &mut *handle;
         for (id, status) in completions.drain(..) {
             ctx.cpu.charge(cluster.costs.client_completion);

@@ -9,10 +9,9 @@ mod driver;
 mod fabric;
 mod fetch;
 mod io;
-mod join;
 mod local;
 mod locks;
-mod remote;
+mod node;
 mod replica;
 
 use super::Cluster;
@@ -25,10 +24,10 @@ use coupled::PackedFlush;
 use fabric::Fabric;
 pub use fetch::FetchMode;
 use io::{Local, Posted};
-use join::Join;
-use local::LocalLink;
+use local::{Home, SimSlot};
 use locks::Locks;
 pub use locks::SimGuard;
+use node::Node;
 use rackpool_core::client::{
     Access, Alloc, AtHome, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
     CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, OWN, Operation, Piece,
@@ -37,25 +36,18 @@ use rackpool_core::client::{
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
 use rackpool_core::policy::MigrationPolicy;
+use rackpool_core::runtime::client::{self, LocalLink, Platform};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
-use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
+use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
-use remote::RemoteLink;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-
-/// Longest pause between two tries to reach a daemon that is gone.
-const RETRY_PAUSE_MAX: Ps = Ps::ms(50);
-/// How long is waited for a daemon to hear that a handle leaves: it notices by itself, later.
-const LEAVE_MAX: Ps = Ps::ms(5);
 
 /// Marks the ids of atomics, apart from those of transfers and messages.
 const ATOMIC_ID: u64 = 1 << 63;
 
-enum Link {
-    Local(Box<LocalLink>),
-    Remote(Box<RemoteLink>),
-}
+type Link = client::Link<SimSlot, ()>;
 
 /// What came and was not asked for yet.
 #[derive(Default)]
@@ -87,13 +79,9 @@ pub enum Path {
 pub struct SimHandle {
     pub ctx: Ctx,
     cluster: Rc<Cluster>,
-    rack: RackId,
-    path: Path,
+    node: Node,
     client: Client<SimMem>,
     links: Vec<Link>,
-    master: MasterLink,
-    fabric: Fabric,
-    inbox: Inbox,
     /// `None` while a transfer uses them.
     tables: Option<Box<TransferTables>>,
     round: u64,
@@ -108,8 +96,6 @@ pub struct SimHandle {
     flush: Option<Box<PackedFlush>>,
     /// How long a call rides through the restart of a peer.
     pub timeout: Ps,
-    /// Requests sent to daemons, and calls to the master.
-    pub sent: (u64, u64),
 }
 
 impl SimHandle {
@@ -125,23 +111,30 @@ impl SimHandle {
         let session = cluster.new_session();
         let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
         master.connect(&ctx, &cluster);
-        let mut inbox = Inbox::default();
         let timeout = cluster.request_timeout;
         let deadline = ctx.now() + timeout;
-        let home = cluster.rack_of(rack).clone();
-        let join =
-            Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
-        let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
-        let fabric = Fabric::new(endpoint, path == Path::Proxied);
-        fabric.attach(&link.view.slot);
-        let mut client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
+        let home = Home { rack: cluster.rack_of(rack).clone(), region_id: Cell::default() };
+        let mut node = Node {
+            ctx: ctx.clone(),
+            cluster: cluster.clone(),
+            rack,
+            path,
+            master,
+            fabric: Fabric::new(endpoint, path == Path::Proxied),
+            inbox: Inbox::default(),
+            sent: (0, 0),
+            last_sent: None,
+            hellos: 0,
+        };
+        let link = LocalLink::join(&mut node, home, deadline).await?;
+        node.fabric.attach(&link.slot);
+        let own = Reach::Mapped(link.slot.view.clone());
+        let mut client = Client::new(rack, own, translations);
         client.count_use(cluster.migration != MigrationPolicy::Off);
         Ok(SimHandle {
             client,
             links: vec![Link::Local(Box::new(link))],
-            master,
-            fabric,
-            inbox,
+            node,
             tables: Some(Box::default()),
             round: 0,
             spare: None,
@@ -151,16 +144,18 @@ impl SimHandle {
             by_calls: false,
             flush: None,
             timeout,
-            sent: (0, 0),
             ctx,
             cluster,
-            rack,
-            path,
         })
     }
 
     pub fn rack(&self) -> RackId {
-        self.rack
+        self.node.rack
+    }
+
+    /// Requests sent to daemons, and calls to the master.
+    pub fn sent(&self) -> (u64, u64) {
+        self.node.sent
     }
 
     pub fn page_bytes(&self) -> u64 {
@@ -202,7 +197,7 @@ impl SimHandle {
         }
         if self.read_coupled(addr, to)? {
             self.ctx.cpu.charge(self.cluster.costs.client_buffered);
-            self.charge_copied(to.len());
+            self.node.charge_copied(to.len());
             return Ok(());
         }
         self.read_home(addr, to).await?;
@@ -304,7 +299,7 @@ impl SimHandle {
         placement: Placement,
         kind: AllocationKind,
     ) -> Result<GAddr> {
-        if let Some(MasterAnswer::Welcome { order, .. }) = self.master.welcome {
+        if let Some(MasterAnswer::Welcome { order, .. }) = self.node.master.welcome {
             self.client.set_order(order);
         }
         self.before_others().await?;
@@ -334,7 +329,7 @@ impl SimHandle {
 
     pub async fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         let deadline = self.ctx.now() + self.timeout;
-        self.master_call(call, deadline).await
+        self.node.master(call, deadline).await
     }
 
     pub async fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
@@ -414,7 +409,7 @@ impl SimHandle {
     /// The address under a name.
     pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
         let deadline = self.ctx.now() + self.timeout;
-        match self.master_call(MasterCall::GetRoot { name: name.into() }, deadline).await? {
+        match self.node.master(MasterCall::GetRoot { name: name.into() }, deadline).await? {
             MasterAnswer::Root(addr) => Ok((!addr.is_null()).then_some(addr)),
             other => unexpected(&other),
         }
@@ -424,7 +419,7 @@ impl SimHandle {
     pub async fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
         let deadline = self.ctx.now() + self.timeout;
         let call = MasterCall::SetRoot { name: name.into(), expected, addr };
-        match self.master_call(call, deadline).await? {
+        match self.node.master(call, deadline).await? {
             MasterAnswer::Root(addr) => Ok(addr),
             other => unexpected(&other),
         }
@@ -448,22 +443,18 @@ impl SimHandle {
     /// Leaves: daemons over the fabric are told, connections close.
     pub async fn leave(mut self) {
         self.end_locks().await;
+        let Self { ctx, node, links, .. } = &mut self;
         // The own one last: its daemon may have to say it for us.
-        for index in (0..self.links.len()).rev() {
-            match &mut self.links[index] {
+        for link in links.iter_mut().rev() {
+            match link {
                 Link::Local(link) => {
-                    if let Some(conn) = link.conn.take() {
-                        let (slot, word) = (&link.view.slot, SlotWord::Left as u64);
+                    if let Some(conn) = link.slot.conn.take() {
+                        let (slot, word) = (&link.slot.view.slot, SlotWord::Left as u64);
                         coherence::store(slot, Mutation::HideConsumed, word, 1);
-                        self.ctx.close(conn);
+                        ctx.close(conn);
                     }
                 }
-                Link::Remote(link) => {
-                    if let Some(peer) = link.peer.take() {
-                        let soon = self.ctx.now() + LEAVE_MAX;
-                        self.send_surely(peer, &RemoteRequest::Leave, soon).await;
-                    }
-                }
+                Link::Remote(link) => link.leave(node).await,
             }
         }
     }
@@ -497,33 +488,13 @@ impl SimHandle {
         self.wait_for(local, async |cx| op.run(cx).await).await
     }
 
-    /// Takes the next input and sorts it; `false` when the time is up.
-    async fn turn(&mut self, until: Ps) -> bool {
-        let due = self.master.due().unwrap_or(Ps(u64::MAX));
-        if self.poll_proxy() {
-            return true;
-        }
-        match self.ctx.recv(Some(until.min(due))).await {
-            Some(input) => {
-                let endpoint = self.fabric.endpoint;
-                sort(&self.ctx, endpoint, &mut self.master, &mut self.inbox, input);
-                self.poll_proxy();
-                true
-            }
-            None => {
-                self.master.connect(&self.ctx, &self.cluster);
-                self.ctx.now() < until
-            }
-        }
-    }
-
     /// Waits for something that the cluster tells this process.
     pub async fn told(&mut self, until: Ps) -> Option<u64> {
         loop {
-            if !self.inbox.told.is_empty() {
-                return Some(self.inbox.told.remove(0));
+            if !self.node.inbox.told.is_empty() {
+                return Some(self.node.inbox.told.remove(0));
             }
-            if !self.turn(until).await {
+            if !self.node.turn(until).await {
                 return None;
             }
         }
@@ -531,45 +502,21 @@ impl SimHandle {
 
     async fn wait_completions(&mut self, deadline: Ps) -> bool {
         loop {
-            self.note_closed();
-            if !self.inbox.completions.is_empty() {
+            self.runtime().note_closed();
+            if !self.node.inbox.completions.is_empty() {
                 return true;
             }
-            if !self.turn(deadline).await {
+            if !self.node.turn(deadline).await {
                 return false;
             }
         }
     }
 
-    fn note_closed(&mut self) {
-        for peer in std::mem::take(&mut self.inbox.closed_peers) {
-            for link in &mut self.links {
-                if let Link::Remote(link) = link
-                    && link.peer == Some(peer)
-                {
-                    link.peer = None;
-                }
-            }
-        }
-    }
-
-    /// Asks the master, through its restarts, until the deadline.
-    async fn master_call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
-        self.sent.1 += 1;
-        let mut caller = MasterCaller {
-            ctx: &self.ctx,
-            endpoint: self.fabric.endpoint,
-            cluster: &self.cluster,
-            master: &mut self.master,
-            inbox: &mut self.inbox,
-        };
-        caller.call(call, deadline).await
-    }
-
     async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
+        // Boxed where it is rare and large.
         match &self.links[link.0 as usize] {
-            Link::Local(_) => self.local_call(link, request, deadline).await,
-            Link::Remote(_) => Box::pin(self.remote_call(link, request, deadline)).await,
+            Link::Local(_) => self.runtime().daemon_call(link, request, deadline).await,
+            Link::Remote(_) => Box::pin(self.runtime().daemon_call(link, request, deadline)).await,
         }
     }
 }
@@ -616,7 +563,7 @@ struct MasterCaller<'a> {
 }
 
 impl MasterCaller<'_> {
-    /// See [`SimHandle::master_call`].
+    /// Asks the master, through its restarts, until the deadline.
     async fn call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
         let MasterCaller { ctx, endpoint, cluster, master, inbox } = self;
         let started = ctx.now();
