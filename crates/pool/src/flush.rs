@@ -3,7 +3,7 @@
 //! `core::client::Coupled`.
 
 use crate::clock;
-use crate::drive::{Buffers, Driver, Parts};
+use crate::drive::{Buffers, Parts, block, driver};
 use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Client, Flush, Look, Progress, WriteBuffer};
 use rackpool_core::seam::BufId;
@@ -53,8 +53,8 @@ impl PackedFlush {
                 let (mut transfer, offsets) = self.flush.transfer();
                 let buffers = Buffers::Packed(self.packed, offsets);
                 let parts = Parts { client, links, endpoint, submissions: None };
-                let driver = Driver::new(parts, buffers, deadline_ns);
-                match driver.run(async |cx| transfer.advance(cx).await) {
+                let mut driver = driver(parts, buffers, deadline_ns);
+                match block(driver.run(async |cx| transfer.advance(cx).await)) {
                     Ok(Progress::Posted) => return None,
                     Ok(Progress::Done) => Ok(()),
                     Err(error @ Error::LockLost { .. }) => {

@@ -1,7 +1,7 @@
 //! Locks of a handle: what goes before a lock is asked for, what its answer means, and giving back
 //! what has no guard any more. What is held and owed is [`HeldLocks`](crate::client::HeldLocks).
 
-use super::{Host, Runtime, note_lost};
+use super::{Host, Runtime};
 use crate::addr::GAddr;
 use crate::client::{HeldLock, LinkId, LockRange, OwedLock, Reach};
 use crate::error::{Error, Result};
@@ -75,14 +75,14 @@ impl<H: Host> Runtime<'_, H> {
     /// What fails is tried again later.
     pub async fn release_owed(&mut self) {
         let now = self.host.transport().now();
-        if self.host.retry_releases_at().is_some_and(|at| now < at)
+        if self.retry_releases_at.is_some_and(|at| now < at)
             || !self.host.with_held(|held| held.owes())
         {
             return;
         }
         let deadline = self.host.transport().after_ms(RELEASE_MS);
         if self.release_until(None, deadline).await.is_err() {
-            *self.host.retry_releases_at() = Some(self.host.transport().after_ms(RETRY_MS));
+            *self.retry_releases_at = Some(self.host.transport().after_ms(RETRY_MS));
         }
     }
 
@@ -99,13 +99,5 @@ impl<H: Host> Runtime<'_, H> {
             answer?;
         }
         Ok(())
-    }
-
-    /// Notes that locks are lost because their pages have turned out to be elsewhere.
-    pub fn note_strays(&mut self) {
-        if self.client.take_learnt() {
-            let lost = self.host.with_held(|held| held.stray(self.client));
-            note_lost(&mut self.host, lost);
-        }
     }
 }

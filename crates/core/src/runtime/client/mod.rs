@@ -8,13 +8,15 @@
 //!
 //! [`Session`]: crate::client::Session
 
+mod driver;
 mod local;
 mod locks;
 mod remote;
 
-pub use local::{LocalLink, Slot, Welcome};
+pub use driver::{Buffers, Driver, TimeLimit};
+pub use local::{DaemonOf, Joined, LocalLink, Slot, Welcome};
 pub use locks::{ANSWER_MS, Granted};
-pub use remote::{RemoteLink, Transport, Wait};
+pub use remote::{OpenLink, RemoteLink, Transport, Wait};
 
 use super::{Backoff, Environment};
 use crate::addr::{PageGeometry, RackId};
@@ -24,8 +26,7 @@ use crate::error::{DeathCause, Error, Result};
 use crate::layout::RegionLayout;
 use crate::seam::PeerId;
 use crate::wire::{
-    ControlHello, ControlReply, MasterAnswer, MasterCall, RackInfo, RegionInfo, Reply, ReplyFrame,
-    Request,
+    ControlHello, MasterAnswer, MasterCall, RackInfo, RegionInfo, Reply, ReplyFrame, Request,
 };
 
 /// What a request over the rings of a slot has come to.
@@ -37,23 +38,11 @@ pub enum RingEvent {
     TimeUp,
 }
 
-/// Where the daemon of a rack is, as the master says.
-#[derive(Debug)]
-pub enum Found<D> {
-    At(D),
-    /// It is dead, or the master does not answer.
-    Unknown,
-    /// The rack is no member of the pool any more.
-    Gone,
-}
-
 /// What links to mapped daemons need of a host: the master, control connections, and the rings of
 /// slots.
 #[allow(async_fn_in_trait, reason = "as Environment")]
 pub trait Platform: Environment {
     type Slot: Slot;
-    /// A control connection with what came over it.
-    type Control;
 
     /// Asks the master, through its restarts, until the deadline.
     async fn master(&mut self, call: MasterCall, deadline: Self::Instant) -> Result<MasterAnswer>;
@@ -68,43 +57,38 @@ pub trait Platform: Environment {
     ///
     /// # Errors
     /// `config` if the fabric of the host's choice does not reach it.
-    fn daemon_of(&self, info: &RackInfo) -> Result<Option<<Self::Slot as Slot>::Daemon>>;
+    fn daemon_of(&self, info: &RackInfo) -> Result<Option<DaemonOf<Self>>>;
     fn is_read_only(&self) -> bool {
         false
     }
     /// A number greater than those of all hellos before.
     fn hello_number(&mut self) -> u64;
-    /// Connects to a daemon, says hello and waits for its answer.
+    /// Connects to a daemon, says hello, and maps what comes with its welcome.
     ///
     /// # Errors
     /// `peer-dead` and `timeout`, after which it may be tried again; `denied` for a daemon that is
-    /// not trusted.
-    async fn greet(
+    /// not trusted; what the daemon refuses with.
+    async fn join(
         &mut self,
-        daemon: &<Self::Slot as Slot>::Daemon,
+        daemon: &DaemonOf<Self>,
         hello: ControlHello,
         deadline: Self::Instant,
-    ) -> Result<(Self::Control, ControlReply)>;
-    fn hang_up(&mut self, _control: Self::Control) {}
-    /// Maps what a welcome came with.
-    fn map(
-        &mut self,
-        daemon: &<Self::Slot as Slot>::Daemon,
-        control: Self::Control,
-        welcome: &Welcome,
-    ) -> Result<Self::Slot>;
+    ) -> Result<Joined<Self::Slot>>;
     /// Whether a process of a user that is not trusted serves the daemon's name.
-    fn is_squatted(&self, _daemon: &<Self::Slot as Slot>::Daemon) -> bool {
+    fn is_squatted(&self, _daemon: &DaemonOf<Self>) -> bool {
         false
     }
-    /// Where the daemon of a rack is now, if the master says so soon and it is not where it was.
+    /// Where the daemon of a rack is now, if it is elsewhere and the master says so soon.
+    ///
+    /// # Errors
+    /// `no-such-rack` if the rack is no member of the pool any more.
     async fn find(
         &mut self,
         _rack: RackId,
-        _known: &<Self::Slot as Slot>::Daemon,
+        _known: &DaemonOf<Self>,
         _deadline: Self::Instant,
-    ) -> Found<<Self::Slot as Slot>::Daemon> {
-        Found::Unknown
+    ) -> Result<Option<DaemonOf<Self>>> {
+        Ok(None)
     }
     /// Puts the request under way into the slot's ring and rings the doorbell.
     ///
@@ -134,11 +118,8 @@ pub trait Host {
     fn on_mapped(&mut self, client: &mut Client<MemoryOf<Self>>, id: LinkId, link: &LocalOf<Self>);
     /// The handle's locks, which guards on other threads may share.
     fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R;
-    fn losses(&mut self) -> &mut Losses;
     /// A lock was lost: see [`CoupledIo::take_changed`](crate::client::CoupledIo::take_changed).
     fn note_changed(&mut self);
-    /// Not before this are locks given back that could not be.
-    fn retry_releases_at(&mut self) -> &mut Option<Self::Instant>;
 }
 
 pub type SlotOf<H> = <<H as Host>::Platform as Platform>::Slot;
@@ -230,6 +211,9 @@ pub struct Runtime<'a, H: Host> {
     pub client: &'a mut Client<MemoryOf<H>>,
     pub links: &'a mut Vec<LinkOf<H>>,
     pub host: H,
+    pub losses: &'a mut Losses,
+    /// Not before this are locks given back that could not be.
+    pub retry_releases_at: &'a mut Option<H::Instant>,
 }
 
 impl<H: Host> Runtime<'_, H> {
@@ -265,7 +249,7 @@ impl<H: Host> Runtime<'_, H> {
         let (link, reach) = match self.host.platform().daemon_of(info)? {
             Some(daemon) => {
                 let link = LocalLink::join(self.host.platform(), daemon, deadline).await?;
-                let reach = Reach::Mapped(link.slot.view().clone());
+                let reach = Reach::Mapped(link.slot().view().clone());
                 (Link::Local(Box::new(link)), reach)
             }
             None => {
@@ -288,10 +272,10 @@ impl<H: Host> Runtime<'_, H> {
         let held = self.host.with_held(|held| held.held_in(info.rack));
         let Link::Remote(link) = &mut self.links[id.0 as usize] else { return Ok(()) };
         let region_id = link.region().region_id;
-        let lost = link.reconnect(self.host.transport(), info, held, deadline).await?;
+        let lost = link.over(self.host.transport(), deadline).reconnect(info, held).await?;
         let is_new_region = link.region().region_id != region_id;
         let reach = Reach::OneSided(link.layout());
-        lose(&mut self.host, info.rack, lost.as_deref());
+        self.lose(info.rack, lost.as_deref());
         if is_new_region {
             self.client.forget_link(id);
         }
@@ -321,7 +305,7 @@ impl<H: Host> Runtime<'_, H> {
     ) -> Vec<Result<Reply>> {
         self.note_closed();
         if let Link::Remote(link) = &mut self.links[id.0 as usize] {
-            return link.call_many(self.host.transport(), requests, deadline).await;
+            return link.over(self.host.transport(), deadline).call_many(requests).await;
         }
         let mut replies = Vec::with_capacity(requests.len());
         for request in requests {
@@ -335,8 +319,25 @@ impl<H: Host> Runtime<'_, H> {
         note_closed(self.links, self.host.transport());
     }
 
-    fn local(&mut self, id: LinkId) -> &mut LocalOf<H> {
-        self.links[id.0 as usize].local_mut().expect("only called for mapped links")
+    /// Notes that locks of a rack are lost, all of them or those with these tokens.
+    fn lose(&mut self, rack: RackId, tokens: Option<&[u64]>) {
+        let lost = self.host.with_held(|held| held.lose(rack, tokens));
+        self.note_lost(lost);
+    }
+
+    /// Notes that locks are lost because their pages have turned out to be elsewhere.
+    pub fn note_strays(&mut self) {
+        if self.client.take_learnt() {
+            let lost = self.host.with_held(|held| held.stray(self.client));
+            self.note_lost(lost);
+        }
+    }
+
+    fn note_lost(&mut self, lost: Option<Error>) {
+        if lost.is_some() {
+            self.host.note_changed();
+        }
+        self.losses.note(lost);
     }
 
     async fn local_call(
@@ -361,13 +362,15 @@ impl<H: Host> Runtime<'_, H> {
             match event {
                 Err(error) => return Err(link.session.give_up(error)),
                 Ok(RingEvent::Reply(frame)) => {
-                    if let Some(reply) = link.session.take_reply(frame, &link.slot.view().slot) {
+                    if let Some(reply) =
+                        link.session.take_reply(frame, &link.joined.slot.view().slot)
+                    {
                         return reply;
                     }
                 }
                 Ok(RingEvent::TimeUp) => {
-                    let waited_ms = waited_ms(self.host.platform(), started);
-                    return link.session.time_up(waited_ms);
+                    let now = self.host.platform().now();
+                    return link.session.time_up(H::Platform::between_ms(started, now));
                 }
                 Ok(RingEvent::Closed) => {
                     if let Some(ended) = self.resume(id, sent, deadline).await {
@@ -388,19 +391,19 @@ impl<H: Host> Runtime<'_, H> {
         deadline: H::Instant,
     ) -> Option<Result<Reply>> {
         let rack = self.client.rack_of(id);
-        let link = self.local(id);
-        link.lapsed = true;
-        let region_id = link.region.region_id;
         let link = self.links[id.0 as usize].local_mut().expect("links keep their kind");
+        link.lapsed = true;
+        let region_id = link.region().region_id;
         let loss = link.resume(self.host.platform(), rack, deadline).await;
         link.session.shorten_wait(locks::wait_left_ms(self.host.platform(), deadline));
+        if link.region().region_id != region_id {
+            self.client.forget_link(id);
+            self.lose(rack, None);
+        }
+        let link = self.links[id.0 as usize].local_mut().expect("links keep their kind");
         if !link.lapsed {
-            if link.region.region_id != region_id {
-                self.client.forget_link(id);
-                lose(&mut self.host, rack, None);
-            }
             self.host.on_mapped(self.client, id, link);
-            let reach = Reach::Mapped(link.slot.view().clone());
+            let reach = Reach::Mapped(link.slot().view().clone());
             if let Err(error) = self.client.add_link(rack, reach) {
                 link.lapsed = true;
                 return Some(Err(link.session.end(sent, error)));
@@ -426,18 +429,18 @@ impl<H: Host> Runtime<'_, H> {
     ) -> Result<Reply> {
         let rack = self.client.rack_of(id);
         self.note_closed();
-        let (is_access, losses) = (request.is_access(), self.host.losses().count());
+        let (is_access, losses) = (request.is_access(), self.losses.count());
         if self.links[id.0 as usize].peer().is_none() {
             self.connect(rack, deadline).await?;
         }
-        if is_access && self.host.losses().count() != losses {
-            return Err(self.host.losses().told());
+        if is_access && self.losses.count() != losses {
+            return Err(self.losses.told());
         }
         let started = self.host.transport().now();
         self.remote(id).session.begin(request);
         loop {
             let link = self.links[id.0 as usize].remote_mut().expect("links keep their kind");
-            if let Some(reply) = link.call(self.host.transport(), started, deadline).await {
+            if let Some(reply) = link.over(self.host.transport(), deadline).call(started).await {
                 return reply;
             }
             // The connection was lost: a new one knows the session or not.
@@ -445,10 +448,10 @@ impl<H: Host> Runtime<'_, H> {
             if let Err(error) = self.connect(rack, deadline).await {
                 return Err(self.remote(id).session.give_up(error));
             }
-            if is_access && self.host.losses().count() != losses {
-                let lost = self.host.losses().last();
+            if is_access && self.losses.count() != losses {
+                let lost = self.losses.last();
                 let error = self.remote(id).session.give_up(lost);
-                return Err(self.host.losses().ended(error));
+                return Err(self.losses.ended(error));
             }
             if let Some(ended) = self.remote(id).session.rejoined() {
                 return ended;
@@ -461,6 +464,25 @@ impl<H: Host> Runtime<'_, H> {
     }
 }
 
+/// Waits until a work request ended, for [`Transport::completions`]; `false` if none did until the
+/// deadline.
+pub async fn wait_completions<S: Slot, T: Transport>(
+    links: &mut [Link<S, T::Buffer>],
+    transport: &mut T,
+    deadline: T::Instant,
+) -> bool {
+    loop {
+        // Some may have come while something else was waited for.
+        note_closed(links, transport);
+        if !transport.completions().is_empty() {
+            return true;
+        }
+        if !transport.next_event(deadline).await {
+            return false;
+        }
+    }
+}
+
 /// Connections that have ended are no link's any more.
 pub fn note_closed<S: Slot, T: Transport>(links: &mut [Link<S, T::Buffer>], transport: &mut T) {
     while let Some(peer) = transport.take_closed() {
@@ -468,21 +490,4 @@ pub fn note_closed<S: Slot, T: Transport>(links: &mut [Link<S, T::Buffer>], tran
             link.on_closed(peer);
         }
     }
-}
-
-/// Notes that locks of a rack are lost, all of them or those with these tokens.
-fn lose(host: &mut impl Host, rack: RackId, tokens: Option<&[u64]>) {
-    let lost = host.with_held(|held| held.lose(rack, tokens));
-    note_lost(host, lost);
-}
-
-fn note_lost(host: &mut impl Host, lost: Option<Error>) {
-    if lost.is_some() {
-        host.note_changed();
-    }
-    host.losses().note(lost);
-}
-
-fn waited_ms<E: Environment>(environment: &E, started: E::Instant) -> u64 {
-    E::between_ms(started, environment.now())
 }

@@ -8,7 +8,7 @@ use crate::coherence::Coherence;
 use crate::error::{DeathCause, Error, Result};
 use crate::layout::RegionLayout;
 use crate::runtime::Environment;
-use crate::seam::PeerId;
+use crate::seam::{PeerId, WorkStatus};
 use crate::wire::{self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, Routed};
 
 /// For what on which connection is waited.
@@ -29,7 +29,7 @@ pub trait Transport: Environment {
     /// For people.
     fn process_id(&self) -> u32;
     /// Whether a process works for this handle's fabric endpoint, or none has to.
-    fn is_served(&self) -> bool;
+    fn is_served(&mut self) -> bool;
     fn open_buffer(&mut self) -> Result<Self::Buffer>;
     fn close_buffer(&mut self, buffer: Self::Buffer);
     /// Begins a connection.
@@ -54,7 +54,11 @@ pub trait Transport: Environment {
     fn take_message(&mut self, peer: PeerId) -> Option<Vec<u8>>;
     /// A connection that has ended.
     fn take_closed(&mut self) -> Option<PeerId>;
-    /// Waits for the next event.
+    /// Work requests that ended and were not handed to their operation yet.
+    fn completions(&mut self) -> &mut Vec<(u64, WorkStatus)>;
+    /// Waits for the next event; `false` if there was none until the deadline.
+    async fn next_event(&mut self, deadline: Self::Instant) -> bool;
+    /// Waits for the next event, of which there may be one of this connection.
     ///
     /// # Errors
     /// What the end of the connection means ([`Error::of_death`]); `timeout`.
@@ -69,6 +73,13 @@ pub struct RemoteLink<B> {
     peer: Option<PeerId>,
     region: RegionInfo,
     buffer: B,
+}
+
+/// A link with what it stands on, until a deadline.
+pub struct OpenLink<'a, T: Transport> {
+    link: &'a mut RemoteLink<T::Buffer>,
+    transport: &'a mut T,
+    deadline: T::Instant,
 }
 
 impl<B> RemoteLink<B> {
@@ -96,13 +107,21 @@ impl<B> RemoteLink<B> {
             coherence: Coherence::default(),
         };
         let mut link = Self { session, peer: None, region, buffer };
-        match link.reconnect(transport, info, Vec::new(), deadline).await {
+        match link.over(transport, deadline).reconnect(info, Vec::new()).await {
             Ok(_) => Ok(link),
             Err(error) => {
                 transport.close_buffer(link.buffer);
                 Err(error)
             }
         }
+    }
+
+    pub fn over<'a, T: Transport<Buffer = B>>(
+        &'a mut self,
+        transport: &'a mut T,
+        deadline: T::Instant,
+    ) -> OpenLink<'a, T> {
+        OpenLink { link: self, transport, deadline }
     }
 
     /// The connection, if it is up.
@@ -121,166 +140,145 @@ impl<B> RemoteLink<B> {
     pub fn on_closed(&mut self, peer: PeerId) {
         self.peer.take_if(|own| *own == peer);
     }
+}
 
+impl<T: Transport> OpenLink<'_, T> {
     /// Connects anew and says which session this is and which locks it holds. Which of them are
     /// lost; `None` for all.
     ///
     /// # Errors
     /// As [`RemoteLink::connect`].
-    pub async fn reconnect<T: Transport<Buffer = B>>(
+    pub async fn reconnect(
         &mut self,
-        transport: &mut T,
         info: &RackInfo,
         locks: Vec<(GAddr, u64)>,
-        deadline: T::Instant,
     ) -> Result<Option<Vec<u64>>> {
-        if let Some(old) = self.peer.take() {
-            transport.close(old);
+        if let Some(old) = self.link.peer.take() {
+            self.transport.close(old);
         }
-        let peer = transport.connect(info)?;
-        let name = self.session.peer().to_string();
-        let wait = Wait { peer, name: &name, started: transport.now(), deadline };
-        while !transport.take_connected(peer) {
-            transport.wait(&wait).await?;
+        let peer = self.transport.connect(info)?;
+        let name = self.link.session.peer().to_string();
+        let wait = self.wait(peer, &name);
+        while !self.transport.take_connected(peer) {
+            self.transport.wait(&wait).await?;
         }
-        let join = self.session.join(transport.process_id(), locks);
-        self.send(transport, peer, join)?;
-        let wait = Wait { started: transport.now(), ..wait };
-        let (known, lost, region) = answer(transport, &wait, |reply| match reply {
+        let join = self.link.session.join(self.transport.process_id(), locks);
+        self.send(peer, join)?;
+        let wait = self.wait(peer, &name);
+        let (known, lost, region) = answer(self.transport, &wait, |reply| match reply {
             RemoteReply::Joined { known, lost, region } => Some(Ok((known, lost, region))),
             RemoteReply::Refused(error) => Some(Err(error)),
             _ => None,
         })
         .await?;
         layout_of(&region)?;
-        let fresh = transport.new_session()?;
-        transport.set_emulated_delay(region.emulate_rdma_ns);
-        self.peer = Some(peer);
-        self.session.joined(known, fresh);
-        self.region = region;
+        let fresh = self.transport.new_session()?;
+        self.transport.set_emulated_delay(region.emulate_rdma_ns);
+        self.link.session.joined(known, fresh);
+        (self.link.peer, self.link.region) = (Some(peer), region);
         Ok(known.then_some(lost))
     }
 
-    fn send<T: Transport<Buffer = B>>(
-        &mut self,
-        transport: &mut T,
-        peer: PeerId,
-        message: RemoteRequest,
-    ) -> Result<()> {
-        match transport.send(peer, &mut self.buffer, &[message])? {
-            Some(_) => Ok(()),
-            None => Err(dead(self.session.peer())),
-        }
+    fn wait<'n>(&self, peer: PeerId, name: &'n str) -> Wait<'n, T::Instant> {
+        Wait { peer, name, started: self.transport.now(), deadline: self.deadline }
     }
 
-    /// Sends the request under way and waits for its answer. `None` if the connection was lost:
-    /// reconnect, then ask [`Session::rejoined`] whether to call again.
-    pub async fn call<T: Transport<Buffer = B>>(
-        &mut self,
-        transport: &mut T,
-        started: T::Instant,
-        deadline: T::Instant,
-    ) -> Option<Result<Reply>> {
-        let peer = self.peer?;
-        let frame = self.session.under_way().expect("a request was begun").clone();
+    fn send(&mut self, peer: PeerId, message: RemoteRequest) -> Result<()> {
+        let sent = self.transport.send(peer, &mut self.link.buffer, &[message])?;
+        sent.map(drop).ok_or_else(|| dead(self.link.session.peer()))
+    }
+
+    /// Sends the request under way, which began at `started`, and waits for its answer. `None` if
+    /// the connection was lost: reconnect, then ask [`Session::rejoined`] whether to call again.
+    pub async fn call(&mut self, started: T::Instant) -> Option<Result<Reply>> {
+        let peer = self.link.peer?;
+        let frame = self.link.session.under_way().expect("a request was begun").clone();
         let seq = frame.seq;
-        if self.send(transport, peer, RemoteRequest::Request(frame)).is_err() {
-            self.peer = None;
+        if self.send(peer, RemoteRequest::Request(frame)).is_err() {
+            self.link.peer = None;
             return None;
         }
-        let name = self.session.peer().to_string();
-        let wait = Wait { peer, name: &name, started, deadline };
-        let reply = answer(transport, &wait, |reply| match reply {
+        let name = self.link.session.peer().to_string();
+        let wait = Wait { started, ..self.wait(peer, &name) };
+        let reply = answer(self.transport, &wait, |reply| match reply {
             RemoteReply::Reply(frame) if frame.seq == seq => Some(Ok(frame)),
             _ => None,
         });
-        match reply.await {
+        let error = match reply.await {
             Ok(frame) => {
-                match self.session.on_remote_reply(frame).expect("the number was compared") {
+                let taken = self.link.session.on_remote_reply(frame);
+                return match taken.expect("the number was compared") {
                     Taken::Done(reply) => Some(reply),
-                    Taken::Confirm(seq) => self.confirm(transport, &wait, seq).await,
-                }
+                    Taken::Confirm(seq) => self.confirm(&wait, seq).await,
+                };
             }
-            Err(Error::PeerDead { .. }) => {
-                self.peer = None;
+            Err(error) => error,
+        };
+        match error {
+            Error::PeerDead { .. } => {
+                self.link.peer = None;
                 None
             }
-            Err(Error::Timeout { waited_ms, .. }) => Some(self.session.time_up(waited_ms)),
-            Err(error) => Some(Err(self.session.give_up(error))),
+            Error::Timeout { waited_ms, .. } => Some(self.link.session.time_up(waited_ms)),
+            error => Some(Err(self.link.session.give_up(error))),
         }
     }
 
     /// Says that the answer to an allocation was taken, and waits until the daemon has stored it:
     /// no daemon ever takes for abandoned what another client may have learnt of by now. If the
     /// connection breaks first, the next join says it.
-    async fn confirm<T: Transport<Buffer = B>>(
-        &mut self,
-        transport: &mut T,
-        wait: &Wait<'_, T::Instant>,
-        seq: u64,
-    ) -> Option<Result<Reply>> {
-        let stored = match self.send(transport, wait.peer, RemoteRequest::Consumed(seq)) {
-            Ok(()) => {
-                answer(transport, wait, |reply| {
-                    matches!(reply, RemoteReply::Consumed(known) if known == seq).then_some(Ok(()))
-                })
-                .await
-            }
-            Err(error) => Err(error),
-        };
-        let Err(error) = stored else { return self.session.confirmed().map(Ok) };
-        self.peer = None;
+    async fn confirm(&mut self, wait: &Wait<'_, T::Instant>, seq: u64) -> Option<Result<Reply>> {
+        let mut stored = self.send(wait.peer, RemoteRequest::Consumed(seq));
+        if stored.is_ok() {
+            let is_known = |reply| matches!(reply, RemoteReply::Consumed(known) if known == seq);
+            stored = answer(self.transport, wait, |reply| is_known(reply).then_some(Ok(()))).await;
+        }
+        let Err(error) = stored else { return self.link.session.confirmed().map(Ok) };
+        self.link.peer = None;
+        if matches!(error, Error::PeerDead { .. }) {
+            return None;
+        }
+        self.transport.close(wait.peer);
         match error {
-            Error::PeerDead { .. } => None,
             // Whether it was stored cannot be told: the next join says what was taken.
-            Error::Timeout { waited_ms, .. } => {
-                transport.close(wait.peer);
-                Some(self.session.time_up(waited_ms))
-            }
-            _ => {
-                transport.close(wait.peer);
-                None
-            }
+            Error::Timeout { waited_ms, .. } => Some(self.link.session.time_up(waited_ms)),
+            _ => None,
         }
     }
 
     /// Sends requests that repeat without harm, as many under one doorbell as the buffer holds,
     /// and waits for their answers. What has none when the connection ends or time is up ends with
     /// that.
-    pub async fn call_many<T: Transport<Buffer = B>>(
-        &mut self,
-        transport: &mut T,
-        requests: Vec<Request>,
-        deadline: T::Instant,
-    ) -> Vec<Result<Reply>> {
-        let frames: Vec<_> =
-            requests.into_iter().map(|request| self.session.aside(request)).collect();
-        let mut replies: Vec<_> = frames.iter().map(|frame| (frame.seq, None)).collect();
-        let messages: Vec<_> = frames.into_iter().map(RemoteRequest::Request).collect();
-        let failed = self.ask_many(transport, &messages, &mut replies, deadline).await.err();
+    pub async fn call_many(&mut self, requests: Vec<Request>) -> Vec<Result<Reply>> {
+        let frames = requests.into_iter().map(|request| self.link.session.aside(request));
+        let (mut replies, mut messages) = (Vec::new(), Vec::new());
+        for frame in frames {
+            replies.push((frame.seq, None));
+            messages.push(RemoteRequest::Request(frame));
+        }
+        let failed = self.ask_many(&messages, &mut replies).await.err();
         if matches!(failed, Some(Error::PeerDead { .. })) {
-            self.peer = None;
+            self.link.peer = None;
         }
         let error = || failed.clone().expect("without an error all were answered");
         replies.into_iter().map(|(_, reply)| reply.unwrap_or_else(|| Err(error()))).collect()
     }
 
     /// `replies`: the number of each message's request, and its answer once there is one.
-    async fn ask_many<T: Transport<Buffer = B>>(
+    async fn ask_many(
         &mut self,
-        transport: &mut T,
         messages: &[RemoteRequest],
         replies: &mut [(u64, Option<Result<Reply>>)],
-        deadline: T::Instant,
     ) -> Result<()> {
-        let name = self.session.peer().to_string();
-        let peer = self.peer.ok_or_else(|| dead(&name))?;
+        let name = self.link.session.peer().to_string();
+        let peer = self.link.peer.ok_or_else(|| dead(&name))?;
         let mut sent = 0;
         while sent < messages.len() {
-            let posted = transport.send(peer, &mut self.buffer, &messages[sent..])?;
+            let buffer = &mut self.link.buffer;
+            let posted = self.transport.send(peer, buffer, &messages[sent..])?;
             sent += posted.ok_or_else(|| dead(&name))?;
-            let wait = Wait { peer, name: &name, started: transport.now(), deadline };
-            answer(transport, &wait, |reply| {
+            let wait = self.wait(peer, &name);
+            answer(self.transport, &wait, |reply| {
                 if let RemoteReply::Reply(frame) = reply
                     && let Some((_, reply)) = replies.iter_mut().find(|(seq, _)| *seq == frame.seq)
                 {
@@ -294,11 +292,11 @@ impl<B> RemoteLink<B> {
     }
 
     /// Says that this session is over.
-    pub async fn leave<T: Transport<Buffer = B>>(&mut self, transport: &mut T) {
-        if let Some(peer) = self.peer.take()
-            && self.send(transport, peer, RemoteRequest::Leave).is_ok()
+    pub async fn leave(&mut self) {
+        if let Some(peer) = self.link.peer.take()
+            && self.send(peer, RemoteRequest::Leave).is_ok()
         {
-            transport.wait_sent().await;
+            self.transport.wait_sent().await;
         }
     }
 }

@@ -2,18 +2,19 @@
 //! Its calls block, so handles that lock ranges belong to processes with stacks of their own.
 
 use super::io::LinksIo;
-use super::{Local, SimHandle};
+use super::locks::LinkHost;
+use super::{Link, Local, SimHandle};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use crate::world::kernel::block_on;
 use rackpool_core::client::{
-    Access, Client, Context, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks,
-    Io, LinkId, Look, Losses, Piece, Progress, WriteBuffer,
+    Access, Client, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks, Io, LinkId,
+    Look, Losses, Piece, Progress, WriteBuffer,
 };
-use rackpool_core::runtime::client::{Platform, Transport};
+use rackpool_core::runtime::client::{Buffers, Driver, TimeLimit, Transport, wait_completions};
 use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, WorkRequest, WorkStatus};
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
-use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr, Result};
 
 /// Buffered writes and the bytes of their half that leaves.
 pub(super) struct PackedFlush {
@@ -142,13 +143,13 @@ impl CoupledIo<SimMem> for SimHandle {
         let deadline_ns = self.flush.as_ref().and_then(|one| one.flush.deadline_ns());
         match deadline_ns {
             Some(deadline_ns) if wait => {
-                block_on(self.wait_completions(Ps::ns(deadline_ns)));
+                let Self { links, node, .. } = self;
+                block_on(wait_completions(links, node, Ps::ns(deadline_ns)));
             }
             _ => block_on(self.take_inputs()),
         }
-        std::mem::swap(&mut self.completions, &mut self.node.inbox.completions);
-        let Self { completions, client, flush, .. } = self;
-        for (id, status) in completions.drain(..) {
+        let Self { node, client, flush, .. } = self;
+        for (id, status) in node.inbox.completions.drain(..) {
             takes(flush, client, id, status);
         }
     }
@@ -160,6 +161,10 @@ impl CoupledIo<SimMem> for SimHandle {
 
     fn read_home(&mut self, piece: Piece, to: &mut [u8]) -> Result<()> {
         block_on(self.transfer(Access::Read, &[piece], Local::Into(to)))
+    }
+
+    fn coupled(&mut self) -> &mut Coupled {
+        &mut self.coupled
     }
 }
 
@@ -174,16 +179,8 @@ impl SimHandle {
         self.coupled.stats(self.flush.as_ref().map(|one| &one.flush))
     }
 
-    /// Lets the coupled locks do something with the rest of the handle.
-    pub(super) fn coupled<R>(&mut self, run: impl FnOnce(&mut Coupled, &mut SimHandle) -> R) -> R {
-        let mut coupled = std::mem::take(&mut self.coupled);
-        let result = run(&mut coupled, self);
-        self.coupled = coupled;
-        result
-    }
-
     pub(super) fn write_coupled(&mut self, addr: GAddr, from: &[u8]) -> Result<bool> {
-        let is_buffered = self.coupled(|coupled, io| coupled.write(io, addr, from))?;
+        let is_buffered = self.with_coupled(|coupled, io| coupled.write(io, addr, from))?;
         if is_buffered {
             self.ctx.cpu.charge(self.cluster.costs.client_buffered);
             self.node.charge_copied(from.len());
@@ -191,23 +188,9 @@ impl SimHandle {
         Ok(is_buffered)
     }
 
-    pub(super) fn read_coupled(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
-        self.coupled(|coupled, io| coupled.read(io, addr, to))
-    }
-
-    pub(super) fn overlay_locked(&mut self, addr: GAddr, to: &mut [u8]) {
-        self.coupled(|coupled, io| coupled.overlay(io, addr, to));
-    }
-
-    pub(super) fn settle_locked(&mut self) {
-        if self.coupled.is_active() {
-            self.coupled(|coupled, io| coupled.settle(io));
-        }
-    }
-
     pub(super) fn flush_locked(&mut self) {
         if self.coupled.is_active() {
-            self.coupled(|coupled, io| {
+            self.with_coupled(|coupled, io| {
                 coupled.settle(io);
                 coupled.flush(io);
             });
@@ -222,7 +205,7 @@ impl SimHandle {
     /// Before an operation that the buffer and the cache do not see.
     pub(super) async fn before_others(&mut self) -> Result<()> {
         if self.coupled.is_active() {
-            self.coupled(|coupled, io| coupled.before_others(io, GAddr::NULL, 0))?;
+            self.with_coupled(|coupled, io| coupled.before_others(io, GAddr::NULL, 0))?;
         }
         self.give_locks_back().await;
         Ok(())
@@ -249,10 +232,10 @@ impl SimHandle {
         let PackedFlush { flush, packed, lent, peers } = one;
         let (mut transfer, starts) = flush.transfer();
         let buf = lent.expect("it was registered when the flush began");
-        let losses = self.locks.losses.count();
-        let mut context =
-            FlushContext { handle: self, packed, buf, starts, peers, deadline, losses };
-        match transfer.advance(&mut context).await {
+        let buffers = FlushBuffers { packed, buf, starts, peers, deadline };
+        let limit = TimeLimit { deadline, timeout_ms };
+        let mut driver = Driver::new(self.runtime(), buffers, limit);
+        match driver.run(async |cx| transfer.advance(cx).await).await {
             Ok(Progress::Done) => Some(Ok(())),
             Ok(Progress::Posted) => None,
             Err(error) => {
@@ -266,66 +249,33 @@ impl SimHandle {
     }
 }
 
-/// The context of a flush, which never waits for the fabric. It costs no time of the processor but
-/// for what it sends.
-struct FlushContext<'a> {
-    handle: &'a mut SimHandle,
+/// The buffers of a flush. It costs no time of the processor but for what it sends.
+struct FlushBuffers<'a> {
     packed: &'a [u8],
     buf: BufId,
     starts: &'a [u64],
     peers: &'a mut Vec<PeerId>,
     deadline: Ps,
-    /// Losses of locks when it began.
-    losses: u64,
 }
 
-impl Context<SimMem> for FlushContext<'_> {
-    fn client(&mut self) -> &mut Client<SimMem> {
-        &mut self.handle.client
-    }
-
-    fn parts(&mut self) -> (&mut Client<SimMem>, impl Io) {
-        let SimHandle { client, node, links, .. } = &mut *self.handle;
-        let links = LinksIo { node, links };
+impl<'h> Buffers<LinkHost<'h>> for FlushBuffers<'_> {
+    fn io<'x>(&'x mut self, links: &'x [Link], host: &'x mut LinkHost<'h>) -> impl Io {
+        let links = LinksIo { node: host.node, links };
         let (packed, buf, starts) = (self.packed, self.buf, self.starts);
-        (client, FlushIo { links, packed, buf, starts, peers: self.peers })
+        FlushIo { links, packed, buf, starts, peers: self.peers }
     }
 
-    fn check(&mut self) -> Result<()> {
-        self.handle.runtime().note_strays();
-        let locks = &mut self.handle.locks;
-        if locks.losses.count() == self.losses { Ok(()) } else { Err(locks.losses.last()) }
-    }
-
-    fn end_with_locks(&mut self) {}
-
-    async fn connect(&mut self, rack: RackId) -> Result<()> {
-        self.check()?;
-        Box::pin(self.handle.runtime().connect(rack, self.deadline)).await
-    }
-
-    async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
-        self.check()?;
-        self.handle.node.master(call, self.deadline).await
-    }
-
-    async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
-        self.check()?;
-        self.handle.daemon_call(link, request, self.deadline).await
-    }
-
-    async fn batch(&mut self, _: LinkId, _: Vec<Request>) -> Result<Vec<Result<Reply>>> {
-        unreachable!("a transfer asks one thing at a time")
-    }
-
-    async fn completions(
+    fn on_completion(
         &mut self,
-        _take: impl FnMut(&mut Client<SimMem>, u64, WorkStatus) -> Result<()>,
-    ) -> Result<()> {
-        unreachable!("whoever has a flush looks for its completions")
+        _: &mut LinkHost<'h>,
+        _: &mut Client<SimMem>,
+        _: u64,
+        _: WorkStatus,
+    ) -> bool {
+        unreachable!("its handle takes the completions")
     }
 
-    fn has_failed(&self) -> bool {
-        false
+    async fn give_up_until(&mut self, _: &mut LinkHost<'h>) -> Ps {
+        self.deadline
     }
 }

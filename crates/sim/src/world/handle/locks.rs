@@ -4,10 +4,12 @@
 use super::io::Local;
 use super::local::SimSlot;
 use super::node::Node;
-use super::{LinkId, SimHandle};
+use super::{Link, LinkId, SimHandle};
 use crate::mem::SimMem;
 use crate::time::Ps;
-use rackpool_core::client::{AtHome, Client, Dropped, HeldLock, HeldLocks, LockRange, Losses, OWN};
+use rackpool_core::client::{
+    AtHome, Client, CoupledIo, Dropped, HeldLock, HeldLocks, LockRange, Losses, OWN,
+};
 use rackpool_core::runtime::client::{ANSWER_MS, Granted, Host, LocalLink, Runtime};
 use rackpool_core::{Error, GAddr, Result, lock_releases};
 
@@ -36,10 +38,21 @@ pub(super) struct Locks {
     pub(super) losses: Losses,
     /// Whether a coupled guard was dropped or a lock was lost since the last look.
     pub(super) changed: bool,
-    retry_at: Option<Ps>,
+    retry_releases_at: Option<Ps>,
 }
 
 impl Locks {
+    /// With the rest of a handle, what talks to daemons.
+    pub(super) fn runtime<'a>(
+        &'a mut self,
+        client: &'a mut Client<SimMem>,
+        links: &'a mut Vec<Link>,
+        node: &'a mut Node,
+    ) -> Runtime<'a, LinkHost<'a>> {
+        let Self { held, losses, changed, retry_releases_at } = self;
+        Runtime { client, links, host: LinkHost { node, held, changed }, losses, retry_releases_at }
+    }
+
     /// Owes a lock that has no guard.
     pub(super) fn give_back(&mut self, id: u64) {
         if let Some(held) = self.held.remove(id) {
@@ -50,8 +63,9 @@ impl Locks {
 
 /// The rest of a handle, as its links see it.
 pub(super) struct LinkHost<'a> {
-    node: &'a mut Node,
-    locks: &'a mut Locks,
+    pub(super) node: &'a mut Node,
+    held: &'a mut HeldLocks,
+    changed: &'a mut bool,
 }
 
 impl Host for LinkHost<'_> {
@@ -69,31 +83,22 @@ impl Host for LinkHost<'_> {
 
     fn on_mapped(&mut self, _: &mut Client<SimMem>, id: LinkId, link: &LocalLink<SimSlot>) {
         if id == OWN {
-            self.node.fabric.attach(&link.slot);
+            self.node.fabric.attach(link.slot());
         }
     }
 
     fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
-        run(&mut self.locks.held)
-    }
-
-    fn losses(&mut self) -> &mut Losses {
-        &mut self.locks.losses
+        run(self.held)
     }
 
     fn note_changed(&mut self) {
-        self.locks.changed = true;
-    }
-
-    fn retry_releases_at(&mut self) -> &mut Option<Ps> {
-        &mut self.locks.retry_at
+        *self.changed = true;
     }
 }
 
 impl SimHandle {
     pub(super) fn runtime(&mut self) -> Runtime<'_, LinkHost<'_>> {
-        let Self { client, links, node, locks, .. } = self;
-        Runtime { client, links, host: LinkHost { node, locks } }
+        self.locks.runtime(&mut self.client, &mut self.links, &mut self.node)
     }
 
     /// Takes a lock, waiting up to `wait_ms`; 0 tries.
@@ -118,12 +123,12 @@ impl SimHandle {
 
     /// Gives a lock back, after what was buffered under it.
     pub fn unlock(&mut self, guard: SimGuard) -> Result<()> {
-        self.coupled(|coupled, io| coupled.unlock(io, guard.id, guard.lost()))
+        self.with_coupled(|coupled, io| coupled.unlock(io, guard.id, guard.lost()))
     }
 
     /// Asks whether a lock is held, after what was buffered under it has gone home.
     pub fn check_lock(&mut self, guard: &SimGuard) -> Result<()> {
-        self.coupled(|coupled, io| coupled.check_lock(io, guard.id, guard.lost()))
+        self.with_coupled(|coupled, io| coupled.check_lock(io, guard.id, guard.lost()))
     }
 
     pub fn drop_guard(&mut self, guard: SimGuard) {
@@ -138,8 +143,8 @@ impl SimHandle {
     fn give_back(&mut self, id: u64) {
         let Some(held) = self.locks.held.remove(id) else { return };
         match self.links[held.link.0 as usize].local() {
-            Some(link) if lock_releases::put(&link.slot.view.slot, held.token) => {
-                link.slot.ring(&self.ctx);
+            Some(link) if lock_releases::put(&link.slot().view.slot, held.token) => {
+                link.slot().ring(&self.ctx);
             }
             _ => self.locks.held.owe(held.release()),
         }

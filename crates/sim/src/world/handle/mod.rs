@@ -30,8 +30,8 @@ pub use locks::SimGuard;
 use node::Node;
 use rackpool_core::client::{
     Access, Alloc, AtHome, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
-    CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, OWN, Operation, Piece,
-    Placement, Reach, Transfer, TransferTables, Turned,
+    CoupledIo, CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, OWN, Operation,
+    Piece, Placement, Reach, Transfer, TransferTables, Turned,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
@@ -87,7 +87,6 @@ pub struct SimHandle {
     round: u64,
     /// `None` while an operation uses it.
     spare: Option<Box<Posted>>,
-    completions: Vec<(u64, WorkStatus)>,
     locks: Locks,
     coupled: Coupled,
     /// Whether other racks are asked for data, and told it, instead of read and written.
@@ -127,8 +126,8 @@ impl SimHandle {
             hellos: 0,
         };
         let link = LocalLink::join(&mut node, home, deadline).await?;
-        node.fabric.attach(&link.slot);
-        let own = Reach::Mapped(link.slot.view.clone());
+        node.fabric.attach(link.slot());
+        let own = Reach::Mapped(link.slot().view.clone());
         let mut client = Client::new(rack, own, translations);
         client.count_use(cluster.migration != MigrationPolicy::Off);
         Ok(SimHandle {
@@ -138,7 +137,6 @@ impl SimHandle {
             tables: Some(Box::default()),
             round: 0,
             spare: None,
-            completions: Vec::new(),
             locks: Locks::default(),
             coupled: Coupled::new(CoupledOptions::default()),
             by_calls: false,
@@ -195,13 +193,13 @@ impl SimHandle {
         if !self.coupled.is_active() {
             return self.read_home(addr, to).await;
         }
-        if self.read_coupled(addr, to)? {
+        if self.with_coupled(|coupled, io| coupled.read(io, addr, to))? {
             self.ctx.cpu.charge(self.cluster.costs.client_buffered);
             self.node.charge_copied(to.len());
             return Ok(());
         }
         self.read_home(addr, to).await?;
-        self.overlay_locked(addr, to);
+        self.with_coupled(|coupled, io| coupled.overlay(io, addr, to));
         Ok(())
     }
 
@@ -448,13 +446,14 @@ impl SimHandle {
         for link in links.iter_mut().rev() {
             match link {
                 Link::Local(link) => {
-                    if let Some(conn) = link.slot.conn.take() {
-                        let (slot, word) = (&link.slot.view.slot, SlotWord::Left as u64);
+                    let joined = &mut link.joined.slot;
+                    if let Some(conn) = joined.conn.take() {
+                        let (slot, word) = (&joined.view.slot, SlotWord::Left as u64);
                         coherence::store(slot, Mutation::HideConsumed, word, 1);
                         ctx.close(conn);
                     }
                 }
-                Link::Remote(link) => link.leave(node).await,
+                Link::Remote(link) => link.over(node, Ps::ZERO).leave().await,
             }
         }
     }
@@ -496,18 +495,6 @@ impl SimHandle {
             }
             if !self.node.turn(until).await {
                 return None;
-            }
-        }
-    }
-
-    async fn wait_completions(&mut self, deadline: Ps) -> bool {
-        loop {
-            self.runtime().note_closed();
-            if !self.node.inbox.completions.is_empty() {
-                return true;
-            }
-            if !self.node.turn(deadline).await {
-                return false;
             }
         }
     }

@@ -9,8 +9,10 @@ use crate::world::Cluster;
 use crate::world::kernel::Message;
 use rackpool_core::error::DeathCause;
 use rackpool_core::runtime::Environment;
-use rackpool_core::runtime::client::{LocalLink, Platform, RingEvent, Transport, Wait, Welcome};
-use rackpool_core::seam::{Nanos, PeerId};
+use rackpool_core::runtime::client::{
+    Joined, LocalLink, Platform, RingEvent, Transport, Wait, Welcome,
+};
+use rackpool_core::seam::{Nanos, PeerId, WorkStatus};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, MasterAnswer, MasterCall, RackInfo, RemoteRequest,
     ReplyFrame, Routed,
@@ -118,7 +120,6 @@ impl Environment for Node {
 
 impl Platform for Node {
     type Slot = SimSlot;
-    type Control = ConnId;
 
     async fn master(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
         self.sent.1 += 1;
@@ -143,12 +144,12 @@ impl Platform for Node {
         self.hellos
     }
 
-    async fn greet(
+    async fn join(
         &mut self,
         home: &Home,
         hello: ControlHello,
         deadline: Ps,
-    ) -> Result<(ConnId, ControlReply)> {
+    ) -> Result<Joined<SimSlot>> {
         // The control socket's name is the region's.
         if hello.resume_slot.is_some() && home.rack.region.borrow().id != home.region_id.get() {
             return Err(Error::Denied { reason: "another region".into() });
@@ -156,47 +157,39 @@ impl Platform for Node {
         let (daemon, _) = home.rack.daemon.get().ok_or_else(|| home.dead())?;
         let conn = self.ctx.connect(daemon);
         self.ctx.send(conn, Message::Hello(hello));
-        match self.welcome(conn, home, deadline).await {
-            Ok(reply) => Ok((conn, reply)),
-            Err(error) => {
-                self.ctx.close(conn);
-                Err(error)
-            }
-        }
-    }
-
-    fn hang_up(&mut self, conn: ConnId) {
-        self.ctx.close(conn);
-    }
-
-    fn map(&mut self, home: &Home, conn: ConnId, welcome: &Welcome) -> Result<SimSlot> {
-        home.map(&self.ctx, conn, welcome).ok_or_else(|| {
+        let reply = self.welcome(conn, home, deadline).await;
+        let joined = reply.and_then(Welcome::of).and_then(|welcome| {
+            let slot = home.map(&self.ctx, conn, &welcome).ok_or_else(|| home.dead())?;
+            Ok(Joined { slot, welcome })
+        });
+        if joined.is_err() {
             self.ctx.close(conn);
-            home.dead()
-        })
+        }
+        joined
     }
 
     fn push(&mut self, link: &mut LocalLink<SimSlot>) -> Result<()> {
         self.sent.0 += 1;
-        link.slot.push(&link.session, &self.ctx)
+        link.joined.slot.push(&link.session, &self.ctx)
     }
 
     async fn reply(&mut self, link: &mut LocalLink<SimSlot>, deadline: Ps) -> Result<RingEvent> {
         let mut look = RING_LOOK;
-        let rack = u32::from(link.slot.rack.id.0);
+        let LocalLink { joined: Joined { slot, .. }, session, .. } = link;
+        let rack = u32::from(slot.rack.id.0);
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
             let heard = self.inbox.rung.len();
             self.inbox.rung.retain(|one| *one != rack);
             let rung = self.inbox.rung.len() < heard;
-            let peer = link.session.peer();
-            match link.slot.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer)) {
+            let peer = session.peer();
+            match slot.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer)) {
                 Some(Ok(Ok(frame))) => return Ok(RingEvent::Reply(frame)),
                 Some(Ok(Err(error))) => self.broken(&error.to_string()),
                 Some(Err(error)) => self.broken(&error.to_string()),
                 None => {}
             }
-            if link.slot.conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn)) {
+            if slot.conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn)) {
                 return Ok(RingEvent::Closed);
             }
             let now = self.ctx.now();
@@ -222,7 +215,7 @@ impl Transport for Node {
         self.ctx.id.0
     }
 
-    fn is_served(&self) -> bool {
+    fn is_served(&mut self) -> bool {
         self.fabric.is_served()
     }
 
@@ -284,6 +277,14 @@ impl Transport for Node {
 
     fn take_closed(&mut self) -> Option<PeerId> {
         self.inbox.closed_peers.pop()
+    }
+
+    fn completions(&mut self) -> &mut Vec<(u64, WorkStatus)> {
+        &mut self.inbox.completions
+    }
+
+    async fn next_event(&mut self, deadline: Ps) -> bool {
+        self.turn(deadline).await
     }
 
     async fn wait(&mut self, wait: &Wait<'_, Ps>) -> Result<()> {
