@@ -33,21 +33,27 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     /// Sorts `events`. Completions and ends of connections are kept, because a transfer may be in
-    /// the midst of them; of the rest, what is of `waited`.
-    pub(crate) fn sort(&mut self, waited: Option<PeerId>) {
+    /// the midst of them; of the rest, what is of `waited`. Whether something was of that.
+    pub(crate) fn sort(&mut self, waited: Option<PeerId>) -> bool {
+        let mut is_there = false;
         for event in self.events.drain(..) {
             match event {
                 FabricEvent::Completed { id, status, .. } => self.completions.push((id, status)),
-                FabricEvent::Closed { peer, cause } => self.closed.push((peer, cause)),
+                FabricEvent::Closed { peer, cause } => {
+                    is_there |= Some(peer) == waited;
+                    self.closed.push((peer, cause));
+                }
                 FabricEvent::Connected { peer } if Some(peer) == waited => {
-                    self.connected = waited;
+                    (self.connected, is_there) = (waited, true);
                 }
                 FabricEvent::Received { peer, message } if Some(peer) == waited => {
+                    is_there = true;
                     self.messages.push_back((peer, message));
                 }
                 _ => {}
             }
         }
+        is_there
     }
 }
 
@@ -163,10 +169,9 @@ impl Transport for Network<'_> {
             return Err(Error::of_death(wait.name, cause));
         }
         self.endpoint.wait(wait.deadline, &mut self.inbox.events);
-        self.inbox.sort(Some(wait.peer));
-        let is_idle = self.inbox.connected.is_none() && self.inbox.messages.is_empty();
+        let is_there = self.inbox.sort(Some(wait.peer));
         let now_ns = clock::now_ns();
-        if is_idle && now_ns >= wait.deadline && self.death_of(wait.peer).is_none() {
+        if !is_there && now_ns >= wait.deadline {
             let waited_ms = (now_ns - wait.started) / 1_000_000;
             return Err(Error::Timeout { peer: wait.name.into(), waited_ms });
         }
