@@ -135,6 +135,10 @@ impl<'a> Host for LinkHost<'a> {
     type Transport = Network<'a>;
     type Instant = u64;
 
+    fn apart<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        std::future::ready(block(future))
+    }
+
     fn platform(&mut self) -> &mut Node {
         self.node
     }

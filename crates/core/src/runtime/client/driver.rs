@@ -123,7 +123,7 @@ impl<H: Host, B: Buffers<H>> Context<MemoryOf<H>> for Driver<'_, H, B> {
 
     async fn connect(&mut self, rack: RackId) -> Result<()> {
         let deadline = self.begin().await?;
-        match self.runtime.connect(rack, deadline).await {
+        match H::apart(self.runtime.connect(rack, deadline)).await {
             // What the operation knew of the rack is old: it finds out what became of it.
             Err(Error::NoSuchRack { .. }) if self.gone.replace(rack) != Some(rack) => {
                 self.runtime.client.forget_rack(rack);
@@ -136,17 +136,17 @@ impl<H: Host, B: Buffers<H>> Context<MemoryOf<H>> for Driver<'_, H, B> {
 
     async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         let deadline = self.begin().await?;
-        self.runtime.host.platform().master(call, deadline).await
+        H::apart(self.runtime.host.platform().master(call, deadline)).await
     }
 
     async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
         let deadline = self.begin().await?;
-        self.runtime.daemon_call(link, request, deadline).await
+        H::apart(self.runtime.daemon_call(link, request, deadline)).await
     }
 
     async fn batch(&mut self, link: LinkId, requests: Vec<Request>) -> Result<Vec<Result<Reply>>> {
         let deadline = self.begin().await?;
-        Ok(self.runtime.daemon_batch(link, requests, deadline).await)
+        Ok(H::apart(self.runtime.daemon_batch(link, requests, deadline)).await)
     }
 
     async fn completions(

@@ -112,6 +112,8 @@ pub trait Host {
     type Transport: Transport<Instant = Self::Instant>;
     type Instant: Copy + Ord;
 
+    /// Keeps a large future that is rarely needed out of those that wait for it.
+    fn apart<F: Future>(future: F) -> impl Future<Output = F::Output>;
     fn platform(&mut self) -> &mut Self::Platform;
     fn transport(&mut self) -> &mut Self::Transport;
     /// A link is mapped, or mapped anew: how its daemon is called from elsewhere has changed.

@@ -73,6 +73,10 @@ impl Host for LinkHost<'_> {
     type Transport = Node;
     type Instant = Ps;
 
+    fn apart<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        Box::pin(future)
+    }
+
     fn platform(&mut self) -> &mut Node {
         self.node
     }
