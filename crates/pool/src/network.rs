@@ -7,8 +7,10 @@ use crate::node::environment;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::rrpc::CALLS_MAX;
-use rackpool_core::runtime::client::{Transport, Wait};
-use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest, WorkStatus};
+use rackpool_core::runtime::client::{Sent, Transport, Wait};
+use rackpool_core::seam::{
+    BufId, Fabric, FabricEvent, PeerId, PostError, Sge, Verb, WorkRequest, WorkStatus,
+};
 use rackpool_core::wire::{self, RackInfo, RemoteRequest, Routed};
 use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
@@ -112,7 +114,7 @@ impl Transport for Network<'_> {
         peer: PeerId,
         buffer: &mut BufId,
         messages: &[RemoteRequest],
-    ) -> Result<Option<usize>> {
+    ) -> Result<Sent> {
         let mut pieces = [[Sge { buf: *buffer, offset: 0, bytes: 0 }]; CALLS_MAX];
         let (mut count, mut used) = (0, 0);
         for (message, piece) in messages.iter().zip(&mut pieces) {
@@ -129,8 +131,12 @@ impl Transport for Network<'_> {
         }
         let work = |local| WorkRequest { id: SEND_ID, verb: Verb::Send, local, signalled: false };
         let batch: [_; CALLS_MAX] = std::array::from_fn(|index| work(&pieces[index][..]));
-        let posted = self.endpoint.post(peer, &batch[..count]);
-        Ok(posted.is_ok().then_some(count))
+        Ok(match self.endpoint.post(peer, &batch[..count]) {
+            Ok(()) => Sent::Count(count),
+            Err((_, PostError::Down)) => Sent::Down,
+            Err((0, PostError::Busy)) => Sent::Busy,
+            Err((posted, PostError::Busy)) => Sent::Count(posted),
+        })
     }
 
     fn take_connected(&mut self, peer: PeerId) -> bool {

@@ -1,7 +1,7 @@
 //! The link to a daemon whose memory is mapped: joining, and taking the slot up again at the next
 //! daemon of the region. Requests go through the slot's rings.
 
-use super::{Backoff, Platform, layout_of};
+use super::{Platform, backoff, layout_of};
 use crate::addr::{RackId, SessionId};
 use crate::client::{LinkLoss, RackView, Session};
 use crate::error::{DeathCause, Error, Result};

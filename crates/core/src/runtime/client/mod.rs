@@ -16,7 +16,7 @@ mod remote;
 pub use driver::{Buffers, Driver, TimeLimit};
 pub use local::{DaemonOf, Joined, LocalLink, Slot, Welcome};
 pub use locks::{ANSWER_MS, Granted};
-pub use remote::{OpenLink, RemoteLink, Transport, Wait};
+pub use remote::{OpenLink, RemoteLink, Sent, Transport, Wait};
 
 use super::{Backoff, Environment};
 use crate::addr::{PageGeometry, RackId};

@@ -21,6 +21,17 @@ pub struct Wait<'a, I> {
     pub deadline: I,
 }
 
+/// What has become of messages that were to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// So many of them, at least one.
+    Count(usize),
+    /// None: the send queue is full.
+    Busy,
+    /// None: the connection is down.
+    Down,
+}
+
 /// What links over the fabric need of a host.
 #[allow(async_fn_in_trait, reason = "as Environment")]
 pub trait Transport: Environment {
@@ -34,9 +45,9 @@ pub trait Transport: Environment {
     fn close_buffer(&mut self, buffer: Self::Buffer);
     /// Begins a connection.
     fn connect(&mut self, info: &RackInfo) -> Result<PeerId>;
+    /// Ends a connection, if it has not ended.
     fn close(&mut self, peer: PeerId);
-    /// Sends as many messages as the buffer holds, at least one, under one doorbell; how many.
-    /// `None` if the connection is down.
+    /// Sends as many messages as the buffer and the send queue hold, under one doorbell.
     ///
     /// # Errors
     /// A message that is too long.
@@ -45,7 +56,7 @@ pub trait Transport: Environment {
         peer: PeerId,
         buffer: &mut Self::Buffer,
         messages: &[RemoteRequest],
-    ) -> Result<Option<usize>>;
+    ) -> Result<Sent>;
     /// Waits for what was sent last, but not for long: a daemon notices by itself, later.
     async fn wait_sent(&mut self) {}
     /// Whether a connection has come up since the last call.
@@ -73,6 +84,8 @@ pub struct RemoteLink<B> {
     peer: Option<PeerId>,
     region: RegionInfo,
     buffer: B,
+    /// The last request that was sent.
+    sent_seq: u64,
 }
 
 /// A link with what it stands on, until a deadline.
@@ -106,7 +119,7 @@ impl<B> RemoteLink<B> {
             counts_use: false,
             coherence: Coherence::default(),
         };
-        let mut link = Self { session, peer: None, region, buffer };
+        let mut link = Self { session, peer: None, region, buffer, sent_seq: 0 };
         match link.over(transport, deadline).reconnect(info, Vec::new()).await {
             Ok(_) => Ok(link),
             Err(error) => {
@@ -157,13 +170,22 @@ impl<T: Transport> OpenLink<'_, T> {
             self.transport.close(old);
         }
         let peer = self.transport.connect(info)?;
+        let joined = self.join(peer, locks).await;
+        if joined.is_err() {
+            self.transport.close(peer);
+        }
+        joined
+    }
+
+    /// Joins over a connection that was begun.
+    async fn join(&mut self, peer: PeerId, locks: Vec<(GAddr, u64)>) -> Result<Option<Vec<u64>>> {
         let name = self.link.session.peer().to_string();
         let wait = self.wait(peer, &name);
         while !self.transport.take_connected(peer) {
             self.transport.wait(&wait).await?;
         }
         let join = self.link.session.join(self.transport.process_id(), locks);
-        self.send(peer, join)?;
+        self.send(&wait, join).await?;
         let wait = self.wait(peer, &name);
         let (known, lost, region) = answer(self.transport, &wait, |reply| match reply {
             RemoteReply::Joined { known, lost, region } => Some(Ok((known, lost, region))),
@@ -183,9 +205,25 @@ impl<T: Transport> OpenLink<'_, T> {
         Wait { peer, name, started: self.transport.now(), deadline: self.deadline }
     }
 
-    fn send(&mut self, peer: PeerId, message: RemoteRequest) -> Result<()> {
-        let sent = self.transport.send(peer, &mut self.link.buffer, &[message])?;
-        sent.map(drop).ok_or_else(|| dead(self.link.session.peer()))
+    /// Sends one message, once there is room for it.
+    async fn send(&mut self, wait: &Wait<'_, T::Instant>, message: RemoteRequest) -> Result<()> {
+        self.send_some(wait, &[message]).await.map(drop)
+    }
+
+    /// Sends messages, once there is room for one of them; how many. What is under way in the
+    /// queue are one-sided operations of the handle: they end without the link.
+    async fn send_some(
+        &mut self,
+        wait: &Wait<'_, T::Instant>,
+        messages: &[RemoteRequest],
+    ) -> Result<usize> {
+        loop {
+            match self.transport.send(wait.peer, &mut self.link.buffer, messages)? {
+                Sent::Count(count) => return Ok(count),
+                Sent::Busy => self.transport.wait(wait).await?,
+                Sent::Down => return Err(dead(wait.name)),
+            }
+        }
     }
 
     /// Sends the request under way, which began at `started`, and waits for its answer. `None` if
@@ -194,12 +232,19 @@ impl<T: Transport> OpenLink<'_, T> {
         let peer = self.link.peer?;
         let frame = self.link.session.under_way().expect("a request was begun").clone();
         let seq = frame.seq;
-        if self.send(peer, RemoteRequest::Request(frame)).is_err() {
-            self.link.peer = None;
-            return None;
-        }
         let name = self.link.session.peer().to_string();
         let wait = Wait { started, ..self.wait(peer, &name) };
+        match self.send(&wait, RemoteRequest::Request(frame)).await {
+            Ok(()) => self.link.sent_seq = seq,
+            Err(Error::PeerDead { .. }) => {
+                self.link.peer = None;
+                return None;
+            }
+            Err(error) => {
+                let was_sent = self.link.sent_seq == seq;
+                return Some(Err(self.link.session.end(was_sent, error)));
+            }
+        }
         let reply = answer(self.transport, &wait, |reply| match reply {
             RemoteReply::Reply(frame) if frame.seq == seq => Some(Ok(frame)),
             _ => None,
@@ -228,7 +273,7 @@ impl<T: Transport> OpenLink<'_, T> {
     /// no daemon ever takes for abandoned what another client may have learnt of by now. If the
     /// connection breaks first, the next join says it.
     async fn confirm(&mut self, wait: &Wait<'_, T::Instant>, seq: u64) -> Option<Result<Reply>> {
-        let mut stored = self.send(wait.peer, RemoteRequest::Consumed(seq));
+        let mut stored = self.send(wait, RemoteRequest::Consumed(seq)).await;
         if stored.is_ok() {
             let is_known = |reply| matches!(reply, RemoteReply::Consumed(known) if known == seq);
             stored = answer(self.transport, wait, |reply| is_known(reply).then_some(Ok(()))).await;
@@ -274,10 +319,8 @@ impl<T: Transport> OpenLink<'_, T> {
         let peer = self.link.peer.ok_or_else(|| dead(&name))?;
         let mut sent = 0;
         while sent < messages.len() {
-            let buffer = &mut self.link.buffer;
-            let posted = self.transport.send(peer, buffer, &messages[sent..])?;
-            sent += posted.ok_or_else(|| dead(&name))?;
             let wait = self.wait(peer, &name);
+            sent += self.send_some(&wait, &messages[sent..]).await?;
             answer(self.transport, &wait, |reply| {
                 if let RemoteReply::Reply(frame) = reply
                     && let Some((_, reply)) = replies.iter_mut().find(|(seq, _)| *seq == frame.seq)
@@ -293,9 +336,9 @@ impl<T: Transport> OpenLink<'_, T> {
 
     /// Says that this session is over.
     pub async fn leave(&mut self) {
-        if let Some(peer) = self.link.peer.take()
-            && self.send(peer, RemoteRequest::Leave).is_ok()
-        {
+        let Some(peer) = self.link.peer.take() else { return };
+        let name = self.link.session.peer().to_string();
+        if self.send(&self.wait(peer, &name), RemoteRequest::Leave).await.is_ok() {
             self.transport.wait_sent().await;
         }
     }

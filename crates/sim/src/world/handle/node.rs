@@ -10,9 +10,9 @@ use crate::world::kernel::Message;
 use rackpool_core::error::DeathCause;
 use rackpool_core::runtime::Environment;
 use rackpool_core::runtime::client::{
-    Joined, LocalLink, Platform, RingEvent, Transport, Wait, Welcome,
+    Joined, LocalLink, Platform, RingEvent, Sent, Transport, Wait, Welcome,
 };
-use rackpool_core::seam::{Nanos, PeerId, WorkStatus};
+use rackpool_core::seam::{Nanos, PeerId, PostError, WorkStatus};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, MasterAnswer, MasterCall, RackInfo, RemoteRequest,
     ReplyFrame, Routed,
@@ -234,22 +234,20 @@ impl Transport for Node {
         self.fabric.close(&self.ctx, peer);
     }
 
-    fn send(
-        &mut self,
-        peer: PeerId,
-        (): &mut (),
-        messages: &[RemoteRequest],
-    ) -> Result<Option<usize>> {
-        let mut is_up = true;
-        for message in messages {
+    fn send(&mut self, peer: PeerId, (): &mut (), messages: &[RemoteRequest]) -> Result<Sent> {
+        for (count, message) in messages.iter().enumerate() {
             let bytes = wire::encode_vec(&Routed { channel: 0, message });
             self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
             let now = self.ctx.now();
             let sent = self.fabric.send(&self.ctx, peer, bytes);
-            is_up &= sent.is_ok();
-            self.last_sent = sent.ok().map(|id| (id, now));
+            match sent {
+                Ok(id) => self.last_sent = Some((id, now)),
+                Err(PostError::Down) => return Ok(Sent::Down),
+                Err(PostError::Busy) if count == 0 => return Ok(Sent::Busy),
+                Err(PostError::Busy) => return Ok(Sent::Count(count)),
+            }
         }
-        Ok(is_up.then_some(messages.len()))
+        Ok(Sent::Count(messages.len()))
     }
 
     async fn wait_sent(&mut self) {
