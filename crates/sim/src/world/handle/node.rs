@@ -231,7 +231,9 @@ impl Transport for Node {
     }
 
     fn close(&mut self, peer: PeerId) {
-        self.fabric.close(&self.ctx, peer);
+        if !self.inbox.closed_peers.contains(&peer) {
+            self.fabric.close(&self.ctx, peer);
+        }
     }
 
     fn send(&mut self, peer: PeerId, (): &mut (), messages: &[RemoteRequest]) -> Result<Sent> {
