@@ -49,6 +49,13 @@ pub(crate) struct OperationBuffers<'a> {
     submissions: Option<&'a mut Submissions>,
 }
 
+impl<'a> OperationBuffers<'a> {
+    /// Without other work of the handle.
+    pub(crate) fn alone(buffers: Buffers<'a>) -> Self {
+        Self { buffers, submissions: None }
+    }
+}
+
 /// Runs one operation to its end, or to the deadline with a typed error.
 pub(crate) fn drive<T>(
     parts: Parts<'_>,

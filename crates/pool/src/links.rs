@@ -14,9 +14,8 @@ use crate::options::{Connections, FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::stats::HandleStats;
 use rackpool_core::client::{
-    Client, CoupledStats, HeldLocks, LinkId, Losses, OWN, Reach, UseReport, UseReports,
+    Client, CoupledStats, HeldLocks, LinkId, Losses, OWN, Reach, UseReports,
 };
-use rackpool_core::constants::USE_WAIT_MS;
 use rackpool_core::placement::Order;
 pub(crate) use rackpool_core::runtime::client::unexpected_answer;
 use rackpool_core::runtime::client::{
@@ -282,10 +281,7 @@ impl Links {
 
     /// The racks of the pool, as the master knows them now.
     pub(crate) fn racks(&mut self, deadline_ns: u64) -> Result<Vec<RackInfo>> {
-        match self.master_call(MasterCall::Racks, deadline_ns)? {
-            MasterAnswer::Racks(racks) => Ok(racks),
-            other => Err(unexpected_answer(&other)),
-        }
+        self.master_call(MasterCall::Racks, deadline_ns)?.racks()
     }
 
     /// When allocations that name no rack ask the own one, as the master said last.
@@ -322,27 +318,11 @@ impl Links {
     /// Tells the own rack's daemon which pages this handle uses, if it is time, and waits for
     /// nothing, unless the daemon has said nothing for long.
     pub(crate) fn report_use(&mut self, client: &mut Client<Window>, endpoint: &mut Endpoint) {
-        let Self { node, links, reports, .. } = self;
-        let Some(Link::Local(own)) = links.first_mut() else { return };
-        let is_heard = node.is_heard(own);
-        let Some(report) = reports.look(client, clock::now_ns(), is_heard) else { return };
-        let UseReport { pages, siblings, waits } = report;
-        for (link, pages) in siblings {
-            if let Some(Link::Local(sibling)) = links.get_mut(usize::from(link.0))
-                && node.is_heard(sibling)
-            {
-                let _ = node.say(sibling, Request::NoteUse { pages });
-            }
+        let Some(Link::Local(own)) = self.links.first_mut() else { return };
+        let is_heard = own.is_heard();
+        if let Some(report) = self.reports.look(client, clock::now_ns(), is_heard) {
+            block(self.runtime(client, endpoint).report_use(report));
         }
-        let Some(Link::Local(own)) = links.first_mut() else { return };
-        let request = Request::NoteUse { pages };
-        // What does not arrive is lost: it is a hint.
-        let _ = if waits {
-            let deadline_ns = clock::deadline_ns(USE_WAIT_MS);
-            self.daemon_call(client, endpoint, OWN, request, deadline_ns).map(drop)
-        } else {
-            node.say(own, request)
-        };
     }
 
     /// How often locks were lost so far without being asked for.

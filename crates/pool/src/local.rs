@@ -17,13 +17,13 @@ use rackpool_core::layout::{
 };
 use rackpool_core::runtime::client::{Slot, Welcome};
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo, ReplyFrame};
+use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo};
 use rackpool_core::{Error, RackId, Result, SessionId, lock_releases};
 use rackpool_hw::caches;
 use rackpool_hw::control::{self, ControlConn, ControlError, Received};
 use rackpool_hw::fabric::{Endpoint, proxied};
 use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Producer, RingError};
+use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::wait::Waiter;
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::collections::BTreeMap;
@@ -97,8 +97,6 @@ pub(crate) struct MappedSlot {
     producer: Producer,
     pub(crate) consumer: Consumer,
     pub(crate) waiter: Waiter,
-    /// A request with an answer that no caller waits for and that has not come yet.
-    pub(crate) oneway: Option<u64>,
     // Last: a client unmaps before it closes.
     lease: Arc<SlotLease>,
 }
@@ -225,6 +223,10 @@ impl Slot for MappedSlot {
         &self.view
     }
 
+    fn rings(&mut self) -> (&mut Producer, &mut Consumer) {
+        (&mut self.producer, &mut self.consumer)
+    }
+
     /// Pins hold the old lease: it goes on with the new connection.
     fn resume(&mut self, next: Self) {
         let old = std::mem::replace(self, next);
@@ -261,27 +263,9 @@ impl MappedSlot {
         }
     }
 
-    /// Sends a message to the daemon.
-    pub(crate) fn push(&mut self, message: &[u8]) -> Result<()> {
-        self.producer.push(message).map_err(|_| Error::Busy {
-            what: "request ring".into(),
-            limit: u64::from(rackpool_core::constants::RING_ENTRIES),
-        })?;
+    /// Says to the daemon that something is in the ring of requests.
+    pub(crate) fn ring(&self) {
         self.door.ring();
-        Ok(())
-    }
-
-    /// Takes the next answer of the daemon, called `peer`.
-    pub(crate) fn pop_reply(&mut self, peer: &str) -> Option<Result<ReplyFrame>> {
-        let popped = self.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer))?;
-        let broken = |error: RingError| {
-            Err(Error::Protocol { peer: peer.into(), reason: error.to_string() })
-        };
-        let frame = popped.unwrap_or_else(broken);
-        if let Ok(frame) = &frame {
-            self.oneway.take_if(|oneway| *oneway <= frame.seq);
-        }
-        Some(frame)
     }
 }
 
@@ -370,7 +354,7 @@ pub(crate) fn map(
     let door = Arc::new(Door { slot: slot.clone(), slot_index: *slot_index, bell, conn: to_wake });
     let lease = Arc::new(SlotLease { slot, cells_free, conn: Mutex::new(Some(conn)) });
     let waiter = Waiter::new();
-    Ok(MappedSlot { view, door, producer, consumer, waiter, oneway: None, lease })
+    Ok(MappedSlot { view, door, producer, consumer, waiter, lease })
 }
 
 /// Whether the hardware keeps the hosts of a region coherent; refuses what is not done where only

@@ -7,11 +7,11 @@ use crate::node::environment;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::rrpc::CALLS_MAX;
-use rackpool_core::runtime::client::{Sent, Transport, Wait};
+use rackpool_core::runtime::client::{LinkMessage, Sent, Transport, Wait};
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, PeerId, PostError, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_core::wire::{self, RackInfo, RemoteRequest, Routed};
+use rackpool_core::wire::{self, RackInfo};
 use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 use std::collections::VecDeque;
@@ -109,19 +109,12 @@ impl Transport for Network<'_> {
         self.endpoint.close(peer);
     }
 
-    fn send(
-        &mut self,
-        peer: PeerId,
-        buffer: &mut BufId,
-        messages: &[RemoteRequest],
-    ) -> Result<Sent> {
+    fn send(&mut self, peer: PeerId, buffer: &mut BufId, messages: &[LinkMessage]) -> Result<Sent> {
         let mut pieces = [[Sge { buf: *buffer, offset: 0, bytes: 0 }]; CALLS_MAX];
         let (mut count, mut used) = (0, 0);
         for (message, piece) in messages.iter().zip(&mut pieces) {
-            // The connection is the handle's, or the shared endpoint sets the channel.
-            let message = Routed { channel: 0, message };
             let free = &mut self.endpoint.buffer_mut(*buffer)[used as usize..];
-            let bytes = match wire::encode(&message, free) {
+            let bytes = match wire::encode(message, free) {
                 Ok(encoded) => encoded.len() as u64,
                 Err(error) if count == 0 => return Err(error),
                 Err(_) => break,

@@ -11,9 +11,7 @@ use crate::options::{FabricChoice, Options};
 use rackpool_core::runtime::client::{
     Joined, LocalLink, Platform, RingEvent, Welcome, wait_for_rack,
 };
-use rackpool_core::wire::{
-    self, ControlHello, FabricKind, MasterAnswer, MasterCall, RackInfo, Request, RequestFrame,
-};
+use rackpool_core::wire::{ControlHello, FabricKind, MasterAnswer, MasterCall, RackInfo};
 use rackpool_core::{Error, RackId, Result, SessionId};
 use rackpool_hw::ring;
 use std::collections::BTreeSet;
@@ -67,7 +65,6 @@ pub(crate) struct Node {
     pub(crate) master: MasterLink,
     /// Racks that were alive once.
     met: BTreeSet<RackId>,
-    message: Box<[u8]>,
     /// Requests sent through rings, for counts in tests and `stats`.
     pub(crate) ring_requests: u64,
 }
@@ -76,9 +73,8 @@ environment!(Node);
 
 impl Node {
     pub(crate) fn new(shared: Arc<Shared>, master: MasterLink) -> Self {
-        let (own, met, message) =
-            (shared.options.rack_id(), BTreeSet::new(), wire::message_buffer());
-        Self { shared, own, master, met, message, ring_requests: 0 }
+        let (own, met) = (shared.options.rack_id(), BTreeSet::new());
+        Self { shared, own, master, met, ring_requests: 0 }
     }
 
     pub(crate) fn join_options(&self, control: String, as_remote: bool) -> JoinOptions {
@@ -135,28 +131,6 @@ impl Node {
 
     pub(crate) fn is_own(&self, rack: RackId) -> bool {
         rack.same_rack(self.own)
-    }
-
-    /// Whether [`Node::say`] would be taken, as far as is known without waiting: the last thing
-    /// that was said is answered.
-    pub(crate) fn is_heard(&self, link: &mut LocalLink<MappedSlot>) -> bool {
-        let LocalLink { joined: Joined { slot, .. }, session, lapsed, .. } = link;
-        while slot.oneway.is_some() && matches!(slot.pop_reply(session.peer()), Some(Ok(_))) {}
-        slot.oneway.is_none() && !*lapsed
-    }
-
-    /// Sends a request that nothing depends on and waits for nothing.
-    pub(crate) fn say(&mut self, link: &mut LocalLink<MappedSlot>, request: Request) -> Result<()> {
-        let frame = link.session.aside(request);
-        self.send(&mut link.joined.slot, &frame)?;
-        link.joined.slot.oneway = Some(frame.seq);
-        Ok(())
-    }
-
-    fn send(&mut self, slot: &mut MappedSlot, frame: &RequestFrame) -> Result<()> {
-        slot.push(wire::encode(frame, &mut self.message)?)?;
-        self.ring_requests += 1;
-        Ok(())
     }
 }
 
@@ -225,29 +199,28 @@ impl Platform for Node {
         }
     }
 
-    fn push(&mut self, link: &mut LocalLink<MappedSlot>) -> Result<()> {
-        let frame = link.session.under_way().expect("only called with a request under way");
-        self.send(&mut link.joined.slot, frame)
+    fn ring_bell(&mut self, slot: &mut MappedSlot) {
+        self.ring_requests += 1;
+        slot.ring();
     }
 
-    async fn reply(
+    async fn answer(
         &mut self,
         link: &mut LocalLink<MappedSlot>,
         deadline_ns: u64,
     ) -> Result<RingEvent> {
-        let LocalLink { joined: Joined { slot, .. }, session, .. } = link;
         loop {
-            if let Some(frame) = slot.pop_reply(session.peer()) {
-                return frame.map(RingEvent::Reply);
+            if let Some(frame) = link.pop() {
+                return frame.map(RingEvent::Answer);
             }
             let now_ns = clock::now_ns();
             if now_ns >= deadline_ns {
                 return Ok(RingEvent::TimeUp);
             }
             let slice = Duration::from_nanos(WAIT_SLICE_NS.min(deadline_ns - now_ns));
-            let MappedSlot { consumer, waiter, .. } = &mut *slot;
+            let MappedSlot { consumer, waiter, .. } = &mut link.joined.slot;
             let ready = ring::wait(consumer, waiter, Instant::now() + slice);
-            if !ready && slot.is_closed() {
+            if !ready && link.slot().is_closed() {
                 return Ok(RingEvent::Closed);
             }
         }

@@ -10,6 +10,7 @@ use crate::drive::{Buffers, drive};
 use crate::handle::Handle;
 use crate::options::RrpcThreshold;
 use crate::paths::CallSize;
+pub use rackpool_core::client::FetchMode;
 use rackpool_core::client::{Access, Brought, Calls, LinkId, Operation, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, FetchExtent, Fetched, INLINE_BYTES_MAX, LinkProbe, OBJECT_PREFIX_BYTES,
@@ -24,17 +25,6 @@ const CALLS_BEFORE_MEASURING: u32 = 32;
 const PROBE_ROUNDS: usize = 8;
 /// … and for how long at most, ns; what was tried by then counts.
 const PROBE_NS_MAX: u64 = 10_000_000;
-
-/// How a call fetches data of known length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchMode {
-    /// The answer carries it: up to 8 KiB.
-    Inline,
-    /// The answer says where it is; then it is read one-sided.
-    OneSidedRead,
-    /// The home writes it into the caller's buffer.
-    WriteBack,
-}
 
 /// Calls of a handle since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,18 +171,13 @@ impl Handle {
         if bytes > limit_bytes {
             return Err(Error::OutOfBounds { addr, bytes, limit_bytes });
         }
-        let what = match mode {
-            FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
-            FetchMode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
-            FetchMode::WriteBack => What::FetchInto(bytes, 0),
-        };
         self.before_others(GAddr::NULL, 0)?;
         self.give_locks_back();
         self.links.tell_loss()?;
-        let mut call = Rpc::new(&self.client, addr, what);
-        let said =
+        let mut call = Rpc::new(&self.client, addr, mode.of(bytes));
+        let brought =
             self.wait_with(&mut [LocalBuffer::Into(to)], async |cx, _| call.run(cx).await)?;
-        let fetched = fetched(said)?;
+        let fetched = brought.fetched()?;
         self.count(&fetched);
         match fetched.carried {
             Carried::Inline(data) => to.copy_from_slice(&data.0),
@@ -252,7 +237,7 @@ impl Handle {
         self.links.tell_loss()?;
         self.give_locks_back();
         let call = Rpc::new(&self.client, addr, what);
-        let fetched = fetched(self.first_call(addr, bytes, call)?)?;
+        let fetched = self.first_call(addr, bytes, call)?.fetched()?;
         self.count(&fetched);
         let Carried::Inline(data) = fetched.carried else { return Ok(false) };
         to.copy_from_slice(&data.0);
@@ -300,7 +285,7 @@ impl Handle {
             true => Rpc::new(&self.client, addr, what),
             false => Rpc::without_guess(addr, what),
         };
-        let fetched = fetched(self.run(&mut call)?)?;
+        let fetched = self.run(&mut call)?.fetched()?;
         self.count(&fetched);
         Ok(fetched)
     }
@@ -399,15 +384,5 @@ impl Handle {
             }
         }
         Ok((probes, lookup_ns))
-    }
-}
-
-fn fetched(said: Brought) -> Result<Fetched> {
-    match said {
-        Brought::Fetched(fetched) => Ok(fetched),
-        Brought::Stored => Err(Error::Protocol {
-            peer: "daemon".into(),
-            reason: "it stored what was to be fetched".into(),
-        }),
     }
 }

@@ -4,7 +4,7 @@
 use rackpool_core::coherence::Coherence;
 use rackpool_core::error::{DeathCause, Error, Result};
 use rackpool_core::runtime::Environment;
-use rackpool_core::runtime::client::{RemoteLink, Sent, Transport, Wait};
+use rackpool_core::runtime::client::{LinkMessage, RemoteLink, Sent, Transport, Wait};
 use rackpool_core::seam::{Nanos, PeerId, WorkStatus};
 use rackpool_core::wire::{
     self, FabricKind, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request,
@@ -148,12 +148,12 @@ impl Transport for Network {
         self.closed.push(peer);
     }
 
-    fn send(&mut self, _: PeerId, _: &mut u32, messages: &[RemoteRequest]) -> Result<Sent> {
+    fn send(&mut self, _: PeerId, _: &mut u32, messages: &[LinkMessage]) -> Result<Sent> {
         if self.waits_to_room > 0 {
             return Ok(Sent::Busy);
         }
         let count = messages.len().min(self.room);
-        messages[..count].iter().for_each(|message| self.take(message));
+        messages[..count].iter().for_each(|message| self.take(&message.message));
         Ok(Sent::Count(count))
     }
 

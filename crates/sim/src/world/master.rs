@@ -4,10 +4,10 @@
 use super::Cluster;
 use super::kernel::{ConnId, Ctx, Input, Message};
 use crate::time::Ps;
+use rackpool_core::Result;
 use rackpool_core::master::{ConnId as PeerConn, Loader, Master, State, StateWrite, Table};
 use rackpool_core::runtime::master_link::{self, Advance};
 use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply};
-use rackpool_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -220,10 +220,4 @@ impl MasterLink {
         }
         None
     }
-}
-
-/// The master said something that does not answer the call.
-pub fn unexpected<T>(answer: &MasterAnswer) -> Result<T> {
-    let reason = format!("unexpected answer {answer:?}");
-    Err(Error::Protocol { peer: "master".into(), reason })
 }

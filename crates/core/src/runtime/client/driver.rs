@@ -3,9 +3,9 @@
 
 use super::{Host, LinkOf, MemoryOf, Platform, Runtime, Transport, wait_completions};
 use crate::addr::RackId;
-use crate::client::{Client, Context, Io, LinkId};
+use crate::client::{Client, Context, Flush, Io, LinkId, Look, Progress};
 use crate::error::{Error, Result};
-use crate::seam::WorkStatus;
+use crate::seam::{Nanos, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 
 /// The buffers of an operation, and what else is under way in its handle.
@@ -92,6 +92,37 @@ impl<'a, H: Host, B: Buffers<H>> Driver<'a, H, B> {
         self.failed.get_or_insert_with(|| error.clone());
         self.buffers.abandon(&mut self.runtime.host);
         Err(error)
+    }
+}
+
+impl<'a, H: Host> Runtime<'a, H> {
+    /// Goes on with a flush without waiting for the fabric; its result when it has ended. Until
+    /// when it may take is the flush's own; `buffers` are made with where its pieces begin.
+    pub async fn step_flush<'f, B: Buffers<H>>(
+        self,
+        flush: &'f mut Flush,
+        limit: TimeLimit<H::Instant>,
+        now_ns: Nanos,
+        buffers: impl FnOnce(&'f [u64]) -> B,
+    ) -> Option<Result<()>> {
+        match flush.look(now_ns, self.losses, limit.timeout_ms)? {
+            Look::Wait => return None,
+            Look::Ended(error) => return Some(Err(error)),
+            Look::Go => {}
+        }
+        let (mut transfer, starts) = flush.transfer();
+        let mut driver = Driver::new(self, buffers(starts), limit);
+        match driver.run(async |cx| transfer.advance(cx).await).await {
+            Ok(Progress::Done) => Some(Ok(())),
+            Ok(Progress::Posted) => None,
+            Err(error) => {
+                if matches!(error, Error::LockLost { .. }) {
+                    // The caller that comes next is told.
+                    driver.runtime.losses.untell();
+                }
+                Some(Err(error))
+            }
+        }
     }
 }
 

@@ -1,13 +1,20 @@
 //! The link to a daemon whose memory is mapped: joining, and taking the slot up again at the next
-//! daemon of the region. Requests go through the slot's rings.
+//! daemon of the region. Requests and their answers go through the slot's rings.
 
 use super::{Platform, backoff, layout_of};
 use crate::addr::{RackId, SessionId};
 use crate::client::{LinkLoss, RackView, Session};
+use crate::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES};
 use crate::error::{DeathCause, Error, Result};
 use crate::layout::RegionLayout;
+use crate::ring::{Consumer, Producer, RingError};
 use crate::seam::Mem;
-use crate::wire::{ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
+use crate::wire::{
+    self, ControlHello, ControlReply, RegionInfo, ReplyFrame, Request, RequestFrame, WIRE_VERSION,
+};
+
+/// Nearly all requests are shorter, bytes.
+const MESSAGE_BYTES_USUAL: usize = 64;
 
 /// A slot that is mapped, with its rings and its control connection.
 pub trait Slot: Sized {
@@ -15,6 +22,8 @@ pub trait Slot: Sized {
     /// How the slot's daemon is reached.
     type Daemon;
     fn view(&self) -> &RackView<Self::Memory>;
+    /// The ring of requests, and that of their answers.
+    fn rings(&mut self) -> (&mut Producer<Self::Memory>, &mut Consumer<Self::Memory>);
     /// The slot was taken up again, and is mapped anew as `next`.
     fn resume(&mut self, next: Self) {
         *self = next;
@@ -63,6 +72,9 @@ pub struct LocalLink<S: Slot> {
     /// The connection ended and the slot was not taken up again: a daemon may have begun the
     /// rings anew for a try that was given up, so nothing is sent there before the next one.
     pub lapsed: bool,
+    /// A request with an answer that no caller waits for and that has not come yet.
+    oneway: Option<u64>,
+    message: Vec<u8>,
 }
 
 impl<S: Slot> LocalLink<S> {
@@ -78,7 +90,8 @@ impl<S: Slot> LocalLink<S> {
         let session_id = platform.new_session()?;
         let joined = join_until(platform, &daemon, session_id, deadline).await?;
         let session = Session::new(format!("daemon of rack {}", joined.welcome.region.rack));
-        Ok(Self { daemon, session_id, session, joined, lapsed: false })
+        let message = vec![0; MESSAGE_BYTES_USUAL];
+        Ok(Self { daemon, session_id, session, joined, lapsed: false, oneway: None, message })
     }
 
     pub fn slot(&self) -> &S {
@@ -87,6 +100,59 @@ impl<S: Slot> LocalLink<S> {
 
     pub fn region(&self) -> &RegionInfo {
         &self.joined.welcome.region
+    }
+
+    /// Takes the next answer out of the slot's ring, if there is one.
+    ///
+    /// # Errors
+    /// `protocol` for what is no answer.
+    pub fn pop(&mut self) -> Option<Result<ReplyFrame>> {
+        let (_, replies) = self.joined.slot.rings();
+        let peer = self.session.peer();
+        let popped = replies.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer))?;
+        let broken = |error: RingError| {
+            Err(Error::Protocol { peer: peer.into(), reason: error.to_string() })
+        };
+        let frame = popped.unwrap_or_else(broken);
+        if let Ok(frame) = &frame {
+            self.oneway.take_if(|oneway| *oneway <= frame.seq);
+        }
+        Some(frame)
+    }
+
+    /// Sends the request under way.
+    ///
+    /// # Errors
+    /// `busy` if the ring is full.
+    pub(super) fn push<P: Platform<Slot = S>>(&mut self, platform: &mut P) -> Result<()> {
+        let Self { session, joined: Joined { slot, .. }, message, .. } = self;
+        let frame = session.under_way().expect("a request was begun");
+        push(slot, frame, message)?;
+        platform.ring_bell(slot);
+        Ok(())
+    }
+
+    /// Whether [`LocalLink::say`] would be taken, as far as is known without waiting: the last
+    /// thing that was said is answered.
+    pub fn is_heard(&mut self) -> bool {
+        while self.oneway.is_some() && matches!(self.pop(), Some(Ok(_))) {}
+        self.oneway.is_none() && !self.lapsed
+    }
+
+    /// Sends a request that nothing depends on and waits for nothing.
+    ///
+    /// # Errors
+    /// `busy` if the ring is full.
+    pub(super) fn say<P: Platform<Slot = S>>(
+        &mut self,
+        platform: &mut P,
+        request: Request,
+    ) -> Result<()> {
+        let frame = self.session.aside(request);
+        push(&mut self.joined.slot, &frame, &mut self.message)?;
+        platform.ring_bell(&mut self.joined.slot);
+        self.oneway = Some(frame.seq);
+        Ok(())
     }
 
     /// Finds the next daemon of the region and takes the slot up again there.
@@ -105,6 +171,7 @@ impl<S: Slot> LocalLink<S> {
                 Ok(joined) => {
                     self.joined.slot.resume(joined.slot);
                     (self.joined.welcome, self.lapsed) = (joined.welcome, false);
+                    self.oneway = None;
                     return LinkLoss::Resumed;
                 }
                 // The next daemon serves under another name then, as the master says.
@@ -141,9 +208,23 @@ impl<S: Slot> LocalLink<S> {
     ) -> Result<LinkLoss> {
         let session_id = platform.new_session()?;
         self.joined = join_until(platform, &self.daemon, session_id, deadline).await?;
-        (self.session_id, self.lapsed) = (session_id, false);
+        (self.session_id, self.lapsed, self.oneway) = (session_id, false, None);
         Ok(LinkLoss::SessionForgotten)
     }
+}
+
+/// Puts a request into the ring of a slot.
+fn push<S: Slot>(slot: &mut S, frame: &RequestFrame, message: &mut Vec<u8>) -> Result<()> {
+    let bytes = match wire::encode(frame, message).map(|encoded| encoded.len()) {
+        Err(_) if message.len() == MESSAGE_BYTES_USUAL => {
+            message.resize(MESSAGE_BYTES_MAX as usize, 0);
+            wire::encode(frame, message)?.len()
+        }
+        bytes => bytes?,
+    };
+    let (requests, _) = slot.rings();
+    let limit = u64::from(RING_ENTRIES);
+    requests.push(&message[..bytes]).map_err(|_| Error::Busy { what: "request ring".into(), limit })
 }
 
 async fn join_until<P: Platform>(

@@ -12,11 +12,12 @@ mod driver;
 mod local;
 mod locks;
 mod remote;
+mod usage;
 
 pub use driver::{Buffers, Driver, TimeLimit};
 pub use local::{DaemonOf, Joined, LocalLink, Slot, Welcome};
 pub use locks::{ANSWER_MS, Granted};
-pub use remote::{OpenLink, RemoteLink, Sent, Transport, Wait};
+pub use remote::{LinkMessage, OpenLink, RemoteLink, Sent, Transport, Wait};
 
 use super::{Backoff, Environment};
 use crate::addr::{PageGeometry, RackId};
@@ -32,7 +33,7 @@ use crate::wire::{
 /// What a request over the rings of a slot has come to.
 #[derive(Debug)]
 pub enum RingEvent {
-    Reply(ReplyFrame),
+    Answer(ReplyFrame),
     /// The control connection has ended.
     Closed,
     TimeUp,
@@ -90,16 +91,14 @@ pub trait Platform: Environment {
     ) -> Result<Option<DaemonOf<Self>>> {
         Ok(None)
     }
-    /// Puts the request under way into the slot's ring and rings the doorbell.
-    ///
-    /// # Errors
-    /// `busy` if the ring is full.
-    fn push(&mut self, link: &mut LocalLink<Self::Slot>) -> Result<()>;
-    /// Waits for the next answer in the slot's ring, or the end of its connection.
+    /// Says to the slot's daemon that a request is in its ring.
+    fn ring_bell(&mut self, slot: &mut Self::Slot);
+    /// Waits for the next answer in the slot's ring ([`LocalLink::pop`]), or the end of its
+    /// connection.
     ///
     /// # Errors
     /// `protocol` for what is no answer.
-    async fn reply(
+    async fn answer(
         &mut self,
         link: &mut LocalLink<Self::Slot>,
         deadline: Self::Instant,
@@ -352,18 +351,18 @@ impl<H: Host> Runtime<'_, H> {
         let link = self.links[id.0 as usize].local_mut().expect("only called for mapped links");
         link.session.begin(request);
         let mut sent = !link.lapsed;
-        if sent && let Err(error) = self.host.platform().push(link) {
+        if sent && let Err(error) = link.push(self.host.platform()) {
             return Err(link.session.end(false, error));
         }
         loop {
             let link = self.links[id.0 as usize].local_mut().expect("links keep their kind");
             let event = match link.lapsed {
                 true => Ok(RingEvent::Closed),
-                false => self.host.platform().reply(link, deadline).await,
+                false => self.host.platform().answer(link, deadline).await,
             };
             match event {
                 Err(error) => return Err(link.session.give_up(error)),
-                Ok(RingEvent::Reply(frame)) => {
+                Ok(RingEvent::Answer(frame)) => {
                     if let Some(reply) =
                         link.session.take_reply(frame, &link.joined.slot.view().slot)
                     {
@@ -419,7 +418,7 @@ impl<H: Host> Runtime<'_, H> {
             let peer = link.session.peer().into();
             return Some(Err(link.session.end(sent, Error::PeerDead { peer, cause })));
         }
-        let pushed = self.host.platform().push(link);
+        let pushed = link.push(self.host.platform());
         pushed.err().map(|error| Err(link.session.give_up(error)))
     }
 

@@ -21,6 +21,9 @@ pub struct Wait<'a, I> {
     pub deadline: I,
 }
 
+/// What a link sends.
+pub type LinkMessage = Routed<RemoteRequest>;
+
 /// What has become of messages that were to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -55,7 +58,7 @@ pub trait Transport: Environment {
         &mut self,
         peer: PeerId,
         buffer: &mut Self::Buffer,
-        messages: &[RemoteRequest],
+        messages: &[LinkMessage],
     ) -> Result<Sent>;
     /// Waits for what was sent last, but not for long: a daemon notices by itself, later.
     async fn wait_sent(&mut self) {}
@@ -84,8 +87,9 @@ pub struct RemoteLink<B> {
     peer: Option<PeerId>,
     region: RegionInfo,
     buffer: B,
-    /// The last request that was sent.
+    /// The last request that was sent and waited for.
     sent_seq: u64,
+    requests_sent: u64,
 }
 
 /// A link with what it stands on, until a deadline.
@@ -119,7 +123,7 @@ impl<B> RemoteLink<B> {
             counts_use: false,
             coherence: Coherence::default(),
         };
-        let mut link = Self { session, peer: None, region, buffer, sent_seq: 0 };
+        let mut link = Self { session, peer: None, region, buffer, sent_seq: 0, requests_sent: 0 };
         match link.over(transport, deadline).reconnect(info, Vec::new()).await {
             Ok(_) => Ok(link),
             Err(error) => {
@@ -148,6 +152,11 @@ impl<B> RemoteLink<B> {
 
     pub fn layout(&self) -> RegionLayout {
         layout_of(&self.region).expect("checked when the daemon's answer came")
+    }
+
+    /// Requests that were sent, those sent again among them.
+    pub fn requests_sent(&self) -> u64 {
+        self.requests_sent
     }
 
     pub fn on_closed(&mut self, peer: PeerId) {
@@ -207,7 +216,7 @@ impl<T: Transport> OpenLink<'_, T> {
 
     /// Sends one message, once there is room for it.
     async fn send(&mut self, wait: &Wait<'_, T::Instant>, message: RemoteRequest) -> Result<()> {
-        self.send_some(wait, &[message]).await.map(drop)
+        self.send_some(wait, &[unrouted(message)]).await.map(drop)
     }
 
     /// Sends messages, once there is room for one of them; how many. What is under way in the
@@ -215,7 +224,7 @@ impl<T: Transport> OpenLink<'_, T> {
     async fn send_some(
         &mut self,
         wait: &Wait<'_, T::Instant>,
-        messages: &[RemoteRequest],
+        messages: &[LinkMessage],
     ) -> Result<usize> {
         loop {
             match self.transport.send(wait.peer, &mut self.link.buffer, messages)? {
@@ -235,7 +244,10 @@ impl<T: Transport> OpenLink<'_, T> {
         let name = self.link.session.peer().to_string();
         let wait = Wait { started, ..self.wait(peer, &name) };
         match self.send(&wait, RemoteRequest::Request(frame)).await {
-            Ok(()) => self.link.sent_seq = seq,
+            Ok(()) => {
+                self.link.sent_seq = seq;
+                self.link.requests_sent += 1;
+            }
             Err(Error::PeerDead { .. }) => {
                 self.link.peer = None;
                 return None;
@@ -299,7 +311,7 @@ impl<T: Transport> OpenLink<'_, T> {
         let (mut replies, mut messages) = (Vec::new(), Vec::new());
         for frame in frames {
             replies.push((frame.seq, None));
-            messages.push(RemoteRequest::Request(frame));
+            messages.push(unrouted(RemoteRequest::Request(frame)));
         }
         let failed = self.ask_many(&messages, &mut replies).await.err();
         if matches!(failed, Some(Error::PeerDead { .. })) {
@@ -312,7 +324,7 @@ impl<T: Transport> OpenLink<'_, T> {
     /// `replies`: the number of each message's request, and its answer once there is one.
     async fn ask_many(
         &mut self,
-        messages: &[RemoteRequest],
+        messages: &[LinkMessage],
         replies: &mut [(u64, Option<Result<Reply>>)],
     ) -> Result<()> {
         let name = self.link.session.peer().to_string();
@@ -320,7 +332,9 @@ impl<T: Transport> OpenLink<'_, T> {
         let mut sent = 0;
         while sent < messages.len() {
             let wait = self.wait(peer, &name);
-            sent += self.send_some(&wait, &messages[sent..]).await?;
+            let count = self.send_some(&wait, &messages[sent..]).await?;
+            self.link.requests_sent += count as u64;
+            sent += count;
             answer(self.transport, &wait, |reply| {
                 if let RemoteReply::Reply(frame) = reply
                     && let Some((_, reply)) = replies.iter_mut().find(|(seq, _)| *seq == frame.seq)
@@ -342,6 +356,11 @@ impl<T: Transport> OpenLink<'_, T> {
             self.transport.wait_sent().await;
         }
     }
+}
+
+/// The connection is the handle's, or a shared endpoint sets the channel.
+fn unrouted(message: RemoteRequest) -> LinkMessage {
+    Routed { channel: 0, message }
 }
 
 fn dead(peer: &str) -> Error {

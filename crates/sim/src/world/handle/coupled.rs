@@ -9,9 +9,9 @@ use crate::time::Ps;
 use crate::world::kernel::block_on;
 use rackpool_core::client::{
     Access, Client, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks, Io, LinkId,
-    Look, Losses, Piece, Progress, WriteBuffer,
+    Losses, Piece, WriteBuffer,
 };
-use rackpool_core::runtime::client::{Buffers, Driver, TimeLimit, Transport, wait_completions};
+use rackpool_core::runtime::client::{Buffers, TimeLimit, Transport, wait_completions};
 use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, WorkRequest, WorkStatus};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
@@ -223,29 +223,13 @@ impl SimHandle {
     async fn drive_flush(&mut self, one: &mut PackedFlush) -> Option<Result<()>> {
         let timeout_ms = self.timeout.as_ns() / 1_000_000;
         let now_ns = self.ctx.now().as_ns();
-        match one.flush.look(now_ns, &self.locks.losses, timeout_ms)? {
-            Look::Wait => return None,
-            Look::Ended(error) => return Some(Err(error)),
-            Look::Go => {}
-        }
         let deadline = Ps::ns(one.flush.deadline_ns()?);
         let PackedFlush { flush, packed, lent, peers } = one;
-        let (mut transfer, starts) = flush.transfer();
         let buf = lent.expect("it was registered when the flush began");
-        let buffers = FlushBuffers { packed, buf, starts, peers, deadline };
         let limit = TimeLimit { deadline, timeout_ms };
-        let mut driver = Driver::new(self.runtime(), buffers, limit);
-        match driver.run(async |cx| transfer.advance(cx).await).await {
-            Ok(Progress::Done) => Some(Ok(())),
-            Ok(Progress::Posted) => None,
-            Err(error) => {
-                if matches!(error, Error::LockLost { .. }) {
-                    // The caller that comes next is told.
-                    self.locks.losses.untell();
-                }
-                Some(Err(error))
-            }
-        }
+        let packed = packed.as_slice();
+        let buffers = move |starts| FlushBuffers { packed, buf, starts, peers, deadline };
+        self.runtime().step_flush(flush, limit, now_ns, buffers).await
     }
 }
 

@@ -2,18 +2,10 @@
 
 use super::SimHandle;
 use crate::world::handle::io::Local;
-use rackpool_core::client::{Access, Brought, Piece, Rpc, What};
-use rackpool_core::rrpc::{Bytes, Carried, FetchExtent, INLINE_BYTES_MAX};
+pub use rackpool_core::client::FetchMode;
+use rackpool_core::client::{Access, Piece, Rpc, What};
+use rackpool_core::rrpc::{Bytes, Carried};
 use rackpool_core::{GAddr, Result};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchMode {
-    Inline,
-    /// One-sided, where the answer says.
-    OneSidedRead,
-    /// Written by the home into the caller's buffer.
-    WriteBack,
-}
 
 impl SimHandle {
     /// From now on pages of other racks are read and written by calls that carry the data, as
@@ -26,17 +18,8 @@ impl SimHandle {
     pub async fn fetch(&mut self, addr: GAddr, to: &mut [u8], mode: FetchMode) -> Result<()> {
         let bytes = to.len() as u64;
         self.client.check(addr, bytes)?;
-        let what = match mode {
-            FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
-            FetchMode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
-            FetchMode::WriteBack => What::FetchInto(bytes, 0),
-        };
-        let mut call = Rpc::new(&self.client, addr, what);
-        let fetched = match self.drive(&mut call, Local::Into(to)).await? {
-            Brought::Fetched(fetched) => fetched,
-            Brought::Stored => unreachable!("the engine compares the answer with the question"),
-        };
-        match fetched.carried {
+        let mut call = Rpc::new(&self.client, addr, mode.of(bytes));
+        match self.drive(&mut call, Local::Into(to)).await?.fetched()?.carried {
             Carried::Inline(data) => to.copy_from_slice(&data.0),
             Carried::Written => {}
             Carried::Not => {

@@ -3,21 +3,16 @@
 use crate::mem::SimMem;
 use crate::world::kernel::{ConnId, Ctx, Input};
 use crate::world::rack::Rack;
-use rackpool_core::client::{RackView, Session};
+use rackpool_core::Error;
+use rackpool_core::client::RackView;
 use rackpool_core::coherence;
-use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES};
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING};
 use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::runtime::client::{Slot, Welcome};
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::wire;
-use rackpool_core::{Error, Result};
 use std::cell::Cell;
 use std::rc::Rc;
-
-/// Nearly all requests are shorter.
-const MESSAGE_BYTES_USUAL: usize = 64;
 
 /// The home of a slot.
 pub(super) struct Home {
@@ -69,7 +64,7 @@ pub(super) struct SimSlot {
     pub(super) index: u32,
     pub(super) view: RackView<SimMem>,
     producer: Producer<SimMem>,
-    pub(super) consumer: Consumer<SimMem>,
+    consumer: Consumer<SimMem>,
 }
 
 impl Slot for SimSlot {
@@ -79,30 +74,13 @@ impl Slot for SimSlot {
     fn view(&self) -> &RackView<SimMem> {
         &self.view
     }
+
+    fn rings(&mut self) -> (&mut Producer<SimMem>, &mut Consumer<SimMem>) {
+        (&mut self.producer, &mut self.consumer)
+    }
 }
 
 impl SimSlot {
-    /// Sends the request that is under way.
-    pub(super) fn push(&mut self, session: &Session, ctx: &Ctx) -> Result<()> {
-        let mut message = ctx.kernel.spare();
-        message.resize(MESSAGE_BYTES_USUAL, 0);
-        let frame = session.under_way().expect("only called with a request under way");
-        if wire::encode(frame, &mut message).is_err() {
-            message.resize(MESSAGE_BYTES_MAX as usize, 0);
-        }
-        let result = wire::encode(frame, &mut message).and_then(|bytes| {
-            let what = || "request ring".into();
-            let full = |_| Error::Busy { what: what(), limit: u64::from(RING_ENTRIES) };
-            self.producer.push(bytes).map_err(full)
-        });
-        ctx.kernel.recycle(message);
-        result?;
-        // Setting the bell's bit is an atomic operation.
-        ctx.cpu.drain();
-        self.ring(ctx);
-        Ok(())
-    }
-
     /// Says that something is there for the daemon.
     pub(super) fn ring(&self, ctx: &Ctx) {
         if let Some((daemon, _)) = self.rack.daemon.get() {

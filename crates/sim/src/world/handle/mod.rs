@@ -16,7 +16,7 @@ mod replica;
 
 use super::Cluster;
 use super::kernel::{ConnId, Ctx, Input, Message};
-use super::master::{MasterLink, unexpected};
+use super::master::MasterLink;
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
@@ -36,9 +36,9 @@ use rackpool_core::client::{
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
 use rackpool_core::policy::MigrationPolicy;
-use rackpool_core::runtime::client::{self, LocalLink, Platform};
+use rackpool_core::runtime::client::{self, LocalLink, Platform, Welcome};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
-use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ type Link = client::Link<SimSlot, ()>;
 /// What came and was not asked for yet.
 #[derive(Default)]
 struct Inbox {
-    controls: Vec<(ConnId, ControlReply)>,
+    controls: Vec<(ConnId, Result<Welcome>)>,
     answers: Vec<(u64, Result<MasterAnswer>)>,
     messages: VecDeque<(PeerId, Vec<u8>)>,
     connected: Vec<PeerId>,
@@ -151,9 +151,14 @@ impl SimHandle {
         self.node.rack
     }
 
-    /// Requests sent to daemons, and calls to the master.
+    /// Calls to daemons, and to the master.
     pub fn sent(&self) -> (u64, u64) {
-        self.node.sent
+        let (through_rings, to_master) = self.node.sent;
+        let over_fabric = |link: &Link| match link {
+            Link::Local(_) => 0,
+            Link::Remote(link) => link.requests_sent(),
+        };
+        (through_rings + self.links.iter().map(over_fabric).sum::<u64>(), to_master)
     }
 
     pub fn page_bytes(&self) -> u64 {
@@ -361,18 +366,8 @@ impl SimHandle {
 
     /// Tells the own rack's daemon which pages this handle used since it last did.
     pub async fn tell_use(&mut self) -> Result<()> {
-        let (pages, siblings) = self.client.take_use_by_home();
-        for (link, pages) in siblings {
-            let deadline = self.ctx.now() + self.timeout;
-            self.daemon_call(link, Request::NoteUse { pages }, deadline).await?;
-        }
-        match self.ask(Request::NoteUse { pages }).await? {
-            Reply::Noted => Ok(()),
-            other => Err(Error::Protocol {
-                peer: "daemon".into(),
-                reason: format!("{other:?} answers a report"),
-            }),
-        }
+        let timeout_ms = self.timeout.as_ns() / 1_000_000;
+        self.runtime().tell_use(timeout_ms).await
     }
 
     /// Moves the page that the own rack wants most, if its home lets it go.
@@ -406,21 +401,13 @@ impl SimHandle {
 
     /// The address under a name.
     pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
-        let deadline = self.ctx.now() + self.timeout;
-        match self.node.master(MasterCall::GetRoot { name: name.into() }, deadline).await? {
-            MasterAnswer::Root(addr) => Ok((!addr.is_null()).then_some(addr)),
-            other => unexpected(&other),
-        }
+        let addr = self.ask_master(MasterCall::GetRoot { name: name.into() }).await?.root()?;
+        Ok((!addr.is_null()).then_some(addr))
     }
 
     /// Sets the address under a name if it is `expected` now.
     pub async fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
-        let deadline = self.ctx.now() + self.timeout;
-        let call = MasterCall::SetRoot { name: name.into(), expected, addr };
-        match self.node.master(call, deadline).await? {
-            MasterAnswer::Root(addr) => Ok(addr),
-            other => unexpected(&other),
-        }
+        self.ask_master(MasterCall::SetRoot { name: name.into(), expected, addr }).await?.root()
     }
 
     /// Asks the own rack's daemon something.
@@ -512,7 +499,7 @@ impl SimHandle {
 fn sort(ctx: &Ctx, endpoint: EndpointId, master: &mut MasterLink, inbox: &mut Inbox, input: Input) {
     match input {
         Input::Message(conn, message) => match *message {
-            Message::Control(reply) => inbox.controls.push((conn, reply)),
+            Message::Control(reply) => inbox.controls.push((conn, Welcome::of(reply))),
             Message::Answer(reply) if master.owns(conn) => {
                 if let Some(reply) = master.on_answer(ctx, reply) {
                     inbox.answers.push((reply.id, reply.answer));

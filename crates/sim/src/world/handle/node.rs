@@ -10,13 +10,10 @@ use crate::world::kernel::Message;
 use rackpool_core::error::DeathCause;
 use rackpool_core::runtime::Environment;
 use rackpool_core::runtime::client::{
-    Joined, LocalLink, Platform, RingEvent, Sent, Transport, Wait, Welcome,
+    Joined, LinkMessage, LocalLink, Platform, RingEvent, Sent, Transport, Wait, Welcome,
 };
 use rackpool_core::seam::{Nanos, PeerId, PostError, WorkStatus};
-use rackpool_core::wire::{
-    self, ControlHello, ControlReply, MasterAnswer, MasterCall, RackInfo, RemoteRequest,
-    ReplyFrame, Routed,
-};
+use rackpool_core::wire::{self, ControlHello, MasterAnswer, MasterCall, RackInfo};
 use rackpool_core::{Error, RackId, Result, SessionId};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -37,7 +34,7 @@ pub(super) struct Node {
     pub(super) master: MasterLink,
     pub(super) fabric: Fabric,
     pub(super) inbox: Inbox,
-    /// Requests sent to daemons, and calls to the master.
+    /// Calls to daemons through rings, and to the master.
     pub(super) sent: (u64, u64),
     /// The message that was sent last, and when.
     pub(super) last_sent: Option<(u64, Ps)>,
@@ -71,10 +68,10 @@ impl Node {
         self.ctx.cpu.charge(self.cluster.costs.client_copied_line.times(lines));
     }
 
-    async fn welcome(&mut self, conn: ConnId, home: &Home, deadline: Ps) -> Result<ControlReply> {
+    async fn welcome(&mut self, conn: ConnId, home: &Home, deadline: Ps) -> Result<Welcome> {
         loop {
             if let Some(at) = self.inbox.controls.iter().position(|(of, _)| *of == conn) {
-                return Ok(self.inbox.controls.swap_remove(at).1);
+                return self.inbox.controls.swap_remove(at).1;
             }
             if self.inbox.closed_conns.contains(&conn) {
                 return Err(home.dead());
@@ -157,8 +154,7 @@ impl Platform for Node {
         let (daemon, _) = home.rack.daemon.get().ok_or_else(|| home.dead())?;
         let conn = self.ctx.connect(daemon);
         self.ctx.send(conn, Message::Hello(hello));
-        let reply = self.welcome(conn, home, deadline).await;
-        let joined = reply.and_then(Welcome::of).and_then(|welcome| {
+        let joined = self.welcome(conn, home, deadline).await.and_then(|welcome| {
             let slot = home.map(&self.ctx, conn, &welcome).ok_or_else(|| home.dead())?;
             Ok(Joined { slot, welcome })
         });
@@ -168,28 +164,27 @@ impl Platform for Node {
         joined
     }
 
-    fn push(&mut self, link: &mut LocalLink<SimSlot>) -> Result<()> {
+    fn ring_bell(&mut self, slot: &mut SimSlot) {
         self.sent.0 += 1;
-        link.joined.slot.push(&link.session, &self.ctx)
+        // Setting the bell's bit is an atomic operation.
+        self.ctx.cpu.drain();
+        slot.ring(&self.ctx);
     }
 
-    async fn reply(&mut self, link: &mut LocalLink<SimSlot>, deadline: Ps) -> Result<RingEvent> {
+    async fn answer(&mut self, link: &mut LocalLink<SimSlot>, deadline: Ps) -> Result<RingEvent> {
         let mut look = RING_LOOK;
-        let LocalLink { joined: Joined { slot, .. }, session, .. } = link;
-        let rack = u32::from(slot.rack.id.0);
+        let rack = u32::from(link.slot().rack.id.0);
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
             let heard = self.inbox.rung.len();
             self.inbox.rung.retain(|one| *one != rack);
             let rung = self.inbox.rung.len() < heard;
-            let peer = session.peer();
-            match slot.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer)) {
-                Some(Ok(Ok(frame))) => return Ok(RingEvent::Reply(frame)),
-                Some(Ok(Err(error))) => self.broken(&error.to_string()),
+            match link.pop() {
+                Some(Ok(frame)) => return Ok(RingEvent::Answer(frame)),
                 Some(Err(error)) => self.broken(&error.to_string()),
                 None => {}
             }
-            if slot.conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn)) {
+            if link.slot().conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn)) {
                 return Ok(RingEvent::Closed);
             }
             let now = self.ctx.now();
@@ -236,10 +231,9 @@ impl Transport for Node {
         }
     }
 
-    fn send(&mut self, peer: PeerId, (): &mut (), messages: &[RemoteRequest]) -> Result<Sent> {
+    fn send(&mut self, peer: PeerId, (): &mut (), messages: &[LinkMessage]) -> Result<Sent> {
         for (count, message) in messages.iter().enumerate() {
-            let bytes = wire::encode_vec(&Routed { channel: 0, message });
-            self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
+            let bytes = wire::encode_vec(message);
             let now = self.ctx.now();
             let sent = self.fabric.send(&self.ctx, peer, bytes);
             match sent {
