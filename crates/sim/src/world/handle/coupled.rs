@@ -227,9 +227,14 @@ impl SimHandle {
         let PackedFlush { flush, packed, lent, peers } = one;
         let buf = lent.expect("it was registered when the flush began");
         let limit = TimeLimit { deadline, timeout_ms };
-        let packed = packed.as_slice();
-        let buffers = move |starts| FlushBuffers { packed, buf, starts, peers, deadline };
-        self.runtime().step_flush(flush, limit, now_ns, buffers).await
+        let step = self.runtime().step_flush(flush, limit, now_ns, move |starts| FlushBuffers {
+            packed,
+            buf,
+            starts,
+            peers,
+            deadline,
+        });
+        step.await
     }
 }
 
