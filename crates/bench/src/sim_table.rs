@@ -285,11 +285,11 @@ impl Audited for SimWords<'_, '_> {
     }
 
     fn roots_after(&mut self, after: &str) -> PoolResult<Vec<(String, GAddr)>> {
-        self.0.ask_master(&MasterQuery::roots_after(after))
+        Ok(self.0.ask_master(&MasterQuery::roots_after(after))?)
     }
 
     fn audit(&mut self, rack: RackId, request: AuditRequest) -> PoolResult<AuditReply> {
-        self.0.ask_rack(rack, DaemonQuery::audit(request))
+        Ok(self.0.ask_rack(rack, DaemonQuery::audit(request))?)
     }
 
     fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> PoolResult<bool> {

@@ -146,6 +146,10 @@ pub const MASTER_CONNECT_MS_MAX: u64 = 1000;
 pub const MASTER_BACKOFF_MS_MIN: u64 = 1;
 /// Longest pause between two attempts of a link to connect, ms.
 pub const MASTER_BACKOFF_MS_MAX: u64 = 128;
+/// The first pause between two attempts of a client to reach a rack, ms; the next are doubled.
+pub const RACK_BACKOFF_MS_MIN: u64 = 1;
+/// The longest of these pauses, ms.
+pub const RACK_BACKOFF_MS_MAX: u64 = 50;
 
 /// Longest head of a request for metrics, bytes: what a browser sends is a tenth of it.
 pub const METRICS_HEAD_BYTES_MAX: usize = 8 << 10;

@@ -3,13 +3,13 @@
 //! [`Driver::run`] and wait for the fabric themselves.
 
 use crate::clock;
-use crate::links::Links;
+use crate::links::{Link, LinkHost, Links};
 use crate::submit::Submissions;
-use rackpool_core::client::{Client, Context, Io, LinkId};
+use rackpool_core::Result;
+use rackpool_core::client::{Client, Io, LinkId};
 use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::runtime::client::{self, TimeLimit};
 use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest, WorkStatus};
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
-use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, ScopedBuffers};
 use rackpool_hw::window::Window;
 use std::pin::pin;
@@ -41,16 +41,19 @@ pub(crate) struct Parts<'a> {
 
 /// The context of one operation: blocks for daemons, the master, connections and the fabric, until
 /// the deadline.
-pub(crate) struct Driver<'a> {
-    parts: Parts<'a>,
+pub(crate) type Driver<'a> = client::Driver<'a, LinkHost<'a>, OperationBuffers<'a>>;
+
+/// The buffers of an operation, and the submissions of its handle.
+pub(crate) struct OperationBuffers<'a> {
     buffers: Buffers<'a>,
-    deadline_ns: u64,
-    /// Losses of locks when it began, if they end it.
-    losses: Option<u64>,
-    /// A rack that the master did not know.
-    gone: Option<RackId>,
-    /// Why it cannot go on. From here on each answer is waited for as long as a peer is told.
-    failed: Option<Error>,
+    submissions: Option<&'a mut Submissions>,
+}
+
+impl<'a> OperationBuffers<'a> {
+    /// Without other work of the handle.
+    pub(crate) fn alone(buffers: Buffers<'a>) -> Self {
+        Self { buffers, submissions: None }
+    }
 }
 
 /// Runs one operation to its end, or to the deadline with a typed error.
@@ -60,39 +63,17 @@ pub(crate) fn drive<T>(
     operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> Result<T>,
 ) -> Result<T> {
     let deadline_ns = clock::deadline_ns(parts.links.options().request_timeout_ms);
-    Driver::new(parts, buffers, deadline_ns).run(operation)
+    block(driver(parts, buffers, deadline_ns).run(operation))
 }
 
-impl<'a> Driver<'a> {
-    pub(crate) fn new(parts: Parts<'a>, buffers: Buffers<'a>, deadline_ns: u64) -> Self {
-        let (losses, gone, failed) = (None, None, None);
-        Self { parts, buffers, deadline_ns, losses, gone, failed }
-    }
-
-    pub(crate) fn run<T>(
-        mut self,
-        operation: impl AsyncFnOnce(&mut Self) -> Result<T>,
-    ) -> Result<T> {
-        let result = block(operation(&mut self));
-        result.and_then(|output| match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.check().map(|()| output),
-        })
-    }
-
-    fn deadline_ns(&self) -> u64 {
-        match self.failed {
-            None => self.deadline_ns,
-            Some(_) => clock::deadline_ns(GIVE_UP_MS),
-        }
-    }
-
-    fn fail<T>(&mut self, error: Error) -> Result<T> {
-        self.failed.get_or_insert_with(|| error.clone());
-        Err(error)
-    }
+pub(crate) fn driver<'a>(parts: Parts<'a>, buffers: Buffers<'a>, deadline: u64) -> Driver<'a> {
+    let Parts { client, links, endpoint, submissions } = parts;
+    let limit = TimeLimit { deadline, timeout_ms: links.options().request_timeout_ms };
+    let buffers = OperationBuffers { buffers, submissions };
+    Driver::new(links.runtime(client, endpoint), buffers, limit)
 }
 
+/// Runs what does each thing where it is asked for, and so never waits for another poll.
 pub(crate) fn block<T>(operation: impl Future<Output = T>) -> T {
     match pin!(operation).poll(&mut std::task::Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -100,100 +81,29 @@ pub(crate) fn block<T>(operation: impl Future<Output = T>) -> T {
     }
 }
 
-impl Context<Window> for Driver<'_> {
-    fn client(&mut self) -> &mut Client<Window> {
-        self.parts.client
+impl<'h> client::Buffers<LinkHost<'h>> for OperationBuffers<'_> {
+    fn io<'x>(&'x mut self, links: &'x [Link], host: &'x mut LinkHost<'h>) -> impl Io {
+        FabricIo { endpoint: host.network.endpoint, links, buffers: self.buffers }
     }
 
-    fn parts(&mut self) -> (&mut Client<Window>, impl Io) {
-        let Parts { client, links, endpoint, .. } = &mut self.parts;
-        (client, FabricIo { endpoint, links, buffers: self.buffers })
-    }
-
-    fn check(&mut self) -> Result<()> {
-        let Parts { client, links, .. } = &mut self.parts;
-        if client.take_learnt() {
-            links.note_strays(client);
-        }
-        match self.losses {
-            Some(losses) if links.loss_count() != losses => Err(links.loss()),
-            _ => Ok(()),
-        }
-    }
-
-    fn end_with_locks(&mut self) {
-        self.losses.get_or_insert(self.parts.links.loss_count());
-    }
-
-    async fn connect(&mut self, rack: RackId) -> Result<()> {
-        self.check()?;
-        let deadline_ns = self.deadline_ns();
-        let Parts { client, links, endpoint, .. } = &mut self.parts;
-        match links.connect(client, endpoint, rack, deadline_ns) {
-            // What the operation knew of the rack is old: it finds out what became of it.
-            Err(Error::NoSuchRack { .. }) if self.gone.replace(rack) != Some(rack) => {
-                client.forget_rack(rack);
-                Ok(())
-            }
-            Err(error) => self.fail(error),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
-        self.check()?;
-        let deadline_ns = self.deadline_ns();
-        self.parts.links.master_call(call, deadline_ns)
-    }
-
-    async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
-        self.check()?;
-        let deadline_ns = self.deadline_ns();
-        let Parts { client, links, endpoint, .. } = &mut self.parts;
-        links.daemon_call(client, endpoint, link, request, deadline_ns)
-    }
-
-    async fn batch(&mut self, link: LinkId, requests: Vec<Request>) -> Result<Vec<Result<Reply>>> {
-        self.check()?;
-        let deadline_ns = self.deadline_ns();
-        let Parts { client, links, endpoint, .. } = &mut self.parts;
-        Ok(links.daemon_batch(client, endpoint, link, requests, deadline_ns))
-    }
-
-    async fn completions(
+    fn on_completion(
         &mut self,
-        mut take: impl FnMut(&mut Client<Window>, u64, WorkStatus) -> Result<()>,
-    ) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        self.check()?;
-        let Parts { client, links, endpoint, submissions } = &mut self.parts;
-        let in_time = links.wait_completions(endpoint, self.deadline_ns);
-        let mut result = Ok(());
-        for (id, status) in links.take_completions() {
-            let is_taken =
-                submissions.as_mut().is_some_and(|s| s.on_completion(client, id, status));
-            if !is_taken {
-                result = result.and(take(client, id, status));
-            }
-        }
-        result?;
-        if in_time {
-            return Ok(());
-        }
-        let waited_ms = links.options().request_timeout_ms;
-        self.fail(Error::Timeout { peer: "the page's home rack".into(), waited_ms })
+        _: &mut LinkHost<'h>,
+        client: &mut Client<Window>,
+        id: u64,
+        status: WorkStatus,
+    ) -> bool {
+        self.submissions.as_mut().is_some_and(|some| some.on_completion(client, id, status))
     }
 
-    fn has_failed(&self) -> bool {
-        self.failed.is_some()
+    async fn give_up_until(&mut self, _: &mut LinkHost<'h>) -> u64 {
+        clock::deadline_ns(GIVE_UP_MS)
     }
 }
 
 struct FabricIo<'a> {
     endpoint: &'a mut Endpoint,
-    links: &'a Links,
+    links: &'a [Link],
     buffers: Buffers<'a>,
 }
 
@@ -222,7 +132,7 @@ impl Io for FabricIo<'_> {
         link: LinkId,
         batch: &[WorkRequest<'_>],
     ) -> std::result::Result<(), (usize, PostError)> {
-        match self.links.peer(link) {
+        match self.links[link.0 as usize].peer() {
             Some(peer) => self.endpoint.post(peer, batch),
             None => Err((0, PostError::Down)),
         }
@@ -230,12 +140,12 @@ impl Io for FabricIo<'_> {
 
     fn expose(&mut self, link: LinkId, piece: u32, offset: u64, bytes: u64) -> Option<Exposure> {
         let sge = self.sge(piece, offset, bytes);
-        self.endpoint.expose(self.links.peer(link)?, &sge)
+        self.endpoint.expose(self.links[link.0 as usize].peer()?, &sge)
     }
 
     fn conceal(&mut self, link: LinkId, exposure: Exposure) -> u64 {
         // On another connection than the one that it was made on it counts for nothing.
-        let peer = self.links.peer(link);
+        let peer = self.links[link.0 as usize].peer();
         peer.map_or(0, |peer| self.endpoint.conceal(peer, exposure))
     }
 }

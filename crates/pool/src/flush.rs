@@ -3,11 +3,12 @@
 //! `core::client::Coupled`.
 
 use crate::clock;
-use crate::drive::{Buffers, Driver, Parts};
+use crate::drive::{Buffers, OperationBuffers, block};
 use crate::links::{Links, fabric_error};
-use rackpool_core::client::{Client, Flush, Look, Progress, WriteBuffer};
+use rackpool_core::Result;
+use rackpool_core::client::{Client, Flush, WriteBuffer};
+use rackpool_core::runtime::client::TimeLimit;
 use rackpool_core::seam::BufId;
-use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 use rackpool_hw::window::Window;
 
@@ -46,25 +47,12 @@ impl PackedFlush {
     ) -> Option<Result<()>> {
         let timeout_ms = links.options().request_timeout_ms;
         let deadline_ns = self.flush.deadline_ns()?;
-        let result = match self.flush.look(clock::now_ns(), &links.losses, timeout_ms)? {
-            Look::Wait => return None,
-            Look::Ended(error) => Err(error),
-            Look::Go => {
-                let (mut transfer, offsets) = self.flush.transfer();
-                let buffers = Buffers::Packed(self.packed, offsets);
-                let parts = Parts { client, links, endpoint, submissions: None };
-                let driver = Driver::new(parts, buffers, deadline_ns);
-                match driver.run(async |cx| transfer.advance(cx).await) {
-                    Ok(Progress::Posted) => return None,
-                    Ok(Progress::Done) => Ok(()),
-                    Err(error @ Error::LockLost { .. }) => {
-                        links.losses.untell();
-                        Err(error)
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-        };
+        let limit = TimeLimit { deadline: deadline_ns, timeout_ms };
+        let packed = self.packed;
+        let buffers = |offsets| OperationBuffers::alone(Buffers::Packed(packed, offsets));
+        let runtime = links.runtime(client, endpoint);
+        let step = runtime.step_flush(&mut self.flush, limit, clock::now_ns(), buffers);
+        let result = block(step)?;
         self.flush.ended(&result);
         if result.is_err() {
             // Work requests of this try may name the buffer: it comes back under another name.

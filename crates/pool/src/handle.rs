@@ -6,7 +6,7 @@
 
 use crate::cas::CasOutcome;
 use crate::clock;
-use crate::drive::{Buffers, Driver, Parts, drive};
+use crate::drive::{Buffers, Driver, Parts, block, drive};
 use crate::error::{Result, WireError, WireResult};
 use crate::links::{Links, Shared};
 use crate::options::Options;
@@ -16,8 +16,8 @@ use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, DaemonQuery, Free, Locate,
-    Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery,
+    Free, Locate, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -231,9 +231,9 @@ impl Handle {
         if !self.coupled.is_active() {
             return Ok(self.read_home(addr, to, miss)?);
         }
-        if !self.read_coupled(addr, to)? {
+        if !self.with_coupled(|coupled, io| coupled.read(io, addr, to))? {
             self.read_home(addr, to, miss)?;
-            self.overlay_locked(addr, to);
+            self.with_coupled(|coupled, io| coupled.overlay(io, addr, to));
         }
         Ok(())
     }
@@ -261,7 +261,9 @@ impl Handle {
     #[inline(never)]
     fn write_cold(&mut self, addr: GAddr, from: &[u8], miss: Miss) -> Result<()> {
         self.client.check(addr, from.len() as u64)?;
-        if self.coupled.is_active() && self.write_coupled(addr, from)? {
+        if self.coupled.is_active()
+            && self.with_coupled(|coupled, io| coupled.write(io, addr, from))?
+        {
             return Ok(());
         }
         let client = &self.client;
@@ -545,7 +547,7 @@ impl Handle {
     ) -> WireResult<Reply> {
         let Self { client, links, endpoint, .. } = self;
         if client.home_in(rack).is_none() {
-            links.connect(client, endpoint, rack, deadline_ns)?;
+            block(links.runtime(client, endpoint).connect(rack, deadline_ns))?;
         }
         let home = client.home_in(rack).expect("connecting adds the link");
         let link = client.link_of(home).expect("it was just found");
@@ -755,15 +757,17 @@ impl Handle {
 impl Handle {
     pub(crate) fn give_locks_back(&mut self) {
         self.settle_locked();
-        let table = Arc::clone(&self.links.locks);
-        table.flush(&mut self.client, &mut self.links, &mut self.endpoint);
+        if self.links.locks.is_due() {
+            let Self { client, links, endpoint, .. } = self;
+            block(links.runtime(client, endpoint).release_owed());
+        }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         self.settle_locked();
-        self.flush_locked();
+        self.with_coupled(|coupled, io| coupled.flush(io));
         // A pin may keep the slot, and so the session, for longer.
         self.links.locks.give_back_all();
         self.give_locks_back();

@@ -6,8 +6,8 @@
 //! well: [`master`], [`daemon`], and [`cluster`] for all of them in one process.
 //!
 //! The data path, in file order: `handle.rs` → `core::client` → `hw::window` for mapped racks,
-//! `hw::fabric` for others; misses go `links.rs` → `hw::ring` → `daemon/` → `core::daemon`, or
-//! `link.rs` → `master/` → `core::master`.
+//! `hw::fabric` for others; misses go `links.rs` → `core::runtime` → `hw::ring` → `daemon/` →
+//! `core::daemon`, or `link.rs` → `master/` → `core::master`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(doctest, doc = include_str!("../../../README.md"))]
@@ -36,12 +36,13 @@ pub mod master;
 mod members;
 pub mod metrics;
 pub mod monitor;
+mod network;
+mod node;
 mod options;
 mod paths;
 mod pin;
 mod placements;
 mod pool;
-mod remote;
 mod replica;
 mod rrpc;
 mod stats;

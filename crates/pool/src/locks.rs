@@ -8,29 +8,17 @@
 //! that went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
-use crate::drive::{Buffers, Driver, Parts};
+use crate::drive::{Buffers, Parts, block, driver};
 use crate::handle::Handle;
-use crate::links::Links;
 use crate::local::Door;
 use rackpool_core::client::{
-    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, Operation, OwedLock, Reach,
+    AtHome, CoupledIo, Dropped, HeldLock, HeldLocks, LinkId, LockRange, Operation,
 };
-use rackpool_core::wire::Reply;
-use rackpool_core::{Error, GAddr, RackId, Result};
-use rackpool_hw::fabric::Endpoint;
-use rackpool_hw::window::Window;
+use rackpool_core::runtime::client::{ANSWER_MS, Granted};
+use rackpool_core::{Error, GAddr, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// How much longer than the daemon a handle waits for the answer to a lock request, ms: the
-/// daemon's own answer says more.
-const ANSWER_MS: u64 = 1_000;
-/// How long giving back what dropped guards held may delay a call, ms; then it is tried again
-/// with later calls.
-const RELEASE_MS: u64 = 100;
-/// How long calls are not delayed after that, ms.
-const RETRY_MS: u64 = 1_000;
 
 /// A lock that is held; given back when it is dropped. See [`Handle::lock`].
 #[derive(Debug)]
@@ -125,8 +113,6 @@ struct Table {
     held: HeldLocks,
     /// How the daemons of mapped racks are called.
     doors: BTreeMap<LinkId, Weak<Door>>,
-    /// Not before this is a release tried again that failed.
-    retry_at_ns: u64,
 }
 
 /// What a handle and its guards share.
@@ -158,10 +144,8 @@ impl LockTable {
         let result = run(&mut table.held);
         // Relaxed: only the handle takes locks, and only it asks.
         self.holds.store(!table.held.is_empty(), Ordering::Relaxed);
-        if table.held.owes() {
-            // Relaxed: the table's mutex orders what it announces.
-            self.due.store(true, Ordering::Relaxed);
-        }
+        // Relaxed: the table's mutex orders what it announces.
+        self.due.store(table.held.owes(), Ordering::Relaxed);
         result
     }
 
@@ -171,29 +155,16 @@ impl LockTable {
         self.holds.load(Ordering::Relaxed) && self.with(|held| held.holds_at(link))
     }
 
-    /// Names and tokens of the locks that are held in a rack.
-    pub(crate) fn held_in(&self, rack: RackId) -> Vec<(GAddr, u64)> {
-        self.lock().held.held_in(rack)
+    /// Whether there is something to give back.
+    pub(crate) fn is_due(&self) -> bool {
+        // Relaxed: as in `give_back`; a release that is not seen yet is seen by the next call.
+        self.due.load(Ordering::Relaxed)
     }
 
-    /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
-    pub(crate) fn lose(&self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
-        let first = self.lock().held.lose(rack, tokens);
-        self.lost(first)
-    }
-
-    /// Notes that locks are lost because their pages have turned out to be elsewhere; one of them.
-    pub(crate) fn stray(&self, client: &Client<Window>) -> Option<Error> {
-        let first = self.lock().held.stray(client);
-        self.lost(first)
-    }
-
-    fn lost(&self, first: Option<Error>) -> Option<Error> {
-        if first.is_some() {
-            // Relaxed: as in `drop_guard`.
-            self.changed.store(true, Ordering::Relaxed);
-        }
-        first
+    /// A coupled guard was dropped or a lock was lost.
+    pub(crate) fn note_changed(&self) {
+        // Relaxed: the table's mutex orders what it announces.
+        self.changed.store(true, Ordering::Relaxed);
     }
 
     /// A guard is gone. If the handle has writes under it, they go home first, with its next call.
@@ -202,17 +173,13 @@ impl LockTable {
         match dropped {
             Dropped::Nothing => {}
             Dropped::Now => self.give_back(id),
-            Dropped::Later => {
-                // Relaxed: the table's mutex orders what they announce.
-                self.changed.store(true, Ordering::Relaxed);
-                self.due.store(true, Ordering::Relaxed);
-            }
+            Dropped::Later => self.note_changed(),
         }
     }
 
     /// Whether a coupled guard was dropped or a lock was lost since the last call.
     pub(crate) fn take_changed(&self) -> bool {
-        // Relaxed: as in `drop_guard`; what is not seen yet is seen by the next call.
+        // Relaxed: as in `note_changed`; what is not seen yet is seen by the next call.
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::Relaxed)
     }
 
@@ -238,48 +205,6 @@ impl LockTable {
     pub(crate) fn give_back_all(&self) {
         let ids = self.lock().held.ids();
         ids.into_iter().for_each(|id| self.give_back(id));
-    }
-
-    /// Gives back what dropped guards held, if anything, without delaying the caller for long. What
-    /// fails is tried again later.
-    pub(crate) fn flush(
-        &self,
-        client: &mut Client<Window>,
-        links: &mut Links,
-        endpoint: &mut Endpoint,
-    ) {
-        // Relaxed: as in `give_back`; a release that is not seen yet is seen by the next call.
-        if !self.due.load(Ordering::Relaxed) || self.lock().retry_at_ns > clock::now_ns() {
-            return;
-        }
-        let deadline_ns = clock::deadline_ns(RELEASE_MS);
-        if self.flush_until(client, links, endpoint, None, deadline_ns).is_err() {
-            self.lock().retry_at_ns = clock::deadline_ns(RETRY_MS);
-        }
-    }
-
-    /// Gives back what is owed, all of it or what meets a range. What fails goes behind the
-    /// others, so that a rack that is gone does not hold up those of other racks.
-    fn flush_until(
-        &self,
-        client: &mut Client<Window>,
-        links: &mut Links,
-        endpoint: &mut Endpoint,
-        only: Option<(GAddr, GAddr)>,
-        deadline_ns: u64,
-    ) -> Result<()> {
-        loop {
-            let next = self.lock().held.next_release(only);
-            let Some(release) = next else {
-                // Relaxed: as in `give_back`, which comes later if it adds one now.
-                self.due.store(self.lock().held.owes(), Ordering::Relaxed);
-                return Ok(());
-            };
-            let request = release.request();
-            let answer = links.daemon_call(client, endpoint, release.link, request, deadline_ns);
-            self.lock().held.released(release, answer.is_ok());
-            answer?;
-        }
     }
 }
 
@@ -336,7 +261,7 @@ impl Handle {
     /// the guard of another handle; `timeout`, `peer-dead`.
     pub fn check_lock(&mut self, guard: &LockGuard) -> crate::Result<()> {
         self.is_own(guard)?;
-        Ok(self.check_coupled(guard.id, guard.lost())?)
+        Ok(self.with_coupled(|coupled, io| coupled.check_lock(io, guard.id, guard.lost()))?)
     }
 
     /// Gives a lock back now. Writes that have returned before are seen by its next holder;
@@ -349,7 +274,7 @@ impl Handle {
     /// later.
     pub fn unlock(&mut self, guard: LockGuard) -> crate::Result<()> {
         self.is_own(&guard)?;
-        Ok(self.unlock_coupled(guard.id, guard.lost())?)
+        Ok(self.with_coupled(|coupled, io| coupled.unlock(io, guard.id, guard.lost()))?)
     }
 
     fn is_own(&self, guard: &LockGuard) -> Result<()> {
@@ -360,51 +285,28 @@ impl Handle {
     }
 
     fn take_lock(&mut self, range: LockRange, write: bool, wait_ms: u64) -> Result<LockGuard> {
-        let LockRange { first: addr, end, is_coupled } = range;
         self.settle_locked();
         let started_ns = clock::now_ns();
         let deadline_ns = clock::deadline_ns(wait_ms.saturating_add(ANSWER_MS));
-        let table = Arc::clone(&self.links.locks);
         let Self { client, links, endpoint, .. } = self;
-        // What was given up before must be out of the way if it was this very lock.
-        table.flush_until(client, links, endpoint, Some((addr, end)), deadline_ns)?;
-        table.flush(client, links, endpoint);
-        let mut op = AtHome::new(addr, range.request(write, wait_ms));
+        block(links.runtime(client, endpoint).before_lock(&range, deadline_ns))?;
+        let mut op = AtHome::new(range.first, range.request(write, wait_ms));
         let parts = Parts { client, links, endpoint, submissions: None };
-        let driver = Driver::new(parts, Buffers::None, deadline_ns);
-        match driver.run(async |cx| op.run(cx).await) {
-            Ok((link, Reply::Locked { token })) => {
-                let is_coupled = is_coupled && matches!(client.reach(link), Reach::OneSided(_));
-                let range = LockRange { is_coupled, ..range };
-                let held = HeldLock::new(link, client.rack_of(link), range, token);
-                let id = table.with(|locks| locks.take(held));
-                if is_coupled {
+        let mut driver = driver(parts, Buffers::None, deadline_ns);
+        let answer = block(driver.run(async |cx| op.run(cx).await));
+        match links.runtime(client, endpoint).on_lock_answer(range, op.link(), answer) {
+            Ok(Granted { id, held }) => {
+                if held.is_coupled {
                     self.coupled.add(id, write, started_ns, &held);
                 }
+                let (HeldLock { addr, end, token, .. }, table) = (held, self.links.locks.clone());
                 Ok(LockGuard { id, addr, end, token, table })
             }
-            Ok(_) => Err(Error::Protocol {
-                peer: "daemon".into(),
-                reason: "an answer that does not fit a lock".into(),
-            }),
-            Err(error) => {
-                // The daemon may have granted what no caller will take.
-                if let Some(link) = op.link().filter(|_| error.is_open()) {
-                    table.with(|locks| locks.owe(OwedLock { link, addr, end, token: 0 }));
-                }
-                match error {
-                    Error::OutcomeUnknown { peer, .. } => {
-                        let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;
-                        Err(Error::Timeout { peer, waited_ms })
-                    }
-                    error => Err(error),
-                }
+            Err(Error::OutcomeUnknown { peer, .. }) => {
+                let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;
+                Err(Error::Timeout { peer, waited_ms })
             }
+            Err(error) => Err(error),
         }
     }
-}
-
-/// How long a lock request that is sent again may still wait, if its call ends at `deadline_ns`.
-pub(crate) fn wait_left_ms(deadline_ns: u64) -> u64 {
-    (deadline_ns.saturating_sub(clock::now_ns()) / 1_000_000).saturating_sub(ANSWER_MS)
 }

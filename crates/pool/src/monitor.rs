@@ -6,13 +6,15 @@
 //! reason; the others are shown all the same.
 
 use crate::clock;
+use crate::drive::block;
 use crate::link::MasterLink;
-use crate::links::{Inbox, fabric_error};
-use crate::remote::RemoteLink;
+use crate::links::fabric_error;
+use crate::network::{Inbox, Network};
 use crate::stats::RackStats;
 use rackpool_core::client::{DaemonQuery, MasterQuery};
 use rackpool_core::error::DeathCause;
-use rackpool_core::seam::Nanos;
+use rackpool_core::runtime::client::RemoteLink;
+use rackpool_core::seam::{BufId, Nanos};
 use rackpool_core::wire::{FabricKind, MasterStats, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, Over};
@@ -52,7 +54,7 @@ pub struct Monitor {
     endpoint: Endpoint,
     options: FabricOptions,
     inbox: Inbox,
-    racks: BTreeMap<RackId, RemoteLink>,
+    racks: BTreeMap<RackId, RemoteLink<BufId>>,
 }
 
 impl Monitor {
@@ -133,44 +135,45 @@ impl Monitor {
         }
         let Self { endpoint, inbox, racks, .. } = self;
         inbox.completions.clear();
-        for closed in inbox.closed.drain(..) {
+        for (closed, _) in inbox.closed.drain(..) {
             racks.values_mut().for_each(|link| link.on_closed(closed));
         }
+        let mut network = Network { endpoint, inbox };
         let link = match racks.entry(info.rack) {
             std::collections::btree_map::Entry::Occupied(known) => {
                 let link = known.into_mut();
                 if link.peer().is_none() {
-                    link.reconnect(endpoint, inbox, info, Vec::new(), deadline_ns)?;
+                    block(link.over(&mut network, deadline_ns).reconnect(info, Vec::new()))?;
                 }
                 link
             }
             std::collections::btree_map::Entry::Vacant(unknown) => {
-                unknown.insert(RemoteLink::connect(endpoint, inbox, info, deadline_ns)?)
+                unknown.insert(block(RemoteLink::connect(&mut network, info, deadline_ns))?)
             }
         };
-        link.begin(request.clone());
-        match link.call(endpoint, inbox, deadline_ns) {
-            Some(reply) => reply,
-            // The connection had ended since the last sample.
-            None => {
-                link.reconnect(endpoint, inbox, info, Vec::new(), deadline_ns)
-                    .map_err(|error| link.give_up(error))?;
-                match link.resumed() {
-                    Some(ended) => ended,
-                    None => link.call(endpoint, inbox, deadline_ns).unwrap_or_else(|| {
-                        let dead = Error::PeerDead { peer: peer(), cause: DeathCause::Closed };
-                        Err(link.give_up(dead))
-                    }),
-                }
-            }
+        let started_ns = clock::now_ns();
+        link.session.begin(request.clone());
+        if let Some(reply) = block(link.over(&mut network, deadline_ns).call(started_ns)) {
+            return reply;
         }
+        // The connection had ended since the last sample.
+        block(link.over(&mut network, deadline_ns).reconnect(info, Vec::new()))
+            .map_err(|error| link.session.give_up(error))?;
+        if let Some(ended) = link.session.rejoined() {
+            return ended;
+        }
+        block(link.over(&mut network, deadline_ns).call(started_ns)).unwrap_or_else(|| {
+            let dead = Error::PeerDead { peer: peer(), cause: DeathCause::Closed };
+            Err(link.session.give_up(dead))
+        })
     }
 }
 
 impl Drop for Monitor {
     fn drop(&mut self) {
+        let mut network = Network { endpoint: &mut self.endpoint, inbox: &mut self.inbox };
         for link in self.racks.values_mut() {
-            link.leave(&mut self.endpoint);
+            block(link.over(&mut network, 0).leave());
         }
     }
 }

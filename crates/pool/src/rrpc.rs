@@ -12,6 +12,7 @@ use crate::handle::Handle;
 use crate::options::RrpcThreshold;
 use crate::paths::CallSize;
 use rackpool_core::GAddr;
+pub use rackpool_core::client::FetchMode;
 use rackpool_core::client::{Access, Brought, Calls, LinkId, Operation, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, FetchExtent, Fetched, INLINE_BYTES_MAX, LinkProbe, OBJECT_PREFIX_BYTES,
@@ -25,17 +26,6 @@ const CALLS_BEFORE_MEASURING: u32 = 32;
 const PROBE_ROUNDS: usize = 8;
 /// … and for how long at most, ns; what was tried by then counts.
 const PROBE_NS_MAX: u64 = 10_000_000;
-
-/// How a call fetches data of known length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchMode {
-    /// The answer carries it: up to 8 KiB.
-    Inline,
-    /// The answer says where it is; then it is read one-sided.
-    OneSidedRead,
-    /// The home writes it into the caller's buffer.
-    WriteBack,
-}
 
 /// Calls of a handle since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,18 +172,13 @@ impl Handle {
         if bytes > limit_bytes {
             return Err(WireError::OutOfBounds { addr, bytes, limit_bytes }.into());
         }
-        let what = match mode {
-            FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
-            FetchMode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
-            FetchMode::WriteBack => What::FetchInto(bytes, 0),
-        };
         self.before_others(GAddr::NULL, 0)?;
         self.give_locks_back();
         self.links.tell_loss()?;
-        let mut call = Rpc::new(&self.client, addr, what);
-        let said =
+        let mut call = Rpc::new(&self.client, addr, mode.of(bytes));
+        let brought =
             self.wait_with(&mut [LocalBuffer::Into(to)], async |cx, _| call.run(cx).await)?;
-        let fetched = fetched(said)?;
+        let fetched = brought.fetched()?;
         self.count(&fetched);
         match fetched.carried {
             Carried::Inline(data) => to.copy_from_slice(&data.0),
@@ -253,7 +238,7 @@ impl Handle {
         self.links.tell_loss()?;
         self.give_locks_back();
         let call = Rpc::new(&self.client, addr, what);
-        let fetched = fetched(self.first_call(addr, bytes, call)?)?;
+        let fetched = self.first_call(addr, bytes, call)?.fetched()?;
         self.count(&fetched);
         let Carried::Inline(data) = fetched.carried else { return Ok(false) };
         to.copy_from_slice(&data.0);
@@ -301,7 +286,7 @@ impl Handle {
             true => Rpc::new(&self.client, addr, what),
             false => Rpc::without_guess(addr, what),
         };
-        let fetched = fetched(self.run(&mut call)?)?;
+        let fetched = self.run(&mut call)?.fetched()?;
         self.count(&fetched);
         Ok(fetched)
     }
@@ -400,15 +385,5 @@ impl Handle {
             }
         }
         Ok((probes, lookup_ns))
-    }
-}
-
-fn fetched(said: Brought) -> WireResult<Fetched> {
-    match said {
-        Brought::Fetched(fetched) => Ok(fetched),
-        Brought::Stored => Err(WireError::Protocol {
-            peer: "daemon".into(),
-            reason: "it stored what was to be fetched".into(),
-        }),
     }
 }

@@ -3,7 +3,7 @@
 //! memory that it names.
 
 use crate::clock;
-use crate::drive::{Buffers, Driver, Parts};
+use crate::drive::{Buffers, Parts, block, driver};
 use crate::flush::PackedFlush;
 use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Access, Client, Piece, Progress, Transfer, TransferTables};
@@ -202,8 +202,8 @@ impl Submission {
         }
         let mut transfer = Transfer::resume(&mut self.tables, &self.pieces);
         let parts = Parts { client, links, endpoint, submissions: None };
-        let driver = Driver::new(parts, Buffers::Owned(self.buf), self.deadline_ns);
-        match driver.run(async |cx| transfer.advance(cx).await) {
+        let mut driver = driver(parts, Buffers::Owned(self.buf), self.deadline_ns);
+        match block(driver.run(async |cx| transfer.advance(cx).await)) {
             Ok(Progress::Posted) => None,
             Ok(Progress::Done) => Some(Ok(())),
             Err(error) => Some(Err(error)),

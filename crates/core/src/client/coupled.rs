@@ -83,6 +83,28 @@ pub trait CoupledIo<M: Mem> {
     fn ask(&mut self, link: LinkId, request: Request) -> Result<Reply>;
     /// Reads from home, whatever is buffered or cached.
     fn read_home(&mut self, piece: Piece, to: &mut [u8]) -> Result<()>;
+    /// The coupled locks themselves.
+    fn coupled(&mut self) -> &mut Coupled;
+    /// Lets the coupled locks do something with the rest of the handle. Meanwhile it has an empty
+    /// one in their place, so nothing that it does for them looks at locks again.
+    fn with_coupled<R>(&mut self, run: impl FnOnce(&mut Coupled, &mut Self) -> R) -> R
+    where
+        Self: Sized,
+    {
+        let mut coupled = std::mem::take(self.coupled());
+        let result = run(&mut coupled, self);
+        *self.coupled() = coupled;
+        result
+    }
+    /// Takes note of guards that were dropped and locks that were lost.
+    fn settle_locked(&mut self)
+    where
+        Self: Sized,
+    {
+        if self.coupled().is_active() {
+            self.with_coupled(|coupled, io| coupled.settle(io));
+        }
+    }
 }
 
 /// What the write buffer and the page cache of a handle did.

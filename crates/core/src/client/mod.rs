@@ -49,7 +49,7 @@ pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
 pub use query::{DaemonQuery, MasterQuery};
 pub use replica::ReplicaRead;
-pub use rrpc::{Brought, Calls, Rpc, What};
+pub use rrpc::{Brought, Calls, FetchMode, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};
 pub use share::Share;
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Progress, Transfer, TransferTables};

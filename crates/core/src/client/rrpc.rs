@@ -16,7 +16,7 @@ use super::locate::unexpected;
 use super::{Access, Client, Context, Io, LinkId, Operation, Reach};
 use crate::addr::{GAddr, PageId};
 use crate::constants::PAGE_ID_LEASE;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rrpc::{Bytes, CALLS_MAX, Carried, Fetch, FetchExtent, Fetched, INLINE_BYTES_MAX};
 use crate::seam::{Exposure, Mem, Mutation};
 use crate::wire::{PageHome, Reply, Request};
@@ -63,6 +63,28 @@ impl<M: Mem> Client<M> {
     }
 }
 
+/// How a call fetches data of known length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchMode {
+    /// The answer carries it: up to 8 KiB.
+    Inline,
+    /// The answer says where it is; then it is read one-sided.
+    OneSidedRead,
+    /// The home writes it into the caller's buffer.
+    WriteBack,
+}
+
+impl FetchMode {
+    /// The call for so many bytes.
+    pub fn of(self, bytes: u64) -> What {
+        match self {
+            FetchMode::Inline => What::Fetch(FetchExtent::Bytes(bytes), INLINE_BYTES_MAX),
+            FetchMode::OneSidedRead => What::Fetch(FetchExtent::Bytes(bytes), 0),
+            FetchMode::WriteBack => What::FetchInto(bytes, 0),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Fetches; up to this length the answer carries the data, bytes.
@@ -80,6 +102,20 @@ pub enum Brought {
     /// Data, as the answer says. `Written` means that all of it is in the caller's buffer.
     Fetched(Fetched),
     Stored,
+}
+
+impl Brought {
+    /// # Errors
+    /// `protocol` if it is no answer to a fetch.
+    pub fn fetched(self) -> Result<Fetched> {
+        match self {
+            Brought::Fetched(fetched) => Ok(fetched),
+            Brought::Stored => Err(Error::Protocol {
+                peer: "daemon".into(),
+                reason: "it stored what was to be fetched".into(),
+            }),
+        }
+    }
 }
 
 #[derive(Debug)]

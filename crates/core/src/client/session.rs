@@ -216,6 +216,23 @@ impl Session {
         }
     }
 
+    /// No answer came in time: how the request under way ends.
+    ///
+    /// # Panics
+    /// Without a request under way.
+    pub fn time_up(&mut self, waited_ms: u64) -> Result<Reply> {
+        self.on_loss(LinkLoss::TimeUp { waited_ms }).expect("time up ends a request")
+    }
+
+    /// The request under way ends with this error, or with an unknown outcome if it was sent.
+    pub fn end(&mut self, was_sent: bool, error: Error) -> Error {
+        if was_sent {
+            return self.give_up(error);
+        }
+        self.abandon_unsent();
+        error
+    }
+
     /// The request was never sent: it ends without effect.
     pub fn abandon_unsent(&mut self) {
         self.under_way = None;

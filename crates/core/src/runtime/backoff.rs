@@ -23,6 +23,11 @@ impl Backoff {
         pause_ns
     }
 
+    /// Whether the pauses have become as long as they get.
+    pub fn is_longest(&self) -> bool {
+        self.next_ns == self.max_ns
+    }
+
     /// An attempt succeeded: the next pause is the shortest.
     pub fn reset(&mut self) {
         self.next_ns = self.min_ns;

@@ -32,4 +32,5 @@ mod policy_worlds;
 mod rcmp_defects;
 mod rcmp_defects_heat;
 mod rcmp_defects_peers;
+mod remote_link;
 mod safeguards;

@@ -305,7 +305,7 @@ async fn work(
         if first {
             handle.forget(addr);
         }
-        let (start, sent) = (ctx.now(), handle.sent);
+        let (start, sent) = (ctx.now(), handle.sent());
         if rng.chance_ppm(load.write_ppm) {
             buffer[..8].copy_from_slice(&(operation ^ addr.0).to_le_bytes());
             handle.write(addr, &buffer).await.expect("the page is there");
@@ -318,8 +318,8 @@ async fn work(
         {
             let mut seen = shared.seen[AccessKind::of(remote, first) as usize].borrow_mut();
             seen.latency.record((ctx.now() - start).0);
-            seen.daemon_requests += handle.sent.0 - sent.0;
-            seen.master_calls += handle.sent.1 - sent.1;
+            seen.daemon_requests += handle.sent().0 - sent.0;
+            seen.master_calls += handle.sent().1 - sent.1;
         }
         ctx.sync(AHEAD_MAX).await;
     }

@@ -2,17 +2,19 @@
 //! Its calls block, so handles that lock ranges belong to processes with stacks of their own.
 
 use super::io::LinksIo;
-use super::{Local, SimHandle};
+use super::locks::LinkHost;
+use super::{Link, Local, SimHandle};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use crate::world::kernel::block_on;
 use rackpool_core::client::{
-    Access, Client, Context, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks,
-    Io, LinkId, Look, Losses, Piece, Progress, WriteBuffer,
+    Access, Client, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks, Io, LinkId,
+    Losses, Piece, WriteBuffer,
 };
+use rackpool_core::runtime::client::{Buffers, TimeLimit, Transport, wait_completions};
 use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, WorkRequest, WorkStatus};
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
-use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr, Result};
 
 /// Buffered writes and the bytes of their half that leaves.
 pub(super) struct PackedFlush {
@@ -112,8 +114,9 @@ impl CoupledIo<SimMem> for SimHandle {
         let losses = self.locks.losses.count();
         one.flush.begin(&mut one.packed, self.round, deadline.as_ns(), losses);
         let packed = one.flush.buffer.pieces().iter().map(|piece| piece.bytes).sum::<u64>();
-        one.lent = Some(self.cluster.kernel.register(self.fabric.endpoint, one.packed.clone()));
-        self.charge_copied(packed as usize);
+        one.lent =
+            Some(self.cluster.kernel.register(self.node.fabric.endpoint, one.packed.clone()));
+        self.node.charge_copied(packed as usize);
     }
 
     fn step_flush(&mut self) -> Option<Result<()>> {
@@ -124,11 +127,11 @@ impl CoupledIo<SimMem> for SimHandle {
             let peers = std::mem::take(&mut one.peers);
             if result.is_err() {
                 // Nothing that is still under way may read from the buffer after this.
-                peers.into_iter().for_each(|peer| self.fabric.close(&self.ctx, peer));
+                peers.into_iter().for_each(|peer| self.node.close(peer));
             }
             if let Some(buf) = one.lent.take() {
-                self.fabric.let_go(buf);
-                let bytes = self.cluster.kernel.take_buffer(self.fabric.endpoint, buf);
+                self.node.fabric.let_go(buf);
+                let bytes = self.cluster.kernel.take_buffer(self.node.fabric.endpoint, buf);
                 self.cluster.kernel.recycle(bytes);
             }
         }
@@ -140,13 +143,13 @@ impl CoupledIo<SimMem> for SimHandle {
         let deadline_ns = self.flush.as_ref().and_then(|one| one.flush.deadline_ns());
         match deadline_ns {
             Some(deadline_ns) if wait => {
-                block_on(self.wait_completions(Ps::ns(deadline_ns)));
+                let Self { links, node, .. } = self;
+                block_on(wait_completions(links, node, Ps::ns(deadline_ns)));
             }
             _ => block_on(self.take_inputs()),
         }
-        std::mem::swap(&mut self.completions, &mut self.inbox.completions);
-        let Self { completions, client, flush, .. } = self;
-        for (id, status) in completions.drain(..) {
+        let Self { node, client, flush, .. } = self;
+        for (id, status) in node.inbox.completions.drain(..) {
             takes(flush, client, id, status);
         }
     }
@@ -158,6 +161,10 @@ impl CoupledIo<SimMem> for SimHandle {
 
     fn read_home(&mut self, piece: Piece, to: &mut [u8]) -> Result<()> {
         block_on(self.transfer(Access::Read, &[piece], Local::Into(to)))
+    }
+
+    fn coupled(&mut self) -> &mut Coupled {
+        &mut self.coupled
     }
 }
 
@@ -172,40 +179,18 @@ impl SimHandle {
         self.coupled.stats(self.flush.as_ref().map(|one| &one.flush))
     }
 
-    /// Lets the coupled locks do something with the rest of the handle.
-    pub(super) fn coupled<R>(&mut self, run: impl FnOnce(&mut Coupled, &mut SimHandle) -> R) -> R {
-        let mut coupled = std::mem::take(&mut self.coupled);
-        let result = run(&mut coupled, self);
-        self.coupled = coupled;
-        result
-    }
-
     pub(super) fn write_coupled(&mut self, addr: GAddr, from: &[u8]) -> Result<bool> {
-        let is_buffered = self.coupled(|coupled, io| coupled.write(io, addr, from))?;
+        let is_buffered = self.with_coupled(|coupled, io| coupled.write(io, addr, from))?;
         if is_buffered {
             self.ctx.cpu.charge(self.cluster.costs.client_buffered);
-            self.charge_copied(from.len());
+            self.node.charge_copied(from.len());
         }
         Ok(is_buffered)
     }
 
-    pub(super) fn read_coupled(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
-        self.coupled(|coupled, io| coupled.read(io, addr, to))
-    }
-
-    pub(super) fn overlay_locked(&mut self, addr: GAddr, to: &mut [u8]) {
-        self.coupled(|coupled, io| coupled.overlay(io, addr, to));
-    }
-
-    pub(super) fn settle_locked(&mut self) {
-        if self.coupled.is_active() {
-            self.coupled(|coupled, io| coupled.settle(io));
-        }
-    }
-
     pub(super) fn flush_locked(&mut self) {
         if self.coupled.is_active() {
-            self.coupled(|coupled, io| {
+            self.with_coupled(|coupled, io| {
                 coupled.settle(io);
                 coupled.flush(io);
             });
@@ -220,7 +205,7 @@ impl SimHandle {
     /// Before an operation that the buffer and the cache do not see.
     pub(super) async fn before_others(&mut self) -> Result<()> {
         if self.coupled.is_active() {
-            self.coupled(|coupled, io| coupled.before_others(io, GAddr::NULL, 0))?;
+            self.with_coupled(|coupled, io| coupled.before_others(io, GAddr::NULL, 0))?;
         }
         self.give_locks_back().await;
         Ok(())
@@ -229,101 +214,57 @@ impl SimHandle {
     /// Takes what is in the inbox.
     async fn take_inputs(&mut self) {
         while self.ctx.has_input() {
-            self.turn(self.ctx.now()).await;
+            self.node.turn(self.ctx.now()).await;
         }
-        self.note_closed();
+        self.runtime().note_closed();
     }
 
     /// Goes on with the flush until it waits for the fabric, or to its end.
     async fn drive_flush(&mut self, one: &mut PackedFlush) -> Option<Result<()>> {
         let timeout_ms = self.timeout.as_ns() / 1_000_000;
         let now_ns = self.ctx.now().as_ns();
-        match one.flush.look(now_ns, &self.locks.losses, timeout_ms)? {
-            Look::Wait => return None,
-            Look::Ended(error) => return Some(Err(error)),
-            Look::Go => {}
-        }
         let deadline = Ps::ns(one.flush.deadline_ns()?);
         let PackedFlush { flush, packed, lent, peers } = one;
-        let (mut transfer, starts) = flush.transfer();
         let buf = lent.expect("it was registered when the flush began");
-        let losses = self.locks.losses.count();
-        let mut context =
-            FlushContext { handle: self, packed, buf, starts, peers, deadline, losses };
-        match transfer.advance(&mut context).await {
-            Ok(Progress::Done) => Some(Ok(())),
-            Ok(Progress::Posted) => None,
-            Err(error) => {
-                if matches!(error, Error::LockLost { .. }) {
-                    // The caller that comes next is told.
-                    self.locks.losses.untell();
-                }
-                Some(Err(error))
-            }
-        }
+        let limit = TimeLimit { deadline, timeout_ms };
+        let step = self.runtime().step_flush(flush, limit, now_ns, move |starts| FlushBuffers {
+            packed,
+            buf,
+            starts,
+            peers,
+            deadline,
+        });
+        step.await
     }
 }
 
-/// The context of a flush, which never waits for the fabric. It costs no time of the processor but
-/// for what it sends.
-struct FlushContext<'a> {
-    handle: &'a mut SimHandle,
+/// The buffers of a flush. It costs no time of the processor but for what it sends.
+struct FlushBuffers<'a> {
     packed: &'a [u8],
     buf: BufId,
     starts: &'a [u64],
     peers: &'a mut Vec<PeerId>,
     deadline: Ps,
-    /// Losses of locks when it began.
-    losses: u64,
 }
 
-impl Context<SimMem> for FlushContext<'_> {
-    fn client(&mut self) -> &mut Client<SimMem> {
-        &mut self.handle.client
-    }
-
-    fn parts(&mut self) -> (&mut Client<SimMem>, impl Io) {
-        let SimHandle { client, ctx, fabric, links, .. } = &mut *self.handle;
-        let links = LinksIo { ctx, fabric, links };
+impl<'h> Buffers<LinkHost<'h>> for FlushBuffers<'_> {
+    fn io<'x>(&'x mut self, links: &'x [Link], host: &'x mut LinkHost<'h>) -> impl Io {
+        let links = LinksIo { node: host.node, links };
         let (packed, buf, starts) = (self.packed, self.buf, self.starts);
-        (client, FlushIo { links, packed, buf, starts, peers: self.peers })
+        FlushIo { links, packed, buf, starts, peers: self.peers }
     }
 
-    fn check(&mut self) -> Result<()> {
-        let locks = &mut self.handle.locks;
-        locks.note_strays(&mut self.handle.client);
-        if locks.losses.count() == self.losses { Ok(()) } else { Err(locks.losses.last()) }
-    }
-
-    fn end_with_locks(&mut self) {}
-
-    async fn connect(&mut self, rack: RackId) -> Result<()> {
-        self.check()?;
-        Box::pin(self.handle.connect(rack, self.deadline)).await
-    }
-
-    async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
-        self.check()?;
-        self.handle.master_call(call, self.deadline).await
-    }
-
-    async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
-        self.check()?;
-        self.handle.daemon_call(link, request, self.deadline).await
-    }
-
-    async fn batch(&mut self, _: LinkId, _: Vec<Request>) -> Result<Vec<Result<Reply>>> {
-        unreachable!("a transfer asks one thing at a time")
-    }
-
-    async fn completions(
+    fn on_completion(
         &mut self,
-        _take: impl FnMut(&mut Client<SimMem>, u64, WorkStatus) -> Result<()>,
-    ) -> Result<()> {
-        unreachable!("whoever has a flush looks for its completions")
+        _: &mut LinkHost<'h>,
+        _: &mut Client<SimMem>,
+        _: u64,
+        _: WorkStatus,
+    ) -> bool {
+        unreachable!("its handle takes the completions")
     }
 
-    fn has_failed(&self) -> bool {
-        false
+    async fn give_up_until(&mut self, _: &mut LinkHost<'h>) -> Ps {
+        self.deadline
     }
 }

@@ -1,32 +1,29 @@
 //! Runs operations of the client engine in virtual time. Each wait is followed by the work of a
 //! step, which costs time of the processor: it is charged when the operation goes on.
 
-use super::SimHandle;
-use super::coupled::takes;
+use super::coupled::{PackedFlush, takes};
 use super::io::{Local, SimIo, TransferBuffers};
+use super::locks::LinkHost;
+use super::node::Node;
+use super::{Link, SimHandle};
 use crate::mem::SimMem;
 use crate::time::Ps;
-use rackpool_core::client::{Client, Context, Io, LinkId};
+use rackpool_core::Result;
+use rackpool_core::client::{Client, Io};
+use rackpool_core::runtime::client::{self, Buffers, TimeLimit, Transport};
 use rackpool_core::seam::WorkStatus;
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
-use rackpool_core::{Error, RackId, Result};
 use std::cell::Cell;
 
 /// The context of one operation.
-pub(super) struct Driver<'a> {
-    handle: &'a mut SimHandle,
+pub(super) type Driver<'a> = client::Driver<'a, LinkHost<'a>, OperationBuffers<'a>>;
+
+pub(super) struct OperationBuffers<'a> {
     buffers: TransferBuffers<'a>,
-    deadline: Ps,
-    /// Losses of locks when it began, if they end it.
-    losses: Option<u64>,
-    /// A rack that the master did not know.
-    gone: Option<RackId>,
-    /// It has waited, and the step that follows is not charged yet.
-    waited: bool,
-    /// Why it cannot go on.
-    failed: Option<Error>,
-    /// Whether it has begun to tell that.
-    tells: bool,
+    /// It gets its completions while an operation waits for its own.
+    flush: &'a mut Option<Box<PackedFlush>>,
+    timeout: Ps,
+    /// Until when it is told that the operation was given up.
+    told_until: Option<Ps>,
 }
 
 impl SimHandle {
@@ -41,134 +38,51 @@ impl SimHandle {
         let posted = self.spare.take().unwrap_or_default();
         let buffers = TransferBuffers { local, lent: Cell::new(None), posted };
         let deadline = self.ctx.now() + self.timeout;
-        let (losses, gone, failed) = (None, None, None);
-        let (waited, tells, handle) = (true, false, self);
-        let mut driver = Driver { handle, buffers, deadline, losses, gone, waited, failed, tells };
-        let result = operation(&mut driver).await;
-        let result = result.and_then(|output| match driver.failed.take() {
-            Some(error) => Err(error),
-            None => driver.check().map(|()| output),
-        });
-        if result.is_err() {
-            driver.close_posted();
-        }
-        let Driver { handle, buffers, .. } = driver;
-        handle.spare = Some(buffers.end(&handle.cluster, &handle.fabric));
+        let limit = TimeLimit { deadline, timeout_ms: self.timeout.as_ns() / 1_000_000 };
+        let Self { client, links, node, locks, flush, timeout, .. } = self;
+        let runtime = locks.runtime(client, links, node);
+        let (timeout, told_until) = (*timeout, None);
+        let buffers = OperationBuffers { buffers, flush, timeout, told_until };
+        let mut driver = Driver::new(runtime, buffers, limit);
+        let result = driver.run(operation).await;
+        let (OperationBuffers { buffers, .. }, LinkHost { node, .. }) = driver.into_parts();
+        self.spare = Some(buffers.end(&node.cluster, &node.fabric));
         result
     }
 }
 
-impl Driver<'_> {
-    fn fail<T>(&mut self, error: Error) -> Result<T> {
-        self.failed.get_or_insert_with(|| error.clone());
-        self.close_posted();
-        Err(error)
+impl<'h> Buffers<LinkHost<'h>> for OperationBuffers<'_> {
+    fn io<'x>(&'x mut self, links: &'x [Link], host: &'x mut LinkHost<'h>) -> impl Io {
+        SimIo { node: host.node, links, buffers: &mut self.buffers }
     }
 
-    /// Nothing that is still under way may read from the buffer after this.
-    fn close_posted(&mut self) {
-        let peers = std::mem::take(&mut self.buffers.posted.peers);
-        peers.into_iter().for_each(|peer| self.handle.fabric.close(&self.handle.ctx, peer));
-    }
-
-    /// Before something is waited for.
-    async fn begin(&mut self) -> Result<()> {
-        if self.failed.is_some() && !std::mem::replace(&mut self.tells, true) {
-            self.handle.ctx.sync(Ps::ZERO).await;
-            self.deadline = self.handle.ctx.now() + self.handle.timeout;
-        }
-        self.check()?;
-        self.waited = true;
-        Ok(())
-    }
-}
-
-impl Context<SimMem> for Driver<'_> {
-    fn client(&mut self) -> &mut Client<SimMem> {
-        &mut self.handle.client
-    }
-
-    fn parts(&mut self) -> (&mut Client<SimMem>, impl Io) {
-        let SimHandle { client, ctx, cluster, fabric, links, .. } = &mut *self.handle;
-        (client, SimIo { ctx, cluster, fabric, links, buffers: &mut self.buffers })
-    }
-
-    fn check(&mut self) -> Result<()> {
-        let handle = &mut *self.handle;
-        if std::mem::take(&mut self.waited) {
-            handle.ctx.cpu.charge(handle.cluster.costs.client_step);
-            self.buffers.fetch(&handle.cluster, handle.fabric.endpoint);
-        }
-        handle.locks.note_strays(&mut handle.client);
-        match self.losses {
-            Some(losses) if handle.locks.losses.count() != losses => {
-                Err(handle.locks.losses.told())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn end_with_locks(&mut self) {
-        self.losses.get_or_insert(self.handle.locks.losses.count());
-    }
-
-    async fn connect(&mut self, rack: RackId) -> Result<()> {
-        self.begin().await?;
-        // Boxed, as it is rare and large.
-        match Box::pin(self.handle.connect(rack, self.deadline)).await {
-            // See `Driver::connect` in `rackpool`.
-            Err(Error::NoSuchRack { .. }) if self.gone.replace(rack) != Some(rack) => {
-                self.handle.client.forget_rack(rack);
-                Ok(())
-            }
-            Err(error) => self.fail(error),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    async fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
-        self.begin().await?;
-        self.handle.master_call(call, self.deadline).await
-    }
-
-    async fn daemon(&mut self, link: LinkId, request: Request) -> Result<Reply> {
-        self.begin().await?;
-        self.handle.daemon_call(link, request, self.deadline).await
-    }
-
-    async fn batch(&mut self, link: LinkId, requests: Vec<Request>) -> Result<Vec<Result<Reply>>> {
-        self.begin().await?;
-        Ok(Box::pin(self.handle.daemon_batch(link, requests, self.deadline)).await)
-    }
-
-    async fn completions(
+    fn on_completion(
         &mut self,
-        mut take: impl FnMut(&mut Client<SimMem>, u64, WorkStatus) -> Result<()>,
-    ) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        self.begin().await?;
-        let handle = &mut *self.handle;
-        let in_time = handle.wait_completions(self.deadline).await;
-        let mut result = Ok(());
-        std::mem::swap(&mut handle.completions, &mut handle.inbox.completions);
-        let SimHandle { completions, client, flush, ctx, cluster, .. } = &mut *handle;
-        for (id, status) in completions.drain(..) {
-            ctx.cpu.charge(cluster.costs.client_completion);
-            if !takes(flush, client, id, status) {
-                result = result.and(take(client, id, status));
-            }
-        }
-        result?;
-        if in_time {
-            return Ok(());
-        }
-        let waited_ms = handle.timeout.as_ns() / 1_000_000;
-        self.fail(Error::Timeout { peer: "the page's home rack".into(), waited_ms })
+        host: &mut LinkHost<'h>,
+        client: &mut Client<SimMem>,
+        id: u64,
+        status: WorkStatus,
+    ) -> bool {
+        host.node.ctx.cpu.charge(host.node.cluster.costs.client_completion);
+        takes(self.flush, client, id, status)
     }
 
-    fn has_failed(&self) -> bool {
-        self.failed.is_some()
+    fn on_step(&mut self, host: &mut LinkHost<'h>) {
+        let Node { ctx, cluster, fabric, .. } = &*host.node;
+        ctx.cpu.charge(cluster.costs.client_step);
+        self.buffers.fetch(cluster, fabric.endpoint);
+    }
+
+    fn abandon(&mut self, host: &mut LinkHost<'h>) {
+        let peers = std::mem::take(&mut self.buffers.posted.peers);
+        peers.into_iter().for_each(|peer| host.node.close(peer));
+    }
+
+    async fn give_up_until(&mut self, host: &mut LinkHost<'h>) -> Ps {
+        if let Some(until) = self.told_until {
+            return until;
+        }
+        host.node.ctx.sync(Ps::ZERO).await;
+        *self.told_until.insert(host.node.ctx.now() + self.timeout)
     }
 }

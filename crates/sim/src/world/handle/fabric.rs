@@ -1,23 +1,33 @@
 //! A handle's end of the fabric: an endpoint of its own in the network, or the ring to its rack's
 //! daemon, which works for it.
 
-use super::{Link, SimHandle, sort};
+use super::local::SimSlot;
+use super::node::Node;
+use super::sort;
 use crate::mem::SimMem;
 use crate::net::EndpointId;
-use crate::world::kernel::{Ctx, Input, SEND_ID};
+use crate::world::kernel::{ConnId, Ctx, Input, SEND_ID};
 use crate::world::rack::Rack;
-use rackpool_core::client::OWN;
 use rackpool_core::layout::{RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING};
 use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, PostError, Sge, Verb, WorkRequest};
 use rackpool_hw::fabric::proxied::{Pieces, Queue};
 use std::cell::RefCell;
+use std::rc::Rc;
 
 /// The end; see the module.
 pub(super) struct Fabric {
     pub(super) endpoint: EndpointId,
     /// Of a handle that its rack's daemon works for.
     queue: Option<RefCell<Queue<SimMem>>>,
+    own: Option<Own>,
+}
+
+/// The slot in the own rack.
+struct Own {
+    rack: Rc<Rack>,
+    slot: u32,
+    conn: Option<ConnId>,
 }
 
 /// Registered buffers, as the queue sees them.
@@ -35,12 +45,14 @@ impl Pieces for Registered<'_> {
 
 impl Fabric {
     pub(super) fn new(endpoint: EndpointId, is_proxied: bool) -> Fabric {
-        Fabric { endpoint, queue: is_proxied.then(RefCell::default) }
+        Fabric { endpoint, queue: is_proxied.then(RefCell::default), own: None }
     }
 
     /// The own rack's daemon was joined, or its slot taken up again.
-    pub(super) fn attach(&self, slot: &SimMem) {
+    pub(super) fn attach(&mut self, own: &SimSlot) {
+        self.own = Some(Own { rack: own.rack.clone(), slot: own.index, conn: own.conn });
         if let Some(queue) = &self.queue {
+            let slot = &own.view.slot;
             let orders = Producer::attach(slot.slice(SLOT_REMOTE_REQUEST_RING, RING_BYTES));
             let outcomes = Consumer::attach(slot.slice(SLOT_REMOTE_REPLY_RING, RING_BYTES));
             queue.borrow_mut().attach(orders, outcomes);
@@ -57,12 +69,12 @@ impl Fabric {
         self.queue.as_ref().is_none_or(|queue| queue.borrow().is_attached())
     }
 
-    pub(super) fn connect(&self, ctx: &Ctx, links: &[Link], rack: &Rack) -> PeerId {
+    pub(super) fn connect(&self, ctx: &Ctx, rack: &Rack) -> PeerId {
         let Some(queue) = &self.queue else {
             return ctx.connect_peer(self.endpoint, rack.endpoint.get());
         };
         let peer = queue.borrow_mut().connect(rack.id).expect("a handle has few connections");
-        self.ring(ctx, links);
+        self.ring(ctx);
         peer
     }
 
@@ -76,7 +88,6 @@ impl Fabric {
     pub(super) fn post(
         &self,
         ctx: &Ctx,
-        links: &[Link],
         peer: PeerId,
         batch: &[WorkRequest<'_>],
     ) -> Result<(), (usize, PostError)> {
@@ -84,18 +95,12 @@ impl Fabric {
             return ctx.post_work(self.endpoint, peer, batch);
         };
         let posted = queue.borrow_mut().post(peer, batch, &Registered(ctx, self.endpoint));
-        self.ring(ctx, links);
+        self.ring(ctx);
         posted
     }
 
     /// As [`Ctx::send_message`].
-    pub(super) fn send(
-        &self,
-        ctx: &Ctx,
-        links: &[Link],
-        peer: PeerId,
-        message: Vec<u8>,
-    ) -> Result<u64, PostError> {
+    pub(super) fn send(&self, ctx: &Ctx, peer: PeerId, message: Vec<u8>) -> Result<u64, PostError> {
         if self.queue.is_none() {
             return ctx.send_message(self.endpoint, peer, message);
         }
@@ -104,7 +109,7 @@ impl Fabric {
         let local = [Sge { buf, offset: 0, bytes }];
         let id = SEND_ID | u64::from(buf.0);
         let request = WorkRequest { id, verb: Verb::Send, local: &local, signalled: true };
-        self.post(ctx, links, peer, &[request]).map(|()| id).map_err(|(_, error)| {
+        self.post(ctx, peer, &[request]).map(|()| id).map_err(|(_, error)| {
             ctx.kernel.take_buffer(self.endpoint, buf);
             error
         })
@@ -118,9 +123,8 @@ impl Fabric {
     }
 
     /// Rings the daemon's bell if something was ordered.
-    fn ring(&self, ctx: &Ctx, links: &[Link]) {
-        let Some(queue) = &self.queue else { return };
-        let Link::Local(own) = &links[OWN.0 as usize] else { return };
+    fn ring(&self, ctx: &Ctx) {
+        let (Some(queue), Some(own)) = (&self.queue, &self.own) else { return };
         if queue.borrow_mut().take_bell() {
             // Setting the bell's bit is an atomic operation.
             ctx.cpu.drain();
@@ -131,7 +135,7 @@ impl Fabric {
     }
 }
 
-impl SimHandle {
+impl Node {
     /// Takes what the daemon's work has come to; whether there was anything.
     pub(super) fn poll_proxy(&mut self) -> bool {
         let Some(queue) = &self.fabric.queue else { return false };
@@ -141,14 +145,14 @@ impl SimHandle {
             let mut pieces = Registered(&self.ctx, self.fabric.endpoint);
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
             queue.poll(&mut pieces, &mut events);
-            let Link::Local(own) = &self.links[OWN.0 as usize] else { return false };
+            let Some(own) = &self.fabric.own else { return false };
             let is_over = own.conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn));
             if is_over && queue.is_attached() {
                 queue.detach();
                 queue.poll(&mut pieces, &mut events);
             }
         }
-        self.fabric.ring(&self.ctx, &self.links);
+        self.fabric.ring(&self.ctx);
         let happened = !events.is_empty();
         for event in events {
             let (endpoint, input) = (self.fabric.endpoint, Input::Fabric(event));

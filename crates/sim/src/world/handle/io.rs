@@ -2,14 +2,13 @@
 
 use super::Link;
 use super::fabric::Fabric;
+use super::node::Node;
 use crate::net::EndpointId;
 use crate::world::Cluster;
-use crate::world::kernel::Ctx;
 use rackpool_core::Result;
 use rackpool_core::client::{Io, LinkId};
 use rackpool_core::seam::{BufId, Exposure, PeerId, PostError, Sge, WorkRequest};
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 
 /// The caller's buffer of an operation.
 pub(super) enum Local<'a> {
@@ -65,9 +64,7 @@ impl TransferBuffers<'_> {
 }
 
 pub(super) struct SimIo<'a, 'b> {
-    pub(super) ctx: &'a Ctx,
-    pub(super) cluster: &'a Rc<Cluster>,
-    pub(super) fabric: &'a Fabric,
+    pub(super) node: &'a Node,
     pub(super) links: &'a [Link],
     pub(super) buffers: &'a mut TransferBuffers<'b>,
 }
@@ -97,14 +94,14 @@ impl Io for SimIo<'_, '_> {
     fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
         assert_eq!(piece, 0, "operations here have one piece");
         let buf = self.buffers.lent.get().unwrap_or_else(|| {
-            let mut bytes = self.cluster.kernel.spare();
+            let mut bytes = self.node.cluster.kernel.spare();
             match &self.buffers.local {
                 Local::None => {}
                 Local::Into(to) => bytes.resize(to.len(), 0),
                 Local::From(from) => bytes.extend_from_slice(from),
                 Local::Bounce(from) => bytes.extend_from_slice(from),
             }
-            self.cluster.kernel.register(self.fabric.endpoint, bytes)
+            self.node.cluster.kernel.register(self.node.fabric.endpoint, bytes)
         });
         self.buffers.lent.set(Some(buf));
         if matches!(self.buffers.local, Local::Into(_)) {
@@ -114,26 +111,27 @@ impl Io for SimIo<'_, '_> {
     }
 
     fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        let links = LinksIo { ctx: self.ctx, fabric: self.fabric, links: self.links };
+        let links = LinksIo { node: self.node, links: self.links };
         links.post(link, batch, &mut self.buffers.posted.peers)
     }
 
     fn expose(&mut self, link: LinkId, piece: u32, offset: u64, bytes: u64) -> Option<Exposure> {
-        let peer = self.peer(link).filter(|_| !self.fabric.is_proxied())?;
+        let peer = self.peer(link).filter(|_| !self.node.fabric.is_proxied())?;
         let sge = self.sge(piece, offset, bytes);
-        Some(self.cluster.kernel.expose(self.fabric.endpoint, peer, sge))
+        Some(self.node.cluster.kernel.expose(self.node.fabric.endpoint, peer, sge))
     }
 
     fn conceal(&mut self, link: LinkId, exposure: Exposure) -> u64 {
         let peer = self.peer(link);
-        peer.map_or(0, |peer| self.cluster.kernel.conceal(self.fabric.endpoint, peer, &exposure))
+        peer.map_or(0, |peer| {
+            self.node.cluster.kernel.conceal(self.node.fabric.endpoint, peer, &exposure)
+        })
     }
 }
 
 /// The way from links to the fabric.
 pub(super) struct LinksIo<'a> {
-    pub(super) ctx: &'a Ctx,
-    pub(super) fabric: &'a Fabric,
+    pub(super) node: &'a Node,
     pub(super) links: &'a [Link],
 }
 
@@ -145,23 +143,18 @@ impl LinksIo<'_> {
         batch: &[WorkRequest<'_>],
         peers: &mut Vec<PeerId>,
     ) -> Result<(), (usize, PostError)> {
-        let peer = match &self.links[link.0 as usize] {
-            Link::Remote(link) => link.peer,
-            Link::Local(_) => None,
+        let Some(peer) = self.links[link.0 as usize].peer() else {
+            return Err((0, PostError::Down));
         };
-        let Some(peer) = peer else { return Err((0, PostError::Down)) };
         if !peers.contains(&peer) {
             peers.push(peer);
         }
-        self.fabric.post(self.ctx, self.links, peer, batch)
+        self.node.fabric.post(&self.node.ctx, peer, batch)
     }
 }
 
 impl SimIo<'_, '_> {
     fn peer(&self, link: LinkId) -> Option<PeerId> {
-        match &self.links[link.0 as usize] {
-            Link::Remote(link) => link.peer,
-            Link::Local(_) => None,
-        }
+        self.links[link.0 as usize].peer()
     }
 }

@@ -2,22 +2,16 @@
 //! them. What is decided is `core::client::HeldLocks`; guards here are numbers.
 
 use super::io::Local;
+use super::local::SimSlot;
+use super::node::Node;
 use super::{Link, LinkId, SimHandle};
 use crate::mem::SimMem;
 use crate::time::Ps;
-use crate::world::kernel::Input;
 use rackpool_core::client::{
-    AtHome, Client, Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock, Reach,
+    AtHome, Client, CoupledIo, Dropped, HeldLock, HeldLocks, LockRange, Losses, OWN,
 };
-use rackpool_core::wire::Reply;
-use rackpool_core::{Error, GAddr, RackId, Result, lock_releases};
-
-/// How much longer than the daemon a handle waits for the answer to a lock request.
-const ANSWER: Ps = Ps::ms(1_000);
-/// How long giving back what dropped guards held may delay a call.
-const RELEASE: Ps = Ps::ms(100);
-/// How long calls are not delayed after that.
-const RETRY: Ps = Ps::ms(1_000);
+use rackpool_core::runtime::client::{ANSWER_MS, Granted, Host, LocalLink, Runtime};
+use rackpool_core::{Error, GAddr, Result, lock_releases};
 
 /// A lock that was granted. The number is its guard's.
 #[derive(Clone, Copy, Debug)]
@@ -44,26 +38,19 @@ pub(super) struct Locks {
     pub(super) losses: Losses,
     /// Whether a coupled guard was dropped or a lock was lost since the last look.
     pub(super) changed: bool,
-    /// Not before this is a release tried again that failed.
-    retry_at: Ps,
+    retry_releases_at: Option<Ps>,
 }
 
 impl Locks {
-    /// Notes that locks of a rack are lost, all of them or those with these tokens.
-    pub(super) fn lose(&mut self, rack: RackId, tokens: Option<&[u64]>) {
-        let lost = self.held.lose(rack, tokens);
-        self.note(lost);
-    }
-
-    fn note(&mut self, lost: Option<Error>) {
-        self.changed |= lost.is_some();
-        self.losses.note(lost);
-    }
-
-    /// Notes that locks are lost because their pages have turned out to be elsewhere.
-    pub(super) fn note_strays(&mut self, client: &mut Client<SimMem>) {
-        let lost = if client.take_learnt() { self.held.stray(client) } else { None };
-        self.note(lost);
+    /// With the rest of a handle, what talks to daemons.
+    pub(super) fn runtime<'a>(
+        &'a mut self,
+        client: &'a mut Client<SimMem>,
+        links: &'a mut Vec<Link>,
+        node: &'a mut Node,
+    ) -> Runtime<'a, LinkHost<'a>> {
+        let Self { held, losses, changed, retry_releases_at } = self;
+        Runtime { client, links, host: LinkHost { node, held, changed }, losses, retry_releases_at }
     }
 
     /// Owes a lock that has no guard.
@@ -74,54 +61,78 @@ impl Locks {
     }
 }
 
+/// The rest of a handle, as its links see it.
+pub(super) struct LinkHost<'a> {
+    pub(super) node: &'a mut Node,
+    held: &'a mut HeldLocks,
+    changed: &'a mut bool,
+}
+
+impl Host for LinkHost<'_> {
+    type Platform = Node;
+    type Transport = Node;
+    type Instant = Ps;
+
+    fn apart<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        Box::pin(future)
+    }
+
+    fn platform(&mut self) -> &mut Node {
+        self.node
+    }
+
+    fn transport(&mut self) -> &mut Node {
+        self.node
+    }
+
+    fn on_mapped(&mut self, _: &mut Client<SimMem>, id: LinkId, link: &LocalLink<SimSlot>) {
+        if id == OWN {
+            self.node.fabric.attach(link.slot());
+        }
+    }
+
+    fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
+        run(self.held)
+    }
+
+    fn note_changed(&mut self) {
+        *self.changed = true;
+    }
+}
+
 impl SimHandle {
+    pub(super) fn runtime(&mut self) -> Runtime<'_, LinkHost<'_>> {
+        self.locks.runtime(&mut self.client, &mut self.links, &mut self.node)
+    }
+
     /// Takes a lock, waiting up to `wait_ms`; 0 tries.
     pub async fn lock(&mut self, range: LockRange, write: bool, wait_ms: u64) -> Result<SimGuard> {
         self.settle_locked();
         let asked_ns = self.ctx.clock_ns();
-        let LockRange { first, end, is_coupled } = range;
-        let deadline = self.ctx.now() + Ps::ms(wait_ms) + ANSWER;
-        // What was given up before must be out of the way if it was this very lock.
-        self.release_until(Some((first, end)), deadline).await?;
-        self.release_owed().await;
-        let mut op = AtHome::new(first, range.request(write, wait_ms));
+        let wait = Ps::ms(wait_ms + ANSWER_MS);
+        let deadline = self.ctx.now() + wait;
+        self.runtime().before_lock(&range, deadline).await?;
+        let mut op = AtHome::new(range.first, range.request(write, wait_ms));
         let timeout = self.timeout;
-        self.timeout = timeout.max(Ps::ms(wait_ms) + ANSWER);
-        let result = self.drive(&mut op, Local::None).await;
+        self.timeout = timeout.max(wait);
+        let answer = self.drive(&mut op, Local::None).await;
         self.timeout = timeout;
-        match result {
-            Ok((link, Reply::Locked { token })) => {
-                let one_sided = matches!(self.client.reach(link), Reach::OneSided(_));
-                let range = LockRange { is_coupled: is_coupled && one_sided, ..range };
-                let held = HeldLock::new(link, self.client.rack_of(link), range, token);
-                let id = self.locks.held.take(held);
-                if range.is_coupled {
-                    self.coupled.add(id, write, asked_ns, &held);
-                }
-                Ok(SimGuard { id, link, first, end, token })
-            }
-            Ok((_, other)) => Err(Error::Protocol {
-                peer: "daemon".into(),
-                reason: format!("{other:?} answers a lock"),
-            }),
-            Err(error) => {
-                // It may have been given, and no client knows.
-                if let Some(link) = op.link().filter(|_| error.is_open()) {
-                    self.locks.held.owe(OwedLock { link, addr: first, end, token: 0 });
-                }
-                Err(error)
-            }
+        let Granted { id, held } = self.runtime().on_lock_answer(range, op.link(), answer)?;
+        if held.is_coupled {
+            self.coupled.add(id, write, asked_ns, &held);
         }
+        let HeldLock { link, addr: first, end, token, .. } = held;
+        Ok(SimGuard { id, link, first, end, token })
     }
 
     /// Gives a lock back, after what was buffered under it.
     pub fn unlock(&mut self, guard: SimGuard) -> Result<()> {
-        self.coupled(|coupled, io| coupled.unlock(io, guard.id, guard.lost()))
+        self.with_coupled(|coupled, io| coupled.unlock(io, guard.id, guard.lost()))
     }
 
     /// Asks whether a lock is held, after what was buffered under it has gone home.
     pub fn check_lock(&mut self, guard: &SimGuard) -> Result<()> {
-        self.coupled(|coupled, io| coupled.check_lock(io, guard.id, guard.lost()))
+        self.with_coupled(|coupled, io| coupled.check_lock(io, guard.id, guard.lost()))
     }
 
     pub fn drop_guard(&mut self, guard: SimGuard) {
@@ -135,14 +146,11 @@ impl SimHandle {
     /// Gives a lock back through a word of the slot, or owes it.
     fn give_back(&mut self, id: u64) {
         let Some(held) = self.locks.held.remove(id) else { return };
-        let Link::Local(link) = &self.links[held.link.0 as usize] else {
-            return self.locks.held.owe(held.release());
-        };
-        if !lock_releases::put(&link.view.slot, held.token) {
-            return self.locks.held.owe(held.release());
-        }
-        if let Some((daemon, _)) = link.rack.daemon.get() {
-            self.ctx.ring(daemon, Input::Bell(link.slot));
+        match self.links[held.link.0 as usize].local() {
+            Some(link) if lock_releases::put(&link.slot().view.slot, held.token) => {
+                link.slot().ring(&self.ctx);
+            }
+            _ => self.locks.held.owe(held.release()),
         }
     }
 
@@ -153,26 +161,7 @@ impl SimHandle {
 
     pub(super) async fn give_locks_back(&mut self) {
         self.settle_locked();
-        self.release_owed().await;
-    }
-
-    async fn release_owed(&mut self) {
-        if !self.locks.held.owes() || self.ctx.now() < self.locks.retry_at {
-            return;
-        }
-        let deadline = self.ctx.now() + RELEASE;
-        if self.release_until(None, deadline).await.is_err() {
-            self.locks.retry_at = self.ctx.now() + RETRY;
-        }
-    }
-
-    async fn release_until(&mut self, only: Option<(GAddr, GAddr)>, deadline: Ps) -> Result<()> {
-        while let Some(release) = self.locks.held.next_release(only) {
-            let answer = self.daemon_call(release.link, release.request(), deadline).await;
-            self.locks.held.released(release, answer.is_ok());
-            answer?;
-        }
-        Ok(())
+        self.runtime().release_owed().await;
     }
 
     /// The handle ends: what is buffered goes home, and all that is held is given back.

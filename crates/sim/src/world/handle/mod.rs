@@ -9,10 +9,9 @@ mod driver;
 mod fabric;
 mod fetch;
 mod io;
-mod join;
 mod local;
 mod locks;
-mod remote;
+mod node;
 mod replica;
 
 use super::Cluster;
@@ -25,43 +24,36 @@ use coupled::PackedFlush;
 use fabric::Fabric;
 pub use fetch::FetchMode;
 use io::{Local, Posted};
-use join::Join;
-use local::LocalLink;
+use local::{Home, SimSlot};
 use locks::Locks;
 pub use locks::SimGuard;
+use node::Node;
 use rackpool_core::client::{
     Access, Alloc, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
-    CoupledOptions, DaemonQuery, Drained, Drainer, Free, LinkId, MasterQuery, Migrate, Mover, OWN,
-    Operation, Piece, Placement, Reach, Transfer, TransferTables, Turned,
+    CoupledIo, CoupledOptions, DaemonQuery, Drained, Drainer, Free, LinkId, MasterQuery, Migrate,
+    Mover, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables, Turned,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
 use rackpool_core::policy::MigrationPolicy;
+use rackpool_core::runtime::client::{self, LocalLink, Platform, Welcome};
 use rackpool_core::runtime::master_link::Call;
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
-use rackpool_core::wire::{MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
-use remote::RemoteLink;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-
-/// Longest pause between two tries to reach a daemon that is gone.
-const RETRY_PAUSE_MAX: Ps = Ps::ms(50);
-/// How long is waited for a daemon to hear that a handle leaves: it notices by itself, later.
-const LEAVE_MAX: Ps = Ps::ms(5);
 
 /// Marks the ids of atomics, apart from those of transfers and messages.
 const ATOMIC_ID: u64 = 1 << 63;
 
-enum Link {
-    Local(Box<LocalLink>),
-    Remote(Box<RemoteLink>),
-}
+type Link = client::Link<SimSlot, ()>;
 
 /// What came and was not asked for yet.
 #[derive(Default)]
 struct Inbox {
-    controls: Vec<(ConnId, Vec<u8>)>,
+    controls: Vec<(ConnId, Result<Welcome>)>,
     answers: Vec<(u64, Result<MasterAnswer>)>,
     messages: VecDeque<(PeerId, Vec<u8>)>,
     connected: Vec<PeerId>,
@@ -88,19 +80,14 @@ pub enum Path {
 pub struct SimHandle {
     pub ctx: Ctx,
     cluster: Rc<Cluster>,
-    rack: RackId,
-    path: Path,
+    node: Node,
     client: Client<SimMem>,
     links: Vec<Link>,
-    master: MasterLink,
-    fabric: Fabric,
-    inbox: Inbox,
     /// `None` while a transfer uses them.
     tables: Option<Box<TransferTables>>,
     round: u64,
     /// `None` while an operation uses it.
     spare: Option<Box<Posted>>,
-    completions: Vec<(u64, WorkStatus)>,
     locks: Locks,
     coupled: Coupled,
     /// Whether other racks are asked for data, and told it, instead of read and written.
@@ -109,8 +96,6 @@ pub struct SimHandle {
     flush: Option<Box<PackedFlush>>,
     /// How long a call rides through the restart of a peer.
     pub timeout: Ps,
-    /// Requests sent to daemons, and calls to the master.
-    pub sent: (u64, u64),
 }
 
 impl SimHandle {
@@ -126,42 +111,55 @@ impl SimHandle {
         let session = cluster.new_session();
         let mut master = MasterLink::new(Call::join_client(session, rack));
         master.connect(&ctx, &cluster);
-        let mut inbox = Inbox::default();
         let timeout = cluster.request_timeout;
         let deadline = ctx.now() + timeout;
-        let home = cluster.rack_of(rack).clone();
-        let join =
-            Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
-        let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
-        let fabric = Fabric::new(endpoint, path == Path::Proxied);
-        fabric.attach(&link.view.slot);
-        let mut client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
+        let home = Home { rack: cluster.rack_of(rack).clone(), region_id: Cell::default() };
+        let mut node = Node {
+            ctx: ctx.clone(),
+            cluster: cluster.clone(),
+            rack,
+            path,
+            master,
+            fabric: Fabric::new(endpoint, path == Path::Proxied),
+            inbox: Inbox::default(),
+            sent: (0, 0),
+            last_sent: None,
+            hellos: 0,
+        };
+        let link = LocalLink::join(&mut node, home, deadline).await?;
+        node.fabric.attach(link.slot());
+        let own = Reach::Mapped(link.slot().view.clone());
+        let mut client = Client::new(rack, own, translations);
         client.count_use(cluster.migration != MigrationPolicy::Off);
         Ok(SimHandle {
             client,
             links: vec![Link::Local(Box::new(link))],
-            master,
-            fabric,
-            inbox,
+            node,
             tables: Some(Box::default()),
             round: 0,
             spare: None,
-            completions: Vec::new(),
             locks: Locks::default(),
             coupled: Coupled::new(CoupledOptions::default()),
             by_calls: false,
             flush: None,
             timeout,
-            sent: (0, 0),
             ctx,
             cluster,
-            rack,
-            path,
         })
     }
 
     pub fn rack(&self) -> RackId {
-        self.rack
+        self.node.rack
+    }
+
+    /// Calls to daemons, and to the master.
+    pub fn sent(&self) -> (u64, u64) {
+        let (through_rings, to_master) = self.node.sent;
+        let over_fabric = |link: &Link| match link {
+            Link::Local(_) => 0,
+            Link::Remote(link) => link.requests_sent(),
+        };
+        (through_rings + self.links.iter().map(over_fabric).sum::<u64>(), to_master)
     }
 
     pub fn page_bytes(&self) -> u64 {
@@ -201,13 +199,13 @@ impl SimHandle {
         if !self.coupled.is_active() {
             return self.read_home(addr, to).await;
         }
-        if self.read_coupled(addr, to)? {
+        if self.with_coupled(|coupled, io| coupled.read(io, addr, to))? {
             self.ctx.cpu.charge(self.cluster.costs.client_buffered);
-            self.charge_copied(to.len());
+            self.node.charge_copied(to.len());
             return Ok(());
         }
         self.read_home(addr, to).await?;
-        self.overlay_locked(addr, to);
+        self.with_coupled(|coupled, io| coupled.overlay(io, addr, to));
         Ok(())
     }
 
@@ -305,7 +303,7 @@ impl SimHandle {
         placement: Placement,
         kind: AllocationKind,
     ) -> Result<GAddr> {
-        if let Some(MasterAnswer::Welcome { order, .. }) = self.master.welcome {
+        if let Some(MasterAnswer::Welcome { order, .. }) = self.node.master.welcome {
             self.client.set_order(order);
         }
         self.before_others().await?;
@@ -329,7 +327,7 @@ impl SimHandle {
 
     pub async fn ask_master<A>(&mut self, query: &MasterQuery<A>) -> Result<A> {
         let deadline = self.ctx.now() + self.timeout;
-        query.answer(self.master_call(query.call(), deadline).await?)
+        query.answer(self.node.master(query.call(), deadline).await?)
     }
 
     /// Runs an operation without buffers.
@@ -368,12 +366,8 @@ impl SimHandle {
 
     /// Tells the own rack's daemon which pages this handle used since it last did.
     pub async fn tell_use(&mut self) -> Result<()> {
-        let (pages, siblings) = self.client.take_use_by_home();
-        for (link, pages) in siblings {
-            let deadline = self.ctx.now() + self.timeout;
-            self.daemon_call(link, Request::NoteUse { pages }, deadline).await?;
-        }
-        self.ask(&DaemonQuery::note_use(pages)).await
+        let timeout_ms = self.timeout.as_ns() / 1_000_000;
+        self.runtime().tell_use(timeout_ms).await
     }
 
     /// Moves the page that the own rack wants most, if its home lets it go.
@@ -409,7 +403,7 @@ impl SimHandle {
     pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
         let deadline = self.ctx.now() + self.timeout;
         let call = MasterCall::GetRoot { name: name.into() };
-        let addr = self.master_call(call, deadline).await?.root()?;
+        let addr = self.node.master(call, deadline).await?.root()?;
         Ok((!addr.is_null()).then_some(addr))
     }
 
@@ -417,13 +411,13 @@ impl SimHandle {
     pub async fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
         let deadline = self.ctx.now() + self.timeout;
         let call = MasterCall::SetRoot { name: name.into(), expected, addr };
-        self.master_call(call, deadline).await?.root()
+        self.node.master(call, deadline).await?.root()
     }
 
     /// Asks the own rack's daemon something.
     pub async fn ask<A>(&mut self, query: &DaemonQuery<A>) -> Result<A> {
         let deadline = self.ctx.now() + self.timeout;
-        query.answer(self.rack, self.daemon_call(OWN, query.request(), deadline).await?)
+        query.answer(self.node.rack, self.daemon_call(OWN, query.request(), deadline).await?)
     }
 
     /// Allocations over the fabric that the client has given up taking since the last call.
@@ -438,22 +432,19 @@ impl SimHandle {
     /// Leaves: daemons over the fabric are told, connections close.
     pub async fn leave(mut self) {
         self.end_locks().await;
+        let Self { ctx, node, links, .. } = &mut self;
         // The own one last: its daemon may have to say it for us.
-        for index in (0..self.links.len()).rev() {
-            match &mut self.links[index] {
+        for link in links.iter_mut().rev() {
+            match link {
                 Link::Local(link) => {
-                    if let Some(conn) = link.conn.take() {
-                        let (slot, word) = (&link.view.slot, SlotWord::Left as u64);
+                    let joined = &mut link.joined.slot;
+                    if let Some(conn) = joined.conn.take() {
+                        let (slot, word) = (&joined.view.slot, SlotWord::Left as u64);
                         coherence::store(slot, Mutation::HideConsumed, word, 1);
-                        self.ctx.close(conn);
+                        ctx.close(conn);
                     }
                 }
-                Link::Remote(link) => {
-                    if let Some(peer) = link.peer.take() {
-                        let soon = self.ctx.now() + LEAVE_MAX;
-                        self.send_surely(peer, &RemoteRequest::Leave, soon).await;
-                    }
-                }
+                Link::Remote(link) => link.over(node, Ps::ZERO).leave().await,
             }
         }
     }
@@ -487,79 +478,23 @@ impl SimHandle {
         self.wait_for(local, async |cx| op.run(cx).await).await
     }
 
-    /// Takes the next input and sorts it; `false` when the time is up.
-    async fn turn(&mut self, until: Ps) -> bool {
-        let due = self.master.due().unwrap_or(Ps(u64::MAX));
-        if self.poll_proxy() {
-            return true;
-        }
-        match self.ctx.recv(Some(until.min(due))).await {
-            Some(input) => {
-                let endpoint = self.fabric.endpoint;
-                sort(&self.ctx, endpoint, &mut self.master, &mut self.inbox, input);
-                self.poll_proxy();
-                true
-            }
-            None => {
-                self.master.connect(&self.ctx, &self.cluster);
-                self.ctx.now() < until
-            }
-        }
-    }
-
     /// Waits for something that the cluster tells this process.
     pub async fn told(&mut self, until: Ps) -> Option<u64> {
         loop {
-            if !self.inbox.told.is_empty() {
-                return Some(self.inbox.told.remove(0));
+            if !self.node.inbox.told.is_empty() {
+                return Some(self.node.inbox.told.remove(0));
             }
-            if !self.turn(until).await {
+            if !self.node.turn(until).await {
                 return None;
             }
         }
     }
 
-    async fn wait_completions(&mut self, deadline: Ps) -> bool {
-        loop {
-            self.note_closed();
-            if !self.inbox.completions.is_empty() {
-                return true;
-            }
-            if !self.turn(deadline).await {
-                return false;
-            }
-        }
-    }
-
-    fn note_closed(&mut self) {
-        for peer in std::mem::take(&mut self.inbox.closed_peers) {
-            for link in &mut self.links {
-                if let Link::Remote(link) = link
-                    && link.peer == Some(peer)
-                {
-                    link.peer = None;
-                }
-            }
-        }
-    }
-
-    /// Asks the master, through its restarts, until the deadline.
-    async fn master_call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
-        self.sent.1 += 1;
-        let mut caller = MasterCaller {
-            ctx: &self.ctx,
-            endpoint: self.fabric.endpoint,
-            cluster: &self.cluster,
-            master: &mut self.master,
-            inbox: &mut self.inbox,
-        };
-        caller.call(call, deadline).await
-    }
-
     async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
+        // Boxed where it is rare and large.
         match &self.links[link.0 as usize] {
-            Link::Local(_) => self.local_call(link, request, deadline).await,
-            Link::Remote(_) => Box::pin(self.remote_call(link, request, deadline)).await,
+            Link::Local(_) => self.runtime().daemon_call(link, request, deadline).await,
+            Link::Remote(_) => Box::pin(self.runtime().daemon_call(link, request, deadline)).await,
         }
     }
 }
@@ -573,7 +508,9 @@ fn sort(ctx: &Ctx, endpoint: EndpointId, master: &mut MasterLink, inbox: &mut In
                 inbox.answers.push((reply.id, reply.answer));
             }
         }
-        Input::Message(conn, message) => inbox.controls.push((conn, message)),
+        Input::Message(conn, message) => {
+            inbox.controls.push((conn, Welcome::decode(&message)));
+        }
         Input::Closed(conn) if master.owns(conn) => master.on_closed(ctx),
         Input::Closed(conn) => inbox.closed_conns.push(conn),
         Input::Ring(rack) if !inbox.rung.contains(&rack) => inbox.rung.push(rack),
@@ -604,7 +541,7 @@ struct MasterCaller<'a> {
 }
 
 impl MasterCaller<'_> {
-    /// See [`SimHandle::master_call`].
+    /// Asks the master, through its restarts, until the deadline.
     async fn call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
         let MasterCaller { ctx, endpoint, cluster, master, inbox } = self;
         let started = ctx.now();
