@@ -211,21 +211,21 @@ fn shuttle(context: &Context) -> Result<(), String> {
     modelled(context, "shuttle")
 }
 
-/// The tests `crates/hw/tests/models/MODEL_*.rs` with the atomics of a model checker. Everything is
+/// The tests `crates/mem/tests/models/MODEL_*.rs` with the atomics of a model checker. Everything is
 /// built anew: in a target directory of its own, lest it throw away the other builds, and without
 /// LTO, which would buy nothing here.
 fn modelled(context: &Context, model: &str) -> Result<(), String> {
-    let tests = context.root.join("crates/hw/tests/models");
+    let tests = context.root.join("crates/mem/tests/models");
     let any = fs::read_dir(&tests).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         name.starts_with(&format!("{model}_")) && name.ends_with(".rs")
     });
     if !any {
-        return Err(format!("no crates/hw/tests/models/{model}_*.rs"));
+        return Err(format!("no crates/mem/tests/models/{model}_*.rs"));
     }
     let target = context.target.join(model);
-    Task::cargo(&["test", "-p", "rackpool-hw", "--release", "--test", "models"])
+    Task::cargo(&["test", "-p", "rackpool-mem", "--release", "--test", "models"])
         .env("RUSTFLAGS", &format!("--cfg {model}"))
         .env("CARGO_TARGET_DIR", &target.to_string_lossy())
         .env("CARGO_PROFILE_RELEASE_LTO", "off")

@@ -33,8 +33,8 @@ Usage: cargo xtask NAME [OPTIONS]
   test      unit and integration tests
   doctest   examples in documentation and in the README
   doc       rustdoc, warnings are errors
-  loom      tests of rackpool-hw over all interleavings of a small model
-  shuttle   tests of rackpool-hw over random schedules of a whole rack, fresh each time
+  loom      tests of rackpool-mem over all interleavings of a small model
+  shuttle   tests of rackpool-mem over random schedules of a whole rack, fresh each time
   sim       release against golden hashes, then fresh seeds under every fault for a minute
   mutations each safeguard of the engines left out in turn: the simulator must miss it
   vm        scenarios in virtual machines: verbs, shared devdax, memory nodes, CXL, dead hosts

@@ -7,7 +7,7 @@ use rackpool_stats::format::Unit;
 
 fn main() -> std::io::Result<()> {
     let path = std::env::args().nth(1).unwrap_or_else(|| "sample.html".to_owned());
-    rackpool_hw::output::write(path.as_ref(), render(&sample()).as_bytes())
+    rackpool_mem::output::write(path.as_ref(), render(&sample()).as_bytes())
 }
 
 /// A page that uses everything; none of its numbers was ever measured.

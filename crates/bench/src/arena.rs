@@ -17,7 +17,7 @@ use crate::run::{BenchError, Size, slice_ns};
 use rackpool::{Handle, Placement};
 use rackpool_core::GAddr;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use rackpool_stats::histogram::{Histogram, Summary};
 use std::hint::black_box;
 use std::time::Instant;

@@ -13,7 +13,7 @@ use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of
 use rackpool::{FabricChoice, Placement};
 use rackpool_core::copies as checked;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::cell::RefCell;
 use std::hint::black_box;
 

@@ -5,7 +5,7 @@
 //! [`Report::table`] for people and [`Report::write`]s the JSON; [`Report::read`] takes it back.
 
 use crate::interleave::Comparison;
-use rackpool_hw::memory::HostMemory;
+use rackpool_mem::memory::HostMemory;
 use rackpool_stats::format::{Unit, digits};
 use rackpool_stats::histogram::Summary;
 use rackpool_stats::table::TextTable;
@@ -286,12 +286,12 @@ impl Report {
         Ok(report)
     }
 
-    /// Writes the JSON to `path`, whole or not at all ([`rackpool_hw::output`]).
+    /// Writes the JSON to `path`, whole or not at all ([`rackpool_mem::output`]).
     ///
     /// # Errors
     /// [`ReportError`].
     pub fn write(&self, path: &Path) -> Result<(), ReportError> {
-        rackpool_hw::output::write(path, self.to_json()?.as_bytes())
+        rackpool_mem::output::write(path, self.to_json()?.as_bytes())
             .map_err(|source| ReportError::Io { path: path.to_owned(), source })
     }
 

@@ -13,9 +13,9 @@ use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::GAddr;
 use rackpool_core::layout::RING_BYTES;
-use rackpool_hw::ring::{self, Consumer, Producer, RingError, WakeConsumer};
-use rackpool_hw::wait::Waiter;
-use rackpool_hw::window::Window;
+use rackpool_mem::ring::{self, Consumer, Producer, RingError, WakeConsumer};
+use rackpool_mem::wait::Waiter;
+use rackpool_mem::window::Window;
 use rackpool_stats::histogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

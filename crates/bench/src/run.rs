@@ -18,8 +18,8 @@ use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterError, MasterOptions, MasterServer};
 use rackpool::{Emulate, FabricChoice, Handle, Options, Pool};
 use rackpool_core::GAddr;
-use rackpool_hw::ring::RingError;
-use rackpool_hw::temporary::TemporaryDir;
+use rackpool_mem::ring::RingError;
+use rackpool_mem::temporary::TemporaryDir;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -161,7 +161,7 @@ pub enum BenchError {
     Baselines(#[from] crate::baselines::Error),
     /// The fabric could not be set up; its error says whether to retry.
     #[error(transparent)]
-    Fabric(#[from] rackpool_hw::fabric::FabricError),
+    Fabric(#[from] rackpool_fabric::FabricError),
     /// The raw TCP exchange failed. Retry.
     #[error("raw TCP: {0}")]
     Tcp(#[from] TcpError),

@@ -10,7 +10,7 @@
 use crate::environment;
 use crate::failure::{Failure, Result};
 use rackpool::{Emulate, FabricChoice};
-use rackpool_hw::temporary::{self, TemporaryDir};
+use rackpool_mem::temporary::{self, TemporaryDir};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 use std::fs::File;

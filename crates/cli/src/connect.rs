@@ -111,7 +111,7 @@ pub fn find_master(addrs: &[String]) -> Result<()> {
     };
     let (mut found, mut why) = (Vec::new(), "no address is given".to_owned());
     for addr in addrs {
-        match rackpool_hw::names::resolve(addr) {
+        match rackpool_mem::names::resolve(addr) {
             Ok(some) => found.extend(some),
             Err(error) => why = error.to_string(),
         }

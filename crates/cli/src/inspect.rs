@@ -13,7 +13,7 @@ use rackpool_core::layout::{
     session_word,
 };
 use rackpool_core::{FrameIndex, RackId};
-use rackpool_hw::region::other_version;
+use rackpool_mem::region::other_version;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;

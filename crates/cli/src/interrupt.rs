@@ -7,9 +7,9 @@
 
 use crate::children;
 use crate::failure::{Failure, Result};
-use rackpool_hw::log;
-use rackpool_hw::process::Shutdown;
-use rackpool_hw::temporary;
+use rackpool_mem::log;
+use rackpool_mem::process::Shutdown;
+use rackpool_mem::temporary;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

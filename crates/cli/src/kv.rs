@@ -7,10 +7,8 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
-use rackpool_hw::fabric::FabricError;
-use rackpool_hw::memory::HostMemory;
-use rackpool_hw::numa::Placement;
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::FabricError;
+use rackpool_fabric::secret::Secret;
 use rackpool_kv::cache::{
     Cache, Error, Mode, Options, ReadCost, Recovered, Tier, TierConfig, TierRule, partitions_for,
 };
@@ -22,6 +20,8 @@ use rackpool_kv::herd::{self, Pipeline};
 use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use rackpool_kv::tier_speed;
+use rackpool_mem::memory::HostMemory;
+use rackpool_mem::numa::Placement;
 use rackpool_stats::format::Unit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
@@ -232,7 +232,7 @@ fn cores() -> usize {
 
 fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     // A client that chooses keys must not be able to choose their buckets as well.
-    let seed = rackpool_hw::process::random_u64();
+    let seed = rackpool_mem::process::random_u64();
     if args.lossy_index && args.policy.mode == Mode::Store {
         let why = "--lossy-index loses items: give another --policy than noeviction";
         return Err(Failure::usage(why));

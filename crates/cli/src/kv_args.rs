@@ -3,9 +3,9 @@
 use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
-use rackpool_hw::numa::Placement;
 use rackpool_kv::cache::{Mode, Policy};
 use rackpool_kv::herd::Pipeline;
+use rackpool_mem::numa::Placement;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

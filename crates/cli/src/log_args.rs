@@ -2,7 +2,7 @@
 //! and the environment. Out: a log that was started.
 
 use clap::{Args, ValueEnum};
-use rackpool_hw::log::{self, LogFormat, parse_filter};
+use rackpool_mem::log::{self, LogFormat, parse_filter};
 
 /// A filter: `LEVEL`, or `TARGET=LEVEL` and `LEVEL` with commas between.
 pub const VARIABLE: &str = "RACKPOOL_LOG";

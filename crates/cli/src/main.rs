@@ -39,12 +39,12 @@ mod worker;
 use args::{Cli, Command};
 use clap::Parser;
 use failure::{EXIT_FAILED, EXIT_USAGE, Failure, Result};
-use rackpool_hw::log;
+use rackpool_mem::log;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // The system does not refuse handlers of signals that it knows.
-    let _ = rackpool_hw::process::install_fault_handlers();
+    let _ = rackpool_mem::process::install_fault_handlers();
     log::report_panics();
     // A panic has been said.
     let code = std::panic::catch_unwind(run_command).unwrap_or(ExitCode::from(EXIT_FAILED));

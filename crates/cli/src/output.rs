@@ -6,7 +6,7 @@
 use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rackpool_bench::report::Report;
-use rackpool_hw::output::OutputFile;
+use rackpool_mem::output::OutputFile;
 pub use rackpool_stats::time::utc;
 use serde::Serialize;
 use std::io::{self, Write};

@@ -9,7 +9,7 @@ use crate::interrupt;
 use crate::output::utc;
 use rackpool::RackState;
 use rackpool::monitor::Sample;
-use rackpool_hw::process::Shutdown;
+use rackpool_mem::process::Shutdown;
 use rackpool_stats::table::TextTable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};

@@ -39,7 +39,7 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }
-    let found = rackpool_hw::names::resolve(text).map_err(|error| error.to_string())?;
+    let found = rackpool_mem::names::resolve(text).map_err(|error| error.to_string())?;
     Ok(found[0])
 }
 
@@ -62,7 +62,7 @@ pub fn parse_shard(text: &str) -> Result<(u16, u16), String> {
 
 /// A memory that makes sense; it is opened later.
 pub fn parse_memory(text: &str) -> Result<String, String> {
-    let spec = text.parse::<rackpool_hw::region::MemorySpec>();
+    let spec = text.parse::<rackpool_mem::region::MemorySpec>();
     // What it is about is said before it.
     let plain = |error: String| error.strip_prefix("memory: ").unwrap_or(&error).to_owned();
     spec.map(|_| text.to_owned()).map_err(|error| plain(error.to_string()))

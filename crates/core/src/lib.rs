@@ -16,6 +16,7 @@ pub mod counts;
 pub mod crash;
 pub mod daemon;
 pub mod error;
+pub mod fabric;
 pub mod heat;
 pub mod layout;
 pub mod lock_releases;

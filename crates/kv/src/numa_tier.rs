@@ -10,9 +10,9 @@
 
 use crate::cache::{Error, Result, Tier, TierError};
 use rackpool_core::seam::Mem;
-use rackpool_hw::files;
-use rackpool_hw::numa::Placement;
-use rackpool_hw::window::Window;
+use rackpool_mem::files;
+use rackpool_mem::numa::Placement;
+use rackpool_mem::window::Window;
 use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -66,7 +66,7 @@ impl PoolTier {
         let (given_back, news, leaked) = Default::default();
         let shared = Arc::new(PoolTierShared { pool, owner, given_back, news, leaked });
         let releaser = Arc::clone(&shared);
-        let releaser = rackpool_hw::log::spawn("kv-release", move || releaser.release());
+        let releaser = rackpool_mem::log::spawn("kv-release", move || releaser.release());
         let what = "starting a thread".to_owned();
         let releaser =
             releaser.map_err(|error| WireError::Io { what, reason: error.to_string() })?;

@@ -8,7 +8,7 @@
 
 use crate::cache::{ReadCost, Speeds, Tier, TierError};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 

@@ -12,7 +12,6 @@ mod streams;
 
 use peers::Rng;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::constants::{INPUT_BYTES_MAX, OUTPUT_SOFT_BYTES};
 use rackpool_kv::front::clients::ClientInfo;
@@ -21,6 +20,7 @@ use rackpool_kv::front::session::Session;
 use rackpool_kv::front::shared::{Protocol, Settings, Shared};
 use rackpool_kv::herd::message::{Head, MessageKind};
 use rackpool_kv::herd::{ClientSlots, Engine, Geometry, HerdCounter, SlotFormat, ThreadCounters};
+use rackpool_mem::window::Window;
 use std::sync::Arc;
 use streams::{Part, Stream};
 

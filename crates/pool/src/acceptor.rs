@@ -5,9 +5,9 @@ use rackpool_core::Error;
 use rackpool_core::access::AccessList;
 use rackpool_core::runtime::daemon::refusal;
 use rackpool_core::seam::Nanos;
-use rackpool_hw::acceptor::ControlAcceptor;
-use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
-use rackpool_hw::event::Poller;
+use rackpool_fabric::acceptor::ControlAcceptor;
+use rackpool_fabric::control::{self, ControlConn, ControlError, ControlListener};
+use rackpool_mem::event::Poller;
 use tracing::warn;
 
 pub(crate) struct Acceptor {

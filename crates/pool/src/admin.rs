@@ -17,7 +17,7 @@ use rackpool_core::error::DeathCause;
 use rackpool_core::policy::{BalanceRecord, DecisionRecord};
 use rackpool_core::wire::{AuditReply, AuditRequest, SessionState};
 use rackpool_core::{GAddr, RackId};
-use rackpool_hw::fabric::LocalBuffer;
+use rackpool_fabric::LocalBuffer;
 use std::borrow::BorrowMut;
 
 /// Orders to a pool through a handle: its own ([`Pool::admin`](crate::Pool::admin)), or one that

@@ -11,7 +11,7 @@ use crate::handle::Handle;
 use crate::submit::{Completed, SUBMISSIONS_MAX, Ticket};
 use rackpool_core::GAddr;
 use rackpool_core::client::Access;
-use rackpool_hw::event::WakeEvent;
+use rackpool_mem::event::WakeEvent;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -4,7 +4,7 @@ use rackpool_core::seam::Nanos;
 use std::time::{Duration, Instant};
 
 pub(crate) fn now_ns() -> Nanos {
-    rackpool_hw::process::monotonic_ns()
+    rackpool_mem::process::monotonic_ns()
 }
 
 /// The time `ms` milliseconds from now, ns.

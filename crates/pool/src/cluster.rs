@@ -11,8 +11,8 @@ use crate::options::{FabricChoice, Options};
 use crate::pool::Pool;
 use rackpool_core::RackId;
 use rackpool_core::placement::Policy;
-use rackpool_hw::secret::Secret;
-use rackpool_hw::temporary::TemporaryDir;
+use rackpool_fabric::secret::Secret;
+use rackpool_mem::temporary::TemporaryDir;
 
 /// A pool of this process. Everything is gone when it is dropped.
 ///

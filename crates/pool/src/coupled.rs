@@ -11,8 +11,8 @@ use rackpool_core::client::{
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{GAddr, Result};
-use rackpool_hw::fabric::LocalBuffer;
-use rackpool_hw::window::Window;
+use rackpool_fabric::LocalBuffer;
+use rackpool_mem::window::Window;
 
 impl CoupledIo<Window> for Handle {
     fn client(&self) -> &Client<Window> {

@@ -10,8 +10,8 @@ use rackpool_core::client::{Client, Io, LinkId};
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::runtime::client::{self, TimeLimit};
 use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest, WorkStatus};
-use rackpool_hw::fabric::{Endpoint, LocalBuffers, ScopedBuffers};
-use rackpool_hw::window::Window;
+use rackpool_fabric::{Endpoint, LocalBuffers, ScopedBuffers};
+use rackpool_mem::window::Window;
 use std::pin::pin;
 use std::task::{Poll, Waker};
 

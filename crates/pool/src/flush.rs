@@ -9,8 +9,8 @@ use rackpool_core::Result;
 use rackpool_core::client::{Client, Flush, WriteBuffer};
 use rackpool_core::runtime::client::TimeLimit;
 use rackpool_core::seam::BufId;
-use rackpool_hw::fabric::{Endpoint, LocalBuffers};
-use rackpool_hw::window::Window;
+use rackpool_fabric::{Endpoint, LocalBuffers};
+use rackpool_mem::window::Window;
 
 /// Buffered writes and the bytes of their half that leaves.
 pub(crate) struct PackedFlush {

@@ -24,9 +24,9 @@ use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{GAddr, RackId};
-use rackpool_hw::fabric::Endpoint;
-use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
-use rackpool_hw::window::Window;
+use rackpool_fabric::Endpoint;
+use rackpool_fabric::{LocalBuffer, LocalBuffers};
+use rackpool_mem::window::Window;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! A program opens a [`Pool`] and works through one [`Handle`] a thread. The servers are here as
 //! well: [`master`], [`daemon`], and [`cluster`] for all of them in one process.
 //!
-//! The data path, in file order: `handle.rs` → `core::client` → `hw::window` for mapped racks,
-//! `hw::fabric` for others; misses go `links.rs` → `core::runtime` → `hw::ring` → `daemon/` →
+//! The data path, in file order: `handle.rs` → `core::client` → `mem::window` for mapped racks,
+//! `fabric` for others; misses go `links.rs` → `core::runtime` → `mem::ring` → `daemon/` →
 //! `core::daemon`, or `link.rs` → `master/` → `core::master`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -67,7 +67,7 @@ pub use rackpool_core::placement::Policy;
 pub use rackpool_core::policy::{BalanceParams, MigrationPolicy as Migration};
 pub use rackpool_core::wire::{DaemonStats, MasterStats};
 pub use rackpool_core::{GAddr, PageId, RackId};
-pub use rackpool_hw::secret::Secret;
+pub use rackpool_fabric::secret::Secret;
 pub use rrpc::{FetchMode, RrpcStats};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};
 pub use submit::{Completed, Ticket};

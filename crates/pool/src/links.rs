@@ -23,9 +23,9 @@ use rackpool_core::runtime::client::{
 use rackpool_core::seam::{BufId, Fabric, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::shared::{self, SharedEndpoint};
-use rackpool_hw::fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
-use rackpool_hw::window::Window;
+use rackpool_fabric::shared::{self, SharedEndpoint};
+use rackpool_fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
+use rackpool_mem::window::Window;
 use std::sync::Arc;
 
 /// What all handles of a pool share.
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(mut options: Options) -> Result<Self> {
         options.load_secret()?;
-        let host = options.host.clone().map_or_else(rackpool_hw::process::boot_id, Ok);
+        let host = options.host.clone().map_or_else(rackpool_mem::process::boot_id, Ok);
         let host =
             host.map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
         let shared_endpoint = match (options.connections, options.fabric) {

@@ -19,13 +19,13 @@ use rackpool_core::runtime::client::{Slot, Welcome};
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo};
 use rackpool_core::{Error, RackId, Result, SessionId, lock_releases};
-use rackpool_hw::caches;
-use rackpool_hw::control::{self, ControlConn, ControlError, Received};
-use rackpool_hw::fabric::{Endpoint, proxied};
-use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::{Consumer, Producer};
-use rackpool_hw::wait::Waiter;
-use rackpool_hw::window::{Access, MapOptions, Window};
+use rackpool_fabric::control::{self, ControlConn, ControlError, Received};
+use rackpool_fabric::{Endpoint, proxied};
+use rackpool_mem::caches;
+use rackpool_mem::ring::bitmap::Bitmap;
+use rackpool_mem::ring::{Consumer, Producer};
+use rackpool_mem::wait::Waiter;
+use rackpool_mem::window::{Access, MapOptions, Window};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -270,7 +270,7 @@ impl MappedSlot {
 }
 
 pub(crate) fn new_session() -> Result<SessionId> {
-    let random = rackpool_hw::process::random_u64()
+    let random = rackpool_mem::process::random_u64()
         .map_err(|error| Error::Io { what: "getrandom".into(), reason: error.to_string() })?;
     Ok(SessionId(random.max(1)))
 }
@@ -333,7 +333,7 @@ pub(crate) fn map(
     let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let delay_ns = if options.as_remote { region.emulate_rdma_ns } else { region.emulate_cxl_ns };
     // A process that cannot take part in the barrier fences for itself.
-    let asymmetric = welcome.asymmetric_fence && rackpool_hw::barrier::register().is_ok();
+    let asymmetric = welcome.asymmetric_fence && rackpool_mem::barrier::register().is_ok();
     let slot = map(&slot_fd, slot_offset, SLOT_BYTES, Access::ReadWrite)?.with_coherence(is_near);
     // What is here of the slot's last client, or of the daemon before, is older than the welcome.
     coherence::renew(&slot, Mutation::KeepRingReset, 0, SLOT_BYTES);

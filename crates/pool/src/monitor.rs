@@ -17,8 +17,8 @@ use rackpool_core::runtime::client::RemoteLink;
 use rackpool_core::seam::{BufId, Nanos};
 use rackpool_core::wire::{FabricKind, MasterStats, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::{Endpoint, FabricOptions, Over};
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::secret::Secret;
+use rackpool_fabric::{Endpoint, FabricOptions, Over};
 use std::collections::BTreeMap;
 
 /// How long one rack may take to answer, ms: the others wait meanwhile.

@@ -13,7 +13,7 @@ use rackpool_core::seam::{
 };
 use rackpool_core::wire::{self, RackInfo};
 use rackpool_core::{Error, Result};
-use rackpool_hw::fabric::{Endpoint, LocalBuffers};
+use rackpool_fabric::{Endpoint, LocalBuffers};
 use std::collections::VecDeque;
 
 /// Id of the work requests that carry messages; their completions are not looked at.

@@ -13,7 +13,7 @@ use rackpool_core::runtime::client::{
 };
 use rackpool_core::wire::{ControlHello, FabricKind, MasterAnswer, MasterCall, RackInfo};
 use rackpool_core::{Error, RackId, Result, SessionId};
-use rackpool_hw::ring;
+use rackpool_mem::ring;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

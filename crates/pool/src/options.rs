@@ -7,7 +7,7 @@ use rackpool_core::constants::{
     BUFFERED_WRITE_BYTES_MAX_DEFAULT, CACHED_BLOCKS_DEFAULT, REQUEST_TIMEOUT_MS_DEFAULT,
     TRANSLATION_ENTRIES_DEFAULT, WRITE_BUFFER_BYTES_DEFAULT,
 };
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::secret::Secret;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};

@@ -10,7 +10,7 @@ use rackpool_core::constants::CELLS;
 use rackpool_core::layout::{cell_offset, table_word};
 use rackpool_core::seam::Mem;
 use rackpool_core::{Error, FrameIndex, GAddr, Generation, Result};
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::sync::Arc;
 
 /// A pinned piece of memory. Offsets count from its start; an offset outside panics.

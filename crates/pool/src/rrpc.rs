@@ -18,7 +18,7 @@ use rackpool_core::rrpc::{
     self, Bytes, Carried, FetchExtent, Fetched, INLINE_BYTES_MAX, LinkProbe, OBJECT_PREFIX_BYTES,
     PROBE_BYTES, THRESHOLD_PAPER_BYTES,
 };
-use rackpool_hw::fabric::LocalBuffer;
+use rackpool_fabric::LocalBuffer;
 
 /// A rack is measured after so many calls: a client that makes a few would not get the time back.
 const CALLS_BEFORE_MEASURING: u32 = 32;

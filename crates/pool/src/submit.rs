@@ -9,8 +9,8 @@ use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Access, Client, Piece, Progress, Transfer, TransferTables};
 use rackpool_core::seam::{BufId, WorkStatus};
 use rackpool_core::{Error, GAddr, Result};
-use rackpool_hw::fabric::{Endpoint, LocalBuffers};
-use rackpool_hw::window::Window;
+use rackpool_fabric::{Endpoint, LocalBuffers};
+use rackpool_mem::window::Window;
 use std::collections::VecDeque;
 
 /// Submissions of one handle under way; more is `Busy`.

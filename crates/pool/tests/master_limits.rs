@@ -10,7 +10,7 @@ use rackpool::link::MasterLink;
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool_core::constants::{MASTER_IDLE_MS_MIN, UNPROVEN_CONNECTIONS_MAX};
 use rackpool_core::wire::*;
-use rackpool_hw::handshake::{Handshake, MESSAGE_BYTES, Progress, Purpose};
+use rackpool_fabric::handshake::{Handshake, MESSAGE_BYTES, Progress, Purpose};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};

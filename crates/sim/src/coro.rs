@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::panic;
 use std::sync::Once;
 
-use rackpool_hw::coroutine::{self, Outcome};
+use rackpool_mem::coroutine::{self, Outcome};
 
 use crate::time::Ps;
 

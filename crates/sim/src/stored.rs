@@ -77,7 +77,7 @@ impl StoredSeed {
         let mut text = serde_json::to_string_pretty(self).map_err(broken)?;
         text.push('\n');
         let written = std::fs::create_dir_all(directory)
-            .and_then(|()| rackpool_hw::output::write(&path, text.as_bytes()));
+            .and_then(|()| rackpool_mem::output::write(&path, text.as_bytes()));
         match written {
             Ok(()) => Ok(path),
             Err(source) => Err(StoredError::Io { path, source }),

@@ -27,13 +27,13 @@ fn passes(path: &str, text: &str) {
 }
 
 const CORE: &str = "crates/core/src/addr.rs";
-const HW: &str = "crates/hw/src/ring.rs";
+const MEM: &str = "crates/mem/src/ring.rs";
 
 #[test]
 fn unsafe_code_stays_behind_its_fence() {
     fails("unsafe-fence", 2, CORE, "fn a() { unsafe { b() } }\n");
     fails("unsafe-fence", 2, "crates/pool/tests/a.rs", "unsafe fn a() {}\n");
-    passes(HW, "fn a() { unsafe { b() } }\n");
+    passes(MEM, "fn a() { unsafe { b() } }\n");
     passes(CORE, "#![forbid(unsafe_code)]\n// unsafe\n");
 }
 
@@ -73,7 +73,7 @@ fn the_simulated_world_names_no_message_of_the_protocol() {
 #[test]
 fn the_hash_table_uses_the_public_api_only() {
     fails("crate-arrows", 2, "crates/kv/src/table.rs", "use rackpool_core::GAddr;\n");
-    fails("crate-arrows", 2, "crates/kv/src/table/a.rs", "fn a(b: rackpool_hw::B) {}\n");
+    fails("crate-arrows", 2, "crates/kv/src/table/a.rs", "fn a(b: rackpool_mem::B) {}\n");
     passes("crates/kv/src/table.rs", "use rackpool::Pool;\n");
     passes("crates/kv/src/cache.rs", "use rackpool_core::GAddr;\n");
 }
@@ -81,42 +81,42 @@ fn the_hash_table_uses_the_public_api_only() {
 #[test]
 fn an_atomic_without_its_partner_fails() {
     let rule = "atomic-partner";
-    fails(rule, 2, HW, "fn a() { b.load(Ordering::Acquire); }\n");
-    fails(rule, 2, HW, "fn a() { b.load(Ordering::Relaxed); }\n");
-    fails(rule, 2, HW, "fn a() { fence(atomic::Ordering::SeqCst); }\n");
-    fails(rule, 2, HW, "fn a() { b.load(Ordering::Relaxed); } // Relaxed: so.\n");
-    fails(rule, 2, HW, "fn a() { b.load(Ordering::Acquire); } // Relaxed: only a statistic.\n");
-    fails(rule, 2, HW, "fn a() { b.load(Ordering::Relaxed); } // pairs with b.\n");
+    fails(rule, 2, MEM, "fn a() { b.load(Ordering::Acquire); }\n");
+    fails(rule, 2, MEM, "fn a() { b.load(Ordering::Relaxed); }\n");
+    fails(rule, 2, MEM, "fn a() { fence(atomic::Ordering::SeqCst); }\n");
+    fails(rule, 2, MEM, "fn a() { b.load(Ordering::Relaxed); } // Relaxed: so.\n");
+    fails(rule, 2, MEM, "fn a() { b.load(Ordering::Acquire); } // Relaxed: only a statistic.\n");
+    fails(rule, 2, MEM, "fn a() { b.load(Ordering::Relaxed); } // pairs with b.\n");
     fails(rule, 2, CORE, "fn a() { m.load(b, Order::Acquire) }\n");
     let other = "fn a() {\n  // pairs with b\n}\nfn c() {\n  b.load(Ordering::Acquire);\n}\n";
-    fails(rule, 6, HW, other);
+    fails(rule, 6, MEM, other);
     let filler = "    c();\n".repeat(30);
     let far =
         format!("fn a() {{\n    // pairs with b\n{filler}    b.load(Ordering::Acquire);\n}}\n");
-    fails(rule, 34, HW, &far);
+    fails(rule, 34, MEM, &far);
 }
 
 #[test]
 fn an_atomic_with_its_partner_passes() {
-    passes(HW, "fn a() { b.load(Ordering::Acquire); } // pairs with the Release in `push`\n");
-    passes(HW, "// Pairs with b.\nfn a() { b.load(Ordering::Acquire); }\n");
-    passes(HW, "// It pairs\n// with b.\n#[inline]\nfn a() { b.load(Ordering::Acquire); }\n");
+    passes(MEM, "fn a() { b.load(Ordering::Acquire); } // pairs with the Release in `push`\n");
+    passes(MEM, "// Pairs with b.\nfn a() { b.load(Ordering::Acquire); }\n");
+    passes(MEM, "// It pairs\n// with b.\n#[inline]\nfn a() { b.load(Ordering::Acquire); }\n");
     let lines = "fn a() {\n// Acquire: pairs with c. Relaxed: only we write it.\nlet x = 1;\n\
         b.swap(1, Ordering::Acquire, Ordering::Relaxed);\n}\n";
-    passes(HW, lines);
+    passes(MEM, lines);
     let filler = "    c();\n".repeat(30);
     let near = "    // pairs with b\n    c();\n    b.load(Ordering::Acquire);\n";
-    passes(HW, &format!("fn a() {{\n{filler}{near}}}\n"));
+    passes(MEM, &format!("fn a() {{\n{filler}{near}}}\n"));
 }
 
 #[test]
 fn what_only_looks_like_an_atomic_passes() {
-    passes(HW, "enum Lock { Acquire, Release }\nfn a() { b(Lock::Acquire); }\n");
-    passes(HW, "fn a() { match c { Order::Acquire => Ordering::Acquire, _ => d } }\n");
-    passes(HW, "fn a() { b.cmp(&c) == Ordering::Less }\n");
-    passes(HW, "// Ordering::Acquire is dear.\nuse std::sync::Ordering::Acquire;\n");
-    passes(HW, "#[cfg(test)]\nmod tests {\n    fn a() { b.load(Ordering::Acquire); }\n}\n");
-    passes("crates/hw/tests/a.rs", "fn a() { b.load(Ordering::Acquire); }\n");
+    passes(MEM, "enum Lock { Acquire, Release }\nfn a() { b(Lock::Acquire); }\n");
+    passes(MEM, "fn a() { match c { Order::Acquire => Ordering::Acquire, _ => d } }\n");
+    passes(MEM, "fn a() { b.cmp(&c) == Ordering::Less }\n");
+    passes(MEM, "// Ordering::Acquire is dear.\nuse std::sync::Ordering::Acquire;\n");
+    passes(MEM, "#[cfg(test)]\nmod tests {\n    fn a() { b.load(Ordering::Acquire); }\n}\n");
+    passes("crates/mem/tests/a.rs", "fn a() { b.load(Ordering::Acquire); }\n");
 }
 
 #[test]

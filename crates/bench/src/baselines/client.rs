@@ -9,9 +9,9 @@ use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, Mem, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_hw::fabric::shm::ShmEndpoint;
-use rackpool_hw::fabric::{Endpoint, LocalBuffers, Target};
-use rackpool_hw::window::Window;
+use rackpool_fabric::shm::ShmEndpoint;
+use rackpool_fabric::{Endpoint, LocalBuffers, Target};
+use rackpool_mem::window::Window;
 use rackpool_sim::repro::herd::baselines::{
     Ack, Get, KeyTable, KvRequest, LANES_MAX, Plan, SLOT_BYTES, System, Then, hash,
 };

@@ -1,7 +1,7 @@
 //! What can go wrong between a client and a server, with numbers, and whether to retry.
 
-use rackpool_hw::control::ControlError;
-use rackpool_hw::fabric::FabricError;
+use rackpool_fabric::FabricError;
+use rackpool_fabric::control::ControlError;
 use rackpool_sim::repro::herd::baselines::NoPlace;
 use std::io;
 

@@ -14,10 +14,10 @@ use rackpool_core::RackId;
 use rackpool_core::addr::Generation;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr};
-use rackpool_hw::fabric::{
+use rackpool_fabric::{
     Endpoint, FabricOptions, LocalBuffers, Over, Target, TargetOptions, TargetSendError,
 };
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;

@@ -16,8 +16,9 @@ use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{
     BufId, Fabric, Mem, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest,
 };
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
-use rackpool_hw::window::Window;
+use rackpool_fabric::LocalBuffers;
+use rackpool_mem::process::monotonic_ns;
+use rackpool_mem::window::Window;
 use rackpool_sim::repro::herd::baselines::{LANES_MAX, RequestRegion, SLOT_BYTES};
 
 /// Bytes of a client's page.
@@ -98,7 +99,7 @@ pub(super) fn read_greeting(message: &[u8]) -> Result<[u64; 3]> {
 
 /// A random key, which no other page has.
 pub(super) fn random_key() -> Result<Generation> {
-    let random = rackpool_hw::process::random_u64();
+    let random = rackpool_mem::process::random_u64();
     let random = random.map_err(super::error::io_error("the system's random numbers"))?;
     Ok(Generation(random >> 16 | 1))
 }

@@ -1,8 +1,8 @@
 //! The SENDs of `shm`: a ring each way between a server and a client.
 
-use rackpool_hw::fabric::shm::{HandOff, HandOffError};
-use rackpool_hw::ring::{Consumer, Producer, RingError};
-use rackpool_hw::window::Window;
+use rackpool_fabric::shm::{HandOff, HandOffError};
+use rackpool_mem::ring::{Consumer, Producer, RingError};
+use rackpool_mem::window::Window;
 
 pub struct Rings {
     pub(super) out: Producer<Window>,

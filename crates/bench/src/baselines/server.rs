@@ -11,7 +11,7 @@ use super::places::Places;
 use super::spec::{Carrier, ServerAddress, Spec};
 use super::{far, near};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use rackpool_sim::repro::herd::baselines::{
     Ack, KeyTable, KvRequest, Plan, SLOT_BYTES, System, value_of,
 };

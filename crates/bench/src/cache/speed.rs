@@ -18,8 +18,8 @@ use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps, slice_ns};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Item, Options};
+use rackpool_mem::window::Window;
 use std::hint::black_box;
 
 /// Bytes of an item of the bound, laid out one behind the other as in a log.

@@ -239,7 +239,7 @@ impl Party {
 /// HERD's clients, over the same fabric.
 enum Herd {
     Near(Vec<Asker<rackpool_kv::herd::ShmTransport>>, u64),
-    Far(Vec<Asker<rackpool_kv::herd::FabricTransport<rackpool_hw::fabric::tcp::TcpEndpoint>>>, u64),
+    Far(Vec<Asker<rackpool_kv::herd::FabricTransport<rackpool_fabric::tcp::TcpEndpoint>>>, u64),
 }
 
 impl Herd {

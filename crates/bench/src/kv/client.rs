@@ -3,7 +3,7 @@
 //! thread, many connections, each with one batch under way.
 
 use crate::run::BenchError;
-use rackpool_hw::event::{Interest, Poller};
+use rackpool_mem::event::{Interest, Poller};
 use rackpool_stats::histogram::Histogram;
 use rackpool_stats::random::Rng;
 use std::io::{self, Read, Write};

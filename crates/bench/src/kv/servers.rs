@@ -106,7 +106,7 @@ fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, B
 pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<ServerProcess, BenchError> {
     let words = ["--memory", "1g", "--threads", "1"];
     let listeners = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
-    let random = rackpool_hw::process::random_u64().map_err(io_error("random numbers"))?;
+    let random = rackpool_mem::process::random_u64().map_err(io_error("random numbers"))?;
     let herd = format!("rackpool/bench/{random:016x}");
     let fabric = ["--herd-listen", "127.0.0.1:0"];
     let words = [&words[..], &listeners, &["--herd", &herd], &fabric].concat();

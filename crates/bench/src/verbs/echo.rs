@@ -5,8 +5,9 @@
 use super::rig::{ConnectedEndpoint, Mesh, Node, at};
 use crate::run::BenchError;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Mem, PeerId, Sge, Verb, WorkRequest};
-use rackpool_hw::fabric::{Endpoint, LocalBuffers, Target, monotonic_ns};
-use rackpool_hw::window::Window;
+use rackpool_fabric::{Endpoint, LocalBuffers, Target};
+use rackpool_mem::process::monotonic_ns;
+use rackpool_mem::window::Window;
 use rackpool_stats::histogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -256,7 +257,7 @@ impl Echo {
 mod tests {
     use super::super::rig;
     use super::*;
-    use rackpool_hw::fabric::{FabricOptions, FabricStats, Over};
+    use rackpool_fabric::{FabricOptions, FabricStats, Over};
 
     /// 16 echoes under way at a time, then 100 alone: how many operations each of the two ends
     /// made for those 100.

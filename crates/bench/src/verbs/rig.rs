@@ -6,11 +6,10 @@ use rackpool_core::addr::{FrameIndex, Generation, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Mem, PeerId, RemoteAddr};
 use rackpool_core::{RackId, constants::CELLS};
-use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
-use rackpool_hw::fabric::{
-    Endpoint, FabricOptions, LocalBuffers, Target, TargetOptions, monotonic_ns,
-};
-use rackpool_hw::window::Window;
+use rackpool_fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
+use rackpool_fabric::{Endpoint, FabricOptions, LocalBuffers, Target, TargetOptions};
+use rackpool_mem::process::monotonic_ns;
+use rackpool_mem::window::Window;
 use std::time::{Duration, Instant};
 
 /// Memory of a target, and of an endpoint's buffer: a page.
@@ -96,7 +95,7 @@ pub fn mapped(ends: usize, nodes: usize) -> Result<Mesh<ShmEndpoint<Silent>>, Be
             let (table, cells, layout) = &node.memory;
             let (pages, table) = (node.pages.clone(), table.clone());
             let memory = ShmPeer::new(pages, table, cells.slice(0, 8), *layout);
-            let memory = memory.map_err(rackpool_hw::fabric::FabricError::from)?;
+            let memory = memory.map_err(rackpool_fabric::FabricError::from)?;
             peers.push(end.connect(memory, Silent)?);
         }
         Ok((end, peers))

@@ -20,7 +20,7 @@ use crate::output;
 use list::{Bounds, Plan};
 use rackpool_bench::report::{Kind, Report};
 use rackpool_bench::run::Size;
-use rackpool_hw::memory::HostMemory;
+use rackpool_mem::memory::HostMemory;
 use rackpool_stats::format::Unit;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,8 +3,8 @@
 //! directory.
 
 use super::{Check, State, check, names};
-use rackpool_hw::caches;
-use rackpool_hw::memory::kib_of;
+use rackpool_mem::caches;
+use rackpool_mem::memory::kib_of;
 use rackpool_stats::format::Unit;
 use rustix::process::{Resource, getrlimit};
 use std::fs;

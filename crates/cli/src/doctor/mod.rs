@@ -10,8 +10,8 @@ use crate::args::DoctorArgs;
 use crate::failure::Result;
 use crate::output;
 use rackpool_bench::report::Machine;
-use rackpool_hw::memory::{HostMemory, kib_of};
-use rackpool_hw::temporary;
+use rackpool_mem::memory::{HostMemory, kib_of};
+use rackpool_mem::temporary;
 use rackpool_stats::format::Unit;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -99,7 +99,7 @@ fn checks() -> Vec<Check> {
         residue(),
         huge_pages(&meminfo),
         shmem_huge(&read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
-        membarrier(rackpool_hw::barrier::is_supported()),
+        membarrier(rackpool_mem::barrier::is_supported()),
         kernel(&read("/proc/sys/kernel/osrelease")),
         files_limit(),
         process_descriptors(),
@@ -299,7 +299,7 @@ fn process_descriptors() -> Check {
 
 /// Whether regions can be bound to memory nodes.
 fn memory_policy() -> Check {
-    let window = rackpool_hw::window::Window::private(2 << 20);
+    let window = rackpool_mem::window::Window::private(2 << 20);
     let asked = window.and_then(|window| window.node_pages());
     let (state, found) = match asked {
         Ok(_) => (State::Good, "move_pages works".to_owned()),
@@ -335,7 +335,7 @@ fn loopback() -> Check {
 /// Whether the verbs fabric could be used, by opening the device that it would take.
 #[cfg(feature = "verbs")]
 fn verbs() -> Check {
-    use rackpool_hw::fabric::verbs::{Device, DeviceChoice};
+    use rackpool_fabric::verbs::{Device, DeviceChoice};
     let opened = Device::open(&DeviceChoice::default());
     let state = ok_if(opened.is_ok());
     let found = match opened {

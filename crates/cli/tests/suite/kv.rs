@@ -3,8 +3,8 @@
 use crate::common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
 #[cfg(feature = "lab")]
 use rackpool_bench::report::Report;
-use rackpool_hw::memory::HostMemory;
 use rackpool_kv::herd::Client;
+use rackpool_mem::memory::HostMemory;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;

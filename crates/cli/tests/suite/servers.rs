@@ -8,8 +8,8 @@ use rackpool_core::wire::{
     self, ControlHello, ControlReply, MasterAnswer, MasterCall, MasterRequest, WIRE_VERSION,
 };
 use rackpool_core::{Error, RackId, SessionId};
-use rackpool_hw::control::{ControlConn, ControlListener, Received};
-use rackpool_hw::process::random_u64;
+use rackpool_fabric::control::{ControlConn, ControlListener, Received};
+use rackpool_mem::process::random_u64;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;

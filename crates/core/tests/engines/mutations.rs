@@ -1,7 +1,7 @@
 //! Each safeguard of the daemon and the master is left out once, and the scenario that it is there
 //! for goes wrong; with the safeguard it goes right. So no hook is without effect. (The client's
 //! are in `client/tests.rs`; what memory models are needed for, in `loom_*.rs` of
-//! `crates/hw/tests/models`.)
+//! `crates/mem/tests/models`.)
 
 use crate::daemon_world::{PAGE, Rig};
 use crate::master_world;

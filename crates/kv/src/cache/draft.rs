@@ -3,7 +3,7 @@
 
 use super::layout::{Fields, Header, Pos, UNIT_BYTES, expiry_in};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::{Bare, Window};
+use rackpool_mem::window::{Bare, Window};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Bytes before the value of a further piece.

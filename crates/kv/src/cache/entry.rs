@@ -9,7 +9,7 @@ use super::partition::{Abandoned, Found, Partition};
 use super::segments::Pins;
 use super::tier::FarValue;
 use super::{Cache, Millis};
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::sync::{Arc, MutexGuard};
 
 /// A key in its locked partition. No other call of the cache may be made by the thread that holds

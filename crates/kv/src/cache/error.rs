@@ -1,6 +1,6 @@
 //! The errors of the cache: what happened, with numbers and units, and whether to retry.
 
-use rackpool_hw::numa::NumaError;
+use rackpool_mem::numa::NumaError;
 
 /// A result of the cache.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -17,8 +17,8 @@ use super::layout::{
     tag_in_slot, tag_of,
 };
 use rackpool_core::seam::Mem;
-use rackpool_hw::version;
-use rackpool_hw::window::{Bare, Wide, Window, WordPattern};
+use rackpool_mem::version;
+use rackpool_mem::window::{Bare, Wide, Window, WordPattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

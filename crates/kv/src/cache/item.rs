@@ -9,7 +9,7 @@ use super::segments::Pins;
 use super::tier::FarValue;
 use super::{CHUNK_BYTES, Millis};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::{self, Bare, Window};
+use rackpool_mem::window::{self, Bare, Window};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 

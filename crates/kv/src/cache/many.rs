@@ -25,7 +25,7 @@ use super::view::{
     COPIED_BYTES_MAX, PartitionView, ProbedItem, REACH_MAX, UnlockedLookup, ask_for_item,
 };
 use super::{Cache, Entry, LockedPartition, Millis, Result};
-use rackpool_hw::window::{Bare, Wide, Window};
+use rackpool_mem::window::{Bare, Wide, Window};
 use std::cell::Cell;
 use std::sync::MutexGuard;
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -22,7 +22,7 @@ use super::tier::{FarValue, REFERENCE_BYTES, TierSlab};
 use super::timeline::Wall;
 use super::{EXPIRES_MAX, Millis, Mode, Options, WALL_TIME};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::{Bare, Wide, Window};
+use rackpool_mem::window::{Bare, Wide, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -4,7 +4,7 @@
 //! system has no room for, which would be a signal (SIGBUS).
 
 use super::layout::UNIT_SHIFT;
-use rackpool_hw::window::take_file;
+use rackpool_mem::window::take_file;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;

@@ -34,7 +34,7 @@ use super::layout::{Header, UNIT_BYTES, mix};
 use super::populate::Populator;
 use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -9,7 +9,7 @@
 use super::Millis;
 use super::layout::mix;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Where the copies lie in the file, behind those of the superblock.

@@ -3,7 +3,7 @@
 //! In: a key, its hash, the time, and memory for a copy. Out: a copy of the item, or that there is
 //! none, or that only the lock can tell. Called by `mod.rs` and `many.rs`.
 //!
-//! A reader notes the version of the key's chain ([`rackpool_hw::version`]), finds the entry,
+//! A reader notes the version of the key's chain ([`rackpool_mem::version`]), finds the entry,
 //! copies the item, and then asks whether the version still stands. An item does not change where
 //! it lies as long as an entry names it, and the version changes when an entry comes to name
 //! another one, before the memory of the old one is used again. So if the version stands, the copy
@@ -28,8 +28,8 @@ use super::policy::Sketch;
 use super::timeline::Wall;
 use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
-use rackpool_hw::version::{self, Seen};
-use rackpool_hw::window::{Bare, Wide, Window};
+use rackpool_mem::version::{self, Seen};
+use rackpool_mem::window::{Bare, Wide, Window};
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -6,7 +6,7 @@ use super::http;
 use super::text::WordIter;
 use crate::constants::LINE_BYTES_MAX;
 use rackpool_core::Error;
-use rackpool_hw::secret::read_file;
+use rackpool_fabric::secret::read_file;
 use std::path::Path;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;

@@ -20,8 +20,8 @@ use super::timer::CommandTimer;
 use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put};
 use crate::clock::Times;
 use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
-use rackpool_hw::process::monotonic_ns;
-use rackpool_hw::window::Piece;
+use rackpool_mem::process::monotonic_ns;
+use rackpool_mem::window::Piece;
 use std::sync::Arc;
 
 pub struct Core {

@@ -15,9 +15,9 @@ use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEP
 use crate::herd;
 use rackpool::Secret;
 use rackpool::metrics::Endpoint;
-use rackpool_hw::event::{Interest, Poller, WakeEvent};
-use rackpool_hw::names::peer_addr;
-use rackpool_hw::process::monotonic_ns;
+use rackpool_mem::event::{Interest, Poller, WakeEvent};
+use rackpool_mem::names::peer_addr;
+use rackpool_mem::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -202,7 +202,7 @@ impl Server {
             // Relaxed: as in `stop_all`.
             let taken = shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
             if let Err(error) = taken {
-                rackpool_hw::counted::note_io(&error);
+                rackpool_mem::counted::note_io(&error);
                 ending.fail("full", format!("taking the memory of the file: {error}"));
             }
         })
@@ -225,7 +225,7 @@ impl Server {
             let said = said.unwrap_or("no reason was given");
             ending.fail("internal", format!("thread {thread} failed: {said}"));
         };
-        let thread = rackpool_hw::log::spawn(name, guarded);
+        let thread = rackpool_mem::log::spawn(name, guarded);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
     }

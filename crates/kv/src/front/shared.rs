@@ -10,7 +10,7 @@ use crate::constants::{
     HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
 };
 use crate::herd::HerdCounters;
-use rackpool_hw::addresses::Addresses;
+use rackpool_fabric::addresses::Addresses;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

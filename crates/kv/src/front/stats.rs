@@ -82,7 +82,7 @@ fn collect(core: &Core, word: &[u8]) -> Option<Pairs> {
 }
 
 fn uptime_s(shared: &Shared) -> u64 {
-    rackpool_hw::process::monotonic_ns() / 1_000_000_000 - shared.started.0 / 1000
+    rackpool_mem::process::monotonic_ns() / 1_000_000_000 - shared.started.0 / 1000
 }
 
 /// CPU times of this process as seconds, user and system.

@@ -4,7 +4,7 @@
 //! one batch, which the log names by its first command.
 
 use crate::constants::TURN_NS;
-use rackpool_hw::process::monotonic_ns;
+use rackpool_mem::process::monotonic_ns;
 
 #[derive(Debug, Default)]
 pub struct CommandTimer {

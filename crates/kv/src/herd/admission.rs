@@ -6,7 +6,7 @@ use super::counters::{HerdCounter, HerdCounters};
 use super::geometry::Geometry;
 use super::handshake::{Hello, Verdict, Welcome};
 use super::serving::{CommandQueue, ServingOptions, WorkerCommand};
-use rackpool_hw::event::{Poller, Readiness};
+use rackpool_mem::event::{Poller, Readiness};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

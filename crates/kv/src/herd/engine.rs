@@ -23,7 +23,7 @@ use super::geometry::Geometry;
 use super::slot::SlotFormat;
 use crate::cache::{Cache, Millis};
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use reply_writer::ReplyWriter;
 use slots::{BATCH, DequeuedRequest, RequestBatch, RequestView, Slots, Work};
 

@@ -1,7 +1,7 @@
 //! The errors of the fast path: what happened, with numbers and units, and whether to retry.
 
-use rackpool_hw::control::ControlError;
-use rackpool_hw::fabric::FabricError;
+use rackpool_fabric::FabricError;
+use rackpool_fabric::control::ControlError;
 use std::io;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

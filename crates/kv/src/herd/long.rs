@@ -15,7 +15,7 @@ use super::part::PartHead;
 use crate::cache::{Cache, Error, Item, Millis, Pinned, Writer};
 use crate::constants::STALL_MS_MAX;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Piece;
+use rackpool_mem::window::Piece;
 
 /// A long value is given up after so much time between two parts, milliseconds: its memory is
 /// reserved meanwhile. As for the other protocols.

@@ -6,7 +6,7 @@ use super::geometry::{
     WINDOWS_DEFAULT,
 };
 use crate::front::clock::Clock;
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::secret::Secret;
 use std::net::SocketAddr;
 
 /// Where and how a server serves.

@@ -20,8 +20,8 @@
 //! owner until that rings again.
 
 use super::geometry::Geometry;
-use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::window::Window;
+use rackpool_mem::ring::bitmap::Bitmap;
+use rackpool_mem::window::Window;
 
 /// Offset of the word that says that the client sleeps.
 pub(super) const SLEEPING: u64 = 0;

@@ -19,9 +19,9 @@ use super::slot::SlotFormat;
 use crate::cache::{Cache, Millis};
 use crate::front::clock::Clock;
 use rackpool_core::seam::Mutation;
-use rackpool_hw::process::monotonic_ns;
-use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::wait::{Pause, Waiter};
+use rackpool_mem::process::monotonic_ns;
+use rackpool_mem::ring::bitmap::Bitmap;
+use rackpool_mem::wait::{Pause, Waiter};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -643,7 +643,7 @@ fn note<S: ClientTransport>(
 mod tests {
     use super::*;
     use crate::cache::Options;
-    use rackpool_hw::window::Window;
+    use rackpool_mem::window::Window;
 
     /// A device that fails once.
     struct Failing(bool);

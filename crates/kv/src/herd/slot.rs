@@ -19,8 +19,8 @@
 use super::geometry::{Geometry, HEAD_BYTES, SEAL_BYTES};
 use super::message::{Head, word};
 use rackpool_core::seam::Mem;
-use rackpool_hw::wait::look_again;
-use rackpool_hw::window::Window;
+use rackpool_mem::wait::look_again;
+use rackpool_mem::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

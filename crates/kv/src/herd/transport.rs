@@ -3,7 +3,7 @@
 
 use super::error::Result;
 use super::message::Head;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::time::Duration;
 
 /// How long the server's welcome may take, or another answer before there is one.

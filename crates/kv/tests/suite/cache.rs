@@ -4,8 +4,8 @@
 mod flush;
 
 use proptest::prelude::*;
-use rackpool_hw::window::Piece;
 use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Pinned, Policy, Put, Writer};
+use rackpool_mem::window::Piece;
 use std::collections::{BTreeMap, HashSet};
 
 const POLICIES: [Policy; 5] = [

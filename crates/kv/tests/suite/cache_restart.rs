@@ -3,8 +3,8 @@
 //! than the last one that was acknowledged.
 
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Error, Item, Options, Policy};
+use rackpool_mem::window::Window;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;

@@ -240,7 +240,7 @@ fn connections_that_are_reset_leave_nothing_counted() {
 #[test]
 fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     // Two descriptors each.
-    rackpool_hw::process::raise_descriptor_limit();
+    rackpool_mem::process::raise_descriptor_limit();
     let (count, most) = (1000, 4 << 20);
     let (held_bytes_max, handshake_ms) = (most, 60_000);
     let settings = Settings { held_bytes_max, handshake_ms, ..Settings::default() };

@@ -3,7 +3,6 @@
 
 use crate::peers::Rng;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
 use rackpool_kv::herd::geometry::HEAD_BYTES;
 use rackpool_kv::herd::message::{Head, Message, MessageKind, reply_number, request_number};
@@ -11,6 +10,7 @@ use rackpool_kv::herd::{
     ClientSlots, Engine, Geometry, HerdCounter, HerdCounters, Pipeline, Replied, SlotFormat,
     ThreadCounters,
 };
+use rackpool_mem::window::Window;
 use std::collections::HashMap;
 
 const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 8, value_bytes: 1000 };

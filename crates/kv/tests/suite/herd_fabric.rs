@@ -11,14 +11,15 @@ use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_hw::fabric::tcp::TcpEndpoint;
-use rackpool_hw::fabric::{FabricError, monotonic_ns};
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::FabricError;
+use rackpool_fabric::secret::Secret;
+use rackpool_fabric::tcp::TcpEndpoint;
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{
     Answer, Client, Error, FabricServerOptions, FabricTransport, Geometry, HerdCounter, HerdServer,
     HerdStartError,
 };
+use rackpool_mem::process::monotonic_ns;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -432,7 +433,7 @@ fn many_clients_at_once_get_whole_values() {
 #[test]
 fn thousands_of_clients_are_served_at_once() {
     const CLIENTS: u32 = 2200;
-    let limit = rackpool_hw::process::raise_descriptor_limit();
+    let limit = rackpool_mem::process::raise_descriptor_limit();
     assert!(limit >= 10_000, "{limit} descriptors are too few: four a client are needed");
     let server = server(CLIENTS, 2);
     let addr = server.addr().unwrap();

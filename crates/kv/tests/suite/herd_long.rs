@@ -7,7 +7,6 @@ use crate::herd::{
     check_up_to, key_of, shm_server, tcp_server, unique, value_up_to, work_long,
 };
 use crate::peers::Rng;
-use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options, Tier, TierConfig, TierError, TierRule};
 use rackpool_kv::herd::message::{Head, MessageKind, request_number};
 use rackpool_kv::herd::slot::Read;
@@ -15,6 +14,7 @@ use rackpool_kv::herd::{
     Answer, Client, ClientSlots, Engine, Error, Geometry, HerdCounter, HerdServer, SlotFormat,
     ThreadCounters, Transport,
 };
+use rackpool_mem::window::Window;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -7,11 +7,11 @@ use crate::herd::{
 };
 use crate::peers::{Rng, WITHIN};
 use rackpool_core::seam::Mem;
-use rackpool_hw::control::{ControlConn, Received};
-use rackpool_hw::window::{Access, MapOptions, Window};
+use rackpool_fabric::control::{ControlConn, Received};
 use rackpool_kv::herd::{
     Answer, Client, Error, HerdCounter, HerdServer, HerdStartError, Pipeline, ServerOptions,
 };
+use rackpool_mem::window::{Access, MapOptions, Window};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -175,7 +175,7 @@ fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {
 #[test]
 fn a_thousand_clients_share_memory_with_the_server_at_once() {
     const CLIENTS: usize = 1024;
-    let limit = rackpool_hw::process::raise_descriptor_limit();
+    let limit = rackpool_mem::process::raise_descriptor_limit();
     assert!(limit >= 10_000, "{limit} descriptors are too few: nine a client are needed");
     let name = unique("thousand");
     let server = server(&name, CLIENTS as u32, 2);

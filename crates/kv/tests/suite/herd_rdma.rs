@@ -118,7 +118,7 @@ fn answers_over_connections_and_datagrams_are_those_over_tcp() {
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
     const CLIENTS: u64 = 1100;
-    rackpool_hw::process::raise_descriptor_limit();
+    rackpool_mem::process::raise_descriptor_limit();
     let server = server(CLIENTS as u32, 1);
     let start = Instant::now();
     let addr = server.addr().unwrap();

@@ -2,10 +2,10 @@
 //! whole, also after a kill, and nodes that are not there refused.
 
 use rackpool_core::seam::Mem;
-use rackpool_hw::numa::Placement;
-use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Error, Item, Options, TierConfig, TierRule};
 use rackpool_kv::numa_tier::NumaTier;
+use rackpool_mem::numa::Placement;
+use rackpool_mem::window::Window;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Values in another tier of memory: what is found, what it may take, what comes back, and what a
 //! tier that fails does to callers.
 
-use rackpool_hw::window::Piece;
 use rackpool_kv::cache::{
     Cache, Error, Mode, Options, Pinned, Policy, Put, ReadCost, Speeds, Tier, TierConfig,
     TierError, TierRule,
 };
+use rackpool_mem::window::Piece;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

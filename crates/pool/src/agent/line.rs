@@ -10,7 +10,7 @@ use rackpool_core::wire::{
     self, AgentEvent, AgentRequest, FabricKind, RackInfo, RemoteReply, RemoteRequest, Routed,
 };
 use rackpool_core::{Error, Result};
-use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over};
+use rackpool_fabric::{Endpoint, FabricOptions, LocalBuffers, Over};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 

@@ -12,10 +12,10 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{AgentEvent, AgentRequest, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, Result};
-use rackpool_hw::control;
-use rackpool_hw::event::{Interest, Poller, Readiness};
-use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
+use rackpool_fabric::control;
+use rackpool_mem::event::{Interest, Poller, Readiness};
+use rackpool_mem::process::Shutdown;
+use rackpool_mem::region::{ClientSections, MemorySpec, SpecError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Agent {
         let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
         let boot = match &options.host {
             Some(host) => host.clone(),
-            None => rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
+            None => rackpool_mem::process::boot_id().map_err(|e| io_error("boot id", &e))?,
         };
         let mut master = options.master_link();
         let info = rack_info(&mut master, options.rack, deadline_ns)?;

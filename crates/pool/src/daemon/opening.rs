@@ -12,9 +12,9 @@ use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
 use rackpool_core::runtime::master_link::Call;
 use rackpool_core::wire::RegionInfo;
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::event::WakeEvent;
-use rackpool_hw::fabric::{FabricOptions, Target, TargetOptions};
-use rackpool_hw::region::{Claim, RegionFiles};
+use rackpool_fabric::{FabricOptions, Target, TargetOptions};
+use rackpool_mem::event::WakeEvent;
+use rackpool_mem::region::{Claim, RegionFiles};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) fn join_call(
     control: String,
     fabric_addr: SocketAddr,
 ) -> Result<Call> {
-    let host = rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?;
+    let host = rackpool_mem::process::boot_id().map_err(|e| io_error("boot id", &e))?;
     let (fabric, fabric_addr) = (options.fabric.clone(), fabric_addr.to_string());
     Ok(runtime::join_call(engine, RackAddress { host, control, fabric, fabric_addr }))
 }
@@ -92,7 +92,7 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
     if is_new {
         let mut id = [0; 2];
         for word in &mut id {
-            *word = rackpool_hw::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
+            *word = rackpool_mem::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
         }
         format(&mut world, rack, id, layout)?;
         world.files.publish().map_err(Error::from)?;

@@ -21,14 +21,14 @@ use rackpool_core::constants::{
 use rackpool_core::runtime::daemon::{DaemonLoop, Joining, LoopParts, User};
 use rackpool_core::seam::{FabricEvent, Nanos};
 use rackpool_core::{Error, Result};
-use rackpool_hw::acceptor::{PendingConn, PendingConns};
-use rackpool_hw::control::{self, ControlConn, Drained, Received};
-use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::{FabricOptions, Target};
-use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::{Claim, RegionError, RegionFiles};
-use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::wait::{Pause, Waiter};
+use rackpool_fabric::acceptor::{PendingConn, PendingConns};
+use rackpool_fabric::control::{self, ControlConn, Drained, Received};
+use rackpool_fabric::{FabricOptions, Target};
+use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_mem::process::Shutdown;
+use rackpool_mem::region::{Claim, RegionError, RegionFiles};
+use rackpool_mem::ring::bitmap::Bitmap;
+use rackpool_mem::wait::{Pause, Waiter};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,7 @@ struct FabricParts {
 
 impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
-        let asymmetric = rackpool_hw::barrier::register().is_ok();
+        let asymmetric = rackpool_mem::barrier::register().is_ok();
         options.check()?;
         let fabric = options.fabric_options();
         // Before a region is made: what is not here is said at once.

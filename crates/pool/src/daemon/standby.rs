@@ -6,15 +6,15 @@
 //! claims its shard, and the one that took it over stops serving it, in order.
 //!
 //! Only the kernel says that a daemon is dead: it lets go of the locks of dead processes (`Claim`
-//! in `rackpool_hw::region`). One that is stopped, or slow, keeps its shard for any time.
+//! in `rackpool_mem::region`). One that is stopped, or slow, keeps its shard for any time.
 //! Source: Rcmp §4.2 (c); decision 0026.
 
 use super::{Belongs, DaemonOptions, DaemonServer, Ended, Stop, io_error, shard_memory};
 use crate::clock;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::{Error, Result};
-use rackpool_hw::log;
-use rackpool_hw::region::{Claim, MemoryKind, MemorySpec, RegionError, RegionFiles};
+use rackpool_mem::log;
+use rackpool_mem::region::{Claim, MemoryKind, MemorySpec, RegionError, RegionFiles};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -7,7 +7,7 @@ use super::{DaemonOptions, Ended, io_error};
 use rackpool_core::member::RackState;
 use rackpool_core::seam::Nanos;
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::event::WakeEvent;
+use rackpool_mem::event::WakeEvent;
 use tracing::{info, warn};
 
 pub(super) struct Membership {

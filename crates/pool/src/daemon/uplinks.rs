@@ -9,7 +9,7 @@ use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rackpool_core::wire::RackInfo;
-use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers};
+use rackpool_fabric::{Endpoint, FabricOptions, LocalBuffers};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use tracing::warn;

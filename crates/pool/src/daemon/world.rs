@@ -9,9 +9,9 @@ use rackpool_core::layout::cell_offset;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::MetadataChecks;
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::TargetCounters;
-use rackpool_hw::region::{RegionFiles, Section};
-use rackpool_hw::window::Window;
+use rackpool_fabric::TargetCounters;
+use rackpool_mem::region::{RegionFiles, Section};
+use rackpool_mem::window::Window;
 use tracing::warn;
 
 /// The real world of one daemon.
@@ -168,7 +168,7 @@ impl World for RegionWorld {
 
     fn barrier(&mut self) {
         if self.asymmetric_fence {
-            rackpool_hw::barrier::barrier()
+            rackpool_mem::barrier::barrier()
                 .expect("the barrier was registered and the kernel keeps it");
         } else {
             self.table.fence();

@@ -5,8 +5,8 @@
 
 use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
 use rackpool_core::{Error, Result, wire};
-use rackpool_hw::handshake::{Failure, Handshake, Progress};
-use rackpool_hw::secure_stream::{RecordLayer, SecureStream};
+use rackpool_fabric::handshake::{Failure, Handshake, Progress};
+use rackpool_fabric::secure_stream::{RecordLayer, SecureStream};
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

@@ -14,8 +14,8 @@
 use super::error::MasterError;
 use rackpool_core::constants::MASTER_RESERVE_BYTES;
 use rackpool_core::master::{Loader, State, StateWrite, Table};
-use rackpool_hw::files::{open_private, take_rights};
-use rackpool_hw::log;
+use rackpool_mem::files::{open_private, take_rights};
+use rackpool_mem::log;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable};
 use redb::{TableDefinition, TableError};
 use rustix::fs::OFlags;
@@ -173,7 +173,7 @@ fn create(state_dir: &Path, path: &Path, directory: &File) -> Result<(), MasterE
         }
         _ => {}
     }
-    let random = || rackpool_hw::process::random_u64();
+    let random = || rackpool_mem::process::random_u64();
     let pool_id = random().and_then(|high| Ok([high, random()?]));
     let pool_id = pool_id.map_err(MasterError::system("draw a random pool id"))?;
     let failed = |reason: String| MasterError::Storage { path: fresh.clone(), reason };

@@ -25,14 +25,14 @@ use rackpool_core::master::{ConnId, Master, Notice};
 use rackpool_core::runtime::master_link::UNASKED;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
-use rackpool_hw::addresses::{
+use rackpool_fabric::addresses::{
     self, Addresses, ConnectionPermit, oldest_of_most, turn_away, usual_share,
 };
-use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::handshake::{self, Failure, Handshake, Progress, Purpose};
-use rackpool_hw::names::peer_of;
-use rackpool_hw::process::monotonic_ns;
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::handshake::{self, Failure, Handshake, Progress, Purpose};
+use rackpool_fabric::secret::Secret;
+use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_mem::names::peer_of;
+use rackpool_mem::process::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -238,7 +238,7 @@ impl MasterLoop {
                 self.room_at = None;
             }
             Err(error) => {
-                rackpool_hw::counted::note_io(&error);
+                rackpool_mem::counted::note_io(&error);
                 if had_room {
                     let what = "no change is taken until the state's disk has room";
                     warn!(target: "master", "{what}: {error}");

@@ -18,8 +18,8 @@ use rackpool_core::constants::{
     METRICS_HEAD_FIELDS_MAX, METRICS_SNAPSHOT_MS_MAX,
 };
 use rackpool_core::{Error, Result};
-use rackpool_hw::event::{Interest, Poller, WakeEvent};
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::secret::Secret;
+use rackpool_mem::event::{Interest, Poller, WakeEvent};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -151,7 +151,7 @@ impl Endpoint {
         let exchanges = std::iter::repeat_with(|| None).take(METRICS_CONNECTIONS_MAX).collect();
         let mut serving = Serving { poller, listener, exchanges, site: Site { pages, token } };
         let thread =
-            rackpool_hw::log::spawn("rackpool-metrics", move || serving.run()).map_err(failed)?;
+            rackpool_mem::log::spawn("rackpool-metrics", move || serving.run()).map_err(failed)?;
         Ok(Self { local_addr, stop, thread: Some(thread) })
     }
 

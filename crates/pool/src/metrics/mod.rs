@@ -239,8 +239,8 @@ impl Text {
             "rackpool_build_info{{version=\"{version}\",server=\"{server}\"}} 1"
         ));
         let help = "Times that a disk, or the share of it that is ours, was full";
-        self.one("disk_full_total", Kind::Counter, help, rackpool_hw::counted::disk_full());
-        let lines = rackpool_hw::log::counts();
+        self.one("disk_full_total", Kind::Counter, help, rackpool_mem::counted::disk_full());
+        let lines = rackpool_mem::log::counts();
         let help = "Lines written to the log";
         self.one("log_lines_total", Kind::Counter, help, lines.written);
         let help = "Lines of the log that were held back or could not be written";

@@ -5,7 +5,7 @@ use rackpool::agent::{AgentOptions, AgentServer, fence};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::{Handle, LockMode, LockOptions, Options, Placement, Pool, RackId};
-use rackpool_hw::control::ControlListener;
+use rackpool_fabric::control::ControlListener;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

@@ -167,7 +167,7 @@ fn a_rack_that_was_given_up_is_lost_at_once_and_the_others_go_on() {
 
 #[test]
 fn a_region_that_was_given_up_may_not_come_back() {
-    let random = rackpool_hw::process::random_u64().unwrap();
+    let random = rackpool_mem::process::random_u64().unwrap();
     let state = std::env::temp_dir().join(format!("rackpool-members-{random:016x}"));
     let path = format!("/dev/shm/rackpool-members-{random:016x}");
     let memory = format!("shm:{path}?size=16M&pages=64K");

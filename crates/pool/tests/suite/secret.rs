@@ -11,7 +11,7 @@ use rackpool::{Connections, FabricChoice, Options, Placement, Pool, Secret};
 use rackpool_core::Error;
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::wire::{MasterAnswer, MasterCall, WIRE_VERSION};
-use rackpool_hw::handshake::MESSAGE_BYTES;
+use rackpool_fabric::handshake::MESSAGE_BYTES;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;

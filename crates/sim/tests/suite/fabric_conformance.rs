@@ -1,13 +1,14 @@
-//! The conformance suite of `rackpool-hw` on the simulated network: a world with real windows as
+//! The conformance suite of `rackpool-fabric` on the simulated network: a world with real windows as
 //! its memory, executed on by the same code as at real targets.
 
 #[allow(clippy::disallowed_methods, reason = "time-outs of the suite on fabrics of real time")]
-#[path = "../../../hw/tests/suite/conformance/mod.rs"]
+#[path = "../../../fabric/tests/suite/conformance/mod.rs"]
 mod conformance;
 
 use conformance::{Memory, Rig, checks, table};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, Sge, Verb, WorkStatus};
-use rackpool_hw::fabric::shm::ShmPeer;
+use rackpool_core::target::TargetMemory;
+use rackpool_mem::window::Window;
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::{
     Connection, EndpointId, EventQueue, Executed, Net, NetEvent, NetFaults, NodeId, SharedNet,
@@ -71,7 +72,7 @@ impl EventQueue for World {
 /// An initiator and a target, each on a node of its own.
 struct SimRig {
     memory: Memory,
-    target_memory: ShmPeer,
+    target_memory: TargetMemory<Window>,
     shared: Rc<RefCell<SharedNet<World>>>,
     end: SimFabric<World>,
     peer: PeerId,
@@ -122,7 +123,7 @@ impl SimRig {
 }
 
 /// Executes an operation on the target's memory, as a target's thread does.
-fn execute(memory: &ShmPeer, net: &mut Net, now: Ps, token: u32, sink: &mut World) {
+fn execute(memory: &TargetMemory<Window>, net: &mut Net, now: Ps, token: u32, sink: &mut World) {
     let operation = net.operation(token);
     let at = operation.at().expect("messages are not executed");
     let mut data = vec![0; operation.bytes() as usize];
@@ -163,7 +164,7 @@ impl Rig for SimRig {
         let Memory { pages, table, cell, layout } = memory.clone();
         let mut rig = SimRig {
             memory,
-            target_memory: ShmPeer::new(pages, table, cell.slice(0, 8), layout).unwrap(),
+            target_memory: TargetMemory::new(pages, table, cell.slice(0, 8), layout).unwrap(),
             end: SimFabric::new(Rc::clone(&shared), own),
             shared,
             peer: PeerId(0),

@@ -6,7 +6,7 @@ modprobe kmem; daxctl reconfigure-device --mode=system-ram dax0.0 > /dev/null
 numactl -H | grep -E '^node [12] (cpus|size)' | tee /run/nodes
 grep -q '^node 2 size: [1-9]' /run/nodes
 [ "$(grep -c 'cpus: *$' /run/nodes)" = 2 ]
-RACKPOOL_NODES=0,1,2 "$TEST_hw" --exact region_files::every_page_lies_on_the_node_that_was_asked_for
+RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact region_files::every_page_lies_on_the_node_that_was_asked_for
 "$RACKPOOL" doctor | grep -A 1 'memory nodes'
 
 export RACKPOOL_MASTER=127.0.0.1:7400

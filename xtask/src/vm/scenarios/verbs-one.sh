@@ -9,10 +9,10 @@ rig-rxe rxe_a va; rig-rxe rxe_b vb
 export RACKPOOL_VERBS_DEVICE=rxe_a/0 RACKPOOL_VERBS_TARGET_DEVICE=rxe_b/0
 ibv_devinfo -d rxe_a | grep -E 'active_mtu|state'
 sent=$(< /sys/class/net/va/statistics/tx_packets)
-run() { timeout 150 "$TEST_hw" --include-ignored --test-threads=1 "$@"; }
+run() { timeout 150 "$TEST_fabric" --include-ignored --test-threads=1 "$@"; }
 run verbs_queues::
 run fabric_conformance::verbs::
-timeout 60 "$TEST_hw" --ignored --exact \
+timeout 60 "$TEST_fabric" --ignored --exact \
   fabric_verbs::an_answer_that_came_before_the_sleep_is_told_of
 there=fabric_conformance::verbs::
 RACKPOOL_VERBS_ATOMICS=device run ${there}atomics ${there}what ${there}ten ${there}a_full

@@ -5,7 +5,7 @@ export RACKPOOL_VERBS_SHARED=/dev/dax0.0
 rig-dax 0
 if [ "$RIG_ID" = 0 ]; then
   export RACKPOOL_VERBS_LISTEN=0.0.0.0:7100
-  "$TEST_hw" --ignored --exact --nocapture \
+  "$TEST_fabric" --ignored --exact --nocapture \
     fabric_verbs::far::serve_a_target_for_another_host
   exit
 fi
@@ -13,7 +13,7 @@ export RACKPOOL_VERBS_TARGET=10.77.0.1:7100
 for ((look = 0; look < 200; look++)); do
   (exec 3<> /dev/tcp/10.77.0.1/7100) 2> /dev/null && break; sleep 0.1
 done
-run() { timeout 150 "$TEST_hw" --include-ignored --test-threads=1 "$@"; }
+run() { timeout 150 "$TEST_fabric" --include-ignored --test-threads=1 "$@"; }
 run fabric_conformance::verbs_far::
 rig-loss 2
 far=fabric_conformance::verbs_far::

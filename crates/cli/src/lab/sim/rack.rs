@@ -36,7 +36,7 @@ pub fn run(args: &SimRackArgs) -> Result<()> {
     let checkpoints = args.checkpoint.as_ref().map(|directory| Checkpoints {
         directory: directory.clone(),
         events: args.checkpoint_events,
-        write: rackpool_hw::output::write,
+        write: rackpool_mem::output::write,
     });
     if checkpoints.is_some() {
         interrupt::allow(CHECKPOINTS_WITHIN);

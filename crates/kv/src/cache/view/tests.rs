@@ -4,7 +4,7 @@
 use super::super::{Cache, Copied, CopyTarget, Mode, Options, Policy};
 use super::LookupStage;
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;

@@ -8,7 +8,7 @@ use crate::constants::{
     EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, LINGER_MS_MAX, READ_BYTES,
 };
 use crate::front::resp::Args;
-use rackpool_hw::addresses::ConnectionPermit;
+use rackpool_fabric::addresses::ConnectionPermit;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -17,7 +17,7 @@ pub(super) struct FirstLook {
 }
 
 impl FirstLook {
-    /// Pauses ([`look_again`](rackpool_hw::wait::look_again)) before the first look.
+    /// Pauses ([`look_again`](rackpool_mem::wait::look_again)) before the first look.
     #[inline(always)]
     pub fn pauses(self) -> u32 {
         self.eighths / 8

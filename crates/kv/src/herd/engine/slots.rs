@@ -8,7 +8,7 @@ use crate::herd::long::Long;
 use crate::herd::message::{Head, MessageKind, reply_number};
 use crate::herd::slot::{self, Read, SlotFormat};
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 
 /// Requests of a batch: as many as the cache looks up together.
 pub(super) const BATCH: usize = 64;

@@ -4,8 +4,8 @@
 use super::connections::{DeviceClient, Devices};
 use crate::herd::geometry::Geometry;
 use crate::herd::serving::Doorbell;
-use rackpool_hw::fabric::FabricError;
-use rackpool_hw::window::Window;
+use rackpool_fabric::FabricError;
+use rackpool_mem::window::Window;
 use std::sync::Arc;
 
 pub(in crate::herd) type RdmaListener = NoDevice;

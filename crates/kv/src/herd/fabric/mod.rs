@@ -52,9 +52,10 @@ use super::error::Result;
 #[cfg(any(test, feature = "verbs"))]
 use super::geometry::Geometry;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Nanos, PeerId};
-use rackpool_hw::fabric::tcp::TcpEndpoint;
-use rackpool_hw::fabric::{EndpointOptions, FabricError, LocalBuffers, monotonic_ns};
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::secret::Secret;
+use rackpool_fabric::tcp::TcpEndpoint;
+use rackpool_fabric::{EndpointOptions, FabricError, LocalBuffers};
+use rackpool_mem::process::monotonic_ns;
 use std::net::SocketAddr;
 
 /// Datagrams that may wait at a thread: its receives.

@@ -17,7 +17,7 @@ use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use zerocopy::IntoBytes;

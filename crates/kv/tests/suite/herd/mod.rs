@@ -8,14 +8,15 @@ use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, RemoteAddr, Verb,
     WorkRequest,
 };
-use rackpool_hw::fabric::tcp::TcpEndpoint;
-use rackpool_hw::fabric::{EndpointOptions, FabricError, monotonic_ns};
+use rackpool_fabric::tcp::TcpEndpoint;
+use rackpool_fabric::{EndpointOptions, FabricError};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{
     Answer, Client, Error, FabricServerOptions, FabricTransport, HerdCounter, HerdServer,
     ServerOptions, ShmTransport, Ticket, Transport,
 };
+use rackpool_mem::process::monotonic_ns;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};

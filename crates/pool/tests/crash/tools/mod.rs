@@ -14,7 +14,7 @@ pub mod writer;
 
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::MasterOptions;
-use rackpool_hw::log::{self, LogFormat};
+use rackpool_mem::log::{self, LogFormat};
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -320,7 +320,7 @@ impl Random {
 /// The seed of a run: `RACKPOOL_CRASH_SEED`, or a new one; printed in any case.
 pub fn seed(test: &str) -> u64 {
     let given = std::env::var("RACKPOOL_CRASH_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(|| rackpool_hw::process::random_u64().expect("random") >> 32);
+    let seed = given.unwrap_or_else(|| rackpool_mem::process::random_u64().expect("random") >> 32);
     eprintln!("{test}: RACKPOOL_CRASH_SEED={seed}");
     seed
 }

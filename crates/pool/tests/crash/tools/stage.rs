@@ -209,7 +209,7 @@ fn remove_files(prefix: &str) {
 /// An address below those that the system gives to outgoing connections, so that a master that
 /// is killed finds it free again.
 fn free_address() -> String {
-    let mut random = Random::new(rackpool_hw::process::random_u64().expect("random"));
+    let mut random = Random::new(rackpool_mem::process::random_u64().expect("random"));
     for _ in 0..1000 {
         let addr = format!("127.0.0.1:{}", 20_000 + random.below(12_000));
         if std::net::TcpListener::bind(&addr).is_ok() {

@@ -8,10 +8,10 @@ use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::world::kernel::{ConnId, Ctx, Input, SEND_ID};
 use crate::world::rack::Rack;
+use rackpool_core::fabric::proxied::{Pieces, Queue};
 use rackpool_core::layout::{RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING};
 use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, PostError, Sge, Verb, WorkRequest};
-use rackpool_hw::fabric::proxied::{Pieces, Queue};
 use std::cell::RefCell;
 use std::rc::Rc;
 

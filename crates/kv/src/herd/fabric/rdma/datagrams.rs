@@ -7,14 +7,14 @@
 //! nothing more, and says so ([`Ends::take_failure`]).
 
 use rackpool_core::seam::Mem;
-use rackpool_hw::fabric::verbs::device::Domain;
-use rackpool_hw::fabric::verbs::memory::{Region, Rights};
-use rackpool_hw::fabric::verbs::queue::{
+use rackpool_fabric::verbs::device::Domain;
+use rackpool_fabric::verbs::memory::{Region, Rights};
+use rackpool_fabric::verbs::queue::{
     Address, Completion, CompletionStatus, Completions, Depths, Flags, GRH_BYTES, Operation, Peer,
     QueuePair, QueuePairKind,
 };
-use rackpool_hw::fabric::verbs::{Device, VerbsError};
-use rackpool_hw::window::Window;
+use rackpool_fabric::verbs::{Device, VerbsError};
+use rackpool_mem::window::Window;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 

@@ -31,7 +31,7 @@ mod wire;
 pub(in crate::herd) use listener::RdmaListener;
 pub use wire::{Options, Rdma};
 
-use rackpool_hw::fabric::verbs::queue::Address;
+use rackpool_fabric::verbs::queue::Address;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

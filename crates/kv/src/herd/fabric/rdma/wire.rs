@@ -14,11 +14,12 @@ use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Mem, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
     WorkRequest,
 };
-use rackpool_hw::fabric::tcp::TcpEndpoint;
-use rackpool_hw::fabric::verbs::queue::{Operation, Peer, QueuePairKind};
-use rackpool_hw::fabric::verbs::{Device, VerbsError};
-use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
-use rackpool_hw::secret::Secret;
+use rackpool_fabric::secret::Secret;
+use rackpool_fabric::tcp::TcpEndpoint;
+use rackpool_fabric::verbs::queue::{Operation, Peer, QueuePairKind};
+use rackpool_fabric::verbs::{Device, VerbsError};
+use rackpool_fabric::{FabricError, LocalBuffers};
+use rackpool_mem::process::monotonic_ns;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -34,7 +34,7 @@ use crate::herd::serving::{CommandQueue, Doorbell, SLEEP_MAX, Serving, ServingOp
 use crate::herd::{Answer, Client, Ticket};
 use port::{SimDevices, SimPort, SimQueue, SimSource};
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId};
-use rackpool_hw::window::Window;
+use rackpool_mem::window::Window;
 use rackpool_sim::check::keys::{MapKey, MapOp};
 use rackpool_sim::check::linear::{self, Event, Times, Verdict};
 use rackpool_sim::device::Profile;

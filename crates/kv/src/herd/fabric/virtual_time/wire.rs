@@ -11,7 +11,7 @@ use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
     WorkRequest,
 };
-use rackpool_hw::fabric::FabricError;
+use rackpool_fabric::FabricError;
 use rackpool_sim::net::{Connection, Down, EndpointId, GRH_BYTES};
 use rackpool_sim::time::Ps;
 use rackpool_sim::world::{Ctx, Input, block_on};
