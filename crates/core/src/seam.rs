@@ -1,7 +1,7 @@
 //! The only interfaces between the protocol and the world: [`Mem`] for memory that others see and
 //! [`Fabric`] for one-sided operations on memory that is elsewhere. Time is handed in as
 //! nanoseconds, randomness as a seed. Three worlds implement these traits: the real one and the
-//! emulated one (`rackpool-mem`), and the simulated one.
+//! emulated one (`rackpool-mem`, `rackpool-fabric`), and the simulated one.
 //!
 //! Everything here is statically dispatched.
 

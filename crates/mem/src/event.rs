@@ -4,7 +4,7 @@
 //! In: descriptors with a token each. Out: which tokens are ready. A poll loop owns its
 //! `Poller`; a `WakeEvent` is shared by all threads that may wake it. It never leaves its process:
 //! a process that has an eventfd can make it blocking, fill it, or take its count. Other processes
-//! wake by [`rackpool_fabric::control::ControlConn::notify`].
+//! wake by a word on a control connection.
 //!
 //! Ordering rule: the waking thread stores its work first and notifies second; the sleeping thread
 //! drains the event first and looks for work second. The kernel's counter orders the two, so no

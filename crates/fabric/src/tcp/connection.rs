@@ -30,7 +30,7 @@ use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::fabric::work_queue::{Work, WorkQueue};
 use rackpool_core::seam::{
-    BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+    BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Verb, WorkRequest, WorkStatus,
 };
 use rustix::fd::OwnedFd;
 use std::io::IoSlice;
@@ -72,31 +72,26 @@ struct TcpFrame {
 
 type TcpWork = Work<TcpFrame>;
 
-impl TcpWork {
+impl TcpFrame {
     fn is_ping(&self) -> bool {
-        self.state.op == Op::Ping
+        self.op == Op::Ping
     }
 
-    fn frame_bytes(&self) -> u64 {
-        match self.state.refused {
+    fn frame_bytes(work: &TcpWork) -> u64 {
+        match work.state.refused {
             Some(_) => 0,
-            None if self.state.op.sends_payload() => HEADER_BYTES as u64 + self.bytes,
+            None if work.state.op.sends_payload() => HEADER_BYTES as u64 + work.bytes,
             None => HEADER_BYTES as u64,
         }
     }
 
-    fn is_long_read(&self) -> bool {
-        self.state.op == Op::Read && self.bytes >= DIRECT_BYTES_MIN && !self.discard
+    fn is_long_read(work: &TcpWork) -> bool {
+        work.state.op == Op::Read && work.bytes >= DIRECT_BYTES_MIN && !work.discard
     }
 
-    /// The rest of the piece that byte `done` of the data belongs to, at most `limit` bytes.
-    fn piece_at(&self, done: u64, limit: u64) -> Sge {
-        self.parts(done, limit).next().expect("more data than the local pieces hold")
-    }
-
-    fn release_buffers(&self, buffers: &mut Buffers) {
-        if self.state.owns_buffers {
-            self.pieces().iter().for_each(|piece| buffers.release(piece.buf));
+    fn release_buffers(work: &TcpWork, buffers: &mut Buffers) {
+        if work.state.owns_buffers {
+            work.pieces().iter().for_each(|piece| buffers.release(piece.buf));
         }
     }
 }
@@ -253,7 +248,7 @@ impl TcpConnection {
         work.state.header = zerocopy::transmute!(request.header());
         let is_long = work.bytes > payload_bytes_max(op);
         work.state.refused = is_long.then_some(WorkStatus::BadRange);
-        self.unsent_bytes += work.frame_bytes();
+        self.unsent_bytes += TcpFrame::frame_bytes(&work);
         self.queue.push(work);
     }
 
@@ -315,7 +310,7 @@ impl TcpConnection {
         self.unsent_bytes -= bytes;
         self.unsent_done += bytes;
         while let Some(work) = self.queue.at(self.unsent) {
-            let frame_bytes = work.frame_bytes();
+            let frame_bytes = TcpFrame::frame_bytes(work);
             if self.unsent_done < frame_bytes {
                 break;
             }
@@ -428,7 +423,7 @@ impl TcpConnection {
     /// How much to receive into the input: not into the data of a long READ, which goes straight
     /// to its place.
     fn input_limit(&self) -> usize {
-        let is_long = |index: usize| self.queue.at(index).is_some_and(TcpWork::is_long_read);
+        let is_long = |index: usize| self.queue.at(index).is_some_and(TcpFrame::is_long_read);
         let limit = match &self.receiving {
             EndpointReceiveState::Header
                 if is_long(0) || self.exposures.expects(DIRECT_BYTES_MIN) =>
@@ -566,7 +561,7 @@ impl TcpConnection {
     fn complete(&mut self, status: WorkStatus, cx: &mut Context) {
         let work = self.queue.pop().expect("only a work request is completed");
         self.unsent -= 1;
-        if work.is_ping() {
+        if work.state.is_ping() {
             self.pings -= 1;
             if self.pings == 0 {
                 self.liveness.answered();
@@ -574,7 +569,7 @@ impl TcpConnection {
         } else {
             cx.stats.ops += 1;
             cx.one_sided_done |= work.state.op != Op::Send;
-            work.release_buffers(&mut cx.buffers);
+            TcpFrame::release_buffers(&work, &mut cx.buffers);
             work.tell(self.peer, status, &mut cx.events);
         }
         self.settle_refused(cx);
@@ -586,7 +581,7 @@ impl TcpConnection {
             let work = self.queue.pop().expect("there is one");
             self.unsent = self.unsent.saturating_sub(1);
             cx.stats.ops += 1;
-            work.release_buffers(&mut cx.buffers);
+            TcpFrame::release_buffers(&work, &mut cx.buffers);
             work.tell(self.peer, status, &mut cx.events);
         }
     }
@@ -602,9 +597,9 @@ impl TcpConnection {
                 && matches!(work.state.op, Op::Write | Op::WriteImm)
                 && unsent_done > HEADER_BYTES as u64;
             let executed = if place < unsent || partly { None } else { Some(false) };
-            work.release_buffers(buffers);
+            TcpFrame::release_buffers(work, buffers);
             let flushed = WorkStatus::Flushed { executed };
-            (!work.is_ping()).then_some(work.state.refused.unwrap_or(flushed))
+            (!work.state.is_ping()).then_some(work.state.refused.unwrap_or(flushed))
         };
         self.queue.flush(peer, status, events);
         events.push(FabricEvent::Closed { peer, cause: reason.cause() });
@@ -614,20 +609,20 @@ impl TcpConnection {
     /// without harm to others: what is not sent never is, data under way to here are dropped, and
     /// what was begun to be sent goes on from a copy. Whether it may be executed.
     pub(super) fn cancel(&mut self, id: u64, buffers: &mut Buffers) -> bool {
-        let place = self.queue.iter().position(|work| work.id == id && !work.is_ping());
+        let place = self.queue.iter().position(|work| work.id == id && !work.state.is_ping());
         let Some(work) = place.and_then(|place| self.queue.at_mut(place)) else { return true };
         let place = place.expect("it was found");
         let is_begun = place < self.unsent || place == self.unsent && self.unsent_done > 0;
         let has_to_go_on = is_begun && place >= self.unsent && work.state.op.sends_payload();
         if work.state.refused.is_none() && !is_begun {
-            self.unsent_bytes -= work.frame_bytes();
+            self.unsent_bytes -= TcpFrame::frame_bytes(work);
             work.state.refused = Some(WorkStatus::Flushed { executed: Some(false) });
         }
         work.discard = work.state.op == Op::Read;
         let parts = work.pieces().iter().map(|piece| buffers.slice(piece));
         let bytes = has_to_go_on.then(|| parts.collect::<Vec<&[u8]>>().concat());
         let copied = bytes.map(|bytes| buffers.register(bytes)).transpose();
-        work.release_buffers(buffers);
+        TcpFrame::release_buffers(work, buffers);
         work.replace_pieces(copied.as_ref().ok().copied().flatten());
         if copied.is_err() {
             self.broken.get_or_insert(CloseReason::BufferGone);

@@ -293,7 +293,7 @@ impl VerbsConnection {
             if self.lane.room() < 2 || needs_answer && !self.lane.has_credit() {
                 return Ok(false);
             }
-            let uses_slot = (work.is_staged() || work.discard) && work.bytes > 0;
+            let uses_slot = (Posting::is_staged(work) || work.discard) && work.bytes > 0;
             if (uses_slot || work.is_atomic()) && work.state.slot.is_none() {
                 let Some(slot) = cx.locals.take_slot() else { return Ok(false) };
                 work.state.slot = Some(slot);
@@ -306,7 +306,8 @@ impl VerbsConnection {
             let bytes = limit.min(work.bytes - posted_bytes);
             let is_last = posted_bytes + bytes == work.bytes;
             let operation = operation_of(&work.verb, offset + posted_bytes, key, is_last);
-            let is_small = work.is_staged() && bytes <= u64::from(self.lane.inline_bytes_max());
+            let is_small =
+                Posting::is_staged(work) && bytes <= u64::from(self.lane.inline_bytes_max());
             let is_from = !work.is_read() && !work.is_atomic();
             let flags = Flags {
                 signalled: work.signalled && is_last,
@@ -636,14 +637,14 @@ impl VerbsConnection {
             let is_begun = parts > 0 || posted_bytes > 0;
             match state {
                 State::Ended(_) if parts == 0 => {}
-                _ if work.is_read() && work.is_staged() => work.discard = true,
+                _ if work.is_read() && Posting::is_staged(work) => work.discard = true,
                 // Whether its message has to be sent again is not known yet.
                 State::Posted { .. } if work.verb == Verb::Send => work.discard = true,
                 State::Queued if work.is_read() && !is_begun => work.discard = true,
                 State::Queued if !is_begun => {
                     self.broken.get_or_insert(CloseReason::BufferGone);
                 }
-                _ => is_used |= !work.is_staged() && !work.discard,
+                _ => is_used |= !Posting::is_staged(work) && !work.discard,
             }
         }
         is_used
@@ -652,7 +653,7 @@ impl VerbsConnection {
     /// Whether the device may touch `piece` now, or, unless its user only `reads`, look at it.
     pub(super) fn uses(&self, piece: &Sge, reads: bool) -> bool {
         let is_it = |work: &VerbsWork| {
-            work.is_direct() && (!reads || work.is_read()) && work.overlaps(piece)
+            Posting::is_direct(work) && (!reads || work.is_read()) && work.overlaps(piece)
         };
         self.queue.iter().any(is_it)
     }

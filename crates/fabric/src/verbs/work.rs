@@ -46,24 +46,18 @@ impl Posting {
     pub(super) fn new() -> Self {
         Self { state: State::Queued, slot: None, posted_bytes: 0, parts: 0 }
     }
+
+    pub(super) fn is_staged(work: &VerbsWork) -> bool {
+        work.bytes <= STAGED_BYTES_MAX
+    }
+
+    /// Whether the device uses the buffers of `work` themselves now.
+    pub(super) fn is_direct(work: &VerbsWork) -> bool {
+        !Self::is_staged(work) && work.state.parts > 0 && !work.discard
+    }
 }
 
 pub(super) type VerbsWork = Work<Posting>;
-
-impl VerbsWork {
-    pub(super) fn is_atomic(&self) -> bool {
-        matches!(self.verb, Verb::Cas { .. } | Verb::FetchAdd { .. })
-    }
-
-    pub(super) fn is_staged(&self) -> bool {
-        self.bytes <= STAGED_BYTES_MAX
-    }
-
-    /// Whether the device uses its buffers themselves now.
-    pub(super) fn is_direct(&self) -> bool {
-        !self.is_staged() && self.state.parts > 0 && !self.discard
-    }
-}
 
 /// The device's operation for a part of a work request.
 pub(super) fn operation_of(

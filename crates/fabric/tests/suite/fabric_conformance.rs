@@ -99,7 +99,7 @@ fn the_table_in_the_documents_is_what_the_suite_says() {
     }
     assert!(
         found == table,
-        "docs/fabrics.md differs from the suite:\n    RACKPOOL_BLESS=1 cargo test -p rackpool-fabric \
-         --test suite"
+        "docs/fabrics.md differs from the suite:\n    \
+         RACKPOOL_BLESS=1 cargo test -p rackpool-fabric --test suite"
     );
 }

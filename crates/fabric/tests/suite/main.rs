@@ -3,6 +3,7 @@
 #[path = "../../../mem/tests/suite/child.rs"]
 mod child;
 mod control_processes;
+mod fabric_allocations;
 mod fabric_conformance;
 mod fabric_lent;
 mod fabric_rig;

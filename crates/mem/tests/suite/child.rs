@@ -1,4 +1,5 @@
 //! Children of tests: this binary runs itself again in a role, on a place that its test names.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
