@@ -1,9 +1,9 @@
 //! The cache inside of a program, without a server: a fixed amount of memory, values that expire,
 //! and the least useful ones leave when room is needed.
 //!
-//! `cargo run -p rackpool-kv --example cache_in_process`
+//! `cargo run -p rackpool-cache --example cache_in_process`
 
-use rackpool_kv::cache::{Cache, Options, Result};
+use rackpool_cache::{Cache, Options, Result};
 use std::time::Instant;
 
 const MEMORY_BYTES: u64 = 16 << 20;

@@ -1,10 +1,10 @@
 //! A hash table in the pool: clients of two racks insert, change and look up at once, and the table
 //! grows meanwhile.
 //!
-//! `cargo run -p rackpool-kv --example hash_table`
+//! `cargo run -p rackpool-table --example hash_table`
 
 use rackpool::cluster::Cluster;
-use rackpool_kv::table::{Options, Table};
+use rackpool_table::{Options, Table};
 use std::error::Error;
 
 const KEYS: u32 = 2_000;

@@ -148,13 +148,13 @@ pub enum BenchError {
     Master(#[from] MasterError),
     /// The hash table could not do it; its error says whether to retry.
     #[error(transparent)]
-    Table(#[from] rackpool_kv::Error),
+    Table(#[from] rackpool_table::Error),
     /// The cache could not do it; its error says whether to retry.
     #[error(transparent)]
-    Cache(#[from] rackpool_kv::cache::Error),
+    Cache(#[from] rackpool_cache::Error),
     /// HERD's fast path failed; its error says whether to retry.
     #[error(transparent)]
-    Herd(#[from] rackpool_kv::herd::Error),
+    Herd(#[from] rackpool_cache::herd::Error),
     /// A comparison system failed; its error says whether to retry.
     #[cfg(feature = "lab")]
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! The pool's hash table in simulated runs: [`rackpool_kv::Table`] as the simulator's clients use
+//! The pool's hash table in simulated runs: [`Table`] as the simulator's clients use
 //! it, over the simulated pool. In: a seed, which decides how the table is made. Out: every
 //! operation with its answer, which the simulator checks. Callers: `rackpool sim`.
 //!
@@ -8,14 +8,14 @@
 use rackpool::CasOutcome;
 use rackpool_core::client::{DaemonQuery, MasterQuery};
 use rackpool_core::wire::{AuditReply, AuditRequest};
-use rackpool_kv::audit::{self, Audited};
-use rackpool_kv::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
-use rackpool_kv::words::{GAddr, Placement, PoolResult, RackId, Words};
-use rackpool_kv::{Error, Options, Table};
 use rackpool_sim::check::keys::MapOp;
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::run::{Config, SeedOutcome};
 use rackpool_sim::world::{self, TableError, TableMem, TableReport, Tables};
+use rackpool_table::audit::{self, Audited};
+use rackpool_table::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
+use rackpool_table::words::{GAddr, Placement, PoolResult, RackId, Words};
+use rackpool_table::{Error, Options, Table};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

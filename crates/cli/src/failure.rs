@@ -111,7 +111,7 @@ macro_rules! failures {
     )+};
 }
 
-failures!(rackpool::Error, rackpool_core::Error, MasterError, rackpool_kv::Error, BenchError);
+failures!(rackpool::Error, rackpool_core::Error, MasterError, rackpool_table::Error, BenchError);
 
 #[cfg(test)]
 mod tests {

@@ -8,8 +8,8 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool::{AllocationKind, ErrorKind};
 use rackpool_bench::report::{Better, Kind, Report, Row};
-use rackpool_kv::audit::{Amount, Findings, LISTED_MAX};
 use rackpool_stats::table::TextTable;
+use rackpool_table::audit::{Amount, Findings, LISTED_MAX};
 use serde_json::json;
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub fn run(args: &FsckArgs) -> Result<()> {
 fn audit(args: &PoolArgs, repair: bool) -> Result<Findings> {
     let mut handle = open_any_rack(args)?.handle()?;
     for turn in 1..=AUDITS_MAX {
-        match rackpool_kv::audit::audit(&mut handle, repair) {
-            Err(rackpool_kv::Error::Pool(error))
+        match rackpool_table::audit::audit(&mut handle, repair) {
+            Err(rackpool_table::Error::Pool(error))
                 if error.kind() == ErrorKind::Busy && turn < AUDITS_MAX =>
             {
                 std::thread::sleep(AUDIT_PAUSE);

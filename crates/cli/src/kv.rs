@@ -7,19 +7,18 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
-use rackpool_fabric::FabricError;
-use rackpool_fabric::secret::Secret;
-use rackpool_kv::cache::{
+use rackpool_cache::front::{
+    ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
+};
+use rackpool_cache::herd::{self, Pipeline};
+use rackpool_cache::numa_tier::NumaTier;
+use rackpool_cache::pool_tier::PoolTier;
+use rackpool_cache::tier_speed;
+use rackpool_cache::{
     Cache, Error, Mode, Options, ReadCost, Recovered, Tier, TierConfig, TierRule, partitions_for,
 };
-use rackpool_kv::front::auth::{read_password, read_users};
-use rackpool_kv::front::server::{ListenConfig, Server, StartError};
-use rackpool_kv::front::shared::Settings;
-use rackpool_kv::front::tls::Tls;
-use rackpool_kv::herd::{self, Pipeline};
-use rackpool_kv::numa_tier::NumaTier;
-use rackpool_kv::pool_tier::PoolTier;
-use rackpool_kv::tier_speed;
+use rackpool_fabric::FabricError;
+use rackpool_fabric::secret::Secret;
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::Placement;
 use rackpool_stats::format::Unit;

@@ -3,8 +3,8 @@
 use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
-use rackpool_kv::cache::{Mode, Policy};
-use rackpool_kv::herd::Pipeline;
+use rackpool_cache::herd::Pipeline;
+use rackpool_cache::{Mode, Policy};
 use rackpool_mem::numa::Placement;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ and RESP3 at the other, one cache behind both.
 
 With --herd the same cache is open to processes of this host and user through shared memory: a
 request slot for each client and window, polled by threads that sleep without work, one round
-trip for every operation. Programs use it by the crate rackpool-kv, herd::Client::connect(NAME);
+trip for every operation. Programs use it by the crate rackpool-cache, herd::Client::connect(NAME);
 what is longer than a slot of 1000 bytes goes in parts. --herd-listen opens the same path over the
 fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_at(ADDR); addresses that
 other machines reach only with --secret-file, a secret that clients prove that they have. With

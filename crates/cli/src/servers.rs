@@ -152,7 +152,7 @@ fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<Dae
 }
 
 fn sweep(handle: &mut Handle, rack: RackId) -> std::result::Result<bool, String> {
-    rackpool_kv::audit::sweep(handle, rack).map_err(|error| error.to_string())
+    rackpool_table::audit::sweep(handle, rack).map_err(|error| error.to_string())
 }
 
 /// A server that runs until it is stopped.

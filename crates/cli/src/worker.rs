@@ -11,7 +11,7 @@ use crate::demo::list::{self, Entry};
 use crate::failure::{EXIT_FAILED, Failure, Result};
 use rackpool::Handle;
 use rackpool_bench::{locks, ycsb_run};
-use rackpool_kv::Table;
+use rackpool_table::Table;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ impl Pace {
 }
 
 fn store(handle: &mut Handle, share: &Share) -> Result<Moved> {
-    let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_kv::Options::default())?;
+    let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_table::Options::default())?;
     let (mut moved, mut pace) = (Moved::default(), Pace::new());
     for Entry { name, .. } in share_of(share)? {
         let Ok(data) = std::fs::read(share.root.join(&name)) else {
@@ -172,7 +172,7 @@ fn store(handle: &mut Handle, share: &Share) -> Result<Moved> {
 }
 
 fn verify(handle: &mut Handle, share: &Share) -> Result<Moved> {
-    let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_kv::Options::default())?;
+    let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_table::Options::default())?;
     let (mut moved, mut pace) = (Moved::default(), Pace::new());
     let mut found = Vec::new();
     for entry in share_of(share)? {

@@ -257,7 +257,7 @@ impl Mutation {
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
     /// are no part of what its clients do, or happen to them without a way out: tests of the
     /// engines notice them. Those of HERD's fast path are noticed by its own virtual world, in the
-    /// tests of `rackpool-kv`.
+    /// tests of `rackpool-cache`.
     pub const fn is_simulated(self) -> bool {
         !matches!(
             self,

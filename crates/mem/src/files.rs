@@ -3,7 +3,7 @@
 //! In: paths, perhaps in folders where every user may write (`/dev/shm`). Out: descriptors of
 //! regular files that are this user's, have one name, and that no other user may open. What others
 //! have placed there is refused, and nothing here waits: a pipe is refused at once. Called by
-//! `region`, by the master's journal and by the caches of `rackpool-kv`.
+//! `region`, by the master's journal and by the caches of `rackpool-cache`.
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;

@@ -53,7 +53,7 @@ fn rust(file: &File, add: &mut impl FnMut(&'static str, usize, String)) {
         add("file-length", 0, format!("{lines} lines before the tests, limit {FILE_LINES_MAX}"));
     }
     let is_fenced = !UNSAFE.iter().any(|folder| file.path.starts_with(folder));
-    let is_table = file.path.starts_with("crates/kv/src/table");
+    let is_table = file.path.starts_with("crates/table/src/");
     for (index, line) in file.text.lines().enumerate() {
         let is_long = line.len() > LINE_CHARS_MAX && line.chars().count() > LINE_CHARS_MAX;
         // An address cannot be broken.

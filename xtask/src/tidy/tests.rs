@@ -72,10 +72,10 @@ fn the_simulated_world_names_no_message_of_the_protocol() {
 
 #[test]
 fn the_hash_table_uses_the_public_api_only() {
-    fails("crate-arrows", 2, "crates/kv/src/table.rs", "use rackpool_core::GAddr;\n");
-    fails("crate-arrows", 2, "crates/kv/src/table/a.rs", "fn a(b: rackpool_mem::B) {}\n");
-    passes("crates/kv/src/table.rs", "use rackpool::Pool;\n");
-    passes("crates/kv/src/cache.rs", "use rackpool_core::GAddr;\n");
+    fails("crate-arrows", 2, "crates/table/src/walk.rs", "use rackpool_core::GAddr;\n");
+    fails("crate-arrows", 2, "crates/table/src/walk/a.rs", "fn a(b: rackpool_mem::B) {}\n");
+    passes("crates/table/src/walk.rs", "use rackpool::Pool;\n");
+    passes("crates/cache/src/cache.rs", "use rackpool_core::GAddr;\n");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn what_only_looks_like_an_atomic_passes() {
 #[test]
 fn unfinished_work_is_not_committed() {
     fails("unfinished", 2, CORE, concat!("// TO", "DO: the rest\n"));
-    fails("unfinished", 2, "crates/kv/tests/a.rs", concat!("/* FIX", "ME */\n"));
+    fails("unfinished", 2, "crates/cache/tests/a.rs", concat!("/* FIX", "ME */\n"));
     let script = tree("a.toml", concat!("a = 1\n# TO", "DO\n"));
     assert_eq!(found(&script), [("unfinished", 2)]);
     passes(CORE, concat!("const MASTO", "DON: u8 = 0;\n"));
@@ -133,7 +133,7 @@ fn an_unwrap_stays_in_tests() {
     fails("no-unwrap", 2, CORE, "fn a() { b.unwrap(); }\n");
     passes(CORE, "/// `a.unwrap()`\nfn a() { b.expect(\"c\"); }\n");
     passes(CORE, "#[cfg(test)]\nmod tests {\n    fn a() { b.unwrap(); }\n}\n");
-    passes("crates/kv/tests/a.rs", "fn a() { b.unwrap(); }\n");
+    passes("crates/cache/tests/a.rs", "fn a() { b.unwrap(); }\n");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn promised(promises: &str) -> Vec<(String, String)> {
     let test = format!("{DOC}#[test]\nfn it_holds() {{}}\n");
     let measured = "machine = []\nmeasurement = []\n";
     vec![
-        ("crates/kv/tests/suite/a.rs".to_owned(), test),
+        ("crates/cache/tests/suite/a.rs".to_owned(), test),
         ("docs/promises.toml".to_owned(), promises.to_owned()),
         ("docs/measurements.toml".to_owned(), measured.to_owned()),
         ("ARCHITECTURE.md".to_owned(), "## Glossary\n".to_owned()),
@@ -180,21 +180,21 @@ fn promises_name_tests_that_exist_and_are_what_the_document_says() {
         }
         found(&Tree::of(files))
     };
-    assert_eq!(rules("test = \"kv: it_holds\"\n"), []);
-    assert_eq!(rules("test = \"kv: a.rs\"\n"), []);
-    assert_eq!(rules("promise = \"x\"\ntests = [\"kv: it_holds\", \"kv: a.rs\"]\n"), []);
+    assert_eq!(rules("test = \"cache: it_holds\"\n"), []);
+    assert_eq!(rules("test = \"cache: a.rs\"\n"), []);
+    assert_eq!(rules("promise = \"x\"\ntests = [\"cache: it_holds\", \"cache: a.rs\"]\n"), []);
     assert_eq!(rules("promise = \"x\"\ncommand = \"rackpool bench\"\n"), []);
-    assert_eq!(rules("test = \"kv: it_breaks\"\n"), [("promise", 6)]);
+    assert_eq!(rules("test = \"cache: it_breaks\"\n"), [("promise", 6)]);
     assert_eq!(rules("test = \"pool: it_holds\"\n"), [("promise", 6)]);
     // What cannot be meant is said of the file as a whole.
     let broken = [("promise", 0)];
     assert_eq!(rules("promise = \"x\"\n"), broken, "no test");
     assert_eq!(rules("command = \"x\"\n"), broken, "no words");
-    assert_eq!(rules("test = \"kv: it_holds\"\nproof = 1\n"), broken, "no such field");
-    let twice = "test = \"kv: it_holds\"\n[[promise]]\nid = \"a1\"\ncommand = \"x\"\n";
+    assert_eq!(rules("test = \"cache: it_holds\"\nproof = 1\n"), broken, "no such field");
+    let twice = "test = \"cache: it_holds\"\n[[promise]]\nid = \"a1\"\ncommand = \"x\"\n";
     assert_eq!(rules(twice), broken, "an id twice");
     // A document that is not what its sources say.
-    let mut files = promised(&format!("{AREA}test = \"kv: it_holds\"\n"));
+    let mut files = promised(&format!("{AREA}test = \"cache: it_holds\"\n"));
     files.push(("SPECIFICATION.md".to_owned(), "# Specification\n".to_owned()));
     assert_eq!(found(&Tree::of(files)), broken);
 }

@@ -90,7 +90,7 @@ pub const SCENARIOS: &[Scenario] = &[
         // A thousand clients take half of it.
         machine: Machine { memory_mib: 2048, ..MACHINE },
         modules: VERBS,
-        suites: &["kv", "bench"],
+        suites: &["cache", "bench"],
         uses_program: false,
         script: include_str!("scenarios/herd.sh"),
         limit_s: 180,

@@ -1,4 +1,4 @@
-//! `bench cache`: the cache of `rackpool-kv` in process, without a network: [`speed`] of look-ups
+//! `bench cache`: `rackpool-cache` in process, without a network: [`speed`] of look-ups
 //! beside the bound that the memory sets, and [`ratio`]s of hits on the popularity and size
 //! distributions of real caches ([`workload`]), with the feature `peers` beside other caches.
 

@@ -8,7 +8,7 @@
 use super::workload::{CacheWorkload, Op, all};
 use crate::report::{Better, Kind, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
-use rackpool_kv::cache::{Cache, Options, Policy};
+use rackpool_cache::{Cache, Options, Policy};
 
 /// Memory of the caches that the distributions were taken for.
 const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;

@@ -17,8 +17,8 @@ use crate::micro::pin;
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps, slice_ns};
+use rackpool_cache::{Cache, Item, Options};
 use rackpool_core::seam::Mem;
-use rackpool_kv::cache::{Cache, Item, Options};
 use rackpool_mem::window::Window;
 use std::hint::black_box;
 

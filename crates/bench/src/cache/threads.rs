@@ -7,7 +7,7 @@ use crate::micro::pin;
 use crate::probe::SystemProbe;
 use crate::report::{Better, Reference, Row};
 use crate::run::{BenchError, Size, slice_ns};
-use rackpool_kv::cache::Cache;
+use rackpool_cache::Cache;
 use std::hint::black_box;
 use std::sync::Barrier;
 

@@ -16,7 +16,7 @@ use crate::crew::Crew;
 use crate::micro::pin;
 use crate::report::{Better, Report, Row};
 use crate::run::{BenchError, Size, Steps};
-use rackpool_kv::herd::{Client, Transport};
+use rackpool_cache::herd::{Client, Transport};
 use rackpool_stats::histogram::Histogram;
 use rackpool_stats::random::Rng;
 use rackpool_stats::sample::quantile;
@@ -238,8 +238,8 @@ impl Party {
 
 /// HERD's clients, over the same fabric.
 enum Herd {
-    Near(Vec<Asker<rackpool_kv::herd::ShmTransport>>, u64),
-    Far(Vec<Asker<rackpool_kv::herd::FabricTransport<rackpool_fabric::tcp::TcpEndpoint>>>, u64),
+    Near(Vec<Asker<rackpool_cache::herd::ShmTransport>>, u64),
+    Far(Vec<Asker<rackpool_cache::herd::FabricTransport<rackpool_fabric::tcp::TcpEndpoint>>>, u64),
 }
 
 impl Herd {

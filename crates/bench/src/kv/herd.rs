@@ -10,7 +10,7 @@ use crate::micro::line;
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Size, Steps, slice_ns};
-use rackpool_kv::herd::{Answer, Client, Transport};
+use rackpool_cache::herd::{Answer, Client, Transport};
 use rackpool_mem::process::monotonic_ns;
 use rackpool_stats::histogram::Histogram;
 use rackpool_stats::random::Rng;

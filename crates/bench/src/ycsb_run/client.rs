@@ -7,7 +7,7 @@ use crate::run::BenchError;
 use crate::value;
 use crate::ycsb::{KEY_NAME_BYTES_MAX, OperationKind, OperationStream, key_name, load_keys};
 use rackpool::{Handle, Options, Pool};
-use rackpool_kv::Table;
+use rackpool_table::Table;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 

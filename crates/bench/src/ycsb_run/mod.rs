@@ -16,8 +16,8 @@ use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of
 use crate::ycsb::{Distribution, StreamOptions, WORKLOADS, Workload};
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::RackId;
-use rackpool_kv::Table;
 use rackpool_stats::histogram::Histogram;
+use rackpool_table::Table;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::process::Command;
@@ -233,7 +233,7 @@ pub fn run(
     let mut report = testbed.report(options.size, kind(&mut handle, &options.racks)?);
     describe(options, &mut report);
     let name = format!("bench-ycsb-{}", std::process::id());
-    let table = Table::create(&mut handle, &name, rackpool_kv::Options::default())?;
+    let table = Table::create(&mut handle, &name, rackpool_table::Options::default())?;
     let measured = run_plan(options, &testbed, &name, &plan, command, &mut steps);
     let destroyed = table.destroy(&mut handle);
     report.results = measured?;

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
 use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
 use rackpool::{CasOutcome, Handle};
-use rackpool_kv::Table;
+use rackpool_table::Table;
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::Path;
@@ -200,13 +200,13 @@ impl Shell<'_> {
 
     fn with_objects<R>(
         &mut self,
-        call: impl FnOnce(&mut Table, &mut Handle) -> rackpool_kv::Result<R>,
+        call: impl FnOnce(&mut Table, &mut Handle) -> rackpool_table::Result<R>,
     ) -> Result<R> {
         let objects = self.objects.take();
         let handle = self.handle()?;
         let mut objects = match objects {
             Some(objects) => objects,
-            None => Table::open_or_create(handle, OBJECTS, rackpool_kv::Options::default())?,
+            None => Table::open_or_create(handle, OBJECTS, rackpool_table::Options::default())?,
         };
         let result = call(&mut objects, handle);
         self.objects = Some(objects);

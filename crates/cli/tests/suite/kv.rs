@@ -3,7 +3,7 @@
 use crate::common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
 #[cfg(feature = "lab")]
 use rackpool_bench::report::Report;
-use rackpool_kv::herd::Client;
+use rackpool_cache::herd::Client;
 use rackpool_mem::memory::HostMemory;
 use std::io::{Read, Write};
 use std::net::TcpStream;

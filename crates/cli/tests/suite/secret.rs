@@ -2,8 +2,8 @@
 //! and have a secret: a client that has it works with them, also after a kill; others are `denied`.
 
 use crate::common::{Dir, Server, WITHIN, rackpool, run, told, unique};
+use rackpool_cache::herd::Client;
 use rackpool_fabric::secret::Secret;
-use rackpool_kv::herd::Client;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ rig-rxe rxe_a va; rig-rxe rxe_b vb
 export RACKPOOL_VERBS_DEVICE=rxe_a/0 RACKPOOL_VERBS_TARGET_DEVICE=rxe_b/0
 # Some descriptors for each of a thousand clients.
 ulimit -n 32768
-run() { timeout 150 "$TEST_kv" --include-ignored --test-threads=1 --nocapture "herd_rdma::$1"; }
+run() { timeout 150 "$TEST_cache" --include-ignored --test-threads=1 --nocapture "herd_rdma::$1"; }
 run ""
 # Both ends on one device; perftest beside, as far as it is installed on the host.
 RACKPOOL_VERBS_DEVICE=rxe_a timeout 100 "$TEST_bench" --include-ignored --nocapture bench_verbs::

@@ -1,0 +1,769 @@
+//! An in-process key-value cache (or, by mode, a store that never loses): one index and one log in
+//! memory that is given once, cut into partitions by key hash, each under a lock of its own.
+//!
+//! No network, no clock (the time is handed in), no threads of its own. Items of a key of up to 32
+//! KiB and a value of any length up to a share of the memory lie in a log of 64 KiB segments, long
+//! values in pieces over several; an index entry costs 8 bytes in a bucket of a cache line, an
+//! item's header 8 more. Which items stay when room is needed says the [`Policy`].
+//!
+//! With [`Options::shared_reads`] several threads look up in one partition at once, without its
+//! lock, while another one changes it; [`Cache::copy_value`] does so in any case.
+//!
+//! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `draft.rs`,
+//!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
+//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
+//!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
+//!   memory; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these.
+//!
+//! ```
+//! use rackpool_cache::{Cache, Options};
+//!
+//! let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() })?;
+//! let now = 1_000;
+//! cache.set(b"colour", b"blue", 0, 0, now)?;
+//! let mut value = Vec::new();
+//! let found = cache.get(b"colour", now, |item| item.append_to(&mut value)).transpose()?;
+//! assert!(found.is_some() && value == b"blue");
+//! # Ok::<(), rackpool_cache::Error>(())
+//! ```
+//!
+//! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
+//! like expiry).
+
+mod draft;
+mod entry;
+mod error;
+mod evict;
+mod index;
+mod item;
+mod layout;
+mod log;
+mod many;
+mod partition;
+mod policy;
+mod populate;
+mod promotion;
+mod recover;
+mod segments;
+mod stats;
+mod tier;
+mod timeline;
+mod view;
+
+pub use entry::{Entry, Writer};
+pub use error::{Error, Result};
+pub use item::{Item, Meta, Pinned};
+pub use many::Put;
+pub use policy::Policy;
+pub use promotion::{ReadCost, Speeds, TierRule};
+pub use recover::Recovered;
+pub use stats::Stats;
+pub use tier::{Tier, TierConfig, TierError};
+pub use timeline::Timeline;
+pub use view::{Copied, CopyTarget};
+
+use draft::ItemDraft;
+use item::Origin;
+use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
+use partition::{Partition, UNITS_MIN};
+use populate::Populator;
+use rackpool_core::seam::Mem;
+use rackpool_mem::numa::Placement;
+use rackpool_mem::window::Window;
+use std::cell::Cell;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tier::TierSlab;
+use view::{LookupCounters, PartitionView, UnlockedLookup};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A share of a cache's partitions: every `count`th from `index` on.
+#[derive(Clone, Copy, Debug)]
+pub struct PartitionShare {
+    /// The share, from 0 to `count` - 1.
+    pub index: usize,
+    /// Shares altogether, at least 1.
+    pub count: usize,
+}
+
+impl PartitionShare {
+    /// All partitions.
+    pub const ALL: PartitionShare = PartitionShare { index: 0, count: 1 };
+}
+
+/// Milliseconds of a clock that never jumps, below 2^47; always handed in. Of an expiry, those of
+/// the wall clock if [`at_wall`] made it.
+pub type Millis = u64;
+
+/// An expiry that counts by the wall clock, milliseconds since the Unix epoch, wherever that is set
+/// to; [`Cache::keep_timeline`] says where it is.
+#[must_use]
+pub fn at_wall(ms: u64) -> Millis {
+    ms.min(EXPIRES_MAX) | WALL_TIME
+}
+
+/// The point in time of an expiry that counts by the wall clock; `None` of others.
+#[must_use]
+pub fn wall_of(expires: Millis) -> Option<u64> {
+    (expires & WALL_TIME != 0).then_some(expires & !WALL_TIME)
+}
+
+/// Whether an expiry counts by the wall clock.
+pub(crate) const WALL_TIME: Millis = 1 << 63;
+
+/// Longest key, bytes: key and header lie in one segment.
+pub const KEY_BYTES_MAX: usize = 32 << 10;
+/// Most partitions.
+pub const PARTITIONS_MAX: u32 = 64;
+/// Partitions for each thread, where there is room for so many: threads then seldom wait for one
+/// another.
+const PARTITIONS_PER_THREAD: u32 = 4;
+/// Filled share of the slots of an index that holds the items it was made for, percent: 4 of 100
+/// items then lie in overflow buckets, each of which costs a look-up some 40 ns in a batch. Less
+/// would cost more than 24 bytes an item over key and value.
+const FILLED_PERCENT: u64 = 68;
+/// Private bytes of a partition beside what its units cost: buffers and the structure itself.
+const PARTITION_BYTES: u64 = 72 << 10;
+/// Memory that is taken from the system in one call.
+const POPULATED_BYTES: u64 = 4 << 20;
+/// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
+/// which waits for nothing.
+const TIER_VALUE_BYTES_MIN: u64 = 1024;
+/// Bytes of a value of a tier that are read at once.
+const CHUNK_BYTES: u64 = 128 << 10;
+/// Buckets that a scan looks into for each item that it is to visit.
+const SCANNED_PER_ITEM: usize = 10;
+const EXPIRES_MAX: Millis = (1 << 47) - 1;
+
+/// What happens when memory is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Items are evicted.
+    Cache,
+    /// Nothing is ever lost: writes answer with [`Error::OutOfMemory`].
+    Store,
+}
+
+/// How a cache is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of all kinds: index, log and everything beside them.
+    pub memory: u64,
+    /// Parts with a lock of their own, 1 to 64.
+    pub partitions: u32,
+    /// Which items stay.
+    pub policy: Policy,
+    /// What happens when memory is full.
+    pub mode: Mode,
+    /// Longest value, bytes; at most a quarter of a partition, which is also meant by 0.
+    pub max_value: u64,
+    /// Makes the hash of the keys one that others cannot foresee.
+    pub seed: u64,
+    /// Whether each item keeps the time of its last access, for 8 bytes more.
+    pub keeps_access: bool,
+    /// As in HERD: the index never grows and has no overflow buckets, so that a full bucket loses
+    /// an item. Each look-up then touches one bucket. Needs `items_expected`, and cache mode.
+    pub is_lossy: bool,
+    /// Items for which the index is made; 0 = it starts small. It grows in any case, unless lossy.
+    pub items_expected: u64,
+    /// Whether look-ups of items of up to 4 KiB do without the lock of their partition, so that
+    /// several threads look up in one at once, also while it is changed. The closure of a look-up
+    /// then sees a copy. For one thread a batch of look-ups under the lock is a little faster.
+    pub shared_reads: bool,
+    /// From which memory nodes all of it comes; `None` = as the system likes.
+    pub placement: Option<Placement>,
+    /// Whether the memory of a new file without a placement is taken as it is needed, or by
+    /// [`Cache::populate`], and not before the cache is there.
+    pub takes_file_later: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            memory: 64 << 20,
+            partitions: 1,
+            policy: Policy::TinyLfu,
+            mode: Mode::Cache,
+            max_value: 0,
+            seed: 0,
+            keeps_access: false,
+            is_lossy: false,
+            items_expected: 0,
+            shared_reads: false,
+            placement: None,
+            takes_file_later: false,
+        }
+    }
+}
+
+impl Options {
+    fn units(&self) -> Result<u64> {
+        check("partitions", u64::from(self.partitions), 1, u64::from(PARTITIONS_MAX))?;
+        self.policy.check()?;
+        let each = self.memory / u64::from(self.partitions);
+        let cost = Partition::unit_cost(self);
+        let fixed = PARTITION_BYTES + u64::from(layout::UNIT_BYTES);
+        let units = each.saturating_sub(fixed) / cost;
+        let memory = |units: u64| (fixed + units * cost) * u64::from(self.partitions);
+        check("memory", self.memory, memory(UNITS_MIN), memory(UNITS_MAX))?;
+        Ok(units)
+    }
+
+    /// Units of the index of a new partition.
+    fn index_units(&self, units: u64) -> u64 {
+        let items = self.items_expected / u64::from(self.partitions);
+        let per_unit = u64::from(UNIT_BUCKETS) * layout::SLOTS as u64 * FILLED_PERCENT / 100;
+        items.div_ceil(per_unit).clamp(1, units / 2)
+    }
+
+    fn checked(mut self) -> Result<(Options, u64)> {
+        let units = self.units()?;
+        let longest = units / 4 * u64::from(layout::UNIT_BYTES);
+        if self.max_value == 0 {
+            self.max_value = longest;
+        }
+        check("max_value", self.max_value, 1, longest)?;
+        if self.is_lossy {
+            check("is_lossy (in store mode)", 1, 0, u64::from(self.mode == Mode::Cache))?;
+        }
+        Ok((self, units))
+    }
+}
+
+/// An option within its limits.
+fn check(option: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::BadOption { option, value, min, max })
+}
+
+/// A partition and its lock, on cache lines of its own, and what is read without it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct LockedPartition {
+    locked: Mutex<Partition>,
+    view: PartitionView,
+    /// Of a file that gets its memory later.
+    populator: Option<Arc<Populator>>,
+}
+
+impl LockedPartition {
+    fn new(partition: Partition) -> LockedPartition {
+        let populator = partition.segments.populator.clone();
+        LockedPartition {
+            view: PartitionView::of(&partition),
+            populator,
+            locked: Mutex::new(partition),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Partition> {
+        // A panic under the lock is a bug; what others find then is checked as always.
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LockedPartition {
+    /// A look-up without the lock if that can be, and the hits and misses that it has to count:
+    /// none if the lock was needed.
+    #[inline]
+    fn get_shared<R>(
+        &self,
+        hash: u64,
+        key: &[u8],
+        now: Millis,
+        copy: &Window,
+        f: impl FnOnce(&Item<'_>) -> R,
+    ) -> (Option<R>, [u64; 2]) {
+        match self.view.look_up(hash, key, now, copy) {
+            UnlockedLookup::Item(slot, header) => {
+                let origin = Origin { partition: &self.locked, hash, key, told: Cell::new(None) };
+                (Some(f(&Item::copied(copy.bare(), slot, header, &origin, now))), [1, 0])
+            }
+            UnlockedLookup::Missing => {
+                self.view.sketch.missed(hash);
+                (None, [0, 1])
+            }
+            UnlockedLookup::Unsure => {
+                let mut partition = self.lock();
+                let found = partition.look_up(hash, key, now);
+                (found.map(|found| f(&partition.item(found, now))), [0, 0])
+            }
+        }
+    }
+}
+
+/// A cache; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    partitions: Arc<[LockedPartition]>,
+    options: Arc<Options>,
+    /// Look-ups without a lock.
+    counters: Arc<LookupCounters>,
+    /// Values from this length on lie in another tier.
+    far_bytes_min: u64,
+    /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
+    file: Option<Arc<(Window, Arc<File>)>>,
+}
+
+/// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
+/// them, so that a thread of HERD's server, to which clients bring the keys of its share, has its
+/// partitions for itself.
+pub fn partitions_for(threads: u32) -> u32 {
+    match threads {
+        0 | 1 => 1,
+        several => {
+            let each = (PARTITIONS_MAX / several).clamp(1, PARTITIONS_PER_THREAD);
+            (several * each).min(PARTITIONS_MAX)
+        }
+    }
+}
+
+impl Cache {
+    /// A cache in memory of this process, with huge pages if they are to be had.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`]; [`Error::Io`] if the system has not so much address space;
+    /// [`Error::Numa`].
+    pub fn new(options: Options) -> Result<Cache> {
+        let (options, units) = options.checked()?;
+        let each = Partition::window_bytes(units);
+        let bytes = each * u64::from(options.partitions);
+        let window = Window::private(bytes)
+            .map_err(|source| Error::Io { what: format!("mapping {bytes} bytes"), source })?;
+        if let Some(placement) = &options.placement {
+            placement.apply(&window)?;
+        }
+        Ok(Cache::on(&window, units, options))
+    }
+
+    fn on(window: &Window, units: u64, options: Options) -> Cache {
+        let each = Partition::window_bytes(units);
+        let partition = |index: u32| {
+            let part = window.slice(u64::from(index) * each, each);
+            LockedPartition::new(Partition::new(&part, units, &options, false, None))
+        };
+        let partitions = (0..options.partitions).map(partition).collect();
+        let (options, counters) = (Arc::new(options), Arc::default());
+        Cache { partitions, options, counters, far_bytes_min: u64::MAX, file: None }
+    }
+
+    /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
+    /// is there again after a restart, also if the process was killed in the midst of a change. A
+    /// file that is not there is made.
+    ///
+    /// Every item is read and its check computed; what fails is dropped and counted.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`]; [`Error::Io`], also if another process has it open;
+    /// [`Error::Corrupt`] if the file is not a cache with these `memory`, `partitions`, `policy`,
+    /// `is_lossy` and `keeps_access`; its `seed` it keeps.
+    pub fn open(options: Options, path: &Path) -> Result<(Cache, Recovered)> {
+        Cache::open_with_tier(options, path, None)
+    }
+
+    /// As [`Cache::open`] and [`Cache::with_tier`] in one: values that a tier has kept are there
+    /// again, each read and its hash computed; with another tier, or none, they are lost.
+    ///
+    /// # Errors
+    /// As of both.
+    pub fn open_with_tier(
+        options: Options,
+        path: &Path,
+        tier_config: Option<&TierConfig>,
+    ) -> Result<(Cache, Recovered)> {
+        let (mut options, units) = options.checked()?;
+        let each = Partition::window_bytes(units);
+        let opened = recover::open_file(path, &mut options, units)?;
+        let mut recovered = Recovered { damaged: opened.damaged, ..Recovered::default() };
+        let mut partitions = Vec::with_capacity(options.partitions as usize);
+        for index in 0..u64::from(options.partitions) {
+            let at = recover::SUPERBLOCK_BYTES + index * each;
+            let part = opened.window.slice(at, each);
+            let partition = if opened.is_new {
+                Partition::new(&part, units, &options, true, opened.populator(at, units))
+            } else {
+                let partitions = u64::from(options.partitions);
+                let tier_slab =
+                    tier_config.map(|tier_config| TierSlab::new(tier_config, partitions));
+                Partition::recover(&part, units, &options, tier_slab, &mut recovered)
+            };
+            partitions.push(LockedPartition::new(partition));
+        }
+        let cache = Cache {
+            partitions: partitions.into(),
+            options: Arc::new(options),
+            counters: Arc::default(),
+            far_bytes_min: u64::MAX,
+            file: Some(Arc::new((
+                opened.window.slice(0, recover::SUPERBLOCK_BYTES),
+                Arc::clone(&opened.file),
+            ))),
+        };
+        match tier_config {
+            Some(tier_config) => Ok((cache.with_tier(tier_config)?, recovered)),
+            None => Ok((cache, recovered)),
+        }
+    }
+
+    /// Puts long values into another tier from now on; index, headers and keys stay.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    ///
+    /// # Panics
+    /// If the cache is in use already: clones were made.
+    pub fn with_tier(mut self, tier_config: &TierConfig) -> Result<Cache> {
+        let least = 4 * u64::from(self.options.partitions) * tier_config.min_bytes;
+        check("tier values", tier_config.min_bytes, TIER_VALUE_BYTES_MIN, self.options.max_value)?;
+        check("tier memory", tier_config.memory, least, u64::MAX)?;
+        let partitions = u64::from(self.options.partitions);
+        tier_config.rule.check(tier_config.min_bytes, partitions)?;
+        let longest = tier_config.memory / partitions / 4;
+        check("longest value", tier_config.max_value, 0, longest)?;
+        let options = Arc::get_mut(&mut self.options).expect("there is no clone");
+        options.max_value =
+            if tier_config.max_value == 0 { longest } else { tier_config.max_value };
+        self.far_bytes_min = tier_config.min_bytes;
+        for index in 0..self.partitions.len() {
+            // Values that were found in the tier are in a slab already.
+            self.lock(index)
+                .tier_slab
+                .get_or_insert_with(|| TierSlab::new(tier_config, partitions));
+        }
+        Ok(self)
+    }
+
+    /// The same cache with [`Options::shared_reads`] as given, for users of this handle and of its
+    /// clones to come; others are free to use it otherwise at the same time.
+    pub fn with_shared_reads(mut self, shared_reads: bool) -> Cache {
+        Arc::make_mut(&mut self.options).shared_reads = shared_reads;
+        self
+    }
+
+    /// The timeline that the cache's file kept, if there is one.
+    pub fn timeline(&self) -> Option<Timeline> {
+        self.file.as_ref().and_then(|file| Timeline::read(&file.0))
+    }
+
+    /// From now on the wall clock is where `timeline` says; a file keeps it for a later process. To
+    /// be called at the start with a clock of which the file's is the past, and when the wall clock
+    /// was set, by one thread at a time. Without it both clocks show the same.
+    pub fn keep_timeline(&self, timeline: &Timeline) {
+        self.set_wall(timeline.wall.wrapping_sub(timeline.now) as i64);
+        if let Some(file) = &self.file {
+            timeline.write(&file.0);
+        }
+    }
+
+    /// From now on the wall clock is so many milliseconds ahead.
+    pub fn set_wall(&self, ahead: i64) {
+        self.partitions.iter().for_each(|part| part.view.wall.set(ahead));
+    }
+
+    /// Milliseconds that the wall clock is ahead of the items'.
+    pub fn wall_ahead(&self) -> i64 {
+        self.partitions[0].view.wall.ahead()
+    }
+
+    /// An expiry in milliseconds since the Unix epoch, 0 = never, as the wall clock stands now.
+    pub fn expiry_at_wall(&self, expires: Millis) -> u64 {
+        match expires {
+            0 => 0,
+            expires if expires & WALL_TIME != 0 => expires & !WALL_TIME,
+            // Before the epoch is as long over as its begin.
+            expires => expires.saturating_add_signed(self.wall_ahead()).max(1),
+        }
+    }
+
+    /// Takes all of the cache's memory from the system, in the order in which it comes into use,
+    /// as long as `goes_on` says so, which is asked each ms or so. Without it a change that comes
+    /// to a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
+    /// where the system has no more to give: the rest is taken at its first use.
+    ///
+    /// # Errors
+    /// The file system of a file has no more to give: the cache has what was taken by then.
+    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) -> std::io::Result<()> {
+        if self.file.is_some() {
+            loop {
+                let mut has_more = false;
+                for populator in self.partitions.iter().filter_map(|part| part.populator.as_ref()) {
+                    if !goes_on() {
+                        return Ok(());
+                    }
+                    has_more |= populator.take_next()?;
+                }
+                if !has_more {
+                    return Ok(());
+                }
+            }
+        }
+        let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
+        let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
+        for start in (0..longest).step_by(POPULATED_BYTES as usize) {
+            for window in &windows {
+                let bytes = window.bytes().saturating_sub(start).min(POPULATED_BYTES);
+                if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As it was made, with the limits that were filled in.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.options.seed)
+    }
+
+    /// The partition of a key. Threads that keep to partitions of their own never wait.
+    pub fn partition_of(&self, key: &[u8]) -> usize {
+        self.index_of(self.hash(key))
+    }
+
+    #[inline]
+    fn index_of(&self, hash: u64) -> usize {
+        // From the lowest 16 bits: the highest choose the bucket, those between are the tag.
+        ((hash & 0xffff) as usize * self.partitions.len()) >> 16
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, Partition> {
+        self.partitions[index].lock()
+    }
+
+    /// Looks a key up; `f` sees the item under the partition's lock and must not call the cache.
+    /// Counts a hit or a miss and marks the item as used. With [`Options::shared_reads`] `f` sees a
+    /// copy as a rule, and no lock is held.
+    #[inline]
+    pub fn get<R>(&self, key: &[u8], now: Millis, f: impl FnOnce(&Item<'_>) -> R) -> Option<R> {
+        let hash = self.hash(key);
+        let part = &self.partitions[self.index_of(hash)];
+        if self.options.shared_reads {
+            return many::with_scratch(|scratch| {
+                let copy = &scratch.copy;
+                let (found, [hits, misses]) = part.get_shared(hash, key, now, copy, f);
+                self.counters.add(hits, misses);
+                found
+            });
+        }
+        let mut partition = part.lock();
+        let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
+        Some(f(&item))
+    }
+
+    /// Looks a key up without a lock, and copies its value, if it fits, to `to`, which no other
+    /// thread reads meanwhile. Marks the item as used, calls `f`, counts a hit. `None` says nothing
+    /// but that [`Cache::get`] is to be asked: of a key that is not there too, and of one that
+    /// another thread changes just now; then what lies in `to` may be anything.
+    ///
+    /// # Panics
+    /// If `to` goes beyond its units.
+    #[inline]
+    pub fn copy_value<R>(
+        &self,
+        key: &[u8],
+        now: Millis,
+        to: CopyTarget<'_>,
+        f: impl FnOnce(Copied) -> R,
+    ) -> Option<R> {
+        let hash = self.hash(key);
+        let view = &self.partitions[self.index_of(hash)].view;
+        let result = f(view.copy_value(hash, key, now, to)?);
+        self.counters.add(1, 0);
+        Some(result)
+    }
+
+    /// Locks the key's partition at the key, for any read-modify-write.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`].
+    pub fn entry<'a>(&'a self, key: &'a [u8], now: Millis) -> Result<Entry<'a>> {
+        let hash = self.checked_hash(key)?;
+        Ok(Entry::new(self.lock(self.index_of(hash)), key, hash, now))
+    }
+
+    fn checked_hash(&self, key: &[u8]) -> Result<u64> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            let (bytes, max_bytes) = (key.len() as u64, KEY_BYTES_MAX as u64);
+            return Err(Error::KeySize { bytes, max_bytes });
+        }
+        Ok(self.hash(key))
+    }
+
+    /// Stores a value that expires at `expires` (0 = never); the new cas.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::TooLarge`], [`Error::OutOfMemory`]; the old value stays then,
+    /// but a cache that is short of memory may have evicted it.
+    pub fn set(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<u64> {
+        if value.len() as u64 >= self.far_bytes_min {
+            return self.set_far(key, value, flags, expires, now);
+        }
+        self.entry(key, now)?.put(&[value], flags, expires)
+    }
+
+    /// Whether it is a key that there may be, and a value that is none of a tier's.
+    #[inline]
+    fn is_short(&self, key: &[u8], value: &[u8]) -> bool {
+        (1..=KEY_BYTES_MAX).contains(&key.len()) && (value.len() as u64) < self.far_bytes_min
+    }
+
+    /// Stores a value in the tier, which takes its bytes outside the lock.
+    #[cold]
+    fn set_far(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<u64> {
+        let hash = self.checked_hash(key)?;
+        let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64, now)?;
+        far.write(0, value)?;
+        self.entry(key, now)?.put_far(far, flags, expires, 0)
+    }
+
+    /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the
+    /// key by [`Entry::commit`] or [`Writer::commit`].
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub fn reserve(
+        &self,
+        key: &[u8],
+        len: u64,
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<Writer> {
+        let hash = self.checked_hash(key)?;
+        let mut partition = self.lock(self.index_of(hash));
+        let fields = partition.fields_of(flags, expires, 0, now);
+        entry::reserve(&mut partition, &ItemDraft { key, hash, value_bytes: len, fields }, now)
+    }
+
+    /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that
+    /// [`Cache::reserve`] has to make less of it at once; whether there is room, or no more can be
+    /// made. Others may use it meanwhile.
+    pub fn approach_room(&self, key: &[u8], len: u64, now: Millis) -> bool {
+        self.lock(self.partition_of(key)).approach_room(len, now)
+    }
+
+    /// Removes a key; whether it was there.
+    pub fn remove(&self, key: &[u8], now: Millis) -> bool {
+        self.entry(key, now).is_ok_and(|mut entry| entry.remove())
+    }
+
+    /// Everything that was stored before is gone when this returns, for all at once, however much
+    /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
+    /// called then, or where room is needed; until then look-ups take the lock.
+    pub fn flush_all(&self) {
+        // No thread sees a part of it: one that meets a flushed partition waits for its lock.
+        let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
+        all.iter_mut().for_each(|partition| partition.flush());
+    }
+
+    /// As [`Cache::flush_all`], and does what is left to do.
+    pub fn clear(&self, now: Millis) {
+        self.flush_all();
+        self.expire(now);
+    }
+
+    /// Gives back the memory of all that was flushed, and of all segments in which everything has
+    /// expired. Puts do that step by step; to be called from time to time where there are none.
+    pub fn expire(&self, now: Millis) {
+        self.tidy(PartitionShare::ALL, now, || true);
+    }
+
+    /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a
+    /// partition's lock, as long as `goes_on` says so; whether some may be left.
+    pub fn tidy(
+        &self,
+        share: PartitionShare,
+        now: Millis,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> bool {
+        for index in (share.index..self.partitions.len()).step_by(share.count) {
+            loop {
+                if !goes_on() {
+                    return true;
+                }
+                if !self.lock(index).tidy(now) {
+                    break;
+                }
+            }
+        }
+        false
+    }
+
+    /// Visits some `count` items from `cursor` on (0 = start), fewer where most of the index is
+    /// empty; the next cursor, 0 at the end. Every item that is there throughout is seen at least
+    /// once, others perhaps, none of them expired. `f` must not call the cache.
+    pub fn scan(
+        &self,
+        cursor: u64,
+        count: usize,
+        now: Millis,
+        mut f: impl FnMut(&Item<'_>),
+    ) -> u64 {
+        // {partition | cursor of its index}
+        const INDEX_BITS: u32 = 32 + TAG_BITS;
+        let mut index = (cursor >> INDEX_BITS) as usize;
+        let mut inner = cursor & ((1 << INDEX_BITS) - 1);
+        let (mut seen, mut left) = (0, count.saturating_mul(SCANNED_PER_ITEM));
+        while index < self.partitions.len() {
+            let partition = self.lock(index);
+            loop {
+                inner = partition.scan(inner, now, |item| {
+                    seen += 1;
+                    f(item);
+                });
+                left = left.saturating_sub(1);
+                if inner == 0 || seen >= count || left == 0 {
+                    break;
+                }
+            }
+            if inner == 0 {
+                index += 1;
+            }
+            if (seen >= count || left == 0) && (inner != 0 || index < self.partitions.len()) {
+                return ((index as u64) << INDEX_BITS) | inner;
+            }
+        }
+        0
+    }
+
+    /// Items, expired ones that were not found yet included.
+    pub fn len(&self) -> u64 {
+        (0..self.partitions.len()).map(|index| self.lock(index).index.items()).sum()
+    }
+
+    /// Whether there are no items.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Counters and gauges, summed over the partitions.
+    pub fn stats(&self) -> Stats {
+        let (hits, misses) = self.counters.sum();
+        let memory_bytes = self.options.memory;
+        let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
+        (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
+        stats
+    }
+}

@@ -1,0 +1,55 @@
+//! What ordinary clients speak, in front of a cache in this process: memcached's text, meta and
+//! binary protocols, and Redis's RESP2 and RESP3. Clients need no change.
+//!
+//! ```text
+//! socket -> Session::feed -> parser -> command on the cache -> Output -> socket
+//! worker.rs session.rs       text.rs   core.rs: look-ups       core.rs   worker.rs
+//!                            meta.rs   memcached.rs, meta_run.rs
+//!                            binary.rs binary_run.rs
+//!                            resp.rs   redis_commands.rs, redis_*.rs
+//! ```
+//!
+//! Parsers are pure functions over bytes; a [`session::Session`] knows no socket; a
+//! [`worker::Worker`] moves bytes. One thread serves a connection for its whole life and answers
+//! everything that one read brought with one write. Look-ups that arrive together are done
+//! together ([`core::Core::flush_batch`]). Long values are written into the cache as they arrive
+//! and sent from its memory.
+
+mod auth;
+mod binary;
+mod binary_run;
+mod bytes;
+mod clients;
+mod core;
+mod counters;
+mod glob;
+mod http;
+mod memcached;
+mod meta;
+mod meta_run;
+mod outcome;
+mod redis;
+mod redis_commands;
+mod redis_keys;
+mod redis_server;
+mod redis_strings;
+mod resp;
+mod server;
+mod session;
+mod shared;
+mod slowlog;
+mod stats;
+mod store;
+mod text;
+mod timer;
+mod tls;
+mod worker;
+
+pub use auth::{read_password, read_users};
+pub use clients::ClientInfo;
+pub use core::{Core, Output};
+pub use counters::Count;
+pub use server::{ListenConfig, Server, StartError};
+pub use session::Session;
+pub use shared::{Protocol, Settings, Shared};
+pub use tls::Tls;

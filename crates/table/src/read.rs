@@ -1,0 +1,244 @@
+//! Reading: from a key to the bucket that covers it, from the word to a verified blob, from the
+//! blob to the value. Nothing here changes the pool, except that a writer that meets a frozen
+//! bucket finishes its split.
+
+use crate::blob::{Blob, BlobValue, ExternalValue, HEADER_BYTES, stated_bytes, verifies};
+use crate::constants::{ATTEMPTS_EAGER, ATTEMPTS_MAX, KEY_BYTES_MAX, LEVEL_MAX, VALUE_BYTES_MAX};
+use crate::error::{Error, Result};
+use crate::index::BucketView;
+use crate::words::{ErrorKind, GAddr, PoolError, Words};
+use crate::{Table, low_bits};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Intent {
+    /// To read from it, frozen or not.
+    Read,
+    /// To change it; it is not frozen.
+    Write,
+    /// As `Write`, and it is split before if the table has grown.
+    Grow,
+}
+
+impl Table {
+    /// The value of `key`, or `None` if it is not in the table.
+    pub fn get<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(mem, key, &mut value)?.then_some(value))
+    }
+
+    /// Puts the value of `key` into `value` and answers whether it is in the table; if not,
+    /// `value` is empty. The buffer's memory is used again, so a warm call allocates nothing.
+    pub fn get_into<W: Words>(
+        &mut self,
+        mem: &mut W,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        value.clear();
+        check_key(key)?;
+        let hash = self.hash(key);
+        for attempt in 0..ATTEMPTS_MAX {
+            pause(attempt);
+            let view = self.find(mem, hash, Intent::Read)?;
+            match self.blob(&view)?.find(key) {
+                None => return Ok(false),
+                Some(BlobValue::Inline(bytes)) => {
+                    value.extend_from_slice(bytes);
+                    return Ok(true);
+                }
+                Some(BlobValue::External(far)) => {
+                    if self.read_far(mem, &view, far, value)? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Err(Error::Contended { bucket: low_bits(hash, self.level), attempts: ATTEMPTS_MAX })
+    }
+
+    /// Length of the value of `key` in bytes, without reading a long one.
+    pub fn value_bytes<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<Option<u64>> {
+        check_key(key)?;
+        let view = self.find(mem, self.hash(key), Intent::Read)?;
+        Ok(self.blob(&view)?.find(key).map(|value| value.bytes()))
+    }
+
+    /// Where the value of `key` lies, and its length in bytes: the address of a long value, or of
+    /// the blob that holds a short one. For inspection only; the next change moves it.
+    pub fn locate<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<Option<(GAddr, u64)>> {
+        check_key(key)?;
+        let view = self.find(mem, self.hash(key), Intent::Read)?;
+        let found = self.blob(&view)?.find(key);
+        Ok(found.map(|value| match value {
+            BlobValue::Inline(bytes) => (view.word.blob_addr(), bytes.len() as u64),
+            BlobValue::External(far) => (far.addr, far.bytes),
+        }))
+    }
+
+    /// Finds the bucket that covers `hash`; its blob is in the buffer.
+    pub(super) fn find<W: Words>(
+        &mut self,
+        mem: &mut W,
+        hash: u64,
+        intent: Intent,
+    ) -> Result<BucketView> {
+        let mut bucket = low_bits(hash, self.level);
+        for attempt in 0..ATTEMPTS_MAX {
+            pause(attempt / u32::from(LEVEL_MAX));
+            let Some(view) = self.index.load(mem, bucket)? else {
+                bucket = self.parent(bucket)?;
+                continue;
+            };
+            let Some(depth) = self.fetch(mem, &view)? else { continue };
+            if low_bits(hash, depth) != bucket {
+                bucket = self.descendant(hash, bucket, depth);
+                self.level = self.level.max(depth);
+                continue;
+            }
+            if view.is_frozen() {
+                if intent != Intent::Read {
+                    self.finish_split(mem, &view)?;
+                    continue;
+                }
+                // The other half may be in its own bucket already. If not, it was not at this
+                // moment either, in which the frozen bucket still held it.
+                let half = low_bits(hash, depth + 1);
+                if half != bucket && self.index.load(mem, half)?.is_some() {
+                    bucket = half;
+                    continue;
+                }
+            } else if intent == Intent::Grow && depth < self.level && self.split(mem, &view)? {
+                continue;
+            }
+            return Ok(view);
+        }
+        Err(Error::Contended { bucket, attempts: ATTEMPTS_MAX })
+    }
+
+    /// Brings a bucket's blob into the buffer; its depth. `None` if the bucket changed meanwhile.
+    pub(super) fn fetch<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<Option<u8>> {
+        self.blob_bytes = 0;
+        if let Some(depth) = view.word.empty_depth() {
+            return self.check_depth(view, depth).map(Some);
+        }
+        let fault = match self.fetch_blob(mem, view) {
+            Ok(true) => return self.check_depth(view, self.blob(view)?.depth()).map(Some),
+            Ok(false) => {
+                let addr = view.word.blob_addr();
+                let reason = "the blob does not verify";
+                Error::Corrupt { bucket: view.bucket, addr, reason }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+                error.into()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // A blob may be freed and its memory used again while it is read, but not while its word
+        // stands.
+        if self.index.is_still(mem, view)? { Err(fault) } else { Ok(None) }
+    }
+
+    /// The blob in the buffer, which `fetch` put there for this view.
+    pub(super) fn blob(&self, view: &BucketView) -> Result<Blob<'_>> {
+        if let Some(depth) = view.word.empty_depth() {
+            return Ok(Blob::empty(depth));
+        }
+        Blob::parse(&self.buf[..self.blob_bytes]).ok_or(Error::Corrupt {
+            bucket: view.bucket,
+            addr: view.word.blob_addr(),
+            reason: "the blob verifies but has an impossible structure",
+        })
+    }
+
+    fn fetch_blob<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<bool, PoolError> {
+        let addr = view.word.blob_addr();
+        let (hint_bytes, whole) = view.word.hint_bytes();
+        if self.buf.len() < hint_bytes {
+            self.buf.resize(hint_bytes, 0);
+        }
+        mem.read(addr, &mut self.buf[..hint_bytes])?;
+        let Some(bytes) = stated_bytes(&self.buf[..HEADER_BYTES]) else { return Ok(false) };
+        if bytes > hint_bytes {
+            if whole {
+                return Ok(false);
+            }
+            if self.buf.len() < bytes {
+                self.buf.resize(bytes, 0);
+            }
+            let rest = addr.checked_add(hint_bytes as u64).expect("words hold 47-bit addresses");
+            mem.read(rest, &mut self.buf[hint_bytes..bytes])?;
+        }
+        if !verifies(&self.buf[..bytes], self.stamp(view.bucket, view.blob_seq())) {
+            return Ok(false);
+        }
+        self.blob_bytes = bytes;
+        Ok(true)
+    }
+
+    /// Reads a long value; `false` if it was freed meanwhile.
+    fn read_far<W: Words>(
+        &mut self,
+        mem: &mut W,
+        view: &BucketView,
+        far: ExternalValue,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        if far.bytes > VALUE_BYTES_MAX {
+            let reason = "a value has an impossible length";
+            return Err(Error::Corrupt { bucket: view.bucket, addr: far.addr, reason });
+        }
+        value.resize(far.bytes as usize, 0);
+        let read = mem.read(far.addr, value);
+        if self.index.is_still(mem, view)? {
+            read?;
+            return Ok(true);
+        }
+        // The bucket changed, but perhaps not this key.
+        let intact = read.is_ok() && xxh3_64_with_seed(value, self.fixed.table_id) == far.checksum;
+        if !intact {
+            value.clear();
+        }
+        Ok(intact)
+    }
+
+    fn check_depth(&self, view: &BucketView, depth: u8) -> Result<u8> {
+        let possible = (self.level_first()..=LEVEL_MAX).contains(&depth)
+            && low_bits(view.bucket, depth) == view.bucket;
+        let reason = "the bucket has an impossible depth";
+        let addr = view.word.blob_addr();
+        possible.then_some(depth).ok_or(Error::Corrupt { bucket: view.bucket, addr, reason })
+    }
+
+    /// The bucket from which `bucket` is to be split off.
+    fn parent(&self, bucket: u64) -> Result<u64> {
+        if bucket >> self.level_first() == 0 {
+            let (addr, reason) = (self.header, "a bucket of the first level does not exist");
+            return Err(Error::Corrupt { bucket, addr, reason });
+        }
+        Ok(bucket ^ (1 << bucket.ilog2()))
+    }
+
+    /// The first bucket on the way from `bucket`, of depth `depth`, to the one that covers `hash`.
+    /// It exists, since `bucket` was split that far.
+    fn descendant(&self, hash: u64, bucket: u64, depth: u8) -> u64 {
+        let differing = (hash ^ bucket).trailing_zeros() as u8;
+        assert!(differing < depth, "a bucket that covers the hash is no detour");
+        low_bits(hash, differing + 1)
+    }
+}
+
+/// Lets others go on when an operation had to start again some times.
+pub(super) fn pause(attempt: u32) {
+    if attempt > ATTEMPTS_EAGER {
+        std::thread::yield_now();
+    }
+}
+
+pub(super) fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let bytes = key.len() as u64;
+        return Err(Error::KeySize { bytes, limit_bytes: KEY_BYTES_MAX as u64 });
+    }
+    Ok(())
+}
