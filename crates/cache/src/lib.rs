@@ -1,11 +1,34 @@
-//! A key-value cache: in the memory of one process, or one file of shared memory ([`Cache`]), and
-//! what serves it.
+//! A key-value cache: in the memory of one process or in one file of shared memory ([`Cache`]), and
+//! what serves it to others ([`front`], [`herd`]).
 //!
-//! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
-//! - [`herd`]: the fast path to a cache for processes of the same host.
-//! - [`pool_tier`], [`numa_tier`]: a pool's memory, or that of other nodes of this host, for the
-//!   cache's long values; [`tier_speed`]: what reads cost there.
+//! Items of a key of up to 32 KiB and a value of any length up to a share of the memory lie in a
+//! log of 64 KiB segments, long values in pieces over several; an index entry costs 8 bytes in a
+//! bucket of a cache line, an item's header 8 more. Which items stay when room is needed says the
+//! [`Policy`]. A cache knows no network and no clock (the time is handed in), and has no threads.
+//!
+//! With [`Options::shared_reads`] several threads look up in one partition at once, without its
+//! lock, while another one changes it; [`Cache::copy_value`] does so in any case.
+//!
+//! ```
+//! use rackpool_cache::{Cache, Options};
+//!
+//! let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() })?;
+//! let now = 1_000;
+//! cache.set(b"colour", b"blue", 0, 0, now)?;
+//! let mut value = Vec::new();
+//! let found = cache.get(b"colour", now, |item| item.append_to(&mut value)).transpose()?;
+//! assert!(found.is_some() && value == b"blue");
+//! # Ok::<(), rackpool_cache::Error>(())
+//! ```
+//!
+//! - [`front`]: what ordinary clients of memcached and Redis speak; a feature, on by default.
+//! - [`herd`]: the fast path to a cache for processes of the same host or of others.
+//! - `pool_tier` (the feature `pool-tier`), [`numa_tier`]: a pool's memory, or that of other nodes
+//!   of this host, for the cache's long values; [`tier_speed`]: what reads cost there.
 //! - [`clock`]: the times by which items expire.
+//!
+//! [`herd`] knows nothing of [`front`], which starts its servers and shows its counters; the cache
+//! knows neither.
 #![forbid(unsafe_code)]
 
 #[warn(missing_docs)]

@@ -1,31 +1,12 @@
 //! An in-process key-value cache (or, by mode, a store that never loses): one index and one log in
 //! memory that is given once, cut into partitions by key hash, each under a lock of its own.
-//!
-//! No network, no clock (the time is handed in), no threads of its own. Items of a key of up to 32
-//! KiB and a value of any length up to a share of the memory lie in a log of 64 KiB segments, long
-//! values in pieces over several; an index entry costs 8 bytes in a bucket of a cache line, an
-//! item's header 8 more. Which items stay when room is needed says the [`Policy`].
-//!
-//! With [`Options::shared_reads`] several threads look up in one partition at once, without its
-//! lock, while another one changes it; [`Cache::copy_value`] does so in any case.
+//! No network, no clock (the time is handed in), no threads of its own.
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `draft.rs`,
 //!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
 //!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these.
-//!
-//! ```
-//! use rackpool_cache::{Cache, Options};
-//!
-//! let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() })?;
-//! let now = 1_000;
-//! cache.set(b"colour", b"blue", 0, 0, now)?;
-//! let mut value = Vec::new();
-//! let found = cache.get(b"colour", now, |item| item.append_to(&mut value)).transpose()?;
-//! assert!(found.is_some() && value == b"blue");
-//! # Ok::<(), rackpool_cache::Error>(())
-//! ```
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).

@@ -9,11 +9,10 @@
 //!                            resp.rs   redis_commands.rs, redis_*.rs
 //! ```
 //!
-//! Parsers are pure functions over bytes; a [`session::Session`] knows no socket; a
-//! [`worker::Worker`] moves bytes. One thread serves a connection for its whole life and answers
-//! everything that one read brought with one write. Look-ups that arrive together are done
-//! together ([`core::Core::flush_batch`]). Long values are written into the cache as they arrive
-//! and sent from its memory.
+//! Parsers are pure functions over bytes; a [`Session`] knows no socket; a `Worker` moves bytes.
+//! One thread serves a connection for its whole life and answers everything that one read brought
+//! with one write. Look-ups that arrive together are done together ([`Core::flush_batch`]). Long
+//! values are written into the cache as they arrive and sent from its memory.
 
 mod auth;
 mod binary;
