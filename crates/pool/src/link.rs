@@ -85,8 +85,8 @@ impl MasterLink {
         }
     }
 
-    /// A call that is made on every new connection before the link is up. Takes effect with the next
-    /// connection.
+    /// A call that is made on every new connection before the link is up. Takes effect with the
+    /// next connection.
     pub fn set_join(&mut self, join: impl Into<Call>) {
         self.link.join = Some(join.into());
     }

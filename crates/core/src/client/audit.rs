@@ -1,5 +1,5 @@
-//! What an audit of a data structure asks of the home of an address: whether an allocation is there,
-//! and the free of one that nothing names.
+//! What an audit of a data structure asks of the home of an address: whether an allocation is
+//! there, and the free of one that nothing names.
 
 use super::alloc::Home;
 use super::locate::unexpected;

@@ -1,5 +1,5 @@
-//! What the engine says: calls to the master, answers to clients, memory for their buffers. In: from
-//! the engine, in the middle of its calls. Out: taken by the runtime after them, in order.
+//! What the engine says: calls to the master, answers to clients, memory for their buffers. In:
+//! from the engine, in the middle of its calls. Out: taken by the runtime after them, in order.
 
 use super::{ClientId, WriteBack};
 use crate::counts::ProxyCounts;

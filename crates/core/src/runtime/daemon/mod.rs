@@ -5,8 +5,8 @@
 //! host's own loop waits, hands over what came, and then calls [`DaemonLoop::flush`].
 //!
 //! `clients.rs` has the slots of clients that map the memory, `hosts.rs` other hosts that have it,
-//! `target.rs` what the fabric's target is told, `uplinks.rs` the fabric endpoint for clients without
-//! one, `master.rs` the link to the master.
+//! `target.rs` what the fabric's target is told, `uplinks.rs` the fabric endpoint for clients
+//! without one, `master.rs` the link to the master.
 
 mod clients;
 mod hosts;
