@@ -1,4 +1,4 @@
-//! What the tests' build has left: the program and the tests' programs, for the steps that run them.
+//! What the tests' build has left: the program and the tests' programs, for the other steps.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

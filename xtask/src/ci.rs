@@ -1,8 +1,8 @@
 //! The steps of continuous integration: their order, their time limits, and the closing totals.
 //!
 //! Builds, cheapest first: clippy and rustdoc only check; tests are built in the dev profile (which
-//! the workspace sets to opt-level 1, with debug assertions and overflow checks on), and most of what
-//! runs is of that build; in release are the program of the README's first command, the golden
+//! the workspace sets to opt-level 1, with debug assertions and overflow checks on), and most of
+//! what runs is of that build; in release are the program of the README's first command, the golden
 //! traces and the model checkers.
 
 use std::fs;
@@ -211,9 +211,8 @@ fn shuttle(context: &Context) -> Result<(), String> {
     modelled(context, "shuttle")
 }
 
-/// The tests `crates/mem/tests/models/MODEL_*.rs` with the atomics of a model checker. Everything is
-/// built anew: in a target directory of its own, lest it throw away the other builds, and without
-/// LTO, which would buy nothing here.
+/// The tests `crates/mem/tests/models/MODEL_*.rs` with the atomics of a model checker. Everything
+/// is built anew, in a target directory of its own, lest it throw away the other builds.
 fn modelled(context: &Context, model: &str) -> Result<(), String> {
     let tests = context.root.join("crates/mem/tests/models");
     let any = fs::read_dir(&tests).into_iter().flatten().flatten().any(|entry| {
@@ -228,7 +227,6 @@ fn modelled(context: &Context, model: &str) -> Result<(), String> {
     Task::cargo(&["test", "-p", "rackpool-mem", "--release", "--test", "models"])
         .env("RUSTFLAGS", &format!("--cfg {model}"))
         .env("CARGO_TARGET_DIR", &target.to_string_lossy())
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .minutes(15)
         .count_tests()
         .run(context)

@@ -6,7 +6,8 @@
 //! they are for the other crates of rackpool.
 
 use crate::clock;
-use crate::error::{Result, WireError};
+use crate::drive::block;
+use crate::error::{Result, WireError, WireResult};
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::stats::{PoolStats, RackStats};
 use rackpool_core::client::{
@@ -15,7 +16,7 @@ use rackpool_core::client::{
 use rackpool_core::constants::{BALANCES_MAX, SESSIONS_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::policy::{BalanceRecord, DecisionRecord};
-use rackpool_core::wire::{AuditReply, AuditRequest, SessionState};
+use rackpool_core::wire::{AuditReply, AuditRequest, Reply, Request, SessionState};
 use rackpool_core::{GAddr, RackId};
 use rackpool_fabric::LocalBuffer;
 use std::borrow::BorrowMut;
@@ -245,5 +246,31 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let handle = self.handle.borrow_mut();
         handle.client.check(addr, 1)?;
         Ok(handle.run(&mut Reclaim { addr, watch })?)
+    }
+}
+
+impl Handle {
+    pub(crate) fn query<A>(
+        &mut self,
+        rack: RackId,
+        query: &DaemonQuery<A>,
+        deadline_ns: u64,
+    ) -> WireResult<A> {
+        query.answer(rack, self.ask_daemon(rack, query.request(), deadline_ns)?)
+    }
+
+    pub(crate) fn ask_daemon(
+        &mut self,
+        rack: RackId,
+        request: Request,
+        deadline_ns: u64,
+    ) -> WireResult<Reply> {
+        let Self { client, links, endpoint, .. } = self;
+        if client.home_in(rack).is_none() {
+            block(links.runtime(client, endpoint).connect(rack, deadline_ns))?;
+        }
+        let home = client.home_in(rack).expect("connecting adds the link");
+        let link = client.link_of(home).expect("it was just found");
+        links.daemon_call(client, endpoint, link, request, deadline_ns)
     }
 }

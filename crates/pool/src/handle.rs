@@ -16,13 +16,13 @@ use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery,
-    Free, Locate, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, Free, Locate,
+    Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply};
 use rackpool_core::{GAddr, RackId};
 use rackpool_fabric::Endpoint;
 use rackpool_fabric::{LocalBuffer, LocalBuffers};
@@ -528,30 +528,6 @@ impl Handle {
         let (paths, coupled) = (self.paths, self.coupled_stats());
         let replica_reads = self.replica_reads;
         HandleStats { paths, coupled, replica_reads, ..self.links.stats(&self.endpoint) }
-    }
-
-    pub(crate) fn query<A>(
-        &mut self,
-        rack: RackId,
-        query: &DaemonQuery<A>,
-        deadline_ns: u64,
-    ) -> WireResult<A> {
-        query.answer(rack, self.ask_daemon(rack, query.request(), deadline_ns)?)
-    }
-
-    pub(crate) fn ask_daemon(
-        &mut self,
-        rack: RackId,
-        request: Request,
-        deadline_ns: u64,
-    ) -> WireResult<Reply> {
-        let Self { client, links, endpoint, .. } = self;
-        if client.home_in(rack).is_none() {
-            block(links.runtime(client, endpoint).connect(rack, deadline_ns))?;
-        }
-        let home = client.home_in(rack).expect("connecting adds the link");
-        let link = client.link_of(home).expect("it was just found");
-        links.daemon_call(client, endpoint, link, request, deadline_ns)
     }
 
     /// Starts a read of `buffer.len()` bytes at `addr` into `buffer` and returns at once; the

@@ -71,3 +71,12 @@ pub use rackpool_fabric::secret::Secret;
 pub use rrpc::{FetchMode, RrpcStats};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};
 pub use submit::{Completed, Ticket};
+
+/// Words of the protocol, which may change, for the other crates of rackpool.
+#[doc(hidden)]
+pub mod protocol {
+    pub use rackpool_core::Error;
+    pub use rackpool_core::wire::{
+        AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal,
+    };
+}

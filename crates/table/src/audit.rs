@@ -24,8 +24,8 @@
 use crate::error::{Error, Result};
 use crate::words::{ErrorKind, GAddr, PoolResult, RackId, Words};
 use crate::{Named, NamedBy, Table};
+use rackpool::protocol::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use rackpool::{AllocationKind, Handle};
-use rackpool_core::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

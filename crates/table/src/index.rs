@@ -440,7 +440,7 @@ fn did_nothing(error: &PoolError) -> bool {
 mod tests {
     use super::*;
     use crate::words::PoolResult;
-    use rackpool_core::Error as WireError;
+    use rackpool::protocol::Error as WireError;
 
     /// Answers one compare-and-swap after the other as it is told, has memory that it refuses to
     /// write to and to take back, and can do nothing else.

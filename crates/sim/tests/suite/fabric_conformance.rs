@@ -1,5 +1,5 @@
-//! The conformance suite of `rackpool-fabric` on the simulated network: a world with real windows as
-//! its memory, executed on by the same code as at real targets.
+//! The conformance suite of `rackpool-fabric` on the simulated network: a world with real windows
+//! as its memory, executed on by the same code as at real targets.
 
 #[allow(clippy::disallowed_methods, reason = "time-outs of the suite on fabrics of real time")]
 #[path = "../../../fabric/tests/suite/conformance/mod.rs"]

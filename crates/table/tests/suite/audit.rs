@@ -2,8 +2,8 @@
 //! change, and that it takes nothing from tables that others change meanwhile.
 
 use rackpool::cluster::Cluster;
+use rackpool::protocol::{AuditReply, AuditRequest};
 use rackpool::{AllocationKind, Handle, Placement};
-use rackpool_core::wire::{AuditReply, AuditRequest};
 use rackpool_table::audit::{Amount, audit, sweep};
 use rackpool_table::{Options, Table};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,7 +6,7 @@
 #![allow(dead_code)]
 
 use rackpool::CasOutcome;
-use rackpool_core::Error as WireError;
+use rackpool::protocol::Error as WireError;
 use rackpool_table::words::{GAddr, Placement, PoolResult, Words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
