@@ -225,9 +225,7 @@ impl Transport for Node {
     }
 
     fn close(&mut self, peer: PeerId) {
-        if !self.inbox.closed_peers.contains(&peer) {
-            self.fabric.close(&self.ctx, peer);
-        }
+        self.fabric.close(&self.ctx, peer);
     }
 
     fn send(&mut self, peer: PeerId, (): &mut (), messages: &[LinkMessage]) -> Result<Sent> {
