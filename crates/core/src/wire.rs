@@ -585,6 +585,16 @@ pub enum MasterAnswer {
     },
 }
 
+impl MasterAnswer {
+    /// When allocations that name no rack ask the own one, if this is a welcome.
+    pub fn order(&self) -> Option<Order> {
+        match self {
+            MasterAnswer::Welcome { order, .. } => Some(*order),
+            _ => None,
+        }
+    }
+}
+
 /// What a call is answered with, as its own type; another answer breaks the protocol.
 macro_rules! answers {
     ($($name:ident: $variant:ident($type:ty),)*) => {

@@ -17,12 +17,12 @@ use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
     Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, Free, Locate,
-    Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
-use rackpool_core::wire::{MasterAnswer, MasterCall, Reply};
+use rackpool_core::wire::Reply;
 use rackpool_core::{GAddr, RackId};
 use rackpool_fabric::Endpoint;
 use rackpool_fabric::{LocalBuffer, LocalBuffers};
@@ -460,14 +460,14 @@ impl Handle {
 
     /// The address under a name, if the name exists. Names are kept by the master.
     pub fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
-        let addr = self.master(MasterCall::GetRoot { name: name.into() })?.root()?;
+        let addr = self.ask_master(&MasterQuery::root(name))?;
         Ok((!addr.is_null()).then_some(addr))
     }
 
     /// Sets the address under a name if it is `expected` now (null: if the name does not exist);
     /// null removes the name. The address under the name afterwards, whichever client set it.
     pub fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
-        Ok(self.master(MasterCall::SetRoot { name: name.into(), expected, addr })?.root()?)
+        Ok(self.ask_master(&MasterQuery::set_root(name, expected, addr))?)
     }
 
     /// The size of a page, bytes.
@@ -637,9 +637,9 @@ impl Handle {
         Err(WireError::Moving { addr, retries: STALE_RETRIES_MAX }.into())
     }
 
-    fn master(&mut self, call: MasterCall) -> WireResult<MasterAnswer> {
+    fn ask_master<A>(&mut self, query: &MasterQuery<A>) -> WireResult<A> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        self.links.master_call(call, deadline_ns)
+        query.answer(self.links.master_call(query.call(), deadline_ns)?)
     }
 
     pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> WireResult<O::Output> {

@@ -285,10 +285,7 @@ impl Links {
 
     /// When allocations that name no rack ask the own one, as the master said last.
     pub(crate) fn order(&self) -> Order {
-        match self.node.master.welcome() {
-            Some(MasterAnswer::Welcome { order, .. }) => *order,
-            _ => Order::default(),
-        }
+        self.node.master.welcome().and_then(MasterAnswer::order).unwrap_or_default()
     }
 
     /// Asks the daemon behind a link, through its restarts, until the deadline.

@@ -66,7 +66,12 @@ fn the_simulated_world_names_no_message_of_the_protocol() {
     passes(WORLD, "use rackpool_core::wire::{FabricKind, RackInfo as Info};\n");
     passes(WORLD, "use rackpool_core::{Error, member::RackState, wire::RackInfo};\nfn wire() {}\n");
     passes(WORLD, "// rackpool_core::wire::Request\nuse rackpool_core::client::DaemonQuery;\n");
-    passes("crates/sim/src/world/handle/a.rs", "use rackpool_core::wire::Request;\n");
+    const LINK: &str = "crates/sim/src/world/handle/a.rs";
+    passes(LINK, "use rackpool_core::wire::{self, Request};\nfn a(a: Request) -> Reply;\n");
+    passes(LINK, "fn a(b: &MasterAnswer) { wire::encode_vec(&c); MasterAnswer::order(b) }\n");
+    fails(messages, 2, LINK, "use rackpool_core::wire::RemoteReply;\n");
+    fails(messages, 2, LINK, "fn a() { ask(Request::Ping) }\n");
+    fails(messages, 2, LINK, "let ControlHello { version, .. } = hello;\n");
     passes("crates/sim/src/device/a.rs", "use rackpool_core::wire::Request;\n");
 }
 

@@ -7,8 +7,10 @@ use super::{File, Tree, Violation};
 const WORLD: &str = "crates/sim/src/world/";
 const CORE: &str = "rackpool_core";
 
-/// Not yet without messages.
-const EXEMPT: &str = "crates/sim/src/world/handle/";
+/// The links of handles carry messages, whole.
+const LINKS: &str = "crates/sim/src/world/handle/";
+const CARRIED: &[&str] = &["ControlHello", "MasterAnswer", "MasterCall", "Reply", "Request"];
+const ENCODED: &[&str] = &["self", "encode_vec"];
 
 /// Modules of the core with messages, and what of them is not one.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -20,11 +22,27 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 pub fn check(tree: &Tree, violations: &mut Vec<Violation>) {
     let files = tree.sources().filter(|file| file.path.starts_with(WORLD));
-    for file in files.filter(|file| !file.path.starts_with(EXEMPT)) {
-        for (line, path) in paths(file) {
+    for file in files {
+        let is_link = file.path.starts_with(LINKS);
+        let tokens = tokens(file);
+        let mut add = |line, message| {
+            let path = file.path.clone();
+            violations.push(Violation { rule: "world-messages", path, line, message });
+        };
+        for (line, path) in paths(&tokens) {
+            let is_carried = |name: &&str| CARRIED.contains(name) || ENCODED.contains(name);
+            if is_link && path.first() == Some(&"wire") && path.get(1).is_none_or(is_carried) {
+                continue;
+            }
             if let Some(message) = broken(&path) {
-                let path = file.path.clone();
-                violations.push(Violation { rule: "world-messages", path, line, message });
+                add(line, message);
+            }
+        }
+        for (at, (line, token)) in tokens.iter().enumerate() {
+            let is_variant = is(&tokens, at + 1, "::")
+                && tokens.get(at + 2).is_some_and(|(_, name)| name.starts_with(char::is_uppercase));
+            if CARRIED.contains(token) && (is_variant || is(&tokens, at + 1, "{")) {
+                add(*line, format!("a link carries a `{token}`, it neither makes nor reads one"));
             }
         }
     }
@@ -41,18 +59,20 @@ fn broken(path: &[&str]) -> Option<String> {
     })
 }
 
-/// Every path of the core in a file, without the name of the core, with its line.
-fn paths(file: &File) -> Vec<(usize, Vec<&str>)> {
-    let tokens: Vec<(usize, &str)> = file
-        .code()
+fn tokens(file: &File) -> Vec<(usize, &str)> {
+    file.code()
         .flat_map(|(line, code)| split(code).into_iter().map(move |token| (line, token)))
-        .collect();
+        .collect()
+}
+
+/// Every path of the core in a file, without the name of the core, with its line.
+fn paths<'t>(tokens: &[(usize, &'t str)]) -> Vec<(usize, Vec<&'t str>)> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
         at += 1;
-        if tokens[at - 1].1 == CORE && is(&tokens, at, "::") {
-            at = tree(&tokens, at + 1, &[], &mut found);
+        if tokens[at - 1].1 == CORE && is(tokens, at, "::") {
+            at = tree(tokens, at + 1, &[], &mut found);
         }
     }
     found

@@ -149,6 +149,19 @@ impl MasterQuery<Vec<(String, GAddr)>> {
     }
 }
 
+impl MasterQuery<GAddr> {
+    /// The address under a name; null if there is none.
+    pub fn root(name: &str) -> Self {
+        Self { call: MasterCall::GetRoot { name: name.into() }, take: MasterAnswer::root }
+    }
+
+    /// Sets it if it is `expected` now; answered with what it is then.
+    pub fn set_root(name: &str, expected: GAddr, addr: GAddr) -> Self {
+        let call = MasterCall::SetRoot { name: name.into(), expected, addr };
+        Self { call, take: MasterAnswer::root }
+    }
+}
+
 impl MasterQuery<LogPiece> {
     /// What led to choices of racks, from this byte of its log on.
     pub fn placements(from: u64) -> Self {

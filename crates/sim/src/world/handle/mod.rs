@@ -303,7 +303,7 @@ impl SimHandle {
         placement: Placement,
         kind: AllocationKind,
     ) -> Result<GAddr> {
-        if let Some(MasterAnswer::Welcome { order, .. }) = self.node.master.welcome {
+        if let Some(order) = self.node.master.welcome.as_ref().and_then(MasterAnswer::order) {
             self.client.set_order(order);
         }
         self.before_others().await?;
@@ -401,17 +401,13 @@ impl SimHandle {
 
     /// The address under a name.
     pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
-        let deadline = self.ctx.now() + self.timeout;
-        let call = MasterCall::GetRoot { name: name.into() };
-        let addr = self.node.master(call, deadline).await?.root()?;
+        let addr = self.ask_master(&MasterQuery::root(name)).await?;
         Ok((!addr.is_null()).then_some(addr))
     }
 
     /// Sets the address under a name if it is `expected` now.
     pub async fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
-        let deadline = self.ctx.now() + self.timeout;
-        let call = MasterCall::SetRoot { name: name.into(), expected, addr };
-        self.node.master(call, deadline).await?.root()
+        self.ask_master(&MasterQuery::set_root(name, expected, addr)).await
     }
 
     /// Asks the own rack's daemon something.
