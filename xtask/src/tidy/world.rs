@@ -16,7 +16,7 @@ const ENCODED: &[&str] = &["self", "encode_vec"];
 const ALLOWED: &[(&str, &[&str])] = &[
     ("wire", &["CallCounts", "FabricKind", "RackInfo"]),
     ("member", &["Member", "RackState"]),
-    ("rrpc", &["INLINE_BYTES_MAX"]),
+    ("rrpc", &["Bytes", "Carried", "INLINE_BYTES_MAX"]),
     ("replica", &["ReplicaCounts"]),
 ];
 
