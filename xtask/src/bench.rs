@@ -123,7 +123,7 @@ fn run_all(
         let whereto = if words[0] == "repro" { ["--out", &folder] } else { ["--json", &file] };
         line.extend(whereto);
         line.push("--quick");
-        Task::new(program, &line).minutes(3).run(context)?;
+        Task::new(program, &line).minutes(10).run(context)?;
         let text = fs::read_to_string(&report)
             .map_err(|e| format!("{} wrote no report: {file}: {e}", words.join(" ")))?;
         let count = results(&text).map_err(|why| format!("{file}: {why}"))?;

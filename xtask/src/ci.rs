@@ -17,8 +17,14 @@ use crate::{bench, deny, deps, residue, sim, tidy, vm};
 const ROOM_MIB: u64 = 7600;
 
 /// What tests are built with, and what virtual machines run: the program with all fabrics and the
-/// laboratory. `bench` builds it with one, the other and none of the two.
+/// laboratory. `bench` builds the one of the README, with none of the two.
 pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/mutations";
+
+/// With the laboratory alone, and the cache without a pool.
+const BUILDS: &[&[&str]] = &[
+    &["-p", "rackpool-cli", "--features", "lab"],
+    &["-p", "rackpool-cache", "--no-default-features"],
+];
 
 /// One step; `run` gives the reason of a failure.
 pub struct Step {
@@ -156,7 +162,12 @@ fn clippy(context: &Context) -> Result<(), String> {
     let features = format!("{FEATURES},rackpool-cli/peers");
     let what = ["clippy", "--workspace", "--all-targets", "--features", &features];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
-    Task::cargo(&words).minutes(15).run(context)
+    Task::cargo(&words).minutes(15).run(context)?;
+    // What people build, and no step does.
+    for words in BUILDS {
+        Task::cargo(&[&["check"], *words].concat()).minutes(5).run(context)?;
+    }
+    Ok(())
 }
 
 /// Everything but the documentation's examples, which `doctest` runs. A failure does not hide
@@ -165,6 +176,7 @@ fn clippy(context: &Context) -> Result<(), String> {
 fn test(context: &Context) -> Result<(), String> {
     let words = ["test", "--no-fail-fast", "--workspace", "--features", FEATURES];
     let words = [&words[..], &["--lib", "--bins", "--tests", "--examples"]].concat();
+    Task::cargo(&[&words[..], &["--no-run"]].concat()).minutes(45).run(context)?;
     let task = Task::cargo(&words).env("RUST_TEST_THREADS", &test_threads());
     let Err(why) = task.minutes(35).count_tests().run(context) else {
         return Ok(());

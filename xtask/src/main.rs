@@ -54,7 +54,7 @@ Options of vm:
   --kvm             the host's virtualisation instead of plain emulation
 
 Options of sim (failing seeds are shrunk and stored):
-  --seeds N         how many seeds (200), or seeds for each mutation (1000)
+  --seeds N         how many seeds (200), or seeds for each mutation (3000)
   --first-seed S    these seeds instead of fresh ones
   --mutations       as the step, with these seeds
 

@@ -7,7 +7,7 @@
 //! while only. Reads and writes go through a handle for each thread that is at it.
 
 use crate::cache::{Tier, TierError};
-use rackpool::{AllocationKind, Error, ErrorKind, GAddr, Handle, Placement, Pool};
+use rackpool::{AllocationKind, Error, GAddr, Handle, Placement, Pool};
 use rackpool_core::Error as WireError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -85,8 +85,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn tier_error(error: &Error) -> TierError {
-    match error.kind() {
-        ErrorKind::Full => TierError::Full,
+    match error.code() {
+        "full" => TierError::Full,
         _ => TierError::Failed(error.to_string()),
     }
 }
@@ -123,10 +123,10 @@ impl PoolTierShared {
     fn free_one(&self, addr: GAddr, bytes: u64) -> u64 {
         for _ in 0..FREE_RETRIES_MAX {
             let freed = lock(&self.owner).free(addr, bytes);
-            match freed.map_err(|error| error.kind()) {
-                Err(ErrorKind::Busy) => std::thread::sleep(RETRY),
+            match freed.map_err(|error| error.code()) {
+                Err("busy") => std::thread::sleep(RETRY),
                 // Or gone already: a rack was given up, or the handle's session ended.
-                Ok(()) | Err(ErrorKind::NotFound | ErrorKind::Lost) => return bytes,
+                Ok(()) | Err("not-mapped" | "lost") => return bytes,
                 Err(_) => break,
             }
         }
@@ -142,7 +142,7 @@ impl Tier for PoolTier {
         for _ in 0..FULL_RETRIES {
             match lock(&self.shared.owner).alloc_as(bytes, Placement::Auto, AllocationKind::Cache) {
                 Ok(addr) => return Ok(addr.0),
-                Err(error) if error.kind() == ErrorKind::Full => {}
+                Err(error) if error.code() == "full" => {}
                 Err(error) => return Err(tier_error(&error)),
             }
             let now = self.shared.free_some();

@@ -22,7 +22,7 @@
 //! lease between the beginning of the watch and the first free.
 
 use crate::error::{Error, Result};
-use crate::words::{ErrorKind, GAddr, PoolResult, RackId, Words};
+use crate::words::{GAddr, PoolResult, RackId, Words};
 use crate::{Named, NamedBy, Table};
 use rackpool::protocol::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use rackpool::{AllocationKind, Handle};
@@ -341,7 +341,7 @@ impl Look {
                         from = next.filter(|next| *next > at);
                     }
                     Ok(_) => self.fault(format!("rack {rack} gave an unexpected answer")),
-                    Err(error) if error.kind() == ErrorKind::Busy => return Err(error.into()),
+                    Err(error) if error.code() == "busy" => return Err(error.into()),
                     Err(error) => self.fault(format!("rack {rack}: {error}")),
                 }
             }
@@ -396,7 +396,7 @@ impl Look {
                 // Removed meanwhile, or an application's own.
                 Err(Error::NotFound { .. } | Error::NotATable { is_other: true, .. }) => return,
                 Err(Error::Pool(error))
-                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid)
+                    if matches!(error.code(), "not-mapped" | "out-of-bounds")
                         && named.is_empty()
                         && !self.is_table_page(pool, name) =>
                 {
@@ -495,10 +495,10 @@ impl Look {
         for (rack, addr, bytes) in unnamed {
             match pool.reclaim(*addr, self.watches[rack]) {
                 Ok(()) => self.found.reclaimed.add(*bytes),
-                Err(error) => match error.kind() {
+                Err(error) => match error.code() {
                     // It was freed since, by an audit before this one.
-                    ErrorKind::NotFound => self.found.reclaimed.add(*bytes),
-                    ErrorKind::Busy => return Err(error.into()),
+                    "bad-free" | "not-mapped" => self.found.reclaimed.add(*bytes),
+                    "busy" => return Err(error.into()),
                     _ => self.fault(format!("{addr}: {error}")),
                 },
             }

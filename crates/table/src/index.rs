@@ -14,7 +14,7 @@ use crate::constants::{CHUNK_SHIFT, FORWARDS_MAX, RESOLVE_MAX};
 use crate::error::{Error, Result};
 use crate::header::{CHUNK_0_OFFSET, TOPS, top_offset};
 use crate::word::{State, Word};
-use crate::words::{ALIGN_BYTES, ErrorKind, GAddr, Placement, PoolError, Words};
+use crate::words::{ALIGN_BYTES, GAddr, Placement, PoolError, Words};
 use rackpool::CasOutcome;
 
 pub(crate) const CHUNK_BYTES: u64 = 8 << CHUNK_SHIFT;
@@ -433,7 +433,7 @@ fn publish<W: Words>(
 
 /// Whether an error of the pool promises that the operation had no effect and never will have.
 fn did_nothing(error: &PoolError) -> bool {
-    !matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::Timeout | ErrorKind::Corrupt)
+    !matches!(error.code(), "outcome-unknown" | "timeout" | "protocol")
 }
 
 #[cfg(test)]

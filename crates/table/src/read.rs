@@ -6,7 +6,7 @@ use crate::blob::{Blob, BlobValue, ExternalValue, HEADER_BYTES, stated_bytes, ve
 use crate::constants::{ATTEMPTS_EAGER, ATTEMPTS_MAX, KEY_BYTES_MAX, LEVEL_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::index::BucketView;
-use crate::words::{ErrorKind, GAddr, PoolError, Words};
+use crate::words::{GAddr, PoolError, Words};
 use crate::{Table, low_bits};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -129,9 +129,7 @@ impl Table {
                 let reason = "the blob does not verify";
                 Error::Corrupt { bucket: view.bucket, addr, reason }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
-                error.into()
-            }
+            Err(error) if matches!(error.code(), "not-mapped" | "out-of-bounds") => error.into(),
             Err(error) => return Err(error.into()),
         };
         // A blob may be freed and its memory used again while it is read, but not while its word

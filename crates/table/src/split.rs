@@ -5,7 +5,7 @@
 use crate::blob::{Builder, alloc_bytes};
 use crate::error::{Error, Result};
 use crate::index::{BucketContent, BucketView, Swap};
-use crate::words::{ErrorKind, GAddr, Words};
+use crate::words::{GAddr, Words};
 use crate::{Table, low_bits};
 
 /// Memory for the blobs of the two halves; a half without keys needs none.
@@ -24,9 +24,7 @@ impl Table {
         }
         let (halves, child_home) = match self.prepare(mem, view) {
             Ok(prepared) => prepared,
-            Err(Error::Pool(error))
-                if matches!(error.kind(), ErrorKind::Full | ErrorKind::Invalid) =>
-            {
+            Err(Error::Pool(error)) if matches!(error.code(), "full" | "bad-size") => {
                 return Ok(false);
             }
             Err(error) => return Err(error),

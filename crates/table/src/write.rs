@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::header::{COUNT_OFFSET, LEVEL_OFFSET};
 use crate::index::{BucketContent, BucketView, Swap};
 use crate::read::{Intent, check_key, pause};
-use crate::words::{ErrorKind, GAddr, Words};
+use crate::words::{GAddr, Words};
 use crate::{Table, low_bits};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -301,7 +301,7 @@ impl Table {
         match mem.free(addr, bytes) {
             Ok(()) => {}
             Err(error)
-                if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unreachable)
+                if matches!(error.code(), "busy" | "peer-dead")
                     && self.frees_pending.len() < FREES_PENDING_MAX =>
             {
                 self.frees_pending.push((addr, bytes));
