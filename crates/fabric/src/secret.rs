@@ -37,7 +37,7 @@ pub const CLEAR_TEXT: &str = "both ends of a connection prove the secret, and wh
 /// none encrypt.
 ///
 /// ```
-/// use crate::secret::Secret;
+/// use rackpool_fabric::secret::Secret;
 /// let secret = Secret::new(b"sixteen bytes or more")?;
 /// assert_eq!(format!("{secret:?}"), "Secret(..)");
 /// assert!(Secret::new(b"too short").is_err());
@@ -69,7 +69,7 @@ impl Secret {
     /// processes of a pool have to say the same.
     ///
     /// ```
-    /// use crate::secret::Secret;
+    /// use rackpool_fabric::secret::Secret;
     /// assert!(Secret::new(b"sixteen bytes or more")?.encrypting(true).encrypts());
     /// # Ok::<(), rackpool_core::Error>(())
     /// ```
@@ -107,7 +107,7 @@ impl Secret {
     /// Whether these bytes are the secret; compared in constant time.
     ///
     /// ```
-    /// use crate::secret::Secret;
+    /// use rackpool_fabric::secret::Secret;
     /// let secret = Secret::new(b"sixteen bytes or more")?;
     /// assert!(secret.is(b"sixteen bytes or more") && !secret.is(b"sixteen bytes or less"));
     /// # Ok::<(), rackpool_core::Error>(())

@@ -13,7 +13,7 @@ const PREFIX: &str = "failed to lookup address information: ";
 /// one of 127.0.0.1 as well.
 ///
 /// ```
-/// let found = crate::names::resolve("localhost:7400").unwrap();
+/// let found = rackpool_mem::names::resolve("localhost:7400").unwrap();
 /// assert!(found[0].ip().is_loopback() && found[0].port() == 7400);
 /// ```
 ///

@@ -82,12 +82,12 @@ pub(crate) fn require(node: u16) -> Result<(), String> {
 /// From which nodes memory comes, and by which weights.
 ///
 /// ```
-/// use crate::numa::Placement;
+/// use rackpool_mem::numa::Placement;
 ///
 /// let placement: Placement = "numa:0=3,numa:1=1".parse()?;
 /// assert_eq!(placement.nodes(), [(0, 3), (1, 1)]);
 /// assert_eq!("numa:2".parse::<Placement>()?.to_string(), "numa:2");
-/// # Ok::<(), crate::numa::NumaError>(())
+/// # Ok::<(), rackpool_mem::numa::NumaError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement(Vec<(u16, u16)>);

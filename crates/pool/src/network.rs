@@ -110,6 +110,13 @@ impl Transport for Network<'_> {
     }
 
     fn send(&mut self, peer: PeerId, buffer: &mut BufId, messages: &[LinkMessage]) -> Result<Sent> {
+        let work = |local| WorkRequest { id: SEND_ID, verb: Verb::Send, local, signalled: false };
+        if let [message] = messages {
+            // Most calls are one message.
+            let bytes = wire::encode(message, self.endpoint.buffer_mut(*buffer))?.len() as u64;
+            let local = [Sge { buf: *buffer, offset: 0, bytes }];
+            return Ok(sent(1, self.endpoint.post(peer, &[work(&local)])));
+        }
         let mut pieces = [[Sge { buf: *buffer, offset: 0, bytes: 0 }]; CALLS_MAX];
         let (mut count, mut used) = (0, 0);
         for (message, piece) in messages.iter().zip(&mut pieces) {
@@ -122,14 +129,8 @@ impl Transport for Network<'_> {
             piece[0] = Sge { buf: *buffer, offset: used, bytes };
             (count, used) = (count + 1, used + bytes);
         }
-        let work = |local| WorkRequest { id: SEND_ID, verb: Verb::Send, local, signalled: false };
         let batch: [_; CALLS_MAX] = std::array::from_fn(|index| work(&pieces[index][..]));
-        Ok(match self.endpoint.post(peer, &batch[..count]) {
-            Ok(()) => Sent::Count(count),
-            Err((_, PostError::Down)) => Sent::Down,
-            Err((0, PostError::Busy)) => Sent::Busy,
-            Err((posted, PostError::Busy)) => Sent::Count(posted),
-        })
+        Ok(sent(count, self.endpoint.post(peer, &batch[..count])))
     }
 
     fn take_connected(&mut self, peer: PeerId) -> bool {
@@ -179,5 +180,15 @@ impl Transport for Network<'_> {
 
     fn set_emulated_delay(&mut self, delay_ns: u32) {
         self.endpoint.set_emulated_delay(delay_ns);
+    }
+}
+
+/// What a doorbell for `count` messages has come to.
+fn sent(count: usize, posted: std::result::Result<(), (usize, PostError)>) -> Sent {
+    match posted {
+        Ok(()) => Sent::Count(count),
+        Err((_, PostError::Down)) => Sent::Down,
+        Err((0, PostError::Busy)) => Sent::Busy,
+        Err((posted, PostError::Busy)) => Sent::Count(posted),
     }
 }

@@ -100,6 +100,7 @@ fn of_silent_connections_those_of_the_address_that_has_most_give_way() {
 
 #[test]
 fn strangers_of_one_address_keep_nobody_else_from_proving_the_secret() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let secret = Secret::new(&[7; 32]).unwrap();
     let dir = Dir::new("strangers");
     let options = MasterOptions { secret: Some(secret.clone()), ..options(&dir) };

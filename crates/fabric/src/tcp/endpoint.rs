@@ -32,11 +32,11 @@ const QUIET_ROUNDS: u32 = 16;
 /// The initiator's end of the tcp fabric.
 ///
 /// ```
-/// use crate::{EndpointOptions, tcp::TcpEndpoint};
+/// use rackpool_fabric::{EndpointOptions, tcp::TcpEndpoint};
 ///
 /// let endpoint = TcpEndpoint::new(EndpointOptions::default())?;
 /// assert_eq!(endpoint.stats().ops, 0);
-/// # Ok::<(), crate::FabricError>(())
+/// # Ok::<(), rackpool_fabric::FabricError>(())
 /// ```
 pub struct TcpEndpoint {
     options: EndpointOptions,

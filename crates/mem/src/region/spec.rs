@@ -53,12 +53,12 @@ impl HugeSize {
 /// A rack's memory as the user asked for it.
 ///
 /// ```
-/// use crate::region::MemorySpec;
+/// use rackpool_mem::region::MemorySpec;
 /// let spec: MemorySpec = "shm:/dev/shm/rack0?size=8G&huge=2M".parse()?;
 /// assert_eq!(spec.size_bytes, Some(8 << 30));
 /// assert_eq!(spec.geometry().page_bytes(), 2 << 20);
 /// assert_eq!(spec.to_string(), "shm:/dev/shm/rack0?size=8G&huge=2M");
-/// # Ok::<(), crate::region::SpecError>(())
+/// # Ok::<(), rackpool_mem::region::SpecError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySpec {

@@ -75,7 +75,7 @@ impl Drop for Backing {
 ///
 /// ```
 /// use rackpool_core::seam::Mem;
-/// use crate::window::Window;
+/// use rackpool_mem::window::Window;
 ///
 /// let window = Window::heap(4096);
 /// window.copy_in(100, b"hello");
