@@ -20,6 +20,12 @@ fn help_shows_every_command_and_examples() {
     assert!(told(&run(&["--version"])).1.starts_with("rackpool "));
 }
 
+fn refused(words: &[&str]) {
+    let (code, out, err) = told(&run(words));
+    assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+    assert!(err.starts_with("error usage "), "{words:?}: {err}");
+}
+
 #[test]
 fn wrong_usage_ends_with_2_and_says_so() {
     // Without the feature `lab` the commands of it are wrong usage as well.
@@ -40,8 +46,6 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["sim", "run", "--faults", "fire"],
         &["sim", "run", "--racks", "99"],
         &["sim", "run", "--profile", "nowhere"],
-        &["sim", "replay", "1", "--mutation", "drop-redo"],
-        &["sim", "mutations"],
         &["trace", "kernel", "gravity", "--out", "x"],
         &["trace", "kernel", "lbm", "--out", "x", "--footprint", "1"],
         &["trace", "run"],
@@ -53,9 +57,11 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["shell", "--rack", "0", "write", "0x0", "hello"],
         &["inspect", "heap:1G"],
     ] {
-        let (code, out, err) = told(&run(words));
-        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
-        assert!(err.starts_with("error usage "), "{words:?}: {err}");
+        refused(words);
+    }
+    if !cfg!(feature = "mutations") {
+        refused(&["sim", "replay", "1", "--mutation", "drop-redo"]);
+        refused(&["sim", "mutations"]);
     }
     let (code, _, err) = told(&run(&[]));
     assert_eq!(code, 2);
