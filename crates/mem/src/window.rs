@@ -41,6 +41,7 @@ fn out_of_window(offset: u64, bytes: u64, window_bytes: u64) -> ! {
 }
 
 // By value, as above: a reference would keep the offset on the stack.
+#[cfg(not(any(loom, shuttle)))]
 #[cold]
 #[inline(never)]
 fn misaligned(offset: u64) -> ! {

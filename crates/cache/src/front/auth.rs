@@ -42,7 +42,7 @@ fn wrong(reason: String) -> Error {
 /// Reads the password of RESP's `AUTH`: the first line of a file.
 ///
 /// # Errors
-/// As [`read_private`].
+/// As `read_private`.
 pub fn read_password(path: &Path) -> Result<String, Error> {
     let text = read_private(path, "password file")?;
     match text.lines().next() {
@@ -54,7 +54,7 @@ pub fn read_password(path: &Path) -> Result<String, Error> {
 /// Reads users and passwords: one `user:password` a line.
 ///
 /// # Errors
-/// As [`read_private`]; with the line.
+/// As `read_private`; with the line.
 pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, Error> {
     let text = read_private(path, "auth file")?;
     let mut users = Vec::new();

@@ -245,7 +245,7 @@ impl Daemon {
     }
 
     /// How often this rack's memory was accessed since the process started, for
-    /// [`MasterCall::Heartbeat`].
+    /// `MasterCall::Heartbeat`.
     pub fn accesses<W: World>(&self, world: &W) -> u64 {
         self.requests.total() + world.fabric_counts().operations
     }
@@ -390,7 +390,7 @@ impl Daemon {
         }
     }
 
-    /// A client's request. The answer goes to [`World::reply`], once, now or later; a repetition
+    /// A client's request. The answer goes to the outbox, once, now or later; a repetition
     /// of a request that is under way gets none of its own.
     pub fn on_request<W: World>(&mut self, from: ClientId, frame: RequestFrame, world: &mut W) {
         self.requests.note(&frame.request);

@@ -138,7 +138,7 @@ impl<S: Slot> LocalLink<S> {
         Ok(())
     }
 
-    /// Whether [`LocalLink::say`] would be taken, as far as is known without waiting: the last
+    /// Whether `LocalLink::say` would be taken, as far as is known without waiting: the last
     /// thing that was said is answered.
     pub fn is_heard(&mut self) -> bool {
         while self.oneway.is_some() && matches!(self.pop(), Some(Ok(_))) {}
