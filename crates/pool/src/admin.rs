@@ -8,7 +8,6 @@ use crate::stats::{PoolStats, RackStats};
 use rackpool_core::client::{AtHome, Migrate, Operation, Share};
 use rackpool_core::constants::{BALANCES_MAX, SESSIONS_MAX};
 use rackpool_core::error::DeathCause;
-use rackpool_core::member::{BalanceReply, BalanceRequest};
 use rackpool_core::policy::{BalanceRecord, DecisionRecord};
 use rackpool_core::wire::{
     AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request, SessionState,
@@ -143,10 +142,10 @@ impl<H: BorrowMut<Handle>> Admin<H> {
         let mut all: Vec<(u64, BalanceRecord)> = Vec::new();
         while all.len() < BALANCES_MAX {
             let from = all.last().map_or(from, |(number, _)| number.saturating_add(1));
-            let request = Request::Balance(BalanceRequest::Records { from });
+            let request = Request::Balances { from };
             match handle.ask_daemon(rack, request, deadline_ns)? {
-                Reply::Balance(BalanceReply::Records(some)) if some.is_empty() => break,
-                Reply::Balance(BalanceReply::Records(some)) => all.extend(some),
+                Reply::Balances(some) if some.is_empty() => break,
+                Reply::Balances(some) => all.extend(some),
                 other => return Err(crate::handle::unexpected_reply(rack, &other)),
             }
         }

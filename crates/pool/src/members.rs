@@ -2,16 +2,11 @@
 //! to let it serve again, and to give it up. A [`Monitor`] carries them.
 
 use crate::clock;
-use crate::handle::Handle;
 use crate::links::unexpected_answer;
 use crate::monitor::Monitor;
-use rackpool_core::member::{
-    DrainReply, DrainReport, DrainRequest, Member, MemberAnswer, MemberCall, RackState,
-};
+use rackpool_core::member::{DrainReport, Member, MemberAnswer, MemberCall, RackState};
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{RackId, Result};
-
-impl Handle {}
 
 impl Monitor {
     /// All racks that ever joined, by number, those that have left among them. Blocks for up to the
@@ -78,8 +73,8 @@ impl Monitor {
     /// # Errors
     /// `peer-dead`, `timeout` if its daemon does not answer.
     pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
-        match self.ask(&member.info, &Request::Drain(DrainRequest::Report))? {
-            Reply::Drain(DrainReply::Report(report)) => Ok(report),
+        match self.ask(&member.info, &Request::DrainReport)? {
+            Reply::DrainReport(report) => Ok(report),
             other => Err(crate::handle::unexpected_reply(member.info.rack, &other)),
         }
     }

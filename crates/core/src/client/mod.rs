@@ -10,18 +10,16 @@
 //! decision 0001.
 
 mod alloc;
-mod balance;
 mod change;
 mod context;
 mod coupled;
-mod drain;
 mod flush;
 mod held;
 mod keeper;
 mod locate;
 mod migrate;
-mod mover;
 mod page_cache;
+mod relocate;
 mod replica;
 mod rrpc;
 mod session;
@@ -33,17 +31,15 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtRack, AtWord, Free, Placement};
-pub use balance::{BalanceTurn, Balanced, Balancer};
 pub use context::{Context, Io, Operation};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
-pub use drain::{DrainTurn, Drained, Drainer};
 pub use flush::{Flush, Look};
 pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock};
 pub use keeper::{Keeper, Tended, Tending};
 pub use locate::Locate;
 pub use migrate::Migrate;
-pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
+pub use relocate::{Relocate, RelocationOutcome, Relocator};
 pub use replica::ReplicaRead;
 pub use rrpc::{Brought, Calls, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};

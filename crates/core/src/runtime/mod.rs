@@ -5,5 +5,9 @@
 mod backoff;
 pub mod daemon;
 pub mod master_link;
+pub mod relocation;
+pub mod replicas;
+mod worker;
 
 pub use backoff::{Backoff, jittered_ns};
+pub use worker::WorkerHost;

@@ -1,6 +1,7 @@
 //! What goes wrong, by seed: a process outside of all hosts that kills, pauses, cuts and starves
 //! until it is told that it is enough, and then repairs everything.
 
+use super::helpers::Task;
 use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
 use super::operator;
@@ -44,7 +45,7 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         if faults.is_empty() || !scene.is_set_up() || scene.is_over() {
             continue;
         }
-        scene.start_sweepers();
+        scene.start_helpers();
         let fault = faults[rng.below(faults.len() as u64) as usize];
         match fault {
             Fault::PowerLoss if power_losses == power_losses_max => continue,
@@ -59,6 +60,7 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         }
     }
     while scene.is_drained_anywhere() {
+        scene.start_helpers();
         ctx.sleep(Ps::ms(1)).await;
     }
     scene.repair();
@@ -258,13 +260,14 @@ pub(super) fn catch(
 
 fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {
     let rack = rng.below(scene.cluster.racks.len() as u64) as usize;
+    let client = |rng: &mut Rng| scene.pick_client(rng).map(|client| scene.process_of(client));
     match rng.below(8) {
         0 => Some(scene.cluster.master.get()),
         1 | 2 => scene.cluster.racks[rack].daemon.get().map(|(daemon, _)| daemon),
-        // As often as a daemon.
-        4 if scene.pick_keeper(rng).is_some() => scene.pick_keeper(rng),
-        5 if scene.has_sweepers() => scene.pick_sweeper(rng),
         3 => scene.cluster.racks[rack].daemon.get().map(|(_, fabric)| fabric),
-        _ => scene.pick_client(rng).map(|client| scene.process_of(client)),
+        // As often as a daemon.
+        4 => scene.pick_helper(rng, |task| task != Task::Sweep).or_else(|| client(rng)),
+        5 => scene.pick_helper(rng, |task| task == Task::Sweep).or_else(|| client(rng)),
+        _ => client(rng),
     }
 }
