@@ -5,6 +5,7 @@ use super::helpers::Task;
 use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
 use super::operator;
+use super::rack::Rack;
 use super::scene::Scene;
 use super::workload::model::Wish;
 use crate::rng::{Purpose, Rng};
@@ -30,6 +31,9 @@ const EVENTS: [Fault; 12] = [
     Fault::Drain,
     Fault::Flip,
 ];
+
+/// Of the daemons that are caught, those in the middle of a run, parts per million.
+const RUN_PPM: u32 = 100_000;
 
 pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
     let mut rng = Rng::new(scene.seed, Purpose::Faults, 0);
@@ -178,21 +182,7 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
     }
     // In the midst of something, if it is soon: an idle loop has little to lose.
     if rng.chance_ppm(800_000) {
-        // While it changes several words as one or soon after, if that is soon.
-        let owner = cluster.racks[rack].owner.get().expect("it was looked at above");
-        let cpu = ctx.kernel.cpu(owner);
-        let (ended, operations) = match rng.below(6) {
-            0 => (false, rng.below(100)),
-            1 | 2 => (false, rng.below(16)),
-            _ => (true, rng.below(2)),
-        };
-        cluster.racks[rack].set_snare(&cpu, ended, operations);
-        for _ in 0..rng.below(1_000) {
-            if !cpu.has_snare() || !ctx.kernel.is_alive(owner) {
-                break;
-            }
-            ctx.sleep(Ps::us(2)).await;
-        }
+        ensnare(ctx, &cluster.racks[rack], rng).await;
     } else if let Some(owner) = cluster.racks[rack].owner.get() {
         midway(ctx, rng, owner).await;
     }
@@ -211,6 +201,29 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
         cluster.start_daemon(rack);
     }
     true
+}
+
+/// Catches a rack's daemon while it changes several words as one or soon after, or in the middle of
+/// a run that it makes, if that is soon.
+async fn ensnare(ctx: &Ctx, rack: &Rack, rng: &mut Rng) {
+    let Some(owner) = rack.owner.get() else { return };
+    let cpu = ctx.kernel.cpu(owner);
+    let (ended, operations) = match rng.below(6) {
+        0 => (false, rng.below(100)),
+        1 | 2 => (false, rng.below(16)),
+        _ => (true, rng.below(2)),
+    };
+    let mut is_set = !rng.chance_ppm(RUN_PPM);
+    if is_set {
+        rack.set_snare(&cpu, ended, operations);
+    }
+    for _ in 0..rng.below(1_000) {
+        if is_set && !cpu.has_snare() || !ctx.kernel.is_alive(owner) {
+            break;
+        }
+        is_set = is_set || rack.set_snare_in_run(&cpu, operations);
+        ctx.sleep(Ps::us(2)).await;
+    }
 }
 
 /// Between two of so many hosts nothing passes for a while, in one direction or in both.
