@@ -70,17 +70,17 @@ fn some_operations<R: Rig<End: LocalBuffers>>(
 fn count<R: Rig<End: LocalBuffers>>() {
     let mut rig = R::new();
     let (mut bytes, mut events) = (vec![7; 1 << 20], Vec::with_capacity(64));
-    for _ in 0..10 {
-        some_operations(&mut rig, &mut bytes, &mut events);
-    }
-    // Relaxed: as in `alloc`.
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    for _ in 0..50 {
-        some_operations(&mut rig, &mut bytes, &mut events);
-    }
-    // Relaxed: as in `alloc`.
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-    assert_eq!(allocations, 0, "{}", rig.end().capabilities().name);
+    // A queue grows once to what the threads' timing needs; operations would allocate every time.
+    let is_free = (0..10).any(|_| {
+        // Relaxed: as in `alloc`.
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..50 {
+            some_operations(&mut rig, &mut bytes, &mut events);
+        }
+        // Relaxed: as in `alloc`.
+        ALLOCATIONS.load(Ordering::Relaxed) == before
+    });
+    assert!(is_free, "{} allocates", rig.end().capabilities().name);
 }
 
 #[test]
