@@ -90,7 +90,7 @@ fn one_sided_operations_allocate_nothing() {
         let mut own = Own::start(test, "count", "", Stdio::piped());
         let mut said = String::new();
         own.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(own.0.wait().unwrap().success() && said.contains("1 passed"), "{said}");
+        assert!(own.0.wait().unwrap().success() && said.contains("1 passed"), "see above");
         return;
     }
     count::<TcpRig>();
