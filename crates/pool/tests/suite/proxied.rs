@@ -116,32 +116,29 @@ fn a_warm_access_is_one_order_one_operation_and_nothing_else() {
         let polls = of(1).requests_by_kind.replica_poll;
         (of(0).proxy.operations, of(1).fabric.operations - polls)
     };
-    const TIMES: u64 = 10;
-    // The daemon says four times a second who it is: a window without that is looked for.
-    let is_exact = (0..100).any(|_| {
-        let mut before = operations();
-        while before != operations() {
-            before = operations();
-        }
-        let stats = handle.handle_stats();
-        for i in 0..TIMES {
-            handle.read(GAddr(addr.0 + 64 * i), &mut [0; 64]).unwrap();
-        }
-        let after = handle.handle_stats();
-        assert_eq!(after.master_requests, stats.master_requests, "the master is not asked");
-        assert_eq!(after.ring_requests, stats.ring_requests, "nor is the daemon's engine");
-        assert_eq!(after.fabric_operations - stats.fabric_operations, TIMES);
-        // What was answered is counted a moment later, and so is what a poll asked.
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let mut now = operations();
-        while now.1 < before.1 + TIMES && Instant::now() < deadline {
-            now = operations();
-        }
-        assert_eq!(now.0, before.0 + TIMES, "orders");
-        assert!(now.1 >= before.1 + TIMES, "operations at the target");
-        now.1 == before.1 + TIMES
-    });
-    assert!(is_exact, "an access is one operation at the target");
+    const TIMES: u64 = 100;
+    // How often the daemon says who it is, which is an operation as well.
+    const UPLINK_PERIOD: Duration = Duration::from_millis(250);
+    let started = Instant::now();
+    let before = operations();
+    let stats = handle.handle_stats();
+    for i in 0..TIMES {
+        handle.read(GAddr(addr.0 + 64 * i), &mut [0; 64]).unwrap();
+    }
+    let after = handle.handle_stats();
+    assert_eq!(after.master_requests, stats.master_requests, "the master is not asked");
+    assert_eq!(after.ring_requests, stats.ring_requests, "nor is the daemon's engine");
+    assert_eq!(after.fabric_operations - stats.fabric_operations, TIMES);
+    // What was answered is counted a moment later, and so is what a poll asked.
+    let mut now = operations();
+    while now.1 < before.1 + TIMES && started.elapsed() < Duration::from_secs(30) {
+        now = operations();
+    }
+    assert_eq!(now.0, before.0 + TIMES, "orders");
+    let of_others = now.1 - before.1 - TIMES;
+    let periods = started.elapsed().as_nanos() / UPLINK_PERIOD.as_nanos();
+    // One more period may have begun, and a write and a poll be counted late.
+    assert!(u128::from(of_others) <= periods + 3, "{of_others} operations more at the target");
 }
 
 #[test]
