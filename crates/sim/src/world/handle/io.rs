@@ -7,7 +7,7 @@ use crate::net::EndpointId;
 use crate::world::Cluster;
 use rackpool_core::Result;
 use rackpool_core::client::{Io, LinkId};
-use rackpool_core::seam::{BufId, Exposure, PeerId, PostError, Sge, WorkRequest};
+use rackpool_core::seam::{BufId, ByteRange, Exposure, PeerId, PostError, Sge, WorkRequest};
 use std::cell::{Cell, RefCell};
 
 /// The caller's buffer of an operation.
@@ -26,6 +26,8 @@ pub(super) struct Posted {
     pub(super) peers: Vec<PeerId>,
     /// Parts of the caller's buffer that the network reads into.
     pub(super) ranges: RefCell<Vec<(u64, u64)>>,
+    /// Parts of a bounce buffer that the operation has stored to since the network had it.
+    stored: RefCell<Vec<ByteRange>>,
 }
 
 /// The caller's buffer, and what of it is registered with the network.
@@ -36,8 +38,21 @@ pub(super) struct TransferBuffers<'a> {
 }
 
 impl TransferBuffers<'_> {
+    /// What the operation has stored to a bounce buffer is there for the network.
+    fn lend(&self, cluster: &Cluster, endpoint: EndpointId) {
+        for ByteRange { offset, bytes } in self.posted.stored.borrow_mut().drain(..) {
+            // Once it is registered: then all of it was copied.
+            if let (Local::Bounce(from), Some(buf)) = (&self.local, self.lent.get()) {
+                let piece = Sge { buf, offset, bytes };
+                let from = &from[offset as usize..(offset + bytes) as usize];
+                cluster.kernel.write_buffer(endpoint, &piece, 0, from);
+            }
+        }
+    }
+
     /// What the network has read into a bounce buffer is there for the operation.
     pub(super) fn fetch(&mut self, cluster: &Cluster, endpoint: EndpointId) {
+        self.lend(cluster, endpoint);
         if let (Local::Bounce(to), Some(buf)) = (&mut self.local, self.lent.get()) {
             cluster.kernel.copy_buffer(endpoint, buf, to);
         }
@@ -59,6 +74,7 @@ impl TransferBuffers<'_> {
             cluster.kernel.recycle(bytes);
         }
         ranges.clear();
+        self.posted.stored.get_mut().clear();
         self.posted
     }
 }
@@ -74,6 +90,9 @@ impl Io for SimIo<'_, '_> {
         assert_eq!(piece, 0, "operations here have one piece");
         // A piece that was asked of another rack, and its page has come here since.
         self.buffers.posted.ranges.get_mut().retain(|posted| *posted != (offset, bytes));
+        if matches!(self.buffers.local, Local::Bounce(_)) {
+            self.buffers.posted.stored.get_mut().push(ByteRange { offset, bytes });
+        }
         match &mut self.buffers.local {
             Local::Into(to) | Local::Bounce(to) => {
                 &mut to[offset as usize..(offset + bytes) as usize]
@@ -93,6 +112,7 @@ impl Io for SimIo<'_, '_> {
 
     fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
         assert_eq!(piece, 0, "operations here have one piece");
+        self.buffers.lend(&self.node.cluster, self.node.fabric.endpoint);
         let buf = self.buffers.lent.get().unwrap_or_else(|| {
             let mut bytes = self.node.cluster.kernel.spare();
             match &self.buffers.local {
