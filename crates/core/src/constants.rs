@@ -322,8 +322,6 @@ pub const PLACEMENT_ANSWER_BYTES_MAX: usize = 256 << 10;
 pub const BALANCES_MAX: usize = 256;
 /// Such decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
 pub const BALANCES_ANSWER_MAX: usize = 64;
-/// Pages that one answer about a draining rack names: they fit into [`MESSAGE_BYTES_MAX`].
-pub const DRAIN_PAGES_MAX: usize = 512;
 /// Pages that stay of which a draining rack's daemon tells the reason: as many lines as a person
 /// reads, and they fit into [`MESSAGE_BYTES_MAX`].
 pub const DRAIN_REASONS_MAX: usize = 16;

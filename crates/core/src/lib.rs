@@ -25,6 +25,7 @@ pub mod member;
 pub mod placement;
 pub mod policy;
 pub mod probe;
+pub mod relocation;
 pub mod replica;
 pub mod ring;
 pub mod rrpc;

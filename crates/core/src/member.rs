@@ -10,7 +10,6 @@
 //! ```
 
 use crate::addr::{PageId, RackId};
-use crate::policy::BalanceRecord;
 use serde::{Deserialize, Serialize};
 
 /// How a rack is reached from elsewhere.
@@ -140,55 +139,6 @@ pub struct PoolLoad {
     pub mean_milli: u32,
     /// The one with the smallest share in use, and that share.
     pub emptiest: Option<(RackId, u32)>,
-}
-
-/// What is asked of a daemon about the balance of the pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BalanceRequest {
-    /// From the process that moves pages for the rack: the next page that is to go.
-    Next {
-        /// How full the racks are.
-        load: PoolLoad,
-        /// What a copy carries, bytes a second, as measured last.
-        bytes_per_second: u64,
-        /// The page before, if it did not move.
-        failed: Option<PageId>,
-    },
-    /// From any process: what was decided, from a number on.
-    Records {
-        /// The first of interest; decisions count from 1 in each process.
-        from: u64,
-    },
-}
-
-/// A daemon's answers to [`BalanceRequest`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BalanceReply {
-    /// To `Next`: the page, and where it goes.
-    Next(Option<(PageId, RackId)>),
-    /// To `Records`: at most `BALANCES_ANSWER_MAX`, with their numbers; empty after the last.
-    Records(Vec<(u64, BalanceRecord)>),
-}
-
-/// What is asked of the daemon of a rack that is being drained.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DrainRequest {
-    /// From the process that moves pages for the rack: pages at home there, from an id on.
-    Pages { from: PageId },
-    /// From the same: what came of a pass over all pages.
-    Note(DrainReport),
-    /// From any process: how far it is.
-    Report,
-}
-
-/// A daemon's answers to [`DrainRequest`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DrainReply {
-    /// To `Pages`: in order, at most `DRAIN_PAGES_MAX`; empty after the last.
-    Pages(Vec<PageId>),
-    Noted,
-    /// To `Report`: the last pass.
-    Report(DrainReport),
 }
 
 /// What came of a pass over the pages of a rack that is being drained.

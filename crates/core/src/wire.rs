@@ -26,18 +26,17 @@ use crate::counts::Refusals;
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::layout::AllocationKind;
-use crate::member::{
-    BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, RackState,
-};
+use crate::member::{DrainReport, MemberAnswer, MemberCall, RackState};
 use crate::placement::{LogPiece, Order};
-use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
+use crate::policy::{BalanceRecord, Decided, DecisionRecord, MoveAsk, MoveHistory};
+use crate::relocation::{Relocation, RelocationQuery};
 use crate::replica::{Orders, Poll, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 17;
+pub const WIRE_VERSION: u32 = 18;
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,13 +169,8 @@ pub enum Request {
         /// The pages, each once.
         pages: Vec<PageUse>,
     },
-    /// To the own rack's daemon, by its mover: which page is to be asked for next.
-    NextMove {
-        /// What accesses and copies cost, as measured last; zeroes before.
-        costs: AccessCosts,
-        /// What came of the page before.
-        last: Option<MoveReport>,
-    },
+    /// To the own rack's daemon, by the worker that moves pages for it.
+    NextMove(Box<RelocationQuery>),
     /// To the page's home: whether it may go.
     DecideMove(Box<MoveAsk>),
     /// What was decided about pages of this rack, from a number on.
@@ -200,10 +194,13 @@ pub enum Request {
         addr: GAddr,
         data: Bytes,
     },
-    /// About the leaving of a rack.
-    Drain(DrainRequest),
-    /// About the balance of the pool.
-    Balance(BalanceRequest),
+    /// What came of the last pass over the pages of a rack that is being drained.
+    DrainReport,
+    /// What was decided about the balance of the pool, from a number on.
+    Balances {
+        /// The first of interest; decisions count from 1 in each process.
+        from: u64,
+    },
     /// To the home of an address: whether address and size name an allocation there.
     CheckFree {
         addr: GAddr,
@@ -335,7 +332,8 @@ pub enum Reply {
         here: bool,
     },
     Noted,
-    NextMove(Option<Box<MoveAsk>>),
+    /// To `NextMove`: `None` if the rack wants nothing now.
+    NextMove(Option<Relocation>),
     Decided(Decided),
     /// To `Decisions`: at most `DECISIONS_ANSWER_MAX`, with their numbers; empty after the last.
     Decisions(Vec<(u64, DecisionRecord)>),
@@ -346,8 +344,9 @@ pub enum Reply {
     Fetched(Fetched),
     /// To `Store`: where the page is.
     Stored(PageHome),
-    Drain(DrainReply),
-    Balance(BalanceReply),
+    DrainReport(DrainReport),
+    /// To `Balances`: at most `BALANCES_ANSWER_MAX`, with their numbers; empty after the last.
+    Balances(Vec<(u64, BalanceRecord)>),
     /// To `FreeFrom`: what the word names is not at home in this rack. Nothing was done.
     Apart {
         /// What the word holds.

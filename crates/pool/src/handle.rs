@@ -15,6 +15,7 @@ use crate::pin::{Pin, pin};
 use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
+use rackpool_core::GAddr;
 use rackpool_core::client::{
     Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, Free, Locate,
     MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
@@ -22,8 +23,6 @@ use rackpool_core::client::{
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
-use rackpool_core::wire::Reply;
-use rackpool_core::{GAddr, RackId};
 use rackpool_fabric::Endpoint;
 use rackpool_fabric::{LocalBuffer, LocalBuffers};
 use rackpool_mem::window::Window;
@@ -754,13 +753,6 @@ impl Drop for Handle {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Handle").field("rack", &self.client.own_rack()).finish_non_exhaustive()
-    }
-}
-
-pub(crate) fn unexpected_reply(rack: RackId, reply: &Reply) -> WireError {
-    WireError::Protocol {
-        peer: format!("daemon of rack {rack}"),
-        reason: format!("unexpected answer {reply:?}"),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Replicas, as a handle sees them: reads that find one in the own rack, and replicas asked for by
-//! hand. `daemon/keeper.rs` keeps them; `core::client` says what to do.
+//! hand. `daemon/replicas.rs` holds them; `core::client` says what to do.
 
 use crate::clock;
 use crate::handle::Handle;

@@ -47,6 +47,8 @@ use std::collections::{BTreeMap, VecDeque};
 struct Run {
     addr: GAddr,
     pages: Vec<Translation>,
+    /// Else a page for a replica.
+    is_directory: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,14 +125,6 @@ enum KeeperTask {
     Idle,
 }
 
-/// Memory that goes back.
-#[derive(Debug)]
-enum Spare {
-    Page(Run),
-    /// It is not announced any more, then freed.
-    Directory(Run),
-}
-
 /// How a chunk of a page was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
@@ -141,16 +135,6 @@ enum Read {
     Mapped,
 }
 
-/// How far the orders were done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Worked {
-    /// All of them, without a message.
-    Alone,
-    All,
-    /// The turn ends with this.
-    Ended(Tended),
-}
-
 /// One question to the home and what follows from it. Piece 0 of its `Io` is a buffer of
 /// [`Migrate::buffer_bytes`](super::Migrate::buffer_bytes). A turn that fails is taken again; an
 /// [`Error::Lost`] says that the keeper's own memory is gone, and the keeper with it.
@@ -159,6 +143,8 @@ pub struct Tending<'k> {
     keeper: &'k mut Keeper,
     id: u64,
     now: Nanos,
+    /// Whether all replicas end, and the home is told so.
+    is_last: bool,
 }
 
 impl Keeper {
@@ -185,18 +171,8 @@ impl Keeper {
         }
     }
 
-    /// The home of the pages that it keeps.
-    pub fn home(&self) -> RackId {
-        self.home
-    }
-
-    pub fn count(&self) -> usize {
-        self.kept.len()
-    }
-
-    /// Ends all replicas: one more turn tells the home so, and then no writer waits for the lease.
-    /// Whether there is anything to tell.
-    pub fn retire<M: Mem>(&mut self, client: &Client<M>) -> bool {
+    /// Ends all replicas. Whether there is anything to tell the home.
+    fn retire<M: Mem>(&mut self, client: &Client<M>) -> bool {
         let has_replicas = !self.kept.is_empty();
         let is_closed = self.reset(client).is_ok();
         self.free.clear();
@@ -207,7 +183,12 @@ impl Keeper {
     /// The next turn. `id` differs from all other work requests of the handle; `now` is the time
     /// of the host before the turn, by the clock that readers look at.
     pub fn turn(&mut self, id: u64, now: Nanos) -> Tending<'_> {
-        Tending { keeper: self, id, now }
+        Tending { keeper: self, id, now, is_last: false }
+    }
+
+    /// As [`Keeper::turn`], after which no writer waits for the lease.
+    pub fn last_turn(&mut self, id: u64, now: Nanos) -> Tending<'_> {
+        Tending { is_last: true, ..self.turn(id, now) }
     }
 
     /// Runs `access` on own memory. It fails only if the memory is not ours any more.
@@ -435,8 +416,8 @@ impl Keeper {
     }
 
     /// Takes a page in, or the directory.
-    fn add<M: Mem>(&mut self, client: &Client<M>, run: Run, directory: bool) -> Result<()> {
-        if directory {
+    fn add<M: Mem>(&mut self, client: &Client<M>, run: Run) -> Result<()> {
+        if run.is_directory {
             self.directory = Some(run);
             return self.set(client, HEAD_BITS, self.bits.into());
         }
@@ -469,21 +450,21 @@ fn fence<M: Mem>(client: &Client<M>) {
 }
 
 impl Tending<'_> {
-    /// Carries out the orders.
-    async fn work<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Worked> {
+    /// Carries out the orders. How the turn ends, unless all were done without a message.
+    async fn work<M: Mem>(&mut self, cx: &mut impl Context<M>) -> Result<Option<Tended>> {
         cx.check()?;
-        let (mut worked, mut is_free) = (Worked::Alone, self.keeper.reclaim(cx.client())?);
+        let (mut ended, mut is_free) = (None, self.keeper.reclaim(cx.client())?);
         while let Some(order) = self.keeper.orders.front().cloned() {
             if self.must_wait(cx.client(), &order)? {
                 self.keeper.wait(cx.client(), self.now)?;
-                return Ok(Worked::Ended(Tended::Waiting));
+                return Ok(Some(Tended::Waiting));
             }
             if let ReplicaOrder::Fetch(home) = order {
                 let placing = self.keeper.place(cx.client(), home.page)?;
                 match placing {
                     Placing::At(data) => {
                         if !self.fetch(cx, home, data).await? {
-                            return Ok(Worked::Ended(Tended::Idle));
+                            return Ok(Some(Tended::Idle));
                         }
                     }
                     Placing::Needs { pages, directory } => {
@@ -496,7 +477,7 @@ impl Tending<'_> {
                     }
                 }
                 cx.check()?;
-                (worked, is_free) = (Worked::All, self.keeper.reclaim(cx.client())?);
+                (ended, is_free) = (Some(Tended::Polled), self.keeper.reclaim(cx.client())?);
                 continue;
             }
             self.keeper.execute(cx.client(), &order)?;
@@ -506,7 +487,7 @@ impl Tending<'_> {
             true => self.keeper.waits = None,
             false => self.keeper.wait(cx.client(), self.now)?,
         }
-        Ok(worked)
+        Ok(ended)
     }
 
     /// Whether others are at a replica that an order wants closed.
@@ -613,11 +594,11 @@ impl Tending<'_> {
         let request = Request::Resolve { page, count: pages };
         let Reply::Homes(homes) = cx.daemon(OWN, request).await? else { return Err(unfit()) };
         let client = cx.client();
-        let run = Run { addr, pages: own_pages(client, page, homes)? };
+        let run = Run { addr, pages: own_pages(client, page, homes)?, is_directory: directory };
         if run.pages.len() as u32 != pages {
             return Err(unexpected("own daemon", "pages of one's own"));
         }
-        self.keeper.add(client, run, directory)?;
+        self.keeper.add(client, run)?;
         if directory {
             // It is announced.
             self.ask_room(cx).await?;
@@ -635,14 +616,10 @@ impl Tending<'_> {
         self.keeper.end_taken(cx.client())?;
         self.keeper.end_worn(cx.client())?;
         while let Some(spare) = self.keeper.spare(cx.client())? {
-            let run = match spare {
-                Spare::Page(run) => run,
-                Spare::Directory(run) => {
-                    self.announce(cx, GAddr::NULL).await?;
-                    run
-                }
-            };
-            self.give_back(cx, run).await?;
+            if spare.is_directory {
+                self.announce(cx, GAddr::NULL).await?;
+            }
+            self.give_back(cx, spare).await?;
             cx.check()?;
         }
         Ok(self.keeper.next(cx.client().geometry().page_bytes()))
@@ -720,10 +697,11 @@ impl<M: Mem> Operation<M> for Tending<'_> {
     type Output = Tended;
 
     async fn run(&mut self, cx: &mut impl Context<M>) -> Result<Tended> {
-        match self.work(cx).await? {
-            Worked::Alone => {}
-            Worked::All => return Ok(Tended::Polled),
-            Worked::Ended(tended) => return Ok(tended),
+        if self.is_last && !self.keeper.retire(cx.client()) {
+            return Ok(Tended::Idle);
+        }
+        if let Some(ended) = self.work(cx).await? {
+            return Ok(ended);
         }
         let next = match self.keeper.wants_room(self.now) {
             true => self.ask_room(cx).await?,
@@ -734,9 +712,6 @@ impl<M: Mem> Operation<M> for Tending<'_> {
             KeeperTask::Poll => self.poll(cx).await?,
             KeeperTask::Work => {}
         }
-        match self.work(cx).await? {
-            Worked::Ended(tended) => Ok(tended),
-            Worked::Alone | Worked::All => Ok(Tended::Polled),
-        }
+        Ok(self.work(cx).await?.unwrap_or(Tended::Polled))
     }
 }

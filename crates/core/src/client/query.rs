@@ -6,10 +6,7 @@
 use crate::addr::{GAddr, RackId};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
-use crate::member::{
-    BalanceReply, BalanceRequest, DrainReply, DrainReport, DrainRequest, Member, MemberAnswer,
-    MemberCall, RackState,
-};
+use crate::member::{DrainReport, Member, MemberAnswer, MemberCall, RackState};
 use crate::placement::LogPiece;
 use crate::policy::{BalanceRecord, DecisionRecord};
 use crate::wire::{
@@ -87,20 +84,14 @@ impl DaemonQuery<Vec<(u64, BalanceRecord)>> {
     /// Some of what it decided about the balance of the pool, from a number on; nothing after the
     /// last.
     pub fn balances(from: u64) -> Self {
-        Self {
-            request: Request::Balance(BalanceRequest::Records { from }),
-            take: take!(Reply::Balance(BalanceReply::Records(part)) => part),
-        }
+        Self { request: Request::Balances { from }, take: take!(Reply::Balances(part) => part) }
     }
 }
 
 impl DaemonQuery<DrainReport> {
     /// What came of the last pass over the pages of a draining rack.
     pub fn drain_report() -> Self {
-        Self {
-            request: Request::Drain(DrainRequest::Report),
-            take: take!(Reply::Drain(DrainReply::Report(report)) => report),
-        }
+        Self { request: Request::DrainReport, take: take!(Reply::DrainReport(report) => report) }
     }
 }
 

@@ -13,10 +13,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 mod coherence;
-mod drain;
 mod migrate;
-mod mover;
 mod moving;
+mod relocate;
 mod replica;
 mod rrpc;
 mod script;

@@ -436,10 +436,7 @@ impl TransferTables {
             self.again.extend(fragment);
             self.in_flight_count -= 1;
         }
-        match error {
-            PostError::Busy if self.in_flight_count == 0 => Err(PostError::Down),
-            error => Err(error),
-        }
+        Err(error)
     }
 
     /// The safeguard that a test can leave out: what was posted is not done before it completes.

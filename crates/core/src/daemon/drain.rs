@@ -1,5 +1,7 @@
 //! A rack that is being drained, as its daemon sees it: it gives no new memory and takes no pages,
-//! keeps no empty slab pages, and tells the drainer which pages there are.
+//! keeps no empty slab pages, and has its pages moved away, in passes: each page is tried once in
+//! a pass, and what stays for a reason that may pass is tried again in the next one. A pass that
+//! finds no page says that the rack may leave. A daemon that starts begins a new pass.
 //!
 //! The master says what the rack is, with each heartbeat; nothing of it is in the region, so a
 //! daemon that starts serves until it hears otherwise. That is harmless: what it gives out until
@@ -10,19 +12,30 @@
 //! step of one daemon, so no other daemon could; it leaves with the word's page.
 
 use crate::addr::PageId;
-use crate::constants::{DRAIN_PAGES_MAX, DRAIN_REASON_BYTES_MAX, DRAIN_REASONS_MAX, SLOTS_MAX};
+use crate::constants::{DRAIN_REASON_BYTES_MAX, DRAIN_REASONS_MAX};
 use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::FrameState;
-use crate::member::{DrainReply, DrainReport, DrainRequest, RackState};
+use crate::member::{DrainReport, RackState};
+use crate::relocation::{Relocation, SendResult};
 use crate::seam::{Mutation, Probe};
-use crate::wire::Reply;
 
 /// What the rack is to its pool, and how far it is with leaving.
 #[derive(Debug, Default)]
 pub(super) struct DrainState {
     standing: RackState,
+    pass: DrainPass,
+    /// What came of the last whole pass.
+    pub(super) report: DrainReport,
+}
+
+#[derive(Debug, Default)]
+struct DrainPass {
+    /// Where it goes on.
+    from: PageId,
+    /// Whether it has found a page.
+    has_begun: bool,
     report: DrainReport,
 }
 
@@ -30,6 +43,22 @@ impl DrainState {
     /// Whether pages may come to the rack.
     pub(super) fn takes_pages(&self) -> bool {
         self.standing == RackState::Serving
+    }
+
+    /// What came of a page that was to go.
+    pub(super) fn note(&mut self, page: PageId, result: SendResult) {
+        let report = &mut self.pass.report;
+        match result {
+            SendResult::Moved => report.moved += 1,
+            SendResult::Gone => {}
+            SendResult::Stays(mut reason) => {
+                report.stayed += 1;
+                if report.reasons.len() < DRAIN_REASONS_MAX {
+                    shorten(&mut reason);
+                    report.reasons.push((page, reason));
+                }
+            }
+        }
     }
 }
 
@@ -41,10 +70,10 @@ impl Daemon {
 
     /// The master says what the rack is to the pool.
     pub fn set_standing<W: World>(&mut self, standing: RackState, world: &mut W) {
-        if std::mem::replace(&mut self.leaving.standing, standing) == standing {
+        if self.leaving.standing == standing {
             return;
         }
-        self.leaving.report = DrainReport::default();
+        self.leaving = DrainState { standing, ..DrainState::default() };
         if self.is_leaving() {
             self.release_cached_pages(world);
         }
@@ -63,45 +92,25 @@ impl Daemon {
         }
     }
 
-    /// A request about the leaving of the rack.
-    pub(super) fn on_drain<W: World>(
-        &mut self,
-        record: u32,
-        request: DrainRequest,
-        world: &mut W,
-    ) -> Result<Reply> {
-        let is_own = record < SLOTS_MAX;
-        match request {
-            DrainRequest::Pages { from } if is_own => {
-                if self.is_leaving() {
-                    // What was emptied since could not be given back then, or was not to be.
-                    self.free_cached_pages(world);
-                }
-                let pages = self.pages_at_home(from, world);
-                Ok(Reply::Drain(DrainReply::Pages(pages)))
-            }
-            DrainRequest::Note(mut report) if is_own => {
-                report.reasons.truncate(DRAIN_REASONS_MAX);
-                report.reasons.iter_mut().for_each(|(_, reason)| shorten(reason));
-                self.leaving.report = report;
-                Ok(Reply::Drain(DrainReply::Noted))
-            }
-            DrainRequest::Report => {
-                Ok(Reply::Drain(DrainReply::Report(self.leaving.report.clone())))
-            }
-            DrainRequest::Pages { .. } | DrainRequest::Note(_) => {
-                let reason = "only clients of the own rack move its pages away".into();
-                Err(Error::Denied { reason })
-            }
-        }
-    }
-
-    fn pages_at_home<W: World>(&self, from: PageId, world: &W) -> Vec<PageId> {
+    /// The next page of the pass, or its end.
+    pub(super) fn next_evacuation<W: World>(&mut self, world: &mut W) -> Relocation {
+        // What was emptied since could not be given back then, or was not to be.
+        self.free_cached_pages(world);
         let is_home = |(_, frame): &(&u64, &u32)| {
             FrameEntry::load_checked(world.private(), **frame).state == FrameState::Home
         };
-        let pages = self.frames.by_page.range(from.0..).filter(is_home);
-        pages.map(|(page, _)| PageId(*page)).take(DRAIN_PAGES_MAX).collect()
+        let pass = &mut self.leaving.pass;
+        let next = self.frames.by_page.range(pass.from.0..).find(is_home);
+        if let Some((&page, _)) = next {
+            (pass.from, pass.has_begun) = (PageId(page + 1), true);
+            return Relocation::Evacuate(PageId(page));
+        }
+        let pass = std::mem::take(pass);
+        if !pass.has_begun {
+            return Relocation::Leave;
+        }
+        self.leaving.report = pass.report.clone();
+        Relocation::PassOver(pass.report)
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! own clients --- NoteUse ----> heat table --> pages to be asked for
-//! mover --------- NextMove ---> the hottest of them, with use, room and victim: a MoveAsk
-//! others' movers  DecideMove -> heat table + history + policy --> Decided, and a record of it
-//! mover --------- NextMove (what came of it) --> allowance, heat, pages to be left alone
+//! own worker ---- NextMove ---> the hottest of them, with use, room and victim: a MoveAsk
+//! others' workers DecideMove -> heat table + history + policy --> Decided, and a record of it
+//! own worker ---- NextMove (what came of it) --> allowance, heat, pages to be left alone
 //! ```
 //!
 //! Nothing here moves a page; nothing is stored: after a restart heat is found out anew, and a page
@@ -26,6 +26,7 @@ use crate::policy::{
     AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MigrationPolicy,
     MoveAsk, MoveHistory, MoveReport, Observation, Reason, Use, Victim,
 };
+use crate::relocation::Relocation;
 use crate::seam::{Mem, Nanos};
 use crate::wire::{Reply, Request};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// What the daemon knows of use and moves. Empty while the policy is [`MigrationPolicy::Off`].
 pub(super) struct Heat {
     policy: MigrationPolicy,
-    now: Nanos,
+    pub(super) now: Nanos,
     table: Option<HeatTable>,
     wanted: Wanted,
     /// Pages that could not be moved, or shall not, until when they are left alone.
@@ -129,11 +130,17 @@ impl Heat {
         }
     }
 
-    fn is_resting(&self, page: PageId) -> bool {
+    /// Whether a page of another rack is worth a question.
+    pub(super) fn wants_page(&self) -> bool {
+        !self.wanted.order.is_empty()
+    }
+
+    pub(super) fn is_resting(&self, page: PageId) -> bool {
         self.resting.get(&page).is_some_and(|until| self.now < *until)
     }
 
-    fn rest(&mut self, page: PageId) {
+    /// Leaves a page alone for a while.
+    pub(super) fn rest(&mut self, page: PageId) {
         let now = self.now;
         if self.resting.len() >= MOVE_RESTING_MAX {
             self.resting.retain(|_, until| now < *until);
@@ -178,7 +185,12 @@ impl Heat {
     }
 
     /// Takes in what came of a page that was asked for.
-    fn take_report(&mut self, report: &MoveReport, costs: &AccessCosts, page_bytes: u64) {
+    pub(super) fn take_report(
+        &mut self,
+        report: &MoveReport,
+        costs: &AccessCosts,
+        page_bytes: u64,
+    ) {
         if report.moved_bytes > 0 {
             let limit = self.policy.cost().limit(costs);
             self.allowance.take(&limit, self.now, report.moved_bytes);
@@ -249,19 +261,9 @@ impl Daemon {
         self.heat.policy != MigrationPolicy::Off
     }
 
-    /// Whether [`Request::NextMove`] may have something to answer.
-    pub fn wants_move(&self) -> bool {
-        !self.heat.wanted.order.is_empty() && !self.is_leaving()
-    }
-
     /// The time, for what clients say next. Called at least as often as [`Daemon::tick`].
     pub fn note_time(&mut self, now: Nanos) {
         self.heat.now = self.heat.now.max(now);
-    }
-
-    /// The time that was noted last, for the balance of the pool.
-    pub(super) fn balance_now(&self) -> Nanos {
-        self.heat.now
     }
 
     /// How often a page was used lately as far as is known here, and how often it moved.
@@ -269,11 +271,6 @@ impl Daemon {
         let history = self.heat.histories.get(&page).copied().unwrap_or_default();
         let lately = history.lately(self.heat.now, self.heat.policy.cost().settle_ns());
         (self.heat.use_of(page).recent.counts.total(), lately)
-    }
-
-    /// Whether a page might be moved, as far as its frame's entry says.
-    pub(super) fn might_go<W: World>(&self, frame: u32, world: &W) -> bool {
-        may_go(frame, world.private())
     }
 
     /// The moves of a page, for the rack that it goes to.
@@ -309,24 +306,12 @@ impl Daemon {
         world: &W,
     ) -> Result<Reply> {
         let is_own = record < SLOTS_MAX;
-        let Self { heat, frames, layout, .. } = self;
+        let Self { heat, frames, .. } = self;
         let is_home = |page: PageId| frames.by_page.contains_key(&page.0);
         match request {
             Request::NoteUse { pages } if is_own => {
                 heat.note(&pages, is_home);
                 Ok(Reply::Noted)
-            }
-            Request::NextMove { costs, last } if is_own => {
-                if let Some(report) = last {
-                    let page_bytes = layout.pages.page_bytes();
-                    heat.take_report(&report, &costs, page_bytes);
-                }
-                let wanted = match self.leaving.takes_pages() {
-                    true => heat.take_wanted(is_home),
-                    false => None,
-                };
-                let ask = wanted.map(|page| Box::new(self.ask(page, costs, world)));
-                Ok(Reply::NextMove(ask))
             }
             Request::DecideMove(ask) => self.decide_move(&ask, world).map(Reply::Decided),
             Request::Decisions { from } => Ok(Reply::Decisions(heat.decisions_from(from))),
@@ -335,6 +320,17 @@ impl Daemon {
                 Err(Error::Denied { reason })
             }
         }
+    }
+
+    /// The hottest page that the rack wants.
+    pub(super) fn next_pull<W: World>(
+        &mut self,
+        costs: AccessCosts,
+        world: &W,
+    ) -> Option<Relocation> {
+        let Self { heat, frames, .. } = self;
+        let page = heat.take_wanted(|page| frames.by_page.contains_key(&page.0))?;
+        Some(Relocation::Pull(Box::new(self.ask(page, costs, world))))
     }
 
     fn ask<W: World>(&mut self, page: PageId, costs: AccessCosts, world: &W) -> MoveAsk {
@@ -431,7 +427,7 @@ fn victim_here(ask: &MoveAsk, heat: &Heat, frames: &Frames) -> Option<Victim> {
 }
 
 /// Whether a page might be moved, as far as its frame's entry says.
-fn may_go<M: Mem>(frame: u32, mem: &M) -> bool {
+pub(super) fn may_go<M: Mem>(frame: u32, mem: &M) -> bool {
     let entry = FrameEntry::load_checked(mem, frame);
     entry.state == FrameState::Home && entry.owner.0 == 0
 }

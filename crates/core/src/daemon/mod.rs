@@ -33,6 +33,7 @@ mod outbox;
 mod proxy;
 mod quota;
 mod redo;
+mod relocation;
 mod remotes;
 mod replica_quota;
 mod replicas;
@@ -426,13 +427,15 @@ impl Daemon {
                     let states = self.sessions.states(from).take(SESSIONS_ANSWER_MAX);
                     Some(Ok(Reply::Sessions(states.collect())))
                 }
-                Request::NoteUse { .. }
-                | Request::NextMove { .. }
-                | Request::DecideMove(_)
-                | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
+                Request::NextMove(query) => Some(self.next_move(record, *query, world)),
+                Request::NoteUse { .. } | Request::DecideMove(_) | Request::Decisions { .. } => {
+                    Some(self.on_heat(record, frame.request, world))
+                }
                 Request::Ping => Some(Ok(Reply::Pong)),
-                Request::Drain(request) => Some(self.on_drain(record, request, world)),
-                Request::Balance(request) => Some(self.on_balance(record, request, world)),
+                Request::DrainReport => Some(Ok(Reply::DrainReport(self.leaving.report.clone()))),
+                Request::Balances { from } => {
+                    Some(Ok(Reply::Balances(self.balancing.records(from))))
+                }
                 Request::Audit(request) => Some(self.on_audit(request, world).map(Reply::Audit)),
                 Request::CheckFree { addr, bytes } => {
                     Some(self.find_allocation(addr, bytes, world).map(|_| Reply::Known))

@@ -9,8 +9,12 @@ mod backoff;
 pub mod client;
 pub mod daemon;
 pub mod master_link;
+pub mod relocation;
+pub mod replicas;
+mod worker;
 
 pub use backoff::{Backoff, jittered_ns};
+pub use worker::WorkerHost;
 
 use crate::addr::SessionId;
 use crate::error::Result;

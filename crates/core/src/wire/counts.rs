@@ -68,8 +68,8 @@ counters! {
     move_settle = Request::MoveSettle { .. },
     /// Reports of how pages are used.
     note_use = Request::NoteUse { .. },
-    /// Questions for the next page to be moved.
-    next_move = Request::NextMove { .. },
+    /// Questions for the next page to be moved, by any policy.
+    next_move = Request::NextMove(_),
     /// Pages that others asked for.
     decide_move = Request::DecideMove(_),
     /// Questions for what was decided.
@@ -79,10 +79,10 @@ counters! {
     ping = Request::Ping,
     fetch = Request::Fetch(_),
     store = Request::Store { .. },
-    /// Requests about the leaving of the rack.
-    drain = Request::Drain(_),
-    /// Requests about the balance of the pool.
-    balance = Request::Balance(_),
+    /// Questions how far the rack is with leaving.
+    drain = Request::DrainReport,
+    /// Questions for decisions about the balance of the pool.
+    balance = Request::Balances { .. },
     /// Questions whether an allocation is there.
     check_free = Request::CheckFree { .. },
     /// Frees of what a word names in another rack.

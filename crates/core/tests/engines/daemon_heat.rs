@@ -10,6 +10,7 @@ use rackpool_core::policy::{
     AccessCosts, CostParams, Decided, Decision, DecisionRecord, HeatEffect, MigrationPolicy,
     MoveAsk, MoveReport, PaperParams, Reason, Use, Victim, replay,
 };
+use rackpool_core::relocation::{Relocation, RelocationQuery, RelocationReport};
 use rackpool_core::wire::{DaemonStats, Reply, ReplyFrame, Request, encode_vec};
 use rackpool_core::{PageId, RackId};
 
@@ -53,8 +54,11 @@ fn note(rig: &mut Rig, pages: &[(u64, u32)]) {
 }
 
 fn next(rig: &mut Rig, last: Option<MoveReport>) -> Option<MoveAsk> {
-    match rig.ask(0, Request::NextMove { costs: COSTS, last }) {
-        Ok(Reply::NextMove(ask)) => ask.map(|ask| *ask),
+    let last = last.map(RelocationReport::Pulled);
+    let query = RelocationQuery { costs: COSTS, last, balance: None };
+    match rig.ask(0, Request::NextMove(query.into())) {
+        Ok(Reply::NextMove(Some(Relocation::Pull(ask)))) => Some(*ask),
+        Ok(Reply::NextMove(None)) => None,
         other => panic!("{other:?}"),
     }
 }
@@ -251,9 +255,8 @@ fn a_client_of_another_rack_says_nothing_of_this_racks_use() {
     let mut rig = rig(8, cost());
     rig.join_remote(1);
     let page = page(&mut rig);
-    for request in
-        [Request::NoteUse { pages: Vec::new() }, Request::NextMove { costs: COSTS, last: None }]
-    {
+    let query = RelocationQuery { costs: COSTS, ..RelocationQuery::default() };
+    for request in [Request::NoteUse { pages: Vec::new() }, Request::NextMove(query.into())] {
         assert_eq!(rig.ask(1, request).unwrap_err().code(), "denied");
     }
     let decided = rig.ask(1, Request::DecideMove(Box::new(other_asks(page, 500))));

@@ -13,6 +13,7 @@ use rackpool_core::heat::{Counts, PageUse, is_read_hot};
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::table_word;
 use rackpool_core::policy::{AccessCosts, MigrationPolicy, PaperParams};
+use rackpool_core::relocation::{Relocation, RelocationQuery};
 use rackpool_core::seam::{Mem, Mutation, WorkStatus};
 use rackpool_core::wire::{
     MasterAnswer, MasterCall, PageHome, PageMetadata, Reply, Request, Resolved,
@@ -381,8 +382,9 @@ fn read_heat_was_write_heat() {
         round_trip_ns: 50_000,
         bytes_per_second: 2_000_000_000,
     };
-    let next = rig.ask(0, Request::NextMove { costs, last: None });
-    let Ok(Reply::NextMove(Some(ask))) = next else { panic!("{next:?}") };
+    let query = RelocationQuery { costs, ..RelocationQuery::default() };
+    let next = rig.ask(0, Request::NextMove(query.into()));
+    let Ok(Reply::NextMove(Some(Relocation::Pull(ask)))) = next else { panic!("{next:?}") };
     assert_eq!(ask.asker_use.counts, counts);
     assert!(is_read_hot(&PaperParams::default().heat, ask.asker_use.counts));
 }

@@ -9,6 +9,7 @@ use rackpool_core::policy::{
     AccessCosts, Decided, Decision, HeatEffect, MigrationPolicy, MoveAsk, MoveReport, PaperParams,
     Reason,
 };
+use rackpool_core::relocation::{Relocation, RelocationQuery, RelocationReport};
 use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{Reply, Request};
 
@@ -43,8 +44,10 @@ fn next(rig: &mut Rig, last: Option<MoveReport>) -> Option<MoveAsk> {
         round_trip_ns: 50_000,
         bytes_per_second: 2_000_000_000,
     };
-    match rig.ask(0, Request::NextMove { costs, last }) {
-        Ok(Reply::NextMove(ask)) => ask.map(|ask| *ask),
+    let query = RelocationQuery { costs, last: last.map(RelocationReport::Pulled), balance: None };
+    match rig.ask(0, Request::NextMove(query.into())) {
+        Ok(Reply::NextMove(Some(Relocation::Pull(ask)))) => Some(*ask),
+        Ok(Reply::NextMove(None)) => None,
         other => panic!("{other:?}"),
     }
 }

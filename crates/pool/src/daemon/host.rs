@@ -1,10 +1,11 @@
 //! What the daemon's loop needs of its process: sections in files, control sockets and pidfds in
 //! the poller, the fabric's target and the endpoint of its own, the link to the master.
 
+use super::helper::HelperThread;
 use super::standing::{Membership, StateChange};
 use super::uplinks::FabricUplinks;
 use super::world::RegionWorld;
-use super::{DaemonOptions, io_error};
+use super::{DaemonOptions, io_error, relocation};
 use crate::link::MasterLink;
 use crate::{acceptor, clock};
 use rackpool_core::access::AccessList;
@@ -43,6 +44,8 @@ pub(super) struct PoolHost {
     pub poller: Poller,
     pub wake: WakeEvent,
     pub membership: Membership,
+    /// Moves pages, if they are to move.
+    pub relocation: HelperThread,
     /// Users that may join with their processes.
     pub access: AccessList,
     pub buffer: Box<[u8]>,
@@ -199,7 +202,21 @@ impl DaemonHost for PoolHost {
 
     fn on_rack_state(&mut self, was: RackState, is: RackState) {
         let change = StateChange { was, is };
-        self.membership.on_standing(change, &self.options, &self.wake, clock::now_ns());
+        self.membership.on_standing(change, &self.options, clock::now_ns());
+        if is == RackState::Draining {
+            // If it cannot be, the next heartbeat's answer tries again.
+            if let Err(error) = self.start_relocation() {
+                warn!(target: "daemon", "rack {}: {error}", self.options.name());
+            }
+            self.relocation.wake();
+        }
+    }
+}
+
+impl PoolHost {
+    /// Starts the thread that moves pages, unless it runs.
+    pub(super) fn start_relocation(&mut self) -> Result<()> {
+        relocation::start(&mut self.relocation, &self.options, &self.wake)
     }
 }
 

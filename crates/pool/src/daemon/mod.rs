@@ -3,18 +3,16 @@
 //!
 //! What the loop does is `core::runtime::daemon`, the same that the simulator runs; `server.rs` has
 //! its waits, `host.rs` what it needs of this process, `opening.rs` what stands before it,
-//! `world.rs` what the engine sees,
-//! `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards that have a dead
-//! daemon of their own. Threads with handles of their own move pages: `mover.rs`
-//! to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs` says so.
-//! Clients that come over the fabric are the core's (`Remotes`).
+//! `world.rs` what the engine sees, `uplinks.rs` the fabric endpoint for clients without one,
+//! `standby.rs` shards that have a dead daemon of their own. Threads with handles of their own
+//! (`helper.rs`) move pages (`relocation.rs`), hold replicas (`replicas.rs`) and sweep
+//! (`sweep.rs`). Clients that come over the fabric are the core's (`Remotes`).
 
-mod balance;
-mod drain;
+mod helper;
 mod host;
-mod keeper;
-mod mover;
 mod opening;
+mod relocation;
+mod replicas;
 mod server;
 mod standby;
 mod standing;

@@ -2,16 +2,14 @@
 //! sockets, the messages of remote clients, and the master; it spins while there is work, then
 //! yields, then sleeps in the poller until a client rings the doorbell or a socket is readable.
 
-use super::balance::BalanceThread;
+use super::helper::HelperThread;
 use super::host::{PoolHost, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT};
-use super::mover::MoverThread;
 use super::opening::{
     RegionOpening, join_call, master_link, open_region, region_info, start_target,
 };
 use super::standing::Membership;
-use super::sweep::Sweeps;
 use super::uplinks::FabricUplinks;
-use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
+use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby, sweep};
 use crate::acceptor::{self, Acceptor};
 use crate::clock;
 use crate::metrics::{self, DaemonSnapshot, Endpoint, SnapshotRequests};
@@ -45,8 +43,8 @@ const TOKEN_UPLINKS: u64 = 5;
 const RINGS_TURNS: u32 = 16;
 /// How often sockets are looked at while rings are busy, ns.
 const SOCKETS_NS: u64 = 50_000;
-/// How long a daemon that is stopped goes on until its mover has ended, ns.
-const MOVER_END_NS: u64 = 500_000_000;
+/// How long a daemon that is stopped goes on until the threads beside it have ended, ns.
+const HELPERS_END_NS: u64 = 500_000_000;
 /// How long a connection may take to say hello, ns.
 const HELLO_NS: u64 = 5_000_000_000;
 /// Longest sleep, ns: a doorbell that a dying client did not ring is noticed by then.
@@ -69,10 +67,7 @@ pub(super) struct Server {
     refused: Option<Error>,
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
-    /// The channel is closed before the thread is waited for.
-    mover: Option<MoverThread>,
-    balance: Option<BalanceThread>,
-    sweeps: Sweeps,
+    sweeps: HelperThread,
     /// The rack is no member any more, and no process of this host needs the daemon.
     wants_end: bool,
     metrics: Option<(SnapshotRequests<DaemonSnapshot>, Endpoint)>,
@@ -143,6 +138,7 @@ impl Server {
             poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
             wake,
             membership: Membership::new(options.left_grace_ms),
+            relocation: HelperThread::default(),
             access: acceptor.access().clone(),
             buffer: vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice(),
             options,
@@ -162,9 +158,7 @@ impl Server {
             refused: None,
             readiness: Vec::new(),
             events: Vec::new(),
-            mover: None,
-            balance: None,
-            sweeps: Sweeps::default(),
+            sweeps: HelperThread::default(),
             wants_end: false,
             metrics: None,
             _claim: claim,
@@ -188,7 +182,11 @@ impl Server {
             self.metrics = Some((door, endpoint));
         }
         self.join_master()?;
-        self.start_helpers()
+        let DaemonLoop { host, engine, .. } = &mut self.daemon;
+        if engine.counts_use() || engine.balances() {
+            host.start_relocation()?;
+        }
+        Ok(())
     }
 
     /// Sections of slots that no session knows.
@@ -198,19 +196,6 @@ impl Server {
             if slots[slot as usize].is_none() {
                 world.files.remove_slot(slot).map_err(Error::from)?;
             }
-        }
-        Ok(())
-    }
-
-    /// The threads beside the loop that the options ask for.
-    fn start_helpers(&mut self) -> Result<()> {
-        let DaemonLoop { host, engine, .. } = &self.daemon;
-        let wake = || host.wake.try_clone().map_err(|e| io_error("wake event", &e));
-        if engine.counts_use() {
-            self.mover = Some(MoverThread::start(&host.options, wake()?)?);
-        }
-        if engine.balances() {
-            self.balance = Some(BalanceThread::start(&host.options, wake()?)?);
         }
         Ok(())
     }
@@ -269,7 +254,7 @@ impl Server {
         loop {
             if self.wants_end || is_asked(&self.stop) {
                 let now = clock::now_ns();
-                if self.may_end(*end_at.get_or_insert(now + MOVER_END_NS), now) {
+                if self.may_end(*end_at.get_or_insert(now + HELPERS_END_NS), now) {
                     break;
                 }
             }
@@ -304,25 +289,16 @@ impl Server {
         self.daemon.host.membership.ended(self.daemon.engine.rack())
     }
 
-    /// Whether nothing is under way that needs this loop: the threads that move pages have ended,
-    /// or take too long.
+    /// Whether nothing is under way that needs this loop: the threads beside it have ended, or take
+    /// too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
-        let membership = &self.daemon.host.membership;
-        membership.stop();
-        self.stop_helpers() && membership.is_stopped() || now >= end_at
+        self.stop_helpers() || now >= end_at
     }
 
-    /// Asks the threads that move pages by policy to end; whether they have.
+    /// Asks the threads beside the loop to end; whether they have.
     fn stop_helpers(&self) -> bool {
-        let mover = self.mover.as_ref().is_none_or(|mover| {
-            mover.stop();
-            mover.is_finished()
-        });
-        let balance = self.balance.as_ref().is_none_or(|balance| {
-            balance.stop();
-            balance.is_finished()
-        });
-        mover && balance && self.sweeps.stop()
+        let has_ended = self.daemon.host.relocation.stop();
+        self.sweeps.stop() && has_ended
     }
 
     fn sleep(&mut self) {
@@ -462,8 +438,8 @@ impl Server {
         }
         self.ticked_at = now;
         world.report_checks(engine.rack(), engine.metadata_checks());
-        if let Some(mover) = self.mover.as_ref().filter(|_| engine.wants_move()) {
-            mover.ring();
+        if engine.wants_move() {
+            host.relocation.wake();
         }
         self.pending.expire(now, &host.poller);
         self.acceptor.tick(now, &host.poller);
@@ -478,7 +454,7 @@ impl Server {
         let clients = self.daemon.slots.iter().flatten().count();
         let DaemonLoop { host, engine, .. } = &self.daemon;
         self.wants_end = host.membership.wants_end(clients, self.stop.serves_others(), now);
-        self.sweeps.start_if_due(&host.options, engine, &host.wake);
+        sweep::start_if_due(&mut self.sweeps, &host.options, engine, &host.wake);
         self.daemon.heartbeat();
     }
 

@@ -1,19 +1,15 @@
 //! What the master says that the rack is to the pool, and what the daemon's process does about it:
-//! it starts and stops the thread that empties the rack, and ends by itself when the rack has left
-//! or was given up.
+//! it ends by itself when the rack has left or was given up.
 
-use super::drain::DrainThread;
-use super::{DaemonOptions, Ended, io_error};
+use super::{DaemonOptions, Ended};
 use rackpool_core::member::RackState;
 use rackpool_core::seam::Nanos;
 use rackpool_core::{Error, RackId, Result};
-use rackpool_mem::event::WakeEvent;
 use tracing::{info, warn};
 
 pub(super) struct Membership {
     /// How long clients of the host may keep the daemon of a rack that has left.
     left_grace_ns: Nanos,
-    thread: Option<DrainThread>,
     /// Since when the rack is no member.
     left_at: Option<Nanos>,
     was_forgotten: bool,
@@ -29,24 +25,17 @@ pub(super) struct StateChange {
 impl Membership {
     pub(super) fn new(left_grace_ms: u64) -> Self {
         let left_grace_ns = left_grace_ms.saturating_mul(1_000_000);
-        Self { left_grace_ns, thread: None, left_at: None, was_forgotten: false }
+        Self { left_grace_ns, left_at: None, was_forgotten: false }
     }
 
     /// The master said what the rack is.
-    pub(super) fn on_standing(
-        &mut self,
-        change: StateChange,
-        options: &DaemonOptions,
-        wake: &WakeEvent,
-        now: Nanos,
-    ) {
+    pub(super) fn on_standing(&mut self, change: StateChange, options: &DaemonOptions, now: Nanos) {
         let StateChange { was, is } = change;
         if was != is {
             say(options, change);
         }
         match is {
-            RackState::Draining => self.begin(options, wake),
-            RackState::Serving => self.stop(),
+            RackState::Draining | RackState::Serving => {}
             RackState::Left => {
                 self.left_at.get_or_insert(now);
             }
@@ -57,31 +46,6 @@ impl Membership {
     /// The master does not want the region back.
     pub(super) fn on_refused(&mut self, error: &Error) {
         self.was_forgotten |= matches!(error, Error::Forgotten { .. });
-    }
-
-    /// Starts the thread, unless it runs.
-    fn begin(&mut self, options: &DaemonOptions, wake: &WakeEvent) {
-        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            return;
-        }
-        let wake = wake.try_clone().map_err(|error| io_error("wake event", &error));
-        match wake.and_then(|wake| DrainThread::start(options, wake)) {
-            Ok(thread) => self.thread = Some(thread),
-            // The next heartbeat's answer tries again.
-            Err(error) => warn!(target: "daemon", "rack {}: {error}", options.name()),
-        }
-    }
-
-    /// Asks the thread to end.
-    pub(super) fn stop(&self) {
-        if let Some(thread) = &self.thread {
-            thread.stop();
-        }
-    }
-
-    /// Whether the thread has ended.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.thread.as_ref().is_none_or(DrainThread::is_finished)
     }
 
     /// Whether the rack is no member of the pool any more.

@@ -7,7 +7,7 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::performance::{self, AHEAD_MAX, ClientNumber, Settings, Shape, World};
 use crate::world::{Cluster, Ctx, Input, Path, SimHandle};
-use rackpool_core::client::{CoupledOptions, LockRange, Mover, Turned};
+use rackpool_core::client::{CoupledOptions, LockRange, RelocationOutcome, Relocator};
 use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
 use rackpool_core::policy::{AccessCosts, MigrationPolicy};
 use rackpool_core::{GAddr, PageGeometry, RackId};
@@ -409,17 +409,17 @@ impl RcmpClient {
     }
 }
 
-/// Moves what the rack wants, as the daemon's thread does.
+/// Moves what the rack wants, as the daemon's worker does, at a pace of its own.
 async fn mover(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<RcmpState>, rack: u32) {
     let mut handle = open(&ctx, &cluster, rack, Path::OneSided).await;
-    let mut mover = Mover::default();
+    let mut relocator = Relocator::default();
     loop {
-        match handle.take_turn(&mut mover).await {
-            Ok(Turned::Unmeasured(other, there)) => {
+        match handle.perform(|id| relocator.step(id, false)).await {
+            Ok(RelocationOutcome::Unmeasured(other, there)) => {
                 let own = shared.pages.borrow()[rack as usize][0];
-                mover.measured(other, measure(&ctx, &mut handle, own, there).await);
+                relocator.measured(other, measure(&ctx, &mut handle, own, there).await);
             }
-            Ok(Turned::Asked(report, None)) if report.moved_bytes > 0 => {
+            Ok(RelocationOutcome::Pulled(report, None)) if report.moved_bytes > 0 => {
                 shared.seen.borrow_mut().moves += 1;
             }
             // Nothing to do, or left where it is.

@@ -1,9 +1,11 @@
 //! What goes wrong, by seed: a process outside of all hosts that kills, pauses, cuts and starves
 //! until it is told that it is enough, and then repairs everything.
 
+use super::helpers::Task;
 use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
 use super::operator;
+use super::rack::Rack;
 use super::scene::Scene;
 use super::workload::model::Wish;
 use crate::rng::{Purpose, Rng};
@@ -30,6 +32,9 @@ const EVENTS: [Fault; 12] = [
     Fault::Flip,
 ];
 
+/// Of the daemons that are caught, those in the middle of a run, parts per million.
+const RUN_PPM: u32 = 100_000;
+
 pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
     let mut rng = Rng::new(scene.seed, Purpose::Faults, 0);
     let faults: Vec<Fault> =
@@ -44,7 +49,7 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         if faults.is_empty() || !scene.is_set_up() || scene.is_over() {
             continue;
         }
-        scene.start_sweepers();
+        scene.start_helpers();
         let fault = faults[rng.below(faults.len() as u64) as usize];
         match fault {
             Fault::PowerLoss if power_losses == power_losses_max => continue,
@@ -59,6 +64,7 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         }
     }
     while scene.is_drained_anywhere() {
+        scene.start_helpers();
         ctx.sleep(Ps::ms(1)).await;
     }
     scene.repair();
@@ -176,21 +182,7 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
     }
     // In the midst of something, if it is soon: an idle loop has little to lose.
     if rng.chance_ppm(800_000) {
-        // While it changes several words as one or soon after, if that is soon.
-        let owner = cluster.racks[rack].owner.get().expect("it was looked at above");
-        let cpu = ctx.kernel.cpu(owner);
-        let (ended, operations) = match rng.below(6) {
-            0 => (false, rng.below(100)),
-            1 | 2 => (false, rng.below(16)),
-            _ => (true, rng.below(2)),
-        };
-        cluster.racks[rack].set_snare(&cpu, ended, operations);
-        for _ in 0..rng.below(1_000) {
-            if !cpu.has_snare() || !ctx.kernel.is_alive(owner) {
-                break;
-            }
-            ctx.sleep(Ps::us(2)).await;
-        }
+        ensnare(ctx, &cluster.racks[rack], rng).await;
     } else if let Some(owner) = cluster.racks[rack].owner.get() {
         midway(ctx, rng, owner).await;
     }
@@ -209,6 +201,29 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
         cluster.start_daemon(rack);
     }
     true
+}
+
+/// Catches a rack's daemon while it changes several words as one or soon after, or in the middle of
+/// a run that it makes, if that is soon.
+async fn ensnare(ctx: &Ctx, rack: &Rack, rng: &mut Rng) {
+    let Some(owner) = rack.owner.get() else { return };
+    let cpu = ctx.kernel.cpu(owner);
+    let (ended, operations) = match rng.below(6) {
+        0 => (false, rng.below(100)),
+        1 | 2 => (false, rng.below(16)),
+        _ => (true, rng.below(2)),
+    };
+    let mut is_set = !rng.chance_ppm(RUN_PPM);
+    if is_set {
+        rack.set_snare(&cpu, ended, operations);
+    }
+    for _ in 0..rng.below(1_000) {
+        if is_set && !cpu.has_snare() || !ctx.kernel.is_alive(owner) {
+            break;
+        }
+        is_set = is_set || rack.set_snare_in_run(&cpu, operations);
+        ctx.sleep(Ps::us(2)).await;
+    }
 }
 
 /// Between two of so many hosts nothing passes for a while, in one direction or in both.
@@ -258,13 +273,14 @@ pub(super) fn catch(
 
 fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {
     let rack = rng.below(scene.cluster.racks.len() as u64) as usize;
+    let client = |rng: &mut Rng| scene.pick_client(rng).map(|client| scene.process_of(client));
     match rng.below(8) {
         0 => Some(scene.cluster.master.get()),
         1 | 2 => scene.cluster.racks[rack].daemon.get().map(|(daemon, _)| daemon),
-        // As often as a daemon.
-        4 if scene.pick_keeper(rng).is_some() => scene.pick_keeper(rng),
-        5 if scene.has_sweepers() => scene.pick_sweeper(rng),
         3 => scene.cluster.racks[rack].daemon.get().map(|(_, fabric)| fabric),
-        _ => scene.pick_client(rng).map(|client| scene.process_of(client)),
+        // As often as a daemon.
+        4 => scene.pick_helper(rng, |task| task != Task::Sweep).or_else(|| client(rng)),
+        5 => scene.pick_helper(rng, |task| task == Task::Sweep).or_else(|| client(rng)),
+        _ => client(rng),
     }
 }

@@ -2,6 +2,7 @@
 //! and the [`World`] of the daemon's engine over them.
 
 use super::kernel::{Ctx, HostId, Kernel, ProcessId};
+use crate::check::conserve::{FrameAudit, frames_of};
 use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
 use crate::time::Ps;
@@ -10,11 +11,11 @@ use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::copies;
 use rackpool_core::daemon::{Handover, World};
 use rackpool_core::layout::{
-    BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
-    cell_offset, session_word,
+    BLOCK_BYTES, FrameState, FrameWord, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES,
+    SessionWord, SlotWord, cell_offset, frame_word, session_word,
 };
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::{Error, RackId, Result};
+use rackpool_core::{Error, FrameIndex, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -193,6 +194,22 @@ impl Rack {
     pub fn set_snare(&self, cpu: &Cpu, ended: bool, operations: u64) {
         // Its second word counts its stores.
         cpu.set_snare((&self.region.borrow().private, REDO_OFFSET + 8), ended, operations, CAUGHT);
+    }
+
+    /// Catches the daemon so many memory operations after the first page of a run that it makes is
+    /// home, and the others are not; whether it makes one.
+    pub fn set_snare_in_run(&self, cpu: &Cpu, operations: u64) -> bool {
+        let region = self.region.borrow();
+        let (word, table) = (|at| region.word(at), |at| region.table.peek(at));
+        let mut frames = frames_of(&self.layout, word, table, |_| None).into_iter().flatten();
+        let of_run = |one: &FrameAudit| {
+            one.state == FrameState::Pending && one.shift == 0 && one.first && one.span > 1
+        };
+        let Some(first) = frames.find(of_run) else { return false };
+        let at = frame_word(FrameIndex(first.frame), FrameWord::State);
+        let [.., last_copy] = copies::places(region.private.bytes(), at);
+        cpu.set_snare((&region.private, last_copy), false, operations, CAUGHT);
+        true
     }
 
     /// Catches a client of this rack so many memory operations after it next announces a frame, for

@@ -3,6 +3,7 @@
 
 pub mod table;
 
+use super::helpers::{Helper, Task};
 use super::kernel::{HostId, ProcessId};
 use super::rack::Rack;
 use super::workload::model::{Fate, WorkloadModel};
@@ -14,7 +15,7 @@ use crate::run::{Config, Counts, Fault, Group};
 use crate::time::Ps;
 use rackpool_core::layout::FrameState;
 use rackpool_core::master::directory::StoredHome;
-use rackpool_core::{GAddr, PageId, RackId};
+use rackpool_core::{GAddr, PageId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -30,12 +31,6 @@ pub(super) struct Place {
     pub(super) done: bool,
 }
 
-/// A process that sweeps a rack.
-pub struct Sweeper {
-    pub(super) process: ProcessId,
-    pub(super) is_at_it: bool,
-}
-
 /// What the processes of a scenario share.
 pub struct Scene {
     pub seed: u64,
@@ -48,10 +43,8 @@ pub struct Scene {
     pub tables: Option<&'static dyn Tables>,
     pub(super) places: RefCell<Vec<Place>>,
     pub(super) counts: RefCell<Counts>,
-    /// Those who keep replicas: in which rack, of which home's pages.
-    pub(super) keepers: RefCell<BTreeMap<(usize, RackId), ProcessId>>,
-    /// Those who sweep, by rack.
-    pub(super) sweepers: RefCell<BTreeMap<usize, Sweeper>>,
+    /// Processes that work for racks.
+    pub(super) helpers: RefCell<BTreeMap<(usize, Task), Helper>>,
     /// Whether a rack was removed, and its clients with it: what they held in other racks is due in
     /// no rack.
     pub removed: Cell<bool>,
@@ -85,8 +78,8 @@ impl Scene {
         }
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
-        self.keep_some();
-        self.start_sweepers();
+        self.hold_some();
+        self.start_helpers();
     }
 
     /// Whether an operator drains a rack now.
@@ -105,7 +98,7 @@ impl Scene {
     /// The daemon and all clients of a rack end.
     fn end_rack(&self, rack: usize) {
         self.kill_daemon(rack);
-        self.end_keepers(rack);
+        self.end_helpers(rack, |_| true);
         for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
             if let Some(process) = place.process.take()
                 && self.cluster.kernel.is_alive(process)
@@ -133,10 +126,8 @@ impl Scene {
         self.model.on_daemon_killed();
         self.cluster.kill_daemon(rack);
         // They are threads of its process; one that has a process of its own does no harm.
-        if rack.is_multiple_of(2) {
-            self.end_keepers(rack);
-        }
-        self.end_sweeper(rack);
+        let have_own = !rack.is_multiple_of(2);
+        self.end_helpers(rack, |task| task == Task::Sweep || !have_own);
     }
 
     pub fn count_fault(&self, fault: Fault) {
@@ -303,7 +294,7 @@ impl Scene {
     /// Whether all clients have finished and nothing is broken any more.
     pub fn is_calm(&self) -> bool {
         let done = self.repaired.get() && self.places.borrow().iter().all(|place| place.done);
-        done && !self.has_keepers() && !self.has_sweepers()
+        done && !self.has_helpers()
     }
 
     pub fn audit_done(&self) {

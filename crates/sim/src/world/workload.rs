@@ -27,7 +27,7 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use model::{Object, UnderWay, times_of};
 use naming::Name;
-use rackpool_core::client::{Balancer, Drainer, Mover, Placement};
+use rackpool_core::client::Placement;
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::rc::Rc;
@@ -46,9 +46,6 @@ pub struct Worker {
     gone: Vec<GAddr>,
     next_value: u64,
     seat: Option<TableSeat>,
-    mover: Mover,
-    drainer: Drainer,
-    balancer: Balancer,
     names: Vec<Name>,
 }
 
@@ -68,6 +65,18 @@ impl Scene {
             .spawn(format!("client {place}"), host, cpu, |ctx| client(ctx, scene, place, id, path));
         self.places.borrow_mut()[place].process = Some(id);
     }
+
+    /// An error that the faults of the run explain. What is lost is lost only with its rack.
+    pub(super) fn is_excused(&self, error: &Error) -> bool {
+        let no_power = self.model.lost.borrow().is_empty();
+        match error {
+            Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. } => !no_power,
+            Error::OutOfBounds { .. } | Error::Misaligned { .. } => false,
+            Error::Protocol { .. } | Error::BadRegion { .. } => false,
+            Error::Version { .. } | Error::OtherRegion { .. } => false,
+            _ => true,
+        }
+    }
 }
 
 pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path: Path) {
@@ -81,7 +90,6 @@ pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path
         worker.ctx.sleep(pause).await;
     }
     worker.finish().await;
-    worker.drain_on().await;
     worker.handle.leave().await;
     scene.client_done(place);
 }
@@ -112,22 +120,8 @@ impl Worker {
         let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
-        let (mine, gone, names, mover) = (Vec::new(), Vec::new(), Vec::new(), Mover::default());
-        let (drainer, balancer) = (Drainer::default(), Balancer::default());
-        let mut worker = Worker {
-            ctx,
-            scene,
-            handle,
-            rng,
-            mine,
-            gone,
-            next_value,
-            seat,
-            mover,
-            drainer,
-            balancer,
-            names,
-        };
+        let (mine, gone, names) = (Vec::new(), Vec::new(), Vec::new());
+        let mut worker = Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, names };
         worker.couple();
         worker
     }
@@ -175,16 +169,13 @@ impl Worker {
         if self.is_table_next() {
             return self.table_step().await;
         }
-        if self.is_own_rack_drained() && self.rng.chance_ppm(400_000) {
-            return self.drain_turn().await;
-        }
         match self.rng.below(100) {
             0..33 => self.word().await,
             33..36 => self.ranges().await,
             36..39 => self.migrate().await,
             39..41 => self.share().await,
             41..44 => self.lock().await,
-            44..48 => self.help_the_mover().await,
+            44..48 => self.tell_use().await,
             48..52 => self.write_mine().await,
             52..55 => self.read_mine().await,
             55..58 => self.name_step().await,
@@ -198,21 +189,9 @@ impl Worker {
         }
     }
 
-    /// An error that the faults of the run explain. What is lost is lost only with its rack.
-    fn is_excused(&self, error: &Error) -> bool {
-        let no_power = self.scene.model.lost.borrow().is_empty();
-        match error {
-            Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. } => !no_power,
-            Error::OutOfBounds { .. } | Error::Misaligned { .. } => false,
-            Error::Protocol { .. } | Error::BadRegion { .. } => false,
-            Error::Version { .. } | Error::OtherRegion { .. } => false,
-            _ => true,
-        }
-    }
-
     fn check_error<T>(&self, what: &str, result: &Result<T>) {
         if let Err(error) = result
-            && !self.is_excused(error)
+            && !self.scene.is_excused(error)
         {
             self.violated("errors", format!("{what}: {error}"));
         }

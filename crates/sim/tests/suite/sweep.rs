@@ -15,9 +15,9 @@ const WITHOUT_FAULTS: [&str; 3] = ["ok", "full", "not-mapped"];
 const OF_OPERATIONS: [(&str, &str); 18] = [
     ("share", "stays"),
     ("share", "moving"),
-    ("balance-turn", "rests"),
-    ("balance-turn", "left"),
-    ("drain-turn", "rests"),
+    ("balance-turn", "gone"),
+    ("balance-turn", "stays"),
+    ("balance-turn", "moving"),
     ("free-wrong", "bad-free"),
     ("lock-range", "lock-timeout"),
     ("move-wanted", "idle"),

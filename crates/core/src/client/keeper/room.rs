@@ -1,6 +1,6 @@
 //! The memory of a keeper of replicas: how much it may have, and what it gives back.
 
-use super::{Keeper, KeeperTask, Kept, Run, Spare};
+use super::{Keeper, KeeperTask, Kept, Run};
 use crate::addr::{GAddr, PageId};
 use crate::client::Client;
 use crate::constants::{REPLICA_BITS_MAX, REPLICA_RETURNS_MAX, RESOLVE_PAGES_MAX};
@@ -47,19 +47,20 @@ impl Keeper {
         more.saturating_add(self.free.len() as u32)
     }
 
-    /// What is not used or not allowed any more, to be given back.
-    pub(super) fn spare<M: Mem>(&mut self, client: &Client<M>) -> Result<Option<Spare>> {
+    /// What is not used or not allowed any more, to be given back; a directory is not announced any
+    /// more before that.
+    pub(super) fn spare<M: Mem>(&mut self, client: &Client<M>) -> Result<Option<Run>> {
         let is_over = self.frames() > self.allowed;
         if self.returned < REPLICA_RETURNS_MAX
             && let Some(run) = self.surplus()
         {
             self.returned += 1;
             self.empty(client, &run)?;
-            return Ok(Some(Spare::Page(run)));
+            return Ok(Some(run));
         }
         let is_idle = self.gone.is_empty() && self.orders.is_empty();
         if self.runs.is_empty() && (is_over || is_idle) {
-            return Ok(self.directory.take().map(Spare::Directory));
+            return Ok(self.directory.take());
         }
         Ok(None)
     }

@@ -2,7 +2,7 @@
 //! believe.
 
 use super::*;
-use crate::member::{DrainRequest, MemberCall};
+use crate::member::MemberCall;
 
 /// Short names of what was asked, in order.
 pub(super) type Log = Vec<String>;
@@ -28,11 +28,8 @@ pub(super) fn name(need: &Need) -> String {
                 Request::MoveOut { .. } => "out",
                 Request::MoveCommit { .. } => "commit",
                 Request::MoveSettle { .. } => "settle",
-                Request::NextMove { .. } => "next",
+                Request::NextMove(_) => "next",
                 Request::DecideMove(_) => "decide",
-                Request::Drain(DrainRequest::Pages { .. }) => "pages",
-                Request::Drain(_) => "note",
-                Request::Balance(_) => "balance",
                 other => panic!("{other:?}"),
             };
             format!("{what} {}", link.0)

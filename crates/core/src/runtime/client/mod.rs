@@ -259,7 +259,15 @@ impl<H: Host> Runtime<'_, H> {
                 (Link::Remote(Box::new(link)), reach)
             }
         };
-        let id = self.client.add_link(info.rack, reach)?;
+        let id = match self.client.add_link(info.rack, reach) {
+            Ok(id) => id,
+            Err(error) => {
+                if let Link::Remote(link) = link {
+                    link.end(self.host.transport(), deadline).await;
+                }
+                return Err(error);
+            }
+        };
         assert_eq!(id.0 as usize, self.links.len(), "links are numbered alike");
         if let Link::Local(local) = &link {
             self.host.on_mapped(self.client, id, local);
@@ -445,7 +453,6 @@ impl<H: Host> Runtime<'_, H> {
                 return reply;
             }
             // The connection was lost: a new one knows the session or not.
-            link.session.shorten_wait(locks::wait_left_ms(self.host.transport(), deadline));
             if let Err(error) = self.connect(rack, deadline).await {
                 return Err(self.remote(id).session.give_up(error));
             }
@@ -457,6 +464,8 @@ impl<H: Host> Runtime<'_, H> {
             if let Some(ended) = self.remote(id).session.rejoined() {
                 return ended;
             }
+            let left_ms = locks::wait_left_ms(self.host.transport(), deadline);
+            self.remote(id).session.shorten_wait(left_ms);
         }
     }
 

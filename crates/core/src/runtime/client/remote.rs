@@ -133,6 +133,14 @@ impl<B> RemoteLink<B> {
         }
     }
 
+    /// Leaves, and gives back the connection and the buffer.
+    pub async fn end<T: Transport<Buffer = B>>(mut self, transport: &mut T, deadline: T::Instant) {
+        let peer = self.peer;
+        self.over(transport, deadline).leave().await;
+        peer.into_iter().for_each(|peer| transport.close(peer));
+        transport.close_buffer(self.buffer);
+    }
+
     pub fn over<'a, T: Transport<Buffer = B>>(
         &'a mut self,
         transport: &'a mut T,

@@ -29,9 +29,9 @@ use locks::Locks;
 pub use locks::SimGuard;
 use node::Node;
 use rackpool_core::client::{
-    Access, Alloc, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
-    CoupledIo, CoupledOptions, DaemonQuery, Drained, Drainer, Free, LinkId, MasterQuery, Migrate,
-    Mover, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables, Turned,
+    Access, Alloc, AtRack, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions,
+    DaemonQuery, Free, LinkId, MasterQuery, Migrate, OWN, Operation, Piece, Placement, Reach,
+    Transfer, TransferTables,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
@@ -370,28 +370,15 @@ impl SimHandle {
         self.runtime().tell_use(timeout_ms).await
     }
 
-    /// Moves the page that the own rack wants most, if its home lets it go.
-    pub async fn take_turn(&mut self, mover: &mut Mover) -> Result<Turned> {
+    /// Runs an operation of a worker: see `rackpool_core::runtime::WorkerHost`.
+    pub async fn perform<O: Operation<SimMem>>(
+        &mut self,
+        make: impl FnOnce(u64) -> O,
+    ) -> Result<O::Output> {
         self.round += 2;
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
-        let mut turn = mover.turn(ATOMIC_ID | (self.round - 1));
-        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
-    }
-
-    /// Sends a cold page of the own rack to an emptier one, if it is fuller than the others.
-    pub async fn balance_turn(&mut self, balancer: &mut Balancer) -> Result<Balanced> {
-        self.round += 1;
-        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
-        let mut turn = balancer.turn(ATOMIC_ID | self.round);
-        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
-    }
-
-    /// Moves the next page of the own rack away, which is being drained.
-    pub async fn drain_turn(&mut self, drainer: &mut Drainer) -> Result<Drained> {
-        self.round += 1;
-        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
-        let mut turn = drainer.turn(ATOMIC_ID | self.round);
-        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
+        let mut op = make(ATOMIC_ID | (self.round - 1));
+        self.drive(&mut op, Local::Bounce(&mut buffer)).await
     }
 
     /// Whether a link is to a daemon of the own host.

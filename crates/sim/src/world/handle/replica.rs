@@ -1,7 +1,7 @@
-//! Replicas: reading them, asking for them, and keeping them.
+//! Replicas: reading them, and asking for them.
 
-use super::{ATOMIC_ID, Local, SimHandle};
-use rackpool_core::client::{Keeper, Locate, Migrate, ReplicaRead, Share, Tended};
+use super::{Local, SimHandle};
+use rackpool_core::client::{Locate, ReplicaRead, Share};
 use rackpool_core::{GAddr, RackId, Result};
 
 /// Pages of a directory and of a replica that one read may have to find first.
@@ -42,13 +42,5 @@ impl SimHandle {
     pub async fn recall(&mut self, addr: GAddr) -> Result<()> {
         self.client.check(addr, 1)?;
         self.drive(&mut Share::recall(addr), Local::None).await
-    }
-
-    /// One turn of a keeper of replicas.
-    pub async fn tend(&mut self, keeper: &mut Keeper) -> Result<Tended> {
-        self.round += 1;
-        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
-        let mut turn = keeper.turn(ATOMIC_ID | self.round, self.ctx.clock_ns());
-        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
     }
 }

@@ -3,61 +3,15 @@
 use super::Worker;
 use crate::time::Ps;
 use crate::world::kernel::ProcessId;
-use rackpool_core::client::{Balanced, Drained, Turned};
-use rackpool_core::policy::{AccessCosts, MigrationPolicy};
 use rackpool_core::{Error, GAddr, PageId, RackId};
 
-/// What is said of accesses between racks: it only has to be known.
-const COSTS: AccessCosts = AccessCosts {
-    local_ns: 200,
-    remote_ns: 3_000,
-    round_trip_ns: 10_000,
-    bytes_per_second: 10_000_000_000,
-};
-
-/// Turns of a client after its own work is done.
-const TURNS_AFTER_WORK: u32 = 400;
-
 impl Worker {
-    /// Tells the daemon what was used, or moves what the rack wants, as its mover does.
-    pub(super) async fn help_the_mover(&mut self) {
-        if self.scene.cluster.balance.is_some() && self.rng.chance_ppm(400_000) {
-            return self.balance_turn().await;
-        }
-        if self.scene.cluster.migration == MigrationPolicy::Off || self.rng.chance_ppm(500_000) {
-            self.begin("tell-use");
-            let told = self.handle.tell_use().await;
-            self.end("tell-use", &told).await;
-            return self.check_error("tell-use", &told);
-        }
-        self.begin("move-wanted");
-        let turned = self.handle.take_turn(&mut self.mover).await;
-        let code = match &turned {
-            Ok(Turned::Idle) => "idle",
-            Ok(Turned::Unmeasured(..)) => "unmeasured",
-            Ok(Turned::Asked(report, None)) if report.moved_bytes > 0 => "ok",
-            Ok(Turned::Asked(_, None)) => "left",
-            Ok(Turned::Asked(_, Some(error))) | Err(error) => error.code(),
-        };
-        self.end_as("move-wanted", code).await;
-        if let Ok(Turned::Unmeasured(rack, _)) = &turned {
-            self.mover.measured(*rack, COSTS);
-        }
-        self.check_error("move-wanted", &turned);
-    }
-
-    /// Sends a page of the own rack to an emptier one, as its daemon's thread does.
-    async fn balance_turn(&mut self) {
-        self.begin("balance-turn");
-        self.balancer.measured(COSTS.bytes_per_second);
-        let turned = self.handle.balance_turn(&mut self.balancer).await;
-        let code = match &turned {
-            Ok(Balanced::Rests) => "rests",
-            Ok(Balanced::Sent(..)) => "ok",
-            Ok(Balanced::Stays(_, error)) | Err(error) => error.code(),
-        };
-        self.end_as("balance-turn", code).await;
-        self.check_error("balance-turn", &turned);
+    /// Tells the daemon what was used.
+    pub(super) async fn tell_use(&mut self) {
+        self.begin("tell-use");
+        let told = self.handle.tell_use().await;
+        self.end("tell-use", &told).await;
+        self.check_error("tell-use", &told);
     }
 
     /// Each rack's daemon that knows that the rack is being drained, and since when.
@@ -75,42 +29,6 @@ impl Worker {
         let now = self.scene.cluster.racks[rack].drains.get();
         if now.is_some() && now == before[rack] {
             self.violated("members", format!("{addr} was given by rack {rack}, which drains"));
-        }
-    }
-
-    pub(super) fn is_own_rack_drained(&self) -> bool {
-        self.scene
-            .drained
-            .get()
-            .is_some_and(|rack| self.scene.cluster.racks[rack].id == self.handle.rack())
-    }
-
-    /// Goes on with it when the work is done, while an operator waits for it.
-    pub(super) async fn drain_on(&mut self) {
-        for _ in 0..TURNS_AFTER_WORK {
-            if !self.is_own_rack_drained() {
-                return;
-            }
-            self.drain_turn().await;
-            self.ctx.sleep(Ps::us(100)).await;
-        }
-    }
-
-    /// Moves a page of the own rack away, as its daemon's thread does.
-    pub(super) async fn drain_turn(&mut self) {
-        self.begin("drain-turn");
-        let turned = self.handle.drain_turn(&mut self.drainer).await;
-        let code = match &turned {
-            Ok(Drained::Moved(..)) => "ok",
-            Ok(Drained::Gone(_)) => "gone",
-            Ok(Drained::PassOver(_)) => "pass-over",
-            Ok(Drained::Left) => "left",
-            Ok(Drained::Stays(_, error)) | Err(error) => error.code(),
-        };
-        self.end_as("drain-turn", code).await;
-        self.check_error("drain-turn", &turned);
-        if let Ok(Drained::Stays(_, error)) = turned {
-            self.check_error("drain-turn", &Err::<(), Error>(error));
         }
     }
 
@@ -147,7 +65,7 @@ impl Worker {
         let is_away = home.is_some_and(|home| !home.same_rack(own));
         let to = if is_away && self.rng.chance_ppm(800_000) { own } else { self.any_rack() };
         if let Some(home) = home.filter(|home| !home.same_rack(to)) {
-            self.scene.keep(to, home);
+            self.scene.hold(to, home);
         }
         self.begin("share");
         self.ctx.kernel.say(|| format!("client {}: shares {addr} with rack {to}", self.ctx.id.0));

@@ -176,7 +176,7 @@ impl Worker {
 
     fn check_table_error(&self, what: &str, error: &TableError) {
         match error {
-            TableError::Pool(error) if self.is_excused(error) => {}
+            TableError::Pool(error) if self.scene.is_excused(error) => {}
             TableError::Pool(error) => self.violated("errors", format!("{what}: {error}")),
             TableError::Unknown => {}
             TableError::Wrong(text) => self.violated("keys", format!("{what}: {text}")),
