@@ -277,7 +277,7 @@ pub const USE_WAIT_MS: u64 = 10;
 pub const USE_PAGES_MAX: usize = 512;
 /// Memory of a daemon's heat table, bytes: some 90,000 pages.
 pub const HEAT_TABLE_BYTES: usize = 4 << 20;
-/// Pages that a daemon wants to ask for and has not yet: the mover takes the hottest, and the
+/// Pages that a daemon wants to ask for and has not yet: the worker takes the hottest, and the
 /// coldest makes room.
 pub const MOVE_ASKS_MAX: usize = 1024;
 /// Pages of which a daemon knows that they moved lately; of more it forgets the one that has moved
@@ -289,7 +289,7 @@ pub const VICTIM_SAMPLE: usize = 128;
 pub const MOVE_REST_NS: u64 = NS_PER_SECOND;
 /// Pages that are left alone so; of more, the one with the earliest end of that time is not.
 pub const MOVE_RESTING_MAX: usize = 4096;
-/// After a question that moved nothing the mover pauses for as long as it took, after the next one
+/// After a question that moved nothing the worker pauses for as long as it took, after the next one
 /// for twice as long, and so on up to so many times as long: where nothing is to be moved asking
 /// takes little, and where much is, the pages that stay hold up few of the others.
 pub const MOVER_PAUSE_TIMES_MAX: u32 = 256;

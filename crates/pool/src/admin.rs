@@ -271,6 +271,6 @@ impl Handle {
         }
         let home = client.home_in(rack).expect("connecting adds the link");
         let link = client.link_of(home).expect("it was just found");
-        links.daemon_call(client, endpoint, link, request, deadline_ns)
+        block(links.runtime(client, endpoint).daemon_call(link, request, deadline_ns))
     }
 }

@@ -2,7 +2,7 @@
 //! buffered, cached, flushed and given up; here it gets at the fabric, the daemons and the clock.
 
 use crate::clock;
-use crate::flush::PackedFlush;
+use crate::drive::{PackedFlush, block};
 use crate::handle::Handle;
 use rackpool_core::client::{
     Access, Client, Coupled, CoupledIo, CoupledStats, Flush, HeldLocks, LinkId, Losses, Piece,
@@ -80,7 +80,7 @@ impl CoupledIo<Window> for Handle {
     fn ask(&mut self, link: LinkId, request: Request) -> Result<Reply> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         let Self { client, links, endpoint, .. } = self;
-        links.daemon_call(client, endpoint, link, request, deadline_ns)
+        block(links.runtime(client, endpoint).daemon_call(link, request, deadline_ns))
     }
 
     fn read_home(&mut self, piece: Piece, to: &mut [u8]) -> Result<()> {

@@ -1,14 +1,18 @@
 //! Runs operations of the client engine: does what they ask for where they ask for it, so that
-//! their futures never pend. Blocking calls go through [`drive`]; submissions and flushes go on by
-//! [`Driver::run`] and wait for the fabric themselves.
+//! their futures never pend. Blocking calls go through [`drive`]; submissions and flushes of the
+//! write buffer go on by [`Driver::run`] whenever their handle looks at the fabric.
 
 use crate::clock;
-use crate::links::{Link, LinkHost, Links};
+use crate::links::{Link, Links, fabric_error};
+use crate::local::MappedSlot;
+use crate::locks::LockTable;
+use crate::network::Network;
+use crate::node::Node;
 use crate::submit::Submissions;
 use rackpool_core::Result;
-use rackpool_core::client::{Client, Io, LinkId};
+use rackpool_core::client::{Client, Flush, HeldLocks, Io, LinkId, OWN, WriteBuffer};
 use rackpool_core::constants::LEASE_MS_DEFAULT;
-use rackpool_core::runtime::client::{self, TimeLimit};
+use rackpool_core::runtime::client::{self, Host, LocalLink, TimeLimit};
 use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest, WorkStatus};
 use rackpool_fabric::{Endpoint, LocalBuffers, ScopedBuffers};
 use rackpool_mem::window::Window;
@@ -17,6 +21,48 @@ use std::task::{Poll, Waker};
 
 /// How long a peer is told that an operation was given up, ms. By then it knows itself.
 const GIVE_UP_MS: u64 = LEASE_MS_DEFAULT;
+
+/// A handle, as the protocol of its links sees it.
+pub(crate) struct LinkHost<'a> {
+    pub(crate) node: &'a mut Node,
+    pub(crate) network: Network<'a>,
+    pub(crate) locks: &'a LockTable,
+    pub(crate) never_counts: bool,
+}
+
+impl<'a> Host for LinkHost<'a> {
+    type Platform = Node;
+    type Transport = Network<'a>;
+    type Instant = u64;
+
+    fn apart<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        std::future::ready(block(future))
+    }
+
+    fn platform(&mut self) -> &mut Node {
+        self.node
+    }
+
+    fn transport(&mut self) -> &mut Network<'a> {
+        &mut self.network
+    }
+
+    fn on_mapped(&mut self, client: &mut Client<Window>, id: LinkId, link: &LocalLink<MappedSlot>) {
+        self.locks.set_door(id, link.slot().door());
+        if id == OWN {
+            link.slot().serve(self.network.endpoint);
+            client.count_use(link.region().counts_use && !self.never_counts);
+        }
+    }
+
+    fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
+        self.locks.with(run)
+    }
+
+    fn note_changed(&mut self) {
+        self.locks.note_changed();
+    }
+}
 
 /// The local buffers of an operation.
 #[derive(Clone, Copy)]
@@ -147,5 +193,58 @@ impl Io for FabricIo<'_> {
         // On another connection than the one that it was made on it counts for nothing.
         let peer = self.links[link.0 as usize].peer();
         peer.map_or(0, |peer| self.endpoint.conceal(peer, exposure))
+    }
+}
+
+/// Buffered writes and the bytes of their half that leaves. What is sent when is the business of
+/// `core::client::Coupled`.
+pub(crate) struct PackedFlush {
+    pub(crate) flush: Flush,
+    /// The half that leaves, packed.
+    packed: BufId,
+}
+
+impl PackedFlush {
+    /// An empty buffer.
+    pub(crate) fn new(buffer: WriteBuffer, endpoint: &mut Endpoint) -> Result<Self> {
+        let packed = endpoint.register(vec![0; buffer.half_bytes()]).map_err(fabric_error)?;
+        Ok(Self { flush: Flush::new(buffer), packed })
+    }
+
+    /// The bytes of the half that leaves.
+    pub(crate) fn packed<'e>(&self, endpoint: &'e Endpoint) -> &'e [u8] {
+        endpoint.buffer(self.packed)
+    }
+
+    /// Begins to send what fills, or sends again what did not arrive.
+    pub(crate) fn begin(&mut self, endpoint: &mut Endpoint, links: &Links, round: u64) {
+        let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
+        let packed = endpoint.buffer_mut(self.packed);
+        self.flush.begin(packed, round, deadline_ns, links.losses.count());
+    }
+
+    /// Goes on without waiting for the fabric; its result when it has ended.
+    pub(crate) fn step(
+        &mut self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+    ) -> Option<Result<()>> {
+        let timeout_ms = links.options().request_timeout_ms;
+        let deadline_ns = self.flush.deadline_ns()?;
+        let limit = TimeLimit { deadline: deadline_ns, timeout_ms };
+        let packed = self.packed;
+        let buffers = |offsets| OperationBuffers::alone(Buffers::Packed(packed, offsets));
+        let runtime = links.runtime(client, endpoint);
+        let step = runtime.step_flush(&mut self.flush, limit, clock::now_ns(), buffers);
+        let result = block(step)?;
+        self.flush.ended(&result);
+        if result.is_err() {
+            // Work requests of this try may name the buffer: it comes back under another name.
+            let bytes = endpoint.take(self.packed);
+            let renewed = endpoint.register(bytes);
+            self.packed = renewed.expect("the place that was left is free");
+        }
+        Some(result)
     }
 }

@@ -25,7 +25,6 @@ mod coupled;
 pub mod daemon;
 mod drive;
 mod error;
-mod flush;
 mod handle;
 #[doc(hidden)]
 pub mod link;

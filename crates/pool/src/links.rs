@@ -4,7 +4,7 @@
 
 use crate::agent::control_on;
 use crate::clock;
-use crate::drive::block;
+use crate::drive::{LinkHost, block};
 use crate::link::MasterLink;
 use crate::local::{MappedSlot, SlotLease};
 use crate::locks::LockTable;
@@ -13,15 +13,13 @@ use crate::node::Node;
 use crate::options::{Connections, FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::stats::HandleStats;
-use rackpool_core::client::{
-    Client, CoupledStats, HeldLocks, LinkId, Losses, OWN, Reach, UseReports,
-};
+use rackpool_core::client::{Client, CoupledStats, LinkId, Losses, OWN, Reach, UseReports};
 use rackpool_core::placement::Order;
 use rackpool_core::runtime::client::{
-    self, Host, LocalLink, Runtime, Slot, note_closed, wait_completions,
+    self, LocalLink, Runtime, Slot, note_closed, wait_completions,
 };
 use rackpool_core::seam::{BufId, Fabric, WorkStatus};
-use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
+use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_fabric::shared::{self, SharedEndpoint};
 use rackpool_fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
@@ -118,48 +116,6 @@ pub(crate) struct Links {
     uses_verbs: bool,
     /// The own rack's daemon runs on this host, and so by its clock.
     is_beside_daemon: bool,
-}
-
-/// A handle, as the protocol of its links sees it.
-pub(crate) struct LinkHost<'a> {
-    node: &'a mut Node,
-    pub(crate) network: Network<'a>,
-    locks: &'a LockTable,
-    never_counts: bool,
-}
-
-impl<'a> Host for LinkHost<'a> {
-    type Platform = Node;
-    type Transport = Network<'a>;
-    type Instant = u64;
-
-    fn apart<F: Future>(future: F) -> impl Future<Output = F::Output> {
-        std::future::ready(block(future))
-    }
-
-    fn platform(&mut self) -> &mut Node {
-        self.node
-    }
-
-    fn transport(&mut self) -> &mut Network<'a> {
-        &mut self.network
-    }
-
-    fn on_mapped(&mut self, client: &mut Client<Window>, id: LinkId, link: &LocalLink<MappedSlot>) {
-        self.locks.set_door(id, link.slot().door());
-        if id == OWN {
-            link.slot().serve(self.network.endpoint);
-            client.count_use(link.region().counts_use && !self.never_counts);
-        }
-    }
-
-    fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
-        self.locks.with(run)
-    }
-
-    fn note_changed(&mut self) {
-        self.locks.note_changed();
-    }
 }
 
 impl Links {
@@ -286,18 +242,6 @@ impl Links {
     /// When allocations that name no rack ask the own one, as the master said last.
     pub(crate) fn order(&self) -> Order {
         self.node.master.welcome().and_then(MasterAnswer::order).unwrap_or_default()
-    }
-
-    /// Asks the daemon behind a link, through its restarts, until the deadline.
-    pub(crate) fn daemon_call(
-        &mut self,
-        client: &mut Client<Window>,
-        endpoint: &mut Endpoint,
-        link: LinkId,
-        request: Request,
-        deadline_ns: u64,
-    ) -> Result<Reply> {
-        block(self.runtime(client, endpoint).daemon_call(link, request, deadline_ns))
     }
 
     /// Whether the own rack's daemon wants to know which pages this handle uses.

@@ -3,8 +3,8 @@
 //! memory that it names.
 
 use crate::clock;
+use crate::drive::PackedFlush;
 use crate::drive::{Buffers, Parts, block, driver};
-use crate::flush::PackedFlush;
 use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Access, Client, Piece, Progress, Transfer, TransferTables};
 use rackpool_core::seam::{BufId, WorkStatus};
@@ -205,6 +205,10 @@ impl Submission {
         let mut driver = driver(parts, Buffers::Owned(self.buf), self.deadline_ns);
         match block(driver.run(async |cx| transfer.advance(cx).await)) {
             Ok(Progress::Posted) => None,
+            Ok(Progress::NoRoom) => {
+                self.may_step = true;
+                None
+            }
             Ok(Progress::Done) => Some(Ok(())),
             Err(error) => Some(Err(error)),
         }

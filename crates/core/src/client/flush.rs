@@ -106,10 +106,12 @@ impl Flush {
         Some(if goes { Look::Go } else { Look::Wait })
     }
 
-    /// The transfer that is under way, with where its pieces are in the packed bytes.
-    pub fn transfer(&mut self) -> (Transfer<'_>, &[u64]) {
-        let Self { buffer, tables, .. } = self;
-        (Transfer::resume(tables, buffer.pieces()), buffer.offsets())
+    /// The transfer that is under way, where its pieces are in the packed bytes, and whether it
+    /// goes on with the next look without a completion of its own.
+    pub fn transfer(&mut self) -> Option<(Transfer<'_>, &[u64], &mut bool)> {
+        let Self { buffer, tables, under_way, .. } = self;
+        let transfer = Transfer::resume(tables, buffer.pieces());
+        Some((transfer, buffer.offsets(), &mut under_way.as_mut()?.may_step))
     }
 
     /// It has ended. What did not arrive then is the buffer's still; the packed bytes may be named

@@ -96,6 +96,11 @@ impl Relocator {
         }
     }
 
+    /// Whether the next step goes on with a page whose costs were not known.
+    pub fn has_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Costs are found out anew: they change with what else goes on.
     pub fn forget_costs(&mut self) {
         self.costs.clear();

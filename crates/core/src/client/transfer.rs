@@ -135,8 +135,11 @@ impl<'t> Transfer<'t> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     Done,
-    /// It waits for completions of its work requests, or for room for more.
+    /// It waits for completions of its work requests.
     Posted,
+    /// Nothing of it is under way, and work requests of others fill the queue: it goes on after any
+    /// of them.
+    NoRoom,
 }
 
 impl Transfer<'_> {
@@ -166,7 +169,7 @@ impl<M: Mem> Operation<M> for Transfer<'_> {
     type Output = ();
 
     async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
-        while self.advance(cx).await? == Progress::Posted {
+        while self.advance(cx).await? != Progress::Done {
             cx.completions(|client, id, status| self.on_completion(client, id, status)).await?;
         }
         Ok(())
@@ -215,6 +218,9 @@ impl TransferTables {
                     self.again.push(fragment);
                     match self.post_batch(client, pieces, link, &mut io) {
                         Ok(()) => {}
+                        Err(PostError::Busy) if self.in_flight_count == 0 => {
+                            return Ok(Progress::NoRoom);
+                        }
                         Err(PostError::Busy) => return Ok(Progress::Posted),
                         Err(PostError::Down) => {
                             let rack = client.rack_of(link);

@@ -60,7 +60,8 @@ pub async fn relocate<M: Mem>(host: &mut impl RelocationHost<M>, options: Reloca
             relocator.forget_costs();
             measured_at = started_ns;
         }
-        let balances = started_ns >= balance_at;
+        // A page whose costs are known now comes first, and nothing is asked.
+        let balances = started_ns >= balance_at && !relocator.has_pending();
         let outcome = host.worker().perform(|id| relocator.step(id, balances)).await;
         let now_ns = host.worker().now_ns();
         let took_ns = now_ns.saturating_sub(started_ns);
@@ -88,9 +89,14 @@ pub async fn relocate<M: Mem>(host: &mut impl RelocationHost<M>, options: Reloca
                 }
                 continue;
             }
-            Ok(RelocationOutcome::Pulled(report, _)) => in_vain.pause_ns(&report, took_ns),
-            Ok(RelocationOutcome::Pushed(..)) => {
-                relocator.moved_in(took_ns);
+            Ok(RelocationOutcome::Pulled(report, _)) => {
+                let until_balance_ns = balance_at.saturating_sub(now_ns);
+                in_vain.pause_ns(&report, took_ns).min(until_balance_ns)
+            }
+            Ok(RelocationOutcome::Pushed(_, sent)) => {
+                if matches!(sent, Ok(Some(_))) {
+                    relocator.moved_in(took_ns);
+                }
                 continue;
             }
             Ok(RelocationOutcome::Evacuated(..)) => continue,

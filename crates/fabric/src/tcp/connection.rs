@@ -23,7 +23,7 @@ use super::exposed::{Exposures, Landing};
 use super::frame::{
     AnswerStatus, FrameError, HEADER_BYTES, Header, Op, Put, Request, Response, payload_bytes_max,
 };
-use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
+use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, sent};
 use crate::handshake::{Handshake, Message};
 use crate::secure_stream::SecureStream;
 use rackpool_core::addr::Generation;
@@ -276,7 +276,7 @@ impl TcpConnection {
                     staged.extend_from_slice(bytes);
                     true
                 });
-                send(&mut self.stream, staged, &mut cx.stats)?
+                sent(self.stream.send(&[IoSlice::new(staged)]), &mut cx.stats)?
             } else {
                 self.send_gathered(&cx.buffers, &mut cx.stats)?
             };

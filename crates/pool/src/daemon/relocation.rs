@@ -67,6 +67,7 @@ pub(super) fn start(
             name,
             task,
             said: BTreeSet::new(),
+            drains: task == DRAINING,
             said_of_drain: Vec::new(),
             local_ns: None,
             holders: ReplicaHolders::default(),
@@ -81,7 +82,9 @@ struct Relocations<'s> {
     task: &'static str,
     /// Failures that were said, by their word: each once.
     said: BTreeSet<(&'static str, &'static str)>,
-    /// What was said last of a draining rack.
+    /// The last that was heard is about a rack that is being drained.
+    drains: bool,
+    /// What was said last of that.
     said_of_drain: Vec<String>,
     local_ns: Option<u64>,
     /// Of pages of other racks that were wanted here.
@@ -148,6 +151,18 @@ impl RelocationHost<Window> for Relocations<'_> {
 
     fn note(&mut self, outcome: &Result<RelocationOutcome>) {
         match outcome {
+            Ok(RelocationOutcome::Evacuated(..) | RelocationOutcome::PassOver(_)) => {
+                self.drains = true;
+            }
+            Ok(_) => {
+                self.drains = self.task == DRAINING;
+                if !self.drains {
+                    self.said_of_drain.clear();
+                }
+            }
+            Err(_) => {}
+        }
+        match outcome {
             Ok(RelocationOutcome::Pulled(_, Some(error))) => self.warn_once(MOVING, error),
             Ok(RelocationOutcome::Pushed(_, Err(error))) => {
                 self.warn_once(BALANCING, error);
@@ -156,7 +171,7 @@ impl RelocationHost<Window> for Relocations<'_> {
                 self.warn_of_drain(report.lines());
             }
             Ok(_) => {}
-            Err(error) if self.task == DRAINING => {
+            Err(error) if self.drains => {
                 self.warn_of_drain(vec![format!("asking for pages: {error}")]);
             }
             Err(error) => self.warn_once(self.task, error),

@@ -324,6 +324,37 @@ fn submissions_return_their_buffers_while_the_handle_does_other_work() {
     assert_eq!(b.submit_read(places[0], vec![0; 8]).unwrap_err().code(), "busy");
 }
 
+/// More pages than a connection takes work requests: what is submitted behind them finds no room.
+#[test]
+fn a_submission_that_finds_the_queue_full_goes_on_when_there_is_room() {
+    const LONG: u64 = 160 * PAGE;
+    let cluster = Cluster::start(2).unwrap();
+    let mut handle = handles(&cluster, FabricChoice::Tcp).0;
+    let long = handle.alloc(LONG, Placement::Rack(RackId(1))).unwrap();
+    let short = handle.alloc(64, Placement::Rack(RackId(1))).unwrap();
+    let connections = |handle: &mut Handle| {
+        handle.admin().pool_stats().unwrap().racks[1].daemon.as_ref().unwrap().fabric.connections
+    };
+    // Both are known, and the connection is up.
+    handle.write(long, &vec![1; LONG as usize]).unwrap();
+    handle.write(short, &[1; 64]).unwrap();
+    let before = connections(&mut handle);
+    for round in 0..5 {
+        let data = pattern(LONG as usize, round);
+        handle.submit_write(long, data.clone()).unwrap();
+        handle.submit_write(short, pattern(64, round)).unwrap();
+        for _ in 0..2 {
+            handle.wait_completion(5_000).unwrap().unwrap().result.unwrap();
+        }
+        let mut seen = vec![0; LONG as usize];
+        handle.read(long, &mut seen).unwrap();
+        assert!(seen == data);
+        handle.read(short, &mut seen[..64]).unwrap();
+        assert_eq!(seen[..64], pattern(64, round));
+    }
+    assert_eq!(connections(&mut handle), before, "the connection is kept");
+}
+
 #[test]
 fn a_pinned_page_stays_readable_until_the_pin_is_dropped_and_then_goes() {
     let cluster = Cluster::start(2).unwrap();

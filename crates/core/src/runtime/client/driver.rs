@@ -110,11 +110,15 @@ impl<'a, H: Host> Runtime<'a, H> {
             Look::Ended(error) => return Some(Err(error)),
             Look::Go => {}
         }
-        let (mut transfer, starts) = flush.transfer();
+        let (mut transfer, starts, may_step) = flush.transfer()?;
         let mut driver = Driver::new(self, buffers(starts), limit);
         match driver.run(async |cx| transfer.advance(cx).await).await {
             Ok(Progress::Done) => Some(Ok(())),
             Ok(Progress::Posted) => None,
+            Ok(Progress::NoRoom) => {
+                *may_step = true;
+                None
+            }
             Err(error) => {
                 if matches!(error, Error::LockLost { .. }) {
                     // The caller that comes next is told.

@@ -291,19 +291,6 @@ impl<H: Host> Runtime<'_, H> {
         self.client.add_link(info.rack, reach).map(drop)
     }
 
-    /// Asks the daemon behind a link, through its restarts, until the deadline.
-    pub async fn daemon_call(
-        &mut self,
-        id: LinkId,
-        request: Request,
-        deadline: H::Instant,
-    ) -> Result<Reply> {
-        match &self.links[id.0 as usize] {
-            Link::Local(_) => self.local_call(id, request, deadline).await,
-            Link::Remote(_) => self.remote_call(id, request, deadline).await,
-        }
-    }
-
     /// Asks the daemon behind a link several things at once, over the connection that is up, and
     /// does not wait for another one: all that has no answer when it ends is `PeerDead`.
     pub async fn daemon_batch(
@@ -428,49 +415,6 @@ impl<H: Host> Runtime<'_, H> {
         }
         let pushed = link.push(self.host.platform());
         pushed.err().map(|error| Err(link.session.give_up(error)))
-    }
-
-    async fn remote_call(
-        &mut self,
-        id: LinkId,
-        request: Request,
-        deadline: H::Instant,
-    ) -> Result<Reply> {
-        let rack = self.client.rack_of(id);
-        self.note_closed();
-        let (is_access, losses) = (request.is_access(), self.losses.count());
-        if self.links[id.0 as usize].peer().is_none() {
-            self.connect(rack, deadline).await?;
-        }
-        if is_access && self.losses.count() != losses {
-            return Err(self.losses.told());
-        }
-        let started = self.host.transport().now();
-        self.remote(id).session.begin(request);
-        loop {
-            let link = self.links[id.0 as usize].remote_mut().expect("links keep their kind");
-            if let Some(reply) = link.over(self.host.transport(), deadline).call(started).await {
-                return reply;
-            }
-            // The connection was lost: a new one knows the session or not.
-            if let Err(error) = self.connect(rack, deadline).await {
-                return Err(self.remote(id).session.give_up(error));
-            }
-            if is_access && self.losses.count() != losses {
-                let lost = self.losses.last();
-                let error = self.remote(id).session.give_up(lost);
-                return Err(self.losses.ended(error));
-            }
-            if let Some(ended) = self.remote(id).session.rejoined() {
-                return ended;
-            }
-            let left_ms = locks::wait_left_ms(self.host.transport(), deadline);
-            self.remote(id).session.shorten_wait(left_ms);
-        }
-    }
-
-    fn remote(&mut self, id: LinkId) -> &mut RemoteLink<<H::Transport as Transport>::Buffer> {
-        self.links[id.0 as usize].remote_mut().expect("only called for links over the fabric")
     }
 }
 

@@ -1,9 +1,9 @@
 //! The link to a daemon that is reached over the fabric: one-sided operations are posted by the
 //! handle itself; this holds the connection and the session for requests by SEND.
 
-use super::layout_of;
+use super::{Host, Link, Runtime, layout_of, locks};
 use crate::addr::GAddr;
-use crate::client::{Session, Taken};
+use crate::client::{LinkId, Session, Taken};
 use crate::coherence::Coherence;
 use crate::error::{DeathCause, Error, Result};
 use crate::layout::RegionLayout;
@@ -363,6 +363,64 @@ impl<T: Transport> OpenLink<'_, T> {
         if self.send(&self.wait(peer, &name), RemoteRequest::Leave).await.is_ok() {
             self.transport.wait_sent().await;
         }
+    }
+}
+
+impl<H: Host> Runtime<'_, H> {
+    /// Asks the daemon behind a link, through its restarts, until the deadline.
+    pub async fn daemon_call(
+        &mut self,
+        id: LinkId,
+        request: Request,
+        deadline: H::Instant,
+    ) -> Result<Reply> {
+        match &self.links[id.0 as usize] {
+            Link::Local(_) => self.local_call(id, request, deadline).await,
+            Link::Remote(_) => self.remote_call(id, request, deadline).await,
+        }
+    }
+
+    async fn remote_call(
+        &mut self,
+        id: LinkId,
+        request: Request,
+        deadline: H::Instant,
+    ) -> Result<Reply> {
+        let rack = self.client.rack_of(id);
+        self.note_closed();
+        let (is_access, losses) = (request.is_access(), self.losses.count());
+        if self.links[id.0 as usize].peer().is_none() {
+            self.connect(rack, deadline).await?;
+        }
+        if is_access && self.losses.count() != losses {
+            return Err(self.losses.told());
+        }
+        let started = self.host.transport().now();
+        self.remote(id).session.begin(request);
+        loop {
+            let link = self.links[id.0 as usize].remote_mut().expect("links keep their kind");
+            if let Some(reply) = link.over(self.host.transport(), deadline).call(started).await {
+                return reply;
+            }
+            // The connection was lost: a new one knows the session or not.
+            if let Err(error) = self.connect(rack, deadline).await {
+                return Err(self.remote(id).session.give_up(error));
+            }
+            if is_access && self.losses.count() != losses {
+                let lost = self.losses.last();
+                let error = self.remote(id).session.give_up(lost);
+                return Err(self.losses.ended(error));
+            }
+            if let Some(ended) = self.remote(id).session.rejoined() {
+                return ended;
+            }
+            let left_ms = locks::wait_left_ms(self.host.transport(), deadline);
+            self.remote(id).session.shorten_wait(left_ms);
+        }
+    }
+
+    fn remote(&mut self, id: LinkId) -> &mut RemoteLink<<H::Transport as Transport>::Buffer> {
+        self.links[id.0 as usize].remote_mut().expect("only called for links over the fabric")
     }
 }
 
