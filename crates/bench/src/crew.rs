@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// How long a client may take to end by itself.
 const END_WITHIN: Duration = Duration::from_secs(5);
+/// How long the last answer of a client that has ended may be on its way.
+const LAST_ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of a client's standard error that an error shows.
 const LAST_WORDS_BYTES: u64 = 2000;
 
@@ -144,8 +146,14 @@ impl<A: WorkerReply> Crew<A> {
         let status = status.map_or_else(|| "it ended".to_owned(), |status| status.to_string());
         let words = process.last_words.take().and_then(|words| words.join().ok());
         let words = words.unwrap_or_default();
-        // An answer may be on its way that says what went wrong.
-        while let Ok((from, Some(line))) = self.lines.try_recv() {
+        // An answer may be on its way that says what went wrong; its end is the last line.
+        while let Ok((from, line)) = self.lines.recv_timeout(LAST_ANSWER_WITHIN) {
+            let Some(line) = line else {
+                if from == client {
+                    break;
+                }
+                continue;
+            };
             let answer = serde_json::from_str::<A>(&line).ok().filter(|_| from == client);
             if let Some((code, reason)) = answer.as_ref().and_then(A::failure) {
                 return BenchError::Worker { client, reason: format!("{code}: {reason}") };
