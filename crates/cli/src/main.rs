@@ -34,6 +34,8 @@ mod servers;
 mod shell;
 mod tiers;
 mod tiers_args;
+mod tiers_measure;
+mod tiers_weights;
 mod top;
 mod values;
 mod worker;
