@@ -147,7 +147,9 @@ impl<A: WorkerReply> Crew<A> {
         let words = process.last_words.take().and_then(|words| words.join().ok());
         let words = words.unwrap_or_default();
         // An answer may be on its way that says what went wrong; its end is the last line.
-        while let Ok((from, line)) = self.lines.recv_timeout(LAST_ANSWER_WITHIN) {
+        let deadline = Instant::now() + LAST_ANSWER_WITHIN;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        while let Ok((from, line)) = self.lines.recv_timeout(left()) {
             let Some(line) = line else {
                 if from == client {
                     break;
