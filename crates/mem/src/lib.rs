@@ -28,6 +28,8 @@ pub mod numa;
 #[cfg(not(any(loom, shuttle)))]
 pub mod output;
 #[cfg(not(any(loom, shuttle)))]
+pub mod policy;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;

@@ -24,6 +24,8 @@ const EXTENT_BYTES_MIN: u64 = 2 << 20;
 /// Extents of a window: each is a mapping of its own to the kernel, which has 65,530 for a process.
 const EXTENTS_MAX: u64 = 8192;
 const WEIGHT_MAX: u16 = 255;
+/// Nodes that Linux can have at most.
+pub const NODES_MAX: u32 = 1024;
 
 /// Why memory cannot come from where it is wanted.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +78,8 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> NumaError {
 /// Whether a node has memory; if not, those that have some, as the kernel lists them.
 pub(crate) fn require(node: u16) -> Result<(), String> {
     let there = fs::read_to_string(NODES).unwrap_or_default();
-    if is_listed(&there, node) { Ok(()) } else { Err(there.trim().to_owned()) }
+    let nodes: Vec<u16> = numbers(&there, NODES_MAX).unwrap_or_default();
+    if nodes.contains(&node) { Ok(()) } else { Err(there.trim().to_owned()) }
 }
 
 /// From which nodes memory comes, and by which weights.
@@ -207,21 +210,62 @@ impl Placement {
     }
 }
 
-/// Whether a list of numbers and ranges has `node`.
-fn is_listed(list: &str, node: u16) -> bool {
-    list.trim().split(',').any(|part| {
+/// The numbers of a list as the kernel writes it, `0-3,8,10-11`; the empty text is an empty list.
+/// None if the text is no list, or names a number of `limit` or more.
+#[must_use]
+pub fn numbers<N: TryFrom<u32>>(list: &str, limit: u32) -> Option<Vec<N>> {
+    let list = list.trim();
+    if list.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut all = Vec::new();
+    let mut next = 0;
+    for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let range = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
-        range.is_some_and(|(first, last)| (first..=last).contains(&node))
-    })
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        // Ascending, as the kernel lists them: so there are at most `limit`.
+        if first < next || first > last || last >= limit {
+            return None;
+        }
+        next = last + 1;
+        for number in first..=last {
+            all.push(N::try_from(number).ok()?);
+        }
+    }
+    Some(all)
+}
+
+/// Ascending numbers as the kernel writes them: `0-3,8,10-11`.
+#[must_use]
+pub fn list<N: Copy + Into<u32>>(numbers: &[N]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers.iter().map(|number| (*number).into()) {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let show = |(first, last): (u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.into_iter().map(show).collect::<Vec<_>>().join(",")
+}
+
+/// The bytes behind `Node N KEY:` in the file `meminfo` of a node.
+#[must_use]
+pub fn node_bytes(meminfo: &str, key: &str) -> Option<u64> {
+    let value = meminfo.lines().find_map(|line| {
+        let (before, value) = line.split_once(':')?;
+        (before.split_whitespace().nth(2) == Some(key)).then_some(value)
+    })?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// All memory of a node, bytes, if the kernel tells.
 fn total_bytes(node: u16) -> Option<u64> {
     let path = format!("/sys/devices/system/node/node{node}/meminfo");
-    let text = fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+    node_bytes(&fs::read_to_string(path).ok()?, "MemTotal")
 }
 
 #[cfg(test)]
@@ -289,9 +333,27 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_nodes_are_read() {
-        let has = |list, nodes: &[u16]| nodes.iter().all(|node| is_listed(list, *node));
-        assert!(has("0-1,3\n", &[0, 1, 3]) && has("7", &[7]));
-        assert!(!is_listed("0-1,3\n", 2) && !is_listed("", 0) && !is_listed("x-2", 1));
+    fn lists_are_read_and_written_as_the_kernel_does() {
+        let read = |text| numbers::<u16>(text, NODES_MAX);
+        assert_eq!(read("0-1,3\n"), Some(vec![0, 1, 3]));
+        assert_eq!((read("7"), read("\n")), (Some(vec![7]), Some(vec![])));
+        for text in ["x-2", "0-", "-1", "2-1", "0,,1", "1024", "0-4294967295", "0 1", "0-1,1"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        let repeated = ["0-1023"; 3].join(",");
+        assert_eq!(read(&repeated), None);
+        for text in ["", "0", "0-3,8,10-11", "1023"] {
+            assert_eq!(list(&read(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn memory_of_a_node_is_read_in_bytes() {
+        let text =
+            "Node 1 MemTotal:  2048 kB\nNode 1 MemFree:  x kB\nNode 1 Big: 99999999999999999 kB";
+        assert_eq!(node_bytes(text, "MemTotal"), Some(2 << 20));
+        for key in ["MemFree", "Big", "Node", "1", "Absent"] {
+            assert_eq!(node_bytes(text, key), None, "{key}");
+        }
     }
 }
