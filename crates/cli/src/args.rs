@@ -10,6 +10,7 @@ use crate::lab::LabCommand;
 pub use crate::lab::args::*;
 use crate::log_args::LogArgs;
 pub use crate::member_args::*;
+pub use crate::tiers_args::*;
 pub use crate::values::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rackpool::daemon::Rings;
@@ -203,6 +204,9 @@ pub enum Command {
     /// Serve a cache to ordinary clients of memcached and Redis
     #[command(after_help = environment::with(KV_EXAMPLES, environment::CACHE))]
     Kv(Box<KvArgs>),
+    /// Unlike memories of this machine: DRAM, CXL and others, each a memory node
+    #[command(after_help = TIERS_EXAMPLES)]
+    Tiers(TiersArgs),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
@@ -661,6 +665,7 @@ mod tests {
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop",
             "rackpool doctor --json",
+            "rackpool tiers show --sysfs dir --json a.json",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();
@@ -699,6 +704,8 @@ mod tests {
             "rackpool sim rack wl-mix --placement nearest",
             "rackpool sim replay",
             "rackpool shell -c ls ls",
+            "rackpool tiers",
+            "rackpool tiers show dir",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
         }

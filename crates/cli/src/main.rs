@@ -32,6 +32,8 @@ mod members;
 mod output;
 mod servers;
 mod shell;
+mod tiers;
+mod tiers_args;
 mod top;
 mod values;
 mod worker;
@@ -97,6 +99,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Drain(args) => members::drain(args),
         Command::Undrain(args) => members::undrain(args),
         Command::Forget(args) => members::forget(args),
+        Command::Tiers(args) => tiers::run(args),
         Command::Top(args) => top::run(args),
         Command::Kv(args) => kv::run(args),
         Command::Bench(args) => bench::run(args),

@@ -13,6 +13,7 @@ mod files;
 
 pub use error::TopologyError;
 
+use devices::CxlRegion;
 use files::Files;
 use rackpool_mem::memory::kib_of;
 use rackpool_mem::numa::{NODES_MAX, node_bytes, numbers};
@@ -211,6 +212,7 @@ struct Reader<'p> {
 struct Shared {
     tiers: Vec<Tier>,
     dax: Vec<Device>,
+    regions: Vec<CxlRegion>,
     /// Bytes of a memory block.
     block_bytes: Option<u64>,
     offline_blocks: BTreeSet<u64>,
@@ -251,9 +253,11 @@ impl Reader<'_> {
             let state = self.sys.text(format!("{BLOCKS}/memory{block}/state"));
             state.is_some_and(|state| state != "online")
         };
+        let regions = devices::cxl_regions(&self.sys);
         Shared {
             tiers: self.tiers(),
-            dax: devices::dax(&self.sys),
+            dax: devices::dax(&self.sys, &regions),
+            regions,
             block_bytes,
             offline_blocks: self.blocks(BLOCKS).into_iter().filter(is_offline).collect(),
             allowed: self.proc.as_ref().and_then(|proc| {
@@ -294,7 +298,7 @@ impl Reader<'_> {
         let is_behind =
             |device: &&Device| device.target_node == Some(id) && device.is_memory.unwrap_or(is_far);
         let mut devices: Vec<Device> = shared.dax.iter().filter(is_behind).cloned().collect();
-        let regions = devices::regions_of(&self.sys, &blocks, shared.block_bytes);
+        let regions = devices::regions_of(&shared.regions, &blocks, shared.block_bytes);
         devices.extend(
             regions
                 .into_iter()

@@ -13,8 +13,7 @@ const CXL: &str = "bus/cxl/devices";
 const KMEM: &str = "kmem";
 
 /// All dax devices.
-pub(super) fn dax(sys: &Files<'_>) -> Vec<Device> {
-    let regions = cxl_regions(sys);
+pub(super) fn dax(sys: &Files<'_>, regions: &[CxlRegion]) -> Vec<Device> {
     let device = |name: String| {
         let at = Path::new(DAX).join(&name);
         let path = sys.target(&at).unwrap_or_default();
@@ -61,13 +60,13 @@ fn bus_of(path: &Path) -> (Option<Bus>, Option<String>) {
 }
 
 /// A range of physical addresses on CXL devices.
-struct CxlRegion {
+pub(super) struct CxlRegion {
     name: String,
     start: u64,
     bytes: u64,
 }
 
-fn cxl_regions(sys: &Files<'_>) -> Vec<CxlRegion> {
+pub(super) fn cxl_regions(sys: &Files<'_>) -> Vec<CxlRegion> {
     let numbers = sys.numbered(CXL, "region").into_iter();
     let regions = numbers.filter_map(|number| {
         let name = format!("region{number}");
@@ -82,27 +81,26 @@ fn cxl_regions(sys: &Files<'_>) -> Vec<CxlRegion> {
     regions.collect()
 }
 
-/// CXL regions with memory of a node that has these blocks, none of them by a dax device.
+/// CXL regions with memory of a node that has these blocks.
 pub(super) fn regions_of(
-    sys: &Files<'_>,
+    regions: &[CxlRegion],
     blocks: &BTreeSet<u64>,
     block_bytes: Option<u64>,
 ) -> Vec<Device> {
     let Some(block_bytes) = block_bytes else { return Vec::new() };
-    let is_of_node = |region: &CxlRegion| {
+    let is_of_node = |region: &&CxlRegion| {
         let (first, last) = (region.start, region.start + (region.bytes - 1));
         blocks.range(first / block_bytes..=last / block_bytes).next().is_some()
     };
-    let regions = cxl_regions(sys).into_iter().filter(is_of_node);
-    let device = |region: CxlRegion| Device {
+    let device = |region: &CxlRegion| Device {
         name: region.name.clone(),
         bus: Some(Bus::Cxl),
-        region: Some(region.name),
+        region: Some(region.name.clone()),
         bytes: Some(region.bytes),
         align_bytes: None,
         driver: None,
         target_node: None,
         is_memory: Some(true),
     };
-    regions.map(device).collect()
+    regions.iter().filter(is_of_node).map(device).collect()
 }
