@@ -51,8 +51,18 @@ fn failure(error: TopologyError) -> Failure {
 
 fn table(nodes: &[Node]) -> String {
     let mut table = TextTable::new(&[
-        "NODE", "PROCESSORS", "KIND", "MEMORY", "FREE", "TIER", "READ", "WRITE", "READ TIME",
-        "WRITE TIME", "DISTANCES", "DEVICES",
+        "NODE",
+        "PROCESSORS",
+        "KIND",
+        "MEMORY",
+        "FREE",
+        "TIER",
+        "READ",
+        "WRITE",
+        "READ TIME",
+        "WRITE TIME",
+        "DISTANCES",
+        "DEVICES",
     ]);
     for node in nodes {
         let Access { read_latency_ns, write_latency_ns, .. } = node.access;
@@ -153,7 +163,8 @@ fn of_nodes(topology: &Topology) -> Vec<Remark> {
         node.access == Access { initiators: initiators.clone(), ..Access::default() }
     };
     if let Some(nodes) = named(topology, is_unrated) {
-        let text = format!("The firmware says no speeds of {nodes} (HMAT): unknown until measured.");
+        let text =
+            format!("The firmware says no speeds of {nodes} (HMAT): unknown until measured.");
         remarks.push(remark(text, ""));
     }
     if topology.has_nodes && topology.tiers.is_empty() {
@@ -175,7 +186,8 @@ fn of_absent_memory(topology: &Topology) -> Vec<Remark> {
             ));
         }
     }
-    let pages: u64 = topology.nodes.iter().filter_map(|node| node.poisoned_pages).sum();
+    let pages = topology.nodes.iter().filter_map(|node| node.poisoned_pages);
+    let pages = pages.fold(0, u64::saturating_add);
     let bytes = topology.poisoned_bytes.unwrap_or(0);
     if bytes > 0 || pages > 0 {
         let nodes = named(topology, |node| node.poisoned_pages.is_some_and(|pages| pages > 0));

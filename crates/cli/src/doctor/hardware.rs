@@ -4,8 +4,9 @@
 
 use super::{Check, State, check, names};
 use rackpool_mem::caches;
-use rackpool_mem::memory::kib_of;
+use rackpool_mem::numa::list;
 use rackpool_stats::format::Unit;
+use rackpool_tiers::topology::{Device, Node, Sources, Tier, Topology};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::Path;
@@ -25,8 +26,19 @@ pub(super) fn checks(sys: &Path) -> Vec<Check> {
     let locked = getrlimit(Resource::Memlock).current;
     let mut checks = ports(sys);
     checks.push(locked_memory(locked, has_device));
-    checks.extend([dax(sys), lines(caches::instruction()), namespaces(sys), cxl(sys)]);
-    checks.extend([nodes(sys), tiers(sys)]);
+    checks.extend([lines(caches::instruction()), namespaces(sys), cxl(sys)]);
+    match Topology::read(&Sources::of_sysfs(sys)) {
+        Ok(topology) => {
+            checks.extend([dax(&topology.dax), nodes(&topology.nodes), tiers(sys, &topology.tiers)])
+        }
+        Err(error) => checks.push(check(
+            "memory nodes",
+            State::Missing,
+            error.to_string(),
+            "memory nodes and devices are found there",
+            "mount -t sysfs sysfs /sys",
+        )),
+    }
     checks
 }
 
@@ -125,16 +137,11 @@ fn locked_memory(limit: Option<u64>, has_device: bool) -> Check {
 }
 
 /// Devices for `--memory dax:PATH`: how large, in which units, by which driver.
-fn dax(sys: &Path) -> Check {
-    const DEVICES: &str = "bus/dax/devices";
+fn dax(devices: &[Device]) -> Check {
     let mut state = State::Good;
     let mut found = Vec::new();
-    for name in names(&sys.join(DEVICES)) {
-        let base = sys.join(DEVICES).join(&name);
-        let bytes = number(&base.join("size")).unwrap_or(0);
-        let align = number(&base.join("align")).unwrap_or(0);
-        let driver = fs::read_link(base.join("driver")).ok();
-        let driver = driver.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    for Device { name, driver, bytes, align_bytes, .. } in devices {
+        let (bytes, align) = (bytes.unwrap_or(0), align_bytes.unwrap_or(0));
         let mode = match driver.as_deref() {
             Some("device_dax") => "devdax",
             Some("kmem") => "system-ram",
@@ -248,53 +255,37 @@ fn cxl(sys: &Path) -> Check {
 }
 
 /// Memory nodes, and which of them have no processors.
-fn nodes(sys: &Path) -> Check {
-    let mut far = 0;
-    let mut found = Vec::new();
-    for (node, base) in of_nodes(sys) {
-        let kib =
-            kib_of(&text(&base.join("meminfo")).replace(&format!("Node {node} "), ""), "MemTotal");
-        let memory = Unit::Bytes.show((kib.unwrap_or(0) << 10) as f64);
-        let cpus = text(&base.join("cpulist"));
-        if cpus.is_empty() && kib.is_some_and(|kib| kib > 0) {
-            far += 1;
-        }
-        let cpus =
-            if cpus.is_empty() { "no processors".into() } else { format!("processors {cpus}") };
-        found.push(format!("{node}: {memory}, {cpus}"));
-    }
+fn nodes(nodes: &[Node]) -> Check {
+    let show = |bytes: Option<u64>| Unit::Bytes.show(bytes.unwrap_or(0) as f64);
+    let is_far = |node: &Node| {
+        node.cpus.as_ref().is_some_and(Vec::is_empty) && node.memory_bytes.is_some_and(|n| n > 0)
+    };
+    let found = nodes.iter().map(|node| {
+        let cpus = match &node.cpus {
+            Some(cpus) if !cpus.is_empty() => format!("processors {}", list(cpus)),
+            _ => "no processors".to_owned(),
+        };
+        let offline = node.offline_bytes.filter(|bytes| *bytes > 0);
+        let offline =
+            offline.map_or(String::new(), |bytes| format!(", {} offline", show(Some(bytes))));
+        format!("{}: {}, {cpus}{offline}", node.id, show(node.memory_bytes))
+    });
+    let found: Vec<String> = found.collect();
     check(
         "memory nodes",
-        if far > 0 { State::Good } else { State::Missing },
-        if found.is_empty() { "the kernel shows none".into() } else { found.join("; ") },
+        if nodes.iter().any(is_far) { State::Good } else { State::Missing },
+        found.join("; "),
         "CXL memory that the kernel took as its own is a node without processors: \
-         --memory 'shm:PATH?size=8G&numa=1'",
+         --memory 'shm:PATH?size=8G&numa=1'; more by `rackpool tiers show`",
         "nothing to do without such hardware; with it: modprobe kmem, daxctl reconfigure-device \
          --mode=system-ram dax0.0",
     )
 }
 
-/// Numbers of the memory nodes and where they are described.
-fn of_nodes(sys: &Path) -> Vec<(u32, std::path::PathBuf)> {
-    let base = sys.join("devices/system/node");
-    let nodes = names(&base).into_iter();
-    let number = |name: String| Some((name.strip_prefix("node")?.parse().ok()?, base.join(&name)));
-    let mut nodes: Vec<_> = nodes.filter_map(number).collect();
-    nodes.sort();
-    nodes
-}
-
 /// Tiers into which the kernel sorts memory nodes, the nearest last.
-fn tiers(sys: &Path) -> Check {
-    let base = sys.join("devices/virtual/memory_tiering");
-    let tiers: Vec<String> = names(&base)
-        .into_iter()
-        .filter(|name| name.starts_with("memory_tier"))
-        .map(|name| {
-            let nodes = text(&base.join(&name).join("nodelist"));
-            format!("{} nodes {nodes}", name.trim_start_matches("memory_tier"))
-        })
-        .collect();
+fn tiers(sys: &Path, tiers: &[Tier]) -> Check {
+    let tier = |tier: &Tier| format!("{} nodes {}", tier.number, list(&tier.nodes));
+    let tiers: Vec<String> = tiers.iter().rev().map(tier).collect();
     let demotes = text(&sys.join("kernel/mm/numa/demotion_enabled")) == "true";
     let state = match tiers.len() {
         0 => State::Missing,
@@ -338,6 +329,16 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    /// What checks read by the topology of a test's `/sys`.
+    fn topology(sys: &Sys) -> Topology {
+        fs::create_dir_all(sys.0.join("devices")).unwrap();
+        Topology::read(&Sources::of_sysfs(&sys.0)).unwrap()
+    }
+
+    fn dax_of(sys: &Sys) -> Check {
+        dax(&topology(sys).dax)
     }
 
     #[test]
@@ -388,13 +389,13 @@ mod tests {
             ("bus/cxl/devices/root0/x", ""),
         ];
         let sys = Sys::new("dax", &files);
-        assert_eq!((dax(&sys.0).state, cxl(&sys.0).state), (State::But, State::But));
-        assert!(dax(&sys.0).found.contains("dax0.0 without a driver"), "{:?}", dax(&sys.0));
+        assert_eq!((dax_of(&sys).state, cxl(&sys.0).state), (State::But, State::But));
+        assert!(dax_of(&sys).found.contains("dax0.0 without a driver"), "{:?}", dax_of(&sys));
         assert_eq!(namespaces(&sys.0).found, "namespace0.0 fsdax, 2.00 GiB");
         fs::create_dir_all(sys.0.join("device_dax")).unwrap();
         let link = sys.0.join("bus/dax/devices/dax0.0/driver");
         std::os::unix::fs::symlink(sys.0.join("device_dax"), link).unwrap();
-        assert_eq!(dax(&sys.0).state, State::Good);
+        assert_eq!(dax_of(&sys).state, State::Good);
         fs::write(sys.0.join("bus/nd/devices/namespace0.0/holder"), "dax0.0").unwrap();
         assert_eq!(namespaces(&sys.0).state, State::Good);
     }
@@ -417,12 +418,12 @@ mod tests {
             ("kernel/mm/numa/demotion_enabled", "false\n"),
         ];
         let sys = Sys::new("nodes", &files);
-        let found = nodes(&sys.0);
+        let found = nodes(&topology(&sys).nodes);
         assert_eq!(found.state, State::Good);
         assert_eq!(found.found, "0: 1.00 GiB, processors 0-3; 1: 2.00 GiB, no processors");
-        assert_eq!(tiers(&sys.0).found, "22 nodes 1; 4 nodes 0");
-        assert_eq!(tiers(&sys.0).state, State::Good);
+        assert_eq!(tiers(&sys.0, &topology(&sys).tiers).found, "22 nodes 1; 4 nodes 0");
+        assert_eq!(tiers(&sys.0, &topology(&sys).tiers).state, State::Good);
         fs::write(sys.0.join("kernel/mm/numa/demotion_enabled"), "true\n").unwrap();
-        assert_eq!(tiers(&sys.0).state, State::But);
+        assert_eq!(tiers(&sys.0, &topology(&sys).tiers).state, State::But);
     }
 }

@@ -17,5 +17,6 @@ mod secret;
 mod servers;
 mod signals;
 mod start;
+mod tiers;
 mod trace;
 mod usage;

@@ -7,7 +7,8 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    let commands = ["demo", "master", "daemon", "shell", "top", "bench", "doctor", "inspect"];
+    let commands =
+        ["demo", "master", "daemon", "shell", "top", "tiers", "bench", "doctor", "inspect"];
     let of_lab: &[&str] = if cfg!(feature = "lab") { &["sim", "trace", "plan"] } else { &[] };
     for &command in commands.iter().chain(of_lab) {
         assert!(out.contains(command), "{out}");
