@@ -220,8 +220,8 @@ fn of_rights(topology: &Topology) -> Vec<Remark> {
         };
         remarks.push(remark(
             format!("{} is refused ({}): {by}.", refused.call, refused.error),
-            "without it programs cannot be placed; in containers: docker run --cap-add SYS_NICE, or \
-             a seccomp profile that allows it; else a kernel with CONFIG_NUMA",
+            "without it programs cannot be placed; in containers: docker run --cap-add SYS_NICE, \
+             or a seccomp profile that allows it; else a kernel with CONFIG_NUMA",
         ));
     }
     remarks

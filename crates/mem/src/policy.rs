@@ -85,7 +85,7 @@ pub fn refused() -> Vec<Refused> {
 mod tests {
     use super::*;
 
-    /// Has the kernel answer `EPERM` to two of the calls, of this thread alone, as a container does.
+    /// Has the kernel answer `EPERM` to two of the calls, of this thread alone.
     fn refuse_two_calls() {
         let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
         let (equal, end) = (libc::BPF_JMP | libc::BPF_JEQ, libc::BPF_RET);

@@ -2,8 +2,8 @@
 //! distances, speeds, tiers, the devices behind them, and what this process may use of them.
 //!
 //! In: a tree of files like `/sys`, for which tests have another one, and `/proc`. Out: a
-//! [`Topology`]. What a machine does not say is none; a file that says nonsense is none as well, and
-//! is kept among the faults. Nothing is measured here, and nothing changed.
+//! [`Topology`]. What a machine does not say is none; a file that says nonsense is none as well,
+//! and is kept among the faults. Nothing is measured here, and nothing changed.
 //!
 //! Source: HMSDK (nodes and their bandwidth); Linux `Documentation/ABI/stable/sysfs-devices-node`.
 

@@ -37,8 +37,9 @@ impl Machine {
     fn node(&self, id: u16, cpus: &str, mib: u64) {
         let kib = mib * 1024;
         let meminfo = format!(
-            "Node {id} MemTotal: {kib:>10} kB\nNode {id} MemFree: {:>10} kB\nNode {id} MemUsed: 1 kB\n",
-            kib / 4
+            "Node {id} MemTotal: {kib:>10} kB\nNode {id} MemFree: {free:>10} kB\n\
+             Node {id} MemUsed: 1 kB\n",
+            free = kib / 4
         );
         self.of_node(id, &[("cpulist", &format!("{cpus}\n")), ("meminfo", &meminfo)]);
     }

@@ -310,8 +310,8 @@ fn memory_policy() -> Check {
         good_or_but(refused.is_empty()),
         found,
         "regions can be placed on a memory node and their pages be found there: numa=1",
-        "use a kernel with CONFIG_NUMA, and allow these calls in seccomp filters (docker: --cap-add \
-         SYS_NICE)",
+        "use a kernel with CONFIG_NUMA, and allow these calls in seccomp filters (docker: \
+         --cap-add SYS_NICE)",
     )
 }
 
