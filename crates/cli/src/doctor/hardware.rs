@@ -29,7 +29,7 @@ pub(super) fn checks(sys: &Path) -> Vec<Check> {
     checks.extend([lines(caches::instruction()), namespaces(sys), cxl(sys)]);
     match Topology::read(&Sources::of_sysfs(sys)) {
         Ok(topology) => {
-            checks.extend([dax(&topology.dax), nodes(&topology.nodes), tiers(sys, &topology.tiers)])
+            checks.extend([dax(&topology.dax), nodes(&topology), tiers(sys, &topology.tiers)])
         }
         Err(error) => checks.push(check(
             "memory nodes",
@@ -255,26 +255,28 @@ fn cxl(sys: &Path) -> Check {
 }
 
 /// Memory nodes, and which of them have no processors.
-fn nodes(nodes: &[Node]) -> Check {
-    let show = |bytes: Option<u64>| Unit::Bytes.show(bytes.unwrap_or(0) as f64);
+fn nodes(topology: &Topology) -> Check {
+    let nodes = &topology.nodes;
+    let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
     let is_far = |node: &Node| {
         node.cpus.as_ref().is_some_and(Vec::is_empty) && node.memory_bytes.is_some_and(|n| n > 0)
     };
     let found = nodes.iter().map(|node| {
         let cpus = match &node.cpus {
-            Some(cpus) if !cpus.is_empty() => format!("processors {}", list(cpus)),
-            _ => "no processors".to_owned(),
+            None => "processors unknown".to_owned(),
+            Some(cpus) if cpus.is_empty() => "no processors".to_owned(),
+            Some(cpus) => format!("processors {}", list(cpus)),
         };
         let offline = node.offline_bytes.filter(|bytes| *bytes > 0);
-        let offline =
-            offline.map_or(String::new(), |bytes| format!(", {} offline", show(Some(bytes))));
-        format!("{}: {}, {cpus}{offline}", node.id, show(node.memory_bytes))
+        let offline = offline.map_or(String::new(), |bytes| format!(", {} offline", show(bytes)));
+        let memory = node.memory_bytes.map_or("memory unknown".to_owned(), show);
+        format!("{}: {memory}, {cpus}{offline}", node.id)
     });
     let found: Vec<String> = found.collect();
     check(
         "memory nodes",
         if nodes.iter().any(is_far) { State::Good } else { State::Missing },
-        found.join("; "),
+        if topology.has_nodes { found.join("; ") } else { "the kernel shows none".into() },
         "CXL memory that the kernel took as its own is a node without processors: \
          --memory 'shm:PATH?size=8G&numa=1'; more by `rackpool tiers show`",
         "nothing to do without such hardware; with it: modprobe kmem, daxctl reconfigure-device \
@@ -418,7 +420,7 @@ mod tests {
             ("kernel/mm/numa/demotion_enabled", "false\n"),
         ];
         let sys = Sys::new("nodes", &files);
-        let found = nodes(&topology(&sys).nodes);
+        let found = nodes(&topology(&sys));
         assert_eq!(found.state, State::Good);
         assert_eq!(found.found, "0: 1.00 GiB, processors 0-3; 1: 2.00 GiB, no processors");
         assert_eq!(tiers(&sys.0, &topology(&sys).tiers).found, "22 nodes 1; 4 nodes 0");

@@ -64,7 +64,7 @@ fn another_machine_is_shown_by_its_files_to_programs_and_people() {
     assert_eq!((&answer["refused"], &answer["faults"]), (&Value::Null, &json!([])));
     // People get the same where JSON takes standard output.
     for part in [
-        "1     none        other  2.00 MiB  2.00 MiB",
+        "none  other  2.00 MiB  2.00 MiB",
         "20.5 GB/s",
         "No processors in node 1",
         "128 MiB of node 1 are offline",
