@@ -1,5 +1,6 @@
-//! Unlike memories of one machine: DRAM, CXL, persistent and high-bandwidth memory, each a memory
-//! node to the kernel. Knows windows and memory policies (`rackpool-mem`), no pool and no cache.
-//! Called by `rackpool tiers` and `doctor`.
+//! Memories of unlike speed in one machine: how fast each one is, and by which
+//! weights pages are dealt out to them ([`weights`], [`choice`]). Called by the command line.
 
+pub mod choice;
 pub mod topology;
+pub mod weights;
