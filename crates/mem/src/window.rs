@@ -22,12 +22,16 @@ mod modelled;
 #[cfg(not(any(loom, shuttle)))]
 mod nodes;
 #[cfg(not(any(loom, shuttle)))]
+mod pass;
+#[cfg(not(any(loom, shuttle)))]
 mod process;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]
 pub use modelled::ModelWindow as Window;
+#[cfg(not(any(loom, shuttle)))]
+pub use pass::{PASS_STEP_BYTES, Pass};
 #[cfg(not(any(loom, shuttle)))]
 pub use process::{Bare, Wide, WordPattern, take_file};
 

@@ -1,0 +1,388 @@
+//! How fast a memory is for the cores of one node, measured: latency of dependent loads, bandwidth
+//! by kind of traffic and by number of threads, latency beside a load. In: a [`Pair`] of a CPU node
+//! and a memory node, as the topology names them. Out: a [`PairProfile`], to be kept in a
+//! [`Profile`]. Called by the command line; blocks for minutes, takes memory, starts threads.
+//!
+//! Memory comes from the node by `mbind`, on huge pages if the system gives them, and is taken
+//! before anything is timed. Every figure is repeated until its last runs agree ([`NoiseRule`]), or
+//! says that they did not. No performance counters are needed.
+//!
+//! Bandwidth counts the bytes that the program loads and stores. A store to a line that is in no
+//! cache fetches the line first, so that the memory moves up to twice as much for
+//! [`Traffic::Write`]; [`Traffic::NonTemporalWrite`] fetches nothing.
+
+mod profile;
+mod settle;
+mod threads;
+
+pub use profile::{Machine, PROFILE_BYTES_MAX, Profile, ProfileError};
+pub use settle::{Figure, NoiseRule, settle};
+
+use crate::weights::MixPoint;
+use rackpool_core::seam::Mem;
+use rackpool_mem::memory::HostMemory;
+use rackpool_mem::process::{allowed_cores, pin_to_core};
+use rackpool_mem::window::{Pass, Window};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::time::Duration;
+use threads::{Chain, Load};
+
+/// Above all caches' sizes taken together, so that little of what is read again is in one.
+const CACHES_TIMES: u64 = 4;
+/// Least memory to stream through or to chase through, in earnest.
+const BYTES_MIN: u64 = 64 << 20;
+const BYTES_MAX: u64 = 1 << 30;
+/// Numbers of threads that bring no more, one after the other, end a curve.
+const FLAT_STEPS: u32 = 2;
+
+/// Why a pair was not measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// Run on a CPU set that has some of the node's.
+    #[error("node {cpu_node} has no core that this process may use")]
+    NoCore { cpu_node: u16 },
+    /// Free memory there, or measure with less.
+    #[error("node {node} has {free_bytes} bytes free, twice {needed_bytes} bytes are needed")]
+    NoRoom { node: u16, free_bytes: u64, needed_bytes: u64 },
+    /// The system gives no memory. Retry when there is some.
+    #[error("no memory of node {node}: {error}")]
+    Memory { node: u16, error: io::Error },
+    /// The system binds no memory to this node: none such, or `mbind` is forbidden.
+    #[error("memory cannot be bound to node {node}: {error}")]
+    Bind { node: u16, error: io::Error },
+    /// A figure would be that of another node. Retry when the node has room.
+    #[error("{elsewhere} of {pages} pages do not lie on node {node} but on others")]
+    Elsewhere { node: u16, pages: u64, elsewhere: u64 },
+    #[error("no thread can run on core {core}: {error}")]
+    Pin { core: usize, error: io::Error },
+    /// Ask for more memory, or for fewer threads.
+    #[error("{bytes} bytes are too few to measure with, {needed} are needed")]
+    TooSmall { bytes: u64, needed: u64 },
+}
+
+/// What is done to a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Traffic {
+    Read,
+    /// Three lines are read, one is written.
+    ThreeToOne,
+    OneToOne,
+    Write,
+    /// Around the caches.
+    NonTemporalWrite,
+}
+
+impl Traffic {
+    pub const ALL: [Traffic; 5] = [
+        Traffic::Read,
+        Traffic::ThreeToOne,
+        Traffic::OneToOne,
+        Traffic::Write,
+        Traffic::NonTemporalWrite,
+    ];
+
+    /// Bytes that are read over all bytes.
+    pub fn read_share(self) -> f64 {
+        match self {
+            Traffic::Read => 1.0,
+            Traffic::ThreeToOne => 0.75,
+            Traffic::OneToOne => 0.5,
+            Traffic::Write | Traffic::NonTemporalWrite => 0.0,
+        }
+    }
+
+    fn pass(self) -> Pass {
+        match self {
+            Traffic::Read => Pass::Load4,
+            Traffic::ThreeToOne => Pass::Load3Store1,
+            Traffic::OneToOne => Pass::Load2Store2,
+            Traffic::Write => Pass::Store4,
+            Traffic::NonTemporalWrite => Pass::Stream4,
+        }
+    }
+}
+
+/// Cores and a memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    pub cpu_node: u16,
+    /// Those of the node, in the order in which they are used: hardware threads of cores that are
+    /// used already come last.
+    pub cores: Vec<usize>,
+    pub memory_node: u16,
+    /// Whether memory is bound to the node; where there is but one, it comes from there anyway.
+    pub is_bound: bool,
+    /// What the node has left, if that is known: no more than half of it is taken.
+    pub free_bytes: Option<u64>,
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// To chase through, and as much again to stream through.
+    pub bytes: u64,
+    /// Of one run.
+    pub duration: Duration,
+    pub rule: NoiseRule,
+    /// On one node at most.
+    pub threads_max: usize,
+}
+
+impl Effort {
+    /// For figures to be used: four times the caches, within an eighth of what is available.
+    pub fn thorough() -> Effort {
+        let available = HostMemory::now().map_or(BYTES_MIN * 8, |memory| memory.available_bytes);
+        let most = (available / 8).clamp(BYTES_MIN, BYTES_MAX);
+        let bytes = (cache_bytes() * CACHES_TIMES).clamp(BYTES_MIN, most);
+        let duration = Duration::from_millis(100);
+        Effort { bytes, duration, rule: NoiseRule::default(), threads_max: usize::MAX }
+    }
+
+    /// For tests: the figures mean little.
+    pub fn quick() -> Effort {
+        let rule = NoiseRule { last: 3, runs_max: 3, ..NoiseRule::default() };
+        let duration = Duration::from_millis(2);
+        Effort { bytes: 4 << 20, duration, rule, threads_max: 4 }
+    }
+}
+
+/// Bandwidth of so many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BandwidthPoint {
+    pub threads: u32,
+    pub mbps: Figure,
+}
+
+/// Bandwidth by number of threads, rising.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Curve {
+    pub traffic: Traffic,
+    pub points: Vec<BandwidthPoint>,
+    /// Whether more threads brought no more: if not, more cores might.
+    pub is_saturated: bool,
+}
+
+impl Curve {
+    /// The point of the greatest bandwidth; none without a point.
+    pub fn best(&self) -> Option<&BandwidthPoint> {
+        self.points.iter().max_by(|a, b| a.mbps.value.total_cmp(&b.mbps.value))
+    }
+}
+
+/// Latency of one core while so many others read the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadedPoint {
+    pub threads: u32,
+    /// What these threads got.
+    pub load_mbps: f64,
+    pub latency_ns: Figure,
+}
+
+/// What was measured of a pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PairProfile {
+    pub cpu_node: u16,
+    pub memory_node: u16,
+    /// Whether the pages are known to lie on that node.
+    pub is_verified: bool,
+    /// A curve for each traffic, in the order of [`Traffic::ALL`].
+    pub bandwidth: Vec<Curve>,
+    /// By rising load; the first is idle.
+    pub latency: Vec<LoadedPoint>,
+}
+
+impl PairProfile {
+    /// The greatest bandwidth, MB/s; none if it was not measured.
+    pub fn bandwidth_mbps(&self, traffic: Traffic) -> Option<f64> {
+        let curve = self.bandwidth.iter().find(|curve| curve.traffic == traffic)?;
+        curve.best().map(|point| point.mbps.value)
+    }
+
+    /// Of one dependent load without a load beside it, ns.
+    pub fn idle_latency_ns(&self) -> Option<f64> {
+        self.latency.first().map(|point| point.latency_ns.value)
+    }
+
+    /// For [`crate::weights::mixed_mbps`]. Writes that bypass the caches are left out.
+    pub fn mix_points(&self) -> Vec<MixPoint> {
+        let kinds = Traffic::ALL.into_iter().filter(|kind| *kind != Traffic::NonTemporalWrite);
+        kinds
+            .filter_map(|traffic| {
+                let mbps = self.bandwidth_mbps(traffic)?;
+                Some(MixPoint { read_share: traffic.read_share(), mbps })
+            })
+            .collect()
+    }
+
+    /// Whether every figure met its noise bound.
+    pub fn is_settled(&self) -> bool {
+        let points = self.bandwidth.iter().flat_map(|curve| &curve.points);
+        points.map(|point| point.mbps).all(|figure| figure.is_settled)
+            && self.latency.iter().all(|point| point.latency_ns.is_settled)
+    }
+}
+
+/// Measures a pair. `progress` is told what comes next. Blocks; the machine should have nothing
+/// else to do. Runs on a thread of its own, so that the caller's stays on its cores.
+///
+/// # Errors
+/// [`MeasureError`]; all memory is given back then too.
+pub fn measure(
+    pair: &Pair,
+    effort: Effort,
+    progress: &mut (dyn FnMut(&str) + Send),
+) -> Result<PairProfile, MeasureError> {
+    std::thread::scope(|scope| {
+        let measured = scope.spawn(move || measure_here(pair, effort, progress)).join();
+        measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn measure_here(
+    pair: &Pair,
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PairProfile, MeasureError> {
+    let allowed = allowed_cores().unwrap_or_default();
+    let ours = pair.cores.iter().copied().filter(|core| allowed.contains(core));
+    let cores: Vec<usize> = ours.take(effort.threads_max).collect();
+    let Some(first) = cores.first().copied() else {
+        return Err(MeasureError::NoCore { cpu_node: pair.cpu_node });
+    };
+    let needed_bytes = 2 * effort.bytes;
+    match pair.free_bytes {
+        // Bound memory that is not there would have the kernel end a process.
+        Some(free_bytes) if free_bytes / 2 < needed_bytes => {
+            return Err(MeasureError::NoRoom { node: pair.memory_node, free_bytes, needed_bytes });
+        }
+        _ => {}
+    }
+    pin_to_core(first).map_err(|error| MeasureError::Pin { core: first, error })?;
+    progress("taking memory");
+    let (stream, chase) = (Taken::of(pair, effort.bytes)?, Taken::of(pair, effort.bytes)?);
+    let is_verified = stream.is_verified && chase.is_verified;
+    let (stream, chase) = (stream.window, chase.window);
+    let mut bandwidth = Vec::new();
+    for traffic in Traffic::ALL {
+        progress(&format!("bandwidth, {traffic:?}"));
+        bandwidth.push(curve(&stream, &cores, traffic, effort)?);
+    }
+    progress("latency");
+    let mut chain = Chain::link(chase)?;
+    let mut latency = Vec::new();
+    for threads in std::iter::once(0).chain(thread_counts(cores.len() - 1)) {
+        // The first core is the chain's.
+        let cores = &cores[1..=threads];
+        latency.push(loaded(&mut chain, &stream, cores, effort)?);
+    }
+    let (cpu_node, memory_node) = (pair.cpu_node, pair.memory_node);
+    Ok(PairProfile { cpu_node, memory_node, is_verified, bandwidth, latency })
+}
+
+/// Memory of a pair's node that has its pages.
+struct Taken {
+    window: Window,
+    /// False where the kernel does not tell where pages lie, as under a seccomp filter.
+    is_verified: bool,
+}
+
+impl Taken {
+    fn of(pair: &Pair, bytes: u64) -> Result<Taken, MeasureError> {
+        let node = pair.memory_node;
+        let failed = |error| MeasureError::Memory { node, error };
+        let window = Window::private(bytes).map_err(failed)?;
+        if pair.is_bound {
+            window.bind_to_node(node).map_err(|error| MeasureError::Bind { node, error })?;
+        }
+        window.populate(0, bytes).map_err(failed)?;
+        let Ok(nodes) = window.node_pages() else {
+            return Ok(Taken { window, is_verified: false });
+        };
+        let pages: u64 = nodes.values().sum();
+        let there = nodes.get(&i32::from(node)).copied().unwrap_or(0);
+        if there < pages {
+            return Err(MeasureError::Elsewhere { node, pages, elsewhere: pages - there });
+        }
+        Ok(Taken { window, is_verified: true })
+    }
+}
+
+fn curve(
+    memory: &Window,
+    cores: &[usize],
+    traffic: Traffic,
+    effort: Effort,
+) -> Result<Curve, MeasureError> {
+    let (pass, duration) = (traffic.pass(), effort.duration);
+    rising(thread_counts(cores.len()), effort.rule.bound, |threads| {
+        let load = Load { memory, cores: &cores[..threads], pass, duration };
+        settle(effort.rule, || load.bandwidth_mbps())
+    })
+    .map(|(points, is_saturated)| Curve { traffic, points, is_saturated })
+}
+
+/// Measures by number of threads until two in turn bring no more than noise; whether they did.
+fn rising<E>(
+    counts: impl IntoIterator<Item = usize>,
+    noise: f64,
+    mut measure: impl FnMut(usize) -> Result<Figure, E>,
+) -> Result<(Vec<BandwidthPoint>, bool), E> {
+    let (mut points, mut best, mut flat) = (Vec::new(), 0.0, 0);
+    for threads in counts {
+        let mbps = measure(threads)?;
+        points.push(BandwidthPoint { threads: threads as u32, mbps });
+        flat = if mbps.value > best * (1.0 + noise) { 0 } else { flat + 1 };
+        best = f64::max(best, mbps.value);
+        if flat == FLAT_STEPS {
+            return Ok((points, true));
+        }
+    }
+    Ok((points, false))
+}
+
+/// One, two, three, then by halves and doubles: 4, 6, 8, 12, 16, ..., and `most`.
+fn thread_counts(most: usize) -> impl Iterator<Item = usize> {
+    let doubles = std::iter::successors(Some(1usize), |count| count.checked_mul(2));
+    let counts = doubles.flat_map(|count| [count, count + count / 2]);
+    let below = counts.take_while(move |count| *count < most);
+    // One and its half are one.
+    let distinct = below.enumerate().filter(|(index, _)| *index != 1).map(|(_, count)| count);
+    distinct.chain((most > 0).then_some(most))
+}
+
+fn loaded(
+    chain: &mut Chain,
+    memory: &Window,
+    cores: &[usize],
+    effort: Effort,
+) -> Result<LoadedPoint, MeasureError> {
+    let load = Load { memory, cores, pass: Pass::Load4, duration: effort.duration };
+    let mut loads = Vec::new();
+    let latency_ns = settle(effort.rule, || {
+        let run = chain.latency(&load)?;
+        loads.push(run.load_mbps);
+        Ok::<f64, MeasureError>(run.latency_ns)
+    })?;
+    let load_mbps = rackpool_stats::sample::median(loads);
+    Ok(LoadedPoint { threads: cores.len() as u32, load_mbps, latency_ns })
+}
+
+/// The largest cache that the first core has; 32 MiB if the system does not say.
+fn cache_bytes() -> u64 {
+    let size = |index: u32| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().strip_suffix('K')?.parse::<u64>().ok()
+    };
+    (0..8).filter_map(size).max().map_or(32 << 20, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests;

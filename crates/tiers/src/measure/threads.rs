@@ -1,0 +1,237 @@
+//! Threads on cores of their own that load one memory: their bandwidth together, and the latency
+//! of one dependent load beside them. Looks at the clock.
+
+use super::MeasureError;
+use rackpool_core::seam::Mem;
+use rackpool_mem::process::pin_to_core;
+use rackpool_mem::window::{PASS_STEP_BYTES, Pass, Window};
+use rackpool_stats::random::Rng;
+use rackpool_stats::sample::median;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes between two looks at the flag that ends a run.
+const CHUNK_BYTES: u64 = 64 << 10;
+/// Every other line: the neighbour that processors fetch along is of no use.
+const STRIDE_BYTES: u64 = 128;
+/// What the first level of address translation covers, with pages of 4 KiB too.
+const BLOCK_BYTES: u64 = 256 << 10;
+/// Loads that are timed at once.
+const GROUP_LOADS: u32 = 500;
+
+/// A run: what every thread does, and for how long.
+pub(super) struct Load<'a> {
+    pub memory: &'a Window,
+    /// A thread on each.
+    pub cores: &'a [usize],
+    pub pass: Pass,
+    pub duration: Duration,
+}
+
+impl Load<'_> {
+    /// What a thread works on, bytes; each has its own.
+    fn part_bytes(&self) -> Result<u64, MeasureError> {
+        let threads = self.cores.len().max(1) as u64;
+        let bytes = self.memory.bytes() / threads / CHUNK_BYTES * CHUNK_BYTES;
+        let needed = threads * CHUNK_BYTES;
+        if bytes == 0 {
+            return Err(MeasureError::TooSmall { bytes: self.memory.bytes(), needed });
+        }
+        Ok(bytes)
+    }
+
+    /// Loads and stores of all threads together, MB/s: bytes of the program, so that a line that is
+    /// fetched before it is stored to counts once.
+    ///
+    /// # Errors
+    /// [`MeasureError::Pin`], [`MeasureError::TooSmall`].
+    pub fn bandwidth_mbps(&self) -> Result<f64, MeasureError> {
+        let rates = self.beside(|| std::thread::sleep(self.duration))?;
+        Ok(rates.loads_mbps)
+    }
+
+    /// The threads run while `work` does on the calling thread, from a common start.
+    fn beside<T>(&self, work: impl FnOnce() -> T) -> Result<Beside<T>, MeasureError> {
+        let part_bytes = self.part_bytes()?;
+        let (ready, stop) = (Barrier::new(self.cores.len() + 1), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .cores
+                .iter()
+                .enumerate()
+                .map(|(index, core)| {
+                    let part = self.memory.slice(index as u64 * part_bytes, part_bytes);
+                    let (ready, stop, pass) = (&ready, &stop, self.pass);
+                    scope.spawn(move || {
+                        let pinned = pin_to_core(*core);
+                        ready.wait();
+                        pinned.map_err(|error| MeasureError::Pin { core: *core, error })?;
+                        Ok(until(&part, pass, stop))
+                    })
+                })
+                .collect();
+            ready.wait();
+            let result = work();
+            // Relaxed: it carries nothing, a thread sees it in time.
+            stop.store(true, Ordering::Relaxed);
+            let mut loads_mbps = 0.0;
+            for thread in threads {
+                loads_mbps += thread.join().expect("a pass does not panic")?;
+            }
+            Ok(Beside { result, loads_mbps })
+        })
+    }
+}
+
+struct Beside<T> {
+    result: T,
+    loads_mbps: f64,
+}
+
+/// Passes over a part until told to stop, one chunk at least; MB/s.
+fn until(part: &Window, pass: Pass, stop: &AtomicBool) -> f64 {
+    const { assert!(CHUNK_BYTES.is_multiple_of(PASS_STEP_BYTES)) };
+    let (mut bytes, mut offset) = (0u64, 0);
+    let start = Instant::now();
+    loop {
+        part.pass(offset, CHUNK_BYTES, pass);
+        bytes += CHUNK_BYTES;
+        offset = (offset + CHUNK_BYTES) % part.bytes();
+        // Relaxed: only when to end.
+        if stop.load(Ordering::Relaxed) {
+            return bytes as f64 / start.elapsed().as_nanos() as f64 * 1e3;
+        }
+    }
+}
+
+/// A cycle through every other line of a memory: blocks in random order, within each the lines in
+/// random order, so that each load waits for memory and rarely for address translation.
+pub(super) struct Chain {
+    memory: Window,
+    at: u64,
+}
+
+impl Chain {
+    /// Writes the links; takes about as long as a pass.
+    ///
+    /// # Errors
+    /// [`MeasureError::TooSmall`] for less than one block.
+    pub fn link(memory: Window) -> Result<Chain, MeasureError> {
+        let blocks = memory.bytes() / BLOCK_BYTES;
+        if blocks == 0 {
+            return Err(MeasureError::TooSmall { bytes: memory.bytes(), needed: BLOCK_BYTES });
+        }
+        let mut rng = Rng::new(1);
+        let (mut first, mut last) = (None, 0);
+        for block in shuffled(blocks, &mut rng) {
+            for line in shuffled(BLOCK_BYTES / STRIDE_BYTES, &mut rng) {
+                let offset = block * BLOCK_BYTES + line * STRIDE_BYTES;
+                if first.is_some() {
+                    memory.store(last, offset);
+                }
+                first = first.or(Some(offset));
+                last = offset;
+            }
+        }
+        let first = first.expect("there is a block");
+        memory.store(last, first);
+        Ok(Chain { memory, at: first })
+    }
+
+    /// Time of one dependent load, ns, beside a load on other cores, and what that load got, MB/s:
+    /// 0 without a core. The median of groups of loads, so that a group does not count during which
+    /// another program had the core. Goes on where the last run ended.
+    ///
+    /// # Errors
+    /// As [`Load::bandwidth_mbps`].
+    pub fn latency(&mut self, load: &Load<'_>) -> Result<LoadedLatency, MeasureError> {
+        let beside = load.beside(|| {
+            let (start, mut groups) = (Instant::now(), Vec::new());
+            while groups.is_empty() || start.elapsed() < load.duration {
+                groups.push(self.group_ns());
+            }
+            median(groups)
+        })?;
+        Ok(LoadedLatency { latency_ns: beside.result, load_mbps: beside.loads_mbps })
+    }
+
+    fn group_ns(&mut self) -> f64 {
+        let start = Instant::now();
+        for _ in 0..GROUP_LOADS {
+            self.at = self.memory.load(self.at);
+        }
+        black_box(self.at);
+        start.elapsed().as_nanos() as f64 / f64::from(GROUP_LOADS)
+    }
+}
+
+/// One run of a chain.
+pub(super) struct LoadedLatency {
+    pub latency_ns: f64,
+    pub load_mbps: f64,
+}
+
+fn shuffled(count: u64, rng: &mut Rng) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    (1..count).rev().for_each(|i| order.swap(i as usize, rng.below(i + 1) as usize));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rackpool_mem::process::allowed_cores;
+
+    #[test]
+    fn a_chain_visits_every_other_line_once() {
+        let bytes = 2 * BLOCK_BYTES;
+        let mut chain = Chain::link(Window::heap(bytes)).unwrap();
+        let mut seen = vec![false; (bytes / STRIDE_BYTES) as usize];
+        for _ in 0..seen.len() {
+            assert!(chain.at.is_multiple_of(STRIDE_BYTES));
+            let line = (chain.at / STRIDE_BYTES) as usize;
+            assert!(!seen[line], "line {line} comes twice");
+            seen[line] = true;
+            chain.at = chain.memory.load(chain.at);
+        }
+        // And is back where it began.
+        assert!(seen[(chain.at / STRIDE_BYTES) as usize] && seen.iter().all(|seen| *seen));
+    }
+
+    #[test]
+    fn threads_load_parts_of_their_own_and_count_every_chunk() {
+        let memory = Window::heap(4 * CHUNK_BYTES + 4096);
+        let cores = vec![allowed_cores().unwrap()[0]; 3];
+        let load = |pass| {
+            let duration = Duration::from_millis(1);
+            Load { memory: &memory, cores: &cores, pass, duration }.bandwidth_mbps().unwrap()
+        };
+        assert!(load(Pass::Load4) > 0.0);
+        assert!((0..memory.bytes()).step_by(8).all(|offset| memory.load(offset) == 0));
+        assert!(load(Pass::Store4) > 0.0);
+        // Each of the three parts is one chunk; what is left over belongs to none.
+        let (done, left) = (3 * CHUNK_BYTES, memory.bytes());
+        assert!((0..done).step_by(8).all(|offset| memory.load(offset) == u64::MAX));
+        assert!((done..left).step_by(8).all(|offset| memory.load(offset) == 0));
+    }
+
+    #[test]
+    fn a_core_that_is_not_ours_and_memory_for_fewer_threads_are_refused() {
+        let memory = Window::heap(CHUNK_BYTES);
+        let duration = Duration::from_millis(1);
+        let run = |cores: &[usize]| {
+            Load { memory: &memory, cores, pass: Pass::Load4, duration }.bandwidth_mbps()
+        };
+        let refused = run(&[1_000_000]);
+        assert!(matches!(refused, Err(MeasureError::Pin { core: 1_000_000, .. })), "{refused:?}");
+        let needed = 2 * CHUNK_BYTES;
+        let core = allowed_cores().unwrap()[0];
+        let refused = run(&[core, core]);
+        let is_small =
+            matches!(refused, Err(MeasureError::TooSmall { needed: n, .. }) if n == needed);
+        assert!(is_small, "{refused:?}");
+        assert!(matches!(Chain::link(memory), Err(MeasureError::TooSmall { .. })));
+    }
+}
