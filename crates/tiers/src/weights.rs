@@ -28,6 +28,9 @@ const ROUNDED_SOFT_MAX: f64 = 10.0;
 pub enum WeightsError {
     #[error("no bandwidth is given: one of each memory is needed, in MB/s")]
     NoMemory,
+    /// Not numbers with commas between them.
+    #[error("{part:?} is no bandwidth: numbers in MB/s with commas between them are needed")]
+    Text { part: String },
     #[error("{count} memories are given, at most {MEMORIES_MAX} can be weighed")]
     TooMany { count: usize },
     /// Not a number, infinite, zero, negative, less than 1 B/s or more than 10^12 MB/s.
@@ -54,6 +57,36 @@ pub struct Weights {
     pub weights: Vec<u32>,
     /// The bandwidth that these weights reach, over that of all memories together; at most 1.
     pub utilisation: f64,
+}
+
+/// The best weights with HMSDK's beside them: what `rackpool tiers weights --json` writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    #[serde(flatten)]
+    pub best: Weights,
+    /// Null where HMSDK refuses: see [`rounded`].
+    pub rounded: Option<Weights>,
+}
+
+impl Report {
+    /// # Errors
+    /// As [`solve`].
+    pub fn of(bandwidths_mbps: &[f64], weight_max: u32) -> Result<Report, WeightsError> {
+        let best = solve(bandwidths_mbps, weight_max)?;
+        Ok(Report { best, rounded: rounded(bandwidths_mbps)? })
+    }
+}
+
+/// The bandwidths of a text such as `300000,100000`, MB/s.
+///
+/// # Errors
+/// [`WeightsError::Text`]; numbers that are no bandwidths are refused by [`solve`].
+pub fn parse_bandwidths(text: &str) -> Result<Vec<f64>, WeightsError> {
+    let parse = |part: &str| {
+        let wrong = |_| WeightsError::Text { part: part.to_owned() };
+        part.trim().parse().map_err(wrong)
+    };
+    text.split(',').map(parse).collect()
 }
 
 /// The weights from 1 to `weight_max` with the greatest utilisation; of several, those with the
@@ -181,7 +214,7 @@ pub fn mixed_mbps(points: &[MixPoint], read_share: f64) -> Result<f64, WeightsEr
     Ok(1.0 / (part / above.mbps + (1.0 - part) / below.mbps))
 }
 
-/// Weights with what they reach together, as the quotient `reached / first_weight` in B/s.
+/// Weights with what they reach together, as the quotient `reached / full_weight` in B/s.
 struct Candidate {
     weights: Vec<u32>,
     sum: u128,

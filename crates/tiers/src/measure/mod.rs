@@ -16,10 +16,9 @@ mod settle;
 mod threads;
 
 pub use profile::{Machine, PROFILE_BYTES_MAX, Profile, ProfileError};
-pub use settle::{Figure, NoiseRule, settle};
+pub use settle::{Figure, NoiseRule, Run, settle};
 
 use crate::weights::MixPoint;
-use rackpool_core::seam::Mem;
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::process::{allowed_cores, pin_to_core};
 use rackpool_mem::window::{Pass, Window};
@@ -137,7 +136,7 @@ impl Effort {
         let available = HostMemory::now().map_or(BYTES_MIN * 8, |memory| memory.available_bytes);
         let most = (available / 8).clamp(BYTES_MIN, BYTES_MAX);
         let bytes = (cache_bytes() * CACHES_TIMES).clamp(BYTES_MIN, most);
-        let duration = Duration::from_millis(100);
+        let duration = Duration::from_millis(50);
         Effort { bytes, duration, rule: NoiseRule::default(), threads_max: usize::MAX }
     }
 
@@ -368,9 +367,9 @@ fn loaded(
     let latency_ns = settle(effort.rule, || {
         let run = chain.latency(&load)?;
         loads.push(run.load_mbps);
-        Ok::<f64, MeasureError>(run.latency_ns)
+        Ok::<Run, MeasureError>(run.latency_ns)
     })?;
-    let load_mbps = rackpool_stats::sample::median(loads);
+    let load_mbps = settle::round(rackpool_stats::sample::median(loads), 1e3);
     Ok(LoadedPoint { threads: cores.len() as u32, load_mbps, latency_ns })
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct NoiseRule {
     /// The distance of the quartiles over the median that the last runs may have.
     pub bound: f64,
-    /// How many runs are looked at.
+    /// How many runs are looked at, of those that nothing disturbed.
     pub last: u32,
-    /// After so many a figure is taken as it is.
+    /// After so many, disturbed or not, a figure is taken as it is.
     pub runs_max: u32,
 }
 
@@ -24,13 +24,23 @@ impl Default for NoiseRule {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// The median of the last runs; of all if they never agreed.
+    /// The median of the last runs; if they never agreed, of all that nothing disturbed; if there
+    /// are too few of those, of all. To a thousandth.
     pub value: f64,
     /// The distance of the quartiles over the median, of the same runs.
     pub spread: f64,
     pub runs: u32,
+    /// How many of them were disturbed: another program had a core of theirs.
+    pub disturbed: u32,
     /// Whether the last runs agreed within the bound.
     pub is_settled: bool,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    pub value: f64,
+    pub is_disturbed: bool,
 }
 
 /// Runs `measure` until its last runs agree, or as often as the rule allows.
@@ -42,24 +52,43 @@ pub struct Figure {
 /// If the rule looks at no run, or at more than it allows.
 pub fn settle<E>(
     rule: NoiseRule,
-    mut measure: impl FnMut() -> Result<f64, E>,
+    mut measure: impl FnMut() -> Result<Run, E>,
 ) -> Result<Figure, E> {
     let last = rule.last as usize;
     assert!(last > 0 && rule.runs_max >= rule.last, "no runs to look at: {rule:?}");
-    let mut values = Vec::with_capacity(rule.runs_max as usize);
-    for runs in 1..=rule.runs_max {
-        values.push(measure()?);
-        if values.len() >= last {
-            let looked_at = &values[values.len() - last..];
-            let spread = spread(looked_at);
-            if spread <= rule.bound {
-                let value = median(looked_at.iter().copied());
-                return Ok(Figure { value, spread, runs, is_settled: true });
-            }
+    let (mut all, mut quiet) = (Vec::new(), Vec::new());
+    for _ in 0..rule.runs_max {
+        let run = measure()?;
+        all.push(run.value);
+        if run.is_disturbed {
+            continue;
+        }
+        quiet.push(run.value);
+        let looked_at = &quiet[quiet.len().saturating_sub(last)..];
+        if looked_at.len() == last && spread(looked_at) <= rule.bound {
+            return Ok(Figure::of(looked_at, true).after(&all, &quiet));
         }
     }
-    let (value, spread) = (median(values.iter().copied()), spread(&values));
-    Ok(Figure { value, spread, runs: rule.runs_max, is_settled: false })
+    let values = if quiet.len() < last { &all } else { &quiet };
+    Ok(Figure::of(values, false).after(&all, &quiet))
+}
+
+impl Figure {
+    fn of(values: &[f64], is_settled: bool) -> Figure {
+        let value = round(median(values.iter().copied()), 1e3);
+        let spread = round(spread(values), 1e6);
+        Figure { value, spread, runs: 0, disturbed: 0, is_settled }
+    }
+
+    fn after(self, all: &[f64], quiet: &[f64]) -> Figure {
+        let disturbed = (all.len() - quiet.len()) as u32;
+        Figure { runs: all.len() as u32, disturbed, ..self }
+    }
+}
+
+/// More digits would claim too much, and a text of them does not give the same number back.
+pub(super) fn round(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
 }
 
 fn spread(values: &[f64]) -> f64 {
@@ -72,9 +101,11 @@ fn spread(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
+    /// Disturbed runs are those below 0.
     fn of(values: &[f64], rule: NoiseRule) -> Figure {
         let mut values = values.iter();
-        settle(rule, || values.next().copied().ok_or("asked for too many")).unwrap()
+        let run = |value: &f64| Run { value: value.abs(), is_disturbed: *value < 0.0 };
+        settle(rule, || values.next().map(run).ok_or("asked for too many")).unwrap()
     }
 
     #[test]
@@ -85,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbed_beginning_is_left_behind() {
+    fn a_restless_beginning_is_left_behind() {
         let rule = NoiseRule::default();
         let figure = of(&[30.0, 17.0, 25.0, 12.0, 10.0, 10.0, 10.1, 10.0, 11.0], rule);
         // One of five may be far off: it is outside of the quartiles.
@@ -101,11 +132,20 @@ mod tests {
     }
 
     #[test]
+    fn disturbed_runs_are_set_aside_while_there_are_others() {
+        let rule = NoiseRule { last: 2, runs_max: 4, ..NoiseRule::default() };
+        let figure = of(&[-3.0, 10.0, -4.0, 10.0], rule);
+        assert_eq!((figure.value, figure.disturbed, figure.is_settled), (10.0, 2, true));
+        let figure = of(&[-3.0, 10.0, -4.0, -5.0], rule);
+        assert_eq!((figure.value, figure.disturbed, figure.is_settled), (4.5, 3, false));
+    }
+
+    #[test]
     fn an_error_ends_it() {
         let mut runs = 0;
         let failed = settle(NoiseRule::default(), || {
             runs += 1;
-            if runs == 2 { Err("broken") } else { Ok(1.0) }
+            if runs == 2 { Err("broken") } else { Ok(Run { value: 1.0, is_disturbed: false }) }
         });
         assert_eq!((failed, runs), (Err("broken"), 2));
     }

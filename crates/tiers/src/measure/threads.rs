@@ -1,12 +1,13 @@
 //! Threads on cores of their own that load one memory: their bandwidth together, and the latency
 //! of one dependent load beside them. Looks at the clock.
 
-use super::MeasureError;
+use super::{MeasureError, Run};
 use rackpool_core::seam::Mem;
 use rackpool_mem::process::pin_to_core;
 use rackpool_mem::window::{PASS_STEP_BYTES, Pass, Window};
 use rackpool_stats::random::Rng;
 use rackpool_stats::sample::median;
+use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,8 @@ const CHUNK_BYTES: u64 = 64 << 10;
 const STRIDE_BYTES: u64 = 128;
 /// What the first level of address translation covers, with pages of 4 KiB too.
 const BLOCK_BYTES: u64 = 256 << 10;
+/// A run is disturbed if a thread had its core for less than this share of the time.
+const ON_CORE_MIN: f64 = 0.95;
 /// Loads that are timed at once.
 const GROUP_LOADS: u32 = 500;
 
@@ -47,9 +50,9 @@ impl Load<'_> {
     ///
     /// # Errors
     /// [`MeasureError::Pin`], [`MeasureError::TooSmall`].
-    pub fn bandwidth_mbps(&self) -> Result<f64, MeasureError> {
+    pub fn bandwidth_mbps(&self) -> Result<Run, MeasureError> {
         let rates = self.beside(|| std::thread::sleep(self.duration))?;
-        Ok(rates.loads_mbps)
+        Ok(Run { value: rates.loads_mbps, is_disturbed: rates.is_disturbed })
     }
 
     /// The threads run while `work` does on the calling thread, from a common start.
@@ -76,11 +79,13 @@ impl Load<'_> {
             let result = work();
             // Relaxed: it carries nothing, a thread sees it in time.
             stop.store(true, Ordering::Relaxed);
-            let mut loads_mbps = 0.0;
+            let (mut loads_mbps, mut is_disturbed) = (0.0, false);
             for thread in threads {
-                loads_mbps += thread.join().expect("a pass does not panic")?;
+                let run = thread.join().expect("a pass does not panic")?;
+                loads_mbps += run.value;
+                is_disturbed |= run.is_disturbed;
             }
-            Ok(Beside { result, loads_mbps })
+            Ok(Beside { result, loads_mbps, is_disturbed })
         })
     }
 }
@@ -88,22 +93,32 @@ impl Load<'_> {
 struct Beside<T> {
     result: T,
     loads_mbps: f64,
+    is_disturbed: bool,
 }
 
 /// Passes over a part until told to stop, one chunk at least; MB/s.
-fn until(part: &Window, pass: Pass, stop: &AtomicBool) -> f64 {
+fn until(part: &Window, pass: Pass, stop: &AtomicBool) -> Run {
     const { assert!(CHUNK_BYTES.is_multiple_of(PASS_STEP_BYTES)) };
     let (mut bytes, mut offset) = (0u64, 0);
-    let start = Instant::now();
+    let (start, start_on_core) = (Instant::now(), on_core());
     loop {
         part.pass(offset, CHUNK_BYTES, pass);
         bytes += CHUNK_BYTES;
         offset = (offset + CHUNK_BYTES) % part.bytes();
         // Relaxed: only when to end.
         if stop.load(Ordering::Relaxed) {
-            return bytes as f64 / start.elapsed().as_nanos() as f64 * 1e3;
+            let elapsed = start.elapsed().as_secs_f64();
+            let on_core = (on_core() - start_on_core).as_secs_f64();
+            let is_disturbed = on_core < elapsed * ON_CORE_MIN;
+            return Run { value: bytes as f64 / elapsed / 1e6, is_disturbed };
         }
     }
+}
+
+/// How long this thread has had a core.
+fn on_core() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a thread's time is not negative")
 }
 
 /// A cycle through every other line of a memory: blocks in random order, within each the lines in
@@ -142,7 +157,8 @@ impl Chain {
 
     /// Time of one dependent load, ns, beside a load on other cores, and what that load got, MB/s:
     /// 0 without a core. The median of groups of loads, so that a group does not count during which
-    /// another program had the core. Goes on where the last run ended.
+    /// another program had the core; the run is disturbed if the load is. Goes on where the last run
+    /// ended.
     ///
     /// # Errors
     /// As [`Load::bandwidth_mbps`].
@@ -154,7 +170,8 @@ impl Chain {
             }
             median(groups)
         })?;
-        Ok(LoadedLatency { latency_ns: beside.result, load_mbps: beside.loads_mbps })
+        let latency_ns = Run { value: beside.result, is_disturbed: beside.is_disturbed };
+        Ok(LoadedLatency { latency_ns, load_mbps: beside.loads_mbps })
     }
 
     fn group_ns(&mut self) -> f64 {
@@ -169,7 +186,7 @@ impl Chain {
 
 /// One run of a chain.
 pub(super) struct LoadedLatency {
-    pub latency_ns: f64,
+    pub latency_ns: Run,
     pub load_mbps: f64,
 }
 
@@ -206,7 +223,7 @@ mod tests {
         let cores = vec![allowed_cores().unwrap()[0]; 3];
         let load = |pass| {
             let duration = Duration::from_millis(1);
-            Load { memory: &memory, cores: &cores, pass, duration }.bandwidth_mbps().unwrap()
+            Load { memory: &memory, cores: &cores, pass, duration }.bandwidth_mbps().unwrap().value
         };
         assert!(load(Pass::Load4) > 0.0);
         assert!((0..memory.bytes()).step_by(8).all(|offset| memory.load(offset) == 0));

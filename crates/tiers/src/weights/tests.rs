@@ -174,3 +174,22 @@ fn a_mix_adds_the_times_of_reads_and_writes() {
     let broken = [point(1.0, 100.0), point(0.0, 0.0)];
     assert_eq!(mixed_mbps(&broken, 1.0), Err(WeightsError::Bandwidth { index: 1, mbps: 0.0 }));
 }
+
+#[test]
+fn the_report_is_as_the_contract_says() {
+    let report = |text| Report::of(&parse_bandwidths(text).unwrap(), WEIGHT_MAX_DEFAULT).unwrap();
+    let json = serde_json::to_string(&report("300000, 100000")).unwrap();
+    assert_eq!(
+        json,
+        r#"{"weights":[3,1],"utilisation":1.0,"rounded":{"weights":[3,1],"utilisation":1.0}}"#
+    );
+    let json = serde_json::to_string(&report("8,0.4")).unwrap();
+    assert!(json.starts_with(r#"{"weights":[16,1],"#) && json.ends_with(r#""rounded":null}"#));
+    for (text, part) in [("", ""), ("3,,1", ""), ("3:1", "3:1"), ("3,x", "x")] {
+        let part = part.to_owned();
+        assert_eq!(parse_bandwidths(text), Err(WeightsError::Text { part }));
+    }
+    // A number, and no bandwidth.
+    let nan = parse_bandwidths("1,NaN").unwrap();
+    assert!(matches!(solve(&nan, 16), Err(WeightsError::Bandwidth { index: 1, .. })));
+}
