@@ -61,6 +61,19 @@ pub enum MeasureError {
     TooSmall { bytes: u64, needed: u64 },
 }
 
+impl MeasureError {
+    /// A short stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            MeasureError::NoCore { .. } | MeasureError::Pin { .. } => "no-core",
+            MeasureError::NoRoom { .. } | MeasureError::Memory { .. } => "no-memory",
+            MeasureError::Bind { .. } => "no-node",
+            MeasureError::Elsewhere { .. } => "wrong-node",
+            MeasureError::TooSmall { .. } => "usage",
+        }
+    }
+}
+
 /// What is done to a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

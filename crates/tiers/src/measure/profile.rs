@@ -4,7 +4,7 @@
 use super::{PairProfile, Traffic};
 use rackpool_mem::process::allowed_cores;
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,6 +32,16 @@ pub enum ProfileError {
     Value { what: String, value: f64 },
     #[error("the profile's {what} is not as a measurement writes it")]
     Shape { what: String },
+}
+
+impl ProfileError {
+    /// A short stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            ProfileError::Io { .. } => "io",
+            _ => "bad-file",
+        }
+    }
 }
 
 /// The machine of a profile, as far as figures depend on it.
@@ -128,24 +138,15 @@ impl Profile {
         Profile::parse(&text)
     }
 
-    /// Writes it beside `path` first, so that a profile is there whole or not at all.
+    /// Writes it; the file is whole or as it was before.
     ///
     /// # Errors
-    /// [`ProfileError::Io`]; what was at `path` is still there then.
+    /// [`ProfileError::Io`].
     pub fn save(&self, path: &Path) -> Result<(), ProfileError> {
         let mut text = serde_json::to_string_pretty(self).expect("numbers, words and lists");
         text.push('\n');
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.new", std::process::id()));
-        let new = path.with_file_name(name);
-        let written = std::fs::File::create(&new)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| std::fs::rename(&new, path));
-        written.map_err(|error| {
-            // Whether it is there or not, nothing is to be done about it.
-            let _ = std::fs::remove_file(&new);
-            ProfileError::Io { path: path.to_owned(), error }
-        })
+        rackpool_mem::output::write(path, text.as_bytes())
+            .map_err(|error| ProfileError::Io { path: path.to_owned(), error })
     }
 }
 
