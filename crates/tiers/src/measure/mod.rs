@@ -56,6 +56,9 @@ pub enum MeasureError {
     Elsewhere { node: u16, pages: u64, elsewhere: u64 },
     #[error("no thread can run on core {core}: {error}")]
     Pin { core: usize, error: io::Error },
+    /// The system starts no more threads. Retry when fewer run.
+    #[error("no thread can be started: {error}")]
+    Thread { error: io::Error },
     /// Ask for more memory, or for fewer threads.
     #[error("{bytes} bytes are too few to measure with, {needed} are needed")]
     TooSmall { bytes: u64, needed: u64 },
@@ -66,6 +69,7 @@ impl MeasureError {
     pub fn code(&self) -> &'static str {
         match self {
             MeasureError::NoCore { .. } | MeasureError::Pin { .. } => "no-core",
+            MeasureError::Thread { .. } => "io",
             MeasureError::NoRoom { .. } | MeasureError::Memory { .. } => "no-memory",
             MeasureError::Bind { .. } => "no-node",
             MeasureError::Elsewhere { .. } => "wrong-node",

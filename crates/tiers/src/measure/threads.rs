@@ -9,8 +9,7 @@ use rackpool_stats::random::Rng;
 use rackpool_stats::sample::median;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes between two looks at the flag that ends a run.
@@ -58,27 +57,25 @@ impl Load<'_> {
     /// The threads run while `work` does on the calling thread, from a common start.
     fn beside<T>(&self, work: impl FnOnce() -> T) -> Result<Beside<T>, MeasureError> {
         let part_bytes = self.part_bytes()?;
-        let (ready, stop) = (Barrier::new(self.cores.len() + 1), AtomicBool::new(false));
+        let signals = Signals::default();
         std::thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .cores
-                .iter()
-                .enumerate()
-                .map(|(index, core)| {
-                    let part = self.memory.slice(index as u64 * part_bytes, part_bytes);
-                    let (ready, stop, pass) = (&ready, &stop, self.pass);
-                    scope.spawn(move || {
-                        let pinned = pin_to_core(*core);
-                        ready.wait();
-                        pinned.map_err(|error| MeasureError::Pin { core: *core, error })?;
-                        Ok(until(&part, pass, stop))
-                    })
-                })
-                .collect();
-            ready.wait();
+            // However this ends, no thread waits for ever.
+            let _stop = StopAtEnd(&signals);
+            let mut threads = Vec::new();
+            for (index, core) in self.cores.iter().enumerate() {
+                let part = self.memory.slice(index as u64 * part_bytes, part_bytes);
+                let (signals, pass, core) = (&signals, self.pass, *core);
+                let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
+                    let pinned = pin_to_core(core);
+                    signals.await_start();
+                    pinned.map_err(|error| MeasureError::Pin { core, error })?;
+                    Ok(until(&part, pass, signals))
+                });
+                threads.push(thread.map_err(|error| MeasureError::Thread { error })?);
+            }
+            signals.start(threads.len());
             let result = work();
-            // Relaxed: it carries nothing, a thread sees it in time.
-            stop.store(true, Ordering::Relaxed);
+            signals.stop();
             let (mut loads_mbps, mut is_disturbed) = (0.0, false);
             for thread in threads {
                 let run = thread.join().expect("a pass does not panic")?;
@@ -90,6 +87,53 @@ impl Load<'_> {
     }
 }
 
+/// What threads of a run are told. They carry no data from one to the other, so that no access is
+/// ordered with any.
+#[derive(Default)]
+struct Signals {
+    ready: AtomicUsize,
+    is_started: AtomicBool,
+    is_stopped: AtomicBool,
+}
+
+impl Signals {
+    /// On a thread of the run: says that it is there, and waits for the others.
+    fn await_start(&self) {
+        // Relaxed: see the type, here and below.
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        while !self.is_started.load(Ordering::Relaxed) && !self.is_stopped() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until so many threads are there, and starts them.
+    fn start(&self, threads: usize) {
+        // Relaxed: see the type, here and below.
+        while self.ready.load(Ordering::Relaxed) < threads {
+            std::thread::yield_now();
+        }
+        self.is_started.store(true, Ordering::Relaxed);
+    }
+
+    fn stop(&self) {
+        // Relaxed: see the type.
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        // Relaxed: see the type.
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+}
+
+struct StopAtEnd<'a>(&'a Signals);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 struct Beside<T> {
     result: T,
     loads_mbps: f64,
@@ -97,7 +141,7 @@ struct Beside<T> {
 }
 
 /// Passes over a part until told to stop, one chunk at least; MB/s.
-fn until(part: &Window, pass: Pass, stop: &AtomicBool) -> Run {
+fn until(part: &Window, pass: Pass, signals: &Signals) -> Run {
     const { assert!(CHUNK_BYTES.is_multiple_of(PASS_STEP_BYTES)) };
     let (mut bytes, mut offset) = (0u64, 0);
     let (start, start_on_core) = (Instant::now(), on_core());
@@ -105,8 +149,7 @@ fn until(part: &Window, pass: Pass, stop: &AtomicBool) -> Run {
         part.pass(offset, CHUNK_BYTES, pass);
         bytes += CHUNK_BYTES;
         offset = (offset + CHUNK_BYTES) % part.bytes();
-        // Relaxed: only when to end.
-        if stop.load(Ordering::Relaxed) {
+        if signals.is_stopped() {
             let elapsed = start.elapsed().as_secs_f64();
             let on_core = (on_core() - start_on_core).as_secs_f64();
             let is_disturbed = on_core < elapsed * ON_CORE_MIN;
@@ -157,8 +200,8 @@ impl Chain {
 
     /// Time of one dependent load, ns, beside a load on other cores, and what that load got, MB/s:
     /// 0 without a core. The median of groups of loads, so that a group does not count during which
-    /// another program had the core; the run is disturbed if the load is. Goes on where the last run
-    /// ended.
+    /// another program had the core; the run is disturbed if the load is. Goes on where the last
+    /// run ended.
     ///
     /// # Errors
     /// As [`Load::bandwidth_mbps`].
