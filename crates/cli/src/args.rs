@@ -666,6 +666,8 @@ mod tests {
             "rackpool calibrate --out a.toml --base laptop",
             "rackpool doctor --json",
             "rackpool tiers show --sysfs dir --json a.json",
+            "rackpool tiers run --weighted 3:1 --report a.json -- python3 --version",
+            "rackpool tiers run sleep -1",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();
@@ -706,6 +708,8 @@ mod tests {
             "rackpool shell -c ls ls",
             "rackpool tiers",
             "rackpool tiers show dir",
+            "rackpool tiers run",
+            "rackpool tiers run --membind 0 --interleave 0 -- true",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
         }

@@ -3,7 +3,8 @@
 //!
 //! `main` parses, runs one command and prints its failure as `error CODE message`. Exit codes:
 //! 0 done, or a server that was asked to stop; 1 failed; 2 wrong usage; 128 and its number if a
-//! signal ended a command that is no server (130 for SIGINT). Nothing here is called elsewhere.
+//! signal ended a command that is no server (130 for SIGINT); `tiers run` ends as its program does.
+//! Nothing here is called elsewhere.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -34,6 +35,7 @@ mod servers;
 mod shell;
 mod tiers;
 mod tiers_args;
+mod tiers_run;
 mod top;
 mod values;
 mod worker;
@@ -59,6 +61,9 @@ fn run_command() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if let Some(args) = program(&cli.command) {
+        return tiers_run::run(args);
+    }
     let is_server = is_server(&cli.command);
     if is_server {
         log::end_at_panic();
@@ -80,6 +85,14 @@ fn finish(ended: Result<()>) -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// A program that is run in our place: signals are its own.
+fn program(command: &Command) -> Option<&tiers_run::TiersRunArgs> {
+    let Command::Tiers(args::TiersArgs { command: args::TiersCommand::Run(args) }) = command else {
+        return None;
+    };
+    Some(args)
 }
 
 fn is_server(command: &Command) -> bool {

@@ -18,6 +18,7 @@ const FAULTS_SHOWN_MAX: usize = 8;
 pub fn run(args: &TiersArgs) -> Result<()> {
     match &args.command {
         TiersCommand::Show(args) => show(args),
+        TiersCommand::Run(_) => unreachable!("main runs it before it takes signals"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
+use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -34,6 +35,9 @@ pub enum TiersCommand {
     /// List memory nodes: processors, memory, speeds, devices, and what is kept from this process
     #[command(after_help = SHOW_EXAMPLES)]
     Show(TiersShowArgs),
+    /// Run a program with its memory on nodes by weights, or on nodes of your choice
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(TiersRunArgs),
 }
 
 /// Options of `tiers show`.

@@ -18,5 +18,6 @@ mod servers;
 mod signals;
 mod start;
 mod tiers;
+mod tiers_run;
 mod trace;
 mod usage;

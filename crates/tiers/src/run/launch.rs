@@ -129,9 +129,8 @@ fn set_policy(plan: &Plan) -> Result<bool, RunError> {
     }
     let bits = NODES_MAX as c_long + 1;
     // SAFETY: the kernel reads a mask of as many bits; pages that there are stay where they are.
-    let code = unsafe {
-        libc::syscall(libc::SYS_set_mempolicy, c_long::from(mode), mask.as_ptr(), bits)
-    };
+    let code =
+        unsafe { libc::syscall(libc::SYS_set_mempolicy, c_long::from(mode), mask.as_ptr(), bits) };
     match code {
         0 => Ok(true),
         _ => Err(io_error("setting the memory policy")(io::Error::last_os_error())),

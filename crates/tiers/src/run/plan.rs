@@ -100,9 +100,9 @@ impl Machine {
             node.memory_bytes.is_none_or(|bytes| bytes > 0) && node.is_allowed != Some(false)
         };
         let nodes: Vec<&Node> = topology.nodes.iter().filter(has_memory).collect();
-        let bandwidth_mbps = nodes.iter().filter_map(|node| {
-            node.access.read_bandwidth_mbps.map(|mbps| (node.id, mbps as f64))
-        });
+        let bandwidth_mbps = nodes
+            .iter()
+            .filter_map(|node| node.access.read_bandwidth_mbps.map(|mbps| (node.id, mbps as f64)));
         let bandwidth_mbps = bandwidth_mbps.collect();
         let weight = |node: &&Node| {
             let text = std::fs::read_to_string(format!("{KERNEL_WEIGHTS}/node{}", node.id)).ok()?;
@@ -229,8 +229,10 @@ fn no_kernel(machine: &Machine) -> RunError {
             way_out: "boot Linux 6.9 or newer",
         },
         Some(weights) => {
-            let own: Vec<Share> =
-                weights.iter().map(|(node, weight)| Share { node: *node, weight: *weight }).collect();
+            let own: Vec<Share> = weights
+                .iter()
+                .map(|(node, weight)| Share { node: *node, weight: *weight })
+                .collect();
             let why = format!("its weights, for the whole machine, are {}", shares_text(&own));
             RunError::NoKernel { why, way_out: "set them by rackpool tiers apply" }
         }

@@ -116,7 +116,10 @@ pub(super) fn keep(folder: &Path) -> Result<PathBuf, RunError> {
     let is_apart = |byte: &u8| matches!(byte, b' ' | b':');
     if folder.as_os_str().as_bytes().iter().any(|byte| is_apart(byte)) {
         // They stand between the names of libraries, and nothing quotes them.
-        return Err(cache_error(folder, "its name has a blank or a colon, which LD_PRELOAD splits"));
+        return Err(cache_error(
+            folder,
+            "its name has a blank or a colon, which LD_PRELOAD splits",
+        ));
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     let flags = statvfs(folder).map_err(io::Error::from).map_err(failed)?.f_flag;

@@ -30,12 +30,14 @@ pub fn find(program: &OsStr) -> Result<PathBuf, RunError> {
     let candidates: Vec<PathBuf> = if program.as_bytes().contains(&b'/') {
         vec![named.to_owned()]
     } else {
-        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
+        let path =
+            std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
         std::env::split_paths(&path).map(|folder| folder.join(named)).collect()
     };
     let there = candidates.into_iter().filter(|path| path.exists() && !program.is_empty());
     let there: Vec<PathBuf> = there.collect();
-    let may_run = |path: &&PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
+    let may_run =
+        |path: &&PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
     if let Some(path) = there.iter().find(may_run) {
         return Ok(path.clone());
     }

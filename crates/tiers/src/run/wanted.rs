@@ -5,8 +5,7 @@ use rackpool_mem::numa::{NODES_MAX, list, numbers};
 use std::fmt::{self, Display, Formatter};
 
 const WEIGHT_MAX: u16 = 255;
-const WEIGHTS_EXAMPLE: &str =
-    "auto, 3:1 for all nodes in turn, or 0=3,1=1; weights are 1 to 255";
+const WEIGHTS_EXAMPLE: &str = "auto, 3:1 for all nodes in turn, or 0=3,1=1; weights are 1 to 255";
 const NODES_EXAMPLE: &str = "0, or 0,2-3, ascending";
 
 /// A node and its weight.

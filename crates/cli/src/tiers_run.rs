@@ -1,0 +1,268 @@
+//! `rackpool tiers run`: a program that nobody changed, on the memory nodes that the user wants. In:
+//! options, the machine. Out: the program's exit code, and where its memory lay, for people on
+//! standard error and as JSON. Signals are the program's: so this runs before `main` takes them.
+
+use crate::failure::{Failure, Result};
+use crate::output::{self, Output};
+use clap::{ArgGroup, Args, ValueEnum};
+use rackpool_stats::format::Unit;
+use rackpool_tiers::measure::{Profile, ProfileError};
+use rackpool_tiers::run::{
+    Ended, Event, Launch, Machine, Mechanism, Notes, Plan, Reading, RunError, Signals, Wanted,
+    Weighting, plan, run as launch,
+};
+use rackpool_tiers::topology::{Sources, Topology};
+use rackpool_tiers::weights::{MixPoint, mixed_mbps};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub const RUN_EXAMPLES: &str = "\
+The kernel places where it can, static programs too: --interleave, --preferred, --membind, and
+weights that are equal or that its table for the whole machine has already; that table is never
+written here. Other weights: a preloaded library places private memory (mmap, brk, malloc's heaps)
+by extents of 2 MiB; files, shared memory and stacks stay as they are. fork and exec keep both.
+A node that is full gives way to others, but for --membind: then the kernel may kill the program.
+auto takes weights by bandwidth: of --profile, else of the firmware.
+Says at the end, and at SIGUSR1, where the memory lies; SIGHUP, SIGINT, SIGQUIT, SIGTERM and SIGUSR2
+are passed on. Exit code: that of PROGRAM, 128 and the signal's number, 126 or 127 if it is not run.
+
+Examples:
+  rackpool tiers run -- redis-server --save ''
+  rackpool tiers run --weighted 3:1 --report where.json -- python3 train.py
+  rackpool tiers run --weighted 0=5,2=1 --mechanism preload -- ./app
+  rackpool tiers run --membind 1 -- ./app";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MechanismChoice {
+    Auto,
+    Kernel,
+    Preload,
+}
+
+/// Options of `tiers run`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("placement").args(["weighted", "interleave", "preferred", "membind"])))]
+pub struct TiersRunArgs {
+    /// From nodes by weights, 1 to 255: for all in turn, or for those named [default: auto]
+    #[arg(long, value_name = "auto|3:1|N=W,...")]
+    pub weighted: Option<String>,
+    /// Page by page from each of these in turn
+    #[arg(long, value_name = "NODES")]
+    pub interleave: Option<String>,
+    /// From this node, from others if it is full
+    #[arg(long, value_name = "NODE")]
+    pub preferred: Option<u16>,
+    /// From these nodes and no others
+    #[arg(long, value_name = "NODES")]
+    pub membind: Option<String>,
+    /// Bandwidths for auto, as `tiers measure` has stored them
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Who places
+    #[arg(long, value_enum, value_name = "auto|kernel|preload", default_value = "auto")]
+    pub mechanism: MechanismChoice,
+    /// Write at the end, as JSON, where the memory lay
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// The program with its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub program: Vec<OsString>,
+}
+
+/// Runs the program and ends as it does. Called before any thread is started.
+pub fn run(args: &TiersRunArgs) -> ExitCode {
+    let signals = Signals::take().map_err(Stopped::from);
+    match signals.and_then(|signals| run_with(args, &signals)) {
+        Ok(code) => ExitCode::from(code),
+        Err(Stopped { failure, code }) => {
+            output::say(&failure.to_string());
+            ExitCode::from(code.unwrap_or_else(|| failure.exit_code()))
+        }
+    }
+}
+
+/// Why the program was not run, and an exit code if it is not the failure's.
+struct Stopped {
+    failure: Failure,
+    code: Option<u8>,
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self { failure, code: None }
+    }
+}
+
+impl From<RunError> for Stopped {
+    fn from(error: RunError) -> Self {
+        let code = error.shell_code();
+        Self { failure: Failure::new(error.code(), error.to_string()), code }
+    }
+}
+
+fn run_with(args: &TiersRunArgs, signals: &Signals) -> std::result::Result<u8, Stopped> {
+    let wanted = wanted(args)?;
+    let report = output::open_if(args.report.as_ref())?;
+    let topology = Topology::read(&Sources::here())
+        .map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let mut machine = Machine::here(&topology);
+    if let Some(profile) = &args.profile {
+        machine.bandwidth_mbps = bandwidths(profile)?;
+    }
+    let mechanism = match args.mechanism {
+        MechanismChoice::Auto => None,
+        MechanismChoice::Kernel => Some(Mechanism::Kernel),
+        MechanismChoice::Preload => Some(Mechanism::Preload),
+    };
+    let plan = plan(&wanted, mechanism, &machine)?;
+    if let [node] = machine.nodes[..] {
+        output::say(&format!(
+            "One memory only, node {node}: to the kernel all memory is alike, nothing to place"
+        ));
+    }
+    let [program, rest @ ..] = &args.program[..] else {
+        return Err(Failure::usage("no program is named").into());
+    };
+    let started = Launch { plan: &plan, program, args: rest, signals };
+    let ended = launch(&started, &mut |event| match event {
+        Event::Started => {}
+        Event::Asked { reading, notes } => {
+            output::say(&told(&plan, reading, notes, "now"));
+        }
+    })?;
+    say_end(&plan, &ended);
+    if let Some(report) = report {
+        write(report, &as_json(&plan, &wanted, &machine, &ended))?;
+    }
+    Ok(ended.code)
+}
+
+fn write(report: Output, json: &Value) -> Result<()> {
+    report.write(format!("{}\n", output::json(json)?))
+}
+
+fn wanted(args: &TiersRunArgs) -> std::result::Result<Wanted, RunError> {
+    Ok(match (&args.weighted, &args.interleave, args.preferred, &args.membind) {
+        (_, Some(nodes), _, _) => Wanted::Interleave(Wanted::parse_nodes(nodes)?),
+        (_, _, Some(node), _) => Wanted::Preferred(node),
+        (_, _, _, Some(nodes)) => Wanted::Membind(Wanted::parse_nodes(nodes)?),
+        (weights, ..) => Wanted::Weighted(Weighting::parse(weights.as_deref().unwrap_or("auto"))?),
+    })
+}
+
+/// Bandwidths of reads, as the first node with processors of a profile sees them.
+fn bandwidths(path: &Path) -> Result<BTreeMap<u16, f64>> {
+    let failure = |error: ProfileError| Failure::new(error.code(), error.to_string());
+    let profile = Profile::load(path).map_err(failure)?;
+    let first = profile.pairs.first().map(|pair| pair.cpu_node);
+    let pairs = profile.pairs.iter().filter(|pair| Some(pair.cpu_node) == first);
+    let of_reads = |points: &[MixPoint]| mixed_mbps(points, 1.0).ok();
+    let known = pairs.filter_map(|pair| Some((pair.memory_node, of_reads(&pair.mix_points())?)));
+    Ok(known.collect())
+}
+
+fn say_end(plan: &Plan, ended: &Ended) {
+    match &ended.last {
+        Some(reading) => {
+            let when = format!("{} ms before its end", ended.before_end.as_millis());
+            output::say(&told(plan, reading, ended.notes, &when));
+        }
+        None => output::say("The program ended before its memory could be looked at."),
+    }
+    if ended.is_out_of_memory {
+        output::say(
+            "The kernel killed it, and processes for want of memory at that time: a node was full\n  \
+             -> --preferred or --weighted, which take memory of other nodes then",
+        );
+    }
+}
+
+/// Where the memory lies, for people.
+fn told(plan: &Plan, reading: &Reading, notes: Option<Notes>, when: &str) -> String {
+    let bytes = |bytes: u64| Unit::Bytes.show(bytes as f64);
+    let count = reading.processes;
+    let mut text = format!("Memory, placed by {}; {count} processes, {when}:", plan.told());
+    for (node, of_node) in &reading.nodes {
+        let share = share(of_node.private, reading) * 100.0;
+        let (private, mapped) = (bytes(of_node.private), bytes(of_node.mapped));
+        text.push_str(&format!(
+            "\n  node {node}: {private}, {share:.1} %; files and shared memory {mapped}"
+        ));
+    }
+    let Some(notes) = notes else { return text };
+    if reading.unreached > 0 {
+        let unreached = reading.unreached;
+        text.push_str(&format!(
+            "\n  {unreached} processes are without the library: static, or of another user"
+        ));
+    }
+    if notes.patched < notes.processes {
+        text.push_str(
+            "\n  malloc's own calls are not seen: its heaps stay where the kernel puts them",
+        );
+    }
+    if notes.refused_bytes > 0 {
+        let error = std::io::Error::from_raw_os_error(notes.refused_error);
+        let refused = bytes(notes.refused_bytes);
+        text.push_str(&format!("\n  {refused} of addresses could not be placed: {error}"));
+    }
+    text
+}
+
+/// Of all private memory; 1 of none.
+fn share(bytes: u64, reading: &Reading) -> f64 {
+    let all = reading.private_bytes();
+    if all == 0 { 1.0 } else { bytes as f64 / all as f64 }
+}
+
+/// Bytes and shares by node; every node of the plan has a line.
+fn nodes_json(reading: Option<&Reading>, machine: &Machine) -> Value {
+    let mut nodes: BTreeMap<u16, Value> = BTreeMap::new();
+    let line = |id: u16, bytes: u64, share: f64, mapped: u64| json!({ "id": id, "bytes": bytes, "share": share, "mapped_bytes": mapped });
+    for id in &machine.nodes {
+        let share = if machine.nodes.len() == 1 { 1.0 } else { 0.0 };
+        nodes.insert(*id, line(*id, 0, share, 0));
+    }
+    for reading in reading {
+        for (id, of_node) in &reading.nodes {
+            let share = share(of_node.private, reading);
+            nodes.insert(*id, line(*id, of_node.private, share, of_node.mapped));
+        }
+    }
+    nodes.into_values().collect()
+}
+
+fn as_json(plan: &Plan, wanted: &Wanted, machine: &Machine, ended: &Ended) -> Value {
+    let notes = ended.notes.map(|notes| {
+        json!({
+            "processes": notes.processes,
+            "processes_with_heaps": notes.patched,
+            "placed_bytes": notes.placed_bytes,
+            "refused_bytes": notes.refused_bytes,
+        })
+    });
+    let before_end = ended.last.as_ref().map(|_| Duration::as_millis(&ended.before_end) as u64);
+    json!({
+        "schema": "rackpool-tiers-run/1",
+        "mechanism": plan.mechanism().name(),
+        "placement": wanted.to_string(),
+        "placed_by": plan.told(),
+        "exit_code": ended.code,
+        // The last look before the end: null if there was none.
+        "read_ms_before_end": before_end,
+        "processes": ended.last.as_ref().map(|reading| reading.processes),
+        "processes_unreached": ended.last.as_ref().map(|reading| reading.unreached),
+        "nodes": nodes_json(ended.last.as_ref(), machine),
+        "nodes_at_most": nodes_json(ended.most.as_ref(), machine),
+        "library": notes,
+    })
+}
