@@ -1,4 +1,4 @@
-//! `rackpool tiers run`: a program that nobody changed, on the memory nodes that the user wants. In:
+//! `rackpool tiers run`: an unchanged program, on the memory nodes that the user wants. In:
 //! options, the machine. Out: the program's exit code, and where its memory lay, for people on
 //! standard error and as JSON. Signals are the program's: so this runs before `main` takes them.
 

@@ -1,4 +1,4 @@
-//! Programs that nobody changed, on the memory nodes that a user wants. In: a [`Wanted`] placement, a
+//! Unchanged programs, on the memory nodes that a user wants. In: a [`Wanted`] placement, a
 //! program. Out: the program, run to its end, and how many bytes lay where ([`Reading`]).
 //!
 //! The kernel places where it can ([`KernelPolicy`]: inherited over fork and exec, static programs

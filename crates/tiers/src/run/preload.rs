@@ -1,5 +1,5 @@
-//! The library that is preloaded (`preload/place.c`): kept in the user's cache folder under the hash
-//! of its content, checked byte by byte before each use, and what it counts.
+//! The library that is preloaded (`preload/place.c`): kept in the user's cache folder under the
+//! hash of its content, checked byte by byte before each use; and what it counts.
 
 use super::wanted::shares_text;
 use super::{RunError, Share};

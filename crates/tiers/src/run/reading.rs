@@ -1,5 +1,5 @@
-//! How many bytes of some processes lie on which node, as `/proc/PID/numa_maps` says: memory that is
-//! backed, private memory apart from files and shared memory, which several processes may count.
+//! How many bytes of some processes lie on which node, as `/proc/PID/numa_maps` says: memory that
+//! is backed; private memory apart from files and shared memory, which several processes may count.
 
 use super::preload::is_library;
 use rackpool_mem::memory::kib_of;
