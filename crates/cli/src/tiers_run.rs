@@ -5,11 +5,12 @@
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
 use clap::{ArgGroup, Args, ValueEnum};
+use rackpool_mem::signals::Signals;
 use rackpool_stats::format::Unit;
 use rackpool_tiers::measure::{Profile, ProfileError};
 use rackpool_tiers::run::{
-    Ended, Event, Launch, Machine, Mechanism, Notes, Plan, Reading, RunError, Signals, Wanted,
-    Weighting, plan, run as launch,
+    Ended, Event, Launch, Machine, Mechanism, Notes, Plan, Reading, RunError, Wanted, Weighting,
+    plan, run as launch,
 };
 use rackpool_tiers::topology::{Sources, Topology};
 use rackpool_tiers::weights::{MixPoint, mixed_mbps};
@@ -43,9 +44,12 @@ pub enum MechanismChoice {
     Preload,
 }
 
+/// One of them at most.
+const PLACEMENTS: [&str; 4] = ["weighted", "interleave", "preferred", "membind"];
+
 /// Options of `tiers run`.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("placement").args(["weighted", "interleave", "preferred", "membind"])))]
+#[command(group(ArgGroup::new("placement").args(PLACEMENTS)))]
 pub struct TiersRunArgs {
     /// From nodes by weights, 1 to 255: for all in turn, or for those named [default: auto]
     #[arg(long, value_name = "auto|3:1|N=W,...")]
@@ -80,7 +84,8 @@ pub struct TiersRunArgs {
 
 /// Runs the program and ends as it does. Called before any thread is started.
 pub fn run(args: &TiersRunArgs) -> ExitCode {
-    let signals = Signals::take().map_err(Stopped::from);
+    let failed = |error| Stopped::from(Failure::io("taking signals", &error));
+    let signals = Signals::take().map_err(failed);
     match signals.and_then(|signals| run_with(args, &signals)) {
         Ok(code) => ExitCode::from(code),
         Err(Stopped { failure, code }) => {
@@ -180,7 +185,8 @@ fn say_end(plan: &Plan, ended: &Ended) {
     }
     if ended.is_out_of_memory {
         output::say(
-            "The kernel killed it, and processes for want of memory at that time: a node was full\n  \
+            "The kernel killed it, and processes for want of memory at that time: a node was \
+             full\n  \
              -> --preferred or --weighted, which take memory of other nodes then",
         );
     }
@@ -227,7 +233,10 @@ fn share(bytes: u64, reading: &Reading) -> f64 {
 /// Bytes and shares by node; every node of the plan has a line.
 fn nodes_json(reading: Option<&Reading>, machine: &Machine) -> Value {
     let mut nodes: BTreeMap<u16, Value> = BTreeMap::new();
-    let line = |id: u16, bytes: u64, share: f64, mapped: u64| json!({ "id": id, "bytes": bytes, "share": share, "mapped_bytes": mapped });
+    let line = |id: u16, bytes: u64, share: f64, mapped: u64| {
+        let share = json!(share);
+        json!({ "id": id, "bytes": bytes, "share": share, "mapped_bytes": mapped })
+    };
     for id in &machine.nodes {
         let share = if machine.nodes.len() == 1 { 1.0 } else { 0.0 };
         nodes.insert(*id, line(*id, 0, share, 0));

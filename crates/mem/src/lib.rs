@@ -34,6 +34,8 @@ pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;
 pub mod ring;
+#[cfg(not(any(loom, shuttle)))]
+pub mod signals;
 pub mod sync;
 #[cfg(not(any(loom, shuttle)))]
 pub mod temporary;

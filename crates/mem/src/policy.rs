@@ -2,9 +2,12 @@
 //! calls by a seccomp filter, and kernels without memory nodes do not have them. Each call is tried
 //! in a form that changes nothing.
 //!
+//! And the policy of a thread, which a program that it starts inherits.
+//!
 //! Called by `rackpool tiers` and `doctor`.
 
-use std::ffi::c_long;
+use crate::numa::NODES_MAX;
+use std::ffi::{c_int, c_long, c_ulong};
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
@@ -81,6 +84,59 @@ pub fn refused() -> Vec<Refused> {
     PolicyCall::ALL.into_iter().filter_map(refusal).collect()
 }
 
+/// Where a thread takes memory from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ThreadPolicy {
+    /// As if there were no policy.
+    Default,
+    /// From others if it is full.
+    Preferred(u16),
+    /// From no others.
+    Bind(Vec<u16>),
+    /// Page by page from each in turn.
+    Interleave(Vec<u16>),
+    /// By the weights that the kernel has for the whole machine; Linux 6.9.
+    WeightedInterleave(Vec<u16>),
+}
+
+/// Of `linux/mempolicy.h`.
+const MPOL_WEIGHTED_INTERLEAVE: c_int = 6;
+const WORD_BITS: usize = 8 * size_of::<c_ulong>();
+
+impl ThreadPolicy {
+    /// Has pages that this thread takes from now on come from there; also those of processes and
+    /// threads that it starts, over exec. The kernel passes over nodes that are not there.
+    ///
+    /// # Errors
+    /// The kernel's: it lacks the policy, or none of the nodes has memory, or a filter refuses.
+    ///
+    /// # Panics
+    /// If a node is not below [`NODES_MAX`].
+    pub fn set(&self) -> io::Result<()> {
+        let one;
+        let (mode, nodes) = match self {
+            ThreadPolicy::Default => (libc::MPOL_DEFAULT, &[][..]),
+            ThreadPolicy::Preferred(node) => {
+                one = [*node];
+                (libc::MPOL_PREFERRED, &one[..])
+            }
+            ThreadPolicy::Bind(nodes) => (libc::MPOL_BIND, &nodes[..]),
+            ThreadPolicy::Interleave(nodes) => (libc::MPOL_INTERLEAVE, &nodes[..]),
+            ThreadPolicy::WeightedInterleave(nodes) => (MPOL_WEIGHTED_INTERLEAVE, &nodes[..]),
+        };
+        let mut mask = [0 as c_ulong; NODES_MAX as usize / WORD_BITS];
+        for node in nodes.iter().map(|node| usize::from(*node)) {
+            mask[node / WORD_BITS] |= 1 << (node % WORD_BITS);
+        }
+        // The kernel leaves out the last one.
+        let bits = NODES_MAX as c_long + 1;
+        let mode = c_long::from(mode);
+        // SAFETY: the kernel reads a mask of as many bits; no page moves.
+        let code = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), bits) };
+        if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +194,27 @@ mod tests {
         assert_eq!(calls, [PolicyCall::SetMempolicy, PolicyCall::Mbind]);
         assert!(found.iter().all(|one| one.error.raw_os_error() == Some(libc::EPERM)));
         assert!(refused().is_empty(), "other threads keep their rights");
+    }
+
+    #[test]
+    fn a_policy_is_set_and_taken_back_and_one_without_memory_is_refused() {
+        if !std::path::Path::new("/sys/devices/system/node").exists() || !refused().is_empty() {
+            println!("NOT TESTED: memory policies are refused here: {:?}", refused());
+            return;
+        }
+        let set = || {
+            for (policy, expected) in [
+                (ThreadPolicy::Preferred(0), libc::MPOL_PREFERRED),
+                (ThreadPolicy::Bind(vec![0]), libc::MPOL_BIND),
+                (ThreadPolicy::Interleave(vec![0]), libc::MPOL_INTERLEAVE),
+                (ThreadPolicy::Default, libc::MPOL_DEFAULT),
+            ] {
+                policy.set().unwrap();
+                assert_eq!(mode(), expected, "{policy:?}");
+            }
+            let refused = ThreadPolicy::Bind(vec![1023]).set().unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        };
+        std::thread::spawn(set).join().unwrap();
     }
 }

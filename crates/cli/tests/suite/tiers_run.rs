@@ -1,5 +1,5 @@
-//! `rackpool tiers run`: exit codes, signals, where the memory lay, and both ways to place it. On one
-//! node the preloaded library is forced: its code runs for real, all extents are on node 0.
+//! `rackpool tiers run`: exit codes, signals, where the memory lay, and both ways to place it. On
+//! one node the preloaded library is forced: its code runs for real, all extents are on node 0.
 
 use crate::common::{Dir, WITHIN, rackpool, told};
 use rustix::process::{Pid, Signal, kill_process};

@@ -8,17 +8,15 @@
 use super::error::io_error;
 use super::preload::{Notes, Preload};
 use super::program::require_dynamic;
-use super::signals::Signal;
-use super::{KernelPolicy, Plan, Reading, RunError, Signals, find};
-use libc::{c_int, c_long, c_ulong};
-use rackpool_mem::numa::NODES_MAX;
+use super::{KernelPolicy, Plan, Reading, RunError, find};
+use rackpool_mem::policy::ThreadPolicy;
+use rackpool_mem::signals::{Signal, Signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, Signal as RawSignal, WaitOptions, WaitStatus, getpgid, kill_process, set_child_subreaper,
     waitpid,
 };
 use std::ffi::OsString;
-use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -27,7 +25,6 @@ const LOOKS_APART_MAX: Duration = Duration::from_millis(250);
 /// So many times as long as a look takes is between two.
 const LOOK_SHARE: u32 = 20;
 const EXIT_SIGNAL: u8 = 128;
-const WORD_BITS: usize = 8 * size_of::<c_ulong>();
 
 /// What is run, and how.
 #[derive(Debug)]
@@ -84,12 +81,16 @@ pub fn run(launch: &Launch<'_>, told: &mut dyn FnMut(Event<'_>)) -> Result<Ended
     };
     launch.signals.restore_in(&mut command);
     // What it leaves behind is still its memory; without the call only its own children are seen.
-    let _ = set_child_subreaper(rustix::process::Pid::from_raw(1));
+    let _ = set_child_subreaper(Pid::from_raw(1));
     let kills = out_of_memory_kills();
-    let is_placed = set_policy(launch.plan)?;
+    let policy = policy(launch.plan);
+    if let Some(policy) = &policy {
+        policy.set().map_err(io_error("setting the memory policy"))?;
+    }
     let child = command.spawn();
-    if is_placed {
-        set_default();
+    if policy.is_some() {
+        // What this process takes itself need not lie there; if refused, it does.
+        let _ = ThreadPolicy::Default.set();
     }
     let child = child.map_err(|source| RunError::NotRun { path, source })?;
     let child = Pid::from_child(&child);
@@ -97,7 +98,7 @@ pub fn run(launch: &Launch<'_>, told: &mut dyn FnMut(Event<'_>)) -> Result<Ended
     told(Event::Started);
     let mut ended = watch.to_its_end(told)?;
     ended.is_out_of_memory =
-        ended.code == EXIT_SIGNAL + libc::SIGKILL as u8 && out_of_memory_kills() > kills;
+        ended.code == EXIT_SIGNAL + RawSignal::KILL.as_raw() as u8 && out_of_memory_kills() > kills;
     Ok(ended)
 }
 
@@ -108,42 +109,18 @@ fn out_of_memory_kills() -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Sets the policy of this thread, which a child inherits; whether there is one.
-fn set_policy(plan: &Plan) -> Result<bool, RunError> {
-    let one;
-    let (mode, nodes) = match plan {
-        Plan::Preload(_) | Plan::Kernel(KernelPolicy::Unchanged) => return Ok(false),
-        Plan::Kernel(KernelPolicy::Preferred(node)) => {
-            one = [*node];
-            (libc::MPOL_PREFERRED, &one[..])
+/// The policy of the thread that starts the program.
+fn policy(plan: &Plan) -> Option<ThreadPolicy> {
+    let Plan::Kernel(policy) = plan else { return None };
+    match policy {
+        KernelPolicy::Unchanged => None,
+        KernelPolicy::Preferred(node) => Some(ThreadPolicy::Preferred(*node)),
+        KernelPolicy::Bind(nodes) => Some(ThreadPolicy::Bind(nodes.clone())),
+        KernelPolicy::Interleave(nodes) => Some(ThreadPolicy::Interleave(nodes.clone())),
+        KernelPolicy::WeightedInterleave(nodes) => {
+            Some(ThreadPolicy::WeightedInterleave(nodes.clone()))
         }
-        Plan::Kernel(KernelPolicy::Bind(nodes)) => (libc::MPOL_BIND, &nodes[..]),
-        Plan::Kernel(KernelPolicy::Interleave(nodes)) => (libc::MPOL_INTERLEAVE, &nodes[..]),
-        Plan::Kernel(KernelPolicy::WeightedInterleave(nodes)) => {
-            (MPOL_WEIGHTED_INTERLEAVE, &nodes[..])
-        }
-    };
-    let mut mask = [0 as c_ulong; NODES_MAX as usize / WORD_BITS];
-    for node in nodes.iter().map(|node| usize::from(*node)) {
-        mask[node / WORD_BITS] |= 1 << (node % WORD_BITS);
     }
-    let bits = NODES_MAX as c_long + 1;
-    // SAFETY: the kernel reads a mask of as many bits; pages that there are stay where they are.
-    let code =
-        unsafe { libc::syscall(libc::SYS_set_mempolicy, c_long::from(mode), mask.as_ptr(), bits) };
-    match code {
-        0 => Ok(true),
-        _ => Err(io_error("setting the memory policy")(io::Error::last_os_error())),
-    }
-}
-
-/// Linux 6.9.
-const MPOL_WEIGHTED_INTERLEAVE: c_int = 6;
-
-fn set_default() {
-    let none: c_long = 0;
-    // SAFETY: mode 0 without a mask; no page moves.
-    unsafe { libc::syscall(libc::SYS_set_mempolicy, none, none, none) };
 }
 
 struct Watch<'w> {

@@ -12,7 +12,6 @@ mod plan;
 mod preload;
 mod program;
 mod reading;
-mod signals;
 mod wanted;
 
 pub use error::RunError;
@@ -21,7 +20,6 @@ pub use plan::{KernelPolicy, Machine, Mechanism, Plan, plan};
 pub use preload::Notes;
 pub use program::find;
 pub use reading::{NodeBytes, Reading};
-pub use signals::Signals;
 pub use wanted::{Share, Wanted, Weighting};
 
 #[cfg(test)]

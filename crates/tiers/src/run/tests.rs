@@ -1,3 +1,5 @@
+//! What is decided and read without running a program; `crates/cli` runs some.
+
 use super::program::require_dynamic;
 use super::*;
 use rackpool_mem::policy::PolicyCall;

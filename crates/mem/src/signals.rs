@@ -1,8 +1,9 @@
-//! Signals as data: kept from this process, and read one by one. The program gets them as they were
-//! before: its mask is put back between fork and exec.
+//! Signals as data, for a program that runs another one in its place: kept from this process, and
+//! read one by one. The other program gets them as they were before: its mask is put back between
+//! fork and exec.
+//!
+//! Called by `rackpool tiers run`.
 
-use super::RunError;
-use super::error::io_error;
 use libc::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, c_int, sigset_t};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -10,15 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Those that are passed on, and those that are for us.
+/// Those that are passed on, and two that are for this process.
 const TAKEN: [c_int; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR2, SIGUSR1, SIGCHLD];
 
 /// A signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
+pub enum Signal {
     /// Some child ended.
     Child,
-    /// A report is wanted.
+    /// SIGUSR1.
     Report,
     /// For the program.
     Pass {
@@ -40,8 +41,8 @@ impl Signals {
     /// others.
     ///
     /// # Errors
-    /// [`RunError::Io`] if no descriptor is left.
-    pub fn take() -> Result<Signals, RunError> {
+    /// If no descriptor is left.
+    pub fn take() -> io::Result<Signals> {
         let mut set = MaybeUninit::<sigset_t>::uninit();
         // SAFETY: initialises the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -58,15 +59,15 @@ impl Signals {
         // SAFETY: the set is initialised; a new descriptor is made.
         let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
-            return Err(io_error("taking signals")(io::Error::last_os_error()));
+            return Err(io::Error::last_os_error());
         }
-        // SAFETY: new, and no one else's.
+        // SAFETY: new, and owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Signals { fd, before })
     }
 
     /// The next one that came, if any.
-    pub(super) fn next(&self) -> Option<Signal> {
+    pub fn next(&self) -> Option<Signal> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let bytes = size_of::<libc::signalfd_siginfo>();
         // SAFETY: as many bytes as the structure has, which the kernel fills.
@@ -83,8 +84,8 @@ impl Signals {
         })
     }
 
-    /// Has a program start with the signals as they were.
-    pub(super) fn restore_in(&self, command: &mut Command) {
+    /// Has a program start with its signals as they were.
+    pub fn restore_in(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || {
             // SAFETY: the set is initialised; the call is allowed between fork and exec.
