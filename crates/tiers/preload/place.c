@@ -12,6 +12,8 @@
    that could be interposed. So the first instructions of these functions are replaced by a jump to
    ours, as Open UCX does; the symbols are interposed as well, for where that is refused.
 
+   A program that shuts itself in by seccomp is left alone from then on.
+
    Rules: no memory is allocated, no lock is taken, no function of the C library is called after the
    start; so everything may be called in signal handlers and between vfork and exec. */
 #define _GNU_SOURCE
@@ -24,6 +26,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -500,6 +503,32 @@ PUBLIC int execve(const char *path, char *const argv[], char *const envp[])
   return (int)told(call(SYS_execve, (long)path, (long)argv, (long)entries, 0, 0, 0));
 }
 
+/* A program that shuts itself in (seccomp) may have said nothing of our calls, and be killed for them:
+   from then on nothing is placed any more. */
+PUBLIC int prctl(int option, ...)
+{
+  va_list list;
+  va_start(list, option);
+  long a = va_arg(list, long), b = va_arg(list, long);
+  long c = va_arg(list, long), d = va_arg(list, long);
+  va_end(list);
+  if (option == PR_SET_SECCOMP)
+    is_on = false;
+  return (int)told(call(SYS_prctl, option, a, b, c, d, 0));
+}
+
+PUBLIC long syscall(long number, ...)
+{
+  va_list list;
+  va_start(list, number);
+  long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long);
+  long d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_seccomp)
+    is_on = false;
+  return told(call(number, a, b, c, d, e, f));
+}
+
 #if defined(__x86_64__)
 #define JUMP_BYTES 14
 static void write_jump(unsigned char *at, void *to)
@@ -583,6 +612,8 @@ static void patch_all(void)
   is_patched = is_patched && patch("mremap", mremap);
   is_patched = is_patched && &__curbrk && patch("brk", brk);
   patch("execve", execve);
+  patch("prctl", prctl);
+  patch("syscall", syscall);
   if (is_patched)
     note(&notes->patched, 1);
 }

@@ -1,6 +1,8 @@
 /* The library under test inside a program: nodes 0 to 3 are policies of node 0 that the kernel keeps
    apart (VIRTUAL_NODES), so that all calls are the kernel's own. Every check ends the program. */
 #include "place.c"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -240,6 +242,44 @@ static void a_child_has_the_books_of_its_own_memory(void)
   CHECK(status == 0 && shares.bytes[0] + shares.bytes[1] == (int64_t)(8 * MIB));
 }
 
+/* Kills a process for the calls by which memory is placed. */
+static void shut_in(bool by_prctl)
+{
+  struct sock_filter lines[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ, SYS_mbind, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ, SYS_get_mempolicy, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof(lines) / sizeof(*lines), lines};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  if (by_prctl)
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+  else
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+}
+
+static void a_program_that_shuts_itself_in_is_left_alone(void)
+{
+  for (int way = 0; way < 2; way++) {
+    begin("0=1,1=1");
+    long child = call(SYS_clone, 17, 0, 0, 0, 0, 0);
+    if (child == 0) {
+      shut_in(way == 0);
+      const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+      void *at = mmap(NULL, 8 * MIB, PROT_NONE, flags, -1, 0);
+      bool is_well = at != MAP_FAILED && mprotect(at, 8 * MIB, PROT_READ | PROT_WRITE) == 0;
+      is_well = is_well && munmap(at, 8 * MIB) == 0;
+      call(SYS_exit_group, is_well ? 0 : 1, 0, 0, 0, 0, 0);
+    }
+    int status = -1;
+    call(SYS_wait4, child, (long)&status, 0, 0, 0, 0);
+    CHECK(status == 0);
+  }
+  CHECK(prctl(PR_GET_DUMPABLE) == 1 && syscall(SYS_close, -1) == -1 && errno == EBADF);
+}
+
 int main(void)
 {
   shares_are_exact_for_any_weights_and_extents();
@@ -251,6 +291,7 @@ int main(void)
   reservations_are_placed_when_they_are_made_accessible();
   a_mapping_of_several_extents_grows_moves_and_shrinks();
   a_child_has_the_books_of_its_own_memory();
+  a_program_that_shuts_itself_in_is_left_alone();
   puts("all hold");
   return 0;
 }
