@@ -503,8 +503,8 @@ PUBLIC int execve(const char *path, char *const argv[], char *const envp[])
   return (int)told(call(SYS_execve, (long)path, (long)argv, (long)entries, 0, 0, 0));
 }
 
-/* A program that shuts itself in (seccomp) may have said nothing of our calls, and be killed for them:
-   from then on nothing is placed any more. */
+/* A program that shuts itself in (seccomp) may have said nothing of our calls, and be killed for
+   them: from then on nothing is placed any more. */
 PUBLIC int prctl(int option, ...)
 {
   va_list list;

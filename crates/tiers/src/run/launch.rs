@@ -17,6 +17,7 @@ use rustix::process::{
     waitpid,
 };
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,7 @@ pub fn run(launch: &Launch<'_>, told: &mut dyn FnMut(Event<'_>)) -> Result<Ended
     let path = find(launch.program)?;
     let mut command = Command::new(&path);
     command.args(launch.args);
-    std::os::unix::process::CommandExt::arg0(&mut command, launch.program);
+    command.arg0(launch.program);
     let preload = match launch.plan {
         Plan::Kernel(_) => None,
         Plan::Preload(shares) => {
