@@ -241,7 +241,7 @@ fn nodes_json(reading: Option<&Reading>, machine: &Machine) -> Value {
         let share = if machine.nodes.len() == 1 { 1.0 } else { 0.0 };
         nodes.insert(*id, line(*id, 0, share, 0));
     }
-    for reading in reading {
+    if let Some(reading) = reading {
         for (id, of_node) in &reading.nodes {
             let share = share(of_node.private, reading);
             nodes.insert(*id, line(*id, of_node.private, share, of_node.mapped));
