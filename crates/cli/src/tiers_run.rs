@@ -9,8 +9,8 @@ use rackpool_mem::signals::Signals;
 use rackpool_stats::format::Unit;
 use rackpool_tiers::measure::{Profile, ProfileError};
 use rackpool_tiers::run::{
-    Ended, Event, Launch, Machine, Mechanism, Notes, Plan, Reading, RunError, Wanted, Weighting,
-    plan, run as launch,
+    Ended, Event, Launch, Machine, Mechanism, NodeBytes, Notes, Plan, Reading, RunError, Wanted,
+    Weighting, plan, run as launch,
 };
 use rackpool_tiers::topology::{Sources, Topology};
 use rackpool_tiers::weights::{MixPoint, mixed_mbps};
@@ -129,17 +129,18 @@ fn run_with(args: &TiersRunArgs, signals: &Signals) -> std::result::Result<u8, S
         MechanismChoice::Preload => Some(Mechanism::Preload),
     };
     let plan = plan(&wanted, mechanism, &machine)?;
-    if let [node] = machine.nodes[..] {
-        output::say(&format!(
-            "One memory only, node {node}: to the kernel all memory is alike, nothing to place"
-        ));
-    }
     let [program, rest @ ..] = &args.program[..] else {
         return Err(Failure::usage("no program is named").into());
     };
     let started = Launch { plan: &plan, program, args: rest, signals };
     let ended = launch(&started, &mut |event| match event {
-        Event::Started => {}
+        Event::Started => {
+            if let [node] = machine.nodes[..] {
+                output::say(&format!(
+                    "One memory only, node {node}: to the kernel all memory is alike"
+                ));
+            }
+        }
         Event::Asked { reading, notes } => {
             output::say(&told(&plan, reading, notes, "now"));
         }
@@ -183,6 +184,12 @@ fn say_end(plan: &Plan, ended: &Ended) {
         }
         None => output::say("The program ended before its memory could be looked at."),
     }
+    let bytes = |reading: &Option<Reading>| reading.as_ref().map_or(0, Reading::private_bytes);
+    if let Some(most) = &ended.most
+        && bytes(&ended.most) > bytes(&ended.last)
+    {
+        output::say(&format!("When it had the most:{}", nodes_text(most)));
+    }
     if ended.is_out_of_memory {
         output::say(
             "The kernel killed it, and processes for want of memory at that time: a node was \
@@ -194,16 +201,12 @@ fn say_end(plan: &Plan, ended: &Ended) {
 
 /// Where the memory lies, for people.
 fn told(plan: &Plan, reading: &Reading, notes: Option<Notes>, when: &str) -> String {
-    let bytes = |bytes: u64| Unit::Bytes.show(bytes as f64);
-    let count = reading.processes;
-    let mut text = format!("Memory, placed by {}; {count} processes, {when}:", plan.told());
-    for (node, of_node) in &reading.nodes {
-        let share = share(of_node.private, reading) * 100.0;
-        let (private, mapped) = (bytes(of_node.private), bytes(of_node.mapped));
-        text.push_str(&format!(
-            "\n  node {node}: {private}, {share:.1} %; files and shared memory {mapped}"
-        ));
-    }
+    let processes = match reading.processes {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
+    };
+    let mut text = format!("Memory, placed by {}; {processes}, {when}:", plan.told());
+    text.push_str(&nodes_text(reading));
     let Some(notes) = notes else { return text };
     if reading.unreached > 0 {
         let unreached = reading.unreached;
@@ -218,10 +221,21 @@ fn told(plan: &Plan, reading: &Reading, notes: Option<Notes>, when: &str) -> Str
     }
     if notes.refused_bytes > 0 {
         let error = std::io::Error::from_raw_os_error(notes.refused_error);
-        let refused = bytes(notes.refused_bytes);
+        let refused = Unit::Bytes.show(notes.refused_bytes as f64);
         text.push_str(&format!("\n  {refused} of addresses could not be placed: {error}"));
     }
     text
+}
+
+/// A line for each node.
+fn nodes_text(reading: &Reading) -> String {
+    let bytes = |bytes: u64| Unit::Bytes.show(bytes as f64);
+    let line = |(node, of_node): (&u16, &NodeBytes)| {
+        let share = share(of_node.private, reading) * 100.0;
+        let (private, mapped) = (bytes(of_node.private), bytes(of_node.mapped));
+        format!("\n  node {node}: {private}, {share:.1} %; files and shared memory {mapped}")
+    };
+    reading.nodes.iter().map(line).collect()
 }
 
 /// Of all private memory; 1 of none.

@@ -140,7 +140,7 @@ fn one_memory_is_said_and_the_report_has_it_all() {
     assert_eq!(line, "0\n", "no library is needed");
     std::thread::sleep(std::time::Duration::from_millis(700));
     held.send(Signal::USR1);
-    let now = held.lines_until("node 0: ");
+    let now = held.lines_until("\n  node 0: ");
     assert!(now.contains("One memory only, node 0") && now.contains("now:"), "{now}");
     let (code, err) = held.end();
     assert_eq!(code, Some(5), "{err}");

@@ -59,7 +59,9 @@ impl Plan {
     /// What is done, for people.
     pub fn told(&self) -> String {
         match self {
-            Plan::Kernel(KernelPolicy::Unchanged) => "one memory only, nothing to place".to_owned(),
+            Plan::Kernel(KernelPolicy::Unchanged) => {
+                "the kernel, there is one memory only".to_owned()
+            }
             Plan::Kernel(KernelPolicy::Preferred(node)) => {
                 format!("the kernel: preferred, node {node}, others if it is full")
             }
