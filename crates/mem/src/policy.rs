@@ -101,7 +101,7 @@ pub enum ThreadPolicy {
 
 /// Of `linux/mempolicy.h`.
 const MPOL_WEIGHTED_INTERLEAVE: c_int = 6;
-const WORD_BITS: usize = 8 * size_of::<c_ulong>();
+const WORD_BITS: usize = c_ulong::BITS as usize;
 
 impl ThreadPolicy {
     /// Has pages that this thread takes from now on come from there; also those of processes and

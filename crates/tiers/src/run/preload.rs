@@ -114,7 +114,7 @@ fn cache_folder() -> Result<PathBuf, RunError> {
 pub(super) fn keep(folder: &Path) -> Result<PathBuf, RunError> {
     let failed = |error: io::Error| cache_error(folder, error.to_string());
     let is_apart = |byte: &u8| matches!(byte, b' ' | b':');
-    if folder.as_os_str().as_bytes().iter().any(|byte| is_apart(byte)) {
+    if folder.as_os_str().as_bytes().iter().any(is_apart) {
         // They stand between the names of libraries, and nothing quotes them.
         return Err(cache_error(
             folder,
