@@ -1,9 +1,9 @@
-//! `rackpool tiers show`: the memory nodes of this machine, or of another one by a copy of its
-//! `/sys`. Out: a table with what there is to say about it, and JSON for programs.
+//! `rackpool tiers`. Here `show`: the memory nodes of this machine, or of another one by a copy of
+//! its `/sys`. Out: a table with what there is to say about it, and JSON for programs.
 
 use crate::args::{TiersArgs, TiersCommand, TiersShowArgs};
 use crate::failure::{Failure, Result};
-use crate::output;
+use crate::{output, tiers_measure, tiers_weights};
 use rackpool_mem::numa::list;
 use rackpool_stats::format::Unit;
 use rackpool_stats::table::TextTable;
@@ -12,12 +12,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// What is said of a machine with one memory.
+pub const ONE_MEMORY: &str = "One memory node: to the kernel all memory is alike; there is nothing \
+                              to place or to interleave.";
 /// Faults that are told to people.
 const FAULTS_SHOWN_MAX: usize = 8;
 
 pub fn run(args: &TiersArgs) -> Result<()> {
     match &args.command {
         TiersCommand::Show(args) => show(args),
+        TiersCommand::Measure(args) => tiers_measure::run(args),
+        TiersCommand::Weights(args) => tiers_weights::run(args),
         TiersCommand::Run(_) => unreachable!("main runs it before it takes signals"),
     }
 }
@@ -46,7 +51,7 @@ fn show(args: &TiersShowArgs) -> Result<()> {
     output::print(&text)
 }
 
-fn failure(error: TopologyError) -> Failure {
+pub fn failure(error: TopologyError) -> Failure {
     Failure::new(error.code(), error.to_string())
 }
 
@@ -143,11 +148,7 @@ fn of_nodes(topology: &Topology) -> Vec<Remark> {
             "a kernel with CONFIG_NUMA shows them",
         ));
     } else if let [_] = topology.nodes[..] {
-        remarks.push(remark(
-            "One memory node: to the kernel all memory is alike; there is nothing to place or to \
-             interleave.",
-            "",
-        ));
+        remarks.push(remark(ONE_MEMORY, ""));
     }
     let is_far = |node: &Node| {
         node.cpus.as_ref().is_some_and(Vec::is_empty) && node.memory_bytes.is_some_and(|b| b > 0)

@@ -1,13 +1,19 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
 use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
+use crate::values::{parse_seconds, parse_size};
 use clap::{Args, Subcommand};
+use rackpool_mem::numa::{NODES_MAX, numbers};
+use rackpool_tiers::weights::WEIGHT_MAX_DEFAULT;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub const TIERS_EXAMPLES: &str = "\
 Examples:
   rackpool tiers show
-  rackpool tiers show --json nodes.json";
+  rackpool tiers measure --store profile.json
+  rackpool tiers weights --profile profile.json
+  rackpool tiers weights --bandwidth 300000,100000";
 
 const SHOW_EXAMPLES: &str = "\
 Reads what kernel and firmware say; nothing is measured or changed. Speeds are those of the
@@ -22,6 +28,31 @@ Examples:
   rackpool tiers show --json - | jq '.nodes[] | select(.cpus == [])'
   rackpool tiers show --sysfs ./copy-of-sys";
 
+const MEASURE_EXAMPLES: &str = "\
+For each pair of a node with processors and a node with memory: latency of dependent loads, idle and
+beside threads that read; bandwidth by number of threads, 1 MB/s = 10^6 bytes a second that the
+program loads or stores: reads, three reads to a write, one to one, writes, and writes around the
+caches (nt). Each figure is repeated until its last 5 runs agree (quartiles over the median), at
+most 25 times. Takes seconds to minutes a pair, memory of each node, and all processors: the machine
+should have nothing else to do. A profile is JSON, with its source and date.
+
+Examples:
+  rackpool tiers measure --store profile.json
+  rackpool tiers measure --quick                         3 runs a figure, in seconds, rough
+  rackpool tiers measure --nodes 0,2 --cpu-nodes 0 --threads 8
+  rackpool tiers measure --noise 5 --limit 60 --json - | jq '.pairs[].latency[0]'";
+
+const WEIGHTS_EXAMPLES: &str = "\
+Bandwidths are in MB/s (10^6 bytes a second), in the order of the nodes. Utilisation is what the
+weights reach, over all bandwidths together; HMSDK's own rounding stands beside them.
+A profile of `tiers measure` gives the bandwidth of each node for a share of reads, and the choice
+for a demand: one memory alone where that has bandwidth to spare, since others only add latency.
+
+Examples:
+  rackpool tiers weights --bandwidth 300000,100000
+  rackpool tiers weights --bandwidth 200000,80000,40000 --max 255 --json -
+  rackpool tiers weights --profile profile.json --reads 75 --demand 40000";
+
 /// Options of `tiers`.
 #[derive(Debug, Args)]
 pub struct TiersArgs {
@@ -35,6 +66,12 @@ pub enum TiersCommand {
     /// List memory nodes: processors, memory, speeds, devices, and what is kept from this process
     #[command(after_help = SHOW_EXAMPLES)]
     Show(TiersShowArgs),
+    /// Measure latency and bandwidth of each memory node, and keep them as a profile
+    #[command(after_help = MEASURE_EXAMPLES)]
+    Measure(TiersMeasureArgs),
+    /// Weights by which memories of unlike bandwidth give the most together
+    #[command(after_help = WEIGHTS_EXAMPLES)]
+    Weights(TiersWeightsArgs),
     /// Run a program with its memory on nodes by weights, or on nodes of your choice
     #[command(after_help = RUN_EXAMPLES)]
     Run(TiersRunArgs),
@@ -49,4 +86,92 @@ pub struct TiersShowArgs {
     /// Write the nodes as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Options of `tiers measure`.
+#[derive(Debug, Args)]
+pub struct TiersMeasureArgs {
+    /// Memory nodes [default: all with memory for this process]
+    #[arg(long, value_name = "NODES", value_parser = parse_nodes)]
+    pub nodes: Option<Nodes>,
+    /// Nodes from which they are reached [default: all with processors for this process]
+    #[arg(long, value_name = "NODES", value_parser = parse_nodes)]
+    pub cpu_nodes: Option<Nodes>,
+    /// 3 short runs a figure: ends within seconds, and is rough
+    #[arg(long)]
+    pub quick: bool,
+    /// Threads at most [default: one for each processor of the node]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Noise that a figure may have: distance of the quartiles over the median
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = parse_noise)]
+    pub noise: f64,
+    /// All runs together take no longer: figures may be left with more noise
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub limit: Option<Duration>,
+    /// Memory to load from, twice so much is taken [default: 4 times the largest cache]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub bytes: Option<u64>,
+    /// Keep the profile, for `tiers weights --profile`
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
+    /// Write the profile as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `tiers weights`.
+#[derive(Debug, Args)]
+pub struct TiersWeightsArgs {
+    /// Bandwidth of each memory, MB/s
+    #[arg(
+        long,
+        value_name = "MBPS,MBPS,...",
+        required_unless_present = "profile",
+        conflicts_with = "profile"
+    )]
+    pub bandwidth: Option<String>,
+    /// Bandwidths as `tiers measure` has stored them
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// As seen from the processors of this node [default: the first of the profile]
+    #[arg(long, value_name = "NODE", requires = "profile")]
+    pub cpu_node: Option<u16>,
+    /// Share of reads in the traffic [default: 100]
+    #[arg(long, value_name = "PERCENT", requires = "profile", value_parser = parse_share)]
+    pub reads: Option<f64>,
+    /// What the program moves, MB/s [default: the most that one memory alone has to spare]
+    #[arg(long, value_name = "MBPS", requires = "profile")]
+    pub demand: Option<f64>,
+    /// The largest weight, 1 to 255
+    #[arg(long, value_name = "WEIGHT", default_value_t = WEIGHT_MAX_DEFAULT)]
+    pub max: u32,
+    /// Write the weights as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Memory nodes by number, ascending.
+#[derive(Clone, Debug)]
+pub struct Nodes(pub Vec<u16>);
+
+fn parse_nodes(text: &str) -> Result<Nodes, String> {
+    let nodes = numbers(text, NODES_MAX).filter(|nodes: &Vec<u16>| !nodes.is_empty());
+    let wrong = || format!("`{text}` is no ascending list of nodes such as 0, 0-1 or 0,2-3");
+    nodes.map(Nodes).ok_or_else(wrong)
+}
+
+/// Percent, as a share.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| format!("`{text}` is not 0 to 100 percent"))
+}
+
+/// Percent above 0, as a share.
+fn parse_noise(text: &str) -> Result<f64, String> {
+    parse_share(text).ok().filter(|share| *share > 0.0).ok_or_else(|| {
+        format!("`{text}` is no noise in percent, such as 3 or 0.5: above 0, at most 100")
+    })
 }

@@ -1,51 +1,193 @@
 //! `rackpool tiers weights`: the weights by which memories of given bandwidth give the most
-//! together, with HMSDK's beside them. Pure but for its file.
+//! together, with HMSDK's beside them; from a stored profile also which memories to use for a
+//! demand. In: bandwidths, or a profile. Pure but for its files.
 
+use crate::args::TiersWeightsArgs;
 use crate::failure::{Failure, Result};
-use crate::output;
-use clap::Args;
-use rackpool_tiers::weights::{Report, WEIGHT_MAX_DEFAULT, Weights, parse_bandwidths};
-use std::path::PathBuf;
-
-pub const WEIGHTS_EXAMPLES: &str = "\
-Bandwidths are in MB/s (10^6 bytes a second), in the order of the nodes. Utilisation is what the
-weights reach, over all bandwidths together.
-
-Examples:
-  rackpool tiers weights --bandwidth 300000,100000
-  rackpool tiers weights --bandwidth 200000,80000,40000 --max 255 --json -";
-
-/// Options of `tiers weights`.
-#[derive(Debug, Args)]
-pub struct TiersWeightsArgs {
-    /// Bandwidth of each memory, MB/s
-    #[arg(long, value_name = "MBPS,MBPS,...")]
-    pub bandwidth: String,
-    /// The largest weight, 1 to 255
-    #[arg(long, value_name = "WEIGHT", default_value_t = WEIGHT_MAX_DEFAULT)]
-    pub max: u32,
-    /// Write the weights as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
+use crate::{output, tiers_measure};
+use rackpool_mem::numa::list;
+use rackpool_stats::format::Unit;
+use rackpool_stats::table::TextTable;
+use rackpool_tiers::choice::{Choice, Memory, choose};
+use rackpool_tiers::measure::{Machine, Profile, ProfileError};
+use rackpool_tiers::weights::{Report, Weights, WeightsError, mixed_mbps, parse_bandwidths};
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
 
 pub fn run(args: &TiersWeightsArgs) -> Result<()> {
-    // The only errors are wrong numbers.
-    let wrong = |error: rackpool_tiers::weights::WeightsError| Failure::usage(error.to_string());
-    let bandwidths = parse_bandwidths(&args.bandwidth).map_err(wrong)?;
-    let report = Report::of(&bandwidths, args.max).map_err(wrong)?;
-    if let Some(json) = output::open_if(args.json.as_ref())? {
-        json.write(format!("{}\n", output::json(&report)?))?;
+    let json = output::open_if(args.json.as_ref())?;
+    let (report, text) = match (&args.bandwidth, &args.profile) {
+        (Some(bandwidth), _) => {
+            let bandwidths = parse_bandwidths(bandwidth).map_err(wrong)?;
+            let report = Report::of(&bandwidths, args.max).map_err(wrong)?;
+            let text = lines(&report);
+            (output::json(&report)?, text)
+        }
+        (None, Some(path)) => {
+            let advice = Advice::of(path, args)?;
+            (output::json(&advice)?, advice.told())
+        }
+        (None, None) => return Err(Failure::usage("--bandwidth or --profile is needed")),
+    };
+    if let Some(json) = json {
+        json.write(format!("{report}\n"))?;
     }
+    output::print(&text)
+}
+
+/// Numbers that the user gave.
+fn wrong(error: WeightsError) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+fn unread(error: ProfileError) -> Failure {
+    let hint = "rackpool tiers measure --store FILE makes one";
+    Failure::new(error.code(), error.to_string()).with_hint(hint)
+}
+
+fn lines(report: &Report) -> String {
     let rounded = match &report.rounded {
         Some(rounded) => line(rounded),
         None => "none: it refuses a weight of 0".to_owned(),
     };
-    output::print(&format!("best   {}\nHMSDK  {rounded}\n", line(&report.best)))
+    format!("best   {}\nHMSDK  {rounded}\n", line(&report.best))
 }
 
 /// Such as `3:1, 100.0 % of the bandwidth`.
 fn line(Weights { weights, utilisation }: &Weights) -> String {
     let weights: Vec<String> = weights.iter().map(u32::to_string).collect();
     format!("{}, {:.1} % of the bandwidth", weights.join(":"), utilisation * 100.0)
+}
+
+/// Weights of a profile's memories, and which of them to use.
+#[derive(Serialize)]
+struct Advice {
+    #[serde(flatten)]
+    report: Report,
+    /// Of the weights, in their order.
+    nodes: Vec<u16>,
+    cpu_node: u16,
+    read_share: f64,
+    choice: Choice,
+    /// The choice in words.
+    why: String,
+    /// Since the profile was taken, seconds; null if it comes from the future, by this clock.
+    age_s: Option<u64>,
+    /// Whether all figures of these memories met the profile's noise bound.
+    is_settled: bool,
+    #[serde(skip)]
+    profile: Profile,
+}
+
+impl Advice {
+    fn of(path: &Path, args: &TiersWeightsArgs) -> Result<Advice> {
+        let profile = Profile::load(path).map_err(unread)?;
+        let cpu_node = args.cpu_node.or(profile.pairs.first().map(|pair| pair.cpu_node));
+        let cpu_node = cpu_node.ok_or_else(|| {
+            Failure::new(
+                "bad-file",
+                format!("{} has no pair of nodes: measure anew", path.display()),
+            )
+        })?;
+        let read_share = args.reads.unwrap_or(1.0);
+        let pairs = profile.pairs.iter().filter(|pair| pair.cpu_node == cpu_node);
+        let pairs: Vec<_> = pairs.collect();
+        if pairs.is_empty() {
+            let there = tiers_measure::cpu_nodes(&profile);
+            return Err(Failure::usage(format!(
+                "{} has nothing of the processors of node {cpu_node}, but of {there}",
+                path.display()
+            )));
+        }
+        let memory = |pair: &&rackpool_tiers::measure::PairProfile| {
+            let bandwidth_mbps = mixed_mbps(&pair.mix_points(), read_share)?;
+            // A profile that was read has it.
+            let latency_ns = pair.idle_latency_ns().unwrap_or(f64::NAN);
+            Ok(Memory { node: pair.memory_node, latency_ns, bandwidth_mbps })
+        };
+        let memories: Vec<Memory> =
+            pairs.iter().map(memory).collect::<Result<_, _>>().map_err(wrong)?;
+        let bandwidths: Vec<f64> = memories.iter().map(|memory| memory.bandwidth_mbps).collect();
+        let report = Report::of(&bandwidths, args.max).map_err(wrong)?;
+        let spare_mbps = memories.iter().map(Memory::spare_mbps).fold(0.0, f64::max);
+        let choice = choose(&memories, args.demand.unwrap_or(spare_mbps), args.max);
+        let choice = choice.map_err(wrong)?;
+        let age = profile.age(tiers_measure::unix_s());
+        Ok(Advice {
+            report,
+            nodes: memories.iter().map(|memory| memory.node).collect(),
+            cpu_node,
+            read_share,
+            why: choice.to_string(),
+            choice,
+            age_s: age.map(|age| age.as_secs()),
+            is_settled: pairs.iter().all(|pair| pair.is_settled()),
+            profile,
+        })
+    }
+
+    fn told(&self) -> String {
+        let Profile { source, machine, taken_unix_s, .. } = &self.profile;
+        let taken = output::utc(Duration::from_secs(*taken_unix_s), ' ');
+        let age = self.age_s.map_or("from the future, by this clock".to_owned(), old);
+        let Machine { processor, cores, kernel } = machine;
+        let mut text = format!(
+            "Profile: {source}, {taken} UTC, {age}; {processor}, {cores} cores, Linux {kernel}\n"
+        );
+        let here = Machine::here();
+        if (&here.processor, here.cores) != (processor, *cores) {
+            text.push_str(&format!(
+                "This machine is another one: {}, {} cores.\n",
+                here.processor, here.cores
+            ));
+        }
+        if !self.is_settled {
+            text.push_str("Not all of its figures are within its noise bound: measure again.\n");
+        }
+        let reads = self.read_share * 100.0;
+        text.push_str(&format!(
+            "From the processors of node {}, {reads:.0} % reads:\n\n",
+            self.cpu_node
+        ));
+        let mut table = TextTable::new(&["NODE", "BANDWIDTH", "LATENCY"]);
+        for memory in &self.choice.memories {
+            table.row([
+                memory.node.to_string(),
+                Unit::BytesPerSecond.show(memory.bandwidth_mbps * 1e6),
+                Unit::Nanoseconds.show(memory.latency_ns),
+            ]);
+        }
+        text.push_str(&table.show());
+        if let [only] = self.nodes[..] {
+            text.push_str(&format!(
+                "\nOne memory only, of node {only}: there is nothing to interleave.\n"
+            ));
+        }
+        let nodes = list(&self.nodes);
+        text.push_str(&format!("\nWeights of nodes {nodes}\n{}", lines(&self.report)));
+        text.push_str(&format!("choice {}\n", self.why));
+        text
+    }
+}
+
+/// Such as `3 days old`.
+fn old(seconds: u64) -> String {
+    let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| seconds >= 2 * unit).unwrap_or((1, "s"));
+    format!("{} {name} old", seconds / unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_told_in_the_unit_that_fits() {
+        for (seconds, text) in
+            [(0, "0 s old"), (119, "119 s old"), (120, "2 minutes old"), (300_000, "3 days old")]
+        {
+            assert_eq!(old(seconds), text);
+        }
+    }
 }

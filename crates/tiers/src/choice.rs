@@ -30,6 +30,13 @@ pub struct Memory {
     pub bandwidth_mbps: f64,
 }
 
+impl Memory {
+    /// The greatest demand that it alone has bandwidth to spare for, in whole MB/s.
+    pub fn spare_mbps(&self) -> f64 {
+        (self.bandwidth_mbps * SPARE_SHARE).floor()
+    }
+}
+
 /// Some memories with weights, and what they do for the demand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
@@ -207,6 +214,7 @@ mod tests {
     #[test]
     fn where_bandwidth_binds_memories_are_interleaved() {
         // 70 % of 300,000 MB/s.
+        assert_eq!(two()[0].spare_mbps(), 210_000.0);
         assert_eq!(choose(&two(), 210_000.0, 16).unwrap().chosen.weights, [1, 0]);
         assert_eq!(choose(&two(), 210_001.0, 16).unwrap().chosen.weights, [3, 1]);
         let full = choose(&two(), 390_000.0, 16).unwrap();

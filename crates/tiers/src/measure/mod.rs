@@ -11,10 +11,12 @@
 //! cache fetches the line first, so that the memory moves up to twice as much for
 //! [`Traffic::Write`]; [`Traffic::NonTemporalWrite`] fetches nothing.
 
+mod pairs;
 mod profile;
 mod settle;
 mod threads;
 
+pub use pairs::{Selection, pairs};
 pub use profile::{Machine, PROFILE_BYTES_MAX, Profile, ProfileError};
 pub use settle::{Figure, NoiseRule, Run, settle};
 
@@ -39,29 +41,62 @@ const FLAT_STEPS: u32 = 2;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeasureError {
+    /// A node that was named.
+    #[error("there is no node {node}, but {there}: see rackpool tiers show")]
+    NoNode { node: u16, there: String },
     /// Run on a CPU set that has some of the node's.
-    #[error("node {cpu_node} has no core that this process may use")]
+    #[error(
+        "node {cpu_node} has no core that this process may use: name another node, or run on some \
+         of its cores (taskset, docker: --cpuset-cpus)"
+    )]
     NoCore { cpu_node: u16 },
+    /// A node that was named has none, or the cpuset keeps it from this process.
+    #[error(
+        "node {node} has no memory for this process: name another node, or see rackpool tiers show \
+         for what keeps it"
+    )]
+    NoMemoryHere { node: u16 },
+    /// No node has cores, or none has memory, that this process may use.
+    #[error("no node has cores or memory for this process: see rackpool tiers show")]
+    NoPair,
     /// Free memory there, or measure with less.
-    #[error("node {node} has {free_bytes} bytes free, twice {needed_bytes} bytes are needed")]
+    #[error(
+        "node {node} has {free_bytes} bytes free, twice {needed_bytes} bytes are needed: free some \
+         (files are kept in it: echo 1 > /proc/sys/vm/drop_caches), or measure with less (--bytes)"
+    )]
     NoRoom { node: u16, free_bytes: u64, needed_bytes: u64 },
     /// The system gives no memory. Retry when there is some.
-    #[error("no memory of node {node}: {error}")]
+    #[error("no memory of node {node}: {error}; try again when there is some, or with less")]
     Memory { node: u16, error: io::Error },
     /// The system binds no memory to this node: none such, or `mbind` is forbidden.
-    #[error("memory cannot be bound to node {node}: {error}")]
+    #[error(
+        "memory cannot be bound to node {node}: {error}; in containers: docker run --cap-add \
+         SYS_NICE, or a seccomp profile that allows mbind"
+    )]
     Bind { node: u16, error: io::Error },
     /// A figure would be that of another node. Retry when the node has room.
-    #[error("{elsewhere} of {pages} pages do not lie on node {node} but on others")]
+    #[error(
+        "{elsewhere} of {pages} pages do not lie on node {node} but on others: try again when it \
+         has room"
+    )]
     Elsewhere { node: u16, pages: u64, elsewhere: u64 },
-    #[error("no thread can run on core {core}: {error}")]
+    #[error("no thread can run on core {core}: {error}; name another node")]
     Pin { core: usize, error: io::Error },
     /// The system starts no more threads. Retry when fewer run.
-    #[error("no thread can be started: {error}")]
+    #[error("no thread can be started: {error}; measure with fewer (--threads)")]
     Thread { error: io::Error },
     /// Ask for more memory, or for fewer threads.
-    #[error("{bytes} bytes are too few to measure with, {needed} are needed")]
+    #[error(
+        "{bytes} bytes are too few to measure with, {needed} are needed: ask for more, or for \
+         fewer threads"
+    )]
     TooSmall { bytes: u64, needed: u64 },
+    /// Allow more time, or ask for less.
+    #[error(
+        "{limit_s} s are too short for {figures} figures, {needed_s} s are needed at least: allow \
+         them, or measure fewer nodes or threads, or with --quick"
+    )]
+    TooShort { limit_s: f64, needed_s: f64, figures: u32 },
 }
 
 impl MeasureError {
@@ -71,9 +106,10 @@ impl MeasureError {
             MeasureError::NoCore { .. } | MeasureError::Pin { .. } => "no-core",
             MeasureError::Thread { .. } => "io",
             MeasureError::NoRoom { .. } | MeasureError::Memory { .. } => "no-memory",
-            MeasureError::Bind { .. } => "no-node",
+            MeasureError::NoMemoryHere { .. } | MeasureError::NoPair => "no-memory",
+            MeasureError::Bind { .. } | MeasureError::NoNode { .. } => "no-node",
             MeasureError::Elsewhere { .. } => "wrong-node",
-            MeasureError::TooSmall { .. } => "usage",
+            MeasureError::TooSmall { .. } | MeasureError::TooShort { .. } => "usage",
         }
     }
 }
@@ -99,6 +135,17 @@ impl Traffic {
         Traffic::Write,
         Traffic::NonTemporalWrite,
     ];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::Read => "reads",
+            Traffic::ThreeToOne => "3:1",
+            Traffic::OneToOne => "1:1",
+            Traffic::Write => "writes",
+            Traffic::NonTemporalWrite => "nt writes",
+        }
+    }
 
     /// Bytes that are read over all bytes.
     pub fn read_share(self) -> f64 {
@@ -157,11 +204,43 @@ impl Effort {
         Effort { bytes, duration, rule: NoiseRule::default(), threads_max: usize::MAX }
     }
 
+    /// Within seconds: of the right size, and no more.
+    pub fn rough() -> Effort {
+        let rule = NoiseRule { last: 3, runs_max: 3, ..NoiseRule::default() };
+        Effort { duration: Duration::from_millis(10), rule, ..Effort::thorough() }
+    }
+
     /// For tests: the figures mean little.
     pub fn quick() -> Effort {
         let rule = NoiseRule { last: 3, runs_max: 3, ..NoiseRule::default() };
         let duration = Duration::from_millis(2);
         Effort { bytes: 4 << 20, duration, rule, threads_max: 4 }
+    }
+
+    /// How many figures the pairs have at most; fewer where more threads bring no more.
+    pub fn figures(&self, pairs: &[Pair]) -> u32 {
+        let of_pair = |pair: &Pair| {
+            let cores = pair.cores.len().min(self.threads_max);
+            let loads = 1 + thread_counts(cores.saturating_sub(1)).count();
+            Traffic::ALL.len() * thread_counts(cores).count() + loads
+        };
+        pairs.iter().map(of_pair).sum::<usize>() as u32
+    }
+
+    /// With so few runs of a figure that all runs together take no longer than `limit`: they may
+    /// be too few to settle. Taking memory comes on top.
+    ///
+    /// # Errors
+    /// [`MeasureError::TooShort`].
+    pub fn within(mut self, limit: Duration, pairs: &[Pair]) -> Result<Effort, MeasureError> {
+        let figures = self.figures(pairs);
+        let runs = limit.as_nanos() / (self.duration * figures).as_nanos().max(1);
+        if runs < self.rule.last.into() {
+            let needed_s = (self.duration * figures * self.rule.last).as_secs_f64();
+            return Err(MeasureError::TooShort { limit_s: limit.as_secs_f64(), needed_s, figures });
+        }
+        self.rule.runs_max = u32::try_from(runs).unwrap_or(u32::MAX).min(self.rule.runs_max);
+        Ok(self)
     }
 }
 
@@ -237,16 +316,24 @@ impl PairProfile {
             .collect()
     }
 
+    /// All of them.
+    pub fn figures(&self) -> impl Iterator<Item = Figure> {
+        let points = self.bandwidth.iter().flat_map(|curve| &curve.points);
+        let loads = self.latency.iter().map(|point| point.latency_ns);
+        points.map(|point| point.mbps).chain(loads)
+    }
+
     /// Whether every figure met its noise bound.
     pub fn is_settled(&self) -> bool {
-        let points = self.bandwidth.iter().flat_map(|curve| &curve.points);
-        points.map(|point| point.mbps).all(|figure| figure.is_settled)
-            && self.latency.iter().all(|point| point.latency_ns.is_settled)
+        self.figures().all(|figure| figure.is_settled)
     }
 }
 
-/// Measures a pair. `progress` is told what comes next. Blocks; the machine should have nothing
-/// else to do. Runs on a thread of its own, so that the caller's stays on its cores.
+/// What `progress` of [`measure`] is told of a pair.
+pub const STEPS: u32 = 2 + Traffic::ALL.len() as u32;
+
+/// Measures a pair. `progress` is told what comes next, [`STEPS`] times. Blocks; the machine should
+/// have nothing else to do. Runs on a thread of its own, so that the caller's stays on its cores.
 ///
 /// # Errors
 /// [`MeasureError`]; all memory is given back then too.
@@ -272,7 +359,11 @@ fn measure_here(
     let Some(first) = cores.first().copied() else {
         return Err(MeasureError::NoCore { cpu_node: pair.cpu_node });
     };
-    let needed_bytes = 2 * effort.bytes;
+    let needed = threads::bytes_min(cores.len());
+    if effort.bytes < needed {
+        return Err(MeasureError::TooSmall { bytes: effort.bytes, needed });
+    }
+    let needed_bytes = effort.bytes.saturating_mul(2);
     match pair.free_bytes {
         // Bound memory that is not there would have the kernel end a process.
         Some(free_bytes) if free_bytes / 2 < needed_bytes => {
@@ -287,7 +378,7 @@ fn measure_here(
     let (stream, chase) = (stream.window, chase.window);
     let mut bandwidth = Vec::new();
     for traffic in Traffic::ALL {
-        progress(&format!("bandwidth, {traffic:?}"));
+        progress(&format!("bandwidth, {}", traffic.name()));
         bandwidth.push(curve(&stream, &cores, traffic, effort)?);
     }
     progress("latency");

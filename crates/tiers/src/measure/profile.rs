@@ -25,12 +25,12 @@ pub enum ProfileError {
     #[error("the profile's text, line {line} column {column}: {message}")]
     Text { line: usize, column: usize, message: String },
     /// Of another version, or no profile. Measure anew.
-    #[error("the profile has schema {found:?}, this program reads {SCHEMA:?}")]
+    #[error("the profile has schema {found:?}, this program reads {SCHEMA:?}: measure anew")]
     Schema { found: String },
     /// What no measurement gives. Measure anew.
-    #[error("the profile's {what} is {value}: it must be a number above 0")]
+    #[error("the profile's {what} is {value}: it must be a number above 0; measure anew")]
     Value { what: String, value: f64 },
-    #[error("the profile's {what} is not as a measurement writes it")]
+    #[error("the profile's {what} is not as a measurement writes it: measure anew")]
     Shape { what: String },
 }
 
@@ -121,7 +121,14 @@ impl Profile {
         }
         let profile: Profile = serde_json::from_str(text).map_err(wrong)?;
         above_0("noise_bound", profile.noise_bound)?;
-        profile.pairs.iter().enumerate().try_for_each(|(index, pair)| check(index, pair))?;
+        for (index, pair) in profile.pairs.iter().enumerate() {
+            check(index, pair)?;
+            let nodes = |pair: &PairProfile| (pair.cpu_node, pair.memory_node);
+            if profile.pairs[..index].iter().any(|other| nodes(other) == nodes(pair)) {
+                let what = format!("pairs[{index}], which comes a second time,");
+                return Err(ProfileError::Shape { what });
+            }
+        }
         Ok(profile)
     }
 

@@ -19,7 +19,8 @@ fn this_machine_is_measured() {
     let mut steps = Vec::new();
     let measured = measure(&pair(), Effort::quick(), &mut |step| steps.push(step.to_owned()));
     let measured = measured.unwrap();
-    assert_eq!(steps.len(), 2 + Traffic::ALL.len());
+    assert_eq!(steps.len(), STEPS as usize);
+    assert_eq!(steps[2], "bandwidth, 3:1");
     let cores = pair().cores.len().min(4);
     let kinds: Vec<Traffic> = measured.bandwidth.iter().map(|curve| curve.traffic).collect();
     assert_eq!(kinds, Traffic::ALL);
@@ -37,6 +38,7 @@ fn this_machine_is_measured() {
     assert_eq!(measured.latency[0].load_mbps, 0.0);
     assert!(measured.latency[1..].iter().all(|point| point.load_mbps > 0.0));
     assert!(measured.idle_latency_ns().unwrap() > 0.0);
+    assert!(measured.figures().count() <= Effort::quick().figures(&[pair()]) as usize);
     let shares: Vec<f64> = measured.mix_points().iter().map(|point| point.read_share).collect();
     assert_eq!(shares, [1.0, 0.75, 0.5, 0.0]);
     assert!(crate::weights::mixed_mbps(&measured.mix_points(), 0.9).unwrap() > 0.0);
@@ -69,9 +71,33 @@ fn a_node_without_room_or_cores_is_refused_before_memory_is_taken() {
     let full = Pair { free_bytes: Some((16 << 20) - 1), ..pair() };
     let refused = measure(&full, Effort::quick(), &mut |_| {}).unwrap_err();
     assert!(matches!(refused, MeasureError::NoRoom { needed_bytes: 8_388_608, .. }), "{refused}");
+    let small = Effort { bytes: 4096, ..Effort::quick() };
+    let refused = measure(&pair(), small, &mut |_| {}).unwrap_err();
+    assert!(matches!(refused, MeasureError::TooSmall { bytes: 4096, .. }), "{refused}");
     let none = Pair { cores: vec![1_000_000], cpu_node: 3, ..pair() };
     let refused = measure(&none, Effort::quick(), &mut |_| {}).unwrap_err();
     assert!(matches!(refused, MeasureError::NoCore { cpu_node: 3 }), "{refused}");
+}
+
+#[test]
+fn a_limit_of_time_is_kept_by_fewer_runs() {
+    let pairs = [Pair { cores: vec![0, 1, 2, 3], ..pair() }, Pair { cores: vec![0], ..pair() }];
+    let effort = Effort { threads_max: 3, ..Effort::quick() };
+    // Of three threads and of one: five kinds of traffic each, and loads from 0.
+    assert_eq!(effort.figures(&pairs), 5 * 3 + 3 + 5 + 1);
+    let effort = Effort { duration: Duration::from_millis(50), ..effort };
+    let rule = NoiseRule { bound: 0.03, last: 5, runs_max: 25 };
+    let runs_max = |seconds| {
+        let limited = Effort { rule, ..effort }.within(Duration::from_secs(seconds), &pairs);
+        limited.map(|effort| effort.rule.runs_max)
+    };
+    assert_eq!(runs_max(3600).unwrap(), 25);
+    assert_eq!(runs_max(12).unwrap(), 10);
+    let refused = runs_max(5).unwrap_err();
+    assert!(
+        refused.to_string().starts_with("5 s are too short for 24 figures, 6 s are"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -139,7 +165,11 @@ fn a_profile_that_no_measurement_writes_is_refused() {
         Profile::parse(&serde_json::to_string(&profile).unwrap()).unwrap_err().to_string()
     };
     let zero = wrong(|profile| profile.pairs[0].bandwidth[0].points[0].mbps.value = 0.0);
-    assert_eq!(zero, "the profile's pairs[0].bandwidth, Read is 0: it must be a number above 0");
+    assert_eq!(
+        zero,
+        "the profile's pairs[0].bandwidth, Read is 0: it must be a number above 0; \
+         measure anew"
+    );
     let minus = wrong(|profile| profile.pairs[0].latency[0].latency_ns.value = -4.0);
     assert!(minus.contains("pairs[0].latency is -4"), "{minus}");
     for shape in [
@@ -147,7 +177,8 @@ fn a_profile_that_no_measurement_writes_is_refused() {
         wrong(|profile| profile.pairs[0].bandwidth[1].points.clear()),
         wrong(|profile| profile.pairs[0].bandwidth[1].points[0].threads = 0),
         wrong(|profile| profile.pairs[0].latency.clear()),
+        wrong(|profile| profile.pairs.push(profile.pairs[0].clone())),
     ] {
-        assert!(shape.ends_with("is not as a measurement writes it"), "{shape}");
+        assert!(shape.ends_with("is not as a measurement writes it: measure anew"), "{shape}");
     }
 }

@@ -23,6 +23,11 @@ const ON_CORE_MIN: f64 = 0.95;
 /// Loads that are timed at once.
 const GROUP_LOADS: u32 = 500;
 
+/// The least memory that so many threads and a chain are measured with, bytes.
+pub(super) fn bytes_min(threads: usize) -> u64 {
+    BLOCK_BYTES.max(threads as u64 * CHUNK_BYTES)
+}
+
 /// A run: what every thread does, and for how long.
 pub(super) struct Load<'a> {
     pub memory: &'a Window,
