@@ -6,7 +6,7 @@ use crate::args::{Nodes, TiersMeasureArgs};
 use crate::failure::{Failure, Result};
 use crate::{output, tiers};
 use rackpool_mem::numa::list;
-use rackpool_stats::format::{Unit, digits};
+use rackpool_stats::format::Unit;
 use rackpool_stats::table::TextTable;
 use rackpool_tiers::measure::{
     Effort, Figure, MeasureError, Pair, PairProfile, Profile, STEPS, Selection, Traffic, measure,
@@ -15,7 +15,7 @@ use rackpool_tiers::measure::{
 use rackpool_tiers::topology::{Sources, Topology};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub fn run(args: &TiersMeasureArgs) -> Result<()> {
     let json = output::open_if(args.json.as_ref())?;
@@ -114,7 +114,7 @@ fn told(profile: &Profile, effort: Effort, topology: &Topology, args: &TiersMeas
     }
     if let Some(store) = &args.store {
         let store = store.display();
-        let taken = output::utc(std::time::Duration::from_secs(profile.taken_unix_s), ' ');
+        let taken = output::utc(Duration::from_secs(profile.taken_unix_s), ' ');
         let source = &profile.source;
         text.push_str(&format!("Stored in {store}: {source}, {taken} UTC.\n"));
         text.push_str(&format!("  -> rackpool tiers weights --profile {store}\n"));
@@ -188,7 +188,8 @@ fn noise(profile: &Profile, effort: Effort) -> String {
     let restless = figures.iter().filter(|figure| !figure.is_settled).count();
     let runs: u32 = figures.iter().map(|figure| figure.runs).sum();
     let disturbed: u32 = figures.iter().map(|figure| figure.disturbed).sum();
-    let (all, percent) = (figures.len(), digits(profile.noise_bound * 100.0));
+    // Thousandths: a share has no exact percent.
+    let (all, percent) = (figures.len(), (profile.noise_bound * 1e5).round() / 1e3);
     let last = effort.rule.last;
     let runs = format!("{disturbed} of {runs} runs were disturbed by other programs");
     match restless {

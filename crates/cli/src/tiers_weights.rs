@@ -9,7 +9,7 @@ use rackpool_mem::numa::list;
 use rackpool_stats::format::Unit;
 use rackpool_stats::table::TextTable;
 use rackpool_tiers::choice::{Choice, Memory, choose};
-use rackpool_tiers::measure::{Machine, Profile, ProfileError};
+use rackpool_tiers::measure::{Machine, PairProfile, Profile, ProfileError};
 use rackpool_tiers::weights::{Report, Weights, WeightsError, mixed_mbps, parse_bandwidths};
 use serde::Serialize;
 use std::path::Path;
@@ -100,14 +100,8 @@ impl Advice {
                 path.display()
             )));
         }
-        let memory = |pair: &&rackpool_tiers::measure::PairProfile| {
-            let bandwidth_mbps = mixed_mbps(&pair.mix_points(), read_share)?;
-            // A profile that was read has it.
-            let latency_ns = pair.idle_latency_ns().unwrap_or(f64::NAN);
-            Ok(Memory { node: pair.memory_node, latency_ns, bandwidth_mbps })
-        };
-        let memories: Vec<Memory> =
-            pairs.iter().map(memory).collect::<Result<_, _>>().map_err(wrong)?;
+        let memories = pairs.iter().map(|pair| memory(pair, read_share));
+        let memories: Vec<Memory> = memories.collect::<Result<_, _>>().map_err(wrong)?;
         let bandwidths: Vec<f64> = memories.iter().map(|memory| memory.bandwidth_mbps).collect();
         let report = Report::of(&bandwidths, args.max).map_err(wrong)?;
         let spare_mbps = memories.iter().map(Memory::spare_mbps).fold(0.0, f64::max);
@@ -169,6 +163,13 @@ impl Advice {
         text.push_str(&format!("choice {}\n", self.why));
         text
     }
+}
+
+fn memory(pair: &PairProfile, read_share: f64) -> Result<Memory, WeightsError> {
+    let bandwidth_mbps = mixed_mbps(&pair.mix_points(), read_share)?;
+    // A profile that was read has it.
+    let latency_ns = pair.idle_latency_ns().unwrap_or(f64::NAN);
+    Ok(Memory { node: pair.memory_node, latency_ns, bandwidth_mbps })
 }
 
 /// Such as `3 days old`.

@@ -209,7 +209,7 @@ fn what_cannot_be_measured_is_refused_with_a_way_out() {
         (&["--store", "-"], 2, "error usage ", "--json -"),
         (&["--store", &below_a_file], 1, "error io ", ""),
     ] {
-        let words = [&["tiers", "measure"], words].concat();
+        let words = [&["tiers", "measure"][..], words].concat();
         let (exit, out, err) = told(&run(&words));
         assert_eq!((exit, out.as_str()), (code, ""), "{words:?}: {err}");
         assert!(err.starts_with(start) && err.contains(way_out), "{words:?}: {err}");
@@ -218,7 +218,7 @@ fn what_cannot_be_measured_is_refused_with_a_way_out() {
 
 /// What `weights` says to programs and people.
 fn weights(words: &[&str]) -> (Value, String) {
-    let words = [&["tiers", "weights", "--json", "-"], words].concat();
+    let words = [&["tiers", "weights", "--json", "-"][..], words].concat();
     let (code, out, err) = told(&run(&words));
     assert_eq!(code, 0, "{words:?}: {err}");
     (serde_json::from_str(&out).unwrap(), err)
@@ -328,7 +328,7 @@ fn wrong_bandwidths_and_profiles_are_refused_with_a_way_out() {
         (&["--profile", &none], 1, "error io profile ", "tiers measure --store"),
         (&["--profile", &other], 1, "error bad-file ", "measure anew"),
     ] {
-        let words = [&["tiers", "weights"], words].concat();
+        let words = [&["tiers", "weights"][..], words].concat();
         let (exit, out, err) = told(&run(&words));
         assert_eq!((exit, out.as_str()), (code, ""), "{words:?}: {err}");
         assert!(err.starts_with(start) && err.contains(way_out), "{words:?}: {err}");

@@ -235,7 +235,7 @@ impl Effort {
     pub fn within(mut self, limit: Duration, pairs: &[Pair]) -> Result<Effort, MeasureError> {
         let figures = self.figures(pairs);
         let runs = limit.as_nanos() / (self.duration * figures).as_nanos().max(1);
-        if runs < self.rule.last.into() {
+        if runs < u128::from(self.rule.last) {
             let needed_s = (self.duration * figures * self.rule.last).as_secs_f64();
             return Err(MeasureError::TooShort { limit_s: limit.as_secs_f64(), needed_s, figures });
         }
