@@ -109,7 +109,7 @@ fn told(profile: &Profile, effort: Effort, topology: &Topology, args: &TiersMeas
         let (runs, ms) = (effort.rule.runs_max, effort.duration.as_millis());
         text.push_str(&format!("Quick: {runs} runs of {ms} ms a figure, rough.\n"));
     }
-    if let [_] = topology.nodes[..] {
+    if topology.nodes.iter().filter(|node| node.memory_bytes != Some(0)).count() == 1 {
         text.push_str(&format!("{}\n", tiers::ONE_MEMORY));
     }
     if let Some(store) = &args.store {
