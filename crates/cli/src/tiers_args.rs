@@ -124,24 +124,19 @@ pub struct TiersMeasureArgs {
 #[derive(Debug, Args)]
 pub struct TiersWeightsArgs {
     /// Bandwidth of each memory, MB/s
-    #[arg(
-        long,
-        value_name = "MBPS,MBPS,...",
-        required_unless_present = "profile",
-        conflicts_with = "profile"
-    )]
+    #[arg(long, value_name = "MBPS,MBPS,...", conflicts_with = "profile")]
     pub bandwidth: Option<String>,
     /// Bandwidths as `tiers measure` has stored them
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// As seen from the processors of this node [default: the first of the profile]
-    #[arg(long, value_name = "NODE", requires = "profile")]
+    #[arg(long, value_name = "NODE", conflicts_with = "bandwidth")]
     pub cpu_node: Option<u16>,
     /// Share of reads in the traffic [default: 100]
-    #[arg(long, value_name = "PERCENT", requires = "profile", value_parser = parse_share)]
+    #[arg(long, value_name = "PERCENT", conflicts_with = "bandwidth", value_parser = parse_share)]
     pub reads: Option<f64>,
     /// What the program moves, MB/s [default: the most that one memory alone has to spare]
-    #[arg(long, value_name = "MBPS", requires = "profile")]
+    #[arg(long, value_name = "MBPS", conflicts_with = "bandwidth")]
     pub demand: Option<f64>,
     /// The largest weight, 1 to 255
     #[arg(long, value_name = "WEIGHT", default_value_t = WEIGHT_MAX_DEFAULT)]

@@ -33,7 +33,10 @@ pub fn run(args: &TiersMeasureArgs) -> Result<()> {
     if measured.is_empty() {
         return Err(failed.expect("what is not measured has failed"));
     }
-    let profile = Profile::new(unix_s(), effort.rule.bound, measured);
+    let mut profile = Profile::new(unix_s(), effort.rule.bound, measured);
+    if args.quick {
+        profile.source.push_str(" --quick");
+    }
     let text = format!("{}\n", output::json(&profile)?);
     if let Some(store) = store {
         store.write(&text)?;
@@ -108,6 +111,12 @@ fn told(profile: &Profile, effort: Effort, topology: &Topology, args: &TiersMeas
     if args.quick {
         let (runs, ms) = (effort.rule.runs_max, effort.duration.as_millis());
         text.push_str(&format!("Quick: {runs} runs of {ms} ms a figure, rough.\n"));
+    }
+    if effort.bytes < Effort::thorough().bytes {
+        let bytes = Unit::Bytes.show(effort.bytes as f64);
+        text.push_str(&format!(
+            "In {bytes} a part of all loads is answered by caches: measure with more (--bytes).\n"
+        ));
     }
     if topology.nodes.iter().filter(|node| node.memory_bytes != Some(0)).count() == 1 {
         text.push_str(&format!("{}\n", tiers::ONE_MEMORY));

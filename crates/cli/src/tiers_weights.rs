@@ -28,7 +28,9 @@ pub fn run(args: &TiersWeightsArgs) -> Result<()> {
             let advice = Advice::of(path, args)?;
             (output::json(&advice)?, advice.told())
         }
-        (None, None) => return Err(Failure::usage("--bandwidth or --profile is needed")),
+        (None, None) => {
+            return Err(Failure::usage("--bandwidth MBPS,MBPS,... or --profile FILE is needed"));
+        }
     };
     if let Some(json) = json {
         json.write(format!("{report}\n"))?;

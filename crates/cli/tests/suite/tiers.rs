@@ -153,7 +153,7 @@ fn this_machine_is_measured_and_its_profile_is_of_use_to_weights() {
     let profile = json_of(&store);
     assert_eq!(profile, json_of(&beside));
     assert_eq!(profile["schema"], "rackpool.tiers.profile/1");
-    assert_eq!(profile["source"], "measured by rackpool tiers measure");
+    assert_eq!(profile["source"], "measured by rackpool tiers measure --quick");
     assert!(profile["taken_unix_s"].as_u64() > Some(1_700_000_000));
     assert_eq!(profile["noise_bound"], 0.03);
     for pair in profile["pairs"].as_array().unwrap() {
@@ -312,7 +312,7 @@ fn wrong_bandwidths_and_profiles_are_refused_with_a_way_out() {
     fs::write(&other, profile().to_string().replace("profile/1", "profile/9")).unwrap();
     let many = vec!["1"; 65].join(",");
     for (words, code, start, way_out) in [
-        (&[] as &[&str], 2, "error usage ", "--bandwidth"),
+        (&[] as &[&str], 2, "error usage --bandwidth ", "--profile FILE is needed"),
         (&["--bandwidth", ""], 2, "error usage ", "commas between them"),
         (&["--bandwidth", "3,x"], 2, "error usage \"x\" is no bandwidth", "commas between them"),
         (&["--bandwidth", "3,0"], 2, "error usage the bandwidth of memory 1 ", "above 0"),
@@ -320,7 +320,7 @@ fn wrong_bandwidths_and_profiles_are_refused_with_a_way_out() {
         (&["--bandwidth", &many], 2, "error usage 65 memories", "at most 64"),
         (&["--bandwidth", "3,1", "--max", "0"], 2, "error usage ", "from 1 to 255"),
         (&["--bandwidth", "3,1", "--max", "256"], 2, "error usage ", "from 1 to 255"),
-        (&["--bandwidth", "3,1", "--demand", "1"], 2, "error usage ", "--profile"),
+        (&["--bandwidth", "3,1", "--demand", "1"], 2, "error usage ", "cannot be used with"),
         (&["--bandwidth", "3,1", "--profile", &good], 2, "error usage ", "cannot be used with"),
         (&["--profile", &good, "--reads", "101"], 2, "error usage ", "0 to 100"),
         (&["--profile", &good, "--demand", "nan"], 2, "error usage the demand", "must be finite"),
