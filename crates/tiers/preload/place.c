@@ -43,6 +43,8 @@
 #define POLICY_STATIC_NODES (1 << 15)
 #define POLICY_OF_ADDRESS 2
 #define POLICY_MOVE 2
+/* Operations of seccomp() up to this one set something, the others ask. */
+#define SECCOMP_SETS_MAX 1
 #define LONG_BITS (8 * sizeof(long))
 
 /* What owner() says beside the index of a node. */
@@ -68,6 +70,8 @@ static struct notes own_notes;
 static struct notes *notes = &own_notes;
 static struct shares shares;
 static bool is_on;
+/* This process has a seccomp filter of its own, which holds for what it becomes by exec as well. */
+static bool is_shut_in;
 static char place_entry[TEXT_MAX], notes_entry[TEXT_MAX], library[TEXT_MAX];
 
 extern void *__curbrk __attribute__((weak));
@@ -255,34 +259,69 @@ static void place_mapping(uintptr_t at, uintptr_t end, uint64_t extent_min, bool
   atomic_fetch_sub_explicit(&shares.extents, 1, memory_order_relaxed);
 }
 
-/* Takes a range that is about to go off the books. */
-static void forget(uintptr_t at, uintptr_t length)
+/* So far are looks at a range apart, in bytes. */
+static uint64_t step_bytes(uintptr_t length)
 {
-  uintptr_t end = at + length;
   uint64_t step = EXTENT_BYTES;
-  int run = FOREIGN;
   while (length / step > STEPS_MAX)
     step *= 2;
+  return step;
+}
+
+/* Where the part of a step ends that has the owner of its first page: parts end in the middle of a
+   step where a heap ends or was moved. One between two parts of one owner is not found. */
+static uintptr_t part_end(uintptr_t at, uintptr_t end, int first)
+{
+  if (owner(end - 4096) == first)
+    return end;
+  uintptr_t other = end - 4096;
+  while (other - at > 4096) {
+    uintptr_t middle = at + ((other - at) / 2 & ~(uintptr_t)4095);
+    if (owner(middle) == first)
+      at = middle;
+    else
+      other = middle;
+  }
+  return other;
+}
+
+/* Puts the placed parts of a range on the books or, by the sign, takes them off. */
+static void count_range(uintptr_t at, uintptr_t length, int sign)
+{
+  uintptr_t end = at + length;
+  uint64_t step = step_bytes(length);
+  int run = FOREIGN;
+  /* No call of the kernel takes such a range. */
+  if (at % 4096 != 0)
+    return;
   while (at < end) {
-    uintptr_t next = extent_end(at, end, step);
     int i = owner(at);
+    uintptr_t next = part_end(at, extent_end(at, end, step), i);
     if (i >= 0) {
-      add_bytes(&shares, (unsigned)i, -(int64_t)(next - at));
+      add_bytes(&shares, (unsigned)i, sign * (int64_t)(next - at));
       if (i != run)
-        atomic_fetch_sub_explicit(&shares.extents, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&shares.extents, sign, memory_order_relaxed);
     }
     run = i;
     at = next;
   }
 }
 
+/* Takes a range that is about to go off the books; once it is gone another thread may have it. */
+static void forget(uintptr_t at, uintptr_t length) { count_range(at, length, -1); }
+
+/* Takes back what was forgotten where the kernel refused, as far as it is still there. */
+static void recall(uintptr_t at, uintptr_t length) { count_range(at, length, 1); }
+
 /* Places what is marked of a range that is accessible now. */
 static void place_marked(uintptr_t at, uintptr_t end)
 {
   uintptr_t begin = at;
+  uint64_t step = step_bytes(end - at);
   while (at < end && is_on) {
-    uintptr_t next = extent_end(at, end, EXTENT_BYTES);
-    if (owner(at) != MARKED) {
+    int i = owner(at);
+    uintptr_t next = part_end(at, extent_end(at, end, step), i);
+    if (i != MARKED) {
       if (begin < at)
         place_growth(begin, at);
       begin = next;
@@ -306,19 +345,24 @@ PUBLIC void *mmap(void *to, size_t length, int prot, int flags, int fd, off_t of
   bool is_fixed = (flags & MAP_FIXED) && !(flags & MAP_FIXED_NOREPLACE);
   bool is_ours = is_on && (flags & MAP_ANONYMOUS) && (flags & MAP_TYPE) == MAP_PRIVATE &&
                  !(flags & (MAP_STACK | MAP_GROWSDOWN));
-  if (is_on && is_fixed)
+  bool is_forgotten = is_on && is_fixed;
+  if (is_forgotten)
     forget((uintptr_t)to, page_up(length));
   long result = call(SYS_mmap, (long)to, (long)length, prot, flags, fd, offset);
+  if (is_forgotten && is_error(result))
+    recall((uintptr_t)to, page_up(length));
   if (is_error(result) || !is_ours)
     return (void *)told(result);
   uint64_t page = page_bytes(flags);
   uintptr_t at = (uintptr_t)result, end = at + ((length + page - 1) & ~(page - 1));
+  /* It has its pages already. */
+  bool moves = flags & (MAP_POPULATE | MAP_LOCKED);
   if (prot == PROT_NONE)
     call(SYS_mbind, (long)at, (long)(end - at), POLICY_LOCAL, 0, 0, 0);
-  else if (is_fixed && page == 4096)
+  else if (is_fixed && page == 4096 && !moves)
     place_growth(at, end);
   else
-    place_mapping(at, end, page, flags & (MAP_POPULATE | MAP_LOCKED));
+    place_mapping(at, end, page, moves);
   return (void *)result;
 }
 
@@ -327,9 +371,13 @@ PUBLIC void *mmap64(void *to, size_t length, int prot, int flags, int fd, off_t 
 
 PUBLIC int munmap(void *at, size_t length)
 {
-  if (is_on)
+  bool is_forgotten = is_on;
+  if (is_forgotten)
     forget((uintptr_t)at, page_up(length));
-  return (int)told(call(SYS_munmap, (long)at, (long)length, 0, 0, 0, 0));
+  long result = call(SYS_munmap, (long)at, (long)length, 0, 0, 0, 0);
+  if (is_forgotten && is_error(result))
+    recall((uintptr_t)at, page_up(length));
+  return (int)told(result);
 }
 
 PUBLIC int mprotect(void *at, size_t length, int prot)
@@ -369,14 +417,15 @@ static long move_extents(uintptr_t old, uintptr_t length, uintptr_t new_length, 
   uintptr_t end = old + (length < new_length ? length : new_length);
   uintptr_t at = old;
   while (at < end) {
-    uintptr_t next = extent_end(at, end, EXTENT_BYTES);
+    uintptr_t next = part_end(at, extent_end(at, end, EXTENT_BYTES), owner(at));
     uintptr_t new_bytes = next == end ? old + new_length - at : next - at;
     long result = remap(at, next - at, new_bytes, flags, to + (at - old));
     if (is_error(result)) {
-      for (uintptr_t back = old; back < at;) {
-        uintptr_t stop = extent_end(back, at, EXTENT_BYTES);
-        remap(to + (back - old), stop - back, stop - back, flags, back);
-        back = stop;
+      uintptr_t moved = to, stop = to + (at - old);
+      while (moved < stop) {
+        next = part_end(moved, extent_end(moved, stop, EXTENT_BYTES), owner(moved));
+        remap(moved, next - moved, next - moved, flags, old + (moved - to));
+        moved = next;
       }
       return result;
     }
@@ -433,13 +482,18 @@ PUBLIC void *mremap(void *from, size_t old_length, size_t new_length, int flags,
     va_end(list);
   }
   int was = is_on && length ? owner(old) : FOREIGN;
-  if (is_on && (flags & MREMAP_FIXED))
+  bool is_over = is_on && (flags & MREMAP_FIXED), is_less = was >= 0 && wanted < length;
+  if (is_over)
     forget(to, wanted);
-  if (was >= 0 && wanted < length)
+  if (is_less)
     forget(old + wanted, length - wanted);
   long result = remap(old, old_length, new_length, flags, to);
   if (result == -EFAULT && was >= 0 && wanted && !(flags & MREMAP_DONTUNMAP))
     result = remap_extents(old, length, wanted, flags, to);
+  if (is_error(result) && is_over)
+    recall(to, wanted);
+  if (is_error(result) && is_less)
+    recall(old + wanted, length - wanted);
   if (!is_error(result) && was >= 0 && wanted > length)
     place_growth((uintptr_t)result + length, (uintptr_t)result + wanted);
   return (void *)told(result);
@@ -469,28 +523,38 @@ static size_t copy(char *to, size_t at, const char *text)
   return at;
 }
 
-/* A program that starts another one with an environment of its own keeps the placement. */
+/* A program that starts another one with an environment of its own keeps the placement; what is
+   started by one that is shut in has none, since the filter holds for it too. */
 PUBLIC int execve(const char *path, char *const argv[], char *const envp[])
 {
   const char *preloads = NULL;
+  const char *place_name = "RACKPOOL_TIERS_PLACE=";
   bool has_place = false, has_notes = notes_entry[0] == '\0';
   size_t count = 0;
   for (; envp && envp[count]; count++) {
     if (begins(envp[count], "LD_PRELOAD="))
       preloads = envp[count] + sizeof("LD_PRELOAD=") - 1;
-    has_place = has_place || begins(envp[count], "RACKPOOL_TIERS_PLACE=");
+    has_place = has_place || begins(envp[count], place_name);
     has_notes = has_notes || begins(envp[count], "RACKPOOL_TIERS_NOTES=");
   }
-  bool is_whole = has_place && has_notes && preloads && contains(preloads, library);
+  bool is_whole = is_shut_in ? !has_place
+                             : has_place && has_notes && preloads && contains(preloads, library);
   if (is_whole || library[0] == '\0' || count > ENTRIES_MAX)
     return (int)told(call(SYS_execve, (long)path, (long)argv, (long)envp, 0, 0, 0));
   /* On the stack, since after vfork all other memory is the parent's. */
   const char *entries[ENTRIES_MAX + 4];
   char preload_entry[TEXT_MAX];
+  size_t to = 0;
+  if (is_shut_in) {
+    for (size_t i = 0; i < count; i++)
+      if (!begins(envp[i], place_name))
+        entries[to++] = envp[i];
+    entries[to] = NULL;
+    return (int)told(call(SYS_execve, (long)path, (long)argv, (long)entries, 0, 0, 0));
+  }
   size_t length = copy(preload_entry, copy(preload_entry, 0, "LD_PRELOAD="), library);
   if (preloads && *preloads && !contains(preloads, library))
     copy(preload_entry, copy(preload_entry, length, ":"), preloads);
-  size_t to = 0;
   for (size_t i = 0; i < count; i++)
     if (!begins(envp[i], "LD_PRELOAD="))
       entries[to++] = envp[i];
@@ -504,7 +568,20 @@ PUBLIC int execve(const char *path, char *const argv[], char *const envp[])
 }
 
 /* A program that shuts itself in (seccomp) may have said nothing of our calls, and be killed for
-   them: from then on nothing is placed any more. */
+   them: from then on nothing is placed any more. Before the call: other threads are shut in too. */
+static long set_filter(long number, long a, long b, long c, long d, long e, long f)
+{
+  bool was_on = is_on;
+  is_on = false;
+  long result = call(number, a, b, c, d, e, f);
+  /* Programs try what the kernel has by calls that it refuses. */
+  if (is_error(result))
+    is_on = was_on;
+  else
+    is_shut_in = true;
+  return told(result);
+}
+
 PUBLIC int prctl(int option, ...)
 {
   va_list list;
@@ -513,7 +590,7 @@ PUBLIC int prctl(int option, ...)
   long c = va_arg(list, long), d = va_arg(list, long);
   va_end(list);
   if (option == PR_SET_SECCOMP)
-    is_on = false;
+    return (int)set_filter(SYS_prctl, option, a, b, c, d, 0);
   return (int)told(call(SYS_prctl, option, a, b, c, d, 0));
 }
 
@@ -524,8 +601,8 @@ PUBLIC long syscall(long number, ...)
   long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long);
   long d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
   va_end(list);
-  if (number == SYS_seccomp)
-    is_on = false;
+  if (number == SYS_seccomp && (unsigned)a <= SECCOMP_SETS_MAX)
+    return set_filter(number, a, b, c, d, e, f);
   return told(call(number, a, b, c, d, e, f));
 }
 

@@ -16,8 +16,9 @@
 #define WEIGHT_MAX 255
 /* A huge page: extents end where one does, so that none is cut. */
 #define EXTENT_BYTES (2ull << 20)
-/* So many extents before they are made twice as long: a process has 65,530 mappings at most. */
-#define EXTENTS_SMALL 8192
+/* So many extents before they are made twice as long: a process has 65,530 mappings at most, and
+   most of them are the program's own. At 1 TiB there are seven times as many. */
+#define EXTENTS_SMALL 4096
 
 struct shares {
   unsigned count;
@@ -59,12 +60,14 @@ static inline void add_bytes(struct shares *s, unsigned i, int64_t bytes)
 static inline uint64_t extent_bytes(const struct shares *s, uint64_t length)
 {
   int64_t extents = atomic_load_explicit(&s->extents, memory_order_relaxed);
-  uint64_t bytes = EXTENT_BYTES;
+  uint64_t bytes = EXTENT_BYTES, count_max = EXTENTS_SMALL;
   while (extents >= EXTENTS_SMALL && bytes < EXTENT_BYTES << 16) {
     bytes *= 2;
+    count_max = count_max > 1 ? count_max / 2 : 1;
     extents -= EXTENTS_SMALL;
   }
-  while (length / bytes > EXTENTS_SMALL)
+  /* One long mapping after the other takes less and less, too. */
+  while (length / bytes > count_max)
     bytes *= 2;
   return bytes;
 }

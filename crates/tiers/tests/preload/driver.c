@@ -169,6 +169,26 @@ static void reservations_are_placed_when_they_are_made_accessible(void)
   CHECK(shares.bytes[0] == 0 && shares.bytes[1] == 0);
 }
 
+static void parts_of_an_extent_are_told_apart(void)
+{
+  begin("0=1,1=1");
+  const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  uintptr_t at = (uintptr_t)mmap(NULL, 64 * MIB, PROT_NONE, flags, -1, 0);
+  at = (at + 2 * MIB - 1) & ~(2 * MIB - 1);
+  const uintptr_t small = 128 * 1024;
+  CHECK(mprotect((void *)at, small, prot) == 0 && mprotect((void *)at, MIB, prot) == 0);
+  CHECK(owner(at + MIB - 4096) == owner(at) && owner(at + MIB) == MARKED);
+  CHECK(shares.bytes[0] + shares.bytes[1] == (int64_t)MIB);
+  CHECK(mprotect((void *)(at + 5 * MIB), MIB, prot) == 0);
+  CHECK(mprotect((void *)(at + 4 * MIB), 2 * MIB, prot) == 0);
+  CHECK(shares.bytes[0] + shares.bytes[1] == (int64_t)(3 * MIB));
+  /* What the kernel refuses changes no books. */
+  CHECK(mmap((void *)at, MIB, prot, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED);
+  CHECK(shares.bytes[0] + shares.bytes[1] == (int64_t)(3 * MIB));
+  munmap((void *)at, 62 * MIB);
+  CHECK(shares.bytes[0] == 0 && shares.bytes[1] == 0);
+}
+
 static void fill(uintptr_t at, uintptr_t bytes)
 {
   for (uintptr_t i = 0; i < bytes; i += 4096)
@@ -219,12 +239,17 @@ static void extents_grow_before_the_kernel_has_no_mappings_left(void)
 {
   begin("0=1,1=1");
   CHECK(extent_bytes(&shares, 4096) == EXTENT_BYTES);
-  CHECK(extent_bytes(&shares, 8192 * EXTENT_BYTES) == EXTENT_BYTES);
-  CHECK(extent_bytes(&shares, 8 * 8192 * EXTENT_BYTES) == 8 * EXTENT_BYTES);
+  CHECK(extent_bytes(&shares, EXTENTS_SMALL * EXTENT_BYTES) == EXTENT_BYTES);
+  CHECK(extent_bytes(&shares, 8 * EXTENTS_SMALL * EXTENT_BYTES) == 8 * EXTENT_BYTES);
   shares.extents = 2 * EXTENTS_SMALL;
   CHECK(extent_bytes(&shares, 4096) == 4 * EXTENT_BYTES);
   shares.extents = INT64_MAX;
   CHECK(extent_bytes(&shares, 4096) == EXTENT_BYTES << 16);
+  /* Reservations of 16 TiB, as sanitizers make them. */
+  shares.extents = 0;
+  for (int i = 0; i < 100; i++)
+    shares.extents += (16ll << 40) / (int64_t)extent_bytes(&shares, 16ull << 40);
+  CHECK(shares.extents < 65530 / 2);
 }
 
 static void a_child_has_the_books_of_its_own_memory(void)
@@ -278,6 +303,30 @@ static void a_program_that_shuts_itself_in_is_left_alone(void)
     CHECK(status == 0);
   }
   CHECK(prctl(PR_GET_DUMPABLE) == 1 && syscall(SYS_close, -1) == -1 && errno == EBADF);
+  /* To ask is not to do. */
+  const uint32_t action = SECCOMP_RET_ERRNO;
+  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL) == -1 && is_on);
+  CHECK(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0 && is_on);
+}
+
+/* The filter holds after exec, and the library there knows nothing of it. */
+static void what_a_program_that_is_shut_in_starts_has_no_placement(void)
+{
+  begin("0=1,1=1");
+  copy(library, 0, "/nowhere/place.so");
+  long child = call(SYS_clone, 17, 0, 0, 0, 0, 0);
+  if (child == 0) {
+    shut_in(true);
+    char script[] = "test -z \"$RACKPOOL_TIERS_PLACE\" -a \"$A\" = b";
+    char *const words[] = {"sh", "-c", script, NULL};
+    char *const entries[] = {"RACKPOOL_TIERS_PLACE=0=1", "A=b", NULL};
+    execve("/bin/sh", words, entries);
+    call(SYS_exit_group, 1, 0, 0, 0, 0, 0);
+  }
+  int status = -1;
+  call(SYS_wait4, child, (long)&status, 0, 0, 0, 0);
+  CHECK(status == 0);
+  library[0] = '\0';
 }
 
 int main(void)
@@ -289,9 +338,11 @@ int main(void)
   a_kept_half_of_many_mappings_has_its_shares();
   other_memory_is_left_alone();
   reservations_are_placed_when_they_are_made_accessible();
+  parts_of_an_extent_are_told_apart();
   a_mapping_of_several_extents_grows_moves_and_shrinks();
   a_child_has_the_books_of_its_own_memory();
   a_program_that_shuts_itself_in_is_left_alone();
+  what_a_program_that_is_shut_in_starts_has_no_placement();
   puts("all hold");
   return 0;
 }
