@@ -207,6 +207,12 @@ fn told(plan: &Plan, reading: &Reading, notes: Option<Notes>, when: &str) -> Str
     };
     let mut text = format!("Memory, placed by {}; {processes}, {when}:", plan.told());
     text.push_str(&nodes_text(reading));
+    if reading.unseen > 0 {
+        let unseen = reading.unseen;
+        text.push_str(&format!(
+            "\n  {unseen} processes are not counted: setuid, or of another user"
+        ));
+    }
     let Some(notes) = notes else { return text };
     if reading.unreached > 0 {
         let unreached = reading.unreached;
@@ -284,6 +290,7 @@ fn as_json(plan: &Plan, wanted: &Wanted, machine: &Machine, ended: &Ended) -> Va
         "read_ms_before_end": before_end,
         "processes": ended.last.as_ref().map(|reading| reading.processes),
         "processes_unreached": ended.last.as_ref().map(|reading| reading.unreached),
+        "processes_unseen": ended.last.as_ref().map(|reading| reading.unseen),
         "nodes": nodes_json(ended.last.as_ref(), machine),
         "nodes_at_most": nodes_json(ended.most.as_ref(), machine),
         "library": notes,

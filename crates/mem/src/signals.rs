@@ -34,6 +34,8 @@ pub enum Signal {
 pub struct Signals {
     fd: OwnedFd,
     before: sigset_t,
+    /// What was done at SIGCHLD.
+    at_child: libc::sighandler_t,
 }
 
 impl Signals {
@@ -63,7 +65,10 @@ impl Signals {
         }
         // SAFETY: new, and owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Signals { fd, before })
+        // If it is ignored, which is inherited, the kernel keeps no child's exit code.
+        // SAFETY: the default action: no code of ours is called.
+        let at_child = unsafe { libc::signal(SIGCHLD, libc::SIG_DFL) };
+        Ok(Signals { fd, before, at_child })
     }
 
     /// The next one that came, if any.
@@ -86,14 +91,16 @@ impl Signals {
 
     /// Has a program start with its signals as they were.
     pub fn restore_in(&self, command: &mut Command) {
-        let before = self.before;
+        let (before, at_child) = (self.before, self.at_child);
         let restore = move || {
+            // SAFETY: as it was; the call is allowed between fork and exec.
+            unsafe { libc::signal(SIGCHLD, at_child) };
             // SAFETY: the set is initialised; the call is allowed between fork and exec.
             let code =
                 unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
             if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
         };
-        // SAFETY: one system call, no memory is allocated, no lock is taken.
+        // SAFETY: two system calls, no memory is allocated, no lock is taken.
         unsafe { command.pre_exec(restore) };
     }
 }

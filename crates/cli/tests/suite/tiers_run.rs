@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
@@ -55,6 +56,16 @@ fn the_exit_code_is_the_programs_and_128_with_its_signal() {
         assert_eq!((code, out.as_str()), (expected, ""));
         assert!(err.lines().last().unwrap().starts_with(start), "{err}");
     }
+    let script = dir.file("script");
+    fs::write(&script, "#!/nowhere/at/all\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, _, err) = told(&run(&dir, &["--", &script]));
+    assert_eq!(code, 127, "{err}");
+    // Where SIGCHLD is ignored the kernel keeps no exit codes, unless it is told to.
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", "trap '' CHLD; exec \"$0\" tiers run -- sh -c 'exit 7'"]);
+    ignoring.arg(rackpool().get_program()).env("XDG_CACHE_HOME", &dir.0);
+    assert_eq!(told(&ignoring.output().unwrap()).0, 7);
 }
 
 #[test]
@@ -214,7 +225,7 @@ fn a_static_program_is_refused_under_the_library_and_runs_under_the_kernel() {
     }
     let (code, out, err) = told(&run(&dir, &["--mechanism", "preload", "--", &program]));
     assert_eq!((code, out.as_str()), (1, ""));
-    assert!(err.contains("error static-program ") && err.contains("tiers apply"), "{err}");
+    assert!(err.contains("error static-program ") && err.contains("--interleave"), "{err}");
     assert_eq!(told(&run(&dir, &["--", &program])).0, 3);
 }
 

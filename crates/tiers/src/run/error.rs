@@ -35,14 +35,14 @@ pub enum RunError {
     Refused { call: PolicyCall, error: io::Error },
     /// A library can be preloaded into dynamic programs alone.
     #[error(
-        "{path} is linked statically: no library can be preloaded into it; rackpool tiers apply \
-         sets the kernel's weights, then the kernel places it",
+        "{path} is linked statically: no library can be preloaded into it; the kernel places it by \
+         --interleave, --preferred, --membind, or weights that are equal or that its own table has",
         path = path.display()
     )]
     Static { path: PathBuf },
     #[error(
-        "{path}: {why}, so that no library is preloaded into it; rackpool tiers apply sets the \
-         kernel's weights, then the kernel places it",
+        "{path}: {why}, so that no library is preloaded into it; the kernel places it by \
+         --interleave, --preferred, --membind, or weights that are equal or that its own table has",
         path = path.display()
     )]
     Unsuited { path: PathBuf, why: &'static str },
@@ -77,11 +77,14 @@ impl RunError {
         }
     }
 
-    /// As shells do: 127 for a program that is not there, 126 for one that cannot be run; none for
-    /// all else.
+    /// As shells do: 127 for a program that is not there, or what it is run by, 126 for one that
+    /// cannot be run; none for all else.
     pub fn shell_code(&self) -> Option<u8> {
         match self {
             RunError::NoProgram { .. } => Some(127),
+            RunError::NotRun { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some(127)
+            }
             RunError::NotRun { .. } => Some(126),
             _ => None,
         }

@@ -207,8 +207,10 @@ impl Watch<'_> {
             match waitpid(None, WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.child => ended = code_of(status).or(ended),
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-                // Others may be left, or none; ours was among them or is still there.
-                Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(ended),
+                // Others are left, ours perhaps.
+                Ok(None) => return Ok(ended),
+                // None is left, and ours was among them.
+                Err(rustix::io::Errno::CHILD) if ended.is_some() => return Ok(ended),
                 Err(error) => return Err(io_error("waiting for the program")(error.into())),
             }
         }

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 const KERNEL_WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
+const KERNEL_WAY_OUT: &str =
+    "write weights for the whole machine to /sys/kernel/mm/mempolicy/weighted_interleave/nodeN";
 /// As many as the library has room for.
 const SHARES_MAX: usize = 64;
 
@@ -74,10 +76,7 @@ impl Plan {
             Plan::Kernel(KernelPolicy::WeightedInterleave(nodes)) => {
                 format!("the kernel: weighted interleave by its own weights, {}", list(nodes))
             }
-            Plan::Preload(shares) => format!(
-                "a preloaded library, {}: the kernel has no weighted interleave with these weights",
-                shares_text(shares)
-            ),
+            Plan::Preload(shares) => format!("a preloaded library, {}", shares_text(shares)),
         }
     }
 }
@@ -236,7 +235,7 @@ fn no_kernel(machine: &Machine) -> RunError {
                 .map(|(node, weight)| Share { node: *node, weight: *weight })
                 .collect();
             let why = format!("its weights, for the whole machine, are {}", shares_text(&own));
-            RunError::NoKernel { why, way_out: "set them by rackpool tiers apply" }
+            RunError::NoKernel { why, way_out: KERNEL_WAY_OUT }
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The library that is preloaded (`preload/place.c`): kept in the user's cache folder under the
 //! hash of its content, checked byte by byte before each use; and what it counts.
 
+use super::error::io_error;
 use super::wanted::shares_text;
 use super::{RunError, Share};
 use rackpool_mem::temporary::TemporaryDir;
 use rustix::fs::{StatVfsMountFlags, statvfs};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +23,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 const PLACE: &str = "RACKPOOL_TIERS_PLACE";
 const NOTES: &str = "RACKPOOL_TIERS_NOTES";
 /// A page, which the library maps.
-const NOTES_BYTES: u64 = 4096;
+const NOTES_BYTES: usize = 4096;
 /// `struct notes` in `place.c`.
 const NOTES_WORDS: usize = 5;
 
@@ -50,11 +51,12 @@ pub(super) struct Preload {
 impl Preload {
     pub fn prepare() -> Result<Preload, RunError> {
         let library = keep(&cache_folder()?)?;
-        let base = std::env::temp_dir();
-        let failed = |error: io::Error| cache_error(&base, error.to_string());
-        let directory = TemporaryDir::new(&base, "tiers").map_err(failed)?;
-        let file = fs::File::create_new(directory.path().join("notes")).map_err(failed)?;
-        file.set_len(NOTES_BYTES).map_err(failed)?;
+        let failed = io_error("making a file for counters where TMPDIR says, or in /tmp");
+        let directory = TemporaryDir::new(&std::env::temp_dir(), "tiers").map_err(&failed)?;
+        let file = fs::File::create_new(directory.path().join("notes"));
+        // Written: where it had no room yet, a full disk would end the program at its first count.
+        let written = file.and_then(|mut file| file.write_all(&[0; NOTES_BYTES]));
+        written.map_err(&failed)?;
         Ok(Preload { library, directory })
     }
 
@@ -161,9 +163,4 @@ fn check(path: &Path) -> Result<(), String> {
         true => Ok(()),
         false => Err("its content is not that of this rackpool: remove it".to_owned()),
     }
-}
-
-/// Whether a mapping in `/proc/PID/numa_maps` is the library's.
-pub(super) fn is_library(file: &str, library: &Path) -> bool {
-    OsStr::new(file) == library.as_os_str()
 }

@@ -1,9 +1,9 @@
 //! How many bytes of some processes lie on which node, as `/proc/PID/numa_maps` says: memory that
 //! is backed; private memory apart from files and shared memory, which several processes may count.
 
-use super::preload::is_library;
 use rackpool_mem::memory::kib_of;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub struct Reading {
     pub processes: u32,
     /// Of them, those without the library, if there is one.
     pub unreached: u32,
+    /// Of them, those of which the kernel tells this user nothing: setuid, or of another user.
+    pub unseen: u32,
     /// How long the look took.
     pub took: Duration,
 }
@@ -39,6 +41,7 @@ impl Reading {
             nodes: BTreeMap::new(),
             processes: 0,
             unreached: 0,
+            unseen: 0,
             took: Duration::ZERO,
         };
         let mut found = children_of("self");
@@ -54,9 +57,15 @@ impl Reading {
     }
 
     fn add(&mut self, process: &str, library: Option<&Path>) {
-        let text = std::fs::read_to_string(format!("/proc/{process}/numa_maps"));
-        let Ok(text) = text else {
-            return self.add_without_nodes(process);
+        let text = match std::fs::read(format!("/proc/{process}/numa_maps")) {
+            // Names of files may be any bytes.
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.processes += 1;
+                self.unseen += 1;
+                return;
+            }
+            Err(_) => return self.add_without_nodes(process),
         };
         // One that ends has no memory any more.
         if text.is_empty() {
@@ -72,11 +81,13 @@ impl Reading {
     /// Adds the lines of a process; whether it has the library mapped.
     pub(super) fn add_maps(&mut self, text: &str, library: Option<&Path>) -> bool {
         let mut has_library = false;
+        // By its name, which is its content's: the kernel says its path without symbolic links.
+        let library = library.and_then(Path::file_name);
         for line in text.lines() {
             let words = || line.split(' ').skip(2);
             let file = words().find_map(|word| word.strip_prefix("file="));
             if let (Some(file), Some(library)) = (file, library) {
-                has_library = has_library || is_library(file, library);
+                has_library = has_library || Path::new(file).file_name() == Some(library);
             }
             let page = words().find_map(|word| word.strip_prefix("kernelpagesize_kB="));
             let page: u64 = page.and_then(|kib| kib.parse().ok()).unwrap_or(4);

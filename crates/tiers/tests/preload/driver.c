@@ -1,5 +1,6 @@
 /* The library under test inside a program: nodes 0 to 3 are policies of node 0 that the kernel
-   keeps apart (VIRTUAL_NODES), so that all calls are the kernel's own. Every check ends the program. */
+   keeps apart (VIRTUAL_NODES), so that all calls are the kernel's own. A check that does not hold
+   ends the program. */
 #include "place.c"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
