@@ -109,7 +109,7 @@ pub struct TiersMeasureArgs {
     /// All runs together take no longer: figures may be left with more noise
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub limit: Option<Duration>,
-    /// Memory to load from, twice so much is taken [default: 4 times the largest cache]
+    /// Memory to load from, twice so much is taken [default: 8 times the caches, at most 8G]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub bytes: Option<u64>,
     /// Keep the profile, for `tiers weights --profile`

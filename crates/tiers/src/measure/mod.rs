@@ -21,21 +21,30 @@ pub use profile::{Machine, PROFILE_BYTES_MAX, Profile, ProfileError};
 pub use settle::{Figure, NoiseRule, Run, settle};
 
 use crate::weights::MixPoint;
-use rackpool_mem::memory::HostMemory;
+use rackpool_core::seam::Mem;
 use rackpool_mem::process::{allowed_cores, pin_to_core};
 use rackpool_mem::window::{Pass, Window};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
-use threads::{Chain, Load};
+use threads::{Chain, Load, StreamBuffer};
 
-/// Above all caches' sizes taken together, so that little of what is read again is in one.
-const CACHES_TIMES: u64 = 4;
+/// Memory over all caches of the cores together: caches that keep some of what is too much for
+/// them answer an eighth of a stream then, and a quarter of a chase, which leaves out every other
+/// line, at most.
+const CACHES_TIMES: u64 = 8;
+/// Taken where the system says no sizes.
+const CACHES_BYTES: u64 = 32 << 20;
+/// Caches of a core that are looked at.
+const CACHES_MAX: u32 = 8;
 /// Least memory to stream through or to chase through, in earnest.
 const BYTES_MIN: u64 = 64 << 20;
-const BYTES_MAX: u64 = 1 << 30;
+const BYTES_MAX: u64 = 8 << 30;
 /// Numbers of threads that bring no more, one after the other, end a curve.
 const FLAT_STEPS: u32 = 2;
+/// A gain of more than this share is one, whatever noise is allowed.
+const FLAT_GAIN_MAX: f64 = 0.1;
 
 /// Why a pair was not measured.
 #[derive(Debug, thiserror::Error)]
@@ -187,6 +196,8 @@ pub struct Pair {
 pub struct Effort {
     /// To chase through, and as much again to stream through.
     pub bytes: u64,
+    /// Of less memory caches answer more than a small part of all loads.
+    pub uncached_bytes: u64,
     /// Of one run.
     pub duration: Duration,
     pub rule: NoiseRule,
@@ -195,26 +206,29 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For figures to be used: four times the caches, within an eighth of what is available.
-    pub fn thorough() -> Effort {
-        let available = HostMemory::now().map_or(BYTES_MIN * 8, |memory| memory.available_bytes);
-        let most = (available / 8).clamp(BYTES_MIN, BYTES_MAX);
-        let bytes = (cache_bytes() * CACHES_TIMES).clamp(BYTES_MIN, most);
-        let duration = Duration::from_millis(50);
-        Effort { bytes, duration, rule: NoiseRule::default(), threads_max: usize::MAX }
+    /// For figures to be used: eight times the caches, within an eighth of what the node with the
+    /// least memory has left.
+    pub fn thorough(pairs: &[Pair]) -> Effort {
+        let caches = pairs.iter().map(|pair| cache_bytes(&pair.cores)).max();
+        let caches = caches.unwrap_or(CACHES_BYTES);
+        let uncached_bytes = caches.saturating_mul(CACHES_TIMES).max(BYTES_MIN);
+        let free = pairs.iter().filter_map(|pair| pair.free_bytes).min().unwrap_or(0);
+        let bytes = uncached_bytes.min((free / 8).clamp(BYTES_MIN, BYTES_MAX));
+        let (duration, rule) = (Duration::from_millis(50), NoiseRule::default());
+        Effort { bytes, uncached_bytes, duration, rule, threads_max: usize::MAX }
     }
 
     /// Within seconds: of the right size, and no more.
-    pub fn rough() -> Effort {
+    pub fn rough(pairs: &[Pair]) -> Effort {
         let rule = NoiseRule { last: 3, runs_max: 3, ..NoiseRule::default() };
-        Effort { duration: Duration::from_millis(10), rule, ..Effort::thorough() }
+        Effort { duration: Duration::from_millis(10), rule, ..Effort::thorough(pairs) }
     }
 
     /// For tests: the figures mean little.
     pub fn quick() -> Effort {
         let rule = NoiseRule { last: 3, runs_max: 3, ..NoiseRule::default() };
         let duration = Duration::from_millis(2);
-        Effort { bytes: 4 << 20, duration, rule, threads_max: 4 }
+        Effort { bytes: 4 << 20, uncached_bytes: BYTES_MIN, duration, rule, threads_max: 4 }
     }
 
     /// How many figures the pairs have at most; fewer where more threads bring no more.
@@ -375,7 +389,7 @@ fn measure_here(
     progress("taking memory");
     let (stream, chase) = (Taken::of(pair, effort.bytes)?, Taken::of(pair, effort.bytes)?);
     let is_verified = stream.is_verified && chase.is_verified;
-    let (stream, chase) = (stream.window, chase.window);
+    let (stream, chase) = (StreamBuffer::new(stream.window), chase.window);
     let mut bandwidth = Vec::new();
     for traffic in Traffic::ALL {
         progress(&format!("bandwidth, {}", traffic.name()));
@@ -408,7 +422,11 @@ impl Taken {
         if pair.is_bound {
             window.bind_to_node(node).map_err(|error| MeasureError::Bind { node, error })?;
         }
-        window.populate(0, bytes).map_err(failed)?;
+        match window.populate(0, bytes) {
+            // Before Linux 5.14.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => window.zero(0, bytes),
+            populated => populated.map_err(failed)?,
+        }
         let Ok(nodes) = window.node_pages() else {
             return Ok(Taken { window, is_verified: false });
         };
@@ -422,7 +440,7 @@ impl Taken {
 }
 
 fn curve(
-    memory: &Window,
+    memory: &StreamBuffer,
     cores: &[usize],
     traffic: Traffic,
     effort: Effort,
@@ -442,10 +460,11 @@ fn rising<E>(
     mut measure: impl FnMut(usize) -> Result<Figure, E>,
 ) -> Result<(Vec<BandwidthPoint>, bool), E> {
     let (mut points, mut best, mut flat) = (Vec::new(), 0.0, 0);
+    let gain = 1.0 + noise.min(FLAT_GAIN_MAX);
     for threads in counts {
         let mbps = measure(threads)?;
         points.push(BandwidthPoint { threads: threads as u32, mbps });
-        flat = if mbps.value > best * (1.0 + noise) { 0 } else { flat + 1 };
+        flat = if mbps.value > best * gain { 0 } else { flat + 1 };
         best = f64::max(best, mbps.value);
         if flat == FLAT_STEPS {
             return Ok((points, true));
@@ -466,7 +485,7 @@ fn thread_counts(most: usize) -> impl Iterator<Item = usize> {
 
 fn loaded(
     chain: &mut Chain,
-    memory: &Window,
+    memory: &StreamBuffer,
     cores: &[usize],
     effort: Effort,
 ) -> Result<LoadedPoint, MeasureError> {
@@ -481,14 +500,25 @@ fn loaded(
     Ok(LoadedPoint { threads: cores.len() as u32, load_mbps, latency_ns })
 }
 
-/// The largest cache that the first core has; 32 MiB if the system does not say.
-fn cache_bytes() -> u64 {
-    let size = |index: u32| {
-        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
-        let text = std::fs::read_to_string(path).ok()?;
-        text.trim().strip_suffix('K')?.parse::<u64>().ok()
-    };
-    (0..8).filter_map(size).max().map_or(32 << 20, |kib| kib << 10)
+/// All caches of these cores together: many processors have several last-level caches, and threads
+/// that have a part of a memory each find it in all of them.
+fn cache_bytes(cores: &[usize]) -> u64 {
+    let all = cores.iter().flat_map(|core| (0..CACHES_MAX).map(move |index| (*core, index)));
+    // Cores that share a cache name the same ones.
+    let kib: BTreeMap<(u32, String), u64> = all
+        .filter_map(|(core, index)| {
+            let file = |name| {
+                let folder = format!("/sys/devices/system/cpu/cpu{core}/cache/index{index}");
+                std::fs::read_to_string(format!("{folder}/{name}")).ok()
+            };
+            let kib = file("size")?.trim().strip_suffix('K')?.parse().ok()?;
+            Some(((index, file("shared_cpu_list")?), kib))
+        })
+        .collect();
+    match kib.values().copied().fold(0, u64::saturating_add) {
+        0 => CACHES_BYTES,
+        kib => kib.saturating_mul(1024),
+    }
 }
 
 #[cfg(test)]

@@ -144,17 +144,6 @@ impl Profile {
         }
         Profile::parse(&text)
     }
-
-    /// Writes it; the file is whole or as it was before.
-    ///
-    /// # Errors
-    /// [`ProfileError::Io`].
-    pub fn save(&self, path: &Path) -> Result<(), ProfileError> {
-        let mut text = serde_json::to_string_pretty(self).expect("numbers, words and lists");
-        text.push('\n');
-        rackpool_mem::output::write(path, text.as_bytes())
-            .map_err(|error| ProfileError::Io { path: path.to_owned(), error })
-    }
 }
 
 fn check(index: usize, pair: &PairProfile) -> Result<(), ProfileError> {

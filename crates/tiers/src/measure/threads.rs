@@ -8,6 +8,7 @@ use rackpool_mem::window::{PASS_STEP_BYTES, Pass, Window};
 use rackpool_stats::random::Rng;
 use rackpool_stats::sample::median;
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -28,9 +29,23 @@ pub(super) fn bytes_min(threads: usize) -> u64 {
     BLOCK_BYTES.max(threads as u64 * CHUNK_BYTES)
 }
 
+/// Memory that runs go over in turn: each one goes on where the last one ended, since caches have
+/// what that ended with. A short run would find all of its memory there.
+pub(super) struct StreamBuffer {
+    window: Window,
+    /// What a thread of the runs before has gone over at most.
+    done_bytes: Cell<u64>,
+}
+
+impl StreamBuffer {
+    pub fn new(window: Window) -> StreamBuffer {
+        StreamBuffer { window, done_bytes: Cell::new(0) }
+    }
+}
+
 /// A run: what every thread does, and for how long.
 pub(super) struct Load<'a> {
-    pub memory: &'a Window,
+    pub memory: &'a StreamBuffer,
     /// A thread on each.
     pub cores: &'a [usize],
     pub pass: Pass,
@@ -41,12 +56,12 @@ impl Load<'_> {
     /// What a thread works on, bytes; each has its own.
     fn part_bytes(&self) -> Result<u64, MeasureError> {
         let threads = self.cores.len().max(1) as u64;
-        let bytes = self.memory.bytes() / threads / CHUNK_BYTES * CHUNK_BYTES;
-        let needed = threads * CHUNK_BYTES;
-        if bytes == 0 {
-            return Err(MeasureError::TooSmall { bytes: self.memory.bytes(), needed });
+        let bytes = self.memory.window.bytes();
+        let part_bytes = bytes / threads / CHUNK_BYTES * CHUNK_BYTES;
+        if part_bytes == 0 {
+            return Err(MeasureError::TooSmall { bytes, needed: threads * CHUNK_BYTES });
         }
-        Ok(bytes)
+        Ok(part_bytes)
     }
 
     /// Loads and stores of all threads together, MB/s: bytes of the program, so that a line that is
@@ -62,31 +77,34 @@ impl Load<'_> {
     /// The threads run while `work` does on the calling thread, from a common start.
     fn beside<T>(&self, work: impl FnOnce() -> T) -> Result<Beside<T>, MeasureError> {
         let part_bytes = self.part_bytes()?;
+        let done_bytes = self.memory.done_bytes.get();
         let signals = Signals::default();
         std::thread::scope(|scope| {
             // However this ends, no thread waits for ever.
             let _stop = StopAtEnd(&signals);
             let mut threads = Vec::new();
             for (index, core) in self.cores.iter().enumerate() {
-                let part = self.memory.slice(index as u64 * part_bytes, part_bytes);
+                let part = self.memory.window.slice(index as u64 * part_bytes, part_bytes);
                 let (signals, pass, core) = (&signals, self.pass, *core);
                 let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
                     let pinned = pin_to_core(core);
                     signals.await_start();
                     pinned.map_err(|error| MeasureError::Pin { core, error })?;
-                    Ok(until(&part, pass, signals))
+                    Ok(until(&part, done_bytes % part_bytes, pass, signals))
                 });
                 threads.push(thread.map_err(|error| MeasureError::Thread { error })?);
             }
             signals.start(threads.len());
             let result = work();
             signals.stop();
-            let (mut loads_mbps, mut is_disturbed) = (0.0, false);
+            let (mut loads_mbps, mut is_disturbed, mut most_bytes) = (0.0, false, 0);
             for thread in threads {
-                let run = thread.join().expect("a pass does not panic")?;
-                loads_mbps += run.value;
-                is_disturbed |= run.is_disturbed;
+                let share = thread.join().expect("a pass does not panic")?;
+                loads_mbps += share.bytes as f64 / share.elapsed.as_secs_f64() / 1e6;
+                is_disturbed |= share.is_disturbed;
+                most_bytes = most_bytes.max(share.bytes);
             }
+            self.memory.done_bytes.set(done_bytes + most_bytes);
             Ok(Beside { result, loads_mbps, is_disturbed })
         })
     }
@@ -145,20 +163,26 @@ struct Beside<T> {
     is_disturbed: bool,
 }
 
-/// Passes over a part until told to stop, one chunk at least; MB/s.
-fn until(part: &Window, pass: Pass, signals: &Signals) -> Run {
+/// What one thread did in a run.
+struct ThreadShare {
+    bytes: u64,
+    elapsed: Duration,
+    is_disturbed: bool,
+}
+
+/// Passes over a part from `offset` on, round and round, until told to stop, one chunk at least.
+fn until(part: &Window, mut offset: u64, pass: Pass, signals: &Signals) -> ThreadShare {
     const { assert!(CHUNK_BYTES.is_multiple_of(PASS_STEP_BYTES)) };
-    let (mut bytes, mut offset) = (0u64, 0);
+    let mut bytes = 0u64;
     let (start, start_on_core) = (Instant::now(), on_core());
     loop {
         part.pass(offset, CHUNK_BYTES, pass);
         bytes += CHUNK_BYTES;
         offset = (offset + CHUNK_BYTES) % part.bytes();
         if signals.is_stopped() {
-            let elapsed = start.elapsed().as_secs_f64();
-            let on_core = (on_core() - start_on_core).as_secs_f64();
-            let is_disturbed = on_core < elapsed * ON_CORE_MIN;
-            return Run { value: bytes as f64 / elapsed / 1e6, is_disturbed };
+            let (elapsed, on_core) = (start.elapsed(), on_core() - start_on_core);
+            let is_disturbed = on_core < elapsed.mul_f64(ON_CORE_MIN);
+            return ThreadShare { bytes, elapsed, is_disturbed };
         }
     }
 }
@@ -248,6 +272,7 @@ fn shuffled(count: u64, rng: &mut Rng) -> Vec<u64> {
 mod tests {
     use super::*;
     use rackpool_mem::process::allowed_cores;
+    use std::ops::Range;
 
     #[test]
     fn a_chain_visits_every_other_line_once() {
@@ -267,24 +292,49 @@ mod tests {
 
     #[test]
     fn threads_load_parts_of_their_own_and_count_every_chunk() {
-        let memory = Window::heap(4 * CHUNK_BYTES + 4096);
+        let memory = StreamBuffer::new(Window::heap(4 * CHUNK_BYTES + 4096));
         let cores = vec![allowed_cores().unwrap()[0]; 3];
         let load = |pass| {
             let duration = Duration::from_millis(1);
             Load { memory: &memory, cores: &cores, pass, duration }.bandwidth_mbps().unwrap().value
         };
         assert!(load(Pass::Load4) > 0.0);
-        assert!((0..memory.bytes()).step_by(8).all(|offset| memory.load(offset) == 0));
-        assert!(load(Pass::Store4) > 0.0);
+        let is_all = |part: Range<u64>, value| {
+            part.step_by(8).all(|offset| memory.window.load(offset) == value)
+        };
         // Each of the three parts is one chunk; what is left over belongs to none.
-        let (done, left) = (3 * CHUNK_BYTES, memory.bytes());
-        assert!((0..done).step_by(8).all(|offset| memory.load(offset) == u64::MAX));
-        assert!((done..left).step_by(8).all(|offset| memory.load(offset) == 0));
+        let (done, all) = (3 * CHUNK_BYTES, memory.window.bytes());
+        assert!(is_all(0..all, 0));
+        assert!(load(Pass::Store4) > 0.0);
+        assert!(is_all(0..done, u64::MAX) && is_all(done..all, 0));
+    }
+
+    #[test]
+    fn a_run_goes_on_where_the_last_one_ended() {
+        let memory = StreamBuffer::new(Window::heap(1024 * CHUNK_BYTES));
+        let cores = &allowed_cores().unwrap()[..1];
+        let end_of_run = || {
+            let (pass, duration) = (Pass::Store4, Duration::ZERO);
+            Load { memory: &memory, cores, pass, duration }.bandwidth_mbps().unwrap();
+            memory.done_bytes.get()
+        };
+        let middle = end_of_run();
+        memory.window.zero(0, memory.window.bytes());
+        let end = end_of_run();
+        assert!(middle >= CHUNK_BYTES && end >= middle + CHUNK_BYTES);
+        if end > memory.window.bytes() {
+            println!("NOT TESTED: the runs were so long that they came round");
+            return;
+        }
+        for offset in (0..memory.window.bytes()).step_by(64) {
+            let expected = if (middle..end).contains(&offset) { u64::MAX } else { 0 };
+            assert_eq!(memory.window.load(offset), expected, "{offset} of {middle} to {end}");
+        }
     }
 
     #[test]
     fn a_core_that_is_not_ours_and_memory_for_fewer_threads_are_refused() {
-        let memory = Window::heap(CHUNK_BYTES);
+        let memory = StreamBuffer::new(Window::heap(CHUNK_BYTES));
         let duration = Duration::from_millis(1);
         let run = |cores: &[usize]| {
             Load { memory: &memory, cores, pass: Pass::Load4, duration }.bandwidth_mbps()
@@ -297,6 +347,6 @@ mod tests {
         let is_small =
             matches!(refused, Err(MeasureError::TooSmall { needed: n, .. }) if n == needed);
         assert!(is_small, "{refused:?}");
-        assert!(matches!(Chain::link(memory), Err(MeasureError::TooSmall { .. })));
+        assert!(matches!(Chain::link(memory.window), Err(MeasureError::TooSmall { .. })));
     }
 }
