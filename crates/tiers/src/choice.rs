@@ -2,14 +2,16 @@
 //!
 //! Interleaving adds bandwidth, and it adds latency: a part of all accesses goes to slower memory.
 //! Where one memory alone has bandwidth to spare for the demand, the first is of no use, and only
-//! the second remains. So [`choose`] compares each memory alone and the fastest 2, 3, ... together
-//! by their best weights, and takes the least mean latency of those that have bandwidth to spare;
-//! if none has, the greatest bandwidth.
+//! the second remains. So [`choose`] compares each memory alone, the fastest 2, 3, ... together,
+//! and the nearest, by their best weights, and takes the least mean latency of those that have
+//! bandwidth to spare; if none has, the greatest bandwidth.
 //!
-//! More sets need not be looked at. With the weights as they are, a memory that is exchanged for
-//! one of more bandwidth raises `min(b_i / w_i)` or leaves it: so of all sets of one size the
-//! fastest memories have the greatest bandwidth. How much room there is in a memory is not looked
-//! at: the data must fit. Pure; in: idle latencies and bandwidths from a profile.
+//! For bandwidth no more sets need be looked at. With the weights as they are, a memory that is
+//! exchanged for one of more bandwidth raises `min(b_i / w_i)` or leaves it: so of all sets of one
+//! size the fastest memories have the greatest bandwidth. For latency the nearest memories are
+//! looked at as well, since far memory may be the faster one; not all sets are, of which there are
+//! too many. How much room there is in a memory is not looked at: the data must fit. Pure; in:
+//! idle latencies and bandwidths from a profile.
 
 use crate::weights::{Weights, WeightsError, checked, solve};
 use serde::{Deserialize, Serialize};
@@ -87,11 +89,15 @@ pub fn choose(
     let mut fastest: Vec<usize> = (0..memories.len()).collect();
     // Stable: of two equally fast the first stays first.
     fastest.sort_by(|a, b| memories[*b].bandwidth_mbps.total_cmp(&memories[*a].bandwidth_mbps));
+    let mut nearest = fastest.clone();
+    nearest.sort_by(|a, b| memories[*a].latency_ns.total_cmp(&memories[*b].latency_ns));
     let share = |used: &[usize]| share(memories, used, demand_mbps, weight_max);
     let interleaved = share(&fastest)?;
     let mut chosen = interleaved.clone();
     let alone = (0..memories.len()).map(|index| vec![index]);
-    let together = (2..memories.len()).map(|count| fastest[..count].to_vec());
+    let together = [&fastest, &nearest]
+        .into_iter()
+        .flat_map(|order| (2..memories.len()).map(move |count| order[..count].to_vec()));
     for used in alone.chain(together) {
         let other = share(&used)?;
         let is_better = match (other.has_spare(), chosen.has_spare()) {
@@ -159,6 +165,10 @@ impl fmt::Display for Choice {
         let added_ns = interleaved.latency_ns - chosen.latency_ns;
         let all = self.names(&interleaved.weights);
         let added_mbps = interleaved.bandwidth_mbps - chosen.bandwidth_mbps;
+        if added_mbps < 0.0 {
+            let (mbps, ns) = (interleaved.bandwidth_mbps, interleaved.latency_ns);
+            return write!(f, "; {all} reach {mbps:.0} MB/s only, at {ns:.0} ns");
+        }
         write!(f, "; {all} would add {added_ns:.0} ns and {added_mbps:.0} MB/s")?;
         if chosen.has_spare() { write!(f, " that are not needed") } else { Ok(()) }
     }
@@ -231,6 +241,17 @@ mod tests {
         let choice = choose(&memories, 390_000.0, 16).unwrap();
         assert_eq!(choice.chosen.weights, [3, 0, 1]);
         assert!(choice.interleaved.bandwidth_mbps < 40_000.0);
+        let text = choice.to_string();
+        assert!(text.ends_with("; nodes 0=16,1=1,2=16 reach 33000 MB/s only, at 177 ns"), "{text}");
+    }
+
+    #[test]
+    fn a_nearer_memory_goes_before_a_faster_one_if_it_is_enough() {
+        // The other socket's memory, behind its link, and CXL memory of several devices.
+        let memories = [memory(0, 90.0, 200e3), memory(1, 140.0, 100e3), memory(2, 250.0, 120e3)];
+        let choice = choose(&memories, 200_000.0, 16).unwrap();
+        let chosen = &choice.chosen;
+        assert_eq!((chosen.weights.as_slice(), chosen.load), (&[2, 1, 0][..], 2.0 / 3.0));
     }
 
     #[test]
