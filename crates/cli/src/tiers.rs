@@ -44,9 +44,7 @@ fn show(args: &TiersShowArgs) -> Result<()> {
     }
     if !is_here {
         let at = args.sysfs.display();
-        text.push_str(&format!(
-            "\nRead from {at}: what this process may use, and what is poisoned, is not looked at.\n"
-        ));
+        text.push_str(&format!("\nRead from {at}: what this process may use is not looked at.\n"));
     }
     output::print(&text)
 }
@@ -147,7 +145,7 @@ fn of_nodes(topology: &Topology) -> Vec<Remark> {
             "The kernel has no memory nodes: all memory is one, shown as node 0.",
             "a kernel with CONFIG_NUMA shows them",
         ));
-    } else if let [_] = topology.nodes[..] {
+    } else if topology.has_one_memory() {
         remarks.push(remark(ONE_MEMORY, ""));
     }
     let is_far = |node: &Node| {
@@ -194,9 +192,10 @@ fn of_absent_memory(topology: &Topology) -> Vec<Remark> {
     if bytes > 0 || pages > 0 {
         let nodes = named(topology, |node| node.poisoned_pages.is_some_and(|pages| pages > 0));
         let place = nodes.map_or(String::new(), |nodes| format!(" in {nodes}"));
-        let amount = match topology.poisoned_bytes {
-            Some(bytes) => Unit::Bytes.show(bytes as f64),
-            None => format!("{pages} pages"),
+        // A kernel may say no bytes, and count the pages of a node all the same.
+        let amount = match bytes {
+            0 => format!("{pages} pages"),
+            bytes => Unit::Bytes.show(bytes as f64),
         };
         remarks.push(remark(
             format!("{amount}{place} are poisoned: the hardware lost what was in them."),

@@ -59,7 +59,7 @@ pub fn unix_s() -> u64 {
 }
 
 fn effort(args: &TiersMeasureArgs, pairs: &[Pair]) -> Result<Effort> {
-    let mut effort = if args.quick { Effort::rough() } else { Effort::thorough() };
+    let mut effort = if args.quick { Effort::rough(pairs) } else { Effort::thorough(pairs) };
     effort.rule.bound = args.noise;
     effort.threads_max = args.threads.map_or(effort.threads_max, usize::from);
     effort.bytes = args.bytes.unwrap_or(effort.bytes);
@@ -112,13 +112,18 @@ fn told(profile: &Profile, effort: Effort, topology: &Topology, args: &TiersMeas
         let (runs, ms) = (effort.rule.runs_max, effort.duration.as_millis());
         text.push_str(&format!("Quick: {runs} runs of {ms} ms a figure, rough.\n"));
     }
-    if effort.bytes < Effort::thorough().bytes {
-        let bytes = Unit::Bytes.show(effort.bytes as f64);
+    if effort.bytes < effort.uncached_bytes {
+        let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
+        let (bytes, wanted) = (show(effort.bytes), show(effort.uncached_bytes));
         text.push_str(&format!(
-            "In {bytes} a part of all loads is answered by caches: measure with more (--bytes).\n"
+            "In {bytes} a part of all loads is answered by caches: measure with {wanted} or more \
+             (--bytes).\n"
         ));
     }
-    if topology.nodes.iter().filter(|node| node.memory_bytes != Some(0)).count() == 1 {
+    if !cfg!(target_arch = "x86_64") {
+        text.push_str("Writes around the caches (nt) are plain writes on this processor.\n");
+    }
+    if topology.has_one_memory() {
         text.push_str(&format!("{}\n", tiers::ONE_MEMORY));
     }
     if let Some(store) = &args.store {

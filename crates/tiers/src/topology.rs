@@ -187,6 +187,12 @@ impl Topology {
     pub fn node(&self, id: u16) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
     }
+
+    /// Whether all memory is in one node; others may have processors alone.
+    #[must_use]
+    pub fn has_one_memory(&self) -> bool {
+        self.nodes.iter().filter(|node| node.memory_bytes != Some(0)).count() == 1
+    }
 }
 
 /// An empty folder is a machine that says nothing, as in some containers.

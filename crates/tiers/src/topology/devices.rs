@@ -18,13 +18,16 @@ pub(super) fn dax(sys: &Files<'_>, regions: &[CxlRegion]) -> Vec<Device> {
         let at = Path::new(DAX).join(&name);
         let path = sys.target(&at).unwrap_or_default();
         let driver = sys.link_name(at.join("driver"));
-        let start = sys.number(at.join("resource"));
         let bytes = sys.number_not_0(at.join("size"));
-        let region = regions.iter().find(|region| {
-            start.is_some_and(|start| region.start <= start && start - region.start < region.bytes)
-        });
+        let region_around = || {
+            // Only root may read it, and elsewhere the path says more.
+            let start = sys.number(at.join("resource"))?;
+            let mut regions = regions.iter().filter(|region| region.start <= start);
+            let region = regions.find(|region| start - region.start < region.bytes)?;
+            Some((Some(Bus::Cxl), Some(region.name.clone())))
+        };
         let (bus, region) = match bus_of(&path) {
-            (None, _) if region.is_some() => (Some(Bus::Cxl), region.map(|one| one.name.clone())),
+            (None, _) if !regions.is_empty() => region_around().unwrap_or((None, None)),
             found => found,
         };
         // The kernel writes -1 where it knows no node.

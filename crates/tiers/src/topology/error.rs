@@ -14,8 +14,8 @@ pub enum TopologyError {
         path.display()
     )]
     NoSysfs { path: PathBuf },
-    /// The system refuses to read it. Retry as a user that may.
-    #[error("{}: {source}; try as a user that may read it", path.display())]
+    /// It is not there, or the system refuses to read it. Retry as a user that may.
+    #[error("{}: {source}; it must be there, and this user be allowed to read it", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// It says what no kernel writes. What it describes is taken as unknown.
     #[error(
