@@ -31,8 +31,10 @@ use std::ops::Range;
 /// The number of an answer that the master gives unasked, to a connection that it does not take.
 pub const UNASKED: u64 = 0;
 
-/// How long a connection may take until its hello is answered.
+/// How long a connection may take until it is there, and at first until its hello is answered.
 const CONNECT_NS: Nanos = MASTER_CONNECT_MS_MAX * 1_000_000;
+/// How long hello may go unanswered where the tries before ended for that.
+const GREET_NS_MAX: Nanos = 4 * CONNECT_NS;
 /// How long a join and a call may take.
 const TIMEOUT_NS: Nanos = REQUEST_TIMEOUT_MS_DEFAULT * 1_000_000;
 
@@ -95,6 +97,8 @@ pub struct MasterLink {
     redirect: Option<String>,
     stage: Stage,
     since: Nanos,
+    /// How long a connection may take until its hello is answered.
+    greet_ns: Nanos,
     /// The calls of the link itself that are not answered: hello, then the join.
     own: Range<u64>,
     outstanding: BTreeMap<u64, Nanos>,
@@ -138,6 +142,7 @@ impl MasterLink {
             redirect: None,
             stage: Stage::Down,
             since: 0,
+            greet_ns: CONNECT_NS,
             own: 0..0,
             outstanding: BTreeMap::new(),
             replies: Vec::new(),
@@ -243,6 +248,7 @@ impl MasterLink {
 
     /// The answer to hello or join.
     fn on_own(&mut self, answer: Result<MasterAnswer>) -> bool {
+        self.greet_ns = CONNECT_NS;
         match answer {
             Ok(answer) => {
                 self.welcome = Some(answer);
@@ -305,12 +311,18 @@ impl MasterLink {
             self.replies.push(unanswered(id, timeout));
         }
         let allowed_ns = match self.stage {
-            Stage::Connecting | Stage::Greeting => CONNECT_NS,
+            Stage::Connecting => CONNECT_NS,
+            Stage::Greeting => self.greet_ns,
             // A fresh master makes a daemon with a new region wait for a lease.
             Stage::Joining => TIMEOUT_NS,
             Stage::Down | Stage::Up => return true,
         };
-        now.saturating_sub(self.since) <= allowed_ns
+        let goes_on = now.saturating_sub(self.since) <= allowed_ns;
+        if !goes_on && self.stage == Stage::Greeting {
+            // It is there and slow: with the same limit each try would end as this one did.
+            self.greet_ns = (2 * self.greet_ns).min(GREET_NS_MAX);
+        }
+        goes_on
     }
 
     /// A call for [`MasterLink::advance`].

@@ -111,6 +111,28 @@ fn a_connection_that_does_not_come_up_in_time_is_given_up() {
 }
 
 #[test]
+fn a_master_that_is_slow_to_greet_gets_more_time_with_each_try_until_it_has_answered() {
+    let mut link = link(&["a"]);
+    for allowed in [1000, 2000, 4000, 4000] {
+        link.on_open(0);
+        let first = link.connected().next().unwrap();
+        assert!(link.tick(allowed * MS), "within {allowed} ms");
+        assert!(!link.tick(allowed * MS + 1));
+        link.on_closed(0, true);
+        assert!(link.on_reply(reply(first.id, Ok(WELCOME))), "an answer too late is none");
+    }
+    // Where there is no connection, more time would not help.
+    link.on_open(0);
+    assert!(link.tick(1000 * MS) && !link.tick(1000 * MS + 1));
+    link.on_closed(0, true);
+    bring_up(&mut link, 0);
+    link.on_closed(0, true);
+    link.on_open(0);
+    let _ = link.connected();
+    assert!(link.tick(1000 * MS) && !link.tick(1000 * MS + 1));
+}
+
+#[test]
 fn a_refusal_ends_the_connection_and_fails_what_waits_for_it_unless_it_passes() {
     let mut link = link(&["a"]);
     let mut call = link.begin(MasterCall::Stats);
