@@ -1,5 +1,5 @@
-//! Compiles the library that `rackpool tiers run` preloads. It is linked with nothing: what it needs
-//! of the C library it finds in the program that it is loaded into, whatever C library that has.
+//! Compiles the library that `rackpool tiers run` preloads. It is linked with nothing: what it
+//! needs of the C library is in the program that it is loaded into, whatever C library that has.
 
 use std::path::PathBuf;
 
