@@ -183,11 +183,10 @@ impl Rig<'_> {
         let (mut passed, mut failed) = (Vec::new(), Vec::new());
         for batch in batches(jobs) {
             let outcomes: Vec<_> = thread::scope(|scope| {
-                let run = |job: &Job<'_>| {
-                    let job = *job;
-                    scope.spawn(move || (job, self.timed(&job)))
-                };
-                let running: Vec<_> = batch.iter().map(run).collect();
+                let running: Vec<_> = batch
+                    .into_iter()
+                    .map(|job| scope.spawn(move || (job, self.timed(&job))))
+                    .collect();
                 running
                     .into_iter()
                     .map(|one| one.join().expect("it reports, it never panics"))

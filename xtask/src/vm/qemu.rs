@@ -242,9 +242,11 @@ mod tests {
         let cxl = Machine { cxl_ports: 2, ..MACHINE };
         assert_eq!(line(&cxl, 1, 0).matches("cxl-type3").count(), 2);
         assert!(line(&cxl, 1, 0).contains("hypervisor=off") && !line(&far, 1, 0).contains("hyper"));
-        let tier = Tier { mib: 512, latency_ns: 80, bandwidth_gb: 200 };
-        let tiers =
-            line(&Machine { tiers: &[tier, Tier { bandwidth_gb: 40, ..tier }], ..MACHINE }, 1, 0);
+        const TIERS: &[Tier] = &[
+            Tier { mib: 512, latency_ns: 80, bandwidth_gb: 200 },
+            Tier { mib: 512, latency_ns: 250, bandwidth_gb: 40 },
+        ];
+        let tiers = line(&Machine { tiers: TIERS, ..MACHINE }, 1, 0);
         assert!(
             tiers.contains("target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=40G")
         );
