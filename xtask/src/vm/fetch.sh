@@ -17,7 +17,7 @@ Debug::NoLocking "1"; APT::Sandbox::User "root"; APT::Update::Error-Mode "any";
 Acquire::Languages "none"; Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::Retries "2"; Acquire::http::Timeout "30";
 END
-get() { apt-get -c "$here/apt/conf" -q "$@"; }
+get() { apt-get -c "$here/apt/conf" -qq "$@"; }
 ask() { apt-cache -c "$here/apt/conf" "$@"; }
 replace() { echo "$1 has left $suite; $2 is used: pin it in xtask/src/vm/versions.toml" >> note; }
 # unpack TREE PACKAGE...: with the links of a merged /usr.

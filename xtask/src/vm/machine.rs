@@ -18,8 +18,8 @@ pub struct Machine {
     /// Memory of `memory_mib` that is node 1's, which has no processors, MiB; 0 for none. The
     /// persistent memory is then node 2's.
     pub far_mib: u32,
-    /// Memory nodes that `memory_mib` consists of, the processors' first, if the firmware is to tell
-    /// their latencies and bandwidths.
+    /// Memory nodes of which `memory_mib` is the sum, that of the processors first, if the firmware
+    /// is to tell their latencies and bandwidths.
     pub tiers: &'static [Tier],
     /// Root ports with a CXL memory device each; 0 for none.
     pub cxl_ports: u32,

@@ -140,8 +140,8 @@ fn node_arguments(machine: &Machine) -> Vec<(&'static str, String)> {
     words
 }
 
-/// Node 0 with the processors, and nodes with memory alone; the firmware's tables (SRAT, SLIT, HMAT)
-/// tell what each is to the processors.
+/// Node 0 with the processors, and nodes with memory alone; the firmware's tables (SRAT, SLIT and
+/// HMAT) tell what each is to the processors.
 fn tier_arguments(tiers: &[Tier]) -> Vec<(&'static str, String)> {
     let mut words = Vec::new();
     for (node, tier) in tiers.iter().enumerate() {
@@ -151,7 +151,8 @@ fn tier_arguments(tiers: &[Tier]) -> Vec<(&'static str, String)> {
         words.push(("-numa", format!("node,nodeid={node},{cpus}memdev=m{node},initiator=0")));
         let table = format!("hmat-lb,initiator=0,target={node},hierarchy=memory");
         words.push(("-numa", format!("{table},data-type=access-latency,latency={latency_ns}")));
-        let bandwidth = format!("data-type=access-bandwidth,bandwidth={bandwidth_gb}G");
+        let mb = 1000 * bandwidth_gb;
+        let bandwidth = format!("data-type=access-bandwidth,bandwidth={mb}M");
         words.push(("-numa", format!("{table},{bandwidth}")));
     }
     for (to, from) in (0..tiers.len()).flat_map(|to| (0..to).map(move |from| (to, from))) {
@@ -248,7 +249,7 @@ mod tests {
         ];
         let tiers = line(&Machine { tiers: TIERS, ..MACHINE }, 1, 0);
         assert!(
-            tiers.contains("target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=40G")
+            tiers.contains("target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=40000M")
         );
         assert!(tiers.contains("q35,hmat=on ") && tiers.contains("dist,src=0,dst=1,val=20"));
     }
