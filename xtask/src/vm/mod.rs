@@ -73,7 +73,7 @@ impl Options {
     }
 }
 
-/// Runs the scenarios that are named, or all; what cannot run is a failure, never passed over.
+/// Runs the scenarios that are named, or all; what cannot run is a failure, in CI or if it is named.
 pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     if options.list {
         for Scenario { name, about, guests, .. } in SCENARIOS {
@@ -98,10 +98,11 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
             pairs.push(Pair::new(context, &cache, name)?);
         }
     }
-    let rig = Rig { built: build(context, &chosen)?, options };
+    let mut rig = Rig { built: Built(String::new()), options };
     if options.accelerator == Accelerator::Kvm {
         rig.try_kvm(&pairs[0])?;
     }
+    rig.built = build(context, &chosen)?;
     let mut jobs = jobs(&chosen, &pairs);
     if options.names.is_empty() && !context.ci {
         jobs.retain(|job| {
