@@ -4,6 +4,7 @@
 //! without a change ([`run`]). Knows windows and memory policies (`rackpool-mem`), no pool and no
 //! cache. Called by `rackpool tiers` and `doctor`.
 
+pub mod balance;
 pub mod choice;
 pub mod measure;
 pub mod run;
