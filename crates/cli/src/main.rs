@@ -35,6 +35,7 @@ mod servers;
 mod shell;
 mod tiers;
 mod tiers_args;
+mod tiers_balance;
 mod tiers_measure;
 mod tiers_run;
 mod tiers_weights;

@@ -1,5 +1,6 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
+use crate::tiers_balance::{BALANCE_EXAMPLES, TiersBalanceArgs};
 use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
 use crate::values::{parse_seconds, parse_size};
 use clap::{Args, Subcommand};
@@ -13,7 +14,9 @@ Examples:
   rackpool tiers show
   rackpool tiers measure --store profile.json
   rackpool tiers weights --profile profile.json
-  rackpool tiers weights --bandwidth 300000,100000";
+  rackpool tiers weights --bandwidth 300000,100000
+  rackpool tiers run --weighted 3:1 -- redis-server
+  rackpool tiers balance --dry-run";
 
 const SHOW_EXAMPLES: &str = "\
 Reads what kernel and firmware say; nothing is measured or changed. Speeds are those of the
@@ -75,6 +78,9 @@ pub enum TiersCommand {
     /// Run a program with its memory on nodes by weights, or on nodes of your choice
     #[command(after_help = RUN_EXAMPLES)]
     Run(TiersRunArgs),
+    /// Move hot pages to fast nodes and cold ones to slow nodes, until it is stopped
+    #[command(after_help = BALANCE_EXAMPLES)]
+    Balance(Box<TiersBalanceArgs>),
 }
 
 /// Options of `tiers show`.
@@ -150,14 +156,14 @@ pub struct TiersWeightsArgs {
 #[derive(Clone, Debug)]
 pub struct Nodes(pub Vec<u16>);
 
-fn parse_nodes(text: &str) -> Result<Nodes, String> {
+pub fn parse_nodes(text: &str) -> Result<Nodes, String> {
     let nodes = numbers(text, NODES_MAX).filter(|nodes: &Vec<u16>| !nodes.is_empty());
     let wrong = || format!("`{text}` is no ascending list of nodes such as 0, 0-1 or 0,2-3");
     nodes.map(Nodes).ok_or_else(wrong)
 }
 
 /// Percent, as a share.
-fn parse_share(text: &str) -> Result<f64, String> {
+pub fn parse_share(text: &str) -> Result<f64, String> {
     let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
     percent
         .map(|percent| percent / 100.0)
@@ -165,7 +171,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 /// Percent above 0, as a share.
-fn parse_noise(text: &str) -> Result<f64, String> {
+pub fn parse_noise(text: &str) -> Result<f64, String> {
     parse_share(text).ok().filter(|share| *share > 0.0).ok_or_else(|| {
         format!("`{text}` is no noise in percent, such as 3 or 0.5: above 0, at most 100")
     })
