@@ -53,7 +53,6 @@ Examples:
   rackpool tiers weights --bandwidth 200000,80000,40000 --max 255 --json -
   rackpool tiers weights --profile profile.json --reads 75 --demand 40000";
 
-/// Options of `tiers`.
 #[derive(Debug, Args)]
 pub struct TiersArgs {
     /// What to do
@@ -77,7 +76,6 @@ pub enum TiersCommand {
     Run(TiersRunArgs),
 }
 
-/// Options of `tiers show`.
 #[derive(Debug, Args)]
 pub struct TiersShowArgs {
     /// What stands for /sys
@@ -88,7 +86,6 @@ pub struct TiersShowArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Options of `tiers measure`.
 #[derive(Debug, Args)]
 pub struct TiersMeasureArgs {
     /// Memory nodes [default: all with memory for this process]
@@ -120,7 +117,6 @@ pub struct TiersMeasureArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Options of `tiers weights`.
 #[derive(Debug, Args)]
 pub struct TiersWeightsArgs {
     /// Bandwidth of each memory, MB/s

@@ -47,7 +47,6 @@ pub enum MechanismChoice {
 /// One of them at most.
 const PLACEMENTS: [&str; 4] = ["weighted", "interleave", "preferred", "membind"];
 
-/// Options of `tiers run`.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("placement").args(PLACEMENTS)))]
 pub struct TiersRunArgs {
@@ -66,7 +65,7 @@ pub struct TiersRunArgs {
     /// Bandwidths for auto, as `tiers measure` has stored them
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Who places
+    /// What places the memory
     #[arg(long, value_enum, value_name = "auto|kernel|preload", default_value = "auto")]
     pub mechanism: MechanismChoice,
     /// Write at the end, as JSON, where the memory lay

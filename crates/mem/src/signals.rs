@@ -14,10 +14,8 @@ use std::process::Command;
 /// Those that are passed on, and two that are for this process.
 const TAKEN: [c_int; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR2, SIGUSR1, SIGCHLD];
 
-/// A signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Some child ended.
     Child,
     /// SIGUSR1.
     Report,

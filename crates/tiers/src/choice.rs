@@ -24,7 +24,6 @@ pub const SPARE_SHARE: f64 = 0.7;
 /// One memory, as seen from the processors that will use it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The node's number.
     pub node: u16,
     /// Of one dependent load, idle.
     pub latency_ns: f64,

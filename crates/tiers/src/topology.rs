@@ -88,7 +88,6 @@ pub enum Bus {
 pub struct Device {
     pub name: String,
     pub bus: Option<Bus>,
-    /// Its CXL region.
     pub region: Option<String>,
     pub bytes: Option<u64>,
     pub align_bytes: Option<u64>,
@@ -112,7 +111,6 @@ pub struct Access {
     pub write_bandwidth_mbps: Option<u64>,
 }
 
-/// A memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub id: u16,

@@ -15,7 +15,6 @@ pub const WEIGHT_MAX: u32 = 255;
 /// What is used unless the user says otherwise: larger weights gain little, and a turn of theirs is
 /// longer than many allocations.
 pub const WEIGHT_MAX_DEFAULT: u32 = 16;
-/// Memories at a time.
 pub const MEMORIES_MAX: usize = 64;
 /// The largest bandwidth, MB/s, that bytes a second are counted for.
 const MBPS_MAX: f64 = 1e12;

@@ -145,7 +145,6 @@ impl Traffic {
         Traffic::NonTemporalWrite,
     ];
 
-    /// For people.
     pub fn name(self) -> &'static str {
         match self {
             Traffic::Read => "reads",
@@ -177,7 +176,6 @@ impl Traffic {
     }
 }
 
-/// Cores and a memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     pub cpu_node: u16,
@@ -191,14 +189,12 @@ pub struct Pair {
     pub free_bytes: Option<u64>,
 }
 
-/// How much is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
     /// To chase through, and as much again to stream through.
     pub bytes: u64,
     /// Of less memory caches answer more than a small part of all loads.
     pub uncached_bytes: u64,
-    /// Of one run.
     pub duration: Duration,
     pub rule: NoiseRule,
     /// On one node at most.
@@ -288,7 +284,6 @@ impl Curve {
 #[serde(deny_unknown_fields)]
 pub struct LoadedPoint {
     pub threads: u32,
-    /// What these threads got.
     pub load_mbps: f64,
     pub latency_ns: Figure,
 }
@@ -330,7 +325,6 @@ impl PairProfile {
             .collect()
     }
 
-    /// All of them.
     pub fn figures(&self) -> impl Iterator<Item = Figure> {
         let points = self.bandwidth.iter().flat_map(|curve| &curve.points);
         let loads = self.latency.iter().map(|point| point.latency_ns);

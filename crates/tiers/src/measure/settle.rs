@@ -36,7 +36,6 @@ pub struct Figure {
     pub is_settled: bool,
 }
 
-/// One run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     pub value: f64,

@@ -46,7 +46,6 @@ impl StreamBuffer {
 /// A run: what every thread does, and for how long.
 pub(super) struct Load<'a> {
     pub memory: &'a StreamBuffer,
-    /// A thread on each.
     pub cores: &'a [usize],
     pub pass: Pass,
     pub duration: Duration,

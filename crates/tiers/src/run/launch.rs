@@ -38,13 +38,11 @@ pub struct Launch<'l> {
 
 /// What happens while a program runs.
 pub enum Event<'e> {
-    /// It runs now.
     Started,
     /// A report is wanted (SIGUSR1).
     Asked { reading: &'e Reading, notes: Option<Notes> },
 }
 
-/// How a program ended.
 #[derive(Debug)]
 pub struct Ended {
     /// As a shell has it: 128 and the signal's number if one ended it.

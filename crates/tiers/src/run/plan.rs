@@ -1,4 +1,4 @@
-//! Who places a program's memory: the kernel by a policy, or the preloaded library. Pure but for
+//! What places a program's memory: the kernel by a policy, or the preloaded library. Pure but for
 //! [`Machine::here`].
 
 use super::wanted::shares_text;
@@ -34,7 +34,6 @@ impl Mechanism {
 /// A policy of the kernel for a whole process and what it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelPolicy {
-    /// As it is.
     Unchanged,
     Preferred(u16),
     Bind(Vec<u16>),
@@ -46,7 +45,6 @@ pub enum KernelPolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
     Kernel(KernelPolicy),
-    /// Weights, by node.
     Preload(Vec<Share>),
 }
 
@@ -90,7 +88,6 @@ pub struct Machine {
     pub bandwidth_mbps: BTreeMap<u16, f64>,
     /// The kernel's weights; none if it has no weighted interleave.
     pub kernel_weights: Option<BTreeMap<u16, u16>>,
-    /// Calls that are refused.
     pub refused: Vec<(PolicyCall, i32)>,
 }
 

@@ -18,7 +18,6 @@ pub struct NodeBytes {
     pub mapped: u64,
 }
 
-/// What one look found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub at: Instant,
@@ -115,7 +114,6 @@ impl Reading {
         node.mapped += mapped;
     }
 
-    /// All private memory, bytes.
     pub fn private_bytes(&self) -> u64 {
         self.nodes.values().map(|bytes| bytes.private).sum()
     }

@@ -12,7 +12,6 @@ const CXL: &str = "bus/cxl/devices";
 /// The driver that makes a dax device a part of the system's memory.
 const KMEM: &str = "kmem";
 
-/// All dax devices.
 pub(super) fn dax(sys: &Files<'_>, regions: &[CxlRegion]) -> Vec<Device> {
     let device = |name: String| {
         let at = Path::new(DAX).join(&name);

@@ -24,7 +24,6 @@ pub enum TopologyError {
     )]
     Garbage {
         path: PathBuf,
-        /// Its beginning.
         text: String,
         expected: &'static str,
     },
