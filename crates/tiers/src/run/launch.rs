@@ -40,7 +40,10 @@ pub struct Launch<'l> {
 pub enum Event<'e> {
     Started,
     /// A report is wanted (SIGUSR1).
-    Asked { reading: &'e Reading, notes: Option<Notes> },
+    Asked {
+        reading: &'e Reading,
+        notes: Option<Notes>,
+    },
 }
 
 #[derive(Debug)]

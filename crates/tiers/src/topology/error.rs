@@ -22,11 +22,7 @@ pub enum TopologyError {
         "{} says {text:?}, not {expected}: taken as unknown; see whether the kernel wrote it",
         path.display()
     )]
-    Garbage {
-        path: PathBuf,
-        text: String,
-        expected: &'static str,
-    },
+    Garbage { path: PathBuf, text: String, expected: &'static str },
 }
 
 impl TopologyError {
