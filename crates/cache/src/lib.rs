@@ -44,8 +44,8 @@ pub mod pool_tier;
 pub mod tier_speed;
 
 pub use cache::{
-    Cache, Copied, CopyTarget, Entry, Error, Item, KEY_BYTES_MAX, Meta, Millis, Mode, Options,
-    PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost, Recovered, Result, Speeds,
-    Stats, Tier, TierConfig, TierError, TierRule, Timeline, Writer, at_wall, partitions_for,
-    wall_of,
+    Cache, Copied, CopyTarget, Entry, Error, FarMemory, Item, KEY_BYTES_MAX, Meta, Millis, Mode,
+    Options, PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost, Recovered, Result,
+    Speeds, Stats, Tier, TierConfig, TierError, TierRule, Timeline, Writer, at_wall,
+    partitions_for, wall_of,
 };

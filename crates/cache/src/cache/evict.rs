@@ -8,12 +8,13 @@
 
 pub(crate) mod ranks;
 mod round;
+pub(crate) mod sift;
 
 use super::draft::ItemDraft;
 use super::layout::{Header, Pos, Slot, UNIT_BYTES};
 use super::partition::{Found, Partition};
 use super::policy::Policy;
-use super::segments::Stream;
+use super::segments::{FAR_QUEUE, Memory, Stream};
 use super::{Millis, Mode};
 
 /// Share of a segment that must be dead before it is compacted, percent: less would move much to
@@ -28,33 +29,44 @@ impl Partition {
     pub(crate) fn stream_for(&mut self, draft: &ItemDraft<'_>) -> Stream {
         match self.policy {
             Policy::S3Fifo if self.policy_state.exhume(draft.hash) => Stream::Main,
+            _ if self.memory_for(draft.value_bytes) == Memory::Far => Stream::Far,
             _ => Stream::New,
         }
     }
 
-    /// Frees a unit, or comes nearer to it. `false` if nothing can be done.
-    pub(crate) fn evict(&mut self, now: Millis) -> bool {
+    /// Where a new value of so many bytes goes. A long one would drive hundreds out of the window.
+    pub(crate) fn memory_for(&self, value_bytes: u64) -> Memory {
+        let is_long = value_bytes >= u64::from(UNIT_BYTES);
+        if is_long && self.segments.far_units() > 0 { Memory::Far } else { Memory::Near }
+    }
+
+    /// Frees a unit of a memory, or comes nearer to it. `false` if nothing can be done.
+    pub(crate) fn evict(&mut self, memory: Memory, now: Millis) -> bool {
         if self.mode == Mode::Store {
             return self.compact(now);
         }
         if self.round.is_open() {
-            return self.finish_round(now);
+            return self.finish_round(memory, now);
         }
-        if self.segments.free_count() == 0 {
+        if self.segments.free_count(memory) == 0 {
             // Moving needs a unit.
-            return self.drop_oldest();
+            return self.drop_oldest(memory);
         }
         match self.policy {
-            Policy::Fifo => self.drop_oldest(),
+            Policy::Fifo => self.drop_oldest(memory),
             Policy::FifoReinsertion { threshold } => self.reinsert(threshold, now),
             Policy::Sieve => self.sieve(now),
             Policy::S3Fifo => self.s3_fifo(now),
-            Policy::TinyLfu => self.finish_round(now),
+            Policy::TinyLfu => self.finish_round(memory, now),
         }
     }
 
-    fn drop_oldest(&mut self) -> bool {
-        let oldest = (0..2).filter_map(|queue| self.segments.oldest(queue));
+    fn drop_oldest(&mut self, memory: Memory) -> bool {
+        let queues = match memory {
+            Memory::Near => 0..FAR_QUEUE,
+            Memory::Far => FAR_QUEUE..FAR_QUEUE + 1,
+        };
+        let oldest = queues.filter_map(|queue| self.segments.oldest(queue));
         let Some(unit) = oldest.min_by_key(|unit| self.segments.get(*unit).seq) else {
             return false;
         };
@@ -159,12 +171,12 @@ impl Partition {
         Some(found)
     }
 
-    fn keep(&mut self, found: Found, hash: u64, stream: Stream, now: Millis) {
+    pub(super) fn keep(&mut self, found: Found, hash: u64, stream: Stream, now: Millis) {
         self.stats.moved += 1;
         self.move_item(found, hash, stream, now);
     }
 
-    fn bytes_of(&self, pos: Pos, header: Header) -> u64 {
+    pub(super) fn bytes_of(&self, pos: Pos, header: Header) -> u64 {
         self.value_bytes(pos, header) + u64::from(header.value_at())
     }
 
@@ -175,7 +187,7 @@ impl Partition {
         let class = self.segments.get(pos.unit()).class;
         let units = bytes / u64::from(UNIT_BYTES - 16) + 1;
         bytes <= u64::from(self.segments.room(stream, class))
-            || units <= self.segments.free_count() as u64
+            || units <= self.segments.free_count(stream.memory()) as u64
     }
 
     /// Copies what lives in the segment with the most dead bytes, and gives it back.
@@ -216,6 +228,7 @@ impl Partition {
             }
             (room, bytes) = (room - item, bytes + item);
         });
-        is_movable && units <= self.segments.free_count() && bytes + DEAD_BYTES_MIN <= used
+        let free = self.segments.free_count(Memory::Near);
+        is_movable && units <= free && bytes + DEAD_BYTES_MIN <= used
     }
 }

@@ -154,9 +154,21 @@ pub struct Options {
     pub shared_reads: bool,
     /// From which memory nodes all of it comes; `None` = as the system likes.
     pub placement: Option<Placement>,
+    /// Slower memory for items that are worth less; `memory` and `placement` are then those of the
+    /// rest. Needs cache mode and [`Policy::TinyLfu`].
+    pub far: Option<FarMemory>,
     /// Whether the memory of a new file without a placement is taken as it is needed, or by
     /// [`Cache::populate`], and not before the cache is there.
     pub takes_file_later: bool,
+}
+
+/// Memory beside the process's own, for whole items: a node of CXL memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FarMemory {
+    /// Bytes of items. What they cost in the index and in tables is near memory.
+    pub memory: u64,
+    /// From which memory nodes it comes; `None` = as the system likes.
+    pub placement: Option<Placement>,
 }
 
 impl Default for Options {
@@ -173,6 +185,7 @@ impl Default for Options {
             items_expected: 0,
             shared_reads: false,
             placement: None,
+            far: None,
             takes_file_later: false,
         }
     }
@@ -183,12 +196,40 @@ impl Options {
         check("partitions", u64::from(self.partitions), 1, u64::from(PARTITIONS_MAX))?;
         self.policy.check()?;
         let each = self.memory / u64::from(self.partitions);
-        let cost = Partition::unit_cost(self);
-        let fixed = PARTITION_BYTES + u64::from(layout::UNIT_BYTES);
+        let (cost, far_units) = (Partition::unit_cost(self), self.far_units());
+        let far_cost = cost - u64::from(layout::UNIT_BYTES);
+        let fixed = PARTITION_BYTES + u64::from(layout::UNIT_BYTES) + far_units * far_cost;
         let units = each.saturating_sub(fixed) / cost;
         let memory = |units: u64| (fixed + units * cost) * u64::from(self.partitions);
-        check("memory", self.memory, memory(UNITS_MIN), memory(UNITS_MAX))?;
-        Ok(units)
+        let mut most = UNITS_MAX;
+        if let Some(far) = &self.far {
+            most /= 2;
+            let bytes = |units: u64| (units << layout::UNIT_SHIFT) * u64::from(self.partitions);
+            check("far memory", far.memory, bytes(UNITS_MIN), bytes(most))?;
+            let is_able = self.mode == Mode::Cache && self.policy == Policy::TinyLfu;
+            check("far memory (of this mode or policy)", 1, 0, u64::from(is_able))?;
+        }
+        check("memory", self.memory, memory(UNITS_MIN), memory(most))?;
+        Ok(units + far_units)
+    }
+
+    /// Units of a partition that lie in far memory: the last ones.
+    fn far_units(&self) -> u64 {
+        let memory = self.far.as_ref().map_or(0, |far| far.memory);
+        memory / u64::from(self.partitions) >> layout::UNIT_SHIFT
+    }
+
+    /// Has the memory of a partition's window come from where it should.
+    fn place(&self, part: &Window) -> Result<()> {
+        let far_bytes = self.far_units() << layout::UNIT_SHIFT;
+        let near_bytes = part.bytes() - far_bytes;
+        if let Some(placement) = &self.placement {
+            placement.apply(&part.slice(0, near_bytes))?;
+        }
+        if let Some(placement) = self.far.as_ref().and_then(|far| far.placement.as_ref()) {
+            placement.apply(&part.slice(near_bytes, far_bytes))?;
+        }
+        Ok(())
     }
 
     /// Units of the index of a new partition.
@@ -200,7 +241,9 @@ impl Options {
 
     fn checked(mut self) -> Result<(Options, u64)> {
         let units = self.units()?;
-        let longest = units / 4 * u64::from(layout::UNIT_BYTES);
+        // Long values lie in far memory, if there is any.
+        let units_of_long = if self.far.is_some() { self.far_units() } else { units };
+        let longest = units_of_long / 4 * u64::from(layout::UNIT_BYTES);
         if self.max_value == 0 {
             self.max_value = longest;
         }
@@ -314,8 +357,17 @@ impl Cache {
         let bytes = each * u64::from(options.partitions);
         let window = Window::private(bytes)
             .map_err(|source| Error::Io { what: format!("mapping {bytes} bytes"), source })?;
-        if let Some(placement) = &options.placement {
-            placement.apply(&window)?;
+        match options.far {
+            Some(_) => {
+                for index in 0..u64::from(options.partitions) {
+                    options.place(&window.slice(index * each, each))?;
+                }
+            }
+            None => {
+                if let Some(placement) = &options.placement {
+                    placement.apply(&window)?;
+                }
+            }
         }
         Ok(Cache::on(&window, units, options))
     }
@@ -559,6 +611,15 @@ impl Cache {
         let result = f(view.copy_value(hash, key, now, to)?);
         self.counters.add(1, 0);
         Some(result)
+    }
+
+    /// Whether the item of a key lies in far memory ([`Options::far`]); `None` if it is not there.
+    /// No use of it is counted.
+    pub fn lies_far(&self, key: &[u8]) -> Option<bool> {
+        let hash = self.hash(key);
+        let partition = self.lock(self.index_of(hash));
+        let (_, slot) = partition.find(hash, key)?;
+        Some(partition.segments.memory_of(slot.pos().unit()) == segments::Memory::Far)
     }
 
     /// Locks the key's partition at the key, for any read-modify-write.

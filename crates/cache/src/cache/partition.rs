@@ -10,13 +10,14 @@ mod sweep;
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
 use super::evict::ranks::Round;
+use super::evict::sift::Sift;
 use super::index::{ItemIndex, Room, Shape, next_of, probe};
 use super::layout::{
     Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, expiry_in, tag_in_slot, tag_of,
 };
 use super::policy::{Policy, PolicyState};
 use super::populate::Populator;
-use super::segments::{Segment, SegmentState, Segments, Stream, TABLE_ENTRY_BYTES};
+use super::segments::{Memory, Segment, SegmentState, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
 use super::tier::{FarValue, REFERENCE_BYTES, TierSlab};
 use super::timeline::Wall;
@@ -70,12 +71,15 @@ pub(crate) struct Partition {
     pub segments: Segments,
     pub policy: Policy,
     pub freq_max: u64,
-    /// Free units that are kept for moving items.
-    reserve_units: usize,
-    /// Free units below which a round of eviction begins ahead.
-    pub ahead_units: usize,
+    /// Free units that are kept for moving items, by memory.
+    pub reserve_units: [usize; 2],
+    /// Free units below which a round of eviction begins ahead, by memory.
+    pub ahead_units: [usize; 2],
     pub round: Round,
     pub policy_state: PolicyState,
+    /// The last rank that stayed near, and the last that stayed at all, of the last rounds.
+    pub last_ranks: [u16; 2],
+    pub sift: Sift,
     pub mode: Mode,
     pub stats: Stats,
     pub seed: u64,
@@ -124,7 +128,7 @@ impl Partition {
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
         table.zero(0, table.bytes());
-        let segments = Segments::new(table, populator);
+        let segments = Segments::new(table, options.far_units() as u32, populator);
         Partition::with(segments, units_window, options, is_checked)
     }
 
@@ -142,8 +146,9 @@ impl Partition {
         options: &Options,
         is_checked: bool,
     ) -> Partition {
-        let units = segments.count() as u64;
-        let wanted = options.index_units(units).min(segments.free_count() as u64);
+        let far_units = u64::from(segments.far_units());
+        let units = segments.count() as u64 - far_units;
+        let wanted = options.index_units(units).min(segments.free_count(Memory::Near) as u64);
         let first: Vec<u32> = (0..wanted)
             .map(|_| {
                 let unit = segments.take_for_index().expect("so many are free");
@@ -152,9 +157,13 @@ impl Partition {
             })
             .collect();
         assert_eq!(first[0], 0, "no item lies in unit 0");
-        let reserve_units = options.policy.reserve_units(options.mode, units);
+        let reserve_units =
+            [units, far_units].map(|units| options.policy.reserve_units(options.mode, units));
+        let ahead = |units, reserve| Partition::units_ahead(options, units, reserve);
         Partition {
-            ahead_units: Partition::units_ahead(options, units, reserve_units),
+            ahead_units: [ahead(units, reserve_units[0]), ahead(far_units, reserve_units[1])],
+            last_ranks: [0; 2],
+            sift: Sift::default(),
             round: Round::default(),
             index: ItemIndex::new(units_window.clone(), first, !options.is_lossy),
             units: units_window,
@@ -162,7 +171,7 @@ impl Partition {
             policy: options.policy,
             freq_max: options.policy.freq_max(),
             reserve_units,
-            policy_state: PolicyState::new(options.policy, units),
+            policy_state: PolicyState::new(options.policy, units + far_units),
             mode: options.mode,
             stats: Stats::default(),
             seed: options.seed,
@@ -502,7 +511,7 @@ impl Partition {
         if whole <= u64::from(self.segments.room(stream, class)) {
             return Ok(());
         }
-        self.make_room(draft.units_needed(), whole, now).or_else(|error| {
+        self.make_room(stream.memory(), draft.units_needed(), whole, now).or_else(|error| {
             // What was compacted may have left room where it went.
             let room = u64::from(self.segments.room(stream, class));
             if whole <= room { Ok(()) } else { Err(error) }
@@ -580,7 +589,7 @@ impl Partition {
 
     /// Takes a unit for the index, if one is to be had beside the reserve.
     fn take_index_unit(&mut self, now: Millis, use_it: impl Fn(&mut ItemIndex, u32)) -> bool {
-        if self.make_room(1, 0, now).is_err() {
+        if self.make_room(Memory::Near, 1, 0, now).is_err() {
             return false;
         }
         let Some(unit) = self.segments.take_for_index() else { return false };
@@ -589,32 +598,33 @@ impl Partition {
         true
     }
 
-    /// Makes so many units free, beside the reserve.
-    fn make_room(&mut self, units: usize, bytes: u64, now: Millis) -> Result<()> {
-        let needed = if self.is_recovering { units } else { units + self.reserve_units };
+    /// Makes so many units of a memory free, beside the reserve.
+    fn make_room(&mut self, memory: Memory, units: usize, bytes: u64, now: Millis) -> Result<()> {
+        let reserve = self.reserve_units[memory as usize];
+        let needed = if self.is_recovering { units } else { units + reserve };
         // Every round frees a unit or moves what may stay; twice around is enough for any policy.
         let rounds_max = 4 * self.segments.count() + 64;
         for _ in 0..rounds_max {
-            if self.has_free(needed) {
+            if self.has_free(memory, needed) {
                 return Ok(());
             }
-            if !self.free_some(now) {
+            if !self.free_some(memory, now) {
                 break;
             }
         }
-        if self.has_free(needed) { Ok(()) } else { Err(self.out_of_memory(bytes)) }
+        if self.has_free(memory, needed) { Ok(()) } else { Err(self.out_of_memory(bytes)) }
     }
 
-    fn has_free(&mut self, units: usize) -> bool {
-        self.segments.free_count() >= units || self.segments.reclaim() >= units
+    fn has_free(&mut self, memory: Memory, units: usize) -> bool {
+        self.segments.free_count(memory) >= units || self.segments.reclaim(memory) >= units
     }
 
-    /// Frees a unit or more, or comes nearer to it. `false` if nothing can be done.
-    fn free_some(&mut self, now: Millis) -> bool {
+    /// Frees a unit of a memory or more, or comes nearer to it. `false` if nothing can be done.
+    fn free_some(&mut self, memory: Memory, now: Millis) -> bool {
         self.segments.take_more()
             || self.drop_flushed()
             || self.expire_one(now)
-            || (!self.is_recovering && self.evict(now))
+            || (!self.is_recovering && self.evict(memory, now))
     }
 
     /// Makes a step towards room for a value of so many bytes; whether there is room now, or none
@@ -625,7 +635,9 @@ impl Partition {
         }
         // That of its key and of its ends, too.
         let units = bytes.div_ceil(UNIT_BYTES.into()) as usize + 2;
-        self.has_free(units + self.reserve_units) || !self.free_some(now)
+        let memory = self.memory_for(bytes);
+        self.has_free(memory, units + self.reserve_units[memory as usize])
+            || !self.free_some(memory, now)
     }
 
     fn out_of_memory(&self, bytes: u64) -> Error {
@@ -669,6 +681,8 @@ impl Partition {
             units: self.segments.count() as u64,
             free_units: self.segments.unused_count() as u64,
             index_units: self.index.unit_count(),
+            far_units: u64::from(self.segments.far_units()),
+            far_bytes: self.segments.far_bytes(),
             tier_items: self.tier_slab.as_ref().map_or(0, TierSlab::count),
             tier_bytes: self.tier_slab.as_ref().map_or(0, TierSlab::used_bytes),
             tier_bytes_read: near.far_bytes,

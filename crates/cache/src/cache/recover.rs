@@ -38,8 +38,10 @@ const MAGIC_MASK: u64 = !0xff;
 /// Where the superblock lies, and once more: on pages of their own.
 const COPIES_AT: [u64; 2] = [0, 4096];
 const NAMES: [&str; SUPERBLOCK_WORDS] =
-    ["partitions", "units", "seed", "policy", "keeps_access or is_lossy", "memory"];
+    ["partitions", "units", "seed", "policy", "keeps_access, is_lossy or far", "memory"];
 const SUPERBLOCK_WORDS: usize = 6;
+/// Where the number of a partition's far units begins in the word of switches.
+const FAR_UNITS_SHIFT: u32 = 8;
 /// Where the check of the superblock lies in it.
 const CHECK_AT: u64 = 8 + 8 * SUPERBLOCK_WORDS as u64;
 /// The word that a file keeps whatever the options say.
@@ -69,7 +71,9 @@ fn superblock(options: &Options, units: u64) -> [u64; SUPERBLOCK_WORDS] {
         Policy::S3Fifo => 2,
         Policy::TinyLfu => 3,
     };
-    let switches = u64::from(options.keeps_access) | (u64::from(options.is_lossy) << 1);
+    let switches = u64::from(options.keeps_access)
+        | (u64::from(options.is_lossy) << 1)
+        | (options.far_units() << FAR_UNITS_SHIFT);
     let partitions = u64::from(options.partitions);
     [partitions, units, options.seed, policy, switches, options.memory]
 }
@@ -144,9 +148,26 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
         return Err(corrupt(format!("{found_bytes} bytes, not the {bytes} of these options")));
     }
     let is_whole = found_bytes != 0 && has_all_memory(&file).map_err(failed("looking at"))?;
-    let is_later = options.takes_file_later && found_bytes == 0 && options.placement.is_none();
+    let is_placed = options.placement.is_some() || options.far.is_some();
+    let is_later = options.takes_file_later && found_bytes == 0 && !is_placed;
     let first = options.index_units(units).max(PIECE_UNITS.into()).min(units);
     let window = match &options.placement {
+        _ if options.far.is_some() => {
+            if found_bytes == 0 {
+                file.set_len(bytes).map_err(failed("lengthening"))?;
+            }
+            let window = Window::of_file_later(file.as_fd(), bytes);
+            let window = window.map_err(failed("mapping"))?;
+            for index in 0..partitions {
+                let each = Partition::window_bytes(units);
+                let part = window.slice(SUPERBLOCK_BYTES + index * each, each);
+                options.place(&part)?;
+            }
+            if !is_whole {
+                take_file(file.as_fd(), 0, bytes).map_err(failed("taking memory of"))?;
+            }
+            window
+        }
         Some(placement) => placement.file(file.as_fd(), bytes)?,
         None if is_whole || is_later => {
             Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?
@@ -240,7 +261,7 @@ impl Partition {
         recovered: &mut Recovered,
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
-        let (segments, found, damaged) = Segments::adopt(table);
+        let (segments, found, damaged) = Segments::adopt(table, options.far_units() as u32);
         recovered.damaged += damaged;
         let mut partition = Partition::with(segments, units_window, options, true);
         partition.tier_slab = tier_slab;

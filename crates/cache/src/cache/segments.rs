@@ -40,12 +40,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
-/// Queues: policies with two use the first for what is new.
-const QUEUES: usize = 2;
+/// Queues: policies with two use the first for what is new; the third is that of far segments.
+const QUEUES: usize = 3;
 /// The queue behind them, of flushed segments.
 const FLUSHED: usize = QUEUES;
 /// Streams in which items are appended, each to a segment of its own.
-const STREAMS: usize = 3;
+const STREAMS: usize = 4;
 /// Classes of like remaining life: 0 never ends, each further one ends within four times the time;
 /// the last is of what ends by the wall clock, so that one clock decides over all of a segment.
 pub(crate) const CLASSES: usize = 10;
@@ -78,12 +78,36 @@ pub(crate) enum Stream {
     Main,
     /// Somewhere in the first queue.
     InPlace,
+    /// To the young end of the queue of far segments.
+    Far,
 }
 
 impl Stream {
+    const ALL: [Stream; STREAMS] = [Stream::New, Stream::Main, Stream::InPlace, Stream::Far];
+
     fn queue(self) -> u8 {
-        u8::from(self == Stream::Main)
+        match self {
+            Stream::New | Stream::InPlace => 0,
+            Stream::Main => 1,
+            Stream::Far => FAR_QUEUE,
+        }
     }
+
+    pub fn memory(self) -> Memory {
+        if self == Stream::Far { Memory::Far } else { Memory::Near }
+    }
+}
+
+/// The queue of far segments.
+pub(crate) const FAR_QUEUE: u8 = 2;
+
+/// In which memory a unit lies: the first units are near ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Memory {
+    /// This process's own, with the index.
+    #[default]
+    Near,
+    Far,
 }
 
 /// A number with its check, for this place in the table.
@@ -216,7 +240,10 @@ struct Queue {
 pub(crate) struct Segments {
     table: Window,
     of: Vec<Segment>,
-    free: Vec<u32>,
+    /// Units from this one on are far.
+    near_units: u32,
+    /// By memory.
+    free: [Vec<u32>; 2],
     pinned: Vec<u32>,
     /// How the units from `untaken` on get their memory.
     pub populator: Option<Arc<Populator>>,
@@ -241,15 +268,19 @@ impl Segments {
     /// share of the set of expiring segments.
     pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 4 + 4 + 24;
 
-    /// All units free, those that `populator` is still to take excepted.
-    pub fn new(table: Window, populator: Option<Arc<Populator>>) -> Segments {
+    /// All units free, those that `populator` is still to take excepted. The last `far_units` are
+    /// far; of these none is taken later.
+    pub fn new(table: Window, far_units: u32, populator: Option<Arc<Populator>>) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
         let untaken = populator.as_ref().map_or(count as u32, |populator| populator.taken());
         let empty = Queue { first: NONE, last: NONE, count: 0 };
+        let near_units = count as u32 - far_units;
         Segments {
             table,
             of: vec![UNUSED; count as usize],
-            free: (0..untaken).rev().collect(),
+            near_units,
+            free: [(0..untaken.min(near_units)), (near_units..untaken.max(near_units))]
+                .map(|units| units.rev().collect()),
             pinned: Vec::new(),
             populator,
             untaken,
@@ -268,8 +299,8 @@ impl Segments {
     /// The segments that an earlier process left in the table, oldest first, all leaving and
     /// without live items until they are [`Segments::settle`]d; units that are none are free. And
     /// how many words of the table were damaged.
-    pub fn adopt(table: Window) -> (Segments, Vec<Adopted>, u64) {
-        let mut segments = Segments::new(table, None);
+    pub fn adopt(table: Window, far_units: u32) -> (Segments, Vec<Adopted>, u64) {
+        let mut segments = Segments::new(table, far_units, None);
         let (flushed, mut damaged) = segments.read_twice(FLUSHED_SEQ_AT);
         // The lower one: if a damaged word passes for a right one, nothing is lost by it.
         segments.flushed_before = flushed.into_iter().flatten().min().unwrap_or(0);
@@ -279,14 +310,22 @@ impl Segments {
             let (segment, used, damaged_words) = segments.read_entry(at);
             damaged += damaged_words;
             match segment {
-                Some(segment) if segment.seq >= segments.flushed_before => {
+                Some(mut segment) if segment.seq >= segments.flushed_before => {
+                    // A damaged word may have told another queue.
+                    segment.queue = match segments.memory_of(unit) {
+                        Memory::Near if segment.queue == FAR_QUEUE => 0,
+                        Memory::Near => segment.queue,
+                        Memory::Far => FAR_QUEUE,
+                    };
                     found.push((segment.seq, Adopted { unit, used }));
                     segments.of[unit as usize] = segment;
                 }
                 Some(_) | None => segments.erase_entry(unit),
             }
         }
-        segments.free.retain(|unit| segments.of[*unit as usize].seq == 0);
+        for free in &mut segments.free {
+            free.retain(|unit| segments.of[*unit as usize].seq == 0);
+        }
         found.sort_unstable_by_key(|(seq, _)| *seq);
         let behind = found.last().map_or(1, |(seq, _)| seq + 1);
         let (noted, damaged_words) = segments.read_twice(NEXT_SEQ_AT);
@@ -425,18 +464,33 @@ impl Segments {
         self.live_bytes
     }
 
+    /// Bytes of live items in far memory.
+    pub fn far_bytes(&self) -> u64 {
+        let far = self.of[self.near_units as usize..].iter();
+        let counts = far.filter(|segment| segment.seq >= self.flushed_before);
+        counts.map(|segment| u64::from(segment.live)).sum()
+    }
+
     pub fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
 
-    pub fn free_count(&self) -> usize {
-        self.free.len()
+    pub fn memory_of(&self, unit: u32) -> Memory {
+        if unit < self.near_units { Memory::Near } else { Memory::Far }
+    }
+
+    pub fn far_units(&self) -> u32 {
+        self.of.len() as u32 - self.near_units
+    }
+
+    pub fn free_count(&self, memory: Memory) -> usize {
+        self.free[memory as usize].len()
     }
 
     /// Units that can come into use without anything else going: those that have no memory yet,
     /// too.
     pub fn unused_count(&self) -> usize {
-        self.free.len() + self.of.len() - self.untaken as usize
+        self.free.iter().map(Vec::len).sum::<usize>() + self.of.len() - self.untaken as usize
     }
 
     /// Units of a file that got their memory meanwhile are free from now on; if there are none,
@@ -447,27 +501,32 @@ impl Segments {
             return false;
         }
         let taken = populator.taken();
-        self.free.extend((self.untaken..taken).rev());
+        self.free[Memory::Near as usize].extend((self.untaken..taken).rev());
         self.untaken = taken;
         true
     }
 
-    /// Free units; those without a pin by now are free again.
-    pub fn reclaim(&mut self) -> usize {
+    /// Free units of a memory; those without a pin by now are free again.
+    pub fn reclaim(&mut self, memory: Memory) -> usize {
         let pins = &self.pins;
         let (back, still) = self.pinned.drain(..).partition(|unit| pins.is_free(*unit));
         self.pinned = still;
         let back: Vec<u32> = back;
         for unit in back {
             self.of[unit as usize].kind = SegmentState::Free;
-            self.free.push(unit);
+            self.give_back(unit);
         }
-        self.free.len()
+        self.free_count(memory)
+    }
+
+    fn give_back(&mut self, unit: u32) {
+        let memory = self.memory_of(unit);
+        self.free[memory as usize].push(unit);
     }
 
     /// Takes a free unit for the index.
     pub fn take_for_index(&mut self) -> Option<u32> {
-        let unit = self.free.pop()?;
+        let unit = self.free[Memory::Near as usize].pop()?;
         self.of[unit as usize].kind = SegmentState::Index;
         Some(unit)
     }
@@ -504,7 +563,7 @@ impl Segments {
     /// young end of its queue.
     /// `None` without a free unit.
     pub fn open(&mut self, stream: Stream, class: u8, now: Millis) -> Option<u32> {
-        let unit = self.free.pop()?;
+        let unit = self.free[stream.memory() as usize].pop()?;
         self.seal(stream, class);
         let queue = stream.queue();
         let seq = self.take_seq();
@@ -599,7 +658,7 @@ impl Segments {
         self.erase_entry(unit);
         self.of[unit as usize] = UNUSED;
         if self.pins.is_free(unit) {
-            self.free.push(unit);
+            self.give_back(unit);
         } else {
             self.of[unit as usize].kind = SegmentState::Pinned;
             self.pinned.push(unit);

@@ -32,6 +32,14 @@ pub struct Stats {
     pub free_units: u64,
     /// Units of the index.
     pub index_units: u64,
+    /// Units in far memory, of all.
+    pub far_units: u64,
+    /// Bytes of live items in far memory, of all.
+    pub far_bytes: u64,
+    /// Items that went from near to far memory.
+    pub demotions: u64,
+    /// Items that came from far to near memory.
+    pub promotions: u64,
     /// Values that lie in another tier.
     pub tier_items: u64,
     /// Bytes of them, those included that are still sent although their items are gone.
@@ -55,5 +63,6 @@ impl Stats {
         sum!(hits misses sets removes evictions index_evictions expired moved items live_bytes);
         sum!(metadata_bytes units free_units index_units tier_items tier_bytes tier_bytes_read);
         sum!(tier_promotions tier_near_hits tier_near_bytes);
+        sum!(far_units far_bytes demotions promotions);
     }
 }

@@ -4,7 +4,7 @@
 mod flush;
 
 use proptest::prelude::*;
-use rackpool_cache::{Cache, Error, Item, Mode, Options, Pinned, Policy, Put, Writer};
+use rackpool_cache::{Cache, Error, FarMemory, Item, Mode, Options, Pinned, Policy, Put, Writer};
 use rackpool_mem::window::Piece;
 use std::collections::{BTreeMap, HashSet};
 
@@ -444,9 +444,14 @@ proptest! {
         units in prop_oneof![Just(12), Just(40)],
         keeps_access in any::<bool>(),
         shared_reads in any::<bool>(),
+        far_units in prop_oneof![Just(0), Just(9), Just(60)],
     ) {
-        let policy = POLICIES[policy];
-        let options = Options { policy, keeps_access, shared_reads, ..options(partitions, units) };
+        let has_far = far_units > 0;
+        let policy = if has_far { Policy::TinyLfu } else { POLICIES[policy] };
+        let memory = u64::from(partitions) * (far_units << 16);
+        let far = has_far.then_some(FarMemory { memory, placement: None });
+        let options = options(partitions, units);
+        let options = Options { policy, keeps_access, shared_reads, far, ..options };
         let mut bed = Bed::new(options, true);
         ops.iter().for_each(|op| bed.run(op));
         bed.finish(2100);

@@ -3,6 +3,7 @@
 mod cache;
 mod cache_restart;
 mod cache_threads;
+mod far;
 mod front;
 mod front_clock;
 mod front_end;

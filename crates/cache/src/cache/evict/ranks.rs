@@ -1,6 +1,7 @@
 //! A round of TinyLFU as data: its segments, what was weighed of them, and which of it stays.
 
 use crate::cache::layout::{Pos, UNIT_BYTES};
+use crate::cache::segments::Memory;
 
 pub(super) const RANKS: usize = 1024;
 /// … of which the lowest is that of 2^-44, less than that of any value.
@@ -22,6 +23,8 @@ pub(crate) struct Round {
     /// Its segments, in the order in which they are gone through: of one queue older ones first, so
     /// that a further piece of an item never leaves before its head.
     pub(super) units: Vec<u32>,
+    /// Where they lie.
+    pub(super) memory: Memory,
     pub(super) step: RoundStep,
     /// Bytes that are to be gone through for what was stored since the last step.
     pub(super) owed: u64,

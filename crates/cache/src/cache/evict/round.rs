@@ -10,13 +10,17 @@
 //! No item is sorted: the ranks of scores are sixteenths of an octave, and the bytes of each rank
 //! tell which is the last that stays.
 //!
+//! With far memory each of the two has rounds of its own. What is not worth its place in near memory
+//! goes to the far one, if it is worth more than what was dropped there last; of what stays far the
+//! best goes near. Each round gives a unit of its memory back.
+//!
 //! Called by `partition.rs` beside each change, and by `evict.rs` for a whole one.
 
 use super::ranks::{RANKS, Round, RoundStep, Weighed, rank};
-use crate::cache::layout::{Header, Pos};
+use crate::cache::layout::{Header, Pos, UNIT_BYTES};
 use crate::cache::partition::Partition;
 use crate::cache::policy::Policy;
-use crate::cache::segments::Stream;
+use crate::cache::segments::{FAR_QUEUE, Memory, Stream};
 use crate::cache::{Millis, Mode, Options};
 
 /// Share of the segments that the window may have, percent.
@@ -35,6 +39,9 @@ const UNITS_AHEAD: usize = 3;
 /// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
 const AHEAD_UNITS_MIN: u64 = 32;
 const BATCH: usize = 32;
+/// Ranks above the last that stayed near at which an item comes near, a quarter of an octave: so
+/// that none goes to and fro.
+pub(super) const NEAR_RANKS: u16 = 4;
 
 impl Partition {
     /// Goes on with a round, or begins one if units run short, beside a change that stores so many
@@ -46,19 +53,31 @@ impl Partition {
             if self.round.owed >= STEP_BYTES {
                 self.go_on(self.round.owed, now);
             }
-        } else if self.segments.free_count() < self.ahead_units && !self.is_recovering {
+        } else if (self.runs_short(Memory::Near) || self.runs_short(Memory::Far))
+            && !self.is_recovering
+        {
             self.begin_ahead();
         }
     }
 
+    #[inline]
+    fn runs_short(&self, memory: Memory) -> bool {
+        self.segments.free_count(memory) < self.ahead_units[memory as usize]
+    }
+
     #[cold]
     fn begin_ahead(&mut self) {
-        // Units that were pinned until now are freed first, then those that lie there unused.
-        if self.segments.reclaim() < self.ahead_units
-            && !self.segments.take_more()
-            && !self.drop_flushed()
-        {
-            self.begin_round();
+        // What leaves near memory needs room in the far one.
+        for memory in [Memory::Far, Memory::Near] {
+            // Units that were pinned until now are freed first, then those that lie there unused.
+            if self.runs_short(memory)
+                && self.segments.reclaim(memory) < self.ahead_units[memory as usize]
+            {
+                if !self.segments.take_more() && !self.drop_flushed() {
+                    self.begin_round(memory);
+                }
+                return;
+            }
         }
     }
 
@@ -69,32 +88,41 @@ impl Partition {
     }
 
     /// A whole round, or the rest of the one that has begun. `false` if there is nothing to weigh.
-    pub(crate) fn finish_round(&mut self, now: Millis) -> bool {
+    pub(crate) fn finish_round(&mut self, memory: Memory, now: Millis) -> bool {
         if !self.round.is_open() {
-            self.begin_round();
+            let far_reserve = self.reserve_units[Memory::Far as usize];
+            let has_room_far = self.segments.free_count(Memory::Far) >= far_reserve;
+            self.begin_round(if has_room_far { memory } else { Memory::Far });
         }
         let has_begun = self.round.is_open();
         self.go_on(u64::MAX, now);
         has_begun
     }
 
-    fn begin_round(&mut self) {
-        let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
-        let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
+    pub(super) fn begin_round(&mut self, memory: Memory) {
         let mut units = Vec::with_capacity(COMPETITORS + 1);
-        // At first everything is in the window: its segments compete with each other.
-        let from_window = if window > 2 * limit { COMPETITORS + 1 } else { 1 };
-        if window > limit {
-            self.take_oldest(0, from_window, &mut units);
+        match memory {
+            Memory::Near => self.take_near(&mut units),
+            Memory::Far => self.take_oldest(FAR_QUEUE, COMPETITORS + 1, &mut units),
         }
-        self.take_oldest(1, COMPETITORS + 1 - units.len(), &mut units);
         if units.is_empty() {
             return;
         }
         // All leave before any is looked at: what dies in one may have pieces in the next.
         units.iter().for_each(|unit| self.segments.leave(*unit));
         let bytes_of_rank = vec![0; RANKS];
-        self.round = Round { units, bytes_of_rank, ..Round::default() };
+        self.round = Round { units, memory, bytes_of_rank, ..Round::default() };
+    }
+
+    fn take_near(&self, units: &mut Vec<u32>) {
+        let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
+        let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
+        // At first everything is in the window: its segments compete with each other.
+        let from_window = if window > 2 * limit { COMPETITORS + 1 } else { 1 };
+        if window > limit {
+            self.take_oldest(0, from_window, units);
+        }
+        self.take_oldest(1, COMPETITORS + 1 - units.len(), units);
     }
 
     fn take_oldest(&self, queue: u8, count: usize, units: &mut Vec<u32>) {
@@ -107,7 +135,7 @@ impl Partition {
     }
 
     /// Goes through so many bytes, if there are as many.
-    fn go_on(&mut self, bytes: u64, now: Millis) {
+    pub(super) fn go_on(&mut self, bytes: u64, now: Millis) {
         self.disturbances += 1;
         let mut round = std::mem::take(&mut self.round);
         round.owed = 0;
@@ -128,7 +156,9 @@ impl Partition {
     /// the sketch.
     fn weigh(&mut self, round: &mut Round, index: usize, offset: u32, now: Millis) -> u32 {
         let Some(unit) = round.units.get(index).copied() else {
-            round.step = RoundStep::Judge { next: 0, last: round.last_rank() };
+            let last = round.last_rank();
+            self.last_ranks[round.memory as usize] = last.rank;
+            round.step = RoundStep::Judge { next: 0, last };
             return 0;
         };
         let used = self.segments.get(unit).used;
@@ -160,6 +190,7 @@ impl Partition {
 
     /// Keeps or drops the next item; its bytes. A segment that has no other item is given back.
     fn judge(&mut self, round: &mut Round, now: Millis) -> u32 {
+        let memory = round.memory;
         let RoundStep::Judge { next, last } = &mut round.step else { return 0 };
         let item = round.weighed.get(*next).copied();
         if let Some(ahead) = round.weighed.get(*next + BATCH) {
@@ -180,13 +211,52 @@ impl Partition {
         let Some((at, slot)) = self.live_entry(item.hash, item.pos, now) else {
             return header.bytes();
         };
-        if last.keeps(&item) && self.may_move(item.pos, header, Stream::Main) {
-            let later_uses = slot.freq().saturating_sub(u64::from(item.uses));
-            self.keep((at, slot.with_freq(later_uses)), item.hash, Stream::Main, now);
-        } else {
-            self.stats.evictions += 1;
-            self.remove(item.hash, (at, slot));
+        let stream = self.stream_of_kept(&item, header, memory, last.keeps(&item));
+        match stream.filter(|stream| self.may_move(item.pos, header, *stream)) {
+            Some(stream) => {
+                self.stats.demotions += u64::from(memory == Memory::Near && stream == Stream::Far);
+                self.stats.promotions += u64::from(memory == Memory::Far && stream == Stream::Main);
+                let later_uses = slot.freq().saturating_sub(u64::from(item.uses));
+                self.keep((at, slot.with_freq(later_uses)), item.hash, stream, now);
+            }
+            None => {
+                self.stats.evictions += 1;
+                self.remove(item.hash, (at, slot));
+            }
         }
         header.bytes()
+    }
+
+    /// Where an item goes that was judged in this memory; `None`: it is dropped.
+    fn stream_of_kept(
+        &self,
+        item: &Weighed,
+        header: Header,
+        memory: Memory,
+        is_kept: bool,
+    ) -> Option<Stream> {
+        let [last_near, last_far] = self.last_ranks;
+        match (memory, is_kept) {
+            (Memory::Near, true) => Some(Stream::Main),
+            (Memory::Near, false) => {
+                let is_worth_it = self.segments.far_units() > 0 && item.rank >= last_far;
+                is_worth_it.then_some(Stream::Far)
+            }
+            (Memory::Far, true) => {
+                let is_hot = item.rank >= last_near.saturating_add(NEAR_RANKS);
+                let comes_near = is_hot && self.has_room_near(item.pos, header);
+                Some(if comes_near { Stream::Main } else { Stream::Far })
+            }
+            (Memory::Far, false) => None,
+        }
+    }
+
+    /// Whether there is room in near memory for an item from the far one, its reserve apart.
+    pub(super) fn has_room_near(&self, pos: Pos, header: Header) -> bool {
+        let bytes = self.bytes_of(pos, header) + 32;
+        let units = bytes / u64::from(UNIT_BYTES - 16) + 1;
+        let spare = self.segments.free_count(Memory::Near).saturating_sub(self.reserve_units[0]);
+        let class = self.segments.get(pos.unit()).class;
+        bytes <= u64::from(self.segments.room(Stream::Main, class)) || units <= spare as u64
     }
 }

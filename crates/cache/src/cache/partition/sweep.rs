@@ -80,6 +80,7 @@ impl Partition {
                 .as_mut()
                 .is_some_and(|tier_slab| tier_slab.drop_flushed(RELEASED_VALUES))
             || self.expire_one(now)
+            || self.sift(now)
     }
 
     /// Drops everything in a segment and gives it back; how many items there were.

@@ -5,7 +5,7 @@ use super::{FLUSHED, FLUSHED_SEQ_AT, NONE, QUEUES, Queue, Segment, Segments, Str
 impl Segments {
     /// All segments are flushed from now on, for a later process, too.
     pub fn flush(&mut self) {
-        for stream in [Stream::New, Stream::Main, Stream::InPlace] {
+        for stream in Stream::ALL {
             self.seal_stream(stream);
         }
         self.hand = NONE;
