@@ -5,8 +5,9 @@
 use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::kv_args::{KvArgs, ValueTierRule};
+use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
+use crate::tiers;
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
 };
@@ -15,13 +16,15 @@ use rackpool_cache::numa_tier::NumaTier;
 use rackpool_cache::pool_tier::PoolTier;
 use rackpool_cache::tier_speed;
 use rackpool_cache::{
-    Cache, Error, Mode, Options, ReadCost, Recovered, Tier, TierConfig, TierRule, partitions_for,
+    Cache, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered, Tier, TierConfig,
+    TierRule, partitions_for,
 };
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
 use rackpool_mem::memory::HostMemory;
-use rackpool_mem::numa::Placement;
+use rackpool_mem::numa::{NumaError, Placement};
 use rackpool_stats::format::Unit;
+use rackpool_tiers::topology::{Node, Sources, Topology};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +64,7 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
     let tier = args.value_tier.as_ref().map_or(0, |_| value_tier_bytes(args));
     let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
     let copies = if has_copies { copy_bytes(args) } else { 0 };
+    let tier = tier.saturating_add(far_bytes(args));
     let wanted = args.memory.saturating_add(tier).saturating_add(copies);
     let Some(host) = HostMemory::now() else { return Ok(true) };
     let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
@@ -121,6 +125,11 @@ fn refuse_idle_options(args: &KvArgs) -> Result<()> {
         (tls, memcached || resp, "--tls-cert and --tls-key are for --memcached and --resp"),
         (args.herd_clients.is_some(), herd, "--herd-clients is for --herd and --herd-listen"),
         (args.herd_pipeline.is_some(), herd, "--herd-pipeline is for --herd and --herd-listen"),
+        (
+            args.far_memory.is_some(),
+            matches!(args.tiering, Some(Tiering::Data(_))),
+            "--far-memory is for --tiering data",
+        ),
         (
             args.value_tier_near.is_some(),
             has_copies,
@@ -246,7 +255,11 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
         // One thread shares with no other.
         shared_reads: threads > 1,
-        placement: args.interleave.clone(),
+        placement: match &args.tiering {
+            Some(Tiering::Transparent(nodes)) => Some(nodes.clone()),
+            _ => args.interleave.clone(),
+        },
+        far: far_memory(args)?,
         items_expected: args.items.unwrap_or(0),
         is_lossy: args.lossy_index,
         takes_file_later: true,
@@ -277,6 +290,49 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         _ => warn!(target: "kv", "{what}, {damaged} places in it were damaged"),
     }
     Ok(cache)
+}
+
+fn far_bytes(args: &KvArgs) -> u64 {
+    match args.tiering {
+        Some(Tiering::Data(_)) => args.far_memory.unwrap_or(args.memory),
+        _ => 0,
+    }
+}
+
+/// The memory for items that are worth less, if there is to be any.
+fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
+    let Some(Tiering::Data(nodes)) = &args.tiering else { return Ok(None) };
+    if args.policy.policy != Policy::TinyLfu {
+        return Err(Failure::usage("--tiering data needs --policy tinylfu, which weighs items"));
+    }
+    let placement = match nodes {
+        Some(nodes) => nodes.clone(),
+        None => nodes_without_processors()?,
+    };
+    let memory = far_bytes(args);
+    let what = format!("items that are worth less lie on {placement}, up to {memory} bytes");
+    info!(target: "kv", "{what}");
+    Ok(Some(FarMemory { memory, placement: Some(placement) }))
+}
+
+/// All memory nodes without processors, alike.
+fn nodes_without_processors() -> Result<Placement> {
+    let topology = Topology::read(&Sources::here()).map_err(tiers::failure)?;
+    let has_none = |cpus: &Option<Vec<u32>>| cpus.as_ref().is_some_and(Vec::is_empty);
+    let has_memory = |node: &&Node| node.memory_bytes.is_some_and(|bytes| bytes > 0);
+    let far = topology.nodes.iter().filter(|node| has_none(&node.cpus)).filter(has_memory);
+    let ids: Vec<String> = far.map(|node| node.id.to_string()).collect();
+    let text = match &ids[..] {
+        [] => {
+            let what = "this machine has no memory node without processors";
+            let hint =
+                "name the nodes, as in --tiering data:numa:1; `rackpool tiers show` has them";
+            return Err(Failure::new("no-node", what.to_owned()).with_hint(hint));
+        }
+        [one] => format!("numa:{one}"),
+        several => several.iter().map(|id| format!("numa:{id}=1")).collect::<Vec<_>>().join(","),
+    };
+    text.parse().map_err(|error: NumaError| Failure::new(error.code(), error.to_string()))
 }
 
 fn has_tier(args: &KvArgs) -> bool {

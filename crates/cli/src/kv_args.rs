@@ -18,6 +18,38 @@ pub enum ValueTierRule {
     Bandwidth,
 }
 
+/// In which memories the items of a cache lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tiering {
+    /// All in the memory that the system gives.
+    Dram,
+    /// All dealt out to nodes by weights.
+    Transparent(Placement),
+    /// Those that are worth most where the cache is, others on these nodes; `None`: on those
+    /// without processors.
+    Data(Option<Placement>),
+}
+
+fn parse_tiering(text: &str) -> Result<Tiering, String> {
+    let (mode, nodes) =
+        text.split_once(':').map_or((text, None), |(mode, nodes)| (mode, Some(nodes)));
+    let nodes =
+        nodes.map(str::parse::<Placement>).transpose().map_err(|error| error.to_string())?;
+    match (mode, nodes) {
+        ("dram", None) => Ok(Tiering::Dram),
+        ("transparent", Some(nodes)) => Ok(Tiering::Transparent(nodes)),
+        ("transparent", None) => {
+            Err("it needs nodes with weights, as `rackpool tiers weights` finds them: \
+                 transparent:numa:0=3,numa:1=1"
+                .into())
+        }
+        ("data", nodes) => Ok(Tiering::Data(nodes)),
+        _ => Err(format!(
+            "`{text}` is none of dram, transparent:NODES, data, data:NODES, such as data:numa:1"
+        )),
+    }
+}
+
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a
 listener that is not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that
@@ -51,6 +83,10 @@ well as soon as reads of them have lost the time that a copy costs, by what read
 here, which is measured at the start. So which do is decided for each by its length and by how
 often it is read. Copies take up to --value-tier-near, beside --memory; stats has tier_promotions,
 tier_near_hits, tier_near_bytes, tier_bytes_read.
+With --tiering data whole items lie on another memory node, short ones too, up to --far-memory of
+it; the index stays. What is worth most for its bytes lies in --memory: items go there and back as
+their use changes, some at each change and some in idle turns. Values from 64 KiB on go far at once.
+stats has far_bytes, promotions, demotions.
 With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
 bandwidth together.
 
@@ -75,6 +111,7 @@ Examples:
   rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-memory 64g
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-rule bandwidth
+  rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --far-memory 64g
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 8g --memcached 11211 --items 40000000 --lossy-index
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
@@ -167,6 +204,14 @@ pub struct KvArgs {
     /// two, and pages are dealt out by weights
     #[arg(long, value_name = "NODES")]
     pub interleave: Option<Placement>,
+    /// Where items lie: dram; transparent:NODES, as --interleave; data[:NODES], those worth most in
+    /// --memory, others on these nodes [default: those without processors]
+    #[arg(long, value_name = "MODE[:NODES]", value_parser = parse_tiering,
+          conflicts_with_all = ["interleave", "value_tier", "pool"])]
+    pub tiering: Option<Tiering>,
+    /// Memory there for --tiering data [default: as much as --memory]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tiering")]
+    pub far_memory: Option<u64>,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
     /// is
     #[arg(long, value_name = "NODES", conflicts_with = "pool", group = "tier")]

@@ -803,7 +803,8 @@ impl Cache {
     /// Counters and gauges, summed over the partitions.
     pub fn stats(&self) -> Stats {
         let (hits, misses) = self.counters.sum();
-        let memory_bytes = self.options.memory;
+        let far_bytes = self.options.far.as_ref().map_or(0, |far| far.memory);
+        let memory_bytes = self.options.memory + far_bytes;
         let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
         (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
         stats
