@@ -340,6 +340,43 @@ fn long_values_on_a_memory_node_are_there_after_a_kill() {
     }
 }
 
+/// The number that `stats` has under a name.
+fn stat(addr: &str, name: &str) -> u64 {
+    let stats = ask(addr, "stats\r\n", "END\r\n");
+    let start = format!("STAT {name} ");
+    let value = stats.lines().find_map(|line| line.strip_prefix(&start));
+    value.unwrap_or_else(|| panic!("no {name}: {stats}")).parse().unwrap()
+}
+
+#[test]
+fn items_of_every_length_in_far_memory_are_there_after_a_kill() {
+    let shared = Shared(format!("/dev/shm/{}", unique("far")));
+    let options = ["kv", "--memory", "4m", "--threads", "1", "--memcached", "0"];
+    let far = ["--tiering", "data:numa:0", "--far-memory", "32m", "--warm", &shared.0];
+    let words = [&options[..], &far].concat();
+    let server = Server::start(&words);
+    let addr = door(&server, "memcached");
+    let length = |key: usize| 1 + key * 37 % 5000;
+    let value = |key: usize| format!("{key}-").repeat(length(key))[..length(key)].to_owned();
+    let set =
+        |key: usize| format!("set key{key} 0 0 {} noreply\r\n{}\r\n", length(key), value(key));
+    for keys in (0..5000).collect::<Vec<_>>().chunks(500) {
+        let said: String = keys.iter().map(|key| set(*key)).collect();
+        assert!(ask(&addr, &(said + "mn\r\n"), "\r\n").starts_with("MN"));
+    }
+    assert!(stat(&addr, "far_bytes") > 7 << 20 && stat(&addr, "demotions") > 2000);
+    assert_eq!(stat(&addr, "evictions"), 0);
+    // SIGKILL.
+    drop(server);
+    let server = Server::start(&words);
+    let addr = door(&server, "memcached");
+    for key in 0..5000 {
+        let expected = format!("VALUE key{key} 0 {}\r\n{}\r\nEND\r\n", length(key), value(key));
+        assert_eq!(ask(&addr, &format!("get key{key}\r\n"), "END\r\n"), expected);
+    }
+    assert!(stat(&addr, "far_bytes") > 7 << 20);
+}
+
 #[test]
 fn what_cannot_be_served_is_refused_with_the_way_out() {
     let dir = Dir::new();
@@ -368,6 +405,17 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--value-tier-rule", "bandwidth"], "usage", "--value-tier"),
         (&["--resp", "0", "--interleave", "numa:0=1,numa:9=1"], "no-node", "memory: 0"),
         (&["--resp", "0", "--interleave", "0:1"], "usage", "numa:0=3,numa:1=1"),
+        (&["--resp", "0", "--tiering", "data:numa:777"], "no-node", "nodes with memory: 0"),
+        (&["--resp", "0", "--tiering", "near"], "usage", "data:numa:1"),
+        (&["--resp", "0", "--tiering", "transparent"], "usage", "rackpool tiers weights"),
+        (&["--resp", "0", "--tiering", "data", "--interleave", "numa:0"], "usage", "--interleave"),
+        (&["--resp", "0", "--far-memory", "1g"], "usage", "--tiering"),
+        (&["--resp", "0", "--tiering", "dram", "--far-memory", "1g"], "usage", "--tiering data"),
+        (
+            &["--resp", "0", "--tiering", "data:numa:0", "--policy", "fifo"],
+            "usage",
+            "--policy tinylfu",
+        ),
         (&["--resp", "0", "--tls-cert", &nowhere], "usage", "--tls-key"),
         (&["--herd-listen", "0", "--herd-clients", "16384"], "config", "16320"),
         (&["--memory", "1g"], "usage", "--memcached"),
