@@ -92,7 +92,12 @@ impl Partition {
         if !self.round.is_open() {
             let far_reserve = self.reserve_units[Memory::Far as usize];
             let has_room_far = self.segments.free_count(Memory::Far) >= far_reserve;
-            self.begin_round(if has_room_far { memory } else { Memory::Far });
+            if !has_room_far {
+                self.begin_round(Memory::Far);
+            }
+            if !self.round.is_open() {
+                self.begin_round(memory);
+            }
         }
         let has_begun = self.round.is_open();
         self.go_on(u64::MAX, now);

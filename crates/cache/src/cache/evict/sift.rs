@@ -60,8 +60,9 @@ impl Partition {
     /// Looks at the next items; their bytes.
     fn sift_some(&mut self, now: Millis) -> u64 {
         let segment = self.segments.get(self.sift.unit);
-        if segment.seq != self.sift.seq || self.sift.offset >= segment.used {
-            let is_there = segment.seq == self.sift.seq && segment.seq != 0;
+        let is_flushed = self.segments.is_flushed(self.sift.unit);
+        let is_there = segment.seq == self.sift.seq && segment.seq != 0 && !is_flushed;
+        if !is_there || self.sift.offset >= segment.used {
             let next = if is_there { self.segments.after(self.sift.unit) } else { None };
             let Some(unit) = next.or_else(|| self.segments.oldest(FAR_QUEUE)) else {
                 return ROUND_BYTES;
