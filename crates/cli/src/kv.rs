@@ -310,6 +310,7 @@ fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
         None => nodes_without_processors()?,
     };
     let memory = far_bytes(args);
+    placement.check(memory).map_err(no_memory)?;
     let what = format!("items that are worth less lie on {placement}, up to {memory} bytes");
     info!(target: "kv", "{what}");
     Ok(Some(FarMemory { memory, placement: Some(placement) }))
@@ -332,7 +333,11 @@ fn nodes_without_processors() -> Result<Placement> {
         [one] => format!("numa:{one}"),
         several => several.iter().map(|id| format!("numa:{id}=1")).collect::<Vec<_>>().join(","),
     };
-    text.parse().map_err(|error: NumaError| Failure::new(error.code(), error.to_string()))
+    text.parse().map_err(no_memory)
+}
+
+fn no_memory(error: NumaError) -> Failure {
+    Failure::new(error.code(), error.to_string())
 }
 
 fn has_tier(args: &KvArgs) -> bool {
