@@ -153,16 +153,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
     let first = options.index_units(units).max(PIECE_UNITS.into()).min(units);
     let window = match &options.placement {
         _ if options.far.is_some() => {
-            if found_bytes == 0 {
-                file.set_len(bytes).map_err(failed("lengthening"))?;
-            }
-            let window = Window::of_file_later(file.as_fd(), bytes);
-            let window = window.map_err(failed("mapping"))?;
-            for index in 0..partitions {
-                let each = Partition::window_bytes(units);
-                let part = window.slice(SUPERBLOCK_BYTES + index * each, each);
-                options.place(&part)?;
-            }
+            let window = window_in_two(path, &file, options, units)?;
             if !is_whole {
                 take_file(file.as_fd(), 0, bytes).map_err(failed("taking memory of"))?;
             }
@@ -209,6 +200,18 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
     }
     write_superblock(&window, &words);
     Ok(OpenedFile { file, window, taken, is_new: true, damaged: 0 })
+}
+
+/// A window on a file, of which each partition has near and far memory; none of it is taken yet.
+fn window_in_two(path: &Path, file: &File, options: &Options, units: u64) -> Result<Window> {
+    let (each, partitions) = (Partition::window_bytes(units), u64::from(options.partitions));
+    let (failed, bytes) = (failed_at(path), SUPERBLOCK_BYTES + each * partitions);
+    file.set_len(bytes).map_err(failed("lengthening"))?;
+    let window = Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?;
+    for index in 0..partitions {
+        options.place(&window.slice(SUPERBLOCK_BYTES + index * each, each))?;
+    }
+    Ok(window)
 }
 
 /// Whether a file has the memory for all of its length: asking for it again takes as long.

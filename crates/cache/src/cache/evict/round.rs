@@ -10,9 +10,9 @@
 //! No item is sorted: the ranks of scores are sixteenths of an octave, and the bytes of each rank
 //! tell which is the last that stays.
 //!
-//! With far memory each of the two has rounds of its own. What is not worth its place in near memory
-//! goes to the far one, if it is worth more than what was dropped there last; of what stays far the
-//! best goes near. Each round gives a unit of its memory back.
+//! With far memory each of the two has rounds of its own. What is not worth its place in near
+//! memory goes to the far one, if it is worth as much as what stayed there last; of what stays far
+//! the best goes near. Each round gives a unit of its memory back.
 //!
 //! Called by `partition.rs` beside each change, and by `evict.rs` for a whole one.
 
