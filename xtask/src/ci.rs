@@ -224,8 +224,7 @@ fn shuttle(context: &Context) -> Result<(), String> {
     modelled(context, "shuttle")
 }
 
-/// The tests `crates/mem/tests/models/MODEL_*.rs` with the atomics of a model checker. Everything
-/// is built anew, in a target directory of its own, lest it throw away the other builds.
+/// The tests `crates/mem/tests/models/MODEL_*.rs` with the atomics of a model checker.
 fn modelled(context: &Context, model: &str) -> Result<(), String> {
     let tests = context.root.join("crates/mem/tests/models");
     let any = fs::read_dir(&tests).into_iter().flatten().flatten().any(|entry| {
@@ -236,10 +235,8 @@ fn modelled(context: &Context, model: &str) -> Result<(), String> {
     if !any {
         return Err(format!("no crates/mem/tests/models/{model}_*.rs"));
     }
-    let target = context.target.join(model);
-    Task::cargo(&["test", "-p", "rackpool-mem", "--release", "--test", "models"])
-        .env("RUSTFLAGS", &format!("--cfg {model}"))
-        .env("CARGO_TARGET_DIR", &target.to_string_lossy())
+    let words = ["test", "-p", "rackpool-mem", "--release", "--features", model];
+    Task::cargo(&[&words[..], &["--test", "models"]].concat())
         .minutes(15)
         .count_tests()
         .run(context)

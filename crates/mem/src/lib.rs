@@ -3,41 +3,41 @@
 //! unsafe code of rackpool, behind safe interfaces. Knows the protocol's layouts and traits
 //! (`rackpool-core`) and no other host.
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod barrier;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod caches;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod copy;
-#[cfg(all(feature = "coroutines", not(any(loom, shuttle))))]
+#[cfg(all(feature = "coroutines", not(feature = "modelled")))]
 pub mod coroutine;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod counted;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod event;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod files;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod log;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod memory;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod names;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod numa;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod output;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod policy;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod process;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod region;
 pub mod ring;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod signals;
 pub mod sync;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub mod temporary;
 pub mod version;
 pub mod wait;

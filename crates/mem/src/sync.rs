@@ -1,13 +1,13 @@
 //! The one place for atomics, fences and spin hints: the standard library's, or loom's models of
-//! them under `cfg(loom)` (every interleaving of a few steps, weak memory), or shuttle's under
-//! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the rings
-//! and the waiting are checked as they run.
+//! them under feature `loom` (every interleaving of a few steps, weak memory), or shuttle's under
+//! feature `shuttle` (random schedules of longer programs, sequentially consistent), so that the
+//! rings and the waiting are checked as they run.
 //!
 //! Used by every module of this crate that touches memory that other threads or processes see. A
 //! compiler fence has no loom model; code that relies on one (the asymmetric announcement) has its
 //! partner in the kernel's `membarrier`, and the loom tests check the variant with the full fence.
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub use std::{
     hint::spin_loop,
     sync::Arc,
@@ -15,7 +15,7 @@ pub use std::{
     thread::yield_now,
 };
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 pub use loom::{
     hint::spin_loop,
     sync::Arc,
@@ -23,7 +23,7 @@ pub use loom::{
     thread::yield_now,
 };
 
-#[cfg(shuttle)]
+#[cfg(feature = "shuttle")]
 pub use shuttle::{
     hint::spin_loop,
     sync::Arc,
@@ -32,7 +32,7 @@ pub use shuttle::{
 };
 
 /// Orders everything before against everything after, for all processors.
-#[cfg(all(not(any(loom, shuttle)), not(miri), target_arch = "x86_64"))]
+#[cfg(all(not(feature = "modelled"), not(miri), target_arch = "x86_64"))]
 #[inline]
 pub fn full_fence() {
     // A locked operation on a line that is ours anyway orders as `mfence` does and costs half.
@@ -41,7 +41,7 @@ pub fn full_fence() {
 }
 
 /// Orders everything before against everything after, for all processors.
-#[cfg(not(all(not(any(loom, shuttle)), not(miri), target_arch = "x86_64")))]
+#[cfg(not(all(not(feature = "modelled"), not(miri), target_arch = "x86_64")))]
 #[inline]
 pub fn full_fence() {
     // SeqCst: pairs with the other party's fence of whichever protocol calls this.

@@ -70,7 +70,7 @@ pub fn change<R>(mem: &impl Mem, at: u64, f: impl FnOnce() -> R) -> R {
     result
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(feature = "modelled")))]
 mod tests {
     use super::*;
     use crate::window::Window;

@@ -42,12 +42,12 @@ const YIELDS_MIN: u32 = 2;
 /// measured to cost some 20 ns of a round trip of 190. Takes some nanoseconds.
 #[inline(always)]
 pub fn look_again() {
-    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+    #[cfg(all(target_arch = "x86_64", not(any(feature = "modelled", miri))))]
     // SAFETY: every x86-64 has the instruction, and it touches no memory.
     unsafe {
         std::arch::x86_64::_mm_lfence();
     }
-    #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle, miri)))))]
+    #[cfg(not(all(target_arch = "x86_64", not(any(feature = "modelled", miri)))))]
     spin_loop();
 }
 
@@ -118,7 +118,7 @@ impl Waiter {
     #[cold]
     fn pause_longer(&mut self) -> Pause {
         // Models have no time: there a thread sleeps at once, so that every sleep is explored.
-        if self.yields < self.yields_limit && cfg!(not(any(loom, shuttle))) {
+        if self.yields < self.yields_limit && cfg!(not(feature = "modelled")) {
             self.yields += 1;
             yield_now();
             return Pause::Yielded;
@@ -131,7 +131,7 @@ impl Waiter {
 fn processors() -> i64 {
     static COUNT: OnceLock<i64> = OnceLock::new();
     *COUNT.get_or_init(|| {
-        if cfg!(any(loom, shuttle)) {
+        if cfg!(feature = "modelled") {
             return 1;
         }
         // SAFETY: asks for a number.
@@ -187,7 +187,7 @@ pub(crate) fn wake(window: &Window, offset: u64) {
     window.futex_wake(offset);
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(feature = "modelled")))]
 mod tests {
     use super::*;
     use std::time::Instant;

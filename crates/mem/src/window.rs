@@ -15,24 +15,24 @@
 //!
 //! Source: DESIGN §1 (the seam), §2 (sections with rights of their own).
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 mod mapped;
-#[cfg(any(loom, shuttle))]
+#[cfg(feature = "modelled")]
 mod modelled;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 mod nodes;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 mod pass;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 mod process;
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_gather};
-#[cfg(any(loom, shuttle))]
+#[cfg(feature = "modelled")]
 pub use modelled::ModelWindow as Window;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub use pass::{PASS_STEP_BYTES, Pass};
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 pub use process::{Bare, Wide, WordPattern, take_file};
 
 #[cfg(doc)]
@@ -45,7 +45,7 @@ fn out_of_window(offset: u64, bytes: u64, window_bytes: u64) -> ! {
 }
 
 // By value, as above: a reference would keep the offset on the stack.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(feature = "modelled"))]
 #[cold]
 #[inline(never)]
 fn misaligned(offset: u64) -> ! {

@@ -22,7 +22,7 @@
 //! from malice of the same user.
 //!
 //! Source: DESIGN §2.
-#![cfg(not(any(loom, shuttle)))]
+#![cfg(not(feature = "modelled"))]
 
 mod client;
 mod dax;

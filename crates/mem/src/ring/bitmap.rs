@@ -153,7 +153,7 @@ impl Bitmap {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(all(test, not(any(feature = "modelled", miri))))]
 mod tests {
     use super::*;
 

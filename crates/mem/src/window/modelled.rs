@@ -5,10 +5,10 @@
 
 use super::out_of_window;
 use crate::sync::{Arc, AtomicU64, Ordering, fence};
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 use loom::sync::{Condvar, Mutex};
 use rackpool_core::seam::{Mem, Probe};
-#[cfg(shuttle)]
+#[cfg(feature = "shuttle")]
 use shuttle::sync::{Condvar, Mutex};
 use std::time::Duration;
 

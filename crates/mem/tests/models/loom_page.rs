@@ -1,7 +1,7 @@
 //! A page's way from one use of its frame to the next, under loom: the client engine and the
 //! target against the daemon engine, every interleaving of their steps on shared memory, and every
 //! value that the memory model lets a load see. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p rackpool-mem --release --test models`.
+//! `cargo xtask loom`.
 use crate::engines::model::{model, spawn};
 use crate::engines::{PAGE, Rack, Section};
 use loom::thread;

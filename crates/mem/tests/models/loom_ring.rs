@@ -1,6 +1,6 @@
 //! Rings, bitmap, sleeping words and announcements under loom: every interleaving, and every
 //! value that the memory model lets a load see. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p rackpool-mem --release --test models`.
+//! `cargo xtask loom`.
 use loom::thread;
 use rackpool_core::seam::Mem;
 use rackpool_mem::ring::bitmap::Bitmap;

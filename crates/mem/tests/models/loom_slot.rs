@@ -1,6 +1,6 @@
 //! A client's slot under loom, with the engines of both sides: what the word `ConsumedSeq` says of
 //! an answer, and how a request and its answer meet when both ends sleep. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p rackpool-mem --release --test models`.
+//! `cargo xtask loom`.
 use crate::engines::model::{model, spawn};
 use crate::engines::{PAGE, Rack, Section};
 use loom::thread;

@@ -1,7 +1,7 @@
 //! Reads without a lock under loom: a bucket with a version, items in memory that is used again,
 //! and an owner that replaces and moves entries, as the key-value cache does. And that loom would
 //! find it, if a reader did not ask or an owner did not say. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p rackpool-mem --release --test models`.
+//! `cargo xtask loom`.
 use loom::thread;
 use rackpool_core::seam::Mem;
 use rackpool_mem::version;

@@ -1,6 +1,6 @@
 //! The readiness protocol of the key-value cache's shared memory under loom: watch words, ready
 //! bitmap and the sleep on its word. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p rackpool-mem --release --test models`.
+//! `cargo xtask loom`.
 use loom::thread;
 use rackpool_core::seam::Mem;
 use rackpool_mem::ring::bitmap::Bitmap;

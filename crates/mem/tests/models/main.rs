@@ -1,16 +1,16 @@
 //! Small models of the protocols, over all interleavings (loom) or random schedules (shuttle).
 
-#[cfg(any(loom, shuttle))]
+#[cfg(feature = "modelled")]
 mod engines;
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod loom_page;
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod loom_ring;
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod loom_slot;
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod loom_version;
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod loom_watch;
-#[cfg(shuttle)]
+#[cfg(feature = "shuttle")]
 mod shuttle_pool;

@@ -2,7 +2,7 @@
 //! allocate, write, read one another's pages, free and leave, and a target that reads for others.
 //! Every operation on shared memory is a point where another thread may run; schedules are random
 //! and seeded. Run with
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p rackpool-mem --release --test models`.
+//! `cargo xtask shuttle`.
 use crate::engines::{PAGE, Rack, Section};
 use rackpool_core::client::{Client, Miss, OWN, Session};
 use rackpool_core::daemon::{ClientId, Daemon};

@@ -1,6 +1,6 @@
 //! Rings with another side that writes anything anywhere: every answer is a message in bounds,
 //! nothing, or a typed error; never a panic, never an access outside the window.
-#![cfg(not(any(loom, shuttle)))]
+#![cfg(not(feature = "modelled"))]
 
 use proptest::prelude::*;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;

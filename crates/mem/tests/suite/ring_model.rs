@@ -1,6 +1,6 @@
 //! Rings against a queue: random messages of the lengths that matter, random order of taking and
 //! finishing, full rings, wraps and resets; and everything that must be refused.
-#![cfg(not(any(loom, shuttle)))]
+#![cfg(not(feature = "modelled"))]
 
 use proptest::prelude::*;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES};

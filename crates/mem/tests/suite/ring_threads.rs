@@ -1,6 +1,6 @@
 //! Rings and the ready bitmap between two threads: many messages with checksums, sleeping and
 //! waking, and both ends on one processor.
-#![cfg(not(any(loom, shuttle)))]
+#![cfg(not(feature = "modelled"))]
 
 use rackpool_core::layout::{BELL_BYTES, RING_BYTES};
 use rackpool_mem::ring::bitmap::Bitmap;

@@ -4,7 +4,7 @@
 //! frame the first [`SHARED_BYTES`] are modelled.
 #![allow(dead_code)]
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 pub mod model;
 
 use rackpool_core::client::{Client, OWN, RackView, Reach};
