@@ -129,7 +129,6 @@ pub fn expire(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
     call.integer(i64::from(holds))
 }
 
-/// `PERSIST key`
 pub fn persist(call: &mut RespCall<'_>) -> CommandResult {
     let now = call.core.now;
     let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
@@ -143,7 +142,6 @@ pub fn persist(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(i64::from(had))
 }
 
-/// `DBSIZE`
 pub fn dbsize(call: &mut RespCall<'_>) -> CommandResult {
     let items = call.core.cache().len();
     call.integer(items as i64)

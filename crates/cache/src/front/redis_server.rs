@@ -16,7 +16,6 @@ const USER: &[u8] = b"default";
 
 const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-/// `PING [text]`
 pub fn ping(call: &mut RespCall<'_>) -> CommandResult {
     match call.count() {
         1 => call.status("PONG"),
@@ -25,14 +24,12 @@ pub fn ping(call: &mut RespCall<'_>) -> CommandResult {
     }
 }
 
-/// `ECHO text`
 pub fn echo(call: &mut RespCall<'_>) -> CommandResult {
     let text = call.args.get(call.input, 1);
     push_bulk(&mut call.core.out.bytes, text);
     Ok(())
 }
 
-/// `QUIT`
 pub fn quit(call: &mut RespCall<'_>) -> CommandResult {
     call.client.quits = true;
     call.status("OK")
@@ -47,7 +44,6 @@ pub fn select(call: &mut RespCall<'_>) -> CommandResult {
     }
 }
 
-/// `TIME`
 pub fn time(call: &mut RespCall<'_>) -> CommandResult {
     let now = call.core.times().wall;
     let out = &mut call.core.out.bytes;

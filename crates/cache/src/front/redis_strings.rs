@@ -248,7 +248,6 @@ pub fn get(call: &mut RespCall<'_>) -> CommandResult {
     read(call, |_| Ok(()))
 }
 
-/// `GETDEL key`
 pub fn getdel(call: &mut RespCall<'_>) -> CommandResult {
     read(call, |entry| {
         entry.remove();
@@ -329,7 +328,6 @@ fn mget_one(call: &mut RespCall<'_>, index: usize) -> CommandResult {
     if found.is_none() { call.null() } else { Ok(()) }
 }
 
-/// `STRLEN key`
 pub fn strlen(call: &mut RespCall<'_>) -> CommandResult {
     let found = call.core.cache().get(call.arg(1), call.core.now, |item| item.len());
     call.counted(found.is_some());
