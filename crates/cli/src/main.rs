@@ -34,6 +34,7 @@ mod output;
 mod servers;
 mod shell;
 mod tiers;
+mod tiers_apply;
 mod tiers_args;
 mod tiers_measure;
 mod tiers_run;

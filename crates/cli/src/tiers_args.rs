@@ -1,5 +1,6 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
+use crate::tiers_apply::{APPLY_EXAMPLES, TiersApplyArgs};
 use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
 use crate::values::{parse_seconds, parse_size};
 use clap::{Args, Subcommand};
@@ -13,7 +14,8 @@ Examples:
   rackpool tiers show
   rackpool tiers measure --store profile.json
   rackpool tiers weights --profile profile.json
-  rackpool tiers weights --bandwidth 300000,100000";
+  rackpool tiers weights --bandwidth 300000,100000
+  rackpool tiers apply --weighted 3:1 --save before.json";
 
 const SHOW_EXAMPLES: &str = "\
 Reads what kernel and firmware say; nothing is measured or changed. Speeds are those of the
@@ -47,11 +49,14 @@ Bandwidths are in MB/s (10^6 bytes a second), in the order of the nodes. Utilisa
 weights reach, over all bandwidths together; HMSDK's own rounding stands beside them.
 A profile of `tiers measure` gives the bandwidth of each node for a share of reads, and the choice
 for a demand: one memory alone where that has bandwidth to spare, since others only add latency.
+--check deals a buffer out to the memories by the weights (with --demand, by those of the choice),
+on this machine, and measures what they give together: seconds, all processors, memory of each.
 
 Examples:
   rackpool tiers weights --bandwidth 300000,100000
   rackpool tiers weights --bandwidth 200000,80000,40000 --max 255 --json -
-  rackpool tiers weights --profile profile.json --reads 75 --demand 40000";
+  rackpool tiers weights --profile profile.json --reads 75 --demand 40000
+  rackpool tiers weights --profile profile.json --check";
 
 #[derive(Debug, Args)]
 pub struct TiersArgs {
@@ -74,6 +79,9 @@ pub enum TiersCommand {
     /// Run a program with its memory on nodes by weights, or on nodes of your choice
     #[command(after_help = RUN_EXAMPLES)]
     Run(TiersRunArgs),
+    /// Set the kernel's weights of interleaving for the whole machine, or show them
+    #[command(after_help = APPLY_EXAMPLES)]
+    Apply(TiersApplyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -137,6 +145,9 @@ pub struct TiersWeightsArgs {
     /// The largest weight, 1 to 255
     #[arg(long, value_name = "WEIGHT", default_value_t = WEIGHT_MAX_DEFAULT)]
     pub max: u32,
+    /// Measure what the weights give here, and set it against what they promise
+    #[arg(long, requires = "profile")]
+    pub check: bool,
     /// Write the weights as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -153,7 +164,7 @@ fn parse_nodes(text: &str) -> Result<Nodes, String> {
 }
 
 /// Percent, as a share.
-fn parse_share(text: &str) -> Result<f64, String> {
+pub fn parse_share(text: &str) -> Result<f64, String> {
     let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
     percent
         .map(|percent| percent / 100.0)

@@ -151,7 +151,8 @@ pub enum WeightsChange {
 
 impl WeightsChange {
     /// Weights to write, and whether the kernel chooses after that.
-    fn parts(&self) -> (BTreeMap<u16, u16>, bool) {
+    #[must_use]
+    pub fn parts(&self) -> (BTreeMap<u16, u16>, bool) {
         match self {
             WeightsChange::Set(weights) => (weights.clone(), false),
             WeightsChange::Auto => (BTreeMap::new(), true),
