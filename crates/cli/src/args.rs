@@ -668,6 +668,7 @@ mod tests {
             "rackpool tiers show --sysfs dir --json a.json",
             "rackpool tiers run --weighted 3:1 --report a.json -- python3 --version",
             "rackpool tiers run sleep -1",
+            "rackpool tiers apply --weighted 3:1 --save a.json --overwrite",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();
@@ -709,6 +710,9 @@ mod tests {
             "rackpool tiers",
             "rackpool tiers show dir",
             "rackpool tiers run",
+            "rackpool tiers apply 3:1",
+            "rackpool tiers apply --auto --weighted 3:1",
+            "rackpool tiers apply --save a.json",
             "rackpool tiers run --membind 0 --interleave 0 -- true",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");

@@ -3,89 +3,27 @@
 //! for people and as JSON, and on demand a file by which it is put back. Without a word of change
 //! nothing is written; a change is checked and saved before the first write.
 
+use crate::args::TiersApplyArgs;
 use crate::failure::{Failure, Result};
-use crate::tiers_args::parse_share;
 use crate::tiers_weights::{Advice, ProfileQuery};
 use crate::{output, tiers};
-use clap::{ArgGroup, Args};
 use rackpool_stats::table::TextTable;
 use rackpool_tiers::kernel_weights::{KernelWeights, KernelWeightsError, WeightsChange};
-use rackpool_tiers::run::Weighting;
+use rackpool_tiers::run::{RunError, Weighting};
 use rackpool_tiers::topology::{Sources, Topology};
 use rackpool_tiers::weights::WEIGHT_MAX_DEFAULT;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-
-pub const APPLY_EXAMPLES: &str = "\
-The kernel (Linux 6.9) has one table of weights for the whole machine. It holds for programs that
-ask for weighted interleave (tiers run --weighted, numactl --weighted-interleave), and only for
-memory that they take from now on: what they have stays where it is. It is gone at the next boot.
-Without --weighted, --profile, --restore or --auto nothing is changed, only shown. All is checked
-before the first write; if the kernel does not take one, what was set before is set again. Needs
-root. Single programs need none of this: tiers run --weighted.
---auto: the kernel chooses by the bandwidths of the firmware (Linux 6.16), until a weight is set.
-
-Examples:
-  rackpool tiers apply
-  rackpool tiers apply --weighted 3:1 --save before.json
-  rackpool tiers apply --weighted 0=5,2=1 --dry-run
-  rackpool tiers apply --profile profile.json --reads 75
-  rackpool tiers apply --restore before.json";
+use std::path::Path;
 
 /// What is said of a change.
 const SCOPE: &str = "The weights hold for the whole machine, for memory that programs with \
                      weighted interleave take from now on; what they have stays where it is.";
 
-/// One of them at most.
-const CHANGES: [&str; 4] = ["weighted", "profile", "restore", "auto"];
-
-/// Options of `tiers apply`.
-#[derive(Debug, Args)]
-#[command(group(ArgGroup::new("change").args(CHANGES)))]
-pub struct TiersApplyArgs {
-    /// Weights, 1 to 255: for all nodes with memory in turn, or for those named
-    #[arg(long, value_name = "3:1|N=W,...")]
-    pub weighted: Option<String>,
-    /// Weights of a profile, as `tiers weights --profile` finds them
-    #[arg(long, value_name = "FILE")]
-    pub profile: Option<PathBuf>,
-    /// As seen from the processors of this node [default: the first of the profile]
-    #[arg(long, value_name = "NODE", requires = "profile")]
-    pub cpu_node: Option<u16>,
-    /// Share of reads in the traffic [default: 100]
-    #[arg(long, value_name = "PERCENT", requires = "profile", value_parser = parse_share)]
-    pub reads: Option<f64>,
-    /// The largest weight of a profile, 1 to 255 [default: 16]
-    #[arg(long, value_name = "WEIGHT", requires = "profile")]
-    pub max: Option<u32>,
-    /// What --save has kept
-    #[arg(long, value_name = "FILE")]
-    pub restore: Option<PathBuf>,
-    /// Have the kernel choose
-    #[arg(long)]
-    pub auto: bool,
-    /// Keep what is set before the change, for --restore
-    #[arg(long, value_name = "FILE", requires = "change")]
-    pub save: Option<PathBuf>,
-    /// --save may replace a file
-    #[arg(long, requires = "save")]
-    pub overwrite: bool,
-    /// Check the change and show it, and write nothing
-    #[arg(long, requires = "change", conflicts_with = "save")]
-    pub dry_run: bool,
-    /// What stands for /sys
-    #[arg(long, value_name = "DIR", default_value = "/sys")]
-    pub sysfs: PathBuf,
-    /// Write what is set as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
 pub fn run(args: &TiersApplyArgs) -> Result<()> {
     let json = output::open_if(args.json.as_ref())?;
     let topology = Topology::read(&Sources::of_sysfs(&args.sysfs)).map_err(tiers::failure)?;
     let before = KernelWeights::read(&args.sysfs).map_err(failure)?;
-    let Wanted { change, doubts } = wanted(args, &topology)?;
+    let WantedChange { change, doubts } = wanted(args, &topology)?;
     let mut text = doubts;
     let (now, was) = match &change {
         None => (before, None),
@@ -113,12 +51,12 @@ fn failure(error: KernelWeightsError) -> Failure {
 }
 
 /// What a user wants set, if anything, and why the figures that it comes from may not hold.
-struct Wanted {
+struct WantedChange {
     change: Option<WeightsChange>,
     doubts: String,
 }
 
-fn wanted(args: &TiersApplyArgs, topology: &Topology) -> Result<Wanted> {
+fn wanted(args: &TiersApplyArgs, topology: &Topology) -> Result<WantedChange> {
     let mut doubts = String::new();
     let change = match (&args.weighted, &args.profile, &args.restore, args.auto) {
         (Some(text), ..) => Some(named(text, topology)?),
@@ -138,14 +76,12 @@ fn wanted(args: &TiersApplyArgs, topology: &Topology) -> Result<Wanted> {
         (.., true) => Some(WeightsChange::Auto),
         _ => None,
     };
-    Ok(Wanted { change, doubts })
+    Ok(WantedChange { change, doubts })
 }
 
 /// Weights in words. A ratio is of all nodes with memory, whatever this process may use of them.
 fn named(text: &str, topology: &Topology) -> Result<WeightsChange> {
-    let wrong = |error: rackpool_tiers::run::RunError| {
-        Failure::new(error.code(), error.to_string())
-    };
+    let wrong = |error: RunError| Failure::new(error.code(), error.to_string());
     let nodes = topology.nodes.iter().filter(|node| node.memory_bytes != Some(0));
     let nodes: Vec<u16> = nodes.map(|node| node.id).collect();
     let shares = Weighting::parse(text).and_then(|weighting| weighting.named(&nodes));

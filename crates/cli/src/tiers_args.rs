@@ -1,9 +1,8 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
-use crate::tiers_apply::{APPLY_EXAMPLES, TiersApplyArgs};
 use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
 use crate::values::{parse_seconds, parse_size};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use rackpool_mem::numa::{NODES_MAX, numbers};
 use rackpool_tiers::weights::WEIGHT_MAX_DEFAULT;
 use std::path::PathBuf;
@@ -57,6 +56,22 @@ Examples:
   rackpool tiers weights --bandwidth 200000,80000,40000 --max 255 --json -
   rackpool tiers weights --profile profile.json --reads 75 --demand 40000
   rackpool tiers weights --profile profile.json --check";
+
+const APPLY_EXAMPLES: &str = "\
+The kernel (Linux 6.9) has one table of weights for the whole machine. It holds for programs that
+ask for weighted interleave (tiers run --weighted, numactl --weighted-interleave), and only for
+memory that they take from now on: what they have stays where it is. It is gone at the next boot.
+Without --weighted, --profile, --restore or --auto nothing is changed, only shown. All is checked
+before the first write; if the kernel does not take one, what was set before is set again. Needs
+root. Single programs need none of this: tiers run --weighted.
+--auto: the kernel chooses by the bandwidths of the firmware (Linux 6.16), until a weight is set.
+
+Examples:
+  rackpool tiers apply
+  rackpool tiers apply --weighted 3:1 --save before.json
+  rackpool tiers apply --weighted 0=5,2=1 --dry-run
+  rackpool tiers apply --profile profile.json --reads 75
+  rackpool tiers apply --restore before.json";
 
 #[derive(Debug, Args)]
 pub struct TiersArgs {
@@ -153,6 +168,50 @@ pub struct TiersWeightsArgs {
     pub json: Option<PathBuf>,
 }
 
+/// One of them at most.
+const APPLY_CHANGES: [&str; 4] = ["weighted", "profile", "restore", "auto"];
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("change").args(APPLY_CHANGES)))]
+pub struct TiersApplyArgs {
+    /// Weights, 1 to 255: for all nodes with memory in turn, or for those named
+    #[arg(long, value_name = "3:1|N=W,...")]
+    pub weighted: Option<String>,
+    /// Weights of a profile, as `tiers weights --profile` finds them
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// As seen from the processors of this node [default: the first of the profile]
+    #[arg(long, value_name = "NODE", requires = "profile")]
+    pub cpu_node: Option<u16>,
+    /// Share of reads in the traffic [default: 100]
+    #[arg(long, value_name = "PERCENT", requires = "profile", value_parser = parse_share)]
+    pub reads: Option<f64>,
+    /// The largest weight of a profile, 1 to 255 [default: 16]
+    #[arg(long, value_name = "WEIGHT", requires = "profile")]
+    pub max: Option<u32>,
+    /// What --save has kept
+    #[arg(long, value_name = "FILE")]
+    pub restore: Option<PathBuf>,
+    /// Have the kernel choose
+    #[arg(long)]
+    pub auto: bool,
+    /// Keep what is set before the change, for --restore
+    #[arg(long, value_name = "FILE", requires = "change")]
+    pub save: Option<PathBuf>,
+    /// --save may replace a file
+    #[arg(long, requires = "save")]
+    pub overwrite: bool,
+    /// Check the change and show it, and write nothing
+    #[arg(long, requires = "change", conflicts_with = "save")]
+    pub dry_run: bool,
+    /// What stands for /sys
+    #[arg(long, value_name = "DIR", default_value = "/sys")]
+    pub sysfs: PathBuf,
+    /// Write what is set as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// Memory nodes by number, ascending.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub Vec<u16>);
@@ -164,7 +223,7 @@ fn parse_nodes(text: &str) -> Result<Nodes, String> {
 }
 
 /// Percent, as a share.
-pub fn parse_share(text: &str) -> Result<f64, String> {
+fn parse_share(text: &str) -> Result<f64, String> {
     let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
     percent
         .map(|percent| percent / 100.0)

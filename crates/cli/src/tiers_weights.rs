@@ -210,10 +210,8 @@ impl Advice {
         if let [node] = nodes[..] {
             return Ok(CheckOutcome::Nothing { why: format!("node {node} is used alone") });
         }
-        let selection = Selection {
-            cpu_nodes: Some(vec![self.cpu_node]),
-            memory_nodes: Some(nodes.clone()),
-        };
+        let selection =
+            Selection { cpu_nodes: Some(vec![self.cpu_node]), memory_nodes: Some(nodes.clone()) };
         let pairs = pairs(&topology, &selection).map_err(tiers_measure::failure)?;
         let mut effort = Effort::thorough(&pairs);
         effort.rule.bound = self.profile.noise_bound;

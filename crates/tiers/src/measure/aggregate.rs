@@ -1,5 +1,5 @@
 //! What several memories give together by their weights, measured: pages of one buffer are dealt
-//! out to them, and all cores of a node go over it. So the promise of [`crate::weights`] is checked.
+//! out to them, and the cores of a node go over it. So what [`crate::weights`] promises is checked.
 //!
 //! A turn of the weights is as many extents as their sum, in random order: threads whose parts
 //! began at the same place of a turn would all load one memory, then all the next one. There are
