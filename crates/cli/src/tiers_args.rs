@@ -161,7 +161,7 @@ pub struct TiersWeightsArgs {
     #[arg(long, value_name = "WEIGHT", default_value_t = WEIGHT_MAX_DEFAULT)]
     pub max: u32,
     /// Measure what the weights give here, and set it against what they promise
-    #[arg(long, requires = "profile")]
+    #[arg(long, conflicts_with = "bandwidth")]
     pub check: bool,
     /// Write the weights as JSON
     #[arg(long, value_name = "FILE")]
@@ -170,6 +170,10 @@ pub struct TiersWeightsArgs {
 
 /// One of them at most.
 const APPLY_CHANGES: [&str; 4] = ["weighted", "profile", "restore", "auto"];
+
+/// What takes no weights of a profile. An option that is required is not missed beside one that it
+/// conflicts with: so the conflict is said as well.
+const NO_PROFILE: [&str; 3] = ["weighted", "restore", "auto"];
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("change").args(APPLY_CHANGES)))]
@@ -181,13 +185,14 @@ pub struct TiersApplyArgs {
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// As seen from the processors of this node [default: the first of the profile]
-    #[arg(long, value_name = "NODE", requires = "profile")]
+    #[arg(long, value_name = "NODE", requires = "profile", conflicts_with_all = NO_PROFILE)]
     pub cpu_node: Option<u16>,
     /// Share of reads in the traffic [default: 100]
-    #[arg(long, value_name = "PERCENT", requires = "profile", value_parser = parse_share)]
+    #[arg(long, value_name = "PERCENT", requires = "profile", conflicts_with_all = NO_PROFILE)]
+    #[arg(value_parser = parse_share)]
     pub reads: Option<f64>,
     /// The largest weight of a profile, 1 to 255 [default: 16]
-    #[arg(long, value_name = "WEIGHT", requires = "profile")]
+    #[arg(long, value_name = "WEIGHT", requires = "profile", conflicts_with_all = NO_PROFILE)]
     pub max: Option<u32>,
     /// What --save has kept
     #[arg(long, value_name = "FILE")]

@@ -209,7 +209,7 @@ impl KernelWeights {
         if weights.is_empty() {
             return Err(KernelWeightsError::Unsupported { path: folder });
         }
-        let is_true = |text: &str| text.parse().ok();
+        let is_true = |text: &str| text.parse::<bool>().ok();
         let auto = auto_file(&folder).map(|path| parsed(&path, "true or false", is_true));
         Ok(KernelWeights { weights, auto: auto.transpose()? })
     }
@@ -376,14 +376,14 @@ fn parse(bytes: &[u8]) -> Result<KernelWeights, String> {
 }
 
 fn weight(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight))
+    text.parse::<u16>().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight))
 }
 
 /// The node of a file such as `node0`.
 fn node_of(name: &str) -> Option<u16> {
     let digits = name.strip_prefix("node")?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|node| is_number && u32::from(*node) < NODES_MAX)
+    digits.parse::<u16>().ok().filter(|node| is_number && u32::from(*node) < NODES_MAX)
 }
 
 fn auto_file(folder: &Path) -> Option<PathBuf> {
