@@ -4,6 +4,7 @@
 //! a change ([`run`]), and the kernel's own weights ([`kernel_weights`]). Knows windows and memory
 //! policies (`rackpool-mem`), no pool and no cache. Called by `rackpool tiers` and `doctor`.
 
+pub mod balance;
 pub mod choice;
 pub mod kernel_weights;
 pub mod measure;
