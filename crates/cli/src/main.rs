@@ -36,6 +36,7 @@ mod shell;
 mod tiers;
 mod tiers_apply;
 mod tiers_args;
+mod tiers_balance;
 mod tiers_measure;
 mod tiers_run;
 mod tiers_weights;

@@ -1,5 +1,6 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
+use crate::tiers_balance::{BALANCE_EXAMPLES, TiersBalanceArgs};
 use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
 use crate::values::{parse_seconds, parse_size};
 use clap::{ArgGroup, Args, Subcommand};
@@ -14,7 +15,9 @@ Examples:
   rackpool tiers measure --store profile.json
   rackpool tiers weights --profile profile.json
   rackpool tiers weights --bandwidth 300000,100000
-  rackpool tiers apply --weighted 3:1 --save before.json";
+  rackpool tiers run --weighted 3:1 -- redis-server
+  rackpool tiers apply --weighted 3:1 --save before.json
+  rackpool tiers balance --dry-run";
 
 const SHOW_EXAMPLES: &str = "\
 Reads what kernel and firmware say; nothing is measured or changed. Speeds are those of the
@@ -97,6 +100,9 @@ pub enum TiersCommand {
     /// Set the kernel's weights of interleaving for the whole machine, or show them
     #[command(after_help = APPLY_EXAMPLES)]
     Apply(TiersApplyArgs),
+    /// Move hot pages to fast nodes and cold ones to slow nodes, until it is stopped
+    #[command(after_help = BALANCE_EXAMPLES)]
+    Balance(Box<TiersBalanceArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -221,14 +227,14 @@ pub struct TiersApplyArgs {
 #[derive(Clone, Debug)]
 pub struct Nodes(pub Vec<u16>);
 
-fn parse_nodes(text: &str) -> Result<Nodes, String> {
+pub fn parse_nodes(text: &str) -> Result<Nodes, String> {
     let nodes = numbers(text, NODES_MAX).filter(|nodes: &Vec<u16>| !nodes.is_empty());
     let wrong = || format!("`{text}` is no ascending list of nodes such as 0, 0-1 or 0,2-3");
     nodes.map(Nodes).ok_or_else(wrong)
 }
 
 /// Percent, as a share.
-fn parse_share(text: &str) -> Result<f64, String> {
+pub fn parse_share(text: &str) -> Result<f64, String> {
     let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
     percent
         .map(|percent| percent / 100.0)
@@ -236,7 +242,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 /// Percent above 0, as a share.
-fn parse_noise(text: &str) -> Result<f64, String> {
+pub fn parse_noise(text: &str) -> Result<f64, String> {
     parse_share(text).ok().filter(|share| *share > 0.0).ok_or_else(|| {
         format!("`{text}` is no noise in percent, such as 3 or 0.5: above 0, at most 100")
     })

@@ -15,8 +15,8 @@ pub enum BalanceError {
     OneMemory { node: u16 },
     /// Name them.
     #[error(
-        "nodes {nodes} all have processors, and the kernel has one tier for them: name --fast \
-         NODES and --slow NODES"
+        "nodes {nodes} are all alike, by processors or as they are named: none is left on the other \
+         side; name --fast NODES and --slow NODES"
     )]
     NoSides { nodes: String },
     /// One process has one set of hot pages, which goes to one node.

@@ -58,6 +58,13 @@ impl TestKernel {
         kernel
     }
 
+    /// One that lacks something.
+    fn with(change: impl FnOnce(&mut TestKernel)) -> TestKernel {
+        let mut kernel = TestKernel::new();
+        change(&mut kernel);
+        kernel
+    }
+
     fn node(&self, id: u16, cpus: &str, distances: &str, blocks: &[u32]) {
         let at = format!("/sys/devices/system/node/node{id}");
         let meminfo = format!("Node {id} MemTotal: 1048576 kB\nNode {id} MemFree: 1024 kB\n");
@@ -290,7 +297,7 @@ fn a_machine_is_balanced_by_hmsdks_parameters_and_everything_is_set_back() {
     let target = Target::Machine;
     let mechanism = kernel.plan(&target).unwrap();
     let (topology, states) = (kernel.topology(), kernel.states());
-    let mut balance = Balance::start(&kernel, &topology, &target, &mechanism, &states).unwrap();
+    let balance = Balance::start(&kernel, &topology, &target, &mechanism, &states).unwrap();
     assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), "3");
     // Node 0 to the nearest slow one; both slow ones to node 0.
     for (kdamond, files) in [
@@ -334,6 +341,20 @@ fn a_machine_is_balanced_by_hmsdks_parameters_and_everything_is_set_back() {
     assert_eq!(kernel.text(&format!("{first}/schemes/0/filters/0/type")), "young");
     assert!(!kernel.has(&format!("{KDAMONDS}/1/contexts/0/schemes/0/filters/0")));
 
+    assert!(balance.is_on().unwrap() && balance.has_target());
+    assert!(saved_file(&kernel).exists());
+    balance.stop().unwrap();
+    assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
+    assert!(!kernel.has(&format!("{KDAMONDS}/0")) && !saved_file(&kernel).exists());
+}
+
+#[test]
+fn what_each_scheme_moved_is_told() {
+    let kernel = TestKernel::new();
+    let target = Target::Machine;
+    let mechanism = kernel.plan(&target).unwrap();
+    let (topology, states) = (kernel.topology(), kernel.states());
+    let mut balance = Balance::start(&kernel, &topology, &target, &mechanism, &states).unwrap();
     kernel.did(0, 0, [7, 700, 6, 600, 5]);
     let moved = balance.look().unwrap();
     let scheme = Scheme { direction: Direction::Demote, from: vec![0], to: vec![2] };
@@ -347,11 +368,7 @@ fn a_machine_is_balanced_by_hmsdks_parameters_and_everything_is_set_back() {
     let (direction, scheme, counts) = (Direction::Demote, Some(scheme), Some(counts));
     assert_eq!(moved[0], Moved { direction, scheme, bytes: 600, counts });
     assert_eq!(moved.len(), 3);
-    assert!(balance.is_on().unwrap() && balance.has_target());
-    assert!(saved_file(&kernel).exists());
     balance.stop().unwrap();
-    assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
-    assert!(!kernel.has(&format!("{KDAMONDS}/0")) && !saved_file(&kernel).exists());
 }
 
 #[test]
@@ -448,7 +465,7 @@ fn a_control_group_is_balanced_with_the_groups_in_it() {
     assert!(matches!(error("/"), BalanceError::NoCgroup { .. }));
     assert!(matches!(error("/app/../app"), BalanceError::NoCgroup { .. }));
     assert!(matches!(error("/bare"), BalanceError::NoMemoryController { .. }));
-    let old = TestKernel { has_allow: false, ..TestKernel::new() };
+    let old = TestKernel::with(|kernel| kernel.has_allow = false);
     for group in ["app", "app/a"] {
         old.make(&format!("{root}/memory/{group}/cgroup.procs"), "");
         old.make(&format!("{root}/memory/{group}/memory.usage_in_bytes"), "0");
@@ -460,7 +477,7 @@ fn a_control_group_is_balanced_with_the_groups_in_it() {
 
 #[test]
 fn what_an_older_kernel_lacks_is_left_out_or_said() {
-    let kernel = TestKernel { has_node_goals: false, ..TestKernel::new() };
+    let kernel = TestKernel::with(|kernel| kernel.has_node_goals = false);
     let target = Target::Machine;
     let mechanism = kernel.plan(&target).unwrap();
     let (topology, states) = (kernel.topology(), kernel.states());
@@ -469,14 +486,17 @@ fn what_an_older_kernel_lacks_is_left_out_or_said() {
     assert_eq!(kernel.text(&goals), "0");
     balance.stop().unwrap();
 
-    let kernel = TestKernel { has_migrate: false, has_dests: false, ..TestKernel::new() };
+    let kernel = TestKernel::with(|kernel| {
+        kernel.has_migrate = false;
+        kernel.has_dests = false
+    });
     assert!(matches!(kernel.error(&Target::Machine), BalanceError::NoMigrate));
     assert!(!saved_file(&kernel).exists() && !kernel.has(&format!("{KDAMONDS}/0")));
-    let kernel = TestKernel { has_dests: false, ..TestKernel::new() };
+    let kernel = TestKernel::with(|kernel| kernel.has_dests = false);
     kernel.make("/proc/7/stat", &format!("7 (a) S {}", vec!["3"; 30].join(" ")));
     let error = kernel.error(&Target::Process(7));
     assert!(matches!(error, BalanceError::NoProcessMigrate { pid: 7 }), "{error}");
-    let kernel = TestKernel { operations: "vaddr fvaddr", ..TestKernel::new() };
+    let kernel = TestKernel::with(|kernel| kernel.operations = "vaddr fvaddr");
     let error = kernel.error(&Target::Machine);
     assert_eq!(error.code(), "unsupported");
     assert!(error.to_string().contains("but: vaddr, fvaddr; CONFIG_DAMON_PADDR has"), "{error}");
