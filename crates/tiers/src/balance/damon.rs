@@ -44,11 +44,11 @@ pub(super) fn before(kernel: &dyn Kernel) -> Result<u64, BalanceError> {
     if !in_use.is_empty() {
         return Err(BalanceError::InUse { kdamonds: in_use.join("; ") });
     }
-    let is_on = |module: &&&str| {
+    let is_on = |module: &&str| {
         let enabled = kernel.read(&format!("/sys/module/{module}/parameters/enabled"));
         enabled.is_ok_and(|enabled| enabled == "Y")
     };
-    match MODULES.iter().find(is_on) {
+    match MODULES.into_iter().find(is_on) {
         Some(module) => Err(BalanceError::Module { module }),
         None => Ok(count),
     }

@@ -262,7 +262,7 @@ impl Plan {
         let kdamonds = match target {
             Target::Process(pid) => vec![of_process(*pid, sides)?],
             Target::Machine | Target::Cgroup(_) => {
-                let one = |scheme: Scheme| {
+                let one = |scheme: Scheme| -> Result<Kdamond, BalanceError> {
                     let ranges = ranges(kernel, scheme.from[0])?;
                     let ranges = pieces(&ranges, parameters.regions_min);
                     Ok(Kdamond { watched: Watched::Physical(ranges), schemes: vec![scheme] })

@@ -68,7 +68,9 @@ impl TestKernel {
     fn node(&self, id: u16, cpus: &str, distances: &str, blocks: &[u32]) {
         let at = format!("/sys/devices/system/node/node{id}");
         let meminfo = format!("Node {id} MemTotal: 1048576 kB\nNode {id} MemFree: 1024 kB\n");
-        for (name, text) in [("cpulist", cpus), ("distance", distances), ("meminfo", &meminfo)] {
+        for (name, text) in
+            [("cpulist", cpus), ("distance", distances), ("meminfo", meminfo.as_str())]
+        {
             self.make(&format!("{at}/{name}"), text);
         }
         for block in blocks {
