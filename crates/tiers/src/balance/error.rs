@@ -15,7 +15,7 @@ pub enum BalanceError {
     OneMemory { node: u16 },
     /// Name them.
     #[error(
-        "nodes {nodes} are all alike, by processors or as they are named: none is left on the other \
+        "nodes {nodes} are all alike, by processors or as named: none is left on the other \
          side; name --fast NODES and --slow NODES"
     )]
     NoSides { nodes: String },
