@@ -45,7 +45,6 @@ Examples:
   rackpool tiers balance --kernel-tiering
   rackpool tiers balance --restore";
 
-/// Options of `tiers balance`.
 #[derive(Debug, Args)]
 pub struct TiersBalanceArgs {
     /// Memory of this process, by its own addresses [default: of the machine]
