@@ -6,7 +6,7 @@
 use crate::args::TiersApplyArgs;
 use crate::failure::{Failure, Result};
 use crate::tiers_weights::{Advice, ProfileQuery};
-use crate::{output, tiers};
+use crate::{interrupt, output, tiers};
 use rackpool_stats::table::TextTable;
 use rackpool_tiers::kernel_weights::{KernelWeights, KernelWeightsError, WeightsChange};
 use rackpool_tiers::run::{RunError, Weighting};
@@ -105,6 +105,7 @@ fn apply(
     if let Some(path) = &args.save {
         save(path, before, args.overwrite)?;
     }
+    interrupt::end_by_itself(interrupt::shutdown()?);
     let changed = before.change(&args.sysfs, change).map_err(failure)?;
     text.push_str(&format!("{SCOPE}\n"));
     if changed.is_auto_refused {

@@ -130,7 +130,7 @@ pub struct TiersMeasureArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
     /// Noise that a figure may have: distance of the quartiles over the median
-    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = parse_noise)]
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = parse_above_zero)]
     pub noise: f64,
     /// All runs together take no longer: figures may be left with more noise
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -242,8 +242,8 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 /// Percent above 0, as a share.
-pub fn parse_noise(text: &str) -> Result<f64, String> {
-    parse_share(text).ok().filter(|share| *share > 0.0).ok_or_else(|| {
-        format!("`{text}` is no noise in percent, such as 3 or 0.5: above 0, at most 100")
-    })
+pub fn parse_above_zero(text: &str) -> Result<f64, String> {
+    let share = parse_share(text).ok().filter(|share| *share > 0.0);
+    let wrong = || format!("`{text}` is not above 0 and at most 100 percent, such as 3 or 0.5");
+    share.ok_or_else(wrong)
 }

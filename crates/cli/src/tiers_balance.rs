@@ -4,7 +4,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
-use crate::tiers_args::{Nodes, parse_nodes, parse_noise, parse_share};
+use crate::tiers_args::{Nodes, parse_above_zero, parse_nodes, parse_share};
 use crate::values::{parse_seconds, parse_size};
 use crate::{interrupt, tiers};
 use clap::Args;
@@ -18,13 +18,11 @@ use rackpool_tiers::balance::{
 use rackpool_tiers::topology::{Sources, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether the target is still there.
 const LOOK: Duration = Duration::from_millis(200);
-/// Where settings of before are kept, if XDG_RUNTIME_DIR names no other folder.
-const RUN_FOLDER: &str = "/run/rackpool";
 
 pub const BALANCE_EXAMPLES: &str = "\
 Runs in the foreground until Ctrl-C, SIGTERM, the end of the process or --seconds; then every
@@ -33,9 +31,8 @@ DAMON (Linux 6.11; 6.17 for --pid) samples accesses: memory without one for --co
 nearest slow node, memory accessed in --hot percent of the samples to the nearest fast one. Where
 the kernel has goals (6.16), cold memory goes only until --free percent of the fast node are free.
 --kernel-tiering: NUMA balancing promotes, reclaim demotes, on the whole machine.
-Killed by -9 it leaves its settings: they are kept in XDG_RUNTIME_DIR/rackpool or /run/rackpool,
-the next start says so, and --restore sets them back. DAMON that another program uses is not
-touched.
+Killed by -9 or a third Ctrl-C it leaves its settings: what was set before is kept in --state, the
+next start says so, and --restore sets it back. DAMON that another program uses is not touched.
 
 Examples:
   rackpool tiers balance --dry-run
@@ -84,7 +81,7 @@ pub struct TiersBalanceArgs {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_interval)]
     pub cold_age: Duration,
     /// Accessed in so many of its samples memory is hot
-    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = parse_noise)]
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = parse_above_zero)]
     pub hot: f64,
     /// What each scheme may try to move in --quota-interval
     #[arg(long, value_name = "BYTES", default_value = "50G", value_parser = parse_size)]
@@ -101,6 +98,9 @@ pub struct TiersBalanceArgs {
     /// Print what would be written, and write nothing
     #[arg(long, conflicts_with_all = ["json", "restore"])]
     pub dry_run: bool,
+    /// Where it is kept what was set before: one folder for the machine, gone at its next boot
+    #[arg(long, value_name = "DIR", default_value = "/run/rackpool")]
+    pub state: PathBuf,
     /// Set back what a killed `tiers balance` left
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "kernel_tiering", "seconds", "json"])]
     pub restore: bool,
@@ -179,17 +179,12 @@ fn failure(error: BalanceError) -> Failure {
     Failure::new(error.code(), error.to_string())
 }
 
-fn state_file(sys: &Path) -> StateFile {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
-    let folder = folder.map(|folder| PathBuf::from(folder).join("rackpool"));
-    StateFile::new(&folder.unwrap_or_else(|| RUN_FOLDER.into()), sys)
-}
-
 pub fn run(args: &TiersBalanceArgs) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
     let disk = Disk::new(&args.sysfs, &args.procfs);
-    let states = state_file(&args.sysfs);
+    let states = StateFile::new(&args.state, &args.sysfs);
     if args.restore {
+        interrupt::end_by_itself(shutdown);
         return restore(&disk, &states);
     }
     let json = output::open_if(args.json.as_ref())?;
@@ -201,11 +196,8 @@ pub fn run(args: &TiersBalanceArgs) -> Result<()> {
         let writes = rehearse(&disk, &topology, &target, &mechanism, &states);
         return output::print(&rehearsed(&writes.map_err(failure)?));
     }
-    // From here on this function ends the command: nothing may keep it from setting back.
-    interrupt::serve();
-    if shutdown.is_requested() {
-        interrupt::end(shutdown);
-    }
+    // From here on nothing may keep this function from setting back.
+    interrupt::end_by_itself(shutdown);
     let balance = Balance::start(&disk, &topology, &target, &mechanism, &states);
     let mut balance = balance.map_err(failure)?;
     let start = Instant::now();
@@ -222,8 +214,6 @@ pub fn run(args: &TiersBalanceArgs) -> Result<()> {
 }
 
 fn restore(disk: &Disk, states: &StateFile) -> Result<()> {
-    // It is short, and not to be cut.
-    interrupt::serve();
     let text = match states.restore(disk).map_err(failure)? {
         Some(pid) => format!("What process {pid} had left is set back as it was before it.\n"),
         None => "Nothing to set back: no tiers balance left anything.\n".to_owned(),

@@ -288,6 +288,10 @@ impl KernelWeights {
         self.check(change)?;
         let folder = sys.join(FOLDER);
         let (weights, is_auto) = change.parts();
+        if is_auto && self.auto == Some(true) {
+            // A weight that is written takes the choice away, perhaps for good.
+            return Ok(Changed { now: self.clone(), is_auto_refused: false });
+        }
         let mut written = Vec::new();
         for (node, weight) in weights {
             if let Err(refusal) = write_weight(&folder, node, weight, write) {

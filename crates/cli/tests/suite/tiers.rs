@@ -2,10 +2,13 @@
 //! this machine at its quickest, shapes and words, never times; `weights` of numbers and profiles;
 //! `apply` in copies of `/sys`, never in this machine's own.
 
-use crate::common::{Dir, run, told};
+use crate::common::{Dir, Held, WITHIN, rackpool, run, told};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A `/sys` with these files.
 fn sysfs(files: &[(&str, &str)]) -> Dir {
@@ -491,6 +494,29 @@ fn changes_that_cannot_be_made_are_refused_and_nothing_is_written() {
     let (code, _, err) = apply(&sysfs(&FAR), &["--weighted", "3:1"]);
     assert!(code == 1 && err.starts_with("error unsupported "), "{err}");
     assert!(err.contains("Linux 6.9") && err.contains("rackpool tiers run"), "{err}");
+}
+
+#[test]
+fn a_signal_does_not_leave_weights_half_set() {
+    let sys = weighted_sysfs(&[("node0", "4\n")]);
+    let pipe = sys.0.join(WEIGHTS).join("node1");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = rackpool();
+    command.args(["tiers", "apply", "--sysfs", &sys.file(""), "--weighted", "3:1"]);
+    let mut child = Held(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    fs::write(&pipe, "2\n").unwrap();
+    // The second weight waits for its reader.
+    let start = Instant::now();
+    while texts(&sys, &["node0"]) != ["3"] {
+        assert!(start.elapsed() < WITHIN, "the first weight is not written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.send(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(child.0.try_wait().unwrap(), None, "ended between two weights");
+    assert_eq!(fs::read_to_string(&pipe).unwrap(), "1\n");
+    fs::write(&pipe, "1\n").unwrap();
+    assert_eq!(child.code_soon(), Some(0));
 }
 
 #[test]

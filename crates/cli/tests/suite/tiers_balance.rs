@@ -1,11 +1,11 @@
 //! `rackpool tiers balance` on trees of files that stand for `/sys` and `/proc`: everything that it
 //! writes is set back, however it ends. This machine's settings are neither read nor written.
 
-use crate::common::{Dir, WITHIN, rackpool, told};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::common::{Dir, Held, WITHIN, rackpool, told};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
@@ -43,8 +43,8 @@ impl Machine {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = rackpool();
         command.args(["tiers", "balance", "--sysfs", &self.0.file("sys")]);
-        command.args(["--procfs", &self.0.file("proc")]).args(words);
-        command.env("XDG_RUNTIME_DIR", self.0.file("run"));
+        command.args(["--procfs", &self.0.file("proc"), "--state", &self.0.file("run")]);
+        command.args(words);
         command
     }
 
@@ -78,9 +78,9 @@ impl Machine {
     }
 
     /// Starts it, and waits until it has written everything.
-    fn start(&self, words: &[&str], last_file: &str) -> Child {
+    fn start(&self, words: &[&str], last_file: &str) -> Held {
         let child = self.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.unwrap();
+        let child = Held(child.unwrap());
         let start = Instant::now();
         while matches!(self.text(last_file).as_str(), "unset" | "0" | "") {
             assert!(start.elapsed() < WITHIN, "it does not start");
@@ -90,7 +90,7 @@ impl Machine {
     }
 
     fn is_kept(&self) -> bool {
-        self.0.0.join("run/rackpool/tiers-balance.json").exists()
+        self.0.0.join("run/tiers-balance.json").exists()
     }
 
     fn assert_set_back(&self) {
@@ -102,9 +102,9 @@ impl Machine {
     }
 }
 
-fn signal(child: &mut Child, signal: Signal) -> Option<i32> {
-    kill_process(Pid::from_child(child), signal).unwrap();
-    child.wait().unwrap().code()
+fn code_after(child: &mut Held, signal: Signal) -> Option<i32> {
+    child.send(signal);
+    child.code_soon()
 }
 
 /// Few regions, that there are few files.
@@ -156,7 +156,7 @@ fn a_signal_ends_it_well_and_what_a_killed_one_left_is_set_back_on_request() {
     for number in [Signal::TERM, Signal::INT] {
         machine.make(&last_file, "unset\n");
         let mut child = machine.start(&FEW, &last_file);
-        assert_eq!(signal(&mut child, number), Some(0));
+        assert_eq!(code_after(&mut child, number), Some(0));
         machine.assert_set_back();
     }
     machine.make(&last_file, "unset\n");
@@ -165,7 +165,7 @@ fn a_signal_ends_it_well_and_what_a_killed_one_left_is_set_back_on_request() {
     assert!(code == 1 && err.starts_with("error busy another tiers balance runs"), "{err}");
     let (code, _, err) = machine.balance(&["--restore"]);
     assert!(code == 1 && err.starts_with("error busy "), "{err}");
-    assert_eq!(signal(&mut child, Signal::KILL), None);
+    assert_eq!(code_after(&mut child, Signal::KILL), None);
     assert!(machine.is_kept() && machine.text(&last_file) != "off");
     for words in [&FEW[..], &["--dry-run"]] {
         let (code, _, err) = machine.balance(words);
@@ -174,7 +174,7 @@ fn a_signal_ends_it_well_and_what_a_killed_one_left_is_set_back_on_request() {
     }
     let (code, out, err) = machine.balance(&["--restore"]);
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.contains(&format!("process {} had left is set back", child.id())), "{out}");
+    assert!(out.contains(&format!("process {} had left is set back", child.0.id())), "{out}");
     machine.assert_set_back();
     let (code, out, _) = machine.balance(&["--restore"]);
     assert!(code == 0 && out.starts_with("Nothing to set back"), "{out}");
@@ -191,7 +191,7 @@ fn it_ends_with_its_process() {
     let last_file = format!("{KDAMONDS}/0/state");
     let mut child = machine.start(&[&words[..], &["--json", &json]].concat(), &last_file);
     fs::remove_file(machine.0.0.join("proc/9/stat")).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.code_soon(), Some(0));
     assert_eq!(machine.text(&last_file), "off");
     let answer: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     assert_eq!((&answer["ended_by"], &answer["target"]["pid"]), (&json!("target-gone"), &json!(9)));
@@ -216,7 +216,7 @@ fn kernel_tiering_is_set_back() {
     assert_eq!(machine.text(balancing), "0");
     let mut child = machine.start(&["--kernel-tiering"], balancing);
     assert_eq!(machine.text("sys/kernel/mm/numa/demotion_enabled"), "true");
-    assert_eq!(signal(&mut child, Signal::TERM), Some(0));
+    assert_eq!(code_after(&mut child, Signal::TERM), Some(0));
     assert_eq!(machine.text(balancing), "0");
     assert_eq!(machine.text("sys/kernel/mm/numa/demotion_enabled"), "false");
     assert!(!machine.is_kept());

@@ -5,7 +5,6 @@
 //! Source: Linux `Documentation/admin-guide/mm/damon/usage.rst`; HMSDK (`gen_migpol.py`).
 
 use super::BalanceError;
-use super::error::failed;
 use super::kernel::{Kernel, is_absent, number, put, put_if_there, text};
 use super::plan::{Direction, Kdamond, Plan, Scheme, Watched};
 use super::state::SavedKdamonds;
@@ -85,7 +84,7 @@ pub(super) fn set(
 
 /// The thread of a kdamond that runs.
 fn thread(kernel: &dyn Kernel, at: &str) -> Option<u32> {
-    kernel.read(&format!("{at}/pid")).ok()?.parse().ok()
+    text(kernel, &format!("{at}/pid")).ok()?.parse().ok()
 }
 
 /// What a kdamond watches and does.
@@ -249,11 +248,11 @@ impl Context<'_> {
             let at = format!("{at}/filters/{}", usize::from(is_young_kept) + index);
             self.put(&format!("{at}/type"), "memcg")?;
             self.put(&format!("{at}/memcg_path"), cgroup)?;
-            // One group: all else is left out. Several: each is let in, and what follows the last
-            // is left out.
-            let is_one = cgroups.len() == 1;
-            self.put(&format!("{at}/matching"), if is_one { "N" } else { "Y" })?;
-            if !is_one && !self.put_if_there(&format!("{at}/allow"), "Y")? {
+            // The first filter that a page matches decides. Each group but the last is let in, then
+            // all that is not of the last one is left out: Linux 6.14 lets in what matches none.
+            let is_last = index + 1 == cgroups.len();
+            self.put(&format!("{at}/matching"), if is_last { "N" } else { "Y" })?;
+            if !is_last && !self.put_if_there(&format!("{at}/allow"), "Y")? {
                 return Err(BalanceError::CgroupsWithin { path: cgroups[0].clone() });
             }
         }
@@ -288,10 +287,8 @@ pub(super) fn counts(
         let at = format!("{KDAMONDS}/{index}");
         let of_kdamond = last.by_ref().take(kdamond.schemes.len());
         match put(kernel, &format!("{at}/state"), "update_schemes_stats") {
-            // It has ended, or is asked by another program: what was seen last stays.
-            Err(BalanceError::Refused { source, .. })
-                if is_invalid(&source) || source.kind() == io::ErrorKind::ResourceBusy =>
-            {
+            // What was seen last stays.
+            Err(error) if has_no_counts(&error) => {
                 of_kdamond.for_each(drop);
                 continue;
             }
@@ -313,15 +310,26 @@ pub(super) fn counts(
     Ok(())
 }
 
+/// Whether a kdamond has ended, is gone, or is asked by another program.
+fn has_no_counts(error: &BalanceError) -> bool {
+    match error {
+        BalanceError::Refused { source, .. } => is_invalid(source) || is_absent(source),
+        BalanceError::Busy { .. } => true,
+        _ => false,
+    }
+}
+
 /// Whether all kdamonds run; another program may have ended them, or taken their folders away.
 pub(super) fn is_on(kernel: &dyn Kernel, plan: &Plan) -> Result<bool, BalanceError> {
     for index in 0..plan.kdamonds.len() {
-        let path = format!("{KDAMONDS}/{index}/state");
-        match kernel.read(&path) {
-            Err(error) if is_absent(&error) => return Ok(false),
-            Err(error) => return Err(failed(&path, error)),
-            Ok(state) if state == OFF => return Ok(false),
-            Ok(_) => {}
+        let state = match text(kernel, &format!("{KDAMONDS}/{index}/state")) {
+            Err(BalanceError::Io { source, .. }) if is_absent(&source) => return Ok(false),
+            // Another program reads it: that says nothing.
+            Err(BalanceError::Busy { .. }) => continue,
+            state => state?,
+        };
+        if state == OFF {
+            return Ok(false);
         }
     }
     Ok(true)
@@ -331,22 +339,16 @@ pub(super) fn is_on(kernel: &dyn Kernel, plan: &Plan) -> Result<bool, BalanceErr
 /// after ours had ended, are left alone.
 pub(super) fn restore(kernel: &dyn Kernel, saved: &SavedKdamonds) -> Result<(), BalanceError> {
     let count = number(kernel, &count_file())?;
+    let mut are_ours = count == saved.made;
     let (mut on, mut foreign) = (Vec::new(), Vec::new());
     for index in 0..count {
-        let at = format!("{KDAMONDS}/{index}");
-        if text(kernel, &format!("{at}/state"))? == OFF {
-            continue;
-        }
-        let action = kernel.read(&format!("{at}/contexts/0/schemes/0/action")).unwrap_or_default();
-        let is_ours = match saved.threads.get(index as usize) {
-            Some(known) => thread(kernel, &at) == *known,
-            // Killed before it could note the thread.
-            None => action.starts_with("migrate_"),
-        };
-        if count == saved.made && is_ours {
-            on.push(format!("{at}/state"));
-        } else {
-            foreign.push(told(kernel, index));
+        let state = format!("{KDAMONDS}/{index}/state");
+        let is_off = text(kernel, &state)? == OFF;
+        are_ours &= is_ours(kernel, saved, index, is_off);
+        match (is_off, are_ours) {
+            (true, _) => {}
+            (false, true) => on.push(state),
+            (false, false) => foreign.push(told(kernel, index)),
         }
     }
     if !foreign.is_empty() {
@@ -355,8 +357,20 @@ pub(super) fn restore(kernel: &dyn Kernel, saved: &SavedKdamonds) -> Result<(), 
     for state in on {
         put(kernel, &state, OFF)?;
     }
-    match count == saved.made {
-        true => put(kernel, &count_file(), saved.before),
-        false => Ok(()),
+    if are_ours { put(kernel, &count_file(), saved.before) } else { Ok(()) }
+}
+
+/// Whether one of as many kdamonds as we made is ours: by its thread, or, where that was not noted
+/// before the balance was killed or has ended, by its scheme.
+fn is_ours(kernel: &dyn Kernel, saved: &SavedKdamonds, index: u64, is_off: bool) -> bool {
+    let at = format!("{KDAMONDS}/{index}");
+    if let (Some(known), false) = (saved.threads.get(index as usize), is_off) {
+        return thread(kernel, &at) == *known;
+    }
+    match kernel.read(&format!("{at}/contexts/0/schemes/0/action")) {
+        Ok(action) if action.starts_with("migrate_") => true,
+        // Killed before its scheme was written.
+        Ok(action) => is_off && action == "stat",
+        Err(_) => is_off,
     }
 }

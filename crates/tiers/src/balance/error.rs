@@ -95,6 +95,8 @@ pub enum BalanceError {
     /// The kernel lacks the file, or does not take the value.
     #[error("{value} > {path}: {source}; the kernel's log (dmesg) may say more")]
     Refused { path: String, value: String, source: io::Error },
+    #[error("{path}: {source}; another program works with DAMON: try again when it has ended")]
+    Busy { path: String, source: io::Error },
     #[error("{path} says {text:?}, not {expected}")]
     Garbage { path: String, text: String, expected: &'static str },
     #[error("{path}: {source}")]
@@ -107,7 +109,11 @@ pub enum BalanceError {
     )]
     LeftOver { pid: u32 },
     /// The file in which the settings of before are kept.
-    #[error("{path}: {why}", path = path.display())]
+    #[error(
+        "{path}, which keeps what a tiers balance has to set back: {why}; remove it if there is \
+         nothing",
+        path = path.display()
+    )]
     State { path: PathBuf, why: String },
     #[error(
         "not everything is as it was before: {source}; what it was is kept in {path}: rackpool \
@@ -135,7 +141,7 @@ impl BalanceError {
             | NoKernelTiering { .. }
             | OneTier
             | Refused { .. } => "unsupported",
-            InUse { .. } | Module { .. } | Running { .. } => "busy",
+            InUse { .. } | Module { .. } | Busy { .. } | Running { .. } => "busy",
             Denied { .. } => "denied",
             Garbage { .. } | State { .. } => "bad-file",
             Io { .. } => "io",
@@ -144,11 +150,12 @@ impl BalanceError {
     }
 }
 
-/// What the system said about a file of the kernel.
+/// What the system said about a file.
 pub(super) fn failed(path: &str, source: io::Error) -> BalanceError {
-    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     let path = path.to_owned();
     match source.kind() {
+        ResourceBusy => BalanceError::Busy { path, source },
         PermissionDenied | ReadOnlyFilesystem => BalanceError::Denied { path, source },
         _ => BalanceError::Io { path, source },
     }

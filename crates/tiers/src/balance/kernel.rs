@@ -8,9 +8,14 @@ use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes that are read of a file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// DAMON's files answer EBUSY while another program reads or writes one of them, for an aggregation
+/// at most.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 pub trait Kernel {
     /// The text of a file without the white space around it.
@@ -28,6 +33,8 @@ pub trait Kernel {
     /// # Errors
     /// The system's.
     fn names(&self, folder: &str) -> io::Result<Vec<String>>;
+    /// Lets another program end what it does with a file.
+    fn pause(&self);
 }
 
 /// Trees on disk that stand for `/sys` and `/proc`.
@@ -67,6 +74,10 @@ impl Kernel for Disk {
         let entries = fs::read_dir(self.path(folder))?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
+
+    fn pause(&self) {
+        std::thread::sleep(BUSY_PAUSE);
+    }
 }
 
 /// What would be written, by a kernel that has every file.
@@ -105,6 +116,21 @@ impl Kernel for Rehearsal<'_> {
     fn names(&self, folder: &str) -> io::Result<Vec<String>> {
         self.kernel.names(folder)
     }
+
+    fn pause(&self) {
+        self.kernel.pause();
+    }
+}
+
+/// Tries again while another program is at a file.
+fn patiently<T>(kernel: &dyn Kernel, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..BUSY_TRIES {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => kernel.pause(),
+            done => return done,
+        }
+    }
+    attempt()
 }
 
 /// Writes a value that the kernel has to take.
@@ -114,9 +140,10 @@ pub(super) fn put(
     value: impl Display,
 ) -> Result<(), BalanceError> {
     let value = value.to_string();
-    kernel.write(path, &value).map_err(|source| match failed(path, source) {
+    let written = patiently(kernel, || kernel.write(path, &value));
+    written.map_err(|source| match failed(path, source) {
         BalanceError::Io { path, source } => BalanceError::Refused { path, value, source },
-        denied => denied,
+        other => other,
     })
 }
 
@@ -134,7 +161,7 @@ pub(super) fn put_if_there(
 }
 
 pub(super) fn text(kernel: &dyn Kernel, path: &str) -> Result<String, BalanceError> {
-    kernel.read(path).map_err(|source| failed(path, source))
+    patiently(kernel, || kernel.read(path)).map_err(|source| failed(path, source))
 }
 
 pub(super) fn number(kernel: &dyn Kernel, path: &str) -> Result<u64, BalanceError> {

@@ -99,7 +99,6 @@ pub struct Balance<'b> {
     kernel: &'b dyn Kernel,
     states: &'b StateFile,
     mechanism: &'b Mechanism,
-    target: &'b Target,
     process: Option<WatchedProcess>,
     saved: Saved,
     pages_before: PageCounts,
@@ -114,7 +113,7 @@ impl<'b> Balance<'b> {
     pub fn start(
         kernel: &'b dyn Kernel,
         topology: &Topology,
-        target: &'b Target,
+        target: &Target,
         mechanism: &'b Mechanism,
         states: &'b StateFile,
     ) -> Result<Balance<'b>, BalanceError> {
@@ -138,15 +137,17 @@ impl<'b> Balance<'b> {
             return Err(error);
         }
         let counts = vec![Counts::default(); schemes];
-        Ok(Balance { kernel, states, mechanism, target, process, saved, pages_before, counts })
+        Ok(Balance { kernel, states, mechanism, process, saved, pages_before, counts })
     }
 
     /// Whether there is still something to balance.
     pub fn has_target(&self) -> bool {
-        match (self.target, &self.process) {
-            (Target::Process(_), Some(process)) => process.is_alive(self.kernel),
-            (Target::Cgroup(path), _) => plan::has_cgroup(self.kernel, path),
-            _ => true,
+        match (&self.process, self.mechanism) {
+            (Some(process), _) => process.is_alive(self.kernel),
+            (None, Mechanism::Damon(Plan { cgroups, .. })) => {
+                cgroups.first().is_none_or(|path| plan::has_cgroup(self.kernel, path))
+            }
+            (None, Mechanism::KernelTiering) => true,
         }
     }
 

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// DAMON's own least.
 const REGIONS_MIN: u32 = 3;
+/// Counts, and so an end, wait for an aggregation of each kdamond.
+const AGGREGATION_MAX: Duration = Duration::from_secs(60);
 /// DAMON starts with regions no larger than this times as many as there shall be at least.
 const PIECE_BYTES_MIN: u64 = 4 << 20;
 /// Control groups of one scheme.
@@ -82,6 +84,12 @@ impl Parameters {
                 "a sample takes at most as long as an aggregation, and that as long as an update, \
                  such as --sample 0.1 --aggregation 2 --update 20",
             );
+        }
+        if *aggregation > AGGREGATION_MAX {
+            return wrong("an aggregation takes at most 60 seconds: the end waits for one");
+        }
+        if self.quota_bytes == 0 || self.quota_interval.is_zero() {
+            return wrong("a quota is above 0, such as --quota 50G: to DAMON 0 is none");
         }
         if *regions_min < REGIONS_MIN || regions_min > regions_max {
             return wrong("regions are at least 3, and no more than at most, such as 100-10000");
@@ -389,8 +397,10 @@ fn cgroups(kernel: &dyn Kernel, path: &str) -> Result<Vec<String>, BalanceError>
     Ok(found)
 }
 
-/// Whether a control group is still there.
+/// Whether a control group of a plan is still there.
 pub(super) fn has_cgroup(kernel: &dyn Kernel, path: &str) -> bool {
-    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"];
-    roots.iter().any(|root| kernel.read(&format!("{root}{path}/cgroup.procs")).is_ok())
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"].iter().any(|root| {
+        let processes = kernel.read(&format!("{root}{path}/cgroup.procs"));
+        !processes.is_err_and(|error| is_absent(&error))
+    })
 }

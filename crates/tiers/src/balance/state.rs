@@ -1,6 +1,7 @@
 //! What was set before a balance began, in a file: a balance that is killed leaves it, and the next
 //! one finds it. The file holds values alone; where they are written is known here.
 
+use super::error::failed;
 use super::kernel::{Kernel, put};
 use super::tiering::{DEMOTION, NUMA_BALANCING};
 use super::{BalanceError, damon};
@@ -41,8 +42,7 @@ pub(super) struct SavedKdamonds {
 impl Saved {
     /// Of this process, with nothing changed so far.
     pub(super) fn new(kernel: &dyn Kernel, states: &StateFile) -> Result<Saved, BalanceError> {
-        let own = ProcessId::own();
-        let own = own.map_err(|source| super::error::failed("/proc/self/stat", source))?;
+        let own = ProcessId::own().map_err(|source| failed("/proc/self/stat", source))?;
         Ok(Saved {
             schema: SCHEMA.to_owned(),
             boot_id: boot_id(kernel),
@@ -92,7 +92,7 @@ impl StateFile {
 
     fn failed(&self) -> impl Fn(io::Error) -> BalanceError {
         let path = self.path.display().to_string();
-        move |source| BalanceError::Io { path: path.clone(), source }
+        move |source| failed(&path, source)
     }
 
     fn load(&self) -> Result<Option<Saved>, BalanceError> {
@@ -100,13 +100,16 @@ impl StateFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(self.failed())?,
         };
-        let saved: Saved = serde_json::from_str(&text).map_err(|error| self.wrong(error))?;
-        if saved.schema != SCHEMA {
-            return Err(self.wrong(format!("schema {}, not {SCHEMA}", saved.schema)));
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| self.wrong(error))?;
+        // Another version's fields are no errors of this one's.
+        if value["schema"] != SCHEMA {
+            return Err(self.wrong(format!("its schema is {}, not {SCHEMA:?}", value["schema"])));
         }
+        let saved: Saved = serde_json::from_value(value).map_err(|error| self.wrong(error))?;
         if saved.sys != self.sys {
             let sys = saved.sys.display();
-            return Err(self.wrong(format!("it is of --sysfs {sys}: restore with that first")));
+            return Err(self.wrong(format!("it is of --sysfs {sys}: --restore with that first")));
         }
         Ok(Some(saved))
     }
@@ -116,7 +119,7 @@ impl StateFile {
         match self.load()? {
             None => Ok(()),
             Some(saved) if saved.is_running() => Err(BalanceError::Running { pid: saved.pid }),
-            Some(saved) if saved.boot_id != boot_id(kernel) => self.remove(),
+            Some(saved) if saved.boot_id != boot_id(kernel) => Ok(()),
             Some(saved) => Err(BalanceError::LeftOver { pid: saved.pid }),
         }
     }
@@ -153,6 +156,9 @@ impl StateFile {
 
     /// Keeps it before the first change; of two that begin at once, one is refused.
     pub(super) fn create(&self, saved: &Saved) -> Result<(), BalanceError> {
+        if self.load()?.is_some_and(|left| left.boot_id != saved.boot_id) {
+            self.remove()?;
+        }
         let part = self.write(saved)?;
         let linked = fs::hard_link(&part, &self.path);
         let _ = fs::remove_file(&part);
@@ -185,6 +191,9 @@ impl StateFile {
     }
 
     fn remove(&self) -> Result<(), BalanceError> {
-        fs::remove_file(&self.path).map_err(self.failed())
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(self.failed()),
+        }
     }
 }

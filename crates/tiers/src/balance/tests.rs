@@ -4,7 +4,7 @@
 use super::*;
 use crate::topology::Sources;
 use rustix::io::Errno;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,8 @@ struct TestKernel {
     has_dests: bool,
     /// What cannot be written.
     refused: RefCell<Option<(String, Errno)>>,
+    /// How many pauses long another program is at DAMON's files.
+    busy: Cell<u32>,
 }
 
 impl TestKernel {
@@ -48,6 +50,7 @@ impl TestKernel {
             has_node_goals: true,
             has_dests: true,
             refused: RefCell::new(None),
+            busy: Cell::new(0),
         };
         kernel.node(0, "0-1", "10 30 20", &[0, 1, 2, 3]);
         kernel.node(1, "", "30 10 40", &[8, 9]);
@@ -131,14 +134,29 @@ impl TestKernel {
         started.err().expect("it cannot start")
     }
 
-    /// As if another program had turned a kdamond on.
+    /// As if another program had set up so many kdamonds.
+    fn set_up_others(&self, count: u32) {
+        self.write(&format!("{KDAMONDS}/nr_kdamonds"), &count.to_string()).unwrap();
+        for index in 0..count {
+            let at = format!("{KDAMONDS}/{index}/contexts");
+            self.write(&format!("{at}/nr_contexts"), "1").unwrap();
+            self.write(&format!("{at}/0/operations"), "paddr").unwrap();
+            self.write(&format!("{at}/0/schemes/nr_schemes"), "1").unwrap();
+            self.write(&format!("{at}/0/schemes/0/action"), "pageout").unwrap();
+        }
+    }
+
     fn turn_on_another(&self) {
-        self.write(&format!("{KDAMONDS}/nr_kdamonds"), "1").unwrap();
-        self.write(&format!("{KDAMONDS}/0/contexts/nr_contexts"), "1").unwrap();
-        self.write(&format!("{KDAMONDS}/0/contexts/0/operations"), "paddr").unwrap();
-        self.write(&format!("{KDAMONDS}/0/contexts/0/schemes/nr_schemes"), "1").unwrap();
-        self.write(&format!("{KDAMONDS}/0/contexts/0/schemes/0/action"), "pageout").unwrap();
+        self.set_up_others(1);
         self.write(&format!("{KDAMONDS}/0/state"), "on").unwrap();
+    }
+
+    /// While another program is at DAMON's files.
+    fn require_free(&self, file: &str) -> io::Result<()> {
+        match self.busy.get() {
+            1.. if file.starts_with(KDAMONDS) => Err(Errno::BUSY.into()),
+            _ => Ok(()),
+        }
     }
 
     /// What a scheme is said to have done.
@@ -196,7 +214,7 @@ impl TestKernel {
     }
 
     fn state(&self, file: &str, text: &str) -> io::Result<()> {
-        let is_on = self.text(file) == "on";
+        let is_on = self.read(file)? == "on";
         let pid = file.replace("/state", "/pid");
         match (text, is_on) {
             ("on", false) => self.disk.write(&pid, &thread_of(file))?,
@@ -222,6 +240,7 @@ impl Drop for TestKernel {
 
 impl Kernel for TestKernel {
     fn read(&self, file: &str) -> io::Result<String> {
+        self.require_free(file)?;
         self.disk.read(file)
     }
 
@@ -229,7 +248,12 @@ impl Kernel for TestKernel {
         self.disk.names(folder)
     }
 
+    fn pause(&self) {
+        self.busy.set(self.busy.get().saturating_sub(1));
+    }
+
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        self.require_free(file)?;
         if let Some((path, error)) = &*self.refused.borrow()
             && file.ends_with(path)
         {
@@ -455,10 +479,17 @@ fn a_control_group_is_balanced_with_the_groups_in_it() {
         match path {
             "/app" => {
                 assert_eq!(filters(1, demote), ["memcg", "Y", "/app", "Y"]);
-                assert_eq!(filters(3, demote), ["memcg", "Y", "/app/a/b", "Y"]);
+                // What is in none of them is left out by the last one.
+                assert_eq!(filters(3, demote), ["memcg", "N", "/app/a/b", "0"]);
                 assert_eq!(filters(0, "1/contexts/0/schemes/0"), ["memcg", "Y", "/app", "Y"]);
+                assert!(balance.has_target());
             }
-            _ => assert_eq!(filters(1, demote), ["memcg", "N", "/single", "0"]),
+            _ => {
+                assert_eq!(filters(1, demote), ["memcg", "N", "/single", "0"]);
+                assert!(balance.has_target());
+                fs::remove_dir_all(kernel.disk.path(&format!("{root}/single"))).unwrap();
+                assert!(!balance.has_target());
+            }
         }
         balance.stop().unwrap();
     }
@@ -559,6 +590,53 @@ fn kdamonds_that_came_after_ours_had_ended_are_left_alone() {
 }
 
 #[test]
+fn kdamonds_that_took_the_place_of_ours_keep_their_settings() {
+    for count in [0, 3] {
+        let kernel = TestKernel::new();
+        let target = Target::Machine;
+        let mechanism = kernel.plan(&target).unwrap();
+        let (topology, states) = (kernel.topology(), kernel.states());
+        let mut balance = Balance::start(&kernel, &topology, &target, &mechanism, &states).unwrap();
+        for index in 0..3 {
+            kernel.write(&format!("{KDAMONDS}/{index}/state"), "off").unwrap();
+        }
+        kernel.set_up_others(count);
+        assert!(!balance.is_on().unwrap());
+        assert_eq!(balance.look().unwrap().len(), 3);
+        balance.stop().unwrap();
+        assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), count.to_string());
+        for index in 0..count {
+            let action = format!("{KDAMONDS}/{index}/contexts/0/schemes/0/action");
+            assert_eq!(kernel.text(&action), "pageout");
+        }
+    }
+}
+
+#[test]
+fn another_program_at_damons_files_is_waited_for() {
+    let kernel = TestKernel::new();
+    let target = Target::Machine;
+    let mechanism = kernel.plan(&target).unwrap();
+    let (topology, states) = (kernel.topology(), kernel.states());
+    kernel.busy.set(3);
+    let mut balance = Balance::start(&kernel, &topology, &target, &mechanism, &states).unwrap();
+    kernel.did(0, 0, [1, 2, 3, 4, 5]);
+    kernel.busy.set(3);
+    let moved = balance.look().unwrap();
+    assert_eq!(moved[0].bytes, 4);
+    // Not for ever: it goes on with what was seen last.
+    kernel.busy.set(1_000_000);
+    assert!(balance.is_on().unwrap());
+    assert_eq!(balance.look().unwrap(), moved);
+    kernel.busy.set(3);
+    balance.stop().unwrap();
+    assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
+    kernel.busy.set(1_000_000);
+    let error = kernel.error(&target);
+    assert!(error.code() == "busy" && !saved_file(&kernel).exists(), "{error}");
+}
+
+#[test]
 fn a_start_that_fails_sets_everything_back() {
     for (file, error) in [
         ("2/state", Errno::BUSY),
@@ -569,7 +647,11 @@ fn a_start_that_fails_sets_everything_back() {
         let kernel = TestKernel::new();
         *kernel.refused.borrow_mut() = Some((file.to_owned(), error));
         let failed = kernel.error(&Target::Machine);
-        let code = if error == Errno::ACCESS { "denied" } else { "unsupported" };
+        let code = match error {
+            Errno::ACCESS => "denied",
+            Errno::BUSY => "busy",
+            _ => "unsupported",
+        };
         assert_eq!(failed.code(), code, "{failed}");
         assert!(failed.to_string().contains(file), "{failed}");
         assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
@@ -731,6 +813,8 @@ fn parameters_that_do_not_go_together_are_refused() {
         Parameters { sample: Duration::ZERO, ..good.clone() },
         Parameters { aggregation: second, sample: 2 * second, ..good.clone() },
         Parameters { update: second, ..good.clone() },
+        Parameters { aggregation: 61 * second, update: 61 * second, ..good.clone() },
+        Parameters { quota_bytes: 0, ..good.clone() },
         Parameters { regions_min: 2, ..good.clone() },
         Parameters { regions_min: 11, regions_max: 10, ..good.clone() },
     ] {

@@ -201,8 +201,14 @@ fn what_was_saved_is_restored() {
     let restore = WeightsChange::Restore(saved);
     let changed = sys.read().change_by(&sys.0, &restore, &mut write).unwrap();
     assert_eq!(changed, Changed { now: before.clone(), is_auto_refused: false });
+    // Where the kernel chooses, nothing takes its choice away.
+    for change in [&restore, &WeightsChange::Auto] {
+        let changed = before.change_by(&sys.0, change, &mut |path, _| panic!("wrote {path:?}"));
+        assert_eq!(changed.unwrap(), Changed { now: before.clone(), is_auto_refused: false });
+    }
     // A kernel that cannot choose any more has the same weights, and it is said.
-    let changed = before.change_by(&sys.0, &restore, &mut |path, text| match name(path) {
+    assert!(before.change_by(&sys.0, &set, &mut write).is_ok());
+    let changed = sys.read().change_by(&sys.0, &restore, &mut |path, text| match name(path) {
         "auto" => refused(Errno::NODEV.raw_os_error()),
         _ => sys.write(path, text),
     });
