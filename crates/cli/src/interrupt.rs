@@ -2,9 +2,9 @@
 //! command ends at once, wherever it is: what it began to write goes, its child processes are
 //! killed and reaped, its temporary directories with the regions in them go, and the exit code is
 //! 128 and the signal's number (130 for SIGINT). A command that has something to finish says for
-//! how long ([`allow`]); a second signal ends that too. One that changes the machine's settings ends
-//! by itself ([`end_by_itself`]). A server that serves ends by its own loop ([`serve`]), one that
-//! does not yet serve ends with 0 as it does after.
+//! how long ([`allow`]); a second signal ends that too. One that changes the machine's settings
+//! ends by itself ([`end_by_itself`]). A server that serves ends by its own loop ([`serve`]), one
+//! that does not yet serve ends with 0 as it does after.
 
 use crate::children;
 use crate::failure::{Failure, Result};
