@@ -668,6 +668,9 @@ mod tests {
             "rackpool tiers show --sysfs dir --json a.json",
             "rackpool tiers run --weighted 3:1 --report a.json -- python3 --version",
             "rackpool tiers run sleep -1",
+            "rackpool tiers apply --weighted 3:1 --save a.json --overwrite",
+            "rackpool tiers balance --pid 7 --fast 0 --slow 1-2 --seconds 9 --json a.json",
+            "rackpool tiers balance --cgroup /app --sample 0.02 --regions 10-1000 --free 60",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();
@@ -709,7 +712,13 @@ mod tests {
             "rackpool tiers",
             "rackpool tiers show dir",
             "rackpool tiers run",
+            "rackpool tiers apply 3:1",
+            "rackpool tiers apply --auto --weighted 3:1",
+            "rackpool tiers apply --save a.json",
             "rackpool tiers run --membind 0 --interleave 0 -- true",
+            "rackpool tiers balance --pid 7 --cgroup /app",
+            "rackpool tiers balance --kernel-tiering --fast 0",
+            "rackpool tiers balance --no-goals --free 3",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
         }

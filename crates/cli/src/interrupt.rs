@@ -2,8 +2,9 @@
 //! command ends at once, wherever it is: what it began to write goes, its child processes are
 //! killed and reaped, its temporary directories with the regions in them go, and the exit code is
 //! 128 and the signal's number (130 for SIGINT). A command that has something to finish says for
-//! how long ([`allow`]); a second signal ends that too. A server that serves ends by its own loop
-//! ([`serve`]), one that does not yet serve ends with 0 as it does after.
+//! how long ([`allow`]); a second signal ends that too. One that changes the machine's settings
+//! ends by itself ([`end_by_itself`]). A server that serves ends by its own loop ([`serve`]), one
+//! that does not yet serve ends with 0 as it does after.
 
 use crate::children;
 use crate::failure::{Failure, Result};
@@ -63,6 +64,15 @@ pub fn allow(time: Duration) {
 pub fn serve() {
     // Relaxed: seen sooner or later; nothing else hangs on it.
     SERVES.store(true, Ordering::Relaxed);
+}
+
+/// From now on the command ends by itself after a signal: what it changes on the machine is not to
+/// be left half done. A signal that came before ends it here.
+pub fn end_by_itself(shutdown: Shutdown) {
+    serve();
+    if shutdown.is_requested() {
+        end(shutdown);
+    }
 }
 
 fn serves() -> bool {

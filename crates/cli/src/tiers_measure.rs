@@ -49,7 +49,7 @@ pub fn run(args: &TiersMeasureArgs) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-fn failure(error: MeasureError) -> Failure {
+pub fn failure(error: MeasureError) -> Failure {
     Failure::new(error.code(), error.to_string())
 }
 

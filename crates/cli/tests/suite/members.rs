@@ -1,6 +1,6 @@
 //! `racks`, `drain`, `undrain` and `forget` with real processes.
 
-use crate::common::{Cluster, Dir, Server, WITHIN, run, told};
+use crate::common::{Cluster, Dir, Held, Server, WITHIN, run, told};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -262,7 +262,7 @@ fn a_daemon_of_another_user_is_trusted_only_if_its_user_is_named() {
     let mut daemon = as_nobody(&dir);
     let words = ["daemon", "--rack", "7", "--memory", "heap?size=16M"];
     daemon.args(words).args(["--master", &cluster.master.addr]).stdout(Stdio::piped());
-    let mut daemon = Kept(daemon.stderr(Stdio::null()).spawn().expect("it runs"));
+    let mut daemon = Held(daemon.stderr(Stdio::null()).spawn().expect("it runs"));
     let mut ready = String::new();
     BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert!(ready.starts_with("ready"), "{ready}");
@@ -279,13 +279,4 @@ fn a_daemon_of_another_user_is_trusted_only_if_its_user_is_named() {
     }
     let (code, out, err) = shell(Some("65534"));
     assert!(code == 0 && !out.is_empty(), "{err}");
-}
-
-struct Kept(std::process::Child);
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -1,10 +1,14 @@
 //! `rackpool tiers`: `show` of this machine, and of others by a copy of their `/sys`; `measure` of
-//! this machine at its quickest, shapes and words, never times; `weights` of numbers and profiles.
+//! this machine at its quickest, shapes and words, never times; `weights` of numbers and profiles;
+//! `apply` in copies of `/sys`, never in this machine's own.
 
-use crate::common::{Dir, run, told};
+use crate::common::{Dir, Held, WITHIN, rackpool, run, told};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A `/sys` with these files.
 fn sysfs(files: &[(&str, &str)]) -> Dir {
@@ -123,7 +127,7 @@ fn this_machine_is_shown() {
     if nodes.len() == 1 && answer["numa"] == true {
         assert!(err.contains("One memory node: to the kernel all memory is alike"), "{err}");
     }
-    for word in ["show", "measure", "weights"] {
+    for word in ["show", "measure", "weights", "apply"] {
         for words in [&["help", "tiers", word], &["tiers", word, "--help"]] {
             let (code, out, _) = told(&run(words));
             let example = format!("Examples:\n  rackpool tiers {word}");
@@ -324,6 +328,8 @@ fn wrong_bandwidths_and_profiles_are_refused_with_a_way_out() {
         (&["--bandwidth", "3,1", "--profile", &good], 2, "error usage ", "cannot be used with"),
         (&["--profile", &good, "--reads", "101"], 2, "error usage ", "0 to 100"),
         (&["--profile", &good, "--demand", "nan"], 2, "error usage the demand", "must be finite"),
+        (&["--bandwidth", "3,1", "--check"], 2, "error usage ", "cannot be used with"),
+        (&["--check"], 2, "error usage ", "--profile FILE is needed"),
         (&["--profile", &good, "--cpu-node", "7"], 2, "error usage ", "but of 0"),
         (&["--profile", &none], 1, "error io profile ", "tiers measure --store"),
         (&["--profile", &other], 1, "error bad-file ", "measure anew"),
@@ -333,4 +339,199 @@ fn wrong_bandwidths_and_profiles_are_refused_with_a_way_out() {
         assert_eq!((exit, out.as_str()), (code, ""), "{words:?}: {err}");
         assert!(err.starts_with(start) && err.contains(way_out), "{words:?}: {err}");
     }
+}
+
+#[test]
+fn weights_of_one_memory_have_nothing_to_check() {
+    if !Path::new("/sys/devices/system/node/node0").exists()
+        || Path::new("/sys/devices/system/node/node1").exists()
+    {
+        println!("NOT TESTED: a machine with one memory node");
+        return;
+    }
+    let dir = Dir::new();
+    let file = dir.file("profile.json");
+    fs::write(&file, profile().to_string()).unwrap();
+    let (answer, text) = weights(&["--profile", &file, "--check"]);
+    assert_eq!((&answer["weights"], &answer["check"]), (&json!([3, 1]), &Value::Null));
+    let last = "check  nothing to check: this machine has one memory node\n";
+    assert!(text.ends_with(last), "{text}");
+}
+
+/// Where the kernel keeps its weights.
+const WEIGHTS: &str = "kernel/mm/mempolicy/weighted_interleave";
+
+/// The machine of [`FAR`] with these weights.
+fn weighted_sysfs(weights: &[(&str, &str)]) -> Dir {
+    let sys = sysfs(&FAR);
+    fs::create_dir_all(sys.0.join(WEIGHTS)).unwrap();
+    for (file, text) in weights {
+        fs::write(sys.0.join(WEIGHTS).join(file), text).unwrap();
+    }
+    sys
+}
+
+/// What the files of some weights say.
+fn texts(sys: &Dir, files: &[&str]) -> Vec<String> {
+    let text = |file: &&str| fs::read_to_string(sys.0.join(WEIGHTS).join(file)).unwrap();
+    files.iter().map(text).map(|text| text.trim().to_owned()).collect()
+}
+
+fn apply(sys: &Dir, words: &[&str]) -> (i32, String, String) {
+    let root = sys.file("");
+    told(&run(&[&["tiers", "apply", "--sysfs", &root][..], words].concat()))
+}
+
+#[test]
+fn the_kernels_weights_are_shown_and_only_changed_when_it_is_asked_for() {
+    let files = ["node0", "node1", "__auto_type"];
+    let sys = weighted_sysfs(&[("node0", "5\n"), ("node1", "1\n"), ("__auto_type", "true\n")]);
+    for words in [&[] as &[&str], &["--weighted", "2:1", "--dry-run"], &["--auto", "--dry-run"]] {
+        let words = [words, &["--json", "-"]].concat();
+        let (code, out, err) = apply(&sys, &words);
+        assert_eq!(code, 0, "{err}");
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        let nodes = json!([{ "id": 0, "weight": 5 }, { "id": 1, "weight": 1 }]);
+        let expected = json!({
+            "schema": "rackpool-tiers-apply/1", "nodes": nodes, "auto": true, "before": null,
+        });
+        assert_eq!(answer, expected);
+        assert!(err.contains("Chosen by the kernel (auto)."), "{err}");
+        assert_eq!(texts(&sys, &files), ["5", "1", "true"]);
+    }
+    let (_, out, _) = apply(&sys, &["--weighted", "2:1", "--dry-run"]);
+    assert!(out.ends_with("Would set 0=2,1=1; nothing was changed.\n"), "{out}");
+    // This machine's are read at most.
+    let (code, out, err) = told(&run(&["tiers", "apply"]));
+    match code {
+        0 => assert!(out.starts_with("NODE  WEIGHT\n"), "{out}"),
+        _ => assert!(err.starts_with("error unsupported ") && err.contains("Linux 6.9"), "{err}"),
+    }
+}
+
+#[test]
+fn weights_are_set_saved_and_restored() {
+    let files = ["node0", "node1", "auto"];
+    let sys = weighted_sysfs(&[("node0", "1\n"), ("node1", "1\n"), ("auto", "false\n")]);
+    let (saved, json) = (sys.file("saved.json"), sys.file("a.json"));
+    let words = ["--weighted", "3:1", "--save", &saved, "--json", &json];
+    let (code, out, err) = apply(&sys, &words);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(texts(&sys, &files), ["3", "1", "false"]);
+    for part in [
+        "NODE  BEFORE  WEIGHT",
+        "hold for the whole machine, for memory that programs with weighted interleave take from \
+         now on",
+        "tiers apply --restore",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let nodes = |first: u32| json!([{ "id": 0, "weight": first }, { "id": 1, "weight": 1 }]);
+    let answer = json_of(&json);
+    assert_eq!((&answer["nodes"], &answer["auto"]), (&nodes(3), &json!(false)));
+    assert_eq!(answer["before"], json!({ "nodes": nodes(1), "auto": false }));
+    let file = json_of(&saved);
+    let schema = "rackpool.tiers.kernel-weights/1";
+    assert_eq!(file, json!({ "schema": schema, "nodes": nodes(1), "auto": false }));
+
+    // What was saved is not lost by chance.
+    let (code, _, err) = apply(&sys, &["--weighted", "1=7", "--save", &saved]);
+    assert!(code == 1 && err.starts_with("error exists ") && err.contains("--overwrite"), "{err}");
+    assert_eq!(texts(&sys, &files), ["3", "1", "false"]);
+    assert_eq!(json_of(&saved), file);
+    let (code, _, err) = apply(&sys, &["--restore", &saved]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(texts(&sys, &files), ["1", "1", "false"]);
+    let words = ["--weighted", "1=7", "--save", &saved, "--overwrite"];
+    assert_eq!(apply(&sys, &words).0, 0);
+    assert_eq!(apply(&sys, &["--auto"]).0, 0);
+    assert_eq!(texts(&sys, &files), ["1", "7", "true"]);
+}
+
+#[test]
+fn weights_of_a_profile_are_set_as_tiers_weights_finds_them() {
+    let sys = weighted_sysfs(&[("node0", "1\n"), ("node2", "1\n")]);
+    let file = sys.file("profile.json");
+    fs::write(&file, profile().to_string()).unwrap();
+    let (code, out, err) = apply(&sys, &["--profile", &file]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(texts(&sys, &["node0", "node2"]), ["3", "1"]);
+    assert!(out.contains("This machine is another one"), "{out}");
+    assert_eq!(apply(&sys, &["--profile", &file, "--reads", "0", "--max", "5"]).0, 0);
+    assert_eq!(texts(&sys, &["node0", "node2"]), ["5", "1"]);
+}
+
+#[test]
+fn changes_that_cannot_be_made_are_refused_and_nothing_is_written() {
+    let sys = weighted_sysfs(&[("node0", "4\n"), ("node1", "2\n")]);
+    let (bad, none, profile_file) = (sys.file("bad"), sys.file("none"), sys.file("profile.json"));
+    fs::write(&bad, "{}").unwrap();
+    fs::write(&profile_file, profile().to_string()).unwrap();
+    for (words, code, start, way_out) in [
+        (&["--weighted", "3:0"] as &[&str], 2, "error usage ", "weights are 1 to 255"),
+        (&["--weighted", "3:256"], 2, "error usage ", "weights are 1 to 255"),
+        (&["--weighted", "3:1:1"], 2, "error usage 3 weights for 2 nodes", "0=3,1=1"),
+        (&["--weighted", "auto"], 2, "error usage ", "--profile FILE"),
+        (&["--weighted", "0=3,7=1"], 1, "error no-node ", "nodes that have one: 0-1"),
+        (&["--weighted", "3:1", "--auto"], 2, "error usage ", "cannot be used with"),
+        (&["--weighted", "3:1", "--save", "-"], 2, "error usage ", "--json -"),
+        (&["--save", &none], 2, "error usage ", ""),
+        (&["--reads", "50"], 2, "error usage ", "--profile"),
+        (&["--auto", "--reads", "50"], 2, "error usage ", "cannot be used with"),
+        (&["--dry-run"], 2, "error usage ", ""),
+        (&["--auto"], 1, "error unsupported ", "Linux 6.16"),
+        (&["--restore", &none], 1, "error io ", ""),
+        (&["--restore", &bad], 1, "error bad-file ", "--save FILE"),
+        (&["--profile", &profile_file], 1, "error no-node ", "node 2"),
+        (&["--profile", &profile_file, "--max", "256"], 2, "error usage ", "from 1 to 255"),
+    ] {
+        let (exit, out, err) = apply(&sys, words);
+        assert_eq!((exit, out.as_str()), (code, ""), "{words:?}: {err}");
+        assert!(err.starts_with(start) && err.contains(way_out), "{words:?}: {err}");
+        assert_eq!(texts(&sys, &["node0", "node1"]), ["4", "2"], "{words:?}");
+    }
+    assert!(!Path::new(&none).exists());
+    let (code, _, err) = apply(&sysfs(&FAR), &["--weighted", "3:1"]);
+    assert!(code == 1 && err.starts_with("error unsupported "), "{err}");
+    assert!(err.contains("Linux 6.9") && err.contains("rackpool tiers run"), "{err}");
+}
+
+#[test]
+fn a_signal_does_not_leave_weights_half_set() {
+    let sys = weighted_sysfs(&[("node0", "4\n")]);
+    let pipe = sys.0.join(WEIGHTS).join("node1");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = rackpool();
+    command.args(["tiers", "apply", "--sysfs", &sys.file(""), "--weighted", "3:1"]);
+    let mut child = Held(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    fs::write(&pipe, "2\n").unwrap();
+    // The second weight waits for its reader.
+    let start = Instant::now();
+    while texts(&sys, &["node0"]) != ["3"] {
+        assert!(start.elapsed() < WITHIN, "the first weight is not written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.send(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(child.0.try_wait().unwrap(), None, "ended between two weights");
+    assert_eq!(fs::read_to_string(&pipe).unwrap(), "1\n");
+    fs::write(&pipe, "1\n").unwrap();
+    assert_eq!(child.code_soon(), Some(0));
+}
+
+#[test]
+fn a_weight_that_may_not_be_written_has_the_others_put_back() {
+    // A small number that root may not write either.
+    let fixed = "/proc/sys/kernel/cap_last_cap";
+    if fs::read_to_string(fixed).ok().and_then(|text| text.trim().parse::<u8>().ok()).is_none() {
+        println!("NOT TESTED: {fixed} is not there");
+        return;
+    }
+    let sys = weighted_sysfs(&[("node0", "4\n")]);
+    std::os::unix::fs::symlink(fixed, sys.0.join(WEIGHTS).join("node1")).unwrap();
+    let (code, out, err) = apply(&sys, &["--weighted", "3:1"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.starts_with("error denied ") && err.contains("needs root"), "{err}");
+    assert!(err.ends_with("what was set before is set again\n"), "{err}");
+    assert_eq!(texts(&sys, &["node0"]), ["4"]);
 }

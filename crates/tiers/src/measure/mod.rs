@@ -11,11 +11,13 @@
 //! cache fetches the line first, so that the memory moves up to twice as much for
 //! [`Traffic::Write`]; [`Traffic::NonTemporalWrite`] fetches nothing.
 
+mod aggregate;
 mod pairs;
 mod profile;
 mod settle;
 mod threads;
 
+pub use aggregate::{Aggregate, aggregate};
 pub use pairs::{Selection, pairs};
 pub use profile::{Machine, PROFILE_BYTES_MAX, Profile, ProfileError};
 pub use settle::{Figure, NoiseRule, Run, settle};
@@ -361,24 +363,13 @@ fn measure_here(
     effort: Effort,
     progress: &mut dyn FnMut(&str),
 ) -> Result<PairProfile, MeasureError> {
-    let allowed = allowed_cores().unwrap_or_default();
-    let ours = pair.cores.iter().copied().filter(|core| allowed.contains(core));
-    let cores: Vec<usize> = ours.take(effort.threads_max).collect();
-    let Some(first) = cores.first().copied() else {
-        return Err(MeasureError::NoCore { cpu_node: pair.cpu_node });
-    };
+    let cores = cores(pair, effort)?;
+    let first = cores[0];
     let needed = threads::bytes_min(cores.len());
     if effort.bytes < needed {
         return Err(MeasureError::TooSmall { bytes: effort.bytes, needed });
     }
-    let needed_bytes = effort.bytes.saturating_mul(2);
-    match pair.free_bytes {
-        // Bound memory that is not there would have the kernel end a process.
-        Some(free_bytes) if free_bytes / 2 < needed_bytes => {
-            return Err(MeasureError::NoRoom { node: pair.memory_node, free_bytes, needed_bytes });
-        }
-        _ => {}
-    }
+    require_room(pair, effort.bytes.saturating_mul(2))?;
     pin_to_core(first).map_err(|error| MeasureError::Pin { core: first, error })?;
     progress("taking memory");
     let (stream, chase) = (Taken::of(pair, effort.bytes)?, Taken::of(pair, effort.bytes)?);
@@ -401,6 +392,27 @@ fn measure_here(
     Ok(PairProfile { cpu_node, memory_node, is_verified, bandwidth, latency })
 }
 
+/// The pair's cores that this process may use, at least one.
+fn cores(pair: &Pair, effort: Effort) -> Result<Vec<usize>, MeasureError> {
+    let allowed = allowed_cores().unwrap_or_default();
+    let ours = pair.cores.iter().copied().filter(|core| allowed.contains(core));
+    let cores: Vec<usize> = ours.take(effort.threads_max).collect();
+    if cores.is_empty() {
+        return Err(MeasureError::NoCore { cpu_node: pair.cpu_node });
+    }
+    Ok(cores)
+}
+
+/// Bound memory that is not there would have the kernel end a process.
+fn require_room(pair: &Pair, needed_bytes: u64) -> Result<(), MeasureError> {
+    match pair.free_bytes {
+        Some(free_bytes) if free_bytes / 2 < needed_bytes => {
+            Err(MeasureError::NoRoom { node: pair.memory_node, free_bytes, needed_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Memory of a pair's node that has its pages.
 struct Taken {
     window: Window,
@@ -413,23 +425,28 @@ impl Taken {
         let node = pair.memory_node;
         let failed = |error| MeasureError::Memory { node, error };
         let window = Window::private(bytes).map_err(failed)?;
-        if pair.is_bound {
-            window.bind_to_node(node).map_err(|error| MeasureError::Bind { node, error })?;
-        }
-        match window.populate(0, bytes) {
-            // Before Linux 5.14.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => window.zero(0, bytes),
-            populated => populated.map_err(failed)?,
-        }
-        let Ok(nodes) = window.node_pages() else {
-            return Ok(Taken { window, is_verified: false });
-        };
-        let pages: u64 = nodes.values().sum();
-        let there = nodes.get(&i32::from(node)).copied().unwrap_or(0);
-        if there < pages {
-            return Err(MeasureError::Elsewhere { node, pages, elsewhere: pages - there });
-        }
-        Ok(Taken { window, is_verified: true })
+        let is_verified = take(&window, pair)?;
+        Ok(Taken { window, is_verified })
+    }
+}
+
+/// Takes the memory of a window from the pair's node; whether its pages are known to lie there.
+fn take(window: &Window, pair: &Pair) -> Result<bool, MeasureError> {
+    let (node, bytes) = (pair.memory_node, window.bytes());
+    if pair.is_bound {
+        window.bind_to_node(node).map_err(|error| MeasureError::Bind { node, error })?;
+    }
+    match window.populate(0, bytes) {
+        // Before Linux 5.14.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => window.zero(0, bytes),
+        populated => populated.map_err(|error| MeasureError::Memory { node, error })?,
+    }
+    let Ok(nodes) = window.node_pages() else { return Ok(false) };
+    let pages: u64 = nodes.values().sum();
+    let there = nodes.get(&i32::from(node)).copied().unwrap_or(0);
+    match pages - there {
+        0 => Ok(true),
+        elsewhere => Err(MeasureError::Elsewhere { node, pages, elsewhere }),
     }
 }
 

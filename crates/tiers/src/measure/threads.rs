@@ -261,7 +261,7 @@ pub(super) struct LoadedLatency {
     pub load_mbps: f64,
 }
 
-fn shuffled(count: u64, rng: &mut Rng) -> Vec<u64> {
+pub(super) fn shuffled(count: u64, rng: &mut Rng) -> Vec<u64> {
     let mut order: Vec<u64> = (0..count).collect();
     (1..count).rev().for_each(|i| order.swap(i as usize, rng.below(i + 1) as usize));
     order

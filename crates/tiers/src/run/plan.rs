@@ -3,16 +3,16 @@
 
 use super::wanted::shares_text;
 use super::{RunError, Share, Wanted, Weighting};
+use crate::kernel_weights::KernelWeights;
 use crate::topology::{Node, Topology};
 use crate::weights::{WEIGHT_MAX_DEFAULT, solve};
 use rackpool_mem::numa::list;
 use rackpool_mem::policy::PolicyCall;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
-const KERNEL_WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
-const KERNEL_WAY_OUT: &str =
-    "write weights for the whole machine to /sys/kernel/mm/mempolicy/weighted_interleave/nodeN";
+const KERNEL_WAY_OUT: &str = "set them for the whole machine: rackpool tiers apply --weighted";
 /// As many as the library has room for.
 const SHARES_MAX: usize = 64;
 
@@ -102,10 +102,8 @@ impl Machine {
             .iter()
             .filter_map(|node| node.access.read_bandwidth_mbps.map(|mbps| (node.id, mbps as f64)));
         let bandwidth_mbps = bandwidth_mbps.collect();
-        let weight = |node: &&Node| {
-            let text = std::fs::read_to_string(format!("{KERNEL_WEIGHTS}/node{}", node.id)).ok()?;
-            Some((node.id, text.trim().parse().ok()?))
-        };
+        let kernel = KernelWeights::read(Path::new("/sys")).ok();
+        let weight = |node: &&Node| Some((node.id, *kernel.as_ref()?.weights.get(&node.id)?));
         let weights: Option<BTreeMap<u16, u16>> = nodes.iter().map(weight).collect();
         let refused = topology.refused.iter().flatten();
         let refused = refused.map(|one| (one.call, one.error.raw_os_error().unwrap_or(0)));
@@ -128,30 +126,22 @@ impl Machine {
     }
 
     fn shares(&self, weighting: &Weighting) -> Result<Vec<Share>, RunError> {
-        let shares = |weights: Vec<u16>| {
-            let pairs = self.nodes.iter().zip(weights);
-            pairs.map(|(node, weight)| Share { node: *node, weight }).collect()
-        };
-        match weighting {
-            Weighting::Nodes(shares) => Ok(shares.clone()),
-            Weighting::Ratio(ratio) if ratio.len() == self.nodes.len() => Ok(shares(ratio.clone())),
-            Weighting::Ratio(ratio) => Err(RunError::Count {
-                weights: ratio.len(),
-                nodes: self.nodes.len(),
-                list: list(&self.nodes),
-            }),
-            Weighting::Auto if self.nodes.len() == 1 => Ok(shares(vec![1])),
-            Weighting::Auto => {
-                let of = |node: &u16| {
-                    let mbps = self.bandwidth_mbps.get(node).copied().filter(|mbps| *mbps > 0.0);
-                    mbps.ok_or(RunError::NoBandwidth { node: *node })
-                };
-                let bandwidths: Result<Vec<f64>, RunError> = self.nodes.iter().map(of).collect();
-                let wrong = |_| RunError::NoBandwidth { node: self.nodes[0] };
-                let found = solve(&bandwidths?, WEIGHT_MAX_DEFAULT).map_err(wrong)?;
-                Ok(shares(found.weights.into_iter().map(|weight| weight as u16).collect()))
-            }
+        if let Some(shares) = weighting.named(&self.nodes)? {
+            return Ok(shares);
         }
+        if let [node] = self.nodes[..] {
+            return Ok(vec![Share { node, weight: 1 }]);
+        }
+        let of = |node: &u16| {
+            let mbps = self.bandwidth_mbps.get(node).copied().filter(|mbps| *mbps > 0.0);
+            mbps.ok_or(RunError::NoBandwidth { node: *node })
+        };
+        let bandwidths: Result<Vec<f64>, RunError> = self.nodes.iter().map(of).collect();
+        let wrong = |_| RunError::NoBandwidth { node: self.nodes[0] };
+        let found = solve(&bandwidths?, WEIGHT_MAX_DEFAULT).map_err(wrong)?;
+        let pairs = self.nodes.iter().zip(found.weights);
+        let share = |(node, weight): (&u16, u32)| Share { node: *node, weight: weight as u16 };
+        Ok(pairs.map(share).collect())
     }
 
     /// Whether the kernel's own weights have the ratio of these.

@@ -69,6 +69,26 @@ impl Weighting {
         shares.sort_by_key(|share| share.node);
         Ok(Weighting::Nodes(shares))
     }
+
+    /// The weights that are named, a ratio's for `nodes` in their order; none for auto.
+    ///
+    /// # Errors
+    /// [`RunError::Count`].
+    pub fn named(&self, nodes: &[u16]) -> Result<Option<Vec<Share>>, RunError> {
+        match self {
+            Weighting::Auto => Ok(None),
+            Weighting::Nodes(shares) => Ok(Some(shares.clone())),
+            Weighting::Ratio(ratio) if ratio.len() == nodes.len() => {
+                let pairs = nodes.iter().zip(ratio);
+                let shares = pairs.map(|(node, weight)| Share { node: *node, weight: *weight });
+                Ok(Some(shares.collect()))
+            }
+            Weighting::Ratio(ratio) => {
+                let (weights, list) = (ratio.len(), list(nodes));
+                Err(RunError::Count { weights, nodes: nodes.len(), list })
+            }
+        }
+    }
 }
 
 impl Wanted {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -103,6 +104,34 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A child that ends with the test.
+pub struct Held(pub Child);
+
+impl Held {
+    pub fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("our own child");
+    }
+
+    /// Its exit code; none if a signal ended it.
+    pub fn code_soon(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        while start.elapsed() < WITHIN {
+            if let Some(status) = self.0.try_wait().expect("our own child") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it does not end");
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
