@@ -84,7 +84,7 @@ fn extents_books_and_moves_hold_against_a_model_and_the_kernel() {
     }
     let dir = Dir::new();
     let driver = dir.0.join("driver");
-    compile("tests/preload/driver.c", &driver, &["-DVIRTUAL_NODES"]);
+    compile("tests/suite/preload/driver.c", &driver, &["-DVIRTUAL_NODES"]);
     let output = Command::new(&driver).output().unwrap();
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && out == "all hold\n", "{out} {}", output.status);

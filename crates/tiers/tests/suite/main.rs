@@ -1,0 +1,4 @@
+//! Topologies from trees of files, and the preloaded library against the kernel.
+
+mod preload;
+mod topology;
