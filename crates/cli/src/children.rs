@@ -84,7 +84,6 @@ impl Process {
         &self.name
     }
 
-    /// Sends it a line.
     pub fn send(&mut self, line: &str) -> Result<()> {
         let name = &self.name;
         let gone = || Failure::new("peer-dead", format!("the {name} takes no more orders"));

@@ -51,7 +51,6 @@ pub enum Report {
     /// What was done since the last report.
     Progress {
         items: u64,
-        /// Their bytes.
         bytes: u64,
     },
     /// Files or records were moved.
@@ -62,7 +61,6 @@ pub enum Report {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Moved {
     pub items: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Time inside calls of the pool, ns.
     pub pool_ns: u64,

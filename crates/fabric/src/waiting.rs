@@ -132,7 +132,6 @@ impl Liveness {
         (self.heard, self.asked) = (now, self.asked.map(|_| now));
     }
 
-    /// It has answered.
     pub(super) fn answered(&mut self) {
         self.asked = None;
     }

@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::{Tree, Violation};
 
-/// What is promised.
 const PROMISES: &str = "docs/promises.toml";
 /// What was measured of it.
 const MEASUREMENTS: &str = "docs/measurements.toml";

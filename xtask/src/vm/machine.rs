@@ -9,7 +9,6 @@ pub struct Machine {
     /// machines' if there could be more than one.
     pub cpus: u32,
     pub cpus_max: u32,
-    /// Memory of each, MiB.
     pub memory_mib: u32,
     /// Persistent memory that all guests of a rack share, MiB; 0 for none.
     pub shared_mib: u32,

@@ -61,7 +61,6 @@ pub struct Bounds {
 pub struct Plan {
     pub entries: Vec<Entry>,
     pub found_files: usize,
-    /// Their bytes.
     pub found_bytes: u64,
     /// Directories and files that could not be looked at.
     pub unreadable: usize,

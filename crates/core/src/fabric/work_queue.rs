@@ -155,7 +155,6 @@ impl<S> WorkQueue<S> {
         self.at_mut(number.checked_sub(self.first)? as usize)
     }
 
-    /// From a place on.
     pub fn iter_from(&self, place: usize) -> impl Iterator<Item = &Work<S>> {
         self.queue.range(place.min(self.queue.len())..)
     }

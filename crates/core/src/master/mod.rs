@@ -77,7 +77,6 @@ pub enum Notice {
     /// A daemon came with a new region; what was on the old one is lost.
     PagesLost {
         rack: RackId,
-        /// How many pages.
         pages: u64,
     },
     /// A rack stands otherwise to the pool than before.

@@ -23,7 +23,6 @@ pub struct DaxLayout {
     pub align_bytes: u64,
     pub table_offset: u64,
     pub bell_offset: u64,
-    /// Slot 0.
     pub slots_offset: u64,
     /// From one slot to the next.
     pub slot_stride_bytes: u64,

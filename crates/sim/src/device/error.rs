@@ -26,7 +26,6 @@ pub enum ProfileError {
         /// The file.
         path: String,
         line: usize,
-        /// The key.
         key: String,
     },
     /// A value that makes no sense.

@@ -193,7 +193,6 @@ impl<'a> TableMem<'a> {
         self.handle.end_change();
     }
 
-    /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.handle.page_bytes()
     }
