@@ -49,10 +49,7 @@ pub struct Share {
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum Report {
     /// What was done since the last report.
-    Progress {
-        items: u64,
-        bytes: u64,
-    },
+    Progress { items: u64, bytes: u64 },
     /// Files or records were moved.
     Moved(Moved),
 }

@@ -75,10 +75,7 @@ pub enum Notice {
     /// A daemon joined or is back.
     RackJoined { rack: RackId, epoch: u64 },
     /// A daemon came with a new region; what was on the old one is lost.
-    PagesLost {
-        rack: RackId,
-        pages: u64,
-    },
+    PagesLost { rack: RackId, pages: u64 },
     /// A rack stands otherwise to the pool than before.
     RackStands { rack: RackId, standing: RackState },
     /// A daemon is dead or silent. Its pages stay where they are.
