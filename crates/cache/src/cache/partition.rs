@@ -28,6 +28,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) const UNITS_MIN: u64 = 8;
+/// Fewest near units that the index leaves to the log, or a quarter, with far memory: the reserve,
+/// what a change needs, and segments that are written to.
+const LOG_UNITS_MIN: u64 = 6;
 
 /// An index entry and where it lies.
 pub(crate) type Found = (u64, Slot);
@@ -589,6 +592,12 @@ impl Partition {
 
     /// Takes a unit for the index, if one is to be had beside the reserve.
     fn take_index_unit(&mut self, now: Millis, use_it: impl Fn(&mut ItemIndex, u32)) -> bool {
+        let near_units = u64::from(self.segments.near_units());
+        let of_log = near_units - self.index.unit_count();
+        if self.segments.far_units() > 0 && of_log <= (near_units / 4).max(LOG_UNITS_MIN) {
+            // The items of a large far memory would fill the near one with their entries.
+            return false;
+        }
         if self.make_room(Memory::Near, 1, 0, now).is_err() {
             return false;
         }
