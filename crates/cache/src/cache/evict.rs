@@ -7,6 +7,7 @@
 //! made in steps (`evict/round.rs`).
 
 pub(crate) mod ranks;
+pub(crate) mod reads;
 mod round;
 pub(crate) mod sift;
 

@@ -124,7 +124,9 @@ impl Partition {
         let bytes_of_rank = vec![0; RANKS];
         let dead_bytes = match memory {
             Memory::Near => 0,
-            Memory::Far => units.iter().map(|unit| self.segments.dead_bytes(*unit)).sum::<u64>() / 2,
+            Memory::Far => {
+                units.iter().map(|unit| self.segments.dead_bytes(*unit)).sum::<u64>() / 2
+            }
         };
         self.round = Round { units, memory, bytes_of_rank, dead_bytes, ..Round::default() };
     }
@@ -269,7 +271,7 @@ impl Partition {
             }
             (Memory::Far, true) => {
                 let has_room_near = self.has_room_near(item.pos, header);
-                if has_room_near && self.is_hot(item.rank) && !self.is_split() {
+                if has_room_near && self.is_hot(item.rank) && !self.is_split {
                     return Some(Stream::Main);
                 }
                 let near = has_room_near.then_some(Stream::Main);
@@ -293,10 +295,16 @@ impl Partition {
 
     /// Whether there is room in near memory for an item from the far one, its reserve apart.
     pub(super) fn has_room_near(&self, pos: Pos, header: Header) -> bool {
-        let bytes = self.bytes_of(pos, header) + 32;
+        self.has_room(Stream::Main, pos, header)
+    }
+
+    /// Whether there is room in a stream for an item, the reserve of its memory apart.
+    pub(super) fn has_room(&self, stream: Stream, pos: Pos, header: Header) -> bool {
+        let (bytes, memory) = (self.bytes_of(pos, header) + 32, stream.memory());
         let units = bytes / u64::from(UNIT_BYTES - 16) + 1;
-        let spare = self.segments.free_count(Memory::Near).saturating_sub(self.reserve_units[0]);
+        let reserve = self.reserve_units[memory as usize];
+        let spare = self.segments.free_count(memory).saturating_sub(reserve);
         let class = self.segments.get(pos.unit()).class;
-        bytes <= u64::from(self.segments.room(Stream::Main, class)) || units <= spare as u64
+        bytes <= u64::from(self.segments.room(stream, class)) || units <= spare as u64
     }
 }

@@ -2,7 +2,8 @@
 //! near also where nothing is stored. What stays is not moved.
 //!
 //! Uses are told to the sketch as by a round; an item that is worth more than what stayed near last
-//! goes there. Where near memory has no room, a round of its own makes some first.
+//! goes there, unless traffic is split by bandwidth (`reads.rs`). Where near memory has no room, a
+//! round of its own makes some first.
 //!
 //! Called by `sweep.rs` in idle turns.
 
@@ -42,6 +43,7 @@ pub(crate) struct Sift {
 impl Partition {
     /// Goes on for a step, if one is due; whether it was.
     pub(crate) fn sift(&mut self, now: Millis) -> bool {
+        self.end_turn_of_reads(now);
         let far_bytes = u64::from(self.segments.far_units()) << UNIT_SHIFT;
         self.sift.paid_until = self.sift.paid_until.max(now.saturating_sub(OWED_MS_MAX));
         if far_bytes == 0 || self.is_recovering || self.sift.paid_until >= now {
@@ -108,7 +110,7 @@ impl Partition {
             return true;
         }
         let estimate = self.policy_state.sketch.estimate(hash).saturating_add(uses);
-        let comes_near = self.is_hot(rank(estimate, bytes)) && !self.is_split();
+        let comes_near = self.is_hot(rank(estimate, bytes)) && !self.is_split;
         let has_room = self.has_room_near(pos, header);
         if comes_near && !has_room && self.sift.rounds < ROUNDS_MAX {
             self.begin_room_near(self.sift.rounds == 0);
