@@ -162,7 +162,7 @@ fn the_entries_of_a_large_far_memory_leave_room_in_the_near_one() {
 
 #[test]
 fn items_of_all_lengths_and_lives_leave_a_small_near_memory_and_none_is_dropped() {
-    let cache = Cache::new(options(1, 64)).unwrap();
+    let cache = Cache::new(options(2, 64)).unwrap();
     let length = |key: u64| 1 + key * 7919 % 60_000;
     let expires = |key: u64| [0, 20_000, 100_000, 1_000_000, 10_000_000, 1 << 40][key as usize % 6];
     for key in 0..1500_u64 {

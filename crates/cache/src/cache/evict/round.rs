@@ -277,7 +277,11 @@ impl Partition {
                 let near = has_room_near.then_some(Stream::Main);
                 Some(Stream::Far).filter(may_go).or(near)
             }
-            (Memory::Far, false) => None,
+            // Near memory may be the emptier one, after hot items went far.
+            (Memory::Far, false) => {
+                let has_room = self.has_spare(Memory::Near) && self.has_room_near(item.pos, header);
+                has_room.then_some(Stream::Main)
+            }
         }
     }
 
