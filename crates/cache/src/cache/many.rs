@@ -154,7 +154,7 @@ impl Cache {
                     let index = if is_nth { nth } else { usize::from(asked.order[nth]) };
                     let key = keys[index];
                     let (part, origin);
-                    let mut held: Option<MutexGuard<'_, Partition>> = None;
+                    let mut held: Option<(MutexGuard<'_, Partition>, Option<Found>)> = None;
                     let item = match &mut locked {
                         Some(locked) => locked.settle(units, asked, index, key, now),
                         None => {
@@ -173,17 +173,17 @@ impl Cache {
                                     None
                                 }
                                 UnlockedLookup::Unsure => {
-                                    let held = held.insert(part.lock());
-                                    let found = held.look_up(hash, key, now);
-                                    found.map(|found| held.item(found, now))
+                                    let mut partition = part.lock();
+                                    let found = partition.look_up(hash, key, now);
+                                    let (partition, found) = held.insert((partition, found));
+                                    found.map(|found| partition.item(found, now))
                                 }
                             }
                         }
                     };
                     f(start + index, item.as_ref());
-                    let pos = item.map(|item| item.pos());
-                    if let (Some(mut held), Some(pos)) = (held, pos) {
-                        held.sample_if_due(pos, now);
+                    if let Some((mut partition, Some((_, slot)))) = held {
+                        partition.sample_if_due(slot.pos(), now);
                     }
                 }
                 match &mut locked {
