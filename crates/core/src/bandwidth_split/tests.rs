@@ -1,3 +1,4 @@
+#![allow(clippy::disallowed_types, reason = "a model of two memories, which decides nothing")]
 use super::*;
 
 const BANDWIDTHS: Bandwidths = Bandwidths { near: 40_000_000, far: 10_000_000 };
