@@ -43,6 +43,8 @@ pub mod numa_tier;
 pub mod pool_tier;
 pub mod tier_speed;
 
+pub use rackpool_core::bandwidth_split::Bandwidths;
+
 pub use cache::{
     Cache, Copied, CopyTarget, Entry, Error, FarMemory, Item, KEY_BYTES_MAX, Meta, Millis, Mode,
     Options, PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost, Recovered, Result,

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
-use crate::tiers;
+use crate::{tiers, tiers_measure, tiers_weights};
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
 };
@@ -16,14 +16,15 @@ use rackpool_cache::numa_tier::NumaTier;
 use rackpool_cache::pool_tier::PoolTier;
 use rackpool_cache::tier_speed;
 use rackpool_cache::{
-    Cache, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered, Tier, TierConfig,
-    TierRule, partitions_for,
+    Bandwidths, Cache, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered, Tier,
+    TierConfig, TierRule, partitions_for,
 };
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{NumaError, Placement};
 use rackpool_stats::format::Unit;
+use rackpool_tiers::measure::{Profile, Traffic};
 use rackpool_tiers::topology::{Node, Sources, Topology};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
@@ -129,6 +130,11 @@ fn refuse_idle_options(args: &KvArgs) -> Result<()> {
             args.far_memory.is_some(),
             matches!(args.tiering, Some(Tiering::Data(_))),
             "--far-memory is for --tiering data",
+        ),
+        (
+            args.profile.is_some(),
+            matches!(args.tiering, Some(Tiering::Data(_))),
+            "--profile is for --tiering data",
         ),
         (
             args.value_tier_near.is_some(),
@@ -311,9 +317,54 @@ fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
     };
     let memory = far_bytes(args);
     placement.check(memory).map_err(no_memory)?;
-    let what = format!("items that are worth less lie on {placement}, up to {memory} bytes");
+    let (bandwidths, rule) = match &args.profile {
+        Some(path) => {
+            let (bandwidths, rule) = bandwidths_in(path, &placement)?;
+            (Some(bandwidths), rule)
+        }
+        None => {
+            let rule = "what is read most for its bytes lies near: without --profile, which \
+                        `rackpool tiers measure` stores, no bandwidths are known";
+            (None, rule.to_owned())
+        }
+    };
+    let what = format!("other items lie on {placement}, up to {memory} bytes; {rule}");
     info!(target: "kv", "{what}");
-    Ok(Some(FarMemory { memory, placement: Some(placement) }))
+    Ok(Some(FarMemory { memory, placement: Some(placement), bandwidths }))
+}
+
+/// What this host's memory and these nodes deliver to reads, by a profile, and the rule that
+/// follows from it, in words.
+fn bandwidths_in(path: &Path, far: &Placement) -> Result<(Bandwidths, String)> {
+    let profile = Profile::load(path);
+    let profile = profile.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let missing = |node: u16| {
+        let what = format!("{} has nothing of memory node {node}", path.display());
+        Failure::new("bad-file", what).with_hint("measure anew: `rackpool tiers measure --store`")
+    };
+    let cpu_node = profile.pairs.first().map_or(0, |pair| pair.cpu_node);
+    let of_node = |node: u16| {
+        let pair = profile.pair(cpu_node, node);
+        pair.and_then(|pair| pair.bandwidth_mbps(Traffic::Read)).ok_or_else(|| missing(node))
+    };
+    let near_mbps = of_node(cpu_node)?;
+    // Pages are dealt out by weights: the node that is busiest for its bandwidth bounds all.
+    let (mut weights, mut least) = (0.0, f64::INFINITY);
+    for (node, weight) in far.nodes() {
+        weights += f64::from(*weight);
+        least = least.min(of_node(*node)? / f64::from(*weight));
+    }
+    let far_mbps = least * weights;
+    let bytes = |mbps: f64| (mbps * 1e6) as u64;
+    let age = profile.age(tiers_measure::unix_s());
+    let age = age.map_or("from the future".to_owned(), |age| tiers_weights::old(age.as_secs()));
+    let rule = format!(
+        "reads are split by bandwidth while near memory is saturated: {near_mbps:.0} MB/s near \
+         (node {cpu_node}) and {far_mbps:.0} MB/s far, by {} ({age}); traffic is what the cache \
+         itself reads, no counter of the memory",
+        path.display()
+    );
+    Ok((Bandwidths { near: bytes(near_mbps), far: bytes(far_mbps) }, rule))
 }
 
 /// All memory nodes without processors, alike.

@@ -86,7 +86,10 @@ tier_near_hits, tier_near_bytes, tier_bytes_read.
 With --tiering data whole items lie on another memory node, short ones too, up to --far-memory of
 it; the index stays. What is worth most for its bytes lies in --memory: items go there and back as
 their use changes, some at each change and some in idle turns. Values from 64 KiB on go far at once.
-stats has far_bytes, promotions, demotions.
+stats has far_bytes, promotions, demotions. With --profile reads are split between both memories in
+proportion to their bandwidths while they are more than near memory alone delivers with ease, and
+items that are read move for it. What is read is estimated from every 31st read (stats:
+near_bytes_read, far_bytes_read); no counter of the memory itself is looked at.
 With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
 bandwidth together.
 
@@ -112,6 +115,7 @@ Examples:
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-memory 64g
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-rule bandwidth
   rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --far-memory 64g
+  rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --profile profile.json
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 8g --memcached 11211 --items 40000000 --lossy-index
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
@@ -212,6 +216,10 @@ pub struct KvArgs {
     /// Memory there for --tiering data [default: as much as --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tiering")]
     pub far_memory: Option<u64>,
+    /// A profile of `rackpool tiers measure` with the bandwidths of the nodes, for --tiering data:
+    /// while near memory is saturated, reads are split by them
+    #[arg(long, value_name = "FILE", requires = "tiering")]
+    pub profile: Option<PathBuf>,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
     /// is
     #[arg(long, value_name = "NODES", conflicts_with = "pool", group = "tier")]

@@ -314,7 +314,7 @@ fn memory(pair: &PairProfile, read_share: f64) -> Result<Memory, WeightsError> {
 }
 
 /// Such as `3 days old`.
-fn old(seconds: u64) -> String {
+pub fn old(seconds: u64) -> String {
     let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
     let (unit, name) = units.into_iter().find(|(unit, _)| seconds >= 2 * unit).unwrap_or((1, "s"));
     format!("{} {name} old", seconds / unit)

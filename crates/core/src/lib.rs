@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod bandwidth_split;
 pub mod client;
 pub mod coherence;
 pub mod constants;

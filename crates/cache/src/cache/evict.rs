@@ -7,6 +7,7 @@
 //! made in steps (`evict/round.rs`).
 
 pub(crate) mod ranks;
+pub(crate) mod reads;
 mod round;
 pub(crate) mod sift;
 
@@ -48,7 +49,10 @@ impl Partition {
         if self.round.is_open() {
             return self.finish_round(memory, now);
         }
-        if self.segments.free_count(memory) == 0 {
+        let far_reserve = self.reserve_units[Memory::Far as usize];
+        let can_leave =
+            memory == Memory::Near && self.segments.free_count(Memory::Far) > far_reserve;
+        if self.segments.free_count(memory) == 0 && !can_leave {
             // Moving needs a unit.
             return self.drop_oldest(memory);
         }
@@ -172,7 +176,15 @@ impl Partition {
     }
 
     pub(super) fn keep(&mut self, found: Found, hash: u64, stream: Stream, now: Millis) {
+        let pos = found.1.pos();
         self.stats.moved += 1;
+        if self.segments.memory_of(pos.unit()) != stream.memory() {
+            match stream.memory() {
+                Memory::Near => self.stats.promotions += 1,
+                Memory::Far => self.stats.demotions += 1,
+            }
+            self.stats.crossed_bytes += self.bytes_of(pos, self.header(pos));
+        }
         self.move_item(found, hash, stream, now);
     }
 

@@ -112,7 +112,7 @@ impl<'a> Item<'a> {
         Item { units: copy, at: 0, value_at, before, is_told, header, now, source }
     }
 
-    fn pos(&self) -> Pos {
+    pub(super) fn pos(&self) -> Pos {
         self.before.pos()
     }
 

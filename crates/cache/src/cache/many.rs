@@ -153,7 +153,8 @@ impl Cache {
                     let is_nth = ORDERED || locked.is_none();
                     let index = if is_nth { nth } else { usize::from(asked.order[nth]) };
                     let key = keys[index];
-                    let (part, origin, mut held);
+                    let (part, origin);
+                    let mut held: Option<(MutexGuard<'_, Partition>, Option<Found>)> = None;
                     let item = match &mut locked {
                         Some(locked) => locked.settle(units, asked, index, key, now),
                         None => {
@@ -172,18 +173,26 @@ impl Cache {
                                     None
                                 }
                                 UnlockedLookup::Unsure => {
-                                    held = part.lock();
-                                    let found = held.look_up(hash, key, now);
-                                    found.map(|found| held.item(found, now))
+                                    let mut partition = part.lock();
+                                    let found = partition.look_up(hash, key, now);
+                                    let (partition, found) = held.insert((partition, found));
+                                    found.map(|found| partition.item(found, now))
                                 }
                             }
                         }
                     };
                     f(start + index, item.as_ref());
+                    if let Some((mut partition, Some((_, slot)))) = held {
+                        partition.sample_if_due(slot.pos(), now);
+                    }
                 }
                 match &mut locked {
-                    Some(locked) => locked.partition.stats.hits += keys.len() as u64 - locked.rest,
-                    None => self.counters.add(hits, misses),
+                    Some(locked) => locked.count(asked, keys.len(), now),
+                    None => {
+                        if let Some(sample) = self.counters.add(hits, misses) {
+                            self.sample(keys, &sample, now);
+                        }
+                    }
                 }
             });
         }
@@ -426,6 +435,28 @@ impl<'a> Locked<'a> {
             asked.words = [0; BATCH];
         }
         Locked { partition, rest: 0 }
+    }
+
+    /// Counts the hits of `keys` usual items, of which one may be looked at.
+    #[inline(always)]
+    fn count(&mut self, asked: &Asked, keys: usize, now: Millis) {
+        let hits = keys as u64 - self.rest;
+        self.partition.stats.hits += hits;
+        let nth = self.partition.reads_until_sample();
+        self.partition.count_reads(hits as u32);
+        if nth < hits as u32 {
+            self.sample(asked, keys, nth as usize, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sample(&mut self, asked: &Asked, keys: usize, nth: usize, now: Millis) {
+        let (before, behind) = asked.words[..keys].split_at(nth.min(keys));
+        // Of those that were looked up from the start the entry is not known.
+        if let Some(word) = behind.iter().chain(before).find(|word| **word != 0) {
+            self.partition.sample_if_due(Slot(*word).pos(), now);
+        }
     }
 
     /// The item of a key that was asked for.

@@ -47,6 +47,7 @@ pub use timeline::Timeline;
 pub use view::{Copied, CopyTarget};
 
 use draft::ItemDraft;
+use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
 use layout::TAG_BITS;
 use partition::Partition;
@@ -58,7 +59,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tier::TierSlab;
-use view::{LookupCounters, PartitionView, UnlockedLookup};
+use view::{DueSample, LookupCounters, PartitionView, UnlockedLookup};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A share of a cache's partitions: every `count`th from `index` on.
@@ -186,7 +187,11 @@ impl LockedPartition {
             UnlockedLookup::Unsure => {
                 let mut partition = self.lock();
                 let found = partition.look_up(hash, key, now);
-                (found.map(|found| f(&partition.item(found, now))), [0, 0])
+                let result = found.map(|found| f(&partition.item(found, now)));
+                if let Some((_, slot)) = found {
+                    partition.sample_if_due(slot.pos(), now);
+                }
+                (result, [0, 0])
             }
         }
     }
@@ -203,6 +208,18 @@ pub struct Cache {
     far_bytes_min: u64,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
     file: Option<Arc<(Window, Arc<File>)>>,
+}
+
+/// Has reads sampled where the bandwidths of near and far memory are known.
+fn sample_reads(partitions: &[LockedPartition], options: &Options) {
+    let all = Arc::<AllReads>::default();
+    for part in partitions {
+        let mut partition = part.lock();
+        partition.reads = ReadSamples::of(options, &all);
+        if partition.reads.is_some() {
+            partition.sampled_reads = SAMPLED_READS;
+        }
+    }
 }
 
 /// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
@@ -251,7 +268,8 @@ impl Cache {
             let part = window.slice(u64::from(index) * each, each);
             LockedPartition::new(Partition::new(&part, units, &options, false, None))
         };
-        let partitions = (0..options.partitions).map(partition).collect();
+        let partitions: Arc<[_]> = (0..options.partitions).map(partition).collect();
+        sample_reads(&partitions, &options);
         let (options, counters) = (Arc::new(options), Arc::default());
         Cache { partitions, options, counters, far_bytes_min: u64::MAX, file: None }
     }
@@ -298,6 +316,7 @@ impl Cache {
             };
             partitions.push(LockedPartition::new(partition));
         }
+        sample_reads(&partitions, &options);
         let cache = Cache {
             partitions: partitions.into(),
             options: Arc::new(options),
@@ -455,13 +474,17 @@ impl Cache {
             return many::with_scratch(|scratch| {
                 let copy = &scratch.copy;
                 let (found, [hits, misses]) = part.get_shared(hash, key, now, copy, f);
-                self.counters.add(hits, misses);
+                if let Some(sample) = self.counters.add(hits, misses) {
+                    self.sample(&[key], &sample, now);
+                }
                 found
             });
         }
         let mut partition = part.lock();
         let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
-        Some(f(&item))
+        let (pos, result) = (item.pos(), f(&item));
+        partition.sample_if_due(pos, now);
+        Some(result)
     }
 
     /// Looks a key up without a lock, and copies its value, if it fits, to `to`, which no other
@@ -482,8 +505,28 @@ impl Cache {
         let hash = self.hash(key);
         let view = &self.partitions[self.index_of(hash)].view;
         let result = f(view.copy_value(hash, key, now, to)?);
-        self.counters.add(1, 0);
+        if let Some(sample) = self.counters.add(1, 0) {
+            self.sample(&[key], &sample, now);
+        }
         Some(result)
+    }
+
+    /// Looks at an item of these keys, which were read without the lock.
+    #[cold]
+    #[inline(never)]
+    fn sample(&self, keys: &[&[u8]], sample: &DueSample, now: Millis) {
+        if self.options.far.as_ref().is_none_or(|far| far.bandwidths.is_none()) {
+            return;
+        }
+        let (before, behind) = keys.split_at(sample.nth.min(keys.len()));
+        for key in behind.iter().chain(before) {
+            let hash = self.hash(key);
+            let mut partition = self.lock(self.index_of(hash));
+            if let Some((_, slot)) = partition.find(hash, key) {
+                partition.count_reads(sample.reads);
+                return partition.sample_if_due(slot.pos(), now);
+            }
+        }
     }
 
     /// Whether the item of a key lies in far memory ([`Options::far`]); `None` if it is not there.

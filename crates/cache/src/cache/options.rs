@@ -5,9 +5,13 @@ use super::layout::{self, UNIT_BUCKETS, UNITS_MAX};
 use super::partition::{Partition, UNITS_MIN};
 use super::policy::Policy;
 use super::{FILLED_PERCENT, Mode, PARTITION_BYTES, PARTITIONS_MAX, check};
+use rackpool_core::bandwidth_split::Bandwidths;
 use rackpool_core::seam::Mem;
 use rackpool_mem::numa::Placement;
 use rackpool_mem::window::Window;
+
+/// Bytes a second that no memory has.
+const BANDWIDTH_MAX: u64 = 1 << 50;
 
 /// How a cache is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +56,9 @@ pub struct FarMemory {
     pub memory: u64,
     /// From which memory nodes it comes; `None` = as the system likes.
     pub placement: Option<Placement>,
+    /// What the two memories deliver to reads. If that is known, and near memory saturated, traffic
+    /// is split by it; `None`: what is used most for its bytes lies near.
+    pub bandwidths: Option<Bandwidths>,
 }
 
 impl Default for Options {
@@ -90,6 +97,10 @@ impl Options {
             let bytes = |units: u64| (units << layout::UNIT_SHIFT) * u64::from(self.partitions);
             check("far memory", far.memory, bytes(UNITS_MIN), bytes(most))?;
             let is_able = self.mode == Mode::Cache && self.policy == Policy::TinyLfu;
+            if let Some(Bandwidths { near, far }) = far.bandwidths {
+                check("near bandwidth", near, 1, BANDWIDTH_MAX)?;
+                check("far bandwidth", far, 1, BANDWIDTH_MAX)?;
+            }
             check("far memory (of this mode or policy)", 1, 0, u64::from(is_able))?;
         }
         check("memory", self.memory, memory(UNITS_MIN), memory(most))?;

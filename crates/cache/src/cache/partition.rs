@@ -10,6 +10,7 @@ mod sweep;
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
 use super::evict::ranks::Round;
+use super::evict::reads::ReadSamples;
 use super::evict::sift::Sift;
 use super::index::{ItemIndex, Room, Shape, next_of, probe};
 use super::layout::{
@@ -28,6 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) const UNITS_MIN: u64 = 8;
+/// Fewest near units that the index leaves to the log, or a quarter, with far memory: the reserve,
+/// what a change needs, and segments that are written to.
+const LOG_UNITS_MIN: u64 = 6;
 
 /// An index entry and where it lies.
 pub(crate) type Found = (u64, Slot);
@@ -80,6 +84,13 @@ pub(crate) struct Partition {
     /// The last rank that stayed near, and the last that stayed at all, of the last rounds.
     pub last_ranks: [u16; 2],
     pub sift: Sift,
+    /// By which traffic is split, where the bandwidths of both memories are known.
+    pub reads: Option<Box<ReadSamples>>,
+    /// Whether it is just now; else what is hot belongs near.
+    pub is_split: bool,
+    /// Reads since the last sample, and with how many the next one is due.
+    pub unsampled: u32,
+    pub sampled_reads: u32,
     pub mode: Mode,
     pub stats: Stats,
     pub seed: u64,
@@ -164,6 +175,10 @@ impl Partition {
             ahead_units: [ahead(units, reserve_units[0]), ahead(far_units, reserve_units[1])],
             last_ranks: [0; 2],
             sift: Sift::default(),
+            reads: None,
+            is_split: false,
+            unsampled: 0,
+            sampled_reads: u32::MAX,
             round: Round::default(),
             index: ItemIndex::new(units_window.clone(), first, !options.is_lossy),
             units: units_window,
@@ -324,6 +339,7 @@ impl Partition {
     #[inline(always)]
     pub fn count_hit(&mut self, at: u64, slot: Slot, now: Millis) {
         self.stats.hits += 1;
+        self.count_reads(1);
         self.mark_used(at, slot, now);
     }
 
@@ -589,6 +605,12 @@ impl Partition {
 
     /// Takes a unit for the index, if one is to be had beside the reserve.
     fn take_index_unit(&mut self, now: Millis, use_it: impl Fn(&mut ItemIndex, u32)) -> bool {
+        let near_units = u64::from(self.segments.near_units());
+        let of_log = near_units - self.index.unit_count();
+        if self.segments.far_units() > 0 && of_log <= (near_units / 4).max(LOG_UNITS_MIN) {
+            // The items of a large far memory would fill the near one with their entries.
+            return false;
+        }
         if self.make_room(Memory::Near, 1, 0, now).is_err() {
             return false;
         }

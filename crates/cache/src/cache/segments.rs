@@ -50,7 +50,7 @@ const STREAMS: usize = 4;
 /// the last is of what ends by the wall clock, so that one clock decides over all of a segment.
 pub(crate) const CLASSES: usize = 10;
 const WALL_CLASS: u8 = CLASSES as u8 - 1;
-/// Fewest units of a partition that keeps classes apart; below, they would be mostly empty.
+/// Fewest units of a memory that keeps classes apart; below, they would be mostly empty.
 const CLASS_UNITS_MIN: usize = 128;
 /// Remaining life of the first class that ends.
 const CLASS_MS_MIN: u64 = 16_000;
@@ -261,6 +261,8 @@ pub(crate) struct Segments {
     expiring: [BTreeSet<(Millis, u32)>; 2],
     live_bytes: u64,
     payload_bytes: u64,
+    /// Of the live bytes, those in far memory.
+    far_bytes: u64,
 }
 
 impl Segments {
@@ -293,6 +295,7 @@ impl Segments {
             expiring: Default::default(),
             live_bytes: 0,
             payload_bytes: 0,
+            far_bytes: 0,
         }
     }
 
@@ -412,11 +415,13 @@ impl Segments {
     /// This piece of a segment lives.
     pub fn credit(&mut self, unit: u32, header: Header) {
         let (bytes, payload) = (header.bytes(), header.payload_bytes());
+        let far = self.if_far(unit, bytes);
         let segment = &mut self.of[unit as usize];
         segment.live += bytes;
         segment.payload += payload;
         self.live_bytes += u64::from(bytes);
         self.payload_bytes += u64::from(payload);
+        self.far_bytes += far;
     }
 
     /// Something in the segment lives until then; 0 = for ever.
@@ -466,9 +471,12 @@ impl Segments {
 
     /// Bytes of live items in far memory.
     pub fn far_bytes(&self) -> u64 {
-        let far = self.of[self.near_units as usize..].iter();
-        let counts = far.filter(|segment| segment.seq >= self.flushed_before);
-        counts.map(|segment| u64::from(segment.live)).sum()
+        self.far_bytes
+    }
+
+    /// Of so many bytes in a unit, those in far memory: all or none.
+    fn if_far(&self, unit: u32, bytes: u32) -> u64 {
+        if unit < self.near_units { 0 } else { u64::from(bytes) }
     }
 
     pub fn payload_bytes(&self) -> u64 {
@@ -481,6 +489,16 @@ impl Segments {
 
     pub fn far_units(&self) -> u32 {
         self.of.len() as u32 - self.near_units
+    }
+
+    pub fn near_units(&self) -> u32 {
+        self.near_units
+    }
+
+    /// Bytes of a segment in which nothing lives any more.
+    pub fn dead_bytes(&self, unit: u32) -> u64 {
+        let segment = self.get(unit);
+        u64::from(segment.used - segment.live)
     }
 
     pub fn free_count(&self, memory: Memory) -> usize {
@@ -539,7 +557,9 @@ impl Segments {
         if expires & WALL_TIME != 0 {
             return WALL_CLASS;
         }
-        if self.of.len() < CLASS_UNITS_MIN {
+        // Each of the two memories has segments of all classes.
+        let far_units = if self.far_units() == 0 { u32::MAX } else { self.far_units() };
+        if (self.near_units.min(far_units) as usize) < CLASS_UNITS_MIN {
             return 1;
         }
         let sixteens = expires.saturating_sub(now) / CLASS_MS_MIN;
@@ -614,6 +634,7 @@ impl Segments {
     /// A piece of the segment is dead. The segment is given back when nothing lives in it.
     pub fn debit(&mut self, unit: u32, header: Header) {
         let (bytes, payload) = (header.bytes(), header.payload_bytes());
+        let far = self.if_far(unit, bytes);
         let segment = &mut self.of[unit as usize];
         assert!(bytes <= segment.live && payload <= segment.payload, "what dies has lived");
         segment.live -= bytes;
@@ -621,6 +642,7 @@ impl Segments {
         if segment.seq >= self.flushed_before {
             self.live_bytes -= u64::from(bytes);
             self.payload_bytes -= u64::from(payload);
+            self.far_bytes -= far;
         }
         if segment.live == 0 && segment.kind == SegmentState::Sealed {
             self.release(unit);
@@ -652,6 +674,7 @@ impl Segments {
         if segment.seq >= self.flushed_before {
             self.live_bytes -= u64::from(segment.live);
             self.payload_bytes -= u64::from(segment.payload);
+            self.far_bytes -= self.if_far(unit, segment.live);
         }
         self.expiring[segment.clock()].remove(&(segment.expires_max, unit));
         self.unlink(unit);

@@ -40,6 +40,12 @@ pub struct Stats {
     pub demotions: u64,
     /// Items that came from far to near memory.
     pub promotions: u64,
+    /// Bytes of both.
+    pub crossed_bytes: u64,
+    /// Bytes that were read from near and from far memory, estimated from samples: only where the
+    /// bandwidths of both are known ([`super::FarMemory::bandwidths`]).
+    pub near_bytes_read: u64,
+    pub far_bytes_read: u64,
     /// Values that lie in another tier.
     pub tier_items: u64,
     /// Bytes of them, those included that are still sent although their items are gone.
@@ -63,6 +69,6 @@ impl Stats {
         sum!(hits misses sets removes evictions index_evictions expired moved items live_bytes);
         sum!(metadata_bytes units free_units index_units tier_items tier_bytes tier_bytes_read);
         sum!(tier_promotions tier_near_hits tier_near_bytes);
-        sum!(far_units far_bytes demotions promotions);
+        sum!(far_units far_bytes demotions promotions crossed_bytes near_bytes_read far_bytes_read);
     }
 }

@@ -19,6 +19,7 @@
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
 use super::draft::fields_at;
+use super::evict::reads::SAMPLED_READS;
 use super::index::{self, Probe, Shape, TAIL_AT};
 use super::layout::{
     BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
@@ -414,6 +415,15 @@ impl PartitionView {
 #[derive(Debug, Default)]
 pub(crate) struct LookupCounters([ThreadLookups; LOOKUP_COUNTERS]);
 
+/// A hit that is to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueSample {
+    /// Reads that it stands for.
+    pub reads: u32,
+    /// Which of the hits.
+    pub nth: usize,
+}
+
 /// On lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -423,17 +433,25 @@ struct ThreadLookups {
 }
 
 impl LookupCounters {
+    /// Counts; whether one of the hits is to be looked at.
     #[inline]
-    pub fn add(&self, hits: u64, misses: u64) {
+    pub fn add(&self, hits: u64, misses: u64) -> Option<DueSample> {
         let tally = &self.0[THREAD.with(|thread| *thread) % LOOKUP_COUNTERS];
+        let mut due = None;
         if hits > 0 {
+            let every = u64::from(SAMPLED_READS);
             // Relaxed: a counter.
-            tally.hits.fetch_add(hits, Ordering::Relaxed);
+            let before = tally.hits.fetch_add(hits, Ordering::Relaxed) % every;
+            if before + hits >= every {
+                let reads = (before + hits) / every * every;
+                due = Some(DueSample { reads: reads as u32, nth: (every - 1 - before) as usize });
+            }
         }
         if misses > 0 {
             // Relaxed: a counter.
             tally.misses.fetch_add(misses, Ordering::Relaxed);
         }
+        due
     }
 
     pub fn sum(&self) -> (u64, u64) {

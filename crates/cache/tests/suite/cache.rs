@@ -449,7 +449,7 @@ proptest! {
         let has_far = far_units > 0;
         let policy = if has_far { Policy::TinyLfu } else { POLICIES[policy] };
         let memory = u64::from(partitions) * (far_units << 16);
-        let far = has_far.then_some(FarMemory { memory, placement: None });
+        let far = has_far.then_some(FarMemory { memory, placement: None, bandwidths: None });
         let options = options(partitions, units);
         let options = Options { policy, keeps_access, shared_reads, far, ..options };
         let mut bed = Bed::new(options, true);

@@ -1,12 +1,13 @@
 //! Items in far memory: what goes there, what comes back, and that none is lost or mixed up.
 
-use rackpool_cache::{Cache, Error, FarMemory, Options, PartitionShare, Policy};
+use rackpool_cache::{Bandwidths, Cache, Error, FarMemory, Options, PartitionShare, Policy};
+use std::ops::Range;
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
 fn options(near: u64, far: u64) -> Options {
-    let far = Some(FarMemory { memory: far * MIB, placement: None });
+    let far = Some(FarMemory { memory: far * MIB, placement: None, bandwidths: None });
     Options { memory: near * MIB, seed: 5, far, ..Options::default() }
 }
 
@@ -141,6 +142,154 @@ fn a_file_with_far_memory_comes_back_and_only_with_as_much_of_it() {
 fn far_memory_is_refused_where_its_policy_is_missing_or_it_is_too_small() {
     let text = |options: Options| Cache::new(options).unwrap_err().to_string();
     assert!(text(Options { policy: Policy::Fifo, ..options(2, 8) }).contains("far memory"));
-    let far = Some(FarMemory { memory: 1000, placement: None });
+    let far = Some(FarMemory { memory: 1000, placement: None, bandwidths: None });
     assert!(text(Options { far, ..options(2, 8) }).contains("far memory is 1000"));
+}
+
+#[test]
+fn the_entries_of_a_large_far_memory_leave_room_in_the_near_one() {
+    let cache = Cache::new(options(1, 12)).unwrap();
+    let keys = 0..300_000_u64;
+    for key in keys.clone() {
+        cache.set(&key.to_le_bytes(), &value(key, 1), 0, 0, 1).unwrap();
+    }
+    let stats = cache.stats();
+    assert!(stats.index_evictions > 0 && stats.evictions == 0, "{stats:?}");
+    assert_eq!(stats.items + stats.index_evictions, 300_000);
+    let found = keys.filter(|key| is_whole(&cache, *key, 1, 1)).count() as u64;
+    assert_eq!(found, stats.items);
+}
+
+#[test]
+fn items_of_all_lengths_and_lives_leave_a_small_near_memory_and_none_is_dropped() {
+    let cache = Cache::new(options(2, 64)).unwrap();
+    let length = |key: u64| 1 + key * 7919 % 60_000;
+    let expires = |key: u64| [0, 20_000, 100_000, 1_000_000, 10_000_000, 1 << 40][key as usize % 6];
+    for key in 0..1500_u64 {
+        cache.set(&key.to_le_bytes(), &value(key, length(key)), 0, expires(key), 1).unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.items, stats.evictions), (1500, 0), "{stats:?}");
+    assert!((0..1500).all(|key| is_whole(&cache, key, length(key), 1)));
+}
+
+#[test]
+fn what_was_worth_much_once_keeps_nothing_out_of_far_memory_that_is_empty() {
+    let cache = Cache::new(options(2, 16)).unwrap();
+    let bytes = 500;
+    for key in 0..40_000_u64 {
+        cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, 1).unwrap();
+        assert!((0..3).all(|_| is_whole(&cache, key, bytes, 1)));
+    }
+    (0..40_000_u64).for_each(|key| _ = cache.remove(&key.to_le_bytes(), 1));
+    let before = cache.stats().evictions;
+    assert!(before > 0 && cache.is_empty());
+    for key in 100_000..125_000_u64 {
+        cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, 1).unwrap();
+    }
+    assert_eq!(cache.stats().evictions, before, "{:?}", cache.stats());
+    assert!((100_000..125_000).all(|key| is_whole(&cache, key, bytes, 1)));
+}
+
+#[test]
+fn a_hot_set_that_shifts_in_full_memories_drops_little() {
+    let cache = Cache::new(options(4, 32)).unwrap();
+    let (bytes, mut now) = (400, 1);
+    let mut kept = Vec::new();
+    for key in 0..110_000_u64 {
+        cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, now).unwrap();
+    }
+    kept.extend((0..110_000_u64).filter(|key| is_whole(&cache, *key, bytes, now)));
+    let before = cache.stats();
+    assert!(before.evictions > 10_000, "{before:?}");
+    // Of every segment of far memory some.
+    for turn in 0..3 {
+        let hot: Vec<u64> = kept.iter().copied().skip(turn).step_by(30).collect();
+        for _ in 0..60 {
+            for _ in 0..3 {
+                hot.iter().for_each(|key| _ = is_whole(&cache, *key, bytes, now));
+            }
+            idle(&cache, &mut now, 2);
+        }
+    }
+    let stats = cache.stats();
+    let (came, gone) = (stats.promotions - before.promotions, stats.evictions - before.evictions);
+    assert!(came > 5000, "{stats:?}");
+    // Where items came from lie holes, too small to be used: something goes, but less than came.
+    assert!(gone < came * 3 / 4, "{gone} items were dropped, {came} came near: {stats:?}");
+}
+
+/// Two memories that deliver so many bytes a second, and readers that ask again as soon as they are
+/// answered, up to a demand; in virtual time.
+struct Readers {
+    bandwidths: Bandwidths,
+    random: u64,
+    now: u64,
+    crossed_bytes_max: u64,
+}
+
+/// Bytes of a value whose item takes whole cache lines, with header and key.
+const VALUE_BYTES: u64 = 1008;
+
+impl Readers {
+    /// What was read from near and from far memory in the last of these seconds, bytes: of each
+    /// item its lines, and the line of its bucket.
+    fn read(&mut self, cache: &Cache, hot: &Range<u64>, demand: u64, seconds: u64) -> [u64; 2] {
+        let mut read = [0; 2];
+        for _ in 0..seconds {
+            read = [0; 2];
+            let Bandwidths { near, far } = self.bandwidths;
+            let before = cache.stats().crossed_bytes;
+            while read[0] < near && read[1] < far && read[0] + read[1] < demand {
+                self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let key = hot.start + (self.random >> 33) % (hot.end - hot.start);
+                let key = key.to_le_bytes();
+                let is_far = cache.lies_far(&key).unwrap();
+                let len = cache.get(&key, self.now, |item| item.len());
+                assert_eq!(len, Some(VALUE_BYTES));
+                read[0] += 64;
+                read[usize::from(is_far)] += VALUE_BYTES + 16;
+            }
+            self.now += 1000;
+            cache.tidy(PartitionShare::ALL, self.now, || true);
+            let crossed = cache.stats().crossed_bytes - before;
+            self.crossed_bytes_max = self.crossed_bytes_max.max(crossed);
+        }
+        read
+    }
+}
+
+#[test]
+fn reads_end_at_the_best_split_of_two_bandwidths_while_the_hot_set_shifts() {
+    let bandwidths = Bandwidths { near: 16_000_000, far: 4_000_000 };
+    let both = bandwidths.near + bandwidths.far;
+    for (partitions, shared_reads) in [(1, false), (2, true)] {
+        let far = FarMemory { memory: 64 * MIB, placement: None, bandwidths: Some(bandwidths) };
+        let far = Some(far);
+        let cache =
+            Cache::new(Options { far, partitions, shared_reads, ..options(6, 64) }).unwrap();
+        let mut readers = Readers { bandwidths, random: 7, now: 1000, crossed_bytes_max: 0 };
+        for key in 0..30_000_u64 {
+            cache.set(&key.to_le_bytes(), &value(key, VALUE_BYTES), 0, 0, 1000).unwrap();
+        }
+        // With bandwidth to spare what is hot comes near.
+        let first = 10_000..12_000;
+        let [near, far] = readers.read(&cache, &first, 8_000_000, 100);
+        assert!(far * 20 < near, "{near} and {far} bytes: {:?}", cache.stats());
+        for hot in [first, 20_000..22_000] {
+            let before = cache.stats().crossed_bytes;
+            let [near, far] = readers.read(&cache, &hot, u64::MAX, 150);
+            let best = bandwidths.far_part(near + far);
+            assert!(far.abs_diff(best) * 20 <= best, "{far} of {near}: {:?}", cache.stats());
+            assert!((near + far) * 100 >= both * 95, "{near} and {far} bytes a second");
+            // The hot set once, what made room for it, and some that was moved in vain.
+            let crossed = cache.stats().crossed_bytes - before;
+            assert!(crossed < 8_000_000, "{crossed} bytes moved");
+        }
+        let [near, far] = readers.read(&cache, &(20_000..22_000), 8_000_000, 100);
+        assert!(far * 20 < near, "{near} and {far} bytes: {:?}", cache.stats());
+        let most = 2 * MIB * u64::from(partitions) + bandwidths.near / 64;
+        assert!(readers.crossed_bytes_max <= most, "{} in a second", readers.crossed_bytes_max);
+        assert_eq!((cache.stats().evictions, cache.stats().misses), (0, 0));
+    }
 }

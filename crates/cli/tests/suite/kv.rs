@@ -378,6 +378,30 @@ fn items_of_every_length_in_far_memory_are_there_after_a_kill() {
 }
 
 #[test]
+fn the_rule_for_far_memory_is_told_at_the_start_with_its_reason() {
+    let dir = Dir::new();
+    let (log, profile) = (dir.file("log"), dir.file("profile.json"));
+    std::fs::write(&profile, crate::tiers::profile().to_string()).unwrap();
+    let split = "by bandwidth while near memory is saturated: 300000 MB/s near (node 0) and 300000 \
+                 MB/s far";
+    let none = "what is read most for its bytes lies near: without --profile";
+    for (options, rule) in [(&["--profile", &profile][..], split), (&[][..], none)] {
+        let mut command = rackpool();
+        command.args(["kv", "--memcached", "0", "--memory", "8m", "--tiering", "data:numa:0"]);
+        command.args(options).stderr(std::fs::File::create(&log).unwrap());
+        let mut server = Server::by(&mut command);
+        let addr = door(&server, "memcached");
+        ask(&addr, "set a 0 0 1\r\nb\r\n", "STORED\r\n");
+        let gets = "get a\r\n".repeat(100) + "mn\r\n";
+        ask(&addr, &gets, "MN\r\n");
+        assert_eq!(stat(&addr, "near_bytes_read") > 0, !options.is_empty());
+        assert_eq!(server.terminate(), Some(0));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert!(said.contains(rule), "{said}");
+    }
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_the_way_out() {
     let dir = Dir::new();
     let nowhere = dir.file("nowhere");
@@ -411,6 +435,9 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--tiering", "data", "--interleave", "numa:0"], "usage", "--interleave"),
         (&["--resp", "0", "--far-memory", "1g"], "usage", "--tiering"),
         (&["--resp", "0", "--tiering", "dram", "--far-memory", "1g"], "usage", "--tiering data"),
+        (&["--resp", "0", "--profile", &nowhere], "usage", "--tiering"),
+        (&["--resp", "0", "--tiering", "dram", "--profile", &nowhere], "usage", "--tiering data"),
+        (&["--resp", "0", "--tiering", "data:numa:0", "--profile", &nowhere], "io", &nowhere),
         (
             &["--resp", "0", "--tiering", "data:numa:0", "--policy", "fifo"],
             "usage",

@@ -250,7 +250,7 @@ fn weights_are_the_best_there_are_with_hmsdks_beside_them() {
 }
 
 /// A profile as `measure` stores it: two memories as seen from node 0.
-fn profile() -> Value {
+pub fn profile() -> Value {
     let figure = |value: f64| {
         json!({
             "value": value, "spread": 0.01, "runs": 5, "disturbed": 0, "is_settled": true,

@@ -26,6 +26,9 @@ pub(crate) struct Round {
     /// Where they lie.
     pub(super) memory: Memory,
     pub(super) step: RoundStep,
+    /// Dead bytes that count as given back: half of those that a far round finds. What leaves it is
+    /// lost, and other than of near memory much of it may be dead, where items went near.
+    pub(super) dead_bytes: u64,
     /// Bytes that are to be gone through for what was stored since the last step.
     pub(super) owed: u64,
     pub(super) weighed: Vec<Weighed>,
@@ -82,10 +85,11 @@ impl Round {
 
     /// The last rank that stays: one unit at least has to come out of this.
     pub(super) fn last_rank(&self) -> LastRank {
-        // What is dead is not counted: to let as much more stay gives no unit back in some rounds,
-        // and misses more where values are long.
+        // Of a near round what is dead is not counted: to let as much more stay gives no unit back
+        // in some rounds, and misses more where values are long.
         let total: u64 = self.bytes_of_rank.iter().sum();
-        let mut bytes = total.saturating_sub(u64::from(UNIT_BYTES));
+        let leaving = u64::from(UNIT_BYTES).saturating_sub(self.dead_bytes);
+        let mut bytes = total.saturating_sub(leaving);
         for (rank, of_rank) in self.bytes_of_rank.iter().enumerate().rev() {
             match bytes.checked_sub(*of_rank) {
                 Some(left) => bytes = left,

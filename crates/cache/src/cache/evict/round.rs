@@ -41,7 +41,7 @@ const AHEAD_UNITS_MIN: u64 = 32;
 const BATCH: usize = 32;
 /// Ranks above the last that stayed near at which an item comes near, a quarter of an octave: so
 /// that none goes to and fro.
-pub(super) const NEAR_RANKS: u16 = 4;
+const NEAR_RANKS: u16 = 4;
 
 impl Partition {
     /// Goes on with a round, or begins one if units run short, beside a change that stores so many
@@ -49,7 +49,9 @@ impl Partition {
     #[inline]
     pub(crate) fn tend(&mut self, bytes: u64, now: Millis) {
         if self.round.is_open() {
-            self.round.owed += PACE * bytes;
+            // With far memory two rounds give one unit back: one of each memory.
+            let rounds = 1 + u64::from(self.segments.far_units() > 0);
+            self.round.owed += rounds * PACE * bytes;
             if self.round.owed >= STEP_BYTES {
                 self.go_on(self.round.owed, now);
             }
@@ -73,10 +75,14 @@ impl Partition {
             if self.runs_short(memory)
                 && self.segments.reclaim(memory) < self.ahead_units[memory as usize]
             {
-                if !self.segments.take_more() && !self.drop_flushed() {
+                let has_freed = self.segments.take_more() || self.drop_flushed();
+                if !has_freed {
                     self.begin_round(memory);
                 }
-                return;
+                // All of far memory may be pinned: near memory does not wait for that.
+                if has_freed || self.round.is_open() {
+                    return;
+                }
             }
         }
     }
@@ -91,7 +97,7 @@ impl Partition {
     pub(crate) fn finish_round(&mut self, memory: Memory, now: Millis) -> bool {
         if !self.round.is_open() {
             let far_reserve = self.reserve_units[Memory::Far as usize];
-            let has_room_far = self.segments.free_count(Memory::Far) >= far_reserve;
+            let has_room_far = self.segments.reclaim(Memory::Far) >= far_reserve;
             if !has_room_far {
                 self.begin_round(Memory::Far);
             }
@@ -116,7 +122,23 @@ impl Partition {
         // All leave before any is looked at: what dies in one may have pieces in the next.
         units.iter().for_each(|unit| self.segments.leave(*unit));
         let bytes_of_rank = vec![0; RANKS];
-        self.round = Round { units, memory, bytes_of_rank, ..Round::default() };
+        let dead_bytes = match memory {
+            Memory::Near => 0,
+            Memory::Far => {
+                units.iter().map(|unit| self.segments.dead_bytes(*unit)).sum::<u64>() / 2
+            }
+        };
+        self.round = Round { units, memory, bytes_of_rank, dead_bytes, ..Round::default() };
+    }
+
+    /// Begins a round that makes room near for what lies far, or first one that makes room far for
+    /// what leaves, if `may_be_far`.
+    pub(super) fn begin_room_near(&mut self, may_be_far: bool) {
+        // A near round sends some unit's bytes there.
+        let wanted = self.reserve_units[Memory::Far as usize] + 2;
+        let wanted = wanted.min(self.segments.far_units() as usize / 8);
+        let is_short = may_be_far && self.segments.reclaim(Memory::Far) < wanted;
+        self.begin_round(if is_short { Memory::Far } else { Memory::Near });
     }
 
     fn take_near(&self, units: &mut Vec<u32>) {
@@ -216,11 +238,8 @@ impl Partition {
         let Some((at, slot)) = self.live_entry(item.hash, item.pos, now) else {
             return header.bytes();
         };
-        let stream = self.stream_of_kept(&item, header, memory, last.keeps(&item));
-        match stream.filter(|stream| self.may_move(item.pos, header, *stream)) {
+        match self.stream_of_kept(&item, header, memory, last.keeps(&item)) {
             Some(stream) => {
-                self.stats.demotions += u64::from(memory == Memory::Near && stream == Stream::Far);
-                self.stats.promotions += u64::from(memory == Memory::Far && stream == Stream::Main);
                 let later_uses = slot.freq().saturating_sub(u64::from(item.uses));
                 self.keep((at, slot.with_freq(later_uses)), item.hash, stream, now);
             }
@@ -232,7 +251,7 @@ impl Partition {
         header.bytes()
     }
 
-    /// Where an item goes that was judged in this memory; `None`: it is dropped.
+    /// Where an item goes that was judged in this memory, and finds room; `None`: it is dropped.
     fn stream_of_kept(
         &self,
         item: &Weighed,
@@ -240,28 +259,56 @@ impl Partition {
         memory: Memory,
         is_kept: bool,
     ) -> Option<Stream> {
-        let [last_near, last_far] = self.last_ranks;
+        let [_, last_far] = self.last_ranks;
+        let may_go = |stream: &Stream| self.may_move(item.pos, header, *stream);
         match (memory, is_kept) {
-            (Memory::Near, true) => Some(Stream::Main),
+            // What finds no room near is not lost for that.
+            (Memory::Near, true) => [Stream::Main, Stream::Far].into_iter().find(may_go),
             (Memory::Near, false) => {
-                let is_worth_it = self.segments.far_units() > 0 && item.rank >= last_far;
-                is_worth_it.then_some(Stream::Far)
+                // What stayed there last was weighed when it was full.
+                let is_worth_it = item.rank >= last_far || self.has_spare(Memory::Far);
+                Some(Stream::Far).filter(may_go).filter(|_| is_worth_it)
             }
             (Memory::Far, true) => {
-                let is_hot = item.rank >= last_near.saturating_add(NEAR_RANKS);
-                let comes_near = is_hot && self.has_room_near(item.pos, header);
-                Some(if comes_near { Stream::Main } else { Stream::Far })
+                let has_room_near = self.has_room_near(item.pos, header);
+                if has_room_near && self.is_hot(item.rank) && !self.is_split {
+                    return Some(Stream::Main);
+                }
+                let near = has_room_near.then_some(Stream::Main);
+                Some(Stream::Far).filter(may_go).or(near)
             }
-            (Memory::Far, false) => None,
+            // Near memory may be the emptier one, after hot items went far.
+            (Memory::Far, false) => {
+                let has_room = self.has_spare(Memory::Near) && self.has_room_near(item.pos, header);
+                has_room.then_some(Stream::Main)
+            }
         }
+    }
+
+    /// Whether an item of far memory is worth a place near, as far as use goes.
+    pub(super) fn is_hot(&self, rank: u16) -> bool {
+        let last_near = self.last_ranks[Memory::Near as usize];
+        rank >= last_near.saturating_add(NEAR_RANKS) || self.has_spare(Memory::Near)
+    }
+
+    /// Whether a memory has more free units than its rounds leave.
+    fn has_spare(&self, memory: Memory) -> bool {
+        let kept = self.ahead_units[memory as usize].max(self.reserve_units[memory as usize]);
+        self.segments.free_count(memory) > kept + COMPETITORS + 1
     }
 
     /// Whether there is room in near memory for an item from the far one, its reserve apart.
     pub(super) fn has_room_near(&self, pos: Pos, header: Header) -> bool {
-        let bytes = self.bytes_of(pos, header) + 32;
+        self.has_room(Stream::Main, pos, header)
+    }
+
+    /// Whether there is room in a stream for an item, the reserve of its memory apart.
+    pub(super) fn has_room(&self, stream: Stream, pos: Pos, header: Header) -> bool {
+        let (bytes, memory) = (self.bytes_of(pos, header) + 32, stream.memory());
         let units = bytes / u64::from(UNIT_BYTES - 16) + 1;
-        let spare = self.segments.free_count(Memory::Near).saturating_sub(self.reserve_units[0]);
+        let reserve = self.reserve_units[memory as usize];
+        let spare = self.segments.free_count(memory).saturating_sub(reserve);
         let class = self.segments.get(pos.unit()).class;
-        bytes <= u64::from(self.segments.room(Stream::Main, class)) || units <= spare as u64
+        bytes <= u64::from(self.segments.room(stream, class)) || units <= spare as u64
     }
 }

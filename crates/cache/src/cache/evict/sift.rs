@@ -2,7 +2,8 @@
 //! near also where nothing is stored. What stays is not moved.
 //!
 //! Uses are told to the sketch as by a round; an item that is worth more than what stayed near last
-//! goes there. Where near memory has no room, a round of its own makes some first.
+//! goes there, unless traffic is split by bandwidth (`reads.rs`). Where near memory has no room, a
+//! round of its own makes some first.
 //!
 //! Called by `sweep.rs` in idle turns.
 
@@ -10,7 +11,7 @@ use super::ranks::rank;
 use crate::cache::Millis;
 use crate::cache::layout::{Header, Pos, UNIT_SHIFT};
 use crate::cache::partition::Partition;
-use crate::cache::segments::{FAR_QUEUE, Memory, Stream};
+use crate::cache::segments::{FAR_QUEUE, Stream};
 
 /// How long one time through a partition's far memory takes, if the pace allows it.
 const PASS_S: u64 = 60;
@@ -22,7 +23,9 @@ const OWED_MS_MAX: u64 = 1000;
 /// Items of one step.
 const STEP_ITEMS: usize = 32;
 /// Bytes that a round goes on by in one step.
-const ROUND_BYTES: u64 = 4096;
+pub(super) const ROUND_BYTES: u64 = 4096;
+/// Rounds that make room for one item: one of far memory and one of the near one.
+const ROUNDS_MAX: u32 = 2;
 
 /// How far it has come.
 #[derive(Debug, Default)]
@@ -33,13 +36,14 @@ pub(crate) struct Sift {
     offset: u32,
     /// Up to when its pace allowed what was done.
     paid_until: Millis,
-    /// Whether a round was made for the item that comes next.
-    has_made_room: bool,
+    /// Rounds that were made for the item that comes next.
+    rounds: u32,
 }
 
 impl Partition {
     /// Goes on for a step, if one is due; whether it was.
     pub(crate) fn sift(&mut self, now: Millis) -> bool {
+        self.end_turn_of_reads(now);
         let far_bytes = u64::from(self.segments.far_units()) << UNIT_SHIFT;
         self.sift.paid_until = self.sift.paid_until.max(now.saturating_sub(OWED_MS_MAX));
         if far_bytes == 0 || self.is_recovering || self.sift.paid_until >= now {
@@ -71,6 +75,7 @@ impl Partition {
             (self.sift.unit, self.sift.seq, self.sift.offset) = (unit, seq, 0);
         }
         let (unit, start) = (self.sift.unit, self.sift.offset);
+        let behind = self.segments.after(unit).map(|next| (next, self.segments.get(next).seq));
         for _ in 0..STEP_ITEMS {
             let segment = self.segments.get(unit);
             // What expired or came near may have been the last of it.
@@ -82,10 +87,18 @@ impl Partition {
             if !header.has(Header::NO_ITEM) && !self.sift_item(pos, header, now) {
                 break;
             }
-            self.sift.has_made_room = false;
+            self.sift.rounds = 0;
             self.sift.offset += header.bytes();
         }
-        u64::from(self.sift.offset - start).max(ROUND_BYTES)
+        let bytes = u64::from(self.sift.offset - start).max(ROUND_BYTES);
+        if self.segments.get(unit).seq != self.sift.seq
+            && let Some((next, seq)) = behind
+            && self.segments.get(next).seq == seq
+        {
+            // Its last item went: on with the next, and not from the oldest again.
+            (self.sift.unit, self.sift.seq, self.sift.offset) = (next, seq, 0);
+        }
+        bytes
     }
 
     /// Looks at an item, which may come near; `false` if room is made for it first.
@@ -97,18 +110,16 @@ impl Partition {
             return true;
         }
         let estimate = self.policy_state.sketch.estimate(hash).saturating_add(uses);
-        let last_near = self.last_ranks[Memory::Near as usize];
-        let is_hot = rank(estimate, bytes) >= last_near.saturating_add(super::round::NEAR_RANKS);
+        let comes_near = self.is_hot(rank(estimate, bytes)) && !self.is_split;
         let has_room = self.has_room_near(pos, header);
-        if is_hot && !has_room && !self.sift.has_made_room {
-            self.sift.has_made_room = true;
-            self.begin_round(Memory::Near);
+        if comes_near && !has_room && self.sift.rounds < ROUNDS_MAX {
+            self.begin_room_near(self.sift.rounds == 0);
+            self.sift.rounds += 1;
             return false;
         }
         self.policy_state.sketch.count(hash, uses);
         let slot = slot.with_freq(0);
-        if is_hot && has_room {
-            self.stats.promotions += 1;
+        if comes_near && has_room {
             self.keep((at, slot), hash, Stream::Main, now);
         } else {
             self.index.mark(at, slot);

@@ -58,6 +58,7 @@ impl Partition {
     pub fn flush(&mut self) {
         self.disturbances += 1;
         self.round = Round::default();
+        self.last_ranks = [0; 2];
         self.segments.flush();
         self.index.flush();
         if let Some(tier_slab) = &mut self.tier_slab {

@@ -26,7 +26,7 @@ impl Segments {
         }
         self.flushed_before = self.next_seq;
         self.note(FLUSHED_SEQ_AT, self.flushed_before);
-        (self.live_bytes, self.payload_bytes) = (0, 0);
+        (self.live_bytes, self.payload_bytes, self.far_bytes) = (0, 0, 0);
     }
 
     #[inline]
