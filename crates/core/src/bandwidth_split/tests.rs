@@ -1,3 +1,5 @@
+//! The rule between two memories of given bandwidth, turn by turn, with a hot set that shifts.
+
 #![allow(clippy::disallowed_types, reason = "a model of two memories, which decides nothing")]
 use super::*;
 
