@@ -591,8 +591,8 @@ mod tests {
         for document in documents {
             assert_eq!(unknown_options(document), [""; 0]);
         }
-        let published = "start it with `--rack 1 --hot_decay 0.04`, or --with-structure";
-        assert_eq!(unknown_options(published), ["hot", "with-structure"]);
+        let published = "start it with `--rack 1 --warmth_decay 0.04`, or --with-structure";
+        assert_eq!(unknown_options(published), ["warmth", "with-structure"]);
     }
 
     /// Names of variables in a text, sorted.
