@@ -45,7 +45,7 @@ pub struct Options {
     /// rest. Needs cache mode and [`Policy::TinyLfu`].
     pub far: Option<FarMemory>,
     /// Whether the memory of a new file without a placement is taken as it is needed, or by
-    /// [`Cache::populate`], and not before the cache is there.
+    /// [`Cache::populate`](crate::Cache::populate), and not before the cache is there.
     pub takes_file_later: bool,
 }
 
