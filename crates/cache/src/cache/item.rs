@@ -280,6 +280,20 @@ impl<'a> Item<'a> {
             && values[0] == values[1]
     }
 
+    /// Waits for all of the item as its reader does, if it lies in far memory that is emulated.
+    #[cold]
+    pub(super) fn wait_for_far(&self) {
+        let Source::Locked(partition, _) = self.source else { return };
+        let Some(far) = &partition.emulation else { return };
+        // How long it is stands in its first word.
+        far.read(self.units, self.at, 8);
+        far.read(self.units, self.at, self.header.bytes().into());
+        if self.header.has(Header::CHAINED) {
+            let further = partition.pieces(self.pos()).skip(1);
+            further.for_each(|piece| far.read(self.units, piece.at, piece.bytes));
+        }
+    }
+
     fn far(&self) -> Result<&Arc<FarValue>> {
         self.partition().far_value(self.pos())
     }
