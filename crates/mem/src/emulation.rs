@@ -161,7 +161,9 @@ impl FarEmulation {
             FarBytes::Interleaved(weights) => (start, weights),
         };
         let [near, far] = weights.map(u64::from);
-        (first..end).filter(move |line| line * LINE_BYTES / GRAIN_BYTES % (near + far) >= near)
+        let is_far =
+            move |line: &u64| near == 0 || line * LINE_BYTES / GRAIN_BYTES % (near + far) >= near;
+        (first..end).filter(is_far)
     }
 
     fn cached_at(&self, line: u64) -> &Cell<CachedLine> {

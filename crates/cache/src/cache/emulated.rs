@@ -25,13 +25,13 @@ const WALK_AHEAD_BYTES: u64 = 1024;
 impl Cache {
     /// Has a part of the memory cost from now on what `model` says: of near and far memory in turn
     /// so many grains as `weights` says; without weights [`Options::far`](super::Options::far), or
-    /// where there is none all of it.
+    /// where there is none all of it. Clones are the same cache.
     ///
     /// # Errors
     /// [`Error::BadOption`](super::Error::BadOption) with several partitions or shared reads.
     ///
     /// # Panics
-    /// If the cache is in use already: clones were made. If both weights are 0.
+    /// If both weights are 0.
     pub fn with_emulated_far(
         self,
         model: FarModel,
