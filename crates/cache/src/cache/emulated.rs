@@ -17,7 +17,6 @@ use super::partition::Partition;
 use super::view::REACH_MAX;
 use super::{Cache, check};
 use rackpool_mem::emulation::{Clock, FarBytes, FarEmulation, FarModel};
-use std::sync::PoisonError;
 
 /// Bytes that a processor brings ahead of a walk from line to line.
 const WALK_AHEAD_BYTES: u64 = 1024;
