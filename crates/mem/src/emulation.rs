@@ -128,6 +128,15 @@ impl FarEmulation {
         }
     }
 
+    /// Whether the line of this byte is near, or was waited for.
+    pub fn is_here(&self, offset: u64) -> bool {
+        let is_late = |line| {
+            let CachedLine { tag, here_at } = self.cached_at(line).get();
+            tag != line + 1 || here_at > self.past.get()
+        };
+        !self.far_lines(offset, 1).any(is_late)
+    }
+
     /// Waits until these bytes of the window are here.
     pub fn read(&self, window: Bare<'_>, offset: u64, bytes: u64) {
         let (mut now, mut here_at) = (None, 0);

@@ -73,11 +73,9 @@ impl<'w> Load<'w> {
         self.batches.clear();
     }
 
-    /// As [`Cache::with_emulated_far`] from now on.
+    /// As [`Cache::emulate_far`].
     pub fn emulate(&self, model: FarModel, weights: Option<[u32; 2]>) -> Result<(), BenchError> {
-        let clock = Box::new(SystemClock::new());
-        self.cache.clone().with_emulated_far(model, weights, clock)?;
-        Ok(())
+        Ok(self.cache.emulate_far(model, weights, Box::new(SystemClock::new()))?)
     }
 
     /// Operations a second, over at least `least`.

@@ -27,6 +27,7 @@ use super::view::{
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_mem::window::{Bare, Wide, Window};
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::MutexGuard;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -185,7 +186,7 @@ impl Cache {
                         }
                     };
                     if is_emulated && let Some(item) = &item {
-                        item.wait_for_far();
+                        item.wait_for_far(asked.behind(nth + 1..keys.len(), is_nth));
                     }
                     f(start + index, item.as_ref());
                     if let Some((mut partition, Some((_, slot)))) = held {
@@ -335,6 +336,12 @@ impl PartitionView {
 }
 
 impl Asked {
+    /// The entries from the nth one on, in order of the keys or of their items.
+    fn behind(&self, nths: Range<usize>, is_of_keys: bool) -> impl Iterator<Item = Slot> {
+        let index = move |nth| if is_of_keys { nth } else { usize::from(self.order[nth]) };
+        nths.map(move |nth| Slot(self.words[index(nth)]))
+    }
+
     #[inline(always)]
     fn ask_buckets(
         &mut self,

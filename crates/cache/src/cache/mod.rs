@@ -488,7 +488,7 @@ impl Cache {
         }
         let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
         if is_emulated {
-            item.wait_for_far();
+            item.wait_for_far(std::iter::empty());
         }
         let (pos, result) = (item.pos(), f(&item));
         partition.sample_if_due(pos, now);
