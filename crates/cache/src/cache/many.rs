@@ -194,6 +194,8 @@ impl Cache {
                         }
                     }
                 }
+                drop(locked);
+                self.note_reads(keys, &asked.hashes);
             });
         }
     }
