@@ -434,7 +434,7 @@ fn prometheus(shared: &Shared) -> String {
 
 fn reads_by_capacity(text: &mut Text, reuse: &Reuse) {
     let (name, help) = ("kv_reads_within_total", "Reads that so many bytes of items answer");
-    let within = reuse.by_capacity.iter().scan(0, |within, (bytes, reads)| {
+    let within = reuse.by_capacity.iter().scan(0_u64, |within, (bytes, reads)| {
         *within += reads;
         Some((*bytes, *within))
     });
