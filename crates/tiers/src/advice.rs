@@ -24,8 +24,8 @@ const INDEX_BYTES: f64 = 10.0;
 const INDEX_SHARE_MAX: f64 = 0.75;
 /// Items from this length on go far at once.
 const LONG_BYTES: f64 = 65_536.0;
-/// Up to this share of its bandwidth a memory is left alone, as by the cache itself; above, requests
-/// queue.
+/// Up to this share of its bandwidth a memory is left alone, as by the cache itself; above,
+/// requests queue.
 const EASE_SHARE: f64 = 0.85;
 /// What a mode of more parts has to gain.
 const GAIN_MIN: f64 = 0.01;

@@ -44,8 +44,9 @@ pub struct Reuse {
     pub found_bytes: u64,
 }
 
+/// Looks at a sample of keys: one in 64 at most.
 #[derive(Debug)]
-pub(crate) struct ReuseSampler {
+pub struct ReuseSampler {
     /// Keys with a hash below this are looked at.
     below: AtomicU64,
     horizon_bytes: u64,
@@ -170,6 +171,7 @@ impl ReuseSampler {
         }
     }
 
+    /// What was read.
     pub fn counts(&self) -> Reuse {
         let state = self.lock();
         let capacities = (0..).map(capacity_of);

@@ -432,6 +432,13 @@ fn prometheus(shared: &Shared) -> String {
     text.finish()
 }
 
+impl Shared {
+    /// The counters, as they are served to Prometheus.
+    pub fn metrics(&self) -> String {
+        prometheus(self)
+    }
+}
+
 fn reads_by_capacity(text: &mut Text, reuse: &Reuse) {
     let (name, help) = ("kv_reads_within_total", "Reads that so many bytes of items answer");
     let within = reuse.by_capacity.iter().scan(0_u64, |within, (bytes, reads)| {
