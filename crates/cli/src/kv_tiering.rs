@@ -1,6 +1,6 @@
 //! `kv --tiering auto`, the default: whole items on memory nodes without processors, where there
-//! are some, else all in DRAM. In: options, what the machine says of its nodes. Out: the options with
-//! the mode that is meant, and why it is that.
+//! are some, else all in DRAM. In: options, what the machine says of its nodes. Out: the options
+//! with the mode that is meant, and why it is that.
 
 use crate::args::KvArgs;
 use crate::kv_args::Tiering;

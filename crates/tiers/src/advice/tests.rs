@@ -219,7 +219,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn more_far_memory_never_hits_less((near, far) in memories(), load in loads(), more in 1.0..4.0) {
+    fn more_far_memory_never_hits_less(
+        (near, far) in memories(),
+        load in loads(),
+        more in 1.0..4.0,
+    ) {
         let larger = CacheMemory { bytes: (far.bytes as f64 * more) as u64, ..far };
         let before = advise(&near, Some(&far), &load).unwrap();
         let after = advise(&near, Some(&larger), &load).unwrap();
