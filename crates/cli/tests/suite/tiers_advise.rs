@@ -51,7 +51,7 @@ fn a_running_cache_is_told_what_each_mode_would_do_for_its_load() {
 }
 
 #[test]
-fn who_gives_no_counters_is_refused_with_the_way_out() {
+fn a_server_without_these_counters_is_refused_with_the_way_out() {
     let dir = Dir::new();
     let profile = profile(&dir);
     let words = ["kv", "--memory", "8m", "--memcached", "0", "--metrics", "0", "--threads", "1"];
