@@ -34,6 +34,7 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "sim"],
     &["bench", "dram"],
     &["repro", "herd"],
+    &["repro", "hmsdk"],
 ];
 
 /// What the README's program answers with the way to one that has it, and how it names it.

@@ -7,7 +7,7 @@
 //!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
-//!   copies of these.
+//!   copies of these; `touched.rs`: what a look-up reads.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -31,6 +31,7 @@ mod segments;
 mod stats;
 mod tier;
 mod timeline;
+mod touched;
 mod view;
 
 pub use entry::{Entry, Writer};
@@ -44,6 +45,7 @@ pub use recover::Recovered;
 pub use stats::Stats;
 pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
+pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
 
 use draft::ItemDraft;
