@@ -7,6 +7,7 @@ use super::trace::{EngineMemory, Trace, TraceOptions, record};
 use super::{CORES, Scale, Traces, Workloads};
 use crate::cache::workload::CacheWorkload;
 use crate::run::BenchError;
+use rackpool_rack::trace::filter::LINE_BYTES;
 use rackpool_sim::report::Table;
 use rackpool_sim::time::Ps;
 
@@ -34,6 +35,7 @@ pub fn table() -> Table {
         ("CXL", "GB/s"),
         ("hit ratio", ""),
         ("touched in CXL", ""),
+        ("moved", "B/op"),
     ];
     Table::new("runs", "Every run", &columns)
 }
@@ -115,6 +117,7 @@ impl Case<'_> {
             far.into(),
             trace.hit_ratio().into(),
             far_share.into(),
+            ((trace.moved * LINE_BYTES) as f64 / trace.ops.len() as f64).into(),
         ]);
         played
     }

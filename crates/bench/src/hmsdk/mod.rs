@@ -14,8 +14,8 @@
 //! by bandwidth), or by its page's turn among weights (transparent tiering).
 //!
 //! Parameters and their sources; "study": the seed's text, part Evaluation.
-//! - 3 engines of 20 cores, 95 % hits, 40 GB of cache, CXL of 40 GB/s: study, Graph Follower. Whether
-//!   40 GB are each engine's or all together's it does not say: both are run.
+//! - 3 engines of 20 cores, 95 % hits, 40 GB of cache, CXL of 40 GB/s: study, Graph Follower.
+//!   Whether 40 GB are each engine's or all together's it does not say: both are run.
 //! - Workloads: Graph Follower is CacheBench's `follower_assocs`; where bandwidth binds, `cdn`, the
 //!   only other one that the study names. Keys for a byte of cache as in CacheBench's
 //!   configurations, whose cache has 8 GiB: the 95 % come out of that.
@@ -196,20 +196,27 @@ fn sizes(workloads: &Workloads, scale: Scale, engine_bytes: f64) -> Result<Table
     let mut table = Table::new("sizes", title, &columns);
     let devices = Devices { near: ("ddr5-4800", DDR[0].1), far: CXL };
     let load = Load { cores: CORES, every: None };
+    let mut rates = Vec::new();
     for larger in [1, 2] {
         let scale = Scale { engine_bytes: larger * scale.engine_bytes, ..scale };
         let traces = workloads.traces(scale, engine_bytes / scale.engine_bytes as f64)?;
         for (name, trace) in [("cdn", &traces.cdn), ("follower", &traces.follower)] {
             let rate = |place| play(trace, &devices, place, load).ops_per_s() / 1e6;
+            let both = [Place::Near, Place::Weighted(1, 1)].map(rate);
+            rates.extend(both);
             table.row([
                 (scale.engine_bytes >> 20).into(),
                 name.into(),
                 trace.hit_ratio().into(),
-                rate(Place::Near).into(),
-                rate(Place::Weighted(1, 1)).into(),
+                both[0].into(),
+                both[1].into(),
             ]);
         }
     }
+    let (small, large) = rates.split_at(rates.len() / 2);
+    let off = small.iter().zip(large).map(|(small, large)| (large / small - 1.0).abs());
+    let most = 100.0 * off.fold(0.0, f64::max);
+    table.note(format!("rates of the two sizes differ by at most {most:.1} %"));
     Ok(table)
 }
 
