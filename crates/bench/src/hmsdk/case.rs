@@ -224,6 +224,7 @@ impl Case<'_> {
             gbytes_per_s,
             ops_per_s,
             warm_up: self.scale.warm_up,
+            warm_up_ms: self.scale.warm_up_ms,
             ops,
         })?)
     }

@@ -77,18 +77,21 @@ struct Scale {
     engine_bytes: u64,
     /// Operations of a warm-up for each item that fits; 12 as in `bench cache --workload`.
     warm_up: f64,
+    /// With far memory, by the engines' clock.
+    warm_up_ms: f64,
     cdn_ops: usize,
     follower_ops: usize,
 }
 
 impl Scale {
     fn of(size: Size) -> Scale {
-        let (engine_mib, warm_up, cdn_ops, follower_ops) = match size {
-            Size::Smoke => (16, 1.0, 180, 1_800),
-            Size::Quick => (32, 6.0, 1_200, 48_000),
-            Size::Full => (64, 12.0, 6_000, 240_000),
+        let (engine_mib, warm_up, warm_up_s, cdn_ops, follower_ops) = match size {
+            Size::Smoke => (16, 1.0, 1.0, 180, 1_800),
+            Size::Quick => (32, 6.0, 8.0, 1_200, 48_000),
+            Size::Full => (64, 12.0, 30.0, 6_000, 240_000),
         };
-        Scale { engine_bytes: engine_mib << 20, warm_up, cdn_ops, follower_ops }
+        let (engine_bytes, warm_up_ms) = (engine_mib << 20, 1e3 * warm_up_s);
+        Scale { engine_bytes, warm_up, warm_up_ms, cdn_ops, follower_ops }
     }
 }
 
@@ -132,6 +135,7 @@ impl Workloads {
                 gbytes_per_s: [1.0; 2],
                 ops_per_s: f64::INFINITY,
                 warm_up: scale.warm_up,
+                warm_up_ms: scale.warm_up_ms,
                 ops,
             })
         };

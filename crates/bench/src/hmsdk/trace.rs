@@ -9,7 +9,9 @@
 
 use super::{COPIED_LINE_PS, ENGINES, GET_PS, LLC_BYTES, LLC_PS, SET_PS};
 use crate::cache::workload::{CacheWorkload, OpStream};
-use rackpool_cache::{Bandwidths, Cache, FarMemory, Options, Result, Stats, Touched};
+use rackpool_cache::{
+    Bandwidths, Cache, FarMemory, Options, PartitionShare, Result, Stats, Touched,
+};
 use rackpool_rack::trace::filter::{CacheSize, LINE_BYTES, Level};
 
 /// Names the streams and hashes; any other would do.
@@ -17,6 +19,8 @@ const SEED: u64 = 0x686d_7364_6b00;
 /// Memory of the caches that the distributions were taken for: keys scale with it.
 const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
 const WARM_UP_MIN: f64 = 20_000.0;
+/// Between two idle turns of an engine, as of a server's worker.
+const TIDY_MS: u64 = 100;
 /// Longest value that is stored.
 const VALUE_BYTES_MAX: usize = 8 << 20;
 /// Lines between the memories of two engines.
@@ -115,8 +119,10 @@ pub struct TraceOptions<'a> {
     /// engines' clock. Of no use without far memory.
     pub gbytes_per_s: [f64; 2],
     pub ops_per_s: f64,
-    /// Operations of an engine's warm-up for each item that fits.
+    /// Operations of an engine's warm-up for each item that fits, and, with far memory, by its
+    /// clock: items move both ways in turns of a second.
     pub warm_up: f64,
+    pub warm_up_ms: f64,
     pub ops: usize,
 }
 
@@ -135,6 +141,17 @@ impl TraceOptions<'_> {
         Options { memory: near_bytes, seed: SEED, far, ..Options::default() }
     }
 
+    /// Operations of all engines until they are warm.
+    fn warm_up_ops(&self) -> usize {
+        let bytes = (self.memory.near_bytes + self.memory.far_bytes) as f64;
+        let fits = bytes / (self.workload.value_bytes_mean() + 60.0);
+        let mut ops = (fits * self.warm_up).max(WARM_UP_MIN);
+        if self.memory.far_bytes > 0 {
+            ops = ops.max(self.warm_up_ms / self.ms_per_op());
+        }
+        ENGINES * ops as usize
+    }
+
     /// Milliseconds of an engine's clock for each of its operations: time runs as much faster as
     /// its memory is smaller.
     fn ms_per_op(&self) -> f64 {
@@ -147,6 +164,17 @@ struct Engine<'w> {
     stream: OpStream<'w>,
     first_line: u64,
     before: Stats,
+    tidied: u64,
+}
+
+impl Engine<'_> {
+    /// An idle turn, if one is due.
+    fn tidy(&mut self, now: u64) {
+        if now >= self.tidied + TIDY_MS {
+            self.cache.tidy(PartitionShare::ALL, now, || true);
+            self.tidied = now;
+        }
+    }
 }
 
 /// Runs the engines until they are warm, then writes down what they touch.
@@ -160,11 +188,9 @@ pub fn record(options: &TraceOptions<'_>) -> Result<Trace> {
         let cache = Cache::new(options.engine())?;
         let stream = options.workload.stream(scale, SEED + nth);
         let first_line = nth * ENGINE_LINES;
-        engines.push(Engine { cache, stream, first_line, before: Stats::default() });
+        engines.push(Engine { cache, stream, first_line, before: Stats::default(), tidied: 0 });
     }
-    let bytes = (options.memory.near_bytes + options.memory.far_bytes) as f64;
-    let fits = bytes / (options.workload.value_bytes_mean() + 60.0);
-    let warm_up = ENGINES * (fits * options.warm_up).max(WARM_UP_MIN) as usize;
+    let warm_up = options.warm_up_ops();
     let mut recorder = Recorder {
         llc: Level::new(llc_size(options.shrink)),
         trace: Trace::default(),
@@ -177,6 +203,7 @@ pub fn record(options: &TraceOptions<'_>) -> Result<Trace> {
     for number in 0..all {
         let now = 1 + ((number / ENGINES) as f64 * options.ms_per_op()) as u64;
         let engine = &mut engines[number % ENGINES];
+        engine.tidy(now);
         if number < warm_up {
             recorder.warm(engine, now);
             continue;
