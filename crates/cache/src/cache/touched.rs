@@ -14,6 +14,7 @@ use super::segments::Memory;
 pub struct Touched {
     /// Bytes from the start of the partition's units.
     pub at: u64,
+    /// Its length, headers and padding included.
     pub bytes: u64,
     /// A bucket of the index, or a piece of the item.
     pub is_bucket: bool,
