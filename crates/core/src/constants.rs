@@ -8,6 +8,9 @@ pub const PAGE_SHIFT_MAX: u8 = 30;
 /// Default page: 2 MiB. Source: Rcmp §6.1.
 pub const PAGE_SHIFT_DEFAULT: u8 = 21;
 
+/// Memories of one rack: DRAM, CXL memory at the processor, behind a switch, and one more.
+pub const TIERS_MAX: usize = 4;
+
 /// Smallest slab object: one cache line. Source: Rcmp §5.1 (powers of two).
 pub const SLAB_SHIFT_MIN: u8 = 6;
 

@@ -37,6 +37,13 @@ pub struct Explain {
     pub why: String,
     /// The frame in the home rack.
     pub frame: u32,
+    /// Which of the rack's memories the frame is in, from 0 for the nearest; missing where the rack
+    /// has one memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<u8>,
+    /// The memory node of that tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<u16>,
     /// The frame's generation.
     pub generation: u64,
     /// Whether the page has replicas in other racks.
@@ -71,6 +78,10 @@ impl fmt::Display for Explain {
         writeln!(f, "path={}", self.path)?;
         writeln!(f, "why={}", self.why)?;
         writeln!(f, "frame={}", self.frame)?;
+        if let (Some(tier), Some(node)) = (self.tier, self.node) {
+            writeln!(f, "tier={tier}")?;
+            writeln!(f, "node={node}")?;
+        }
         writeln!(f, "generation={}", self.generation)?;
         writeln!(f, "replicated={}", self.replicated)?;
         writeln!(f, "translation_cached={}", self.translation_cached)?;

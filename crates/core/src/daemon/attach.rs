@@ -75,7 +75,8 @@ pub fn format<W: World>(
         },
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
-        reserved: [0; 8],
+        tiers: world.tiers().words(),
+        reserved: [0; 4],
         checksum: 0,
     };
     block.checksum = block.checksum_of();
@@ -165,7 +166,8 @@ impl Daemon {
         let checked = check_copies(world.private(), &layout)?;
         let redo = Redo::replay(world, &layout)?;
         let mem = world.private();
-        let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
+        let Some(tiers) = block.tiers() else { return bad("its memories make no sense".into()) };
+        let frames = Frames::load(mem, layout, tiers)?;
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
         let orphans = DeferredFrees::load(mem)?;

@@ -78,6 +78,7 @@ use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
+use crate::tier::Tiers;
 use crate::wire::{
     AnswerCounts, DaemonStats, PageHome, Reply, ReplyFrame, Request, RequestCounts, RequestFrame,
 };
@@ -105,6 +106,10 @@ pub trait World {
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
         let section = self.slot(slot)?;
         Some(coherence::load(section, Mutation::KeepSlotWord, word as u64))
+    }
+    /// Which memories the pages section has, for [`format()`].
+    fn tiers(&self) -> Tiers {
+        Tiers::default()
     }
     /// Memory that the host can still give to pages, bytes, as far as it says so.
     fn host_free_bytes(&self) -> Option<u64> {
@@ -533,6 +538,7 @@ impl Daemon {
             answers,
             fabric: world.fabric_counts(),
             proxy: world.proxy_counts(),
+            tiers: self.frames.tier_stats(),
         }
     }
 
@@ -607,6 +613,12 @@ impl Daemon {
                 let session = self.sessions.session(record);
                 let ticket = self.sessions.ticket(record, seq, bytes).of_kind(kind, session);
                 self.alloc_if_it_stays(ticket, world);
+                None
+            }
+            Request::AllocIn { bytes, kind, tier } => {
+                let session = self.sessions.session(record);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_kind(kind, session);
+                self.alloc_if_it_stays(ticket.in_tier(tier), world);
                 None
             }
             Request::Free { addr, bytes } => {

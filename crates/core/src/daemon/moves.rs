@@ -444,21 +444,23 @@ impl Daemon {
             let what = "the pages that come to a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
         }
+        let all = self.frames.all();
         if self.frames.free_count() == 0 {
-            let coming = self.freeing.coming() as usize;
-            if self.replicas_for(record) == 0 && coming <= self.moves.awaited.len() {
+            let coming = self.freeing.coming(&all) as usize;
+            if self.replicas_for(record, &all) == 0 && coming <= self.moves.awaited.len() {
                 return Err(self.full(self.layout.pages.page_bytes()));
             }
             world.private().met(Race::WaitedForFrames);
             self.moves.awaited.push_back((asker, page));
-            self.take_replicas(self.moves.awaited.len().saturating_sub(coming) as u32, world);
+            let missing = self.moves.awaited.len().saturating_sub(coming) as u32;
+            self.take_replicas(missing, &all, world);
             return Ok(());
         }
-        if let Some((offset, bytes)) = self.frames.fresh_entries(1) {
+        if let Some((offset, bytes)) = self.frames.fresh_entries(1, &all) {
             back_metadata(world, offset, bytes)?;
         }
         let generation = Generation(self.frames.take_generations(world.private(), 1));
-        let frame = self.frames.take(world.private(), 1)[0];
+        let frame = self.frames.take(world.private(), 1, &all)[0];
         FrameEntry::arriving(page, generation).store(world.private(), frame);
         self.frames.by_page.insert(page.0, frame);
         let (asker, stage, since) = (Some(asker), ArrivalStage::Backing(0), None);

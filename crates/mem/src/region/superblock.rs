@@ -9,6 +9,7 @@ use super::spec::{MemorySpec, size_text};
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::layout::{FEATURES, LAYOUT_VERSION, MAGIC, RegionLayout, Superblock};
+use rackpool_core::tier::{TierRange, Tiers};
 use std::path::Path;
 use zerocopy::FromBytes;
 
@@ -58,6 +59,14 @@ pub(super) fn check(
     Ok((block, RegionLayout { pages, frame_count }))
 }
 
+/// The memories that a superblock says.
+pub(super) fn tiers_of(block: &Superblock, path: &Path) -> Result<Tiers> {
+    block.tiers().ok_or_else(|| RegionError::BadSuperblock {
+        path: path.to_owned(),
+        reason: format!("its memories make no sense: {:x?}", block.tiers),
+    })
+}
+
 /// Checks that a region is what the user asked for, in as far as they asked.
 pub(super) fn check_geometry(
     block: &Superblock,
@@ -69,6 +78,17 @@ pub(super) fn check_geometry(
         Err(RegionError::OtherGeometry { path: path.to_owned(), what, found, asked })
     };
     let found_page_bytes = found.pages.page_bytes();
+    let tiers = tiers_of(block, path)?;
+    if !asked.numa.is_empty() && asked.tiers(found.frame_count)? != tiers {
+        let frames = |tiers: &Tiers| match tiers.ranges() {
+            [] => "one memory".to_owned(),
+            ranges => {
+                let one = |range: &TierRange| format!("{}:{}", range.node, range.frame_count);
+                format!("{} frames", ranges.iter().map(one).collect::<Vec<_>>().join(","))
+            }
+        };
+        return other("numa", frames(&tiers), frames(&asked.tiers(found.frame_count)?));
+    }
     match (asked.pages, asked.size_bytes, asked.coherence) {
         (Some(pages), ..) if pages != found.pages => {
             other("pages", size_text(found_page_bytes), size_text(pages.page_bytes()))
@@ -101,7 +121,8 @@ mod tests {
             features: 0,
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
-            reserved: [0; 8],
+            tiers: [0; 4],
+            reserved: [0; 4],
             checksum: 0,
         }
     }

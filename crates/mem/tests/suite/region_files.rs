@@ -121,7 +121,8 @@ fn superblock(layout: RegionLayout) -> Superblock {
         features: 0,
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
-        reserved: [0; 8],
+        tiers: [0; 4],
+        reserved: [0; 4],
         checksum: 0,
     };
     block.checksum = block.checksum_of();

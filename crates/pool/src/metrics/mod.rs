@@ -14,6 +14,7 @@ pub(crate) use http::{Place, SnapshotRequests, start};
 use crate::paths::{PathCounts, PathStats};
 use crate::stats::{HandleStats, PoolStats};
 use rackpool_core::RackId;
+use rackpool_core::tier::TierStats;
 use rackpool_core::wire::{DaemonStats, MasterStats, RackInfo};
 use std::fmt::Write;
 
@@ -86,6 +87,11 @@ const RACK: &[Metric<DaemonStats>] = metrics! {
     "proxy_operations_total" Counter "Proxied operations", proxy.operations;
     "fabric_receive_calls_total" Counter "System calls that received", fabric.receive_calls;
     "fabric_connections" Gauge "Connections of others", fabric.connections;
+};
+
+const TIER: &[Metric<TierStats>] = metrics! {
+    "tier_frames" Gauge "Frames of one of the rack's memories, if it has several", frames;
+    "tier_frames_free" Gauge "Of these, the ones that are free", frames_free;
 };
 
 const MASTER: &[Metric<MasterStats>] = metrics! {
@@ -333,6 +339,15 @@ impl Text {
                 self.labelled("rack_refusals_total", stats, ("code", code), *count);
             }
         }
+        for (name, kind, help, value) in TIER {
+            let name = format!("rack_{name}");
+            self.head(&name, *kind, help);
+            for stats in racks {
+                for (number, tier) in stats.tiers.iter().enumerate() {
+                    self.labelled(&name, stats, ("tier", &number.to_string()), value(tier));
+                }
+            }
+        }
         self.head("rack_decisions_total", Kind::Counter, "Decisions about pages of the rack");
         for stats in racks {
             let moves = &stats.moves;
@@ -393,6 +408,8 @@ mod tests {
         daemon.requests_by_kind.alloc = 2;
         daemon.answers.refused.insert("full".into(), 5);
         daemon.moves.left.insert("even".into(), 6);
+        let near = TierStats { frames: 4, ..Default::default() };
+        daemon.tiers = vec![near, TierStats { frames: 3, frames_free: 2, ..near }];
         let mut handle = HandleStats::default();
         let call = Call { accesses: 1, bytes: 64, elapsed_ns: 1_500, failed: false };
         handle.paths.note(Path::OtherRackFabric, &call);
@@ -435,6 +452,8 @@ mod tests {
         check_format(&text);
         for line in [
             "rackpool_rack_frames_free{rack=\"3\"} 7",
+            "rackpool_rack_tier_frames{rack=\"3\",tier=\"0\"} 4",
+            "rackpool_rack_tier_frames_free{rack=\"3\",tier=\"1\"} 2",
             "rackpool_rack_up{rack=\"3\"} 1",
             "rackpool_rack_up{rack=\"4\"} 0",
             "rackpool_rack_requests_total{rack=\"3\",kind=\"alloc\"} 2",
