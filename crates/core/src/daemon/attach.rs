@@ -31,6 +31,7 @@ use crate::daemon::replicas::Replicas;
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
+use crate::daemon::tiering::Tiering;
 use crate::daemon::{Daemon, World, back_metadata, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -191,6 +192,7 @@ impl Daemon {
             freeing: Freeing::default(),
             calls: MasterCalls::new(),
             moves: Moves::default(),
+            tiering: Tiering::default(),
             orphans,
             replicas: Replicas::default(),
             rooms: ReplicaQuotas::default(),
@@ -205,7 +207,8 @@ impl Daemon {
             scrub: Scrub::after_attach(checked),
         };
         daemon.freeing.table_changed();
-        daemon.scan_frames(world.private())?;
+        let arriving = daemon.scan_frames(world.private())?;
+        daemon.settle_tier_move(&arriving, world);
         let leaving = daemon.settle_frames(world)?;
         if !leaving.is_empty() {
             world.private().met(Race::FramesRolledBack);
@@ -218,8 +221,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Reads every entry that was ever used and builds page → frame.
-    fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<()> {
+    /// Reads every entry that was ever used and builds page → frame. A page on its way between the
+    /// rack's memories is in two frames: the one that it would come to is not in the index, and is
+    /// the result.
+    fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<Vec<u32>> {
+        let mut arriving = Vec::new();
         let generation_next = copies::load(mem, StateWord::GenerationNext.offset())?;
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
@@ -249,11 +255,28 @@ impl Daemon {
             if !(known_class && slab_shape && known_page && known_generation && known_span) {
                 return bad(format!("the entry of frame {frame} makes no sense: {entry:?}"));
             }
-            if let Some(other) = self.frames.by_page.insert(entry.page.0, frame) {
-                return bad(format!("page {} is in frames {other} and {frame}", entry.page));
+            let Some(other) = self.frames.by_page.insert(entry.page.0, frame) else { continue };
+            let has_tiers = self.frames.of_tiers().next().is_some();
+            let comes = |state: FrameState| has_tiers && state == FrameState::Arriving;
+            match (comes(FrameEntry::load(mem, other)?.state), comes(entry.state)) {
+                (true, false) => arriving.push(other),
+                (false, true) => {
+                    self.frames.by_page.insert(entry.page.0, other);
+                    arriving.push(frame);
+                }
+                _ => return bad(format!("page {} is in frames {other} and {frame}", entry.page)),
             }
         }
-        Ok(())
+        Ok(arriving)
+    }
+
+    /// Frames that pages of this rack were on their way to: the directory says where those are.
+    fn settle_tier_move<W: World>(&mut self, arriving: &[u32], world: &mut W) {
+        for frame in arriving {
+            settle_table(world, *frame, 0);
+            let entry = FrameEntry::load_checked(world.private(), *frame);
+            self.settle_move(*frame, &entry, world);
+        }
     }
 
     /// Decides what stays, in page order so that first pages come first; the frames that go.

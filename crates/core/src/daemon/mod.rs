@@ -41,6 +41,7 @@ mod rrpc;
 mod scrub;
 mod session;
 mod slab;
+mod tiering;
 
 pub use attach::{format, read_superblock};
 pub use outbox::{Handover, Outbox};
@@ -74,6 +75,7 @@ use crate::daemon::replicas::{HoldDecision, Replicas};
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
+use crate::daemon::tiering::Tiering;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::replica::ReplicaCounts;
@@ -201,6 +203,7 @@ pub struct Daemon {
     freeing: Freeing,
     calls: MasterCalls,
     moves: Moves,
+    tiering: Tiering,
     orphans: DeferredFrees,
     replicas: Replicas,
     rooms: ReplicaQuotas,
@@ -434,7 +437,9 @@ impl Daemon {
                 }
                 Request::NextMove(query) => Some(self.next_move(record, *query, world)),
                 Request::NoteUse { .. } | Request::DecideMove(_) | Request::Decisions { .. } => {
-                    Some(self.on_heat(record, frame.request, world))
+                    let reply = self.on_heat(record, frame.request, world);
+                    self.look_at_tiers(world);
+                    Some(reply)
                 }
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::DrainReport => Some(Ok(Reply::DrainReport(self.leaving.report.clone()))),
@@ -539,6 +544,7 @@ impl Daemon {
             fabric: world.fabric_counts(),
             proxy: world.proxy_counts(),
             tiers: self.frames.tier_stats(),
+            tier_moves: self.moves.between_tiers,
         }
     }
 
@@ -546,6 +552,7 @@ impl Daemon {
     fn advance<W: World>(&mut self, world: &mut W) {
         self.abandon_lost_moves(world);
         self.back_arrivals(world);
+        self.advance_tier_move(world);
         self.scan_cells(world);
         self.punch_step(world);
         self.serve_locks(world);

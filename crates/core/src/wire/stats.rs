@@ -78,4 +78,6 @@ pub struct DaemonStats {
     pub proxy: ProxyCounts,
     /// The rack's memories, nearest first, if it has several.
     pub tiers: Vec<TierStats>,
+    /// Pages that moved between these since this process started.
+    pub tier_moves: u64,
 }

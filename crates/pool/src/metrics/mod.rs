@@ -65,6 +65,7 @@ const RACK: &[Metric<DaemonStats>] = metrics! {
     "moves_asked_total" Counter "Pages that this rack asked others for", moves.asked;
     "moved_bytes_total" Counter "Bytes of pages moved for this rack", moves.moved_bytes;
     "moves_failed_total" Counter "Pages that could not be moved for this rack", moves.failed;
+    "tier_moves_total" Counter "Pages moved between the rack's memories", tier_moves;
     "frames_replicas" Gauge "Frames of replicas, a cache that gives way", replicas.frames;
     "shared_pages" Gauge "Pages with replicas", replicas.shared_pages;
     "replicas_made_total" Counter "Replicas made", replicas.made;
