@@ -544,7 +544,7 @@ impl Daemon {
             fabric: world.fabric_counts(),
             proxy: world.proxy_counts(),
             tiers: self.frames.tier_stats(),
-            tier_moves: self.moves.between_tiers,
+            tier_moves: self.tier_moves(),
         }
     }
 

@@ -130,7 +130,7 @@ pub(super) struct Moves {
     abandoned: BTreeSet<u32>,
     /// The page that is on its way between the rack's memories.
     between: Option<TierMove>,
-    pub(super) between_tiers: u64,
+    between_tiers: u64,
     pub(super) came: u64,
     pub(super) went: u64,
 }

@@ -13,11 +13,12 @@
 
 use super::{Arrival, ArrivalStage, DepartureStage, OWN_MOVES, broken, stays};
 use crate::addr::{FrameIndex, Generation, PageId};
+use crate::coherence;
 use crate::constants::{BACKING_STEP_BYTES, TIER_COPY_BYTES};
 use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World, back_metadata};
 use crate::error::{Error, Result};
-use crate::seam::Mem;
+use crate::seam::{ByteRange, Mem};
 use crate::wire::{Reply, Resolved};
 use std::ops::Range;
 
@@ -43,6 +44,11 @@ pub(super) struct TierMove {
 }
 
 impl Daemon {
+    /// Pages that moved between the rack's memories since this process started.
+    pub fn tier_moves(&self) -> u64 {
+        self.moves.between_tiers
+    }
+
     pub(in crate::daemon) fn moves_between_tiers(&self) -> bool {
         self.moves.between.is_some()
     }
@@ -130,8 +136,10 @@ impl Daemon {
         let bytes = TIER_COPY_BYTES.min(page_bytes - done);
         let at = |frame| self.layout.frame_offset(FrameIndex(frame)) + done;
         let mut buffer = vec![0; bytes as usize];
-        world.pages().copy_out(at(from), &mut buffer);
-        world.pages().copy_in(at(to), &buffer);
+        let range = |frame| ByteRange { offset: at(frame), bytes };
+        let pages = world.pages();
+        coherence::reading(pages, range(from), |pages| pages.copy_out(at(from), &mut buffer));
+        coherence::writing(pages, range(to), |pages| pages.copy_in(at(to), &buffer));
         if done + bytes < page_bytes {
             return Ok(TierMoveStage::Copying(done + bytes));
         }
