@@ -194,6 +194,32 @@ mod tests {
     }
 
     #[test]
+    fn a_region_says_its_memories_and_others_are_refused() {
+        let one = checked(|_| ()).unwrap();
+        let two = checked(|block| block.tiers = [384, 1 << 32 | 128, 0, 0]).unwrap();
+        let check = |(block, layout): (Superblock, RegionLayout), text: &str| {
+            check_geometry(&block, layout, &text.parse().unwrap(), Path::new("x.meta"))
+        };
+        for text in ["shm:/x", "shm:/x?numa=1"] {
+            check(one, text).unwrap();
+        }
+        for text in ["shm:/x", "shm:/x?numa=0:3,1:1", "shm:/x?size=1G&numa=0:6,1:2"] {
+            check(two, text).unwrap();
+        }
+        for (found, text, expected) in [
+            (one, "shm:/x?numa=0:3,1:1", "has numa one memory, asked for is 0:384,1:128 frames"),
+            (two, "shm:/x?numa=0", "has numa 0:384,1:128 frames, asked for is one memory"),
+            (two, "shm:/x?numa=0:1,1:1", "asked for is 0:256,1:256 frames"),
+        ] {
+            let error = check(found, text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let (block, layout) = checked(|block| block.tiers = [384, 0, 0, 0]).unwrap();
+        let error = check((block, layout), "shm:/x").unwrap_err().to_string();
+        assert!(error.contains("memories make no sense"), "{error}");
+    }
+
+    #[test]
     fn a_region_says_who_keeps_its_hosts_caches_in_agreement() {
         assert_eq!(checked(|_| ()).unwrap().0.coherence(), Coherence::Hardware);
         let (block, layout) = checked(|block| block.features = 1).unwrap();
