@@ -258,13 +258,13 @@ impl Daemon {
             let Some(other) = self.frames.by_page.insert(entry.page.0, frame) else { continue };
             let has_tiers = self.frames.of_tiers().next().is_some();
             let comes = |state: FrameState| has_tiers && state == FrameState::Arriving;
-            match (comes(FrameEntry::load(mem, other)?.state), comes(entry.state)) {
-                (true, false) => arriving.push(other),
-                (false, true) => {
-                    self.frames.by_page.insert(entry.page.0, other);
-                    arriving.push(frame);
-                }
-                _ => return bad(format!("page {} is in frames {other} and {frame}", entry.page)),
+            if comes(entry.state) {
+                self.frames.by_page.insert(entry.page.0, other);
+                arriving.push(frame);
+            } else if comes(FrameEntry::load(mem, other)?.state) {
+                arriving.push(other);
+            } else {
+                return bad(format!("page {} is in frames {other} and {frame}", entry.page));
             }
         }
         Ok(arriving)

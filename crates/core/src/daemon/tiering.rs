@@ -1,10 +1,10 @@
 //! Which page moves between the memories of a rack that has several: a hot page from beyond comes
 //! into the nearest tier; if that is full, first a page of it that is much colder makes room.
 //!
-//! In: reports of use, the heat table, where pages lie. Out: one page at a time, with the tier that it goes to; the
-//! move itself is in `moves/tiers.rs`. Bounds: a sample of pages a look, a pause after each look
-//! that grows with the size of a page, and a rest for each page that moved. A swap needs one free
-//! frame in either tier. Without heat (`--migrate off`) nothing moves.
+//! In: reports of use, the heat table, where pages lie. Out: one page at a time, with the tier that
+//! it goes to; the move itself is in `moves/tiers.rs`. Bounds: a sample of pages a look, a pause
+//! after each look that grows with the size of a page, and a rest for each page that moved. A swap
+//! needs one free frame in either tier. Without heat (`--migrate off`) nothing moves.
 
 use crate::addr::PageId;
 use crate::constants::{TIER_LOOK_NS, TIER_MOVE_BYTES, TIER_NS_PER_BYTE, VICTIM_SAMPLE};

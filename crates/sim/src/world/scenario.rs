@@ -153,10 +153,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         true => (0..shape.racks).map(|rack| RackId(rack as u16)).collect(),
         false => shards::ids(seed, shape.racks),
     };
-    let tiers = match config.tiers {
-        true => Tiers::by_weights(shape.frames, &[(0, 1), (1, 1)]).expect("frames for both"),
-        false => Tiers::default(),
-    };
+    let tiers = tiers(config, shape.frames);
     let rack = |(id, host): (RackId, &HostId)| {
         let mut rack = Rack::new(id, *host, layout, &kernel, true, coherence);
         rack.tiers = tiers.clone();
@@ -200,6 +197,14 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         repaired_at: Cell::new(Ps::ZERO),
         audited: Cell::new(false),
     })
+}
+
+/// The memories of each rack: two halves, if the configuration says so.
+fn tiers(config: &Config, frames: u32) -> Tiers {
+    match config.tiers {
+        true => Tiers::by_weights(frames, &[(0, 1), (1, 1)]).expect("frames for both"),
+        false => Tiers::default(),
+    }
 }
 
 /// Where clients run, and how they reach other racks. Of racks with two hosts on either.
