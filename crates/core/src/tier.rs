@@ -87,9 +87,28 @@ pub struct TierStats {
     pub frames_free: u64,
 }
 
-impl TierStats {
-    pub fn holds(&self, frame: u32) -> bool {
-        frame.checked_sub(self.first_frame).is_some_and(|index| u64::from(index) < self.frames)
+/// What a daemon says of its rack's memories.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierReport {
+    /// Nearest first; none if the rack has one memory.
+    pub tiers: Vec<TierStats>,
+    /// Pages that moved between these since the daemon started.
+    pub moved: u64,
+}
+
+impl TierReport {
+    /// Whether the rack has one memory, so that there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.tiers.is_empty()
+    }
+
+    /// The tier of a frame, with its number.
+    pub fn of(&self, frame: u32) -> Option<(u8, &TierStats)> {
+        let holds = |tier: &TierStats| {
+            let index = frame.checked_sub(tier.first_frame);
+            index.is_some_and(|index| u64::from(index) < tier.frames)
+        };
+        (0..).zip(&self.tiers).find(|(_, tier)| holds(tier))
     }
 }
 

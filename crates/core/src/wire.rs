@@ -32,7 +32,7 @@ use crate::policy::{BalanceRecord, Decided, DecisionRecord, MoveAsk, MoveHistory
 use crate::relocation::{Relocation, RelocationQuery};
 use crate::replica::{Orders, Poll, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
-use crate::tier::Tier;
+use crate::tier::{Tier, TierReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
@@ -371,6 +371,8 @@ pub enum Reply {
     Replicas,
     Sharers(Sharers),
     Audit(AuditReply),
+    /// To `Stats`, of a rack with several memories.
+    TieredStats(Box<DaemonStats>, TierReport),
 }
 
 /// A session as its daemon sees it now.

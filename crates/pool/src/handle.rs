@@ -493,9 +493,8 @@ impl Handle {
         let mapped = matches!(self.client.reach(entry.link), Reach::Mapped(_));
         let home = self.client.rack_of(entry.link);
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let stats = self.query(home, &DaemonQuery::stats(), deadline_ns)?;
-        let mut tiers = (0..).zip(&stats.tiers);
-        let tier = tiers.find(|(_, tier)| tier.holds(entry.frame.0));
+        let (_, tiers) = self.query(home, &DaemonQuery::stats(), deadline_ns)?;
+        let tier = tiers.of(entry.frame.0);
         Ok(Explain {
             addr: addr.to_string(),
             page: page.0,

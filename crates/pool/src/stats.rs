@@ -8,6 +8,7 @@ use crate::handle::Handle;
 use crate::paths::PathStats;
 use rackpool_core::RackId;
 use rackpool_core::client::{CoupledStats, DaemonQuery};
+use rackpool_core::tier::TierReport;
 use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
 use std::fmt;
@@ -125,6 +126,9 @@ pub struct RackStats {
     pub fabric_addr: String,
     /// Its daemon's counters; missing if it could not be asked.
     pub daemon: Option<DaemonStats>,
+    /// The rack's memories, if it has several and could be asked.
+    #[serde(skip_serializing_if = "TierReport::is_empty")]
+    pub tiers: TierReport,
     /// Why it could not be asked.
     pub error: Option<String>,
 }

@@ -426,7 +426,7 @@ impl Daemon {
             let asker = Asker::new(record, seq);
             match frame.request {
                 Request::Resolve { page, count } => self.resolve_or_park(asker, page, count, world),
-                Request::Stats => Some(Ok(Reply::Stats(Box::new(self.stats(world))))),
+                Request::Stats => Some(Ok(self.stats_reply(world))),
                 Request::CheckLock { addr, token } => {
                     let held = self.holds_lock(record, addr, token);
                     Some(Ok(Reply::Held { held }))
@@ -502,6 +502,11 @@ impl Daemon {
         if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
     }
 
+    fn stats_reply<W: World>(&self, world: &W) -> Reply {
+        let (stats, tiers) = (Box::new(self.stats(world)), self.tier_report());
+        if tiers.is_empty() { Reply::Stats(stats) } else { Reply::TieredStats(stats, tiers) }
+    }
+
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();
@@ -543,8 +548,6 @@ impl Daemon {
             answers,
             fabric: world.fabric_counts(),
             proxy: world.proxy_counts(),
-            tiers: self.frames.tier_stats(),
-            tier_moves: self.tier_moves(),
         }
     }
 

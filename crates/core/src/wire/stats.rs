@@ -5,7 +5,6 @@ use crate::addr::RackId;
 use crate::coherence::Coherence;
 use crate::counts::{FabricCounts, MoveCounts, ProxyCounts};
 use crate::replica::ReplicaCounts;
-use crate::tier::TierStats;
 use serde::{Deserialize, Serialize};
 
 /// What a daemon found when it compared the copies of its metadata, since its process started.
@@ -76,8 +75,4 @@ pub struct DaemonStats {
     pub fabric: FabricCounts,
     /// What was done for clients that have no fabric endpoint.
     pub proxy: ProxyCounts,
-    /// The rack's memories, nearest first, if it has several.
-    pub tiers: Vec<TierStats>,
-    /// Pages that moved between these since this process started.
-    pub tier_moves: u64,
 }

@@ -38,7 +38,7 @@ fn tier_of(rig: &Rig, addr: GAddr) -> u8 {
 }
 
 fn moved(rig: &Rig) -> u64 {
-    rig.daemon.as_ref().unwrap().stats(&rig.world).tier_moves
+    rig.daemon.as_ref().unwrap().tier_report().moved
 }
 
 /// The pages of addresses are used; what that moves has moved afterwards.
@@ -71,10 +71,12 @@ fn memory_comes_from_the_tier_that_is_named_or_not_at_all() {
     assert_eq!(tier_of(&rig, near), 0);
     alloc_in(&mut rig, Tier::Near, 2 * PAGE);
     assert_eq!(ask_in(&mut rig, Tier::Near, PAGE).unwrap_err().code(), "full");
-    let stats = rig.daemon.as_ref().unwrap().stats(&rig.world);
-    let free: Vec<(u16, u64, u64)> =
-        stats.tiers.iter().map(|tier| (tier.node, tier.frames, tier.frames_free)).collect();
-    assert_eq!(free, [(0, 6, 0), (2, 2, 0)]);
+    let report = match rig.ask(0, Request::Stats) {
+        Ok(Reply::TieredStats(_, report)) => report,
+        other => panic!("{other:?}"),
+    };
+    let free = report.tiers.iter().map(|tier| (tier.node, tier.frames, tier.frames_free));
+    assert_eq!(free.collect::<Vec<_>>(), [(0, 6, 0), (2, 2, 0)]);
     rig.free(0, far[0], PAGE);
     alloc_in(&mut rig, Tier::Far, 64);
     rig.finish();

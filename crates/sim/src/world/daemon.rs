@@ -282,7 +282,7 @@ impl Server {
             }
             self.daemon.serve_queued();
             self.daemon.flush();
-            let moves = self.daemon.engine.tier_moves();
+            let moves = self.daemon.engine.tier_report().moved;
             let (rack, new) = (&self.daemon.host.rack, moves - self.tier_moves);
             rack.tier_moves.set(rack.tier_moves.get() + new);
             self.tier_moves = moves;

@@ -19,6 +19,7 @@ use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World, back_metadata};
 use crate::error::{Error, Result};
 use crate::seam::{ByteRange, Mem};
+use crate::tier::TierReport;
 use crate::wire::{Reply, Resolved};
 use std::ops::Range;
 
@@ -44,9 +45,9 @@ pub(super) struct TierMove {
 }
 
 impl Daemon {
-    /// Pages that moved between the rack's memories since this process started.
-    pub fn tier_moves(&self) -> u64 {
-        self.moves.between_tiers
+    /// What is known of the rack's memories, if it has several.
+    pub fn tier_report(&self) -> TierReport {
+        TierReport { tiers: self.frames.tier_stats(), moved: self.moves.between_tiers }
     }
 
     pub(in crate::daemon) fn moves_between_tiers(&self) -> bool {
