@@ -207,8 +207,8 @@ impl Daemon {
             scrub: Scrub::after_attach(checked),
         };
         daemon.freeing.table_changed();
-        let arriving = daemon.scan_frames(world.private())?;
-        daemon.settle_tier_move(&arriving, world);
+        let moving = daemon.scan_frames(world.private())?;
+        daemon.settle_tier_move(&moving, world);
         let leaving = daemon.settle_frames(world)?;
         if !leaving.is_empty() {
             world.private().met(Race::FramesRolledBack);
@@ -222,10 +222,10 @@ impl Daemon {
     }
 
     /// Reads every entry that was ever used and builds page → frame. A page on its way between the
-    /// rack's memories is in two frames: the one that it would come to is not in the index, and is
-    /// the result.
+    /// rack's memories is in two frames: the one that it would come to, or has left, is not in the
+    /// index, and is the result.
     fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<Vec<u32>> {
-        let mut arriving = Vec::new();
+        let mut moving = Vec::new();
         let generation_next = copies::load(mem, StateWord::GenerationNext.offset())?;
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
@@ -257,22 +257,28 @@ impl Daemon {
             }
             let Some(other) = self.frames.by_page.insert(entry.page.0, frame) else { continue };
             let has_tiers = self.frames.of_tiers().next().is_some();
-            let comes = |state: FrameState| has_tiers && state == FrameState::Arriving;
-            if comes(entry.state) {
-                self.frames.by_page.insert(entry.page.0, other);
-                arriving.push(frame);
-            } else if comes(FrameEntry::load(mem, other)?.state) {
-                arriving.push(other);
-            } else {
+            // Which of the two is not in the index: where the page is not, as far as is known.
+            let rank = |state| match state {
+                FrameState::Arriving => 2,
+                FrameState::Departing => 1,
+                _ => 0,
+            };
+            let (others, its) = (rank(FrameEntry::load(mem, other)?.state), rank(entry.state));
+            if !has_tiers || others + its == 0 {
                 return bad(format!("page {} is in frames {other} and {frame}", entry.page));
             }
+            if its >= others {
+                self.frames.by_page.insert(entry.page.0, other);
+            }
+            moving.push(if its >= others { frame } else { other });
         }
-        Ok(arriving)
+        Ok(moving)
     }
 
-    /// Frames that pages of this rack were on their way to: the directory says where those are.
-    fn settle_tier_move<W: World>(&mut self, arriving: &[u32], world: &mut W) {
-        for frame in arriving {
+    /// Second frames of pages on their way between the rack's memories: the directory says where
+    /// those are.
+    fn settle_tier_move<W: World>(&mut self, moving: &[u32], world: &mut W) {
+        for frame in moving {
             settle_table(world, *frame, 0);
             let entry = FrameEntry::load_checked(world.private(), *frame);
             self.settle_move(*frame, &entry, world);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! One page at a time, in steps that are bounded. A crash leaves the page in two frames, of which
-//! one is `Arriving`: attach asks about each of them, and the directory names one at most. Until
-//! then `by_page` has the old frame. Which page moves is decided in `tiering.rs`.
+//! one is `Arriving` or `Departing`: attach asks about that, and the directory names one at most.
+//! Until then `by_page` has the other frame. Which page moves is decided in `tiering.rs`.
 
 use super::{Arrival, ArrivalStage, DepartureStage, OWN_MOVES, broken, stays};
 use crate::addr::{FrameIndex, Generation, PageId};
@@ -193,14 +193,16 @@ impl Daemon {
         order.into_iter().for_each(|frame| self.settle_frame(frame, home, world));
     }
 
-    /// A frame has a page no more. Another one that it is on its way to has it from now on.
+    /// A frame has a page no more. Another one in a move of it has it from now on.
     pub(super) fn forget_frame(&mut self, frame: u32, page: PageId) {
         if self.frames.by_page.get(&page.0) != Some(&frame) {
             return;
         }
-        let comes = self.moves.arriving.iter().find(|(_, arrival)| arrival.page == page);
-        match comes.map(|(to, _)| *to).filter(|to| *to != frame) {
-            Some(to) => _ = self.frames.by_page.insert(page.0, to),
+        let arriving = self.moves.arriving.iter().map(|(to, one)| (*to, one.page));
+        let departing = self.moves.departing.iter().map(|(from, one)| (*from, one.page));
+        let mut moving = arriving.chain(departing);
+        match moving.find(|(other, of)| (*of, *other != frame) == (page, true)) {
+            Some((other, _)) => _ = self.frames.by_page.insert(page.0, other),
             None => _ = self.frames.by_page.remove(&page.0),
         }
     }
