@@ -35,14 +35,14 @@ enum rackpool_tiers_error {
      preferred:1                           from node 1; from others where it is full
      weighted:0=3,1=1                      by exact shares; from others where one is full
      bind:0=3,1=1                          by exact shares, from no other nodes
-     size:4096;preferred:0;preferred:1     up to 4096 bytes from the first, longer ones from the last
+     size:4096;preferred:0;preferred:1     up to 4096 bytes from the first, longer from the last
      hint;preferred:0;preferred:1          by the hint: near, far */
 int rackpool_tiers_arena_create(const char *name, const char *policy, rackpool_tiers_arena **arena);
 
 const char *rackpool_tiers_error_text(int error);
 
-/* The arena by the policy in the variable RACKPOOL_TIERS_POLICY, made at the first call. NULL, and a
-   line on standard error, if there can be none. */
+/* The arena by the policy in the variable RACKPOOL_TIERS_POLICY, made at the first call. NULL, and
+   a line on standard error, if there can be none. */
 rackpool_tiers_arena *rackpool_tiers_default_arena(void);
 
 /* As in C and POSIX: NULL and ENOMEM if there is no memory; blocks of no bytes are blocks; calloc

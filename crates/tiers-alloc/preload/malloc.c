@@ -13,7 +13,10 @@ PUBLIC void *malloc(size_t size) { return rackpool_tiers_malloc(ARENA, size); }
 
 PUBLIC void *calloc(size_t count, size_t size) { return rackpool_tiers_calloc(ARENA, count, size); }
 
-PUBLIC void *realloc(void *block, size_t size) { return rackpool_tiers_realloc(ARENA, block, size); }
+PUBLIC void *realloc(void *block, size_t size)
+{
+  return rackpool_tiers_realloc(ARENA, block, size);
+}
 
 PUBLIC void *reallocarray(void *block, size_t count, size_t size)
 {
