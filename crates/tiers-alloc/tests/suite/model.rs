@@ -1,5 +1,6 @@
 //! Random operations of several threads against a model: which blocks live, and what is in them.
-//! `RACKPOOL_TIERS_OPERATIONS` is how many each of the threads does, `RACKPOOL_TIERS_SEED` the seed.
+//! `RACKPOOL_TIERS_OPERATIONS` is how many each of the threads does, `RACKPOOL_TIERS_SEED` what
+//! they draw from.
 
 use crate::support::Recorder;
 use rackpool_tiers_alloc::{Arena, Hint, free, usable_size};
