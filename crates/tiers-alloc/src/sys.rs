@@ -91,7 +91,7 @@ pub(crate) unsafe fn usable(block: *const u8) -> usize {
 }
 
 /// A value in mimalloc's own memory, for ever; None if there is no memory.
-pub(crate) fn leak<T: Sync>(value: T) -> Option<&'static T> {
+pub(crate) fn leak<T: Sync + 'static>(value: T) -> Option<&'static T> {
     // SAFETY: a layout of a type: the alignment is a power of two.
     let place = unsafe { mi_zalloc_aligned(size_of::<T>(), align_of::<T>()) };
     let place: *mut T = ptr::NonNull::new(place.cast())?.as_ptr();
