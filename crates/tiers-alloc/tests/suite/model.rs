@@ -80,7 +80,7 @@ impl Block {
     fn fill(&self) {
         for offset in self.offsets(self.bytes) {
             // SAFETY: within the block, which is this thread's.
-            unsafe { self.start.add(offset).write(self.byte(offset)) };
+            unsafe { self.start.wrapping_add(offset).write(self.byte(offset)) };
         }
     }
 
@@ -91,7 +91,7 @@ impl Block {
     fn check_start(&self, offsets: impl Iterator<Item = usize>) {
         for offset in offsets {
             // SAFETY: within the block, which is this thread's.
-            let found = unsafe { self.start.add(offset).read() };
+            let found = unsafe { self.start.wrapping_add(offset).read() };
             assert_eq!(found, self.byte(offset), "byte {offset} of {} bytes", self.bytes);
         }
     }
@@ -185,7 +185,11 @@ impl Worker<'_> {
                 let zeros = Block { start, bytes, align: 8, seed };
                 for offset in zeros.offsets(bytes) {
                     // SAFETY: within the new block.
-                    assert_eq!(unsafe { start.add(offset).read() }, 0, "{offset} of {bytes}");
+                    assert_eq!(
+                        unsafe { start.wrapping_add(offset).read() },
+                        0,
+                        "{offset} of {bytes}"
+                    );
                 }
                 (start, 8)
             }
@@ -217,7 +221,7 @@ impl Worker<'_> {
         let moved = Block { start, ..block };
         // Of a long block the end was not written where the new one ends.
         let ends = moved.offsets(block.bytes).filter(|offset| *offset < kept);
-        moved.check_start(ends.collect::<Vec<_>>().into_iter());
+        moved.check_start(ends);
         self.blocks.push(Block::new(self.live, start, bytes, 8, block.seed.wrapping_add(1)));
     }
 
