@@ -44,7 +44,6 @@ impl Random {
 struct Block {
     start: *mut u8,
     bytes: usize,
-    align: usize,
     seed: u8,
 }
 
@@ -59,7 +58,7 @@ impl Block {
         let usable = unsafe { usable_size(start) };
         assert!(usable >= bytes, "{usable} of {bytes} bytes");
         live.insert(start.addr(), usable.max(1));
-        let block = Block { start, bytes, align, seed };
+        let block = Block { start, bytes, seed };
         block.fill();
         block
     }
@@ -182,7 +181,7 @@ impl Worker<'_> {
         let (start, align) = match self.random.below(8) {
             0 => {
                 let start = arena.calloc(bytes.div_ceil(8), 8);
-                let zeros = Block { start, bytes, align: 8, seed };
+                let zeros = Block { start, bytes, seed };
                 for offset in zeros.offsets(bytes) {
                     // SAFETY: within the new block.
                     assert_eq!(
