@@ -47,7 +47,7 @@ impl Placer for Kernel {
         let mode = c_long::from(mode) | STATIC_NODES;
         // The kernel leaves out the last bit.
         let (bits, none) = (NODES_MAX as c_long + 1, 0 as c_long);
-        let mask = mask.as_ptr();
+        let (start, mask) = (start.addr(), mask.as_ptr());
         // SAFETY: only decides where pages come from; the mask has the bits that are read.
         let code = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, mask, bits, none) };
         if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -136,6 +136,9 @@ unsafe extern "C" fn on_area(
     true
 }
 
+/// One number of many.
+type Figure<T> = fn(&T) -> u64;
+
 /// Writes the figures of all arenas as Prometheus reads them.
 ///
 /// # Errors
@@ -152,7 +155,7 @@ pub fn prometheus(out: &mut impl fmt::Write) -> fmt::Result {
         }
         Ok(())
     })?;
-    let figures: [(&str, &str, fn(&PlaceStatistics) -> u64); 3] = [
+    let figures: [(&str, &str, Figure<PlaceStatistics>); 3] = [
         ("unplaced_bytes", "gauge", |place| place.unplaced_bytes),
         ("refused_total", "counter", |place| place.refused),
         ("regions", "gauge", |place| place.regions as u64),
@@ -164,7 +167,7 @@ pub fn prometheus(out: &mut impl fmt::Write) -> fmt::Result {
             writeln!(out, "rackpool_tiers_{figure}{{{labels}}} {}", value(place))
         })?;
     }
-    let figures: [(&str, fn(&Class) -> u64); 2] =
+    let figures: [(&str, Figure<Class>); 2] =
         [("blocks", |class| class.blocks), ("block_bytes", |class| class.bytes)];
     for (figure, value) in figures {
         writeln!(out, "# TYPE rackpool_tiers_{figure} gauge")?;
