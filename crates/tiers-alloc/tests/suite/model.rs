@@ -184,11 +184,8 @@ impl Worker<'_> {
                 let zeros = Block { start, bytes, seed };
                 for offset in zeros.offsets(bytes) {
                     // SAFETY: within the new block.
-                    assert_eq!(
-                        unsafe { start.wrapping_add(offset).read() },
-                        0,
-                        "{offset} of {bytes}"
-                    );
+                    let found = unsafe { start.wrapping_add(offset).read() };
+                    assert_eq!(found, 0, "{offset} of {bytes}");
                 }
                 (start, 8)
             }
