@@ -1,8 +1,9 @@
 /* An allocator whose arenas take memory from the memory nodes that a policy names.
 
    Link with `pkg-config --cflags --libs rackpool_tiers`. All functions may be called by any thread;
-   a block is given back by any thread, and by no other allocator. A process that forks while other
-   threads allocate calls exec before it allocates. */
+   a block is given back by any thread, and by no other allocator. The child of a fork goes on with
+   all arenas; but if another thread may end at that moment, or take its first block of an arena, it
+   calls exec before it allocates. */
 #ifndef RACKPOOL_TIERS_H
 #define RACKPOOL_TIERS_H
 
@@ -46,12 +47,14 @@ const char *rackpool_tiers_error_text(int error);
 rackpool_tiers_arena *rackpool_tiers_default_arena(void);
 
 /* As in C and POSIX: NULL and ENOMEM if there is no memory; blocks of no bytes are blocks; calloc
-   refuses a product that overflows. realloc moves a block of another arena into this one, and keeps
-   a block where its hint put it. */
+   and reallocarray refuse a product that overflows; aligned_alloc takes any size. realloc moves a
+   block of another arena into this one, and keeps a block where its hint put it. */
 void *rackpool_tiers_malloc(rackpool_tiers_arena *arena, size_t size);
 void *rackpool_tiers_malloc_hint(rackpool_tiers_arena *arena, size_t size, int hint);
 void *rackpool_tiers_calloc(rackpool_tiers_arena *arena, size_t count, size_t size);
 void *rackpool_tiers_realloc(rackpool_tiers_arena *arena, void *block, size_t size);
+void *rackpool_tiers_reallocarray(rackpool_tiers_arena *arena, void *block, size_t count,
+                                  size_t size);
 void *rackpool_tiers_aligned_alloc(rackpool_tiers_arena *arena, size_t alignment, size_t size);
 int rackpool_tiers_posix_memalign(rackpool_tiers_arena *arena, void **block, size_t alignment,
                                   size_t size);

@@ -20,12 +20,7 @@ PUBLIC void *realloc(void *block, size_t size)
 
 PUBLIC void *reallocarray(void *block, size_t count, size_t size)
 {
-  size_t bytes;
-  if (__builtin_mul_overflow(count, size, &bytes)) {
-    errno = ENOMEM;
-    return NULL;
-  }
-  return rackpool_tiers_realloc(ARENA, block, bytes);
+  return rackpool_tiers_reallocarray(ARENA, block, count, size);
 }
 
 PUBLIC void free(void *block)
@@ -35,14 +30,21 @@ PUBLIC void free(void *block)
   errno = error;
 }
 
+/* Programs that were linked before glibc 2.26 have it. */
+PUBLIC void cfree(void *block) { free(block); }
+
 PUBLIC void *aligned_alloc(size_t alignment, size_t size)
 {
   return rackpool_tiers_aligned_alloc(ARENA, alignment, size);
 }
 
+/* As in glibc, an alignment that is no power of two is made one. */
 PUBLIC void *memalign(size_t alignment, size_t size)
 {
-  return rackpool_tiers_aligned_alloc(ARENA, alignment, size);
+  size_t power = 1;
+  while (power < alignment && power << 1 != 0)
+    power <<= 1;
+  return rackpool_tiers_aligned_alloc(ARENA, power, size);
 }
 
 PUBLIC int posix_memalign(void **block, size_t alignment, size_t size)

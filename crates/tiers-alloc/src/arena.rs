@@ -2,12 +2,14 @@
 //! `usable_size` need no arena.
 
 use crate::Error;
+use crate::locks;
 use crate::mapped;
 use crate::place::Place;
 use crate::placer::{Kernel, Placer};
 use crate::policy::{Hint, PLACEMENTS_MAX, Policy};
 use crate::stats::{self, Statistics};
 use crate::sys::{self, Request};
+use allocator_api2::alloc::{AllocError, Allocator};
 use std::alloc::Layout;
 use std::io;
 use std::ptr::{self, NonNull};
@@ -61,7 +63,12 @@ impl Arena {
         if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_right) {
             return Err(Error::Name);
         }
+        // Before any of what is never taken back.
+        if arenas().count() >= ARENAS_MAX {
+            return Err(Error::Arenas);
+        }
         try_nodes(&policy, placer)?;
+        locks::hold_at_forks();
         let mut kept = [0; NAME_BYTES_MAX];
         kept[..name.len()].copy_from_slice(name.as_bytes());
         let mut places = [const { None }; PLACEMENTS_MAX];
@@ -71,9 +78,7 @@ impl Arena {
         let inner = Inner { name: kept, name_bytes: name.len(), policy, places };
         let inner = sys::leak(inner).ok_or(Error::Addresses)?;
         let arena = Arena(inner);
-        if !arena.places().all(Place::start) {
-            return Err(Error::Addresses);
-        }
+        arena.places().try_for_each(Place::start)?;
         let own = ptr::from_ref(inner).cast_mut();
         let is_kept = ARENAS.iter().any(|slot| {
             // Release: pairs with the Acquire in `arenas`. Relaxed: a failure reads nothing.
@@ -176,6 +181,10 @@ impl Arena {
             return ptr::null_mut();
         }
         let new = wanted.alloc(request);
+        if new.is_null() && bytes <= usable {
+            // A program does not expect that less memory cannot be had.
+            return block;
+        }
         if !new.is_null() {
             // SAFETY: two blocks, each at least that long.
             unsafe { ptr::copy_nonoverlapping(block, new, bytes.min(usable)) };
@@ -310,14 +319,13 @@ pub unsafe fn usable_size(block: *const u8) -> usize {
 
 // SAFETY: an arena gives blocks of its layout that stay until they are given back, also to copies
 // of the arena, which are the same one.
-#[cfg(feature = "allocator-api2")]
-unsafe impl allocator_api2::alloc::Allocator for Arena {
-    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
+unsafe impl Allocator for Arena {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let block = match layout.size() {
             0 => NonNull::new(ptr::without_provenance_mut(layout.align())),
             _ => Arena::allocate(*self, layout, Hint::Near),
         };
-        let block = block.ok_or(allocator_api2::alloc::AllocError)?;
+        let block = block.ok_or(AllocError)?;
         Ok(NonNull::slice_from_raw_parts(block, layout.size()))
     }
 

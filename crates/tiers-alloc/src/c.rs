@@ -88,7 +88,7 @@ pub extern "C" fn rackpool_tiers_default_arena() -> *const Inner {
         // wrong in any case.
         let policy = unsafe { libc::getenv(POLICY_VARIABLE.as_ptr()) };
         // SAFETY: null or a C string.
-        make("default", unsafe { read(policy) }.unwrap_or("none"))
+        make("default", unsafe { read(policy) }.unwrap_or("RACKPOOL_TIERS_POLICY is not set"))
     });
     arena.map_or(ptr::null(), Arena::as_ptr)
 }
@@ -138,6 +138,21 @@ pub unsafe extern "C" fn rackpool_tiers_realloc(
     let resize = |arena: Arena| unsafe { arena.realloc(old.cast(), bytes) };
     // SAFETY: as the caller promises.
     unsafe { block(arena, resize) }
+}
+
+/// # Safety
+/// See [`block`] and [`Arena::realloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rackpool_tiers_reallocarray(
+    arena: *const Inner,
+    old: *mut c_void,
+    count: usize,
+    bytes: usize,
+) -> *mut c_void {
+    // A product that overflows is more than any block has.
+    let bytes = count.saturating_mul(bytes);
+    // SAFETY: as the caller promises.
+    unsafe { rackpool_tiers_realloc(arena, old, bytes) }
 }
 
 /// # Safety

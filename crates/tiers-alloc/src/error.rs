@@ -20,14 +20,15 @@ pub enum Error {
     Node { node: u16 },
     /// Do not retry.
     #[error(
-        "the kernel refuses mbind (error {errno}): start a container with `--cap-add SYS_NICE`"
+        "the kernel refuses mbind (error {errno}): start a container with `--cap-add SYS_NICE`; a \
+         kernel needs CONFIG_NUMA"
     )]
     Refused { errno: i32 },
     /// Retry with fewer arenas, or a higher limit.
     #[error("no addresses, or no memory for the arena's books: raise the limit (`ulimit -v`)")]
     Addresses,
     /// Do not retry: arenas are never taken back.
-    #[error("there are {} arenas already: use one of them", ARENAS_MAX)]
+    #[error("no room beside the arenas that are there, at most {}: use one of them", ARENAS_MAX)]
     Arenas,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn text(code: c_int) -> &'static CStr {
         3 => c"a node has no memory for this process: rackpool tiers show lists the nodes",
         4 => c"the kernel refuses mbind: start a container with --cap-add SYS_NICE",
         5 => c"no addresses, or no memory for the arena's books: raise the limit (ulimit -v)",
-        6 => c"there are as many arenas as there may be: use one of them",
+        6 => c"no room beside the arenas that are there: use one of them",
         _ => c"not a code of rackpool_tiers",
     }
 }

@@ -10,8 +10,9 @@
 //! 64 KiB, are mappings of their own (`mapped`).
 //!
 //! Nothing in here allocates by Rust's allocator, which may be this one. Arenas are never taken
-//! back. A process that forks while other threads allocate must call `exec` before it allocates:
-//! neither mimalloc nor this crate mends locks that were held. Decision 0053 says why mimalloc, and
+//! back. A child of a fork goes on with them: this crate's locks are mended (`locks`), mimalloc's
+//! are not. They are held while a thread takes its first block of a placement, and while it ends;
+//! where that can be, a child calls `exec` before it allocates. Decision 0053 says why mimalloc, and
 //! by which of its interfaces.
 //!
 //! ```no_run
@@ -29,6 +30,9 @@ mod arena;
 mod c;
 mod error;
 mod global;
+#[cfg(feature = "load")]
+pub mod load;
+mod locks;
 mod mapped;
 mod place;
 mod placer;

@@ -1,6 +1,7 @@
 //! Blocks that are mappings of their own: long ones, and those aligned to more than 64 KiB. A block
 //! begins with a huge page, by which it is told from mimalloc's; a page before it says what it is.
 
+use crate::locks;
 use crate::place::Place;
 use crate::region::EXTENT_BYTES;
 use crate::stats::class_of;
@@ -81,7 +82,9 @@ fn deal(header: &mut Header, block: *mut u8) -> bool {
     for (index, state) in states.iter_mut().enumerate().take(bytes.div_ceil(extent_bytes)) {
         let start = block.wrapping_add(index * extent_bytes);
         let length = extent_bytes.min(bytes - index * extent_bytes);
-        let Some(dealt) = place.deal(&mut place.room(), start, length) else { return false };
+        let dealing = locks::dealing();
+        let Some(dealt) = place.deal(&dealing, start, length) else { return false };
+        drop(dealing);
         *state = dealt;
         if !place.back(dealt, start, length) {
             return false;

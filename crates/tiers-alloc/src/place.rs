@@ -1,6 +1,8 @@
 //! A placement at work: its regions, which heap is tried first, and how many bytes each node was
 //! given. Regions are added when all are full, and never taken away.
 
+use crate::Error;
+use crate::locks::{self, Guard};
 use crate::mapped;
 use crate::placer::Placer;
 use crate::policy::{Placement, SHARES_MAX};
@@ -9,7 +11,6 @@ use crate::stats::CLASSES;
 use crate::sys::{self, RawHeap, Request};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Of a placement; mimalloc has room for 160 in a process.
 const REGIONS_MAX: usize = 128;
@@ -27,9 +28,6 @@ const EXTENT_DOUBLINGS_MAX: u32 = 8;
 /// Of all arenas.
 static EXTENTS: AtomicU64 = AtomicU64::new(0);
 
-/// What is known to be free on each node of a strict placement, bytes.
-pub(crate) struct Room([u64; SHARES_MAX]);
-
 pub(crate) struct Place {
     pub placement: Placement,
     placer: &'static dyn Placer,
@@ -38,8 +36,9 @@ pub(crate) struct Place {
     /// Without gaps.
     regions: [AtomicPtr<Region>; REGIONS_MAX],
     heaps: [AtomicPtr<RawHeap>; REGIONS_MAX],
-    growing: Mutex<()>,
-    room: Mutex<Room>,
+    /// What is known to be free on each node of a strict placement, bytes. For the thread that
+    /// deals.
+    room: [AtomicU64; SHARES_MAX],
     placed: [AtomicU64; SHARES_MAX],
     unplaced: AtomicU64,
     refused: AtomicU64,
@@ -56,8 +55,7 @@ impl Place {
             heap: AtomicPtr::new(ptr::null_mut()),
             regions: [const { AtomicPtr::new(ptr::null_mut()) }; REGIONS_MAX],
             heaps: [const { AtomicPtr::new(ptr::null_mut()) }; REGIONS_MAX],
-            growing: Mutex::new(()),
-            room: Mutex::new(Room([0; SHARES_MAX])),
+            room: [const { AtomicU64::new(0) }; SHARES_MAX],
             placed: [const { AtomicU64::new(0) }; SHARES_MAX],
             unplaced: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -66,8 +64,8 @@ impl Place {
         }
     }
 
-    /// Before the first block. False if there are no addresses.
-    pub fn start(&'static self) -> bool {
+    /// Before the first block.
+    pub fn start(&'static self) -> Result<(), Error> {
         self.grow(0)
     }
 
@@ -99,21 +97,21 @@ impl Place {
                     return block;
                 }
             }
-            if self.refused() != refused || !self.grow(count) {
+            if self.refused() != refused || self.grow(count).is_err() {
                 return ptr::null_mut();
             }
         }
     }
 
     /// Makes the region of that index, unless another thread did.
-    fn grow(&'static self, index: usize) -> bool {
-        let Some(slot) = self.regions.get(index) else { return false };
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn grow(&'static self, index: usize) -> Result<(), Error> {
+        let slot = self.regions.get(index).ok_or(Error::Arenas)?;
+        let _growing = locks::growing();
         // Relaxed: written with the lock held, as it is now.
         if !slot.load(Ordering::Relaxed).is_null() {
-            return true;
+            return Ok(());
         }
-        let Some((region, heap)) = Region::create(self) else { return false };
+        let (region, heap) = Region::create(self)?;
         // Release: pairs with the Acquire in `heap_at` and `regions`.
         self.heaps[index].store(heap, Ordering::Release);
         slot.store(ptr::from_ref(region).cast_mut(), Ordering::Release);
@@ -121,7 +119,7 @@ impl Place {
             // Release: pairs with the Acquire in `alloc`.
             self.heap.store(heap, Ordering::Release);
         }
-        true
+        Ok(())
     }
 
     fn heap_at(&self, index: usize) -> Option<*mut RawHeap> {
@@ -139,10 +137,6 @@ impl Place {
         regions.enumerate().filter_map(|(index, region)| Some((region, self.heap_at(index)?)))
     }
 
-    pub fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Long enough that all extents of all arenas are not too many mappings.
     pub fn extent_bytes(&self) -> usize {
         // Relaxed: a count alone, and any value does.
@@ -153,7 +147,7 @@ impl Place {
 
     /// Gives a range the node that is next. The answer is 1 + the index of its share, or
     /// [`ELSEWHERE`]; None if the placement is strict and no node has room.
-    pub fn deal(&self, room: &mut Room, start: *mut u8, bytes: usize) -> Option<u8> {
+    pub fn deal(&self, dealing: &Guard, start: *mut u8, bytes: usize) -> Option<u8> {
         let mut may_be = [true; SHARES_MAX];
         let is_strict = self.placement.is_strict();
         let length = bytes as u64;
@@ -161,7 +155,7 @@ impl Place {
             self.placement.next(length, |index| self.placed(index), |index| may_be[index])
         {
             let node = self.placement.shares()[index].node;
-            let has_room = !is_strict || self.has_room(room, index, length);
+            let has_room = !is_strict || self.has_room(dealing, index, length);
             if has_room && self.placer.place(start, bytes, node, is_strict).is_ok() {
                 // Relaxed: counts alone.
                 self.placed[index].fetch_add(length, Ordering::Relaxed);
@@ -186,12 +180,14 @@ impl Place {
             return true;
         }
         let index = usize::from(state - 1);
-        let mut room = self.room();
-        let has_room = self.has_room(&mut room, index, bytes as u64);
+        let dealing = locks::dealing();
+        let has_room = self.has_room(&dealing, index, bytes as u64);
         if has_room {
-            room.0[index] = room.0[index].saturating_sub(bytes as u64);
+            // Relaxed: with the lock held. Nothing is taken off where nothing is known.
+            let left = self.room[index].load(Ordering::Relaxed).saturating_sub(bytes as u64);
+            self.room[index].store(left, Ordering::Relaxed);
         }
-        drop(room);
+        drop(dealing);
         let is_backed = has_room && self.placer.populate(start, bytes).is_ok();
         if !is_backed {
             self.refuse();
@@ -201,14 +197,18 @@ impl Place {
 
     /// Whether a node has so much to give, beside the margin. Asked anew the sooner the less there
     /// is.
-    fn has_room(&self, room: &mut Room, index: usize, bytes: u64) -> bool {
-        if room.0[index] < bytes {
+    fn has_room(&self, _dealing: &Guard, index: usize, bytes: u64) -> bool {
+        // Relaxed: with the lock held.
+        let mut room = self.room[index].load(Ordering::Relaxed);
+        if room < bytes {
             let node = self.placement.shares()[index].node;
             let Some(available) = self.placer.available_bytes(node) else { return true };
             let free = available.saturating_sub(MARGIN_BYTES);
-            room.0[index] = free.min(bytes.max(free / 8));
+            room = free.min(bytes.max(free / 8));
+            // Relaxed: as above.
+            self.room[index].store(room, Ordering::Relaxed);
         }
-        room.0[index] >= bytes
+        room >= bytes
     }
 
     /// What [`Place::deal`] gave is gone.

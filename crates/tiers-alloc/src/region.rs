@@ -3,6 +3,8 @@
 //!
 //! The range begins with mimalloc's own books, which stay where the kernel puts them.
 
+use crate::Error;
+use crate::locks;
 use crate::place::Place;
 use crate::sys::{self, RawHeap};
 use std::ffi::c_void;
@@ -34,9 +36,9 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// A region with its heap; None if there are no addresses left, or too many regions.
-    pub fn create(place: &'static Place) -> Option<(&'static Region, *mut RawHeap)> {
-        let (start, bytes) = reserve()?;
+    /// A region with its heap.
+    pub fn create(place: &'static Place) -> Result<(&'static Region, *mut RawHeap), Error> {
+        let (start, bytes) = reserve().ok_or(Error::Addresses)?;
         let region = sys::leak(Region {
             place,
             start: start.addr(),
@@ -56,7 +58,8 @@ impl Region {
             // second case its list names addresses that it never hands out.
             unsafe { sys::forget(start, bytes) };
         }
-        Some((region?, heap?))
+        // mimalloc refuses when it has no room for another arena.
+        Ok((region.ok_or(Error::Addresses)?, heap.ok_or(Error::Arenas)?))
     }
 
     pub fn holds(&self, block: *const u8) -> bool {
@@ -93,7 +96,7 @@ impl Region {
         if state != NOT_PLACED {
             return Some(state);
         }
-        let mut room = self.place.room();
+        let dealing = locks::dealing();
         // Relaxed: written with the lock held, as it is now.
         let state = self.states[index].load(Ordering::Relaxed);
         if state != NOT_PLACED {
@@ -104,7 +107,7 @@ impl Region {
         // Relaxed: see `take`.
         let start = start.max(self.data_start.load(Ordering::Relaxed));
         let pages = ptr::with_exposed_provenance_mut(start);
-        let state = self.place.deal(&mut room, pages, end - start)?;
+        let state = self.place.deal(&dealing, pages, end - start)?;
         // Release: pairs with the Acquire above.
         self.states[index].store(state, Ordering::Release);
         Some(state)

@@ -131,8 +131,10 @@ unsafe extern "C" fn on_area(
     // SAFETY: mimalloc describes a page.
     let area = unsafe { ptr::read(area) };
     let class = &mut classes[class_of(area.block_size)];
-    class.blocks += area.used as u64;
-    class.bytes += (area.used as u64).saturating_mul(area.block_size as u64);
+    let (used, block_bytes) = (area.used as u64, area.block_size as u64);
+    // Of a page that is being given back the figures may be anything.
+    class.blocks = class.blocks.saturating_add(used);
+    class.bytes = class.bytes.saturating_add(used.saturating_mul(block_bytes));
     true
 }
 
