@@ -18,10 +18,10 @@ fn library_dir() -> PathBuf {
     folders.find(holds).expect("the library is built with its tests").to_owned()
 }
 
-struct Dir(PathBuf);
+pub struct Dir(pub PathBuf);
 
 impl Dir {
-    fn new(name: &str) -> Dir {
+    pub fn new(name: &str) -> Dir {
         let name = format!("rackpool-tiers-alloc-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).unwrap();
@@ -46,12 +46,19 @@ fn compile(source: &str, out: &Path, flags: &[&str]) {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-fn text(output: &Output) -> String {
+/// The library that puts an unchanged program on an arena.
+pub fn preload(dir: &Dir) -> PathBuf {
+    let library = dir.0.join("malloc.so");
+    compile("preload/malloc.c", &library, &["-shared", "-fPIC", "-fno-builtin"]);
+    library
+}
+
+pub fn text(output: &Output) -> String {
     let streams = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     streams.concat()
 }
 
-fn may_place() -> bool {
+pub fn may_place() -> bool {
     let arena = rackpool_tiers_alloc::Arena::new("may-place", "preferred:0".parse().unwrap());
     if let Err(error) = &arena {
         println!("NOT TESTED: {error}");
@@ -75,8 +82,7 @@ fn a_c_program_uses_all_functions_of_the_header() {
 #[test]
 fn unchanged_programs_run_on_an_arena_or_say_why_not() {
     let dir = Dir::new("preload");
-    let preload = dir.0.join("malloc.so");
-    compile("preload/malloc.c", &preload, &["-shared", "-fPIC", "-fno-builtin"]);
+    let preload = preload(&dir);
     let with = |policy: &str, program: &str, words: &[&str]| {
         let mut command = Command::new(program);
         command.args(words).env("LD_PRELOAD", &preload).env("RACKPOOL_TIERS_POLICY", policy);
@@ -104,6 +110,19 @@ print('done', sum('bind=static:0' in line for line in open('/proc/self/numa_maps
     if let Some(output) = with("bind:0", "python3", &["-c", script]) {
         assert_eq!(text(&output), "done True\n");
     }
+}
+
+#[test]
+fn a_program_with_an_arena_as_its_allocator_runs() {
+    let own = std::env::current_exe().unwrap();
+    let program = own.ancestors().nth(2).unwrap().join("examples/global");
+    if !program.exists() || !may_place() {
+        println!("NOT TESTED: {} is not built (`--examples`)", program.display());
+        return;
+    }
+    let output = Command::new(program).output().unwrap();
+    let words = "MiB that node 0 was asked for\n";
+    assert!(output.status.success() && text(&output).ends_with(words), "{}", text(&output));
 }
 
 #[test]

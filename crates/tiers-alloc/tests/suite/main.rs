@@ -3,4 +3,5 @@
 mod c;
 mod model;
 mod policies;
+mod programs;
 mod support;

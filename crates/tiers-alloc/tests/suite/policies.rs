@@ -195,6 +195,49 @@ fn classes_count_what_is_in_use_and_prometheus_reads_it() {
 }
 
 #[test]
+fn threads_that_end_leave_their_memory_to_others() {
+    let recorder = Recorder::new(u64::MAX);
+    let arena = arena("ending", "preferred:1", recorder);
+    for _ in 0..100 {
+        let taken = std::thread::spawn(move || {
+            let mut blocks: Vec<_> = (0..2000).map(|_| arena.malloc(1000)).collect();
+            give(blocks.split_off(1000));
+            blocks.into_iter().map(<*mut u8>::expose_provenance).collect::<Vec<_>>()
+        });
+        let blocks = taken.join().unwrap();
+        give(blocks.into_iter().map(std::ptr::with_exposed_provenance_mut).collect());
+    }
+    // Of 200 MB that were taken one after the other.
+    let kept = arena.statistics().node_bytes(1);
+    assert!(kept <= 16 * EXTENT, "{kept}");
+}
+
+#[test]
+fn what_cannot_move_for_want_of_memory_shrinks_where_it_is() {
+    let recorder = Recorder::new(u64::MAX);
+    let arena = arena("shrink", "size:4096;bind:0;bind:1", recorder);
+    let block = arena.malloc(MIB);
+    recorder.left[0].store(0, Ordering::SeqCst);
+    // SAFETY: a block of the arena.
+    let shrunk = unsafe { arena.realloc(block, 100) };
+    assert_eq!((shrunk, recorder.node_of(shrunk)), (block, Some(1)));
+    give(vec![shrunk]);
+}
+
+#[test]
+fn collections_live_on_an_arena() {
+    let recorder = Recorder::new(u64::MAX);
+    let arena = arena("collections", "preferred:3", recorder);
+    let mut numbers = allocator_api2::vec::Vec::new_in(arena);
+    numbers.extend(0..100_000u64);
+    assert_eq!(recorder.node_of(numbers.as_ptr().cast()), Some(3));
+    assert_eq!(numbers.iter().sum::<u64>(), 99_999 * 50_000);
+    drop(numbers);
+    let statistics = arena.statistics();
+    assert_eq!((0..CLASSES).map(|class| statistics.class(class).blocks).sum::<u64>(), 0);
+}
+
+#[test]
 fn wrong_names_and_nodes_are_refused() {
     let recorder = Recorder::new(u64::MAX);
     for name in ["", "a b", "a\"", &"x".repeat(33)] {

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define CHECK(is_so)                                                                               \
   do {                                                                                             \
@@ -64,6 +66,11 @@ static void family(void)
   for (int i = 0; i < 1000 * 1000; i++)
     CHECK(zeros[i] == 0);
   rackpool_tiers_free(zeros);
+  errno = 0;
+  CHECK(rackpool_tiers_reallocarray(arena, NULL, (size_t)-1 / 2, 3) == NULL && errno == ENOMEM);
+  zeros = rackpool_tiers_reallocarray(arena, NULL, 100, 50);
+  CHECK(rackpool_tiers_usable_size(zeros) >= 5000);
+  rackpool_tiers_free(zeros);
   for (size_t alignment = 8; alignment <= 64 << 20; alignment *= 2) {
     void *block = NULL;
     CHECK(rackpool_tiers_posix_memalign(arena, &block, alignment, 100) == 0);
@@ -79,6 +86,79 @@ static void family(void)
   void *far = rackpool_tiers_malloc_hint(arena, 10, RACKPOOL_TIERS_FAR);
   CHECK(far != NULL);
   rackpool_tiers_free(far);
+}
+
+#define FORKS 100
+#define CHURNING 3
+
+static pthread_barrier_t churning;
+static volatile int is_over;
+
+/* Blocks whose extents are given nodes over and over. */
+static void *churn(void *unused)
+{
+  rackpool_tiers_free(rackpool_tiers_malloc(arena, 100));
+  rackpool_tiers_free(rackpool_tiers_malloc_hint(arena, 100, RACKPOOL_TIERS_FAR));
+  pthread_barrier_wait(&churning);
+  while (!is_over) {
+    void *block = rackpool_tiers_malloc(arena, 100 << 20);
+    CHECK(block != NULL);
+    rackpool_tiers_free(block);
+  }
+  return unused;
+}
+
+/* The child of a process whose threads are in the midst of the allocator, which uses arenas of its
+   parent and a thread of its own. It is ended if it waits for ever. */
+static void child(void *of_parent)
+{
+  pthread_t thread;
+  alarm(20);
+  rackpool_tiers_free(of_parent);
+  for (int i = 0; i < 50; i++) {
+    void *block = rackpool_tiers_malloc(arena, (size_t)i << 20);
+    CHECK(block != NULL);
+    rackpool_tiers_free(block);
+  }
+  CHECK(pthread_create(&thread, NULL, take, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  _exit(0);
+}
+
+static void forks(void)
+{
+  pthread_t threads[CHURNING];
+  CHECK(pthread_barrier_init(&churning, NULL, CHURNING + 1) == 0);
+  for (int i = 0; i < CHURNING; i++)
+    CHECK(pthread_create(&threads[i], NULL, churn, NULL) == 0);
+  pthread_barrier_wait(&churning);
+  for (int i = 0; i < FORKS; i++) {
+    void *block = rackpool_tiers_malloc(arena, 1000);
+    int status;
+    pid_t pid = fork();
+    if (pid == 0)
+      child(block);
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    rackpool_tiers_free(block);
+  }
+  is_over = 1;
+  for (int i = 0; i < CHURNING; i++)
+    CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* Until there is no room: the last one is refused, and those before work. */
+static void many_arenas(void)
+{
+  rackpool_tiers_arena *last = arena, *next = arena;
+  int count = 1, error;
+  while ((error = rackpool_tiers_arena_create("many", "preferred:0", &next)) == RACKPOOL_TIERS_OK) {
+    last = next;
+    count++;
+  }
+  CHECK(error == RACKPOOL_TIERS_ARENAS && next == NULL && count == 64);
+  void *block = rackpool_tiers_malloc(last, 100);
+  CHECK(block != NULL);
+  rackpool_tiers_free(block);
 }
 
 int main(void)
@@ -111,5 +191,7 @@ int main(void)
     rackpool_tiers_free(blocks[i]);
   }
   CHECK(rackpool_tiers_default_arena() == NULL);
+  forks();
+  many_arenas();
   return 0;
 }
