@@ -17,7 +17,7 @@ const RUNS: [SoakRun; 2] = [
     },
     SoakRun {
         name: "alloc",
-        words: &["test", "-p", "rackpool-tiers-alloc", "--release", "--tests", "--examples"],
+        words: &["test", "-p", "rackpool-tiers-alloc", "--release", "--tests"],
         // By each of three threads.
         env: &[("RACKPOOL_TIERS_OPERATIONS", "3400000"), ("RACKPOOL_TIERS_PROGRAMS", "1")],
     },

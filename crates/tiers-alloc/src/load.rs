@@ -365,7 +365,7 @@ impl Table {
 
     #[inline(always)]
     fn next_size(&mut self) -> usize {
-        self.sizes[self.draw() as usize % SIZES] as usize
+        self.next_place().1
     }
 
     #[inline(always)]

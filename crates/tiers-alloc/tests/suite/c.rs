@@ -113,19 +113,6 @@ print('done', sum('bind=static:0' in line for line in open('/proc/self/numa_maps
 }
 
 #[test]
-fn a_program_with_an_arena_as_its_allocator_runs() {
-    let own = std::env::current_exe().unwrap();
-    let program = own.ancestors().nth(2).unwrap().join("examples/global");
-    if !program.exists() || !may_place() {
-        println!("NOT TESTED: {} is not built (`--examples`)", program.display());
-        return;
-    }
-    let output = Command::new(program).output().unwrap();
-    let words = "MiB that node 0 was asked for\n";
-    assert!(output.status.success() && text(&output).ends_with(words), "{}", text(&output));
-}
-
-#[test]
 fn the_file_for_pkg_config_has_the_version_of_the_library() {
     let file = std::fs::read_to_string(root().join("rackpool_tiers.pc")).unwrap();
     let version = format!("Version: {}\n", env!("CARGO_PKG_VERSION"));

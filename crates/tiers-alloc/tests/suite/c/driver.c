@@ -88,7 +88,7 @@ static void family(void)
   rackpool_tiers_free(far);
 }
 
-#define FORKS 100
+#define FORKS 20
 #define CHURNING 3
 
 static pthread_barrier_t churning;
