@@ -12,8 +12,8 @@
 //! Nothing in here allocates by Rust's allocator, which may be this one. Arenas are never taken
 //! back. A child of a fork goes on with them: this crate's locks are mended (`locks`), mimalloc's
 //! are not. They are held while a thread takes its first block of a placement, and while it ends;
-//! where that can be, a child calls `exec` before it allocates. Decision 0053 says why mimalloc, and
-//! by which of its interfaces.
+//! where that can be, a child calls `exec` before it allocates. Decision 0053 says why mimalloc,
+//! and by which of its interfaces.
 //!
 //! ```no_run
 //! use rackpool_tiers_alloc::{Arena, free};
