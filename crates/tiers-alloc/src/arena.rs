@@ -4,9 +4,10 @@
 use crate::Error;
 use crate::locks;
 use crate::mapped;
-use crate::place::Place;
+use crate::place::{MAPPED_BYTES_MIN, Place};
 use crate::placer::{Kernel, Placer};
 use crate::policy::{Hint, PLACEMENTS_MAX, Policy};
+use crate::recent;
 use crate::stats::{self, Statistics};
 use crate::sys::{self, Request};
 use allocator_api2::alloc::{AllocError, Allocator};
@@ -14,7 +15,7 @@ use std::alloc::Layout;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::str;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Of a process.
 pub const ARENAS_MAX: usize = 64;
@@ -22,12 +23,18 @@ pub const NAME_BYTES_MAX: usize = 32;
 /// What C's `malloc` promises.
 const MALLOC_ALIGN: usize = 8;
 const TRIAL_BYTES: usize = 4096;
+/// The index of the placement for [`Hint::Far`].
+const FAR: usize = 1;
 
 static ARENAS: [AtomicPtr<Inner>; ARENAS_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; ARENAS_MAX];
+/// The number of the next arena.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// What C programs hold a pointer to.
 pub struct Inner {
+    /// In [`ARENAS`].
+    number: usize,
     name: [u8; NAME_BYTES_MAX],
     name_bytes: usize,
     policy: Policy,
@@ -63,29 +70,39 @@ impl Arena {
         if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_right) {
             return Err(Error::Name);
         }
-        // Before any of what is never taken back.
-        if arenas().count() >= ARENAS_MAX {
-            return Err(Error::Arenas);
-        }
         try_nodes(&policy, placer)?;
         locks::hold_at_forks();
+        // Relaxed: a number alone.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let made = Arena::start(number, name, policy, placer);
+        if made.is_err() {
+            // The number is lost if another arena has been made meanwhile. Relaxed: as above.
+            let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = NEXT.compare_exchange(number + 1, number, order, failed);
+        }
+        made
+    }
+
+    fn start(
+        number: usize,
+        name: &str,
+        policy: Policy,
+        placer: &'static dyn Placer,
+    ) -> Result<Arena, Error> {
+        let slot = ARENAS.get(number).ok_or(Error::Arenas)?;
         let mut kept = [0; NAME_BYTES_MAX];
         kept[..name.len()].copy_from_slice(name.as_bytes());
         let mut places = [const { None }; PLACEMENTS_MAX];
         for (place, placement) in places.iter_mut().zip(policy.placements()) {
             *place = Some(Place::new(*placement, placer));
         }
-        let inner = Inner { name: kept, name_bytes: name.len(), policy, places };
+        let inner = Inner { number, name: kept, name_bytes: name.len(), policy, places };
         let inner = sys::leak(inner).ok_or(Error::Addresses)?;
         let arena = Arena(inner);
         arena.places().try_for_each(Place::start)?;
-        let own = ptr::from_ref(inner).cast_mut();
-        let is_kept = ARENAS.iter().any(|slot| {
-            // Release: pairs with the Acquire in `arenas`. Relaxed: a failure reads nothing.
-            let (done, failed) = (Ordering::Release, Ordering::Relaxed);
-            slot.compare_exchange(ptr::null_mut(), own, done, failed).is_ok()
-        });
-        if is_kept { Ok(arena) } else { Err(Error::Arenas) }
+        // Release: pairs with the Acquire in `arenas`.
+        slot.store(ptr::from_ref(inner).cast_mut(), Ordering::Release);
+        Ok(arena)
     }
 
     pub fn name(self) -> &'static str {
@@ -100,17 +117,48 @@ impl Arena {
         self.0.places.iter().flatten()
     }
 
+    /// Where a thread remembers what it uses of the placement.
     #[inline]
+    fn slot(self, bytes: usize, hint: Hint) -> usize {
+        self.0.number * PLACEMENTS_MAX + self.0.policy.index(bytes, hint)
+    }
+
     fn place(self, bytes: usize, hint: Hint) -> Option<&'static Place> {
         self.0.places[self.0.policy.index(bytes, hint)].as_ref()
     }
 
     #[inline]
     pub(crate) fn take(self, request: Request, hint: Hint) -> *mut u8 {
-        match self.place(request.bytes, hint) {
-            Some(place) if request.bytes <= isize::MAX as usize => place.alloc(request),
-            _ => ptr::null_mut(),
+        let Request { bytes, align, is_zero } = request;
+        let is_aligned = align <= sys::natural_align(bytes);
+        let block = if is_aligned { self.take_usual(bytes, is_zero, hint) } else { None };
+        block.map_or_else(|| self.take_unusual(request, hint), NonNull::as_ptr)
+    }
+
+    /// From what this thread has of the heap that gave it the last block.
+    #[inline]
+    fn take_usual(self, bytes: usize, is_zero: bool, hint: Hint) -> Option<NonNull<u8>> {
+        let theap = recent::theap(self.slot(bytes, hint));
+        if bytes >= MAPPED_BYTES_MIN || theap.is_null() {
+            return None;
         }
+        // SAFETY: this thread's own.
+        NonNull::new(unsafe { sys::take_of_thread(theap, bytes, is_zero) })
+    }
+
+    /// The first block of a thread, or one that is long, or aligned, or from a full region.
+    #[inline(never)]
+    fn take_unusual(self, request: Request, hint: Hint) -> *mut u8 {
+        let Request { bytes, .. } = request;
+        let Some(place) = self.place(bytes, hint).filter(|_| bytes <= isize::MAX as usize) else {
+            return ptr::null_mut();
+        };
+        let block = place.alloc(request);
+        if !block.is_null() && bytes < MAPPED_BYTES_MIN {
+            // SAFETY: a heap of the placement.
+            unsafe { recent::remember(self.slot(bytes, hint), place.heap()) };
+        }
+        block
     }
 
     #[inline]
@@ -120,7 +168,15 @@ impl Arena {
 
     #[inline]
     pub fn malloc_hint(self, bytes: usize, hint: Hint) -> *mut u8 {
-        self.take(Request { bytes, align: MALLOC_ALIGN, is_zero: false }, hint)
+        match self.take_usual(bytes, false, hint) {
+            Some(block) => block.as_ptr(),
+            None => self.malloc_unusual(bytes, hint),
+        }
+    }
+
+    #[inline(never)]
+    fn malloc_unusual(self, bytes: usize, hint: Hint) -> *mut u8 {
+        self.take_unusual(Request { bytes, align: MALLOC_ALIGN, is_zero: false }, hint)
     }
 
     /// All bytes are zero; null if the product is too large.
@@ -159,53 +215,32 @@ impl Arena {
     ///
     /// # Safety
     /// As of [`Arena::realloc`]; the block has that alignment, a power of two.
+    #[inline]
     pub(crate) unsafe fn resize(self, block: *mut u8, bytes: usize, align: usize) -> *mut u8 {
         let request = Request { bytes, align, is_zero: false };
         if block.is_null() {
             return self.take(request, Hint::Near);
         }
         // SAFETY: a block, as the caller promises.
-        let place = unsafe { self.place_of(block) };
-        let wanted = match (place, self.0.policy.is_by_hint()) {
-            (Some(place), true) => Some(place),
-            _ => self.place(bytes, Hint::Near),
-        };
-        let Some(wanted) = wanted else { return ptr::null_mut() };
+        let holds = |place: &Place| unsafe { place.holds(block) };
+        let is_far = self.0.policy.is_by_hint() && self.0.places[FAR].as_ref().is_some_and(holds);
+        let hint = if is_far { Hint::Far } else { Hint::Near };
         // SAFETY: as above.
         let usable = unsafe { usable_size(block) };
-        let is_at_home = place.is_some_and(|place| ptr::eq(place, wanted));
-        if is_at_home && bytes <= usable && bytes >= usable / 2 {
+        let is_enough = bytes <= usable;
+        if is_enough && bytes >= usable / 2 && self.place(bytes, hint).is_some_and(holds) {
             return block;
         }
-        if bytes > isize::MAX as usize {
-            return ptr::null_mut();
-        }
-        let new = wanted.alloc(request);
-        if new.is_null() && bytes <= usable {
+        let new = self.take(request, hint);
+        if new.is_null() {
             // A program does not expect that less memory cannot be had.
-            return block;
+            return if is_enough { block } else { new };
         }
-        if !new.is_null() {
-            // SAFETY: two blocks, each at least that long.
-            unsafe { ptr::copy_nonoverlapping(block, new, bytes.min(usable)) };
-            // SAFETY: as the caller promises.
-            unsafe { free(block) };
-        }
+        // SAFETY: two blocks, each at least that long.
+        unsafe { ptr::copy_nonoverlapping(block, new, bytes.min(usable)) };
+        // SAFETY: as the caller promises.
+        unsafe { free(block) };
         new
-    }
-
-    /// The placement of this arena that a block lies in.
-    ///
-    /// # Safety
-    /// `block` is a block.
-    unsafe fn place_of(self, block: *const u8) -> Option<&'static Place> {
-        if mapped::is_mapped(block) {
-            // SAFETY: of that kind.
-            let place = unsafe { mapped::place_of(block) };
-            return self.places().find(|own| ptr::eq(*own, place));
-        }
-        let holds = |place: &&'static Place| place.regions().any(|(region, _)| region.holds(block));
-        self.places().find(holds)
     }
 
     /// A block for a layout; for none of no bytes. Given back by [`Arena::deallocate`] or [`free`].
@@ -264,10 +299,10 @@ fn try_nodes(policy: &Policy, placer: &'static dyn Placer) -> Result<(), Error> 
 
 /// All arenas of the process.
 pub fn arenas() -> impl Iterator<Item = Arena> {
-    // Acquire: pairs with the Release in `with_placer`.
+    // Acquire: pairs with the Release in `start`.
     let slots = ARENAS.iter().map(|slot| slot.load(Ordering::Acquire));
     // SAFETY: null, or an arena, which is never freed.
-    slots.map_while(|inner| unsafe { inner.as_ref() }.map(Arena))
+    slots.filter_map(|inner| unsafe { inner.as_ref() }.map(Arena))
 }
 
 /// Gives a block back, in any thread.

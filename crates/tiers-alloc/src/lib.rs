@@ -37,6 +37,7 @@ mod mapped;
 mod place;
 mod placer;
 mod policy;
+mod recent;
 mod region;
 mod stats;
 mod sys;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// Of a placement; mimalloc has room for 160 in a process.
 const REGIONS_MAX: usize = 128;
 /// From here on a block is a mapping of its own: mimalloc's bitmaps go by 32 MiB.
-const MAPPED_BYTES_MIN: usize = 32 << 20;
+pub(crate) const MAPPED_BYTES_MIN: usize = 32 << 20;
 /// In an exclusive arena mimalloc aligns no further.
 const HEAP_ALIGN_MAX: usize = 64 << 10;
 /// Left to the kernel and to others on a node that must not run out: where it does, Linux ends a
@@ -69,15 +69,18 @@ impl Place {
         self.grow(0)
     }
 
-    #[inline]
+    /// That is tried first.
+    pub fn heap(&self) -> *mut RawHeap {
+        // Acquire: pairs with the Release in `grow` and `alloc_elsewhere`: the heap is whole.
+        self.heap.load(Ordering::Acquire)
+    }
+
     pub fn alloc(&'static self, request: Request) -> *mut u8 {
         if request.bytes >= MAPPED_BYTES_MIN || request.align > HEAP_ALIGN_MAX {
             return mapped::alloc(self, request);
         }
-        // Acquire: pairs with the Release in `grow` and `alloc_elsewhere`: the heap is whole.
-        let heap = self.heap.load(Ordering::Acquire);
         // SAFETY: a heap of a region of ours.
-        let block = unsafe { sys::take(heap, request) };
+        let block = unsafe { sys::take(self.heap(), request) };
         if block.is_null() { self.alloc_elsewhere(request) } else { block }
     }
 
@@ -92,7 +95,7 @@ impl Place {
                 // SAFETY: a heap of a region of ours.
                 let block = unsafe { sys::take(heap, request) };
                 if !block.is_null() {
-                    // Release: pairs with the Acquire in `alloc`.
+                    // Release: pairs with the Acquire in `heap`.
                     self.heap.store(heap, Ordering::Release);
                     return block;
                 }
@@ -116,7 +119,7 @@ impl Place {
         self.heaps[index].store(heap, Ordering::Release);
         slot.store(ptr::from_ref(region).cast_mut(), Ordering::Release);
         if index == 0 {
-            // Release: pairs with the Acquire in `alloc`.
+            // Release: pairs with the Acquire in `heap`.
             self.heap.store(heap, Ordering::Release);
         }
         Ok(())
@@ -135,6 +138,18 @@ impl Place {
         // SAFETY: null, or a region, which is never freed.
         let regions = regions.map_while(|region| unsafe { region.as_ref() });
         regions.enumerate().filter_map(|(index, region)| Some((region, self.heap_at(index)?)))
+    }
+
+    /// Whether a block lies in this placement.
+    ///
+    /// # Safety
+    /// `block` is a block.
+    pub unsafe fn holds(&self, block: *const u8) -> bool {
+        if mapped::is_mapped(block) {
+            // SAFETY: of that kind.
+            return ptr::eq(unsafe { mapped::place_of(block) }, self);
+        }
+        self.regions().any(|(region, _)| region.holds(block))
     }
 
     /// Long enough that all extents of all arenas are not too many mappings.
@@ -157,6 +172,8 @@ impl Place {
             let node = self.placement.shares()[index].node;
             let has_room = !is_strict || self.has_room(dealing, index, length);
             if has_room && self.placer.place(start, bytes, node, is_strict).is_ok() {
+                // One page may take all of it.
+                self.use_room(dealing, index, length);
                 // Relaxed: counts alone.
                 self.placed[index].fetch_add(length, Ordering::Relaxed);
                 EXTENTS.fetch_add(1, Ordering::Relaxed);
@@ -182,11 +199,7 @@ impl Place {
         let index = usize::from(state - 1);
         let dealing = locks::dealing();
         let has_room = self.has_room(&dealing, index, bytes as u64);
-        if has_room {
-            // Relaxed: with the lock held. Nothing is taken off where nothing is known.
-            let left = self.room[index].load(Ordering::Relaxed).saturating_sub(bytes as u64);
-            self.room[index].store(left, Ordering::Relaxed);
-        }
+        self.use_room(&dealing, index, bytes as u64);
         drop(dealing);
         let is_backed = has_room && self.placer.populate(start, bytes).is_ok();
         if !is_backed {
@@ -209,6 +222,13 @@ impl Place {
             self.room[index].store(room, Ordering::Relaxed);
         }
         room >= bytes
+    }
+
+    /// Less is known to be free, if anything is known.
+    fn use_room(&self, _dealing: &Guard, index: usize, bytes: u64) {
+        // Relaxed: with the lock held.
+        let left = self.room[index].load(Ordering::Relaxed).saturating_sub(bytes);
+        self.room[index].store(left, Ordering::Relaxed);
     }
 
     /// What [`Place::deal`] gave is gone.

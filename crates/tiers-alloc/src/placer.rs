@@ -5,6 +5,7 @@ use std::ffi::{c_long, c_ulong};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::ptr;
 
 /// Called with locks held, and maybe inside the program's allocator: it must not allocate.
 pub trait Placer: Sync {
@@ -25,7 +26,7 @@ pub trait Placer: Sync {
     fn populate(&self, start: *mut u8, bytes: usize) -> io::Result<()>;
 }
 
-/// By `mbind` and `madvise`.
+/// By `mbind` and `madvise`, from huge pages if there are some, as mimalloc takes its own memory.
 pub struct Kernel;
 
 /// Of `linux/mempolicy.h`: the nodes are meant as they are numbered, also if the cpuset changes.
@@ -47,10 +48,16 @@ impl Placer for Kernel {
         let mode = c_long::from(mode) | STATIC_NODES;
         // The kernel leaves out the last bit.
         let (bits, none) = (NODES_MAX as c_long + 1, 0 as c_long);
-        let (start, mask) = (start.addr(), mask.as_ptr());
+        let (start, mask) = (start.expose_provenance(), mask.as_ptr());
         // SAFETY: only decides where pages come from; the mask has the bits that are read.
         let code = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, mask, bits, none) };
-        if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if code != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let start = ptr::with_exposed_provenance_mut(start);
+        // SAFETY: only decides which pages back the range. It may be refused: they are small then.
+        unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        Ok(())
     }
 
     fn available_bytes(&self, node: u16) -> Option<u64> {

@@ -14,6 +14,7 @@ pub const PLACEMENTS_MAX: usize = 4;
 /// Nodes that Linux can have.
 pub(crate) const NODES_MAX: usize = 1024;
 const WEIGHT_MAX: u16 = 255;
+const UNBOUNDED: [usize; PLACEMENTS_MAX - 1] = [usize::MAX; PLACEMENTS_MAX - 1];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -137,14 +138,6 @@ pub enum Hint {
     Far,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    One,
-    /// The longest block of each placement but the last, bytes, ascending.
-    BySize([usize; PLACEMENTS_MAX - 1]),
-    ByHint,
-}
-
 /// Which placement a block comes from.
 ///
 /// As a text: a placement; `size:4096;preferred:0;preferred:1`, blocks of up to 4096 bytes from the
@@ -161,14 +154,17 @@ enum Route {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    route: Route,
+    /// The longest block of each placement but the last, bytes, ascending; `usize::MAX` for others.
+    bounds: [usize; PLACEMENTS_MAX - 1],
+    is_by_hint: bool,
     count: usize,
     placements: [Placement; PLACEMENTS_MAX],
 }
 
 impl From<Placement> for Policy {
     fn from(placement: Placement) -> Policy {
-        Policy { route: Route::One, count: 1, placements: [placement; PLACEMENTS_MAX] }
+        let (bounds, placements) = (UNBOUNDED, [placement; PLACEMENTS_MAX]);
+        Policy { bounds, is_by_hint: false, count: 1, placements }
     }
 }
 
@@ -179,7 +175,7 @@ impl Policy {
     /// [`Error::Policy`] if the bounds do not ascend, or there are too many, or none.
     pub fn by_size(bounded: &[(usize, Placement)], rest: Placement) -> Result<Policy, Error> {
         let mut placements = [rest; PLACEMENTS_MAX];
-        let mut bounds = [usize::MAX; PLACEMENTS_MAX - 1];
+        let mut bounds = UNBOUNDED;
         let ascends = bounded.is_sorted_by(|(one, _), (next, _)| one < next);
         if !ascends || !(1..PLACEMENTS_MAX).contains(&bounded.len()) {
             return Err(Error::Policy);
@@ -188,32 +184,29 @@ impl Policy {
             bounds[index] = *bound;
             placements[index] = *placement;
         }
-        Ok(Policy { route: Route::BySize(bounds), count: bounded.len() + 1, placements })
+        Ok(Policy { bounds, is_by_hint: false, count: bounded.len() + 1, placements })
     }
 
     pub fn by_hint(near: Placement, far: Placement) -> Policy {
         let placements = [near, far, far, far];
-        Policy { route: Route::ByHint, count: 2, placements }
+        Policy { bounds: UNBOUNDED, is_by_hint: true, count: 2, placements }
     }
 
     pub fn placements(&self) -> &[Placement] {
         &self.placements[..self.count]
     }
 
+    /// Without a branch, since sizes are hard to foretell.
+    #[inline]
     pub(crate) fn index(&self, bytes: usize, hint: Hint) -> usize {
-        match (&self.route, hint) {
-            (Route::One, _) | (Route::ByHint, Hint::Near) => 0,
-            (Route::ByHint, Hint::Far) => 1,
-            (Route::BySize(bounds), _) => {
-                let last = self.count - 1;
-                bounds[..last].iter().position(|bound| bytes <= *bound).unwrap_or(last)
-            }
-        }
+        let longer = self.bounds.map(|bound| usize::from(bytes > bound));
+        let is_second = self.is_by_hint & (hint == Hint::Far);
+        longer.into_iter().sum::<usize>() + usize::from(is_second)
     }
 
     /// Whether a block stays where its hint put it when its size changes.
     pub(crate) fn is_by_hint(&self) -> bool {
-        self.route == Route::ByHint
+        self.is_by_hint
     }
 }
 

@@ -19,7 +19,24 @@ pub(crate) type AreaVisitor =
 /// `mi_commit_fun_t`: commit or not, start, bytes, whether the memory is zero, what it was given.
 pub(crate) type CommitFn = extern "C" fn(bool, *mut c_void, usize, *mut bool, *mut c_void) -> bool;
 
+/// The part of a heap that belongs to one thread, until that ends.
+#[repr(C)]
+pub(crate) struct RawTheap {
+    _opaque: [u8; 0],
+}
+
+pub(crate) type EndFn = unsafe extern "C" fn(*mut u8);
+
 unsafe extern "C" {
+    /// In `mimalloc.h`, but not in `libmimalloc-sys`: this thread's part of a heap.
+    fn mi_heap_theap(heap: *mut mi_heap_t) -> *mut RawTheap;
+
+    /// In `mimalloc.h`, but not in `libmimalloc-sys`.
+    fn mi_theap_malloc(theap: *mut RawTheap, size: usize) -> *mut c_void;
+
+    /// In `mimalloc.h`, but not in `libmimalloc-sys`.
+    fn mi_theap_zalloc(theap: *mut RawTheap, size: usize) -> *mut c_void;
+
     /// In `mimalloc.h`, but not in `libmimalloc-sys`. `mi_manage_os_memory_ex` has no hook.
     fn mi_manage_memory(
         start: *mut c_void,
@@ -44,7 +61,7 @@ pub(crate) struct Request {
 }
 
 /// What mimalloc's blocks are aligned to in any case.
-const fn natural_align(bytes: usize) -> usize {
+pub(crate) const fn natural_align(bytes: usize) -> usize {
     if bytes > 8 { 16 } else { 8 }
 }
 
@@ -66,6 +83,48 @@ pub(crate) unsafe fn take(heap: *mut RawHeap, request: Request) -> *mut u8 {
         (false, true) => unsafe { mi_heap_zalloc_aligned(heap, bytes, align) },
     };
     block.cast()
+}
+
+/// A block that is aligned as all are, or null.
+///
+/// # Safety
+/// `theap` is this thread's, as [`theap`] says.
+#[inline]
+pub(crate) unsafe fn take_of_thread(theap: *mut RawTheap, bytes: usize, is_zero: bool) -> *mut u8 {
+    let block = match is_zero {
+        // SAFETY: as the caller promises.
+        true => unsafe { mi_theap_zalloc(theap, bytes) },
+        // SAFETY: as the caller promises.
+        false => unsafe { mi_theap_malloc(theap, bytes) },
+    };
+    block.cast()
+}
+
+/// This thread's part of a heap, which stays until mimalloc is told that the thread ends.
+///
+/// # Safety
+/// As of [`take`].
+pub(crate) unsafe fn theap(heap: *mut RawHeap) -> *mut RawTheap {
+    // SAFETY: as the caller promises.
+    unsafe { mi_heap_theap(heap) }
+}
+
+/// Has a function called when this thread ends, before the destructors of `pthread_key_create`, of
+/// which mimalloc's is one. False where that cannot be.
+#[cfg(target_env = "gnu")]
+pub(crate) fn at_thread_end(end: EndFn) -> bool {
+    unsafe extern "C" {
+        static __dso_handle: u8;
+        fn __cxa_thread_atexit_impl(end: EndFn, of: *mut u8, library: *mut u8) -> c_int;
+    }
+    let library = (&raw const __dso_handle).cast_mut();
+    // SAFETY: a function of this library, which glibc keeps loaded until it was called.
+    unsafe { __cxa_thread_atexit_impl(end, ptr::null_mut(), library) == 0 }
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn at_thread_end(_end: EndFn) -> bool {
+    false
 }
 
 /// Whether an address lies in memory that mimalloc has blocks in.
