@@ -4,6 +4,7 @@
 
 use crate::arena::{Arena, free};
 use libmimalloc_sys::{mi_free, mi_malloc, mi_realloc, mi_version};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem;
 use std::ptr;
@@ -30,7 +31,11 @@ pub enum LoadError {
 pub enum Source {
     Arena(Arena),
     Mimalloc,
+    /// Each thread on one arena, by its cache: the quickest that it has. The cache keeps blocks of
+    /// all arenas, so that a thread cannot use two that lie in unlike memories.
     Jemalloc(Jemalloc),
+    /// By an arena and a cache that are named at each call: what keeps blocks where they belong.
+    JemallocArena(Jemalloc),
 }
 
 impl Source {
@@ -42,6 +47,7 @@ impl Source {
         match self {
             Source::Arena(_) | Source::Mimalloc => Ok(()),
             Source::Jemalloc(jemalloc) => jemalloc.enter(),
+            Source::JemallocArena(jemalloc) => jemalloc.enter_arena(),
         }
     }
 
@@ -54,7 +60,10 @@ impl Source {
                 let version = unsafe { mi_version() };
                 format!("mimalloc {}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
             }
-            Source::Jemalloc(jemalloc) => format!("jemalloc {}", jemalloc.version),
+            Source::Jemalloc(jemalloc) | Source::JemallocArena(jemalloc) => {
+                let version = jemalloc.version.split('-').next().unwrap_or_default();
+                format!("jemalloc {version}")
+            }
         }
     }
 }
@@ -117,6 +126,9 @@ impl Family for Mimalloc {
 type MallocFn = unsafe extern "C" fn(usize) -> *mut c_void;
 type FreeFn = unsafe extern "C" fn(*mut c_void);
 type ReallocFn = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type MallocxFn = unsafe extern "C" fn(usize, c_int) -> *mut c_void;
+type DallocxFn = unsafe extern "C" fn(*mut c_void, c_int);
+type RallocxFn = unsafe extern "C" fn(*mut c_void, usize, c_int) -> *mut c_void;
 type ControlFn =
     unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut c_void, usize) -> c_int;
 
@@ -127,6 +139,9 @@ pub struct Jemalloc {
     malloc: MallocFn,
     free: FreeFn,
     realloc: ReallocFn,
+    mallocx: MallocxFn,
+    dallocx: DallocxFn,
+    rallocx: RallocxFn,
     control: ControlFn,
     arena: c_uint,
     version: &'static str,
@@ -154,6 +169,18 @@ impl Jemalloc {
                 mem::transmute::<*mut c_void, ReallocFn>(symbol(library, c"realloc")?)
             },
             // SAFETY: jemalloc's function of that name.
+            mallocx: unsafe {
+                mem::transmute::<*mut c_void, MallocxFn>(symbol(library, c"mallocx")?)
+            },
+            // SAFETY: jemalloc's function of that name.
+            dallocx: unsafe {
+                mem::transmute::<*mut c_void, DallocxFn>(symbol(library, c"dallocx")?)
+            },
+            // SAFETY: jemalloc's function of that name.
+            rallocx: unsafe {
+                mem::transmute::<*mut c_void, RallocxFn>(symbol(library, c"rallocx")?)
+            },
+            // SAFETY: jemalloc's function of that name.
             control: unsafe {
                 mem::transmute::<*mut c_void, ControlFn>(symbol(library, c"mallctl")?)
             },
@@ -176,6 +203,16 @@ impl Jemalloc {
     fn enter(self) -> Result<(), LoadError> {
         let mut arena = self.arena;
         self.control(c"thread.arena", None, Some(&mut arena))
+    }
+
+    /// Makes a cache for this thread, which stays.
+    fn enter_arena(self) -> Result<(), LoadError> {
+        if CACHE.get() == NO_CACHE {
+            let mut cache: c_uint = 0;
+            self.control(c"tcache.create", Some(&mut cache), None)?;
+            CACHE.set(cache);
+        }
+        Ok(())
     }
 
     /// Reads or writes one of jemalloc's settings, whose type is the caller's to know.
@@ -215,6 +252,58 @@ impl Family for Jemalloc {
     unsafe fn resize(self, block: *mut u8, bytes: usize) -> *mut u8 {
         // SAFETY: as the caller promises.
         unsafe { (self.realloc)(block.cast(), bytes) }.cast()
+    }
+}
+
+const NO_CACHE: c_uint = c_uint::MAX;
+
+thread_local! {
+    /// Of jemalloc, for the calls that name it.
+    static CACHE: Cell<c_uint> = const { Cell::new(NO_CACHE) };
+}
+
+#[derive(Clone, Copy)]
+struct OfArena {
+    jemalloc: Jemalloc,
+    /// `MALLOCX_ARENA` and `MALLOCX_TCACHE`, which are macros.
+    arena_flag: c_int,
+    cache_flag: c_int,
+}
+
+impl OfArena {
+    fn new(jemalloc: Jemalloc) -> OfArena {
+        let cache_flag = match CACHE.get() {
+            // None: this thread did not enter.
+            NO_CACHE => 1 << 8,
+            cache => (cache as c_int + 2) << 8,
+        };
+        OfArena { jemalloc, arena_flag: (jemalloc.arena as c_int + 1) << 20, cache_flag }
+    }
+}
+
+impl Family for OfArena {
+    #[inline(always)]
+    fn take(self, bytes: usize) -> *mut u8 {
+        // SAFETY: any size but none will do, and an arena and a cache that were made.
+        unsafe { (self.jemalloc.mallocx)(bytes, self.arena_flag | self.cache_flag) }.cast()
+    }
+
+    #[inline(always)]
+    unsafe fn give(self, block: *mut u8) {
+        if !block.is_null() {
+            // SAFETY: as the caller promises.
+            unsafe { (self.jemalloc.dallocx)(block.cast(), self.cache_flag) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn resize(self, block: *mut u8, bytes: usize) -> *mut u8 {
+        if block.is_null() {
+            return self.take(bytes);
+        }
+        let flags = self.arena_flag | self.cache_flag;
+        // SAFETY: as the caller promises.
+        unsafe { (self.jemalloc.rallocx)(block.cast(), bytes, flags) }.cast()
     }
 }
 
@@ -275,6 +364,7 @@ impl Table {
             Source::Arena(arena) => self.fill_from(arena),
             Source::Mimalloc => self.fill_from(Mimalloc),
             Source::Jemalloc(jemalloc) => self.fill_from(jemalloc),
+            Source::JemallocArena(jemalloc) => self.fill_from(OfArena::new(jemalloc)),
         }
     }
 
@@ -287,6 +377,7 @@ impl Table {
             Source::Arena(arena) => self.replace_from(arena, times),
             Source::Mimalloc => self.replace_from(Mimalloc, times),
             Source::Jemalloc(jemalloc) => self.replace_from(jemalloc, times),
+            Source::JemallocArena(jemalloc) => self.replace_from(OfArena::new(jemalloc), times),
         }
     }
 
@@ -299,6 +390,7 @@ impl Table {
             Source::Arena(arena) => self.resize_from(arena, times),
             Source::Mimalloc => self.resize_from(Mimalloc, times),
             Source::Jemalloc(jemalloc) => self.resize_from(jemalloc, times),
+            Source::JemallocArena(jemalloc) => self.resize_from(OfArena::new(jemalloc), times),
         }
     }
 
@@ -308,6 +400,7 @@ impl Table {
             Source::Arena(arena) => self.empty_to(arena),
             Source::Mimalloc => self.empty_to(Mimalloc),
             Source::Jemalloc(jemalloc) => self.empty_to(jemalloc),
+            Source::JemallocArena(jemalloc) => self.empty_to(OfArena::new(jemalloc)),
         }
     }
 

@@ -63,7 +63,10 @@ pub(super) fn add(
 ) -> Result<(), BenchError> {
     let mut others = vec![("mimalloc", Source::Mimalloc)];
     match Jemalloc::load() {
-        Ok(jemalloc) => others.push(("jemalloc", Source::Jemalloc(jemalloc))),
+        Ok(jemalloc) => {
+            others.push(("jemalloc", Source::Jemalloc(jemalloc)));
+            others.push(("jemalloc_arena", Source::JemallocArena(jemalloc)));
+        }
         Err(error) => {
             report.extra.insert("jemalloc_absent".into(), error.to_string().into());
         }
