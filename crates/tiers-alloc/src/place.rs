@@ -131,13 +131,16 @@ impl Place {
         (!heap.is_null()).then_some(heap)
     }
 
-    /// Regions with their heaps.
-    pub fn regions(&self) -> impl Iterator<Item = (&'static Region, *mut RawHeap)> {
+    fn regions(&self) -> impl Iterator<Item = &'static Region> {
         // Acquire: pairs with the Release in `grow`.
         let regions = self.regions.iter().map(|region| region.load(Ordering::Acquire));
         // SAFETY: null, or a region, which is never freed.
-        let regions = regions.map_while(|region| unsafe { region.as_ref() });
-        regions.enumerate().filter_map(|(index, region)| Some((region, self.heap_at(index)?)))
+        regions.map_while(|region| unsafe { region.as_ref() })
+    }
+
+    /// A heap for each region.
+    pub fn heaps(&self) -> impl Iterator<Item = *mut RawHeap> {
+        (0..REGIONS_MAX).map_while(|index| self.heap_at(index))
     }
 
     /// Whether a block lies in this placement.
@@ -149,7 +152,7 @@ impl Place {
             // SAFETY: of that kind.
             return ptr::eq(unsafe { mapped::place_of(block) }, self);
         }
-        self.regions().any(|(region, _)| region.holds(block))
+        self.regions().any(|region| region.holds(block))
     }
 
     /// Long enough that all extents of all arenas are not too many mappings.

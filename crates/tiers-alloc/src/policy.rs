@@ -196,9 +196,12 @@ impl Policy {
         &self.placements[..self.count]
     }
 
-    /// Without a branch, since sizes are hard to foretell.
+    /// Without a branch on the size, which is hard to foretell.
     #[inline]
     pub(crate) fn index(&self, bytes: usize, hint: Hint) -> usize {
+        if self.count == 1 {
+            return 0;
+        }
         let longer = self.bounds.map(|bound| usize::from(bytes > bound));
         let is_second = self.is_by_hint & (hint == Hint::Far);
         longer.into_iter().sum::<usize>() + usize::from(is_second)

@@ -104,7 +104,7 @@ fn of_place(place: &Place) -> PlaceStatistics {
         class.blocks = place.mapped_blocks[index].load(Ordering::Relaxed);
         class.bytes = place.mapped_bytes[index].load(Ordering::Relaxed);
     }
-    for (_, heap) in place.regions() {
+    for heap in place.heaps() {
         // SAFETY: a heap of a region, and the visitor gets what it expects.
         unsafe { sys::visit(heap, on_area, (&raw mut classes).cast()) };
     }
@@ -113,7 +113,7 @@ fn of_place(place: &Place) -> PlaceStatistics {
         nodes,
         unplaced_bytes: place.unplaced(),
         refused: place.refused(),
-        regions: place.regions().count(),
+        regions: place.heaps().count(),
         classes,
     }
 }
