@@ -263,6 +263,15 @@ impl Arena {
         stats::statistics(self)
     }
 
+    /// Bytes of addresses that a node was given to; looks at no page.
+    pub fn node_bytes(self, node: u16) -> u64 {
+        let of = |place: &Place| {
+            let shares = place.placement.shares().iter().enumerate();
+            shares.filter(|(_, s)| s.node == node).map(|(i, _)| place.placed(i)).sum::<u64>()
+        };
+        self.places().map(of).sum()
+    }
+
     pub(crate) fn as_ptr(self) -> *const Inner {
         self.0
     }

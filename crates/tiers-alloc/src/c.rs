@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rackpool_tiers_node_bytes(arena: *const Inner, node: c_
     // SAFETY: as the caller promises.
     let arena = unsafe { Arena::from_ptr(arena) };
     let (Some(arena), Ok(node)) = (arena, u16::try_from(node)) else { return 0 };
-    arena.statistics().node_bytes(node)
+    arena.node_bytes(node)
 }
 
 /// # Safety
