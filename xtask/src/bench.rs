@@ -33,6 +33,7 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "kv"],
     &["bench", "sim"],
     &["bench", "dram"],
+    &["bench", "tiers"],
     &["repro", "herd"],
 ];
 
@@ -50,6 +51,7 @@ const NEEDS_LAB: &[(&[&str], &str)] = &[
     (&["bench", "verbs", "--fabric", "tcp"], "bench verbs"),
     (&["bench", "sim"], "bench sim"),
     (&["bench", "dram"], "bench dram"),
+    (&["bench", "tiers"], "bench tiers"),
 ];
 
 /// What the model of HERD's cards predicts rightly, and must go on to: nothing was set by these.

@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ibverbs-utils", "looking at verbs devices, in the virtual machines"),
     ("iproute2", "network and Soft-RoCE devices in the virtual machines"),
     ("kmod", "modprobe, for the virtual machines and in them"),
+    ("libjemalloc2", "`bench tiers` measures the allocator beside it"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
     ("linux-image-amd64", "the kernel of the virtual machines"),
     ("memcached", "the differential test compares our server's answers with it"),

@@ -40,7 +40,8 @@ Usage: cargo xtask NAME [OPTIONS]
   vm        scenarios in virtual machines: verbs, shared devdax, memory nodes, CXL, dead hosts
   bench     every benchmark in its smallest size
   soak NAME a heavier run of what CI does in small, not part of ci; NAME is kills: 200 kills of
-            each kind of process
+            each kind of process; or alloc: the allocator in 10 million operations, and under
+            python3's own tests and redis-server
   help      this text
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):

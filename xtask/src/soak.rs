@@ -6,14 +6,22 @@ use crate::run::{Context, Task};
 struct SoakRun {
     name: &'static str,
     words: &'static [&'static str],
-    env: (&'static str, &'static str),
+    env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 1] = [SoakRun {
-    name: "kills",
-    words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
-    env: ("RACKPOOL_KILLS", "200"),
-}];
+const RUNS: [SoakRun; 2] = [
+    SoakRun {
+        name: "kills",
+        words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
+        env: &[("RACKPOOL_KILLS", "200")],
+    },
+    SoakRun {
+        name: "alloc",
+        words: &["test", "-p", "rackpool-tiers-alloc", "--release", "--tests"],
+        // By each of three threads.
+        env: &[("RACKPOOL_TIERS_OPERATIONS", "3400000"), ("RACKPOOL_TIERS_PROGRAMS", "1")],
+    },
+];
 
 /// Whether there is a run of this name.
 pub fn is_known(name: &str) -> bool {
@@ -22,6 +30,6 @@ pub fn is_known(name: &str) -> bool {
 
 pub fn run(context: &Context, name: &str) -> Result<(), String> {
     let run = RUNS.iter().find(|run| run.name == name).ok_or("there is no such run")?;
-    let (variable, value) = run.env;
-    Task::cargo(run.words).env(variable, value).minutes(120).count_tests().run(context)
+    let task = Task::cargo(run.words).minutes(120).count_tests();
+    run.env.iter().fold(task, |task, (variable, value)| task.env(variable, value)).run(context)
 }

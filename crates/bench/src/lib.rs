@@ -7,9 +7,9 @@
 //! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
-//! [`verbs`] measures a fabric without a pool on it; [`dram`] measures how quickly memory channels
-//! are simulated. [`sim_table`] puts the pool's hash table into simulated runs;
-//! [`sim_runs`] makes many of these.
+//! [`verbs`] measures a fabric without a pool on it, [`tiers`] the allocator of arenas, [`dram`]
+//! how quickly memory channels are simulated. [`sim_table`] puts the pool's hash table into
+//! simulated runs; [`sim_runs`] makes many of these.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
@@ -43,6 +43,8 @@ pub mod run;
 pub mod sim_runs;
 #[cfg(feature = "lab")]
 pub mod sim_table;
+#[cfg(feature = "lab")]
+pub mod tiers;
 pub mod value;
 #[cfg(feature = "lab")]
 pub mod verbs;

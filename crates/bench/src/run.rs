@@ -159,6 +159,14 @@ pub enum BenchError {
     #[cfg(feature = "lab")]
     #[error(transparent)]
     Baselines(#[from] crate::baselines::Error),
+    /// There is no arena to measure; its error says whether to retry.
+    #[cfg(feature = "lab")]
+    #[error(transparent)]
+    Arena(#[from] rackpool_tiers_alloc::Error),
+    /// An allocator could not do it; its error says whether to retry.
+    #[cfg(feature = "lab")]
+    #[error(transparent)]
+    Allocator(#[from] rackpool_tiers_alloc::load::LoadError),
     /// The fabric could not be set up; its error says whether to retry.
     #[error(transparent)]
     Fabric(#[from] rackpool_fabric::FabricError),
@@ -223,6 +231,10 @@ impl BenchError {
             Self::Herd(error) => error.code(),
             #[cfg(feature = "lab")]
             Self::Baselines(error) => error.code(),
+            #[cfg(feature = "lab")]
+            Self::Arena(_) => "config",
+            #[cfg(feature = "lab")]
+            Self::Allocator(_) => "memory",
             Self::Fabric(error) if error.is_absence() => "config",
             Self::Fabric(_) => "io",
             Self::Master(_) => "master",

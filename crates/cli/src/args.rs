@@ -121,6 +121,7 @@ Examples:
   rackpool bench remote --fabric tcp --json remote.json
   rackpool bench ycsb --workload A --distribution zipfian
   rackpool bench kv --peers --json kv.json
+  rackpool bench tiers --json tiers.json
   rackpool bench kv --baselines --quick               HERD beside Pilaf and FaRM-KV, over shm
   rackpool bench kv --baselines=tcp --json beside.json
   rackpool bench verbs --fabric verbs --verbs-device mlx5_0";
@@ -461,6 +462,9 @@ pub enum BenchName {
     /// A fabric by itself (--fabric tcp, shm or verbs): READ, WRITE and ECHO, alone, in and out, by
     /// size, all to all; with perftest's tools beside it on devices
     Verbs,
+    /// The allocator: an operation beside mimalloc itself, and beside jemalloc's arenas where that
+    /// is installed
+    Tiers,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
     /// How quickly memory channels are simulated, in requests a second of processor time

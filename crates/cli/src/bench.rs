@@ -11,10 +11,16 @@ use rackpool_bench::report::Report;
 use rackpool_bench::run::{PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
 use rackpool_bench::{local, locks, remote, ring, rrpc, ycsb_run};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Memory of a rack beside what is measured.
 const SPARE_BYTES: u64 = 64 << 20;
+
+/// What glibc reads settings from.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+/// Room for the thread-local variables of a library that is loaded late, as jemalloc is.
+const STATIC_TLS: &str = "glibc.rtld.optional_static_tls=16384";
 
 /// What a measurement is made on.
 #[derive(Clone, Debug)]
@@ -27,12 +33,28 @@ pub struct Setup {
 }
 
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if args.name == BenchName::Tiers {
+        with_static_tls()?;
+    }
     let json = output::open_if(args.json.as_ref())?;
     let report = report(args)?;
     if let Some(json) = json {
         json.report(&report)?;
     }
     output::print(&report.table())
+}
+
+/// Starts this program anew with [`STATIC_TLS`], which glibc reads at a start alone.
+fn with_static_tls() -> Result<()> {
+    let set = std::env::var(TUNABLES).unwrap_or_default();
+    if set.contains("optional_static_tls") {
+        return Ok(());
+    }
+    let all = if set.is_empty() { STATIC_TLS.into() } else { format!("{set}:{STATIC_TLS}") };
+    let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
+    let mut command = Command::new(own);
+    let error = command.args(std::env::args_os().skip(1)).env(TUNABLES, all).exec();
+    Err(Failure::io("our own executable", &error))
 }
 
 fn report(args: &BenchArgs) -> Result<Report> {

@@ -17,7 +17,7 @@ const LINE_CHARS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;
 
 /// Where unsafe code may be.
-const UNSAFE: &[&str] = &["crates/mem/", "crates/fabric/", "bindings/"];
+const UNSAFE: &[&str] = &["crates/mem/", "crates/fabric/", "crates/tiers-alloc/", "bindings/"];
 
 /// Engines of the core that meet in `wire` only.
 const ENGINES: &[&str] = &["client", "daemon", "master"];

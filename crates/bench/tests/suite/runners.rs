@@ -5,9 +5,9 @@
 use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_bench::run::{PoolSource, Progress, Size};
-#[cfg(feature = "lab")]
-use rackpool_bench::verbs;
 use rackpool_bench::{local, remote, ring, rrpc};
+#[cfg(feature = "lab")]
+use rackpool_bench::{run::BenchError, tiers, verbs};
 use std::sync::Mutex;
 
 /// The runners pin their thread and want the machine for themselves: one at a time.
@@ -150,4 +150,27 @@ fn bench_verbs_reports_each_verb_alone_in_out_and_all_to_all() {
         }
         assert!(report.results.iter().all(|row| row.ours > 0.0));
     }
+}
+
+#[cfg(feature = "lab")]
+#[test]
+fn bench_tiers_reports_the_allocator_beside_mimalloc() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let report = match tiers::run(Size::Smoke, &mut |_| ()) {
+        Err(BenchError::Arena(error)) => {
+            println!("NOT TESTED: {error}");
+            return;
+        }
+        report => report.unwrap(),
+    };
+    for name in ["alloc_replace", "alloc_replace_by_size", "alloc_resize"] {
+        let row = row(&report, &format!("{name}_vs_mimalloc"));
+        assert!(row.p50.is_some() && count(row, "other_p99") > 0, "{row:?}");
+    }
+    for name in ["alloc_replace_2_threads", "alloc_free_by_another_thread"] {
+        let row = row(&report, &format!("{name}_vs_mimalloc"));
+        assert_eq!((count(row, "threads"), row.unit.as_str()), (2, "ns"));
+    }
+    let others = report.results.iter().filter(|row| row.name.ends_with("_vs_jemalloc")).count();
+    assert_eq!(others == 0, report.extra.contains_key("jemalloc_absent"));
 }

@@ -12,7 +12,7 @@ use rackpool_bench::baselines::{self, Carrier};
 use rackpool_bench::cache::ratio::PEERS;
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Size};
-use rackpool_bench::{cache, dram, kv, migrate, verbs};
+use rackpool_bench::{cache, dram, kv, migrate, tiers, verbs};
 
 /// Measures what needs no racks that run already.
 pub fn measure(args: &BenchArgs) -> Result<Report> {
@@ -22,6 +22,7 @@ pub fn measure(args: &BenchArgs) -> Result<Report> {
         BenchName::Migrate => measure_migrate(args),
         BenchName::Kv => measure_kv(args),
         BenchName::Dram => measure_dram(args),
+        BenchName::Tiers => measure_tiers(args),
         BenchName::Verbs => measure_verbs(args),
         _ => Err(Failure::new("bug", "it is measured on racks")),
     }
@@ -41,6 +42,15 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
             names => cache::ratio::run(names, size, say)?,
         })
     })
+}
+
+/// Measures the allocator in this process.
+fn measure_tiers(args: &BenchArgs) -> Result<Report> {
+    let report = watch(|say| Ok(tiers::run(Size::quick(args.quick), say)?))?;
+    if let Some(reason) = report.extra.get("jemalloc_absent").and_then(|text| text.as_str()) {
+        tracing::warn!(target: "bench", "{reason}");
+    }
+    Ok(report)
 }
 
 /// Measures the simulation of memory channels in this process.
