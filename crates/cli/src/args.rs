@@ -492,6 +492,10 @@ pub struct BenchArgs {
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
+    /// One cache in DRAM, in far memory, and on both, transparent and by data (cache); far memory
+    /// is emulated: of twice the latency, or of --emulate cxl= more
+    #[arg(long)]
+    pub tiering: bool,
     /// Page sizes (migrate), with commas between
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_page,
           default_value = "4K,64K")]

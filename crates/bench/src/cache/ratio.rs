@@ -5,13 +5,13 @@
 //! an entry costs them beside key and value, measured in the same run by what this process grows
 //! when they are filled with small entries; that and the lengths are an entry's weight.
 
-use super::workload::{CacheWorkload, Op, all};
+use super::workload::{CacheWorkload, Op, named};
 use crate::report::{Better, Kind, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
 use rackpool_cache::{Cache, Options, Policy};
 
 /// Memory of the caches that the distributions were taken for.
-const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
+pub(super) const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
 /// Names the streams; any other would do.
 const SEED: u64 = 0x6869_7473;
 
@@ -43,17 +43,7 @@ pub fn run(
     size: Size,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
-    let all = all();
-    let known = |name: &String| all.iter().any(|workload| workload.name == name);
-    if let Some(unknown) = names.iter().find(|name| !known(name)) {
-        let allowed: Vec<&str> = all.iter().map(|workload| workload.name).collect();
-        let reason = format!("\"{unknown}\" is none of {}", allowed.join(", "));
-        return Err(BenchError::Option { option: "workload", reason });
-    }
-    let wanted = |workload: &&CacheWorkload| {
-        names.is_empty() || names.iter().any(|name| name == workload.name)
-    };
-    let workloads: Vec<&CacheWorkload> = all.iter().filter(wanted).collect();
+    let workloads = named(names)?;
     let memory: u64 = match size {
         Size::Smoke => 4 << 20,
         Size::Quick => 32 << 20,
@@ -65,7 +55,7 @@ pub fn run(
     steps.begin("what an entry costs");
     #[cfg(feature = "peers")]
     let peers = super::peers::Costs::measure(memory);
-    for workload in workloads {
+    for workload in &workloads {
         steps.begin(workload.name);
         let test = Test::new(workload, memory, size);
         let default = Options::default().policy;

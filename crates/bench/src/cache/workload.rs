@@ -3,6 +3,7 @@
 //! The distributions are those of CacheBench, condensed to some hundred numbers each
 //! (`workloads.txt`). Keys and memory are scaled down together, so that a run takes seconds.
 
+use crate::run::BenchError;
 use rackpool_stats::random::Rng;
 use rackpool_stats::random::SplitMix64;
 
@@ -81,6 +82,21 @@ impl CumulativeShares {
 #[must_use]
 pub fn all() -> Vec<CacheWorkload> {
     parse(TEXT).expect("the text is well-formed")
+}
+
+/// Those with these names, or all.
+///
+/// # Errors
+/// [`BenchError::Option`] for a name that is none.
+pub(super) fn named(names: &[String]) -> Result<Vec<CacheWorkload>, BenchError> {
+    let mut all = all();
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|it| it.name == **name)) {
+        let allowed: Vec<&str> = all.iter().map(|workload| workload.name).collect();
+        let reason = format!("\"{unknown}\" is none of {}", allowed.join(", "));
+        return Err(BenchError::Option { option: "workload", reason });
+    }
+    all.retain(|it| names.is_empty() || names.iter().any(|name| name == it.name));
+    Ok(all)
 }
 
 fn parse(text: &'static str) -> Option<Vec<CacheWorkload>> {

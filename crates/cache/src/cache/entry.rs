@@ -30,6 +30,9 @@ impl<'a> Entry<'a> {
         hash: u64,
         now: Millis,
     ) -> Entry<'a> {
+        if partition.emulation.is_some() {
+            partition.wait_for_look_up(hash);
+        }
         let found = partition.find_fresh(hash, key, now);
         Entry { partition, key, hash, now, found }
     }

@@ -2,6 +2,7 @@
 //! values that are sent from the cache's memory after the look-up is over.
 
 use super::draft::{Piece, fields_at};
+use super::emulated::{INSTRUCTIONS_AHEAD, instructions_of};
 use super::error::Result;
 use super::layout::{Fields, Header, Pos, Slot};
 use super::partition::{Found, Partition};
@@ -278,6 +279,30 @@ impl<'a> Item<'a> {
             && self.append_to(&mut values[0]).is_ok()
             && copy.append_to(&mut values[1]).is_ok()
             && values[0] == values[1]
+    }
+
+    /// Waits for all of the item as its reader does, if it lies in far memory that is emulated.
+    /// `next` are the items that are read then: what the processor reaches of them comes meanwhile.
+    #[cold]
+    pub(super) fn wait_for_far(&self, next: impl Iterator<Item = Slot>) {
+        let Source::Locked(partition, _) = self.source else { return };
+        let Some(far) = &partition.emulation else { return };
+        // How long it is stands in its first word.
+        far.read(self.units, self.at, 8);
+        let mut ahead = instructions_of(self.header);
+        for byte in next.filter(|slot| slot.0 != 0).map(|slot| slot.pos().byte()) {
+            let header = Header(self.units.load(byte));
+            ahead += instructions_of(header);
+            if ahead > INSTRUCTIONS_AHEAD || !far.is_here(byte) {
+                break;
+            }
+            far.ask(byte, header.bytes().into());
+        }
+        far.read(self.units, self.at, self.header.bytes().into());
+        if self.header.has(Header::CHAINED) {
+            let further = partition.pieces(self.pos()).skip(1);
+            further.for_each(|piece| far.read(self.units, piece.at, piece.bytes));
+        }
     }
 
     fn far(&self) -> Result<&Arc<FarValue>> {

@@ -211,6 +211,9 @@ impl Partition {
         }
         self.units.store(placed.head.byte(), header.0);
         self.segments.publish(placed.head.unit());
+        if self.emulation.is_some() {
+            self.wait_for_stores(placed);
+        }
     }
 
     pub(crate) fn link_of(&self, pos: Pos, header: Header) -> NextPiece {
@@ -342,6 +345,9 @@ impl Partition {
         let mut buffer = std::mem::take(&mut self.move_buffer);
         let mut offset = 0;
         for piece in self.pieces(from) {
+            if let Some(far) = &self.emulation {
+                far.read(self.units.bare(), piece.at, piece.bytes);
+            }
             buffer.resize(MOVE_BYTES.min(piece.bytes as usize), 0);
             self.units.copy_out(piece.at, &mut buffer);
             placed.write(&self.units, offset, &buffer);

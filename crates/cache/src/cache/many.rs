@@ -19,7 +19,7 @@
 
 use super::index::{self, flat_at};
 use super::item::{Item, Origin};
-use super::layout::{Header, PLAIN_KEY_AT, Slot, tag_in_slot};
+use super::layout::{BUCKET_BYTES, Header, PLAIN_KEY_AT, Slot, tag_in_slot};
 use super::partition::{Found, Partition};
 use super::view::{
     COPIED_BYTES_MAX, PartitionView, ProbedItem, REACH_MAX, UnlockedLookup, ask_for_item,
@@ -27,6 +27,7 @@ use super::view::{
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_mem::window::{Bare, Wide, Window};
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::MutexGuard;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -41,7 +42,8 @@ struct Asked {
     /// The tag, then the entry, 0 if there is none; without the lock, the last word of the bucket
     /// before it was looked into.
     words: [u64; BATCH],
-    /// Without the lock: where the item lies, or the next bucket, which is odd.
+    /// Without the lock: where the item lies, or the next bucket, which is odd. With it, and far
+    /// memory emulated: what was asked for.
     items: [u64; BATCH],
     /// With the lock: the keys in the order in which their items were prefetched.
     order: [u8; BATCH],
@@ -148,6 +150,8 @@ impl Cache {
                 if locked.is_none() {
                     self.ask_shared(keys, asked);
                 }
+                let is_emulated =
+                    locked.as_ref().is_some_and(|locked| locked.partition.emulation.is_some());
                 let (mut hits, mut misses) = (0, 0);
                 for nth in 0..keys.len().min(BATCH) {
                     let is_nth = ORDERED || locked.is_none();
@@ -181,6 +185,9 @@ impl Cache {
                             }
                         }
                     };
+                    if is_emulated && let Some(item) = &item {
+                        item.wait_for_far(asked.behind(nth + 1..keys.len(), is_nth));
+                    }
                     f(start + index, item.as_ref());
                     if let Some((mut partition, Some((_, slot)))) = held {
                         partition.sample_if_due(slot.pos(), now);
@@ -329,6 +336,12 @@ impl PartitionView {
 }
 
 impl Asked {
+    /// The entries from the nth one on, in order of the keys or of their items.
+    fn behind(&self, nths: Range<usize>, is_of_keys: bool) -> impl Iterator<Item = Slot> {
+        let index = move |nth| if is_of_keys { nth } else { usize::from(self.order[nth]) };
+        nths.map(move |nth| Slot(self.words[index(nth)]))
+    }
+
     #[inline(always)]
     fn ask_buckets(
         &mut self,
@@ -339,11 +352,15 @@ impl Asked {
     ) {
         for (index, key) in keys[..keys.len().min(BATCH)].iter().enumerate() {
             let hash = hash_of(key, seed);
-            let place = bucket_at(hash);
-            units.prefetch(place);
-            (self.hashes[index], self.places[index]) = (hash, place);
-            self.words[index] = tag_in_slot(hash);
+            self.ask_bucket(units, index, hash, bucket_at(hash));
         }
+    }
+
+    #[inline(always)]
+    fn ask_bucket(&mut self, units: Bare<'_>, index: usize, hash: u64, place: u64) {
+        units.prefetch(place);
+        (self.hashes[index], self.places[index]) = (hash, place);
+        self.words[index] = tag_in_slot(hash);
     }
 
     /// Finds the entries of the first `count` keys in their buckets and asks for the items; where
@@ -352,9 +369,48 @@ impl Asked {
     #[inline(always)]
     fn find_items(&mut self, units: Bare<'_>, wide: Option<Wide>, count: usize, reach: u64) {
         for index in 0..count.min(BATCH) {
-            let probe = index::probe(units, wide, self.places[index], &self.words[index]);
-            (self.places[index], self.words[index]) = (probe.at, probe.word.0);
-            ask_for_item(units, probe.target(), reach);
+            self.find_item(units, wide, index, reach);
+        }
+    }
+
+    #[inline(always)]
+    fn find_item(&mut self, units: Bare<'_>, wide: Option<Wide>, index: usize, reach: u64) -> u64 {
+        let probe = index::probe(units, wide, self.places[index], &self.words[index]);
+        (self.places[index], self.words[index]) = (probe.at, probe.word.0);
+        ask_for_item(units, probe.target(), reach);
+        probe.target()
+    }
+
+    /// As `ask_buckets` and `find_items`, with the waits of emulated far memory.
+    #[cold]
+    #[inline(never)]
+    fn ask_emulated(&mut self, partition: &Partition, keys: &[&[u8]], reach: u64) {
+        let Some(far) = &partition.emulation else { return };
+        let (units, wide) = (partition.units.bare(), Wide::of_this_processor());
+        for (index, key) in keys[..keys.len().min(BATCH)].iter().enumerate() {
+            let hash = hash_of(key, partition.seed);
+            self.ask_bucket(units, index, hash, partition.index.bucket_at(hash));
+            far.ask(self.places[index], BUCKET_BYTES);
+        }
+        for index in 0..keys.len().min(BATCH) {
+            far.read(units, self.places[index], BUCKET_BYTES);
+            self.items[index] = self.find_item(units, wide, index, reach);
+            if self.items[index] != 0 {
+                far.ask(self.items[index], reach + 8);
+            }
+        }
+    }
+
+    /// Asks for the items that lie behind overflow buckets.
+    #[cold]
+    #[inline(never)]
+    fn ask_late_emulated(&self, partition: &Partition, count: usize, reach: u64) {
+        let Some(far) = &partition.emulation else { return };
+        for index in 0..count.min(BATCH) {
+            let item = Slot(self.words[index]).pos().byte();
+            if self.words[index] != 0 && item != self.items[index] {
+                far.ask(item, reach + 8);
+            }
         }
     }
 
@@ -421,15 +477,24 @@ impl<'a> Locked<'a> {
         let (index, seed) = (&partition.index, partition.seed);
         let mean_bytes = partition.segments.live_bytes() / index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
-        match index.flat() {
-            Some(buckets) => asked.ask_buckets(units, keys, seed, |hash| flat_at(hash, buckets)),
-            None => asked.ask_buckets(units, keys, seed, |hash| index.bucket_at(hash)),
-        }
-        match Wide::of_this_processor() {
-            Some(wide) => asked.find_items(units, Some(wide), keys.len(), reach),
-            None => asked.find_items(units, None, keys.len(), reach),
+        if partition.emulation.is_some() {
+            asked.ask_emulated(&partition, keys, reach);
+        } else {
+            match index.flat() {
+                Some(buckets) => {
+                    asked.ask_buckets(units, keys, seed, |hash| flat_at(hash, buckets));
+                }
+                None => asked.ask_buckets(units, keys, seed, |hash| index.bucket_at(hash)),
+            }
+            match Wide::of_this_processor() {
+                Some(wide) => asked.find_items(units, Some(wide), keys.len(), reach),
+                None => asked.find_items(units, None, keys.len(), reach),
+            }
         }
         asked.mark_used(units, keys.len(), partition.freq_max);
+        if partition.emulation.is_some() {
+            asked.ask_late_emulated(&partition, keys.len(), reach);
+        }
         if index.is_sweeping() {
             // Each is looked up from the start: what was found may be gone.
             asked.words = [0; BATCH];

@@ -7,12 +7,13 @@
 //!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
-//!   copies of these.
+//!   copies of these; `emulated.rs`: far memory that this host has not.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
 
 mod draft;
+mod emulated;
 mod entry;
 mod error;
 mod evict;
@@ -481,7 +482,14 @@ impl Cache {
             });
         }
         let mut partition = part.lock();
+        let is_emulated = partition.emulation.is_some();
+        if is_emulated {
+            partition.wait_for_look_up(hash);
+        }
         let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
+        if is_emulated {
+            item.wait_for_far(std::iter::empty());
+        }
         let (pos, result) = (item.pos(), f(&item));
         partition.sample_if_due(pos, now);
         Some(result)

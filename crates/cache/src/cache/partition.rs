@@ -24,6 +24,7 @@ use super::tier::{FarValue, REFERENCE_BYTES, TierSlab};
 use super::timeline::Wall;
 use super::{EXPIRES_MAX, Millis, Mode, Options, WALL_TIME};
 use rackpool_core::seam::Mem;
+use rackpool_mem::emulation::FarEmulation;
 use rackpool_mem::window::{Bare, Wide, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,6 +113,8 @@ pub(crate) struct Partition {
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,
     pub tier_slab: Option<TierSlab>,
+    /// Of a part of the units, for measurements.
+    pub emulation: Option<Box<FarEmulation>>,
 }
 
 impl Partition {
@@ -202,6 +205,7 @@ impl Partition {
             wall: Arc::default(),
             is_recovering: false,
             tier_slab: None,
+            emulation: None,
         }
     }
 

@@ -31,6 +31,11 @@ pub fn measure(args: &BenchArgs) -> Result<Report> {
 /// Measures the cache in this process.
 fn measure_cache(args: &BenchArgs) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
+    if args.tiering {
+        let names = if workloads == ["all"] { Vec::new() } else { workloads };
+        let cxl_ns = args.emulate.map(|emulate| emulate.cxl_ns).filter(|ns| *ns > 0);
+        return watch(|say| Ok(cache::tiering::run(&names, cxl_ns, size, say)?));
+    }
     if !workloads.is_empty() && PEERS.is_empty() {
         let way_out = "to have foyer, quick_cache and moka beside it, build with --features peers";
         tracing::warn!(target: "bench", "our policies only: {way_out}");

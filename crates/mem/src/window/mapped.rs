@@ -393,9 +393,16 @@ fn device_align_bytes(device: u64) -> Option<u64> {
 #[cold]
 #[inline(never)]
 fn spin_for(delay_ns: u32) {
-    let delay = Duration::from_nanos(u64::from(delay_ns));
-    let start = Instant::now();
-    while start.elapsed() < delay {
+    spin_until(Instant::now() + Duration::from_nanos(u64::from(delay_ns)));
+}
+
+/// Waits busily; the time then.
+pub(crate) fn spin_until(end: Instant) -> Instant {
+    loop {
+        let now = Instant::now();
+        if now >= end {
+            return now;
+        }
         spin_loop();
     }
 }

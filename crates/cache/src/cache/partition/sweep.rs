@@ -125,6 +125,9 @@ impl Partition {
     }
 
     pub fn hash_at(&mut self, pos: Pos, header: Header) -> u64 {
+        if self.emulation.is_some() {
+            self.wait_for_walk(pos, header);
+        }
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(pos, header, &mut key);
         let hash = xxh3_64_with_seed(&key, self.seed);

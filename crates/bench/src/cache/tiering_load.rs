@@ -1,0 +1,156 @@
+//! A cache under a stream of operations, in batches: what is got in a batch is looked up together,
+//! and what is not there is stored. See `tiering.rs`.
+
+use super::items::{BATCH, BLOCK, KEY_BYTES, SEED, VALUE_BYTES};
+use super::workload::{Key, Op};
+use crate::run::BenchError;
+use rackpool_cache::{Cache, PartitionShare};
+use rackpool_mem::emulation::{FarModel, SystemClock};
+use rackpool_stats::histogram::Histogram;
+use rackpool_stats::random::Rng;
+use rackpool_stats::zipf::Zipfian;
+use std::time::{Duration, Instant};
+
+/// Time that the cache is told to have passed while it warms up: items in far memory come near at a
+/// pace by time, so that all of them are looked at some three times.
+const WARM_UP: Duration = Duration::from_secs(180);
+/// Longest value, bytes.
+pub(super) const VALUE_BYTES_MAX: usize = 8 << 20;
+
+/// A cache, and the operations that come next.
+pub(super) struct Load<'w> {
+    cache: Cache,
+    ops: Box<dyn Iterator<Item = Op> + 'w>,
+    block: Vec<Op>,
+    keys: Box<[[u8; 256]; BATCH]>,
+    read: Vec<u8>,
+    stored: &'w [u8],
+    /// The cache's clock.
+    passed: Duration,
+    pub gets: u64,
+    pub hits: u64,
+    /// How long batches took.
+    pub batches: Histogram,
+}
+
+/// Look-ups of small items by a Zipfian popularity, and all items once before, in another order.
+pub(super) fn zipfian(keys: u64, theta: f64) -> impl Iterator<Item = Op> {
+    assert!(keys.is_power_of_two(), "any odd step visits all keys");
+    let op = |id, is_get| {
+        let (key_bytes, value_bytes) = (KEY_BYTES as u32, VALUE_BYTES as u32);
+        Op { key: Key { id, key_bytes, value_bytes }, is_get }
+    };
+    let (zipfian, mut rng) = (Zipfian::new(keys, theta), Rng::new(SEED));
+    let step = 0x9e37_79b9_7f4a_7c15_u64;
+    let fill = (0..keys).map(move |index| op(index.wrapping_mul(step) & (keys - 1), false));
+    fill.chain(std::iter::repeat_with(move || op(zipfian.next_rank(&mut rng), true)))
+}
+
+impl<'w> Load<'w> {
+    pub fn new(cache: Cache, ops: impl Iterator<Item = Op> + 'w, stored: &'w [u8]) -> Load<'w> {
+        Load {
+            cache,
+            ops: Box::new(ops),
+            block: Vec::with_capacity(BLOCK as usize),
+            keys: Box::new([[0; 256]; BATCH]),
+            read: vec![0; VALUE_BYTES_MAX],
+            stored,
+            passed: Duration::from_secs(1),
+            gets: 0,
+            hits: 0,
+            batches: Histogram::new(),
+        }
+    }
+
+    /// Operations that do not count.
+    pub fn warm_up(&mut self, operations: u64) {
+        let blocks = operations.div_ceil(BLOCK);
+        for _ in 0..blocks {
+            self.run_block();
+            self.passed += WARM_UP / blocks as u32;
+        }
+        (self.gets, self.hits) = (0, 0);
+        self.batches.clear();
+    }
+
+    /// As [`Cache::emulate_far`].
+    pub fn emulate(&self, model: FarModel, weights: Option<[u32; 2]>) -> Result<(), BenchError> {
+        Ok(self.cache.emulate_far(model, weights, Box::new(SystemClock::new()))?)
+    }
+
+    /// Operations a second, over at least `least`.
+    pub fn slice(&mut self, least: Duration) -> f64 {
+        let (mut spent, mut operations) = (Duration::ZERO, 0);
+        while spent < least {
+            spent += self.run_block();
+            operations += BLOCK;
+        }
+        operations as f64 / spent.as_secs_f64()
+    }
+
+    /// How long a block took; it is made before.
+    fn run_block(&mut self) -> Duration {
+        self.block.clear();
+        self.block.extend(self.ops.by_ref().take(BLOCK as usize));
+        let start = Instant::now();
+        let mut before = start;
+        for first in (0..BLOCK as usize).step_by(BATCH) {
+            self.run_batch(first);
+            let now = Instant::now();
+            self.batches.record((now - before).as_nanos() as u64);
+            before = now;
+        }
+        let mut is_first = true;
+        self.cache.tidy(PartitionShare::ALL, self.now(), || std::mem::take(&mut is_first));
+        let spent = start.elapsed();
+        self.passed += spent;
+        spent
+    }
+
+    fn now(&self) -> u64 {
+        self.passed.as_millis() as u64
+    }
+
+    fn run_batch(&mut self, first: usize) {
+        let (now, ops) = (self.now(), &self.block[first..first + BATCH]);
+        let mut names: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut asked: [&[u8]; BATCH] = [&[]; BATCH];
+        let (mut gets, mut count) = ([0; BATCH], 0);
+        for (index, (op, buffer)) in ops.iter().zip(self.keys.iter_mut()).enumerate() {
+            names[index] = op.key.bytes(buffer);
+            if op.is_get {
+                (asked[count], gets[count], count) = (names[index], index, count + 1);
+            }
+        }
+        let mut is_there = [false; BATCH];
+        self.cache.get_many_unordered(&asked[..count], now, |nth, item| {
+            if let Some(item) = item {
+                is_there[gets[nth]] = true;
+                item.copy_to(0, &mut self.read).expect("it lies in memory");
+            }
+        });
+        self.gets += count as u64;
+        self.hits += is_there.iter().filter(|it| **it).count() as u64;
+        for (index, op) in ops.iter().enumerate().filter(|(index, _)| !is_there[*index]) {
+            let value = &self.stored[..op.key.value_bytes as usize];
+            // What is too large for the cache is not cached.
+            let _ = self.cache.set(names[index], value, 0, 0, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_are_stored_once_before_popular_ones_are_got_most() {
+        let ops: Vec<Op> = zipfian(1024, 0.99).take(1024 + 10_000).collect();
+        let (fill, gets) = ops.split_at(1024);
+        let mut ids: Vec<u64> = fill.iter().map(|op| op.key.id).collect();
+        ids.sort_unstable();
+        assert!(ids.into_iter().eq(0..1024) && fill.iter().all(|op| !op.is_get));
+        let of = |id| gets.iter().filter(|op| op.is_get && op.key.id == id).count();
+        assert!(of(0) > 3 * of(9) && of(9) > of(500), "{} {} {}", of(0), of(9), of(500));
+    }
+}
