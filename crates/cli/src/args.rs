@@ -679,6 +679,9 @@ mod tests {
             "rackpool tiers apply --weighted 3:1 --save a.json --overwrite",
             "rackpool tiers balance --pid 7 --fast 0 --slow 1-2 --seconds 9 --json a.json",
             "rackpool tiers balance --cgroup /app --sample 0.02 --regions 10-1000 --free 60",
+            "rackpool tiers advise --kv 9402 --profile a.json --far numa:1 --json b.json",
+            "rackpool tiers advise --workload cdn --near-memory 8g --profile a.json",
+            "rackpool kv --resp 0 --tiering auto --far-memory 1g --advise --profile a.json",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();
@@ -727,6 +730,10 @@ mod tests {
             "rackpool tiers balance --pid 7 --cgroup /app",
             "rackpool tiers balance --kernel-tiering --fast 0",
             "rackpool tiers balance --no-goals --free 3",
+            "rackpool tiers advise --profile a.json",
+            "rackpool tiers advise --kv 9402",
+            "rackpool tiers advise --workload cdn --profile a.json",
+            "rackpool kv --resp 0 --advise",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
         }

@@ -7,7 +7,8 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
-use crate::{tiers, tiers_measure, tiers_weights};
+use crate::tiers_advise::{LiveAdvice, Query};
+use crate::{kv_tiering, tiers, tiers_measure, tiers_weights};
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
 };
@@ -25,7 +26,7 @@ use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{NumaError, Placement};
 use rackpool_stats::format::Unit;
 use rackpool_tiers::measure::{Profile, Traffic};
-use rackpool_tiers::topology::{Node, Sources, Topology};
+use rackpool_tiers::topology::{Sources, Topology};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -133,8 +134,8 @@ fn refuse_idle_options(args: &KvArgs) -> Result<()> {
         ),
         (
             args.profile.is_some(),
-            matches!(args.tiering, Some(Tiering::Data(_))),
-            "--profile is for --tiering data",
+            args.advise || matches!(args.tiering, Some(Tiering::Data(_))),
+            "--profile is for --tiering data and --advise",
         ),
         (
             args.value_tier_near.is_some(),
@@ -163,7 +164,13 @@ fn check_addresses(args: &KvArgs) -> Result<()> {
 }
 
 pub fn run(args: &KvArgs) -> Result<()> {
-    refuse_idle_options(args)?;
+    let (args, why_tiering) = kv_tiering::resolved(args);
+    refuse_idle_options(&args)?;
+    why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
+    serve(&args)
+}
+
+fn serve(args: &KvArgs) -> Result<()> {
     let few_descriptors = few_descriptors(connections(args), "connections")?;
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
@@ -174,6 +181,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let secret = secret.transpose()?;
     let is_free = check_memory(args)?;
     check_addresses(args)?;
+    let advice_query = advice_query(args)?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
     let settings = Settings {
@@ -223,6 +231,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
     let what = format!("serving {} bytes with {threads} threads", args.memory);
     info!(target: "kv", "{what}: memcached {memcached}, resp {resp}{metrics}{herd}");
+    let start = |query| LiveAdvice::start(query, Arc::clone(server.shared()));
+    let _advice = advice_query.map(start).transpose()?;
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     info!(target: "kv", "{why}: stopping");
     server.stop();
@@ -231,6 +241,16 @@ pub fn run(args: &KvArgs) -> Result<()> {
     }
     info!(target: "kv", "stopped");
     Ok(())
+}
+
+/// What is asked about the mode of this cache while it serves.
+fn advice_query(args: &KvArgs) -> Result<Option<Query>> {
+    let Some(path) = args.profile.as_ref().filter(|_| args.advise) else { return Ok(None) };
+    let far = match &args.tiering {
+        Some(Tiering::Data(nodes)) => nodes.clone(),
+        _ => None,
+    };
+    Ok(Some(Query { far, ..Query::of(path)? }))
 }
 
 /// Certificate and key, if the listeners are to speak TLS.
@@ -266,6 +286,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
             _ => args.interleave.clone(),
         },
         far: far_memory(args)?,
+        samples_reuse: args.advise,
         items_expected: args.items.unwrap_or(0),
         is_lossy: args.lossy_index,
         takes_file_later: true,
@@ -283,8 +304,8 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     let opened = Cache::open_with_tier(options, path, tier_config.as_ref());
     let (cache, found) = opened.map_err(|error| match error {
         error @ Error::Corrupt { .. } => {
-            let way_out = "start with the --memory, --policy and --threads that it was made \
-                           with, name another file, or remove it to start empty";
+            let way_out = "start with the --memory, --policy, --tiering and --threads that it was \
+                           made with, name another file, or remove it to start empty";
             Failure::new(error.code(), format!("{error}: {way_out}"))
         }
         error => failure(error),
@@ -367,24 +388,15 @@ fn bandwidths_in(path: &Path, far: &Placement) -> Result<(Bandwidths, String)> {
     Ok((Bandwidths { near: bytes(near_mbps), far: bytes(far_mbps) }, rule))
 }
 
-/// All memory nodes without processors, alike.
+/// As [`kv_tiering::nodes_without_processors`]; there has to be one.
 fn nodes_without_processors() -> Result<Placement> {
     let topology = Topology::read(&Sources::here()).map_err(tiers::failure)?;
-    let has_none = |cpus: &Option<Vec<u32>>| cpus.as_ref().is_some_and(Vec::is_empty);
-    let has_memory = |node: &&Node| node.memory_bytes.is_some_and(|bytes| bytes > 0);
-    let far = topology.nodes.iter().filter(|node| has_none(&node.cpus)).filter(has_memory);
-    let ids: Vec<String> = far.map(|node| node.id.to_string()).collect();
-    let text = match &ids[..] {
-        [] => {
-            let what = "this machine has no memory node without processors";
-            let hint =
-                "name the nodes, as in --tiering data:numa:1; `rackpool tiers show` has them";
-            return Err(Failure::new("no-node", what.to_owned()).with_hint(hint));
-        }
-        [one] => format!("numa:{one}"),
-        several => several.iter().map(|id| format!("numa:{id}=1")).collect::<Vec<_>>().join(","),
-    };
-    text.parse().map_err(no_memory)
+    let far = kv_tiering::nodes_without_processors(&topology).map_err(no_memory)?;
+    far.ok_or_else(|| {
+        let what = "this machine has no memory node without processors";
+        let hint = "name the nodes, as in --tiering data:numa:1; `rackpool tiers show` has them";
+        Failure::new("no-node", what).with_hint(hint)
+    })
 }
 
 fn no_memory(error: NumaError) -> Failure {

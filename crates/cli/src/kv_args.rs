@@ -21,6 +21,8 @@ pub enum ValueTierRule {
 /// In which memories the items of a cache lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tiering {
+    /// Data on the nodes without processors, if there are any, else DRAM.
+    Auto,
     /// All in the memory that the system gives.
     Dram,
     /// All dealt out to nodes by weights.
@@ -36,6 +38,7 @@ fn parse_tiering(text: &str) -> Result<Tiering, String> {
     let nodes =
         nodes.map(str::parse::<Placement>).transpose().map_err(|error| error.to_string())?;
     match (mode, nodes) {
+        ("auto", None) => Ok(Tiering::Auto),
         ("dram", None) => Ok(Tiering::Dram),
         ("transparent", Some(nodes)) => Ok(Tiering::Transparent(nodes)),
         ("transparent", None) => {
@@ -45,7 +48,8 @@ fn parse_tiering(text: &str) -> Result<Tiering, String> {
         }
         ("data", nodes) => Ok(Tiering::Data(nodes)),
         _ => Err(format!(
-            "`{text}` is none of dram, transparent:NODES, data, data:NODES, such as data:numa:1"
+            "`{text}` is none of auto, dram, transparent:NODES, data, data:NODES, such as \
+             data:numa:1"
         )),
     }
 }
@@ -83,6 +87,8 @@ well as soon as reads of them have lost the time that a copy costs, by what read
 here, which is measured at the start. So which do is decided for each by its length and by how
 often it is read. Copies take up to --value-tier-near, beside --memory; stats has tier_promotions,
 tier_near_hits, tier_near_bytes, tier_bytes_read.
+Where the machine has memory nodes without processors, as those of CXL memory are, --tiering data is
+the default (--tiering dram: not), with as much memory there; the log says so at the start.
 With --tiering data whole items lie on another memory node, short ones too, up to --far-memory of
 it; the index stays. What is worth most for its bytes lies in --memory: items go there and back as
 their use changes, some at each change and some in idle turns. Values from 64 KiB on go far at once.
@@ -116,6 +122,7 @@ Examples:
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-rule bandwidth
   rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --far-memory 64g
   rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --profile profile.json
+  rackpool kv --memory 4g --resp 6379 --metrics 9402 --advise --profile profile.json
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 8g --memcached 11211 --items 40000000 --lossy-index
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
@@ -125,7 +132,7 @@ Examples:
   printf 'get greeting\\r\\nquit\\r\\n' | nc 127.0.0.1 11211";
 
 /// Options of `kv`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("listener").required(true).multiple(true)))]
 pub struct KvArgs {
     /// Memory of the cache: items, index and everything beside them
@@ -209,17 +216,22 @@ pub struct KvArgs {
     #[arg(long, value_name = "NODES")]
     pub interleave: Option<Placement>,
     /// Where items lie: dram; transparent:NODES, as --interleave; data[:NODES], those worth most in
-    /// --memory, others on these nodes [default: those without processors]
+    /// --memory, others on these nodes [default: those without processors]; auto: data where there
+    /// are such nodes, else dram [default: auto]
     #[arg(long, value_name = "MODE[:NODES]", value_parser = parse_tiering,
           conflicts_with_all = ["interleave", "value_tier", "pool"])]
     pub tiering: Option<Tiering>,
     /// Memory there for --tiering data [default: as much as --memory]
-    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tiering")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub far_memory: Option<u64>,
     /// A profile of `rackpool tiers measure` with the bandwidths of the nodes, for --tiering data:
-    /// while near memory is saturated, reads are split by them
-    #[arg(long, value_name = "FILE", requires = "tiering")]
+    /// while near memory is saturated, reads are split by them; and for --advise
+    #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Say in the log which --tiering would be best for the load, and why, when that changes;
+    /// --metrics then has hits by capacity, for `rackpool tiers advise`
+    #[arg(long, requires = "profile")]
+    pub advise: bool,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
     /// is
     #[arg(long, value_name = "NODES", conflicts_with = "pool", group = "tier")]

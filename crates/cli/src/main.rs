@@ -22,6 +22,7 @@ mod inspect;
 mod interrupt;
 mod kv;
 mod kv_args;
+mod kv_tiering;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(not(feature = "lab"))]
@@ -34,6 +35,7 @@ mod output;
 mod servers;
 mod shell;
 mod tiers;
+mod tiers_advise;
 mod tiers_apply;
 mod tiers_args;
 mod tiers_balance;

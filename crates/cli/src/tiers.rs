@@ -3,7 +3,7 @@
 
 use crate::args::{TiersArgs, TiersCommand, TiersShowArgs};
 use crate::failure::{Failure, Result};
-use crate::{output, tiers_apply, tiers_balance, tiers_measure, tiers_weights};
+use crate::{output, tiers_advise, tiers_apply, tiers_balance, tiers_measure, tiers_weights};
 use rackpool_mem::numa::list;
 use rackpool_stats::format::Unit;
 use rackpool_stats::table::TextTable;
@@ -25,6 +25,7 @@ pub fn run(args: &TiersArgs) -> Result<()> {
         TiersCommand::Weights(args) => tiers_weights::run(args),
         TiersCommand::Apply(args) => tiers_apply::run(args),
         TiersCommand::Balance(args) => tiers_balance::run(args),
+        TiersCommand::Advise(args) => tiers_advise::run(args),
         TiersCommand::Run(_) => unreachable!("main runs it before it takes signals"),
     }
 }

@@ -1,5 +1,6 @@
 //! The words of `rackpool tiers`. Part of [`crate::args`].
 
+use crate::tiers_advise::{ADVISE_EXAMPLES, TiersAdviseArgs};
 use crate::tiers_balance::{BALANCE_EXAMPLES, TiersBalanceArgs};
 use crate::tiers_run::{RUN_EXAMPLES, TiersRunArgs};
 use crate::values::{parse_seconds, parse_size};
@@ -17,7 +18,8 @@ Examples:
   rackpool tiers weights --bandwidth 300000,100000
   rackpool tiers run --weighted 3:1 -- redis-server
   rackpool tiers apply --weighted 3:1 --save before.json
-  rackpool tiers balance --dry-run";
+  rackpool tiers balance --dry-run
+  rackpool tiers advise --kv 9402 --profile profile.json";
 
 const SHOW_EXAMPLES: &str = "\
 Reads what kernel and firmware say; nothing is measured or changed. Speeds are those of the
@@ -103,6 +105,9 @@ pub enum TiersCommand {
     /// Move hot pages to fast nodes and cold ones to slow nodes, until it is stopped
     #[command(after_help = BALANCE_EXAMPLES)]
     Balance(Box<TiersBalanceArgs>),
+    /// Say how a cache should use near and far memory for its load, what it gains, and why
+    #[command(after_help = ADVISE_EXAMPLES)]
+    Advise(Box<TiersAdviseArgs>),
 }
 
 #[derive(Debug, Args)]

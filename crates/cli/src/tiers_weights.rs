@@ -54,9 +54,11 @@ fn wrong(error: WeightsError) -> Failure {
     Failure::usage(error.to_string())
 }
 
-fn unread(error: ProfileError) -> Failure {
+pub fn load(path: &Path) -> Result<Profile> {
     let hint = "rackpool tiers measure --store FILE makes one";
-    Failure::new(error.code(), error.to_string()).with_hint(hint)
+    let unread =
+        |error: ProfileError| Failure::new(error.code(), error.to_string()).with_hint(hint);
+    Profile::load(path).map_err(unread)
 }
 
 fn lines(report: &Report) -> String {
@@ -106,7 +108,7 @@ pub struct Advice {
 
 impl Advice {
     pub fn of(path: &Path, query: &ProfileQuery) -> Result<Advice> {
-        let profile = Profile::load(path).map_err(unread)?;
+        let profile = load(path)?;
         let cpu_node = query.cpu_node.or(profile.pairs.first().map(|pair| pair.cpu_node));
         let cpu_node = cpu_node.ok_or_else(|| {
             Failure::new(

@@ -49,6 +49,7 @@ impl<'a> Entry<'a> {
 
     /// As [`Entry::item`], counted as a hit or miss; the item is marked as used.
     pub fn read(&mut self) -> Option<Item<'_>> {
+        self.partition.note_read(self.hash, self.found);
         let found = self.partition.count_use(self.hash, self.found, self.now)?;
         let item = self.partition.item(found, self.now);
         let used = self.partition.index.slot_at(found.0);

@@ -201,6 +201,8 @@ impl Cache {
                         }
                     }
                 }
+                drop(locked);
+                self.note_reads(keys, &asked.hashes);
             });
         }
     }

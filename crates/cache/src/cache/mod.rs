@@ -7,7 +7,8 @@
 //!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
-//!   copies of these; `emulated.rs`: far memory that this host has not.
+//!   copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by
+//!   capacity.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -28,6 +29,7 @@ mod policy;
 mod populate;
 mod promotion;
 mod recover;
+mod reuse;
 mod segments;
 mod stats;
 mod tier;
@@ -42,6 +44,7 @@ pub use options::{FarMemory, Options};
 pub use policy::Policy;
 pub use promotion::{ReadCost, Speeds, TierRule};
 pub use recover::Recovered;
+pub use reuse::{Reuse, ReuseSampler};
 pub use stats::Stats;
 pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
@@ -205,22 +208,28 @@ pub struct Cache {
     options: Arc<Options>,
     /// Look-ups without a lock.
     counters: Arc<LookupCounters>,
+    reuse: Option<Arc<ReuseSampler>>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
     file: Option<Arc<(Window, Arc<File>)>>,
 }
 
-/// Has reads sampled where the bandwidths of near and far memory are known.
-fn sample_reads(partitions: &[LockedPartition], options: &Options) {
+/// Has reads sampled where the bandwidths of near and far memory are known, and for hits by
+/// capacity where they are wanted.
+fn sample_reads(partitions: &[LockedPartition], options: &Options) -> Option<Arc<ReuseSampler>> {
     let all = Arc::<AllReads>::default();
+    let memory = options.memory + options.far.as_ref().map_or(0, |far| far.memory);
+    let reuse = options.samples_reuse.then(|| Arc::new(ReuseSampler::new(memory)));
     for part in partitions {
         let mut partition = part.lock();
         partition.reads = ReadSamples::of(options, &all);
         if partition.reads.is_some() {
             partition.sampled_reads = SAMPLED_READS;
         }
+        partition.reuse.clone_from(&reuse);
     }
+    reuse
 }
 
 /// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
@@ -270,9 +279,9 @@ impl Cache {
             LockedPartition::new(Partition::new(&part, units, &options, false, None))
         };
         let partitions: Arc<[_]> = (0..options.partitions).map(partition).collect();
-        sample_reads(&partitions, &options);
+        let reuse = sample_reads(&partitions, &options);
         let (options, counters) = (Arc::new(options), Arc::default());
-        Cache { partitions, options, counters, far_bytes_min: u64::MAX, file: None }
+        Cache { partitions, options, counters, reuse, far_bytes_min: u64::MAX, file: None }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -317,11 +326,12 @@ impl Cache {
             };
             partitions.push(LockedPartition::new(partition));
         }
-        sample_reads(&partitions, &options);
+        let reuse = sample_reads(&partitions, &options);
         let cache = Cache {
             partitions: partitions.into(),
             options: Arc::new(options),
             counters: Arc::default(),
+            reuse,
             far_bytes_min: u64::MAX,
             file: Some(Arc::new((
                 opened.window.slice(0, recover::SUPERBLOCK_BYTES),
@@ -470,6 +480,7 @@ impl Cache {
     #[inline]
     pub fn get<R>(&self, key: &[u8], now: Millis, f: impl FnOnce(&Item<'_>) -> R) -> Option<R> {
         let hash = self.hash(key);
+        self.note_reads(&[key], &[hash]);
         let part = &self.partitions[self.index_of(hash)];
         if self.options.shared_reads {
             return many::with_scratch(|scratch| {
@@ -516,7 +527,25 @@ impl Cache {
         if let Some(sample) = self.counters.add(1, 0) {
             self.sample(&[key], &sample, now);
         }
+        self.note_reads(&[key], &[hash]);
         Some(result)
+    }
+
+    /// Looks at reads of keys that are sampled for hits by capacity. The caller holds no lock.
+    #[inline(always)]
+    fn note_reads(&self, keys: &[&[u8]], hashes: &[u64]) {
+        if let Some(reuse) = &self.reuse {
+            for (key, hash) in keys.iter().zip(hashes).filter(|(_, hash)| reuse.wants(**hash)) {
+                self.note_read(key, *hash);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_read(&self, key: &[u8], hash: u64) {
+        let partition = self.lock(self.index_of(hash));
+        partition.note_read(hash, partition.find(hash, key));
     }
 
     /// Looks at an item of these keys, which were read without the lock.
@@ -722,6 +751,11 @@ impl Cache {
     /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Hits by capacity, with [`Options::samples_reuse`].
+    pub fn reuse(&self) -> Option<Reuse> {
+        self.reuse.as_ref().map(|reuse| reuse.counts())
     }
 
     /// Counters and gauges, summed over the partitions.

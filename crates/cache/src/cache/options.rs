@@ -44,6 +44,9 @@ pub struct Options {
     /// Slower memory for items that are worth less; `memory` and `placement` are then those of the
     /// rest. Needs cache mode and [`Policy::TinyLfu`].
     pub far: Option<FarMemory>,
+    /// Whether reads of some keys are looked at for [`super::Cache::reuse`]: one in 64 at most, for
+    /// some microseconds.
+    pub samples_reuse: bool,
     /// Whether the memory of a new file without a placement is taken as it is needed, or by
     /// [`Cache::populate`](crate::Cache::populate), and not before the cache is there.
     pub takes_file_later: bool,
@@ -76,6 +79,7 @@ impl Default for Options {
             shared_reads: false,
             placement: None,
             far: None,
+            samples_reuse: false,
             takes_file_later: false,
         }
     }

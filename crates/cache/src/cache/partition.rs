@@ -18,6 +18,7 @@ use super::layout::{
 };
 use super::policy::{Policy, PolicyState};
 use super::populate::Populator;
+use super::reuse::ReuseSampler;
 use super::segments::{Memory, Segment, SegmentState, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
 use super::tier::{FarValue, REFERENCE_BYTES, TierSlab};
@@ -89,6 +90,8 @@ pub(crate) struct Partition {
     pub reads: Option<Box<ReadSamples>>,
     /// Whether it is just now; else what is hot belongs near.
     pub is_split: bool,
+    /// Where hits by capacity are wanted.
+    pub reuse: Option<Arc<ReuseSampler>>,
     /// Reads since the last sample, and with how many the next one is due.
     pub unsampled: u32,
     pub sampled_reads: u32,
@@ -180,6 +183,7 @@ impl Partition {
             sift: Sift::default(),
             reads: None,
             is_split: false,
+            reuse: None,
             unsampled: 0,
             sampled_reads: u32::MAX,
             round: Round::default(),
@@ -337,6 +341,15 @@ impl Partition {
             }
         }
         found
+    }
+
+    /// Looks at a read that found this, if its key is sampled for hits by capacity.
+    #[inline]
+    pub fn note_read(&self, hash: u64, found: Option<Found>) {
+        if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
+            let bytes = |(_, slot): Found| self.bytes_of(slot.pos(), self.header(slot.pos()));
+            reuse.read(hash, found.map(bytes));
+        }
     }
 
     /// Counts a hit and marks the item as used.
@@ -555,6 +568,9 @@ impl Partition {
 
     fn enter(&mut self, hash: u64, room: Option<u64>, found: Option<Found>, pos: Pos) -> Found {
         self.stats.sets += 1;
+        if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
+            reuse.stored(hash, self.bytes_of(pos, self.header(pos)));
+        }
         let slot = Slot::new(hash, pos);
         match (room, found) {
             (Some(at), None) => {

@@ -8,7 +8,7 @@ use super::counters::{self, COUNTS, Count, Counted, MORE_COUNTS, REFUSALS};
 use super::resp::REDIS_VERSION;
 use super::shared::Shared;
 use super::text::{VERSION, WordIter};
-use crate::cache::{Mode, Stats};
+use crate::cache::{Mode, Reuse, Stats};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
@@ -411,6 +411,8 @@ fn prometheus(shared: &Shared) -> String {
         ("metadata_bytes", "Bytes of index and headers", cache.metadata_bytes),
         ("far_bytes", "Bytes of items in far memory", cache.far_bytes),
         ("memory_bytes", "Memory of the cache", cache.memory_bytes),
+        ("far_memory_bytes", "Far memory of that", cache.far_units * (64 << 10)),
+        ("threads", "Threads that serve, each listener", shared.settings.threads as u64),
         ("free_units", "Units of 64 KiB that are free", cache.free_units),
         ("tier_items", "Values in another tier", cache.tier_items),
         ("tier_bytes", "Their bytes", cache.tier_bytes),
@@ -421,8 +423,33 @@ fn prometheus(shared: &Shared) -> String {
     ] {
         show(name, Kind::Gauge, help, value);
     }
+    if let Some(reuse) = shared.cache.reuse() {
+        reads_by_capacity(&mut text, &reuse);
+    }
     let (buckets, sum_ns) = counters::durations(&shared.counters);
     let help = "Time of commands; those that came together count as their share of it";
     text.durations("kv_command_seconds", help, buckets.into_iter(), sum_ns);
     text.finish()
+}
+
+impl Shared {
+    /// The counters, as they are served to Prometheus.
+    pub fn metrics(&self) -> String {
+        prometheus(self)
+    }
+}
+
+fn reads_by_capacity(text: &mut Text, reuse: &Reuse) {
+    let (name, help) = ("kv_reads_within_total", "Reads that so many bytes of items answer");
+    let within = reuse.by_capacity.iter().scan(0_u64, |within, (bytes, reads)| {
+        *within += reads;
+        Some((*bytes, *within))
+    });
+    text.by(name, Kind::Counter, help, "bytes", within);
+    let help = "Reads that more than this did not answer";
+    text.one("kv_first_reads_total", Kind::Counter, help, reuse.first_reads);
+    let (name, help) = ("kv_reads_by_item_total", "Reads of items up to so many bytes");
+    text.by(name, Kind::Counter, help, "bytes", reuse.by_item.iter().copied());
+    let help = "Bytes of the items of these";
+    text.one("kv_found_bytes_total", Kind::Counter, help, reuse.found_bytes);
 }

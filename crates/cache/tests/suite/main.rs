@@ -20,4 +20,5 @@ mod herd_rdma;
 mod numa;
 mod peers;
 mod policies;
+mod reuse;
 mod tier;

@@ -12,13 +12,13 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// The address of a door on the ready line.
-fn door(server: &Server, name: &str) -> String {
+pub fn door(server: &Server, name: &str) -> String {
     let found = server.addr.split(' ').find_map(|word| word.strip_prefix(&format!("{name}=")));
     found.unwrap_or_else(|| panic!("{}", server.addr)).to_owned()
 }
 
 /// Says something and reads until the answer ends so.
-fn ask(addr: &str, said: &str, end: &str) -> String {
+pub fn ask(addr: &str, said: &str, end: &str) -> String {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(WITHIN)).unwrap();
     stream.write_all(said.as_bytes()).unwrap();

@@ -18,6 +18,7 @@ mod servers;
 mod signals;
 mod start;
 mod tiers;
+mod tiers_advise;
 mod tiers_balance;
 mod tiers_run;
 mod trace;

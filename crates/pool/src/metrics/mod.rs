@@ -217,6 +217,21 @@ impl Text {
         self.line(format_args!("rackpool_{name} {value}"));
     }
 
+    /// A metric with one label, by whose values it is counted.
+    pub fn by(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (u64, u64)>,
+    ) {
+        self.head(name, kind, help);
+        for (word, value) in values {
+            self.line(format_args!("rackpool_{name}{{{label}=\"{word}\"}} {value}"));
+        }
+    }
+
     /// Durations without labels: the end of each bucket in ns, `None` for the last one, how many
     /// are in it; and the sum of all, ns.
     pub fn durations(

@@ -1,0 +1,557 @@
+//! `rackpool tiers advise`: which tiering mode a cache should use, what it gains, and why. In: the
+//! counters of a running `kv --advise`, or one of the workloads of `bench cache`; a profile of the
+//! memories. Out: a table of the modes, reasons, JSON. `kv --advise` asks the same of its own
+//! counters, and says it when it changes.
+
+use crate::failure::{Failure, Result};
+use crate::values::{parse_listen, parse_seconds, parse_size};
+use crate::{output, tiers_weights};
+use clap::{ArgGroup, Args};
+use rackpool_cache::front::Shared;
+use rackpool_mem::numa::Placement;
+use rackpool_stats::format::Unit;
+use rackpool_stats::table::TextTable;
+use rackpool_tiers::advice::{
+    CacheLoad, CacheMemory, CurvePoint, SizeShare, TieringAdvice, TieringMode, advise,
+};
+use rackpool_tiers::measure::{PairProfile, Profile, Traffic};
+use rackpool_tiers::weights::{WeightsError, mixed_mbps};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+pub const ADVISE_EXAMPLES: &str = "\
+Reads the counters of a `rackpool kv --advise` twice: rates are of the time between, hits by
+capacity and sizes of all reads since its start, from a sample of keys. --workload takes a stream of
+`bench cache` instead, scaled down. Hits by capacity are those of a cache that drops what was used
+longest ago. What the processors' caches answer is not known; all reads count as reads of memory.
+dram: all near. data: what is read most near, the rest far (kv --tiering data --profile).
+transparent: all dealt out by weights. Nothing is changed.
+
+Examples:
+  rackpool kv --memory 4g --memcached 11211 --metrics 9402 --advise --profile profile.json
+  rackpool tiers advise --kv 9402 --profile profile.json --far-memory 64g
+  rackpool tiers advise --kv 9402 --profile profile.json --gets 2000000 --miss-us 500
+  rackpool tiers advise --workload cdn --profile profile.json --near-memory 8g --json -";
+
+/// What a miss costs, unless it is said: a look-up in a database of this machine's network.
+const MISS_US: f64 = 100.0;
+/// How long a server may take for its counters.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// Between two looks of a cache at itself.
+const LOOK_EACH: Duration = Duration::from_secs(60);
+/// Bytes of a line of memory, read in the index by each look-up.
+const LINE_BYTES: f64 = 64.0;
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("load").required(true).args(["kv", "workload"])))]
+pub struct TiersAdviseArgs {
+    /// The --metrics address of a running `rackpool kv --advise`; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub kv: Option<SocketAddr>,
+    /// File with the token that it asks for
+    #[arg(long, value_name = "FILE", requires = "kv")]
+    pub metrics_token_file: Option<PathBuf>,
+    /// Time between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// A workload of `bench cache`: cdn, kvcache_reg, ..
+    #[arg(long, value_name = "NAME", requires = "near_memory")]
+    pub workload: Option<String>,
+    /// The memories, as `tiers measure` has stored them
+    #[arg(long, value_name = "FILE")]
+    pub profile: PathBuf,
+    /// The cache runs on the processors of this node [default: the first of the profile]
+    #[arg(long, value_name = "NODE")]
+    pub cpu_node: Option<u16>,
+    /// Far nodes, as for kv: numa:1, or numa:1=1,numa:2=1 [default: all others of the profile]
+    #[arg(long, value_name = "NODES")]
+    pub far: Option<Placement>,
+    /// DRAM of the cache [default: what the kv has]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub near_memory: Option<u64>,
+    /// Far memory that it could have [default: what the kv has, or as much as DRAM]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub far_memory: Option<u64>,
+    /// Look-ups a second to plan for [default: those that are measured; of a workload: as many as
+    /// can be]
+    #[arg(long, value_name = "RATE")]
+    pub gets: Option<f64>,
+    /// Threads that serve [default: those of the kv; of a workload: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    /// What a miss costs, microseconds
+    #[arg(long, value_name = "US", default_value_t = MISS_US)]
+    pub miss_us: f64,
+    /// Write the advice as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+pub fn run(args: &TiersAdviseArgs) -> Result<()> {
+    let json = output::open_if(args.json.as_ref())?;
+    let query = Query {
+        cpu_node: args.cpu_node,
+        far: args.far.clone(),
+        near_memory: args.near_memory,
+        far_memory: args.far_memory,
+        gets_per_s: args.gets,
+        threads: args.threads,
+        miss_ns: args.miss_us * 1000.0,
+        ..Query::of(&args.profile)?
+    };
+    let observed = match (args.kv, &args.workload) {
+        (Some(addr), _) => {
+            let token = args.metrics_token_file.as_deref().map(read_token).transpose()?;
+            let before = Counters::fetch(addr, token.as_deref())?;
+            std::thread::sleep(args.seconds);
+            Observed::between(&before, &Counters::fetch(addr, token.as_deref())?)?
+        }
+        (None, Some(name)) => of_workload(name, &query)?,
+        (None, None) => return Err(Failure::usage("--kv or --workload is needed")),
+    };
+    let answer = query.answer(&observed)?;
+    if let Some(json) = json {
+        json.write(format!("{}\n", output::json(&answer)?))?;
+    }
+    output::print(&answer.told())
+}
+
+/// What is asked, beside the load.
+pub struct Query {
+    pub profile: Profile,
+    /// Of the profile, for errors.
+    pub path: PathBuf,
+    pub cpu_node: Option<u16>,
+    pub far: Option<Placement>,
+    pub near_memory: Option<u64>,
+    pub far_memory: Option<u64>,
+    pub gets_per_s: Option<f64>,
+    pub threads: Option<u32>,
+    pub miss_ns: f64,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    advice: TieringAdvice,
+    near: CacheMemory,
+    /// Null if the profile has one memory.
+    far: Option<CacheMemory>,
+    load: CacheLoad,
+}
+
+impl Query {
+    /// Of the memories of this profile, with all else as the cache has it.
+    pub fn of(path: &Path) -> Result<Query> {
+        Ok(Query {
+            profile: tiers_weights::load(path)?,
+            path: path.to_owned(),
+            cpu_node: None,
+            far: None,
+            near_memory: None,
+            far_memory: None,
+            gets_per_s: None,
+            threads: None,
+            miss_ns: MISS_US * 1000.0,
+        })
+    }
+
+    fn answer(&self, observed: &Observed) -> Result<Answer> {
+        let threads = self.threads.unwrap_or(observed.threads);
+        let gets_per_s = self.gets_per_s.or(observed.gets_per_s);
+        let load = observed.load(gets_per_s, threads, self.miss_ns);
+        let (near_bytes, far_bytes) = self.memory_bytes(observed)?;
+        let written = load.sets_per_get * load.item_bytes;
+        let read = LINE_BYTES + observed.found_bytes / observed.gets;
+        let (near, far) = self.memories(near_bytes, far_bytes, read / (read + written))?;
+        let wrong = |error: WeightsError| Failure::usage(error.to_string());
+        // What a command took beside its waits for memory, as if all had been near.
+        let idle = CacheLoad { work_ns: 0.0, miss_ns: 0.0, ..load.clone() };
+        let waits = advise(&near, None, &idle).map_err(wrong)?.modes[0].get_ns;
+        let work_ns = observed.command_ns.map_or(0.0, |command_ns| (command_ns - waits).max(0.0));
+        let load = CacheLoad { work_ns, ..load };
+        let advice = advise(&near, far.as_ref(), &load).map_err(wrong)?;
+        Ok(Answer { advice, near, far, load })
+    }
+
+    fn memory_bytes(&self, observed: &Observed) -> Result<(u64, u64)> {
+        let near = self.near_memory.or(observed.near_memory);
+        let near = near.ok_or_else(|| Failure::usage("--near-memory is needed"))?;
+        let far = self.far_memory.or(observed.far_memory).unwrap_or(near);
+        Ok((near, far))
+    }
+
+    /// The memories of the profile for this share of reads.
+    fn memories(
+        &self,
+        near_bytes: u64,
+        far_bytes: u64,
+        read_share: f64,
+    ) -> Result<(CacheMemory, Option<CacheMemory>)> {
+        let first = self.profile.pairs.first().map(|pair| pair.cpu_node);
+        let cpu_node = self.cpu_node.or(first).unwrap_or(0);
+        let of_node = |node: u16| {
+            let pair = self.profile.pair(cpu_node, node);
+            pair.and_then(|pair| memory(pair, near_bytes, read_share)).ok_or_else(|| {
+                let path = self.path.display();
+                let what = format!("{path} has nothing of memory node {node} from {cpu_node}");
+                let hint = "measure anew: `rackpool tiers measure --store`";
+                Failure::new("bad-file", what).with_hint(hint)
+            })
+        };
+        let near = of_node(cpu_node)?;
+        let others = self.profile.pairs.iter().filter(|pair| pair.cpu_node == cpu_node);
+        let others = others.map(|pair| (pair.memory_node, 1)).filter(|(node, _)| *node != cpu_node);
+        let nodes: Vec<(u16, u16)> =
+            self.far.as_ref().map_or_else(|| others.collect(), |far| far.nodes().to_vec());
+        // Pages are dealt out by weights: the node that is busiest for its bandwidth bounds all.
+        let (mut sum, mut least, mut latency, mut thread) = (0.0, f64::INFINITY, 0.0, 0.0);
+        for (node, weight) in &nodes {
+            let (memory, weight) = (of_node(*node)?, f64::from(*weight));
+            sum += weight;
+            least = least.min(memory.bandwidth_mbps / weight);
+            latency += weight * memory.latency_ns;
+            thread += weight / memory.thread_mbps;
+        }
+        let far = (!nodes.is_empty()).then(|| CacheMemory {
+            bytes: far_bytes,
+            latency_ns: latency / sum,
+            bandwidth_mbps: least * sum,
+            thread_mbps: sum / thread,
+        });
+        Ok((near, far))
+    }
+}
+
+fn memory(pair: &PairProfile, bytes: u64, read_share: f64) -> Option<CacheMemory> {
+    let reads = pair.bandwidth.iter().find(|curve| curve.traffic == Traffic::Read)?;
+    let fewest = reads.points.first()?;
+    Some(CacheMemory {
+        bytes,
+        latency_ns: pair.idle_latency_ns()?,
+        bandwidth_mbps: mixed_mbps(&pair.mix_points(), read_share).ok()?,
+        thread_mbps: fewest.mbps.value / f64::from(fewest.threads),
+    })
+}
+
+impl Answer {
+    fn told(&self) -> String {
+        let head = ["MODE", "MEMORY", "DRAM", "HITS", "LOOK-UP", "AT MOST", "LOAD", "FAR BYTES"];
+        let mut table = TextTable::new(&head);
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        for one in &self.advice.modes {
+            table.row([
+                one.mode.name().to_owned(),
+                Unit::Bytes.show(one.capacity_bytes as f64),
+                Unit::Bytes.show(one.dram_bytes as f64),
+                percent(one.hit_ratio),
+                Unit::Nanoseconds.show(one.get_ns),
+                Unit::OpsPerSecond.show(one.gets_per_s_max()),
+                one.load.map_or("full".to_owned(), percent),
+                percent(one.far_share),
+            ]);
+        }
+        format!("{}\n{}", table.show(), self.lines())
+    }
+
+    /// The mode, what it gains, and why.
+    fn lines(&self) -> String {
+        let TieringAdvice { chosen, gain, reasons, modes } = &self.advice;
+        let weights = modes.iter().find(|one| one.mode == *chosen).and_then(|one| one.weights);
+        let weights =
+            weights.map_or(String::new(), |[near, far]| format!(", weights {near}:{far}"));
+        let mut text = format!("use {}{weights}", chosen.name());
+        if *chosen != TieringMode::Dram {
+            text.push_str(&format!(
+                ": {:+.1} % hits, {:+.1} % time of a look-up, {:+.1} % look-ups at most, {} of \
+                 DRAM saved",
+                gain.hit_ratio * 100.0,
+                (gain.get_ns_ratio - 1.0) * 100.0,
+                (gain.gets_per_s_ratio - 1.0) * 100.0,
+                Unit::Bytes.show(gain.dram_saved_bytes as f64),
+            ));
+        }
+        text.push('\n');
+        reasons.iter().for_each(|reason| text.push_str(&format!("  {reason}\n")));
+        text
+    }
+}
+
+/// A load as it was seen.
+struct Observed {
+    /// Look-ups that hits by capacity are of.
+    gets: f64,
+    gets_per_s: Option<f64>,
+    sets_per_get: f64,
+    item_bytes: f64,
+    /// Bytes, and the look-ups that such a cache answers, ascending.
+    within: Vec<(u64, f64)>,
+    /// Longest item of a class, and the look-ups that found one.
+    by_item: Vec<(u64, f64)>,
+    /// Of all items that they found.
+    found_bytes: f64,
+    threads: u32,
+    /// Mean time of a command in the server.
+    command_ns: Option<f64>,
+    near_memory: Option<u64>,
+    far_memory: Option<u64>,
+}
+
+impl Observed {
+    fn load(&self, gets_per_s: Option<f64>, threads: u32, miss_ns: f64) -> CacheLoad {
+        let point = |(bytes, reads): &(u64, f64)| {
+            let hit_ratio = (reads / self.gets).clamp(0.0, 1.0);
+            CurvePoint { capacity_bytes: *bytes, hit_ratio }
+        };
+        // Items are shorter than the longest of their class, by the same factor.
+        let longest: f64 = self.by_item.iter().map(|(bytes, reads)| *bytes as f64 * reads).sum();
+        let factor = if longest > 0.0 { self.found_bytes / longest } else { 1.0 };
+        let size = |(bytes, reads): &(u64, f64)| SizeShare {
+            bytes: *bytes as f64 * factor,
+            share: reads / self.gets,
+        };
+        CacheLoad {
+            gets_per_s,
+            sets_per_get: self.sets_per_get,
+            item_bytes: self.item_bytes,
+            sizes: self.by_item.iter().filter(|(_, reads)| *reads > 0.0).map(size).collect(),
+            curve: self.within.iter().map(point).collect(),
+            threads,
+            work_ns: 0.0,
+            miss_ns,
+        }
+    }
+
+    /// What a server did between two looks at its counters, and since its start.
+    fn between(before: &Counters, now: &Counters) -> Result<Observed> {
+        let since = |name| Ok::<f64, Failure>(now.get(name)? - before.get(name)?);
+        let gets = now.get("cache_hits_total")? + now.get("cache_misses_total")?;
+        let items = now.get("items")?;
+        if gets == 0.0 || items == 0.0 {
+            let what = "the cache has answered no look-ups yet, or holds no items";
+            return Err(Failure::new("no-load", what).with_hint("ask again when it has clients"));
+        }
+        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        let rate = (since("cache_hits_total")? + since("cache_misses_total")?) / seconds;
+        let within = now.by_bytes("reads_within_total");
+        let sampled = within.last().map_or(0.0, |(_, reads)| *reads);
+        let sampled = sampled + now.get("first_reads_total")?;
+        // Keys that are read much are in the sample or not by chance: what it has too little, or
+        // too much, are reads of them, which any cache answers.
+        let missed = gets - sampled;
+        let commands = since("command_seconds_count")?;
+        let command_ns = since("command_seconds_sum")? * 1e9 / commands;
+        let far_memory = now.get("far_memory_bytes")?;
+        Ok(Observed {
+            gets,
+            gets_per_s: Some(rate),
+            sets_per_get: now.get("cache_sets_total")? / gets,
+            item_bytes: now.get("live_bytes")? / items,
+            within: within.iter().map(|(bytes, reads)| (*bytes, reads + missed)).collect(),
+            by_item: now.by_bytes("reads_by_item_total"),
+            found_bytes: now.get("found_bytes_total")?,
+            threads: now.get("threads")? as u32,
+            command_ns: (commands > 0.0).then_some(command_ns),
+            near_memory: Some((now.get("memory_bytes")? - far_memory) as u64),
+            far_memory: (far_memory > 0.0).then_some(far_memory as u64),
+        })
+    }
+}
+
+/// The counters of a `kv`, and when they were read.
+struct Counters {
+    at: Instant,
+    values: BTreeMap<String, f64>,
+}
+
+impl Counters {
+    /// Of a page in the format of Prometheus.
+    fn parse(text: &str) -> Counters {
+        let values = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+            let (name, value) = line.strip_prefix("rackpool_kv_")?.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        });
+        Counters { at: Instant::now(), values: values.collect() }
+    }
+
+    fn fetch(addr: SocketAddr, token: Option<&str>) -> Result<Counters> {
+        let failed = |error: io::Error| {
+            let what = format!("the counters at {addr}");
+            Failure::io(what, &error).with_hint("name the address of `rackpool kv --metrics`")
+        };
+        let mut stream = TcpStream::connect_timeout(&addr, ANSWER_WITHIN).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN)).map_err(failed)?;
+        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let token = token.unwrap_or_default();
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: {addr}\r\n");
+        let asked = format!("{head}Connection: close\r\n{token}\r\n");
+        stream.write_all(asked.as_bytes()).map_err(failed)?;
+        let mut answer = String::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).map_err(failed)?;
+        let status = answer.lines().next().unwrap_or_default();
+        match answer.split_once("\r\n\r\n") {
+            Some((_, page)) if status.contains(" 200 ") => Ok(Counters::parse(page)),
+            _ if status.contains(" 401 ") => {
+                let what = format!("{addr} asks for a token: {status}");
+                Err(Failure::new("denied", what).with_hint("give --metrics-token-file"))
+            }
+            _ => {
+                let what = format!("{addr} does not answer with counters: {status}");
+                Err(Failure::new("config", what).with_hint("is it a `rackpool kv --metrics`?"))
+            }
+        }
+    }
+
+    /// A metric of the cache; its name goes without `rackpool_kv_`.
+    fn get(&self, name: &str) -> Result<f64> {
+        self.values.get(name).copied().ok_or_else(|| {
+            let what = format!("the counters have no rackpool_kv_{name}");
+            Failure::new("config", what).with_hint("start `rackpool kv` with --advise")
+        })
+    }
+
+    /// The values of a metric by its label, a number of bytes, ascending.
+    fn by_bytes(&self, name: &str) -> Vec<(u64, f64)> {
+        let of_metric = |(label, value): (&String, &f64)| {
+            let bytes = label.strip_prefix(name)?.strip_prefix("{bytes=\"")?.strip_suffix("\"}")?;
+            Some((bytes.parse().ok()?, *value))
+        };
+        let mut values: Vec<(u64, f64)> = self.values.iter().filter_map(of_metric).collect();
+        values.sort_unstable_by_key(|(bytes, _)| *bytes);
+        values
+    }
+}
+
+fn read_token(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(not(feature = "lab"))]
+fn of_workload(_: &str, _: &Query) -> Result<Observed> {
+    Err(Failure::usage("this program was built without the workloads of `bench cache`"))
+}
+
+/// The second half of a stream, on as many keys as a sample of some thousands stands for.
+#[cfg(feature = "lab")]
+fn of_workload(name: &str, query: &Query) -> Result<Observed> {
+    use rackpool_bench::cache::workload::all;
+    use rackpool_cache::ReuseSampler;
+    use rackpool_stats::random::SplitMix64;
+
+    const SEED: u64 = 0x6164_7669_7365;
+    /// Items that both memories hold, scaled down; and operations for each.
+    const ITEMS: f64 = 200_000.0;
+    const OPS_PER_ITEM: f64 = 24.0;
+    const HEADER_BYTES: f64 = 8.0;
+
+    let all = all();
+    let Some(workload) = all.iter().find(|workload| workload.name == name) else {
+        let names: Vec<&str> = all.iter().map(|workload| workload.name).collect();
+        return Err(Failure::usage(format!("`{name}` is none of {}", names.join(", "))));
+    };
+    let near = query.near_memory.ok_or_else(|| Failure::usage("--near-memory is needed"))?;
+    let both = (near + query.far_memory.unwrap_or(near)) as f64;
+    let item_bytes = workload.value_bytes_mean() + HEADER_BYTES;
+    // Of the keys, hence of the memories.
+    let scale = ITEMS * item_bytes / both;
+    let sampler = ReuseSampler::new((both * scale) as u64);
+    let ops = (ITEMS * OPS_PER_ITEM) as u64;
+    let (mut gets, mut sets, mut before) = (0_u64, 0_u64, sampler.counts());
+    for (number, op) in (0..ops).zip(workload.stream(scale, SEED)) {
+        if number == ops / 2 {
+            (gets, sets, before) = (0, 0, sampler.counts());
+        }
+        (gets, sets) = (gets + u64::from(op.is_get), sets + u64::from(!op.is_get));
+        let hash = SplitMix64::new(op.key.id).next_u64();
+        if sampler.wants(hash) {
+            let bytes = u64::from(op.key.key_bytes + op.key.value_bytes) + HEADER_BYTES as u64;
+            match op.is_get {
+                true => sampler.read(hash, Some(bytes)),
+                false => sampler.stored(hash, bytes),
+            }
+        }
+    }
+    let now = sampler.counts();
+    let since = |now: &[(u64, u64)], before: &[(u64, u64)]| -> Vec<(u64, f64)> {
+        let both = now.iter().zip(before);
+        both.map(|((bytes, now), (_, before))| (*bytes, (now - before) as f64)).collect()
+    };
+    let first_reads = (now.first_reads - before.first_reads) as f64;
+    let by_capacity = since(&now.by_capacity, &before.by_capacity);
+    let sampled = by_capacity.iter().map(|(_, reads)| reads).sum::<f64>() + first_reads;
+    // As of the counters of a kv.
+    let mut answered = gets as f64 - sampled;
+    let within = by_capacity.iter().map(|(bytes, reads)| {
+        answered += reads;
+        ((*bytes as f64 / scale) as u64, answered)
+    });
+    Ok(Observed {
+        within: within.collect(),
+        gets: gets as f64,
+        gets_per_s: None,
+        // What is not found is stored.
+        sets_per_get: (sets as f64 + first_reads) / gets as f64,
+        item_bytes,
+        by_item: since(&now.by_item, &before.by_item),
+        found_bytes: (now.found_bytes - before.found_bytes) as f64,
+        threads: 1,
+        command_ns: None,
+        near_memory: None,
+        far_memory: None,
+    })
+}
+
+/// Asks a server's own counters from time to time, and says which mode would be best when that
+/// changes. Ends when it is dropped.
+pub struct LiveAdvice {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LiveAdvice {
+    pub fn start(query: Query, shared: Arc<Shared>) -> Result<LiveAdvice> {
+        let (end, ended) = channel();
+        let thread = rackpool_mem::log::spawn("kv-advice", move || {
+            let (mut before, mut told) = (Counters::parse(&shared.metrics()), None);
+            while ended.recv_timeout(LOOK_EACH) == Err(RecvTimeoutError::Timeout) {
+                let now = Counters::parse(&shared.metrics());
+                let answer = Observed::between(&before, &now).and_then(|seen| query.answer(&seen));
+                before = now;
+                match answer {
+                    Ok(answer) if told != Some(answer.advice.chosen) => {
+                        told = Some(answer.advice.chosen);
+                        let lines = answer.lines();
+                        let lines: Vec<&str> = lines.lines().map(str::trim).collect();
+                        info!(target: "kv", "advice: {}", lines.join("; "));
+                    }
+                    Ok(_) => {}
+                    // Before the first clients come.
+                    Err(failure) if failure.code() == "no-load" => {}
+                    Err(failure) => warn!(target: "kv", "no advice: {}", failure.message()),
+                }
+            }
+        });
+        let thread = thread.map_err(|error| Failure::io("starting a thread", &error))?;
+        Ok(LiveAdvice { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for LiveAdvice {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Loads for which one mode is plainly right, what follows if a figure changes, and refusals.
+
+use super::*;
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+
+fn near() -> CacheMemory {
+    CacheMemory {
+        bytes: 64 * GIB,
+        latency_ns: 90.0,
+        bandwidth_mbps: 300_000.0,
+        thread_mbps: 10_000.0,
+    }
+}
+
+fn far() -> CacheMemory {
+    CacheMemory {
+        bytes: 192 * GIB,
+        latency_ns: 250.0,
+        bandwidth_mbps: 100_000.0,
+        thread_mbps: 5_000.0,
+    }
+}
+
+/// Hit ratios by capacity in GiB.
+fn curve(points: &[(u64, f64)]) -> Vec<CurvePoint> {
+    let point = |(gib, hit_ratio): &(u64, f64)| {
+        let capacity_bytes = gib * GIB;
+        CurvePoint { capacity_bytes, hit_ratio: *hit_ratio }
+    };
+    points.iter().map(point).collect()
+}
+
+/// A million look-ups a second of items of 500 bytes: half a GB/s.
+fn load(points: &[(u64, f64)]) -> CacheLoad {
+    CacheLoad {
+        gets_per_s: Some(1e6),
+        sets_per_get: 0.05,
+        item_bytes: 500.0,
+        sizes: vec![SizeShare { bytes: 500.0, share: 1.0 }],
+        curve: curve(points),
+        threads: 64,
+        work_ns: 500.0,
+        miss_ns: 100_000.0,
+    }
+}
+
+fn advice(load: &CacheLoad) -> TieringAdvice {
+    advise(&near(), Some(&far()), load).unwrap()
+}
+
+fn of(advice: &TieringAdvice, mode: TieringMode) -> &Predicted {
+    advice.modes.iter().find(|one| one.mode == mode).unwrap()
+}
+
+#[test]
+fn where_all_that_is_read_fits_into_dram_it_stays_there() {
+    let advice = advice(&load(&[(16, 0.95)]));
+    assert_eq!(advice.chosen, TieringMode::Dram, "{advice:?}");
+    assert_eq!(advice.gain.dram_saved_bytes, 0);
+    assert_eq!((advice.gain.hit_ratio, advice.gain.get_ns_ratio), (0.0, 1.0));
+    // By hand: index, item, 436 bytes behind its first line at 10 bytes a ns.
+    let dram = of(&advice, TieringMode::Dram);
+    let expected = 500.0 + 90.0 + 0.95 * (90.0 + 43.6) + 0.05 * 100_000.0;
+    assert!((dram.get_ns - expected).abs() < 1e-6, "{dram:?}");
+    // The same with far memory: nothing that is read lies there. But 5 % of 500 bytes a look-up
+    // are stored, and go there.
+    let data = of(&advice, TieringMode::Data);
+    assert!((data.get_ns - expected).abs() < 1e-6, "{data:?}");
+    assert!((data.far_share - 25.0 / (64.0 + 475.0 + 2.0 * 25.0)).abs() < 1e-9, "{data:?}");
+}
+
+#[test]
+fn where_more_capacity_hits_more_and_misses_cost_much_data_goes_far() {
+    let advice = advice(&load(&[(59, 0.8), (250, 0.95)]));
+    assert_eq!(advice.chosen, TieringMode::Data, "{advice:?}");
+    let (dram, data) = (of(&advice, TieringMode::Dram), of(&advice, TieringMode::Data));
+    assert!(dram.hit_ratio > 0.79 && dram.hit_ratio < 0.81, "{dram:?}");
+    assert!(data.hit_ratio > 0.94, "{data:?}");
+    assert!(advice.gain.get_ns_ratio < 0.35, "{:?}", advice.gain);
+    assert_eq!(advice.gain.dram_saved_bytes, 192 * GIB);
+    let all = advice.reasons.join("; ");
+    assert!(all.contains("a look-up takes") && all.contains("take 192 GiB more of it"), "{all}");
+}
+
+#[test]
+fn where_a_miss_costs_less_than_far_memory_items_are_dropped_instead() {
+    let cheap = CacheLoad { miss_ns: 100.0, ..load(&[(59, 0.8), (250, 0.95)]) };
+    assert_eq!(advice(&cheap).chosen, TieringMode::Dram);
+}
+
+#[test]
+fn where_stores_and_long_items_bind_the_bandwidth_all_is_interleaved() {
+    let long = CacheLoad {
+        gets_per_s: Some(15e6),
+        sets_per_get: 0.3,
+        item_bytes: 16_384.0,
+        sizes: Vec::new(),
+        ..load(&[(16, 0.95)])
+    };
+    let advice = advice(&long);
+    assert_eq!(advice.chosen, TieringMode::Transparent, "{advice:?}");
+    let (dram, both) = (of(&advice, TieringMode::Dram), of(&advice, TieringMode::Transparent));
+    // 64 of the index, 0.95 read and 0.3 stored of 16 KiB.
+    let bytes = 64.0 + 1.25 * 16_384.0;
+    assert!((dram.memory_gets_per_s - 300e9 / bytes).abs() < 1.0, "{dram:?}");
+    assert!((both.memory_gets_per_s - 400e9 / bytes).abs() < 1.0, "{both:?}");
+    assert_eq!((both.weights, both.far_share), (Some([3, 1]), 0.25));
+    let all = advice.reasons.join("; ");
+    assert!(all.contains("dram carries 14.6 M ops/s, which its memories bound"), "{all}");
+}
+
+#[test]
+fn long_items_that_fit_into_dram_are_not_sent_far() {
+    let long = CacheLoad { item_bytes: 100_000.0, sizes: Vec::new(), ..load(&[(16, 0.95)]) };
+    let advice = advice(&CacheLoad { gets_per_s: Some(1e5), ..long });
+    assert_eq!(advice.chosen, TieringMode::Dram, "{advice:?}");
+    assert!(of(&advice, TieringMode::Data).far_share > 0.9);
+}
+
+#[test]
+fn without_a_rate_the_mode_with_most_hits_a_second_is_named() {
+    // Read alone, near memory saturated: data splits reads by bandwidth, and has room for more.
+    let most = CacheLoad {
+        gets_per_s: None,
+        sets_per_get: 0.0,
+        item_bytes: 4096.0,
+        sizes: Vec::new(),
+        threads: 1000,
+        ..load(&[(59, 0.8), (250, 0.95)])
+    };
+    let advice = advice(&most);
+    assert_eq!(advice.chosen, TieringMode::Data, "{advice:?}");
+    let data = of(&advice, TieringMode::Data);
+    let bytes = 64.0 + data.hit_ratio * 4096.0;
+    assert!((data.memory_gets_per_s - 400e9 / bytes).abs() < 1.0, "{data:?}");
+    assert!((data.far_share - 0.25).abs() < 1e-9 && data.load.is_none(), "{data:?}");
+    assert!(advice.reasons[0].starts_with("at full load data gives"), "{:?}", advice.reasons);
+}
+
+#[test]
+fn one_memory_leaves_no_choice_and_wrong_figures_are_refused() {
+    let right = load(&[(16, 0.95)]);
+    let alone = advise(&near(), None, &right).unwrap();
+    assert_eq!((alone.chosen, alone.modes.len()), (TieringMode::Dram, 1));
+    assert_eq!(alone.reasons, ["there is one memory only"]);
+    let slow = CacheMemory { bandwidth_mbps: 0.0, ..far() };
+    let refused = advise(&near(), Some(&slow), &right);
+    assert!(matches!(refused, Err(WeightsError::Bandwidth { index: 1, .. })), "{refused:?}");
+    for wrong in [
+        CacheLoad { item_bytes: 0.0, ..right.clone() },
+        CacheLoad { threads: 0, ..right.clone() },
+        CacheLoad { gets_per_s: Some(f64::NAN), ..right.clone() },
+        CacheLoad { miss_ns: -1.0, ..right.clone() },
+        CacheLoad { curve: curve(&[(1, 1.5)]), ..right.clone() },
+    ] {
+        let refused = advise(&near(), Some(&far()), &wrong);
+        assert!(matches!(refused, Err(WeightsError::Figure { .. })), "{refused:?}");
+    }
+}
+
+/// Far memory that is larger and slower in all.
+fn memories() -> impl Strategy<Value = (CacheMemory, CacheMemory)> {
+    let near = (1u64..200, 60.0..150.0, 20e3..400e3, 3e3..20e3);
+    let near = near.prop_map(|(gib, latency_ns, bandwidth_mbps, thread_mbps)| CacheMemory {
+        bytes: gib * GIB,
+        latency_ns,
+        bandwidth_mbps,
+        thread_mbps,
+    });
+    (near, 1.0..8.0, 1.0..5.0, 0.1..1.0, 0.1..1.0).prop_map(
+        |(near, more, slower, bandwidth, thread)| {
+            let far = CacheMemory {
+                bytes: (near.bytes as f64 * more) as u64,
+                latency_ns: near.latency_ns * slower,
+                bandwidth_mbps: near.bandwidth_mbps * bandwidth,
+                thread_mbps: near.thread_mbps * thread,
+            };
+            (near, far)
+        },
+    )
+}
+
+fn loads() -> impl Strategy<Value = CacheLoad> {
+    let steps = proptest::collection::vec((1u64..100, 0.0..0.2), 1..6);
+    let rate = prop_oneof![Just(None), (1e3..1e8).prop_map(Some)];
+    let rates = (rate, 0.0..1.0, 20.0..100_000.0);
+    (rates, steps, 1u32..200, 0.0..5e3, 0.0..1e6).prop_map(
+        |((gets_per_s, sets_per_get, item_bytes), steps, threads, work_ns, miss_ns)| {
+            let (mut gib, mut hit_ratio) = (0, 0.0);
+            let curve: Vec<CurvePoint> = steps
+                .iter()
+                .map(|(more, hits)| {
+                    (gib, hit_ratio) = (gib + more, hit_ratio + hits);
+                    CurvePoint { capacity_bytes: gib * GIB, hit_ratio }
+                })
+                .collect();
+            CacheLoad {
+                gets_per_s,
+                sets_per_get,
+                item_bytes,
+                sizes: Vec::new(),
+                curve,
+                threads,
+                work_ns,
+                miss_ns,
+            }
+        },
+    )
+}
+
+/// Not above it, but for rounding.
+fn at_most(a: f64, b: f64) -> bool {
+    a <= b * (1.0 + 1e-9)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn more_far_memory_never_hits_less(
+        (near, far) in memories(),
+        load in loads(),
+        more in 1.0..4.0,
+    ) {
+        let larger = CacheMemory { bytes: (far.bytes as f64 * more) as u64, ..far };
+        let before = advise(&near, Some(&far), &load).unwrap();
+        let after = advise(&near, Some(&larger), &load).unwrap();
+        for (before, after) in before.modes.iter().zip(&after.modes) {
+            prop_assert!(at_most(before.hit_ratio, after.hit_ratio), "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn later_answers_of_far_memory_never_shorten_a_look_up(
+        (near, far) in memories(),
+        load in loads(),
+        later in 1.0..4.0,
+    ) {
+        let slower = CacheMemory { latency_ns: far.latency_ns * later, ..far };
+        let before = advise(&near, Some(&far), &load).unwrap();
+        let after = advise(&near, Some(&slower), &load).unwrap();
+        for (before, after) in before.modes.iter().zip(&after.modes) {
+            prop_assert!(at_most(before.get_ns, after.get_ns), "{before:?} {after:?}");
+        }
+        prop_assert_eq!(&before.modes[0], &after.modes[0]);
+    }
+
+    #[test]
+    fn more_bandwidth_of_far_memory_carries_no_less_data(
+        (near, far) in memories(),
+        load in loads(),
+        more in 1.0..4.0,
+    ) {
+        let faster = CacheMemory { bandwidth_mbps: far.bandwidth_mbps * more, ..far };
+        let before = advise(&near, Some(&far), &load).unwrap();
+        let after = advise(&near, Some(&faster), &load).unwrap();
+        let gets = |advice: &TieringAdvice| of(advice, TieringMode::Data).memory_gets_per_s;
+        prop_assert!(at_most(gets(&before), gets(&after)), "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn dearer_misses_never_speak_for_less_memory(
+        (near, far) in memories(),
+        load in loads(),
+        dearer in 1.0..100.0,
+    ) {
+        let before = advise(&near, Some(&far), &load).unwrap();
+        let dear = CacheLoad { miss_ns: load.miss_ns * dearer, ..load };
+        let after = advise(&near, Some(&far), &dear).unwrap();
+        prop_assert!(
+            before.chosen == TieringMode::Dram || after.chosen != TieringMode::Dram,
+            "{before:?} {after:?}"
+        );
+    }
+
+    #[test]
+    fn dram_with_bandwidth_to_spare_that_holds_all_is_enough(
+        (near, far) in memories(),
+        load in loads(),
+    ) {
+        let curve = vec![CurvePoint { capacity_bytes: 1 << 20, hit_ratio: 0.9 }];
+        let advice = advise(&near, Some(&far), &CacheLoad { curve, ..load }).unwrap();
+        let is_carried = of(&advice, TieringMode::Dram).is_carried();
+        prop_assert!(!is_carried || advice.chosen == TieringMode::Dram, "{advice:?}");
+    }
+
+    #[test]
+    fn the_choice_is_within_what_is_told_apart_of_the_best(
+        (near, far) in memories(),
+        load in loads(),
+    ) {
+        let advice = advise(&near, Some(&far), &load).unwrap();
+        let chosen = of(&advice, advice.chosen);
+        for other in &advice.modes {
+            match (chosen.is_carried(), other.is_carried()) {
+                (true, true) => prop_assert!(chosen.get_ns * 0.98 <= other.get_ns, "{advice:?}"),
+                (false, false) => {
+                    prop_assert!(chosen.hits_per_s_max() * 1.03 >= other.hits_per_s_max());
+                }
+                (is_carried, _) => prop_assert!(is_carried, "{advice:?}"),
+            }
+        }
+    }
+}
