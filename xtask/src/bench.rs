@@ -35,6 +35,7 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "dram"],
     &["bench", "tiers"],
     &["repro", "herd"],
+    &["repro", "hmsdk"],
 ];
 
 /// What the README's program answers with the way to one that has it, and how it names it.

@@ -8,8 +8,9 @@
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
 //! [`verbs`] measures a fabric without a pool on it, [`tiers`] the allocator of arenas, [`dram`]
-//! how quickly memory channels are simulated. [`sim_table`] puts the pool's hash table into
-//! simulated runs; [`sim_runs`] makes many of these.
+//! how quickly memory channels are simulated; [`hmsdk`] runs the cache over unlike memories in
+//! virtual time. [`sim_table`] puts the pool's hash table into simulated runs; [`sim_runs`] makes
+//! many of these.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
@@ -24,6 +25,8 @@ pub mod cache;
 mod crew;
 #[cfg(feature = "rack")]
 pub mod dram;
+#[cfg(feature = "rack")]
+pub mod hmsdk;
 pub mod html;
 pub mod interleave;
 #[cfg(feature = "lab")]

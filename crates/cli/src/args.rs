@@ -670,6 +670,7 @@ mod tests {
             "rackpool sim rack wl-mix --placement alternate+even:7us --seed 1,2 --threads 2",
             "rackpool sim rack a.toml --pool-load 40,70 --preset corrected,cxl --chunk-kib 64,4096",
             "rackpool repro racksim --out dir --quick",
+            "rackpool repro hmsdk --out dir --quick",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop",
             "rackpool doctor --json",

@@ -177,13 +177,15 @@ impl Partition {
 
     pub(super) fn keep(&mut self, found: Found, hash: u64, stream: Stream, now: Millis) {
         let pos = found.1.pos();
+        let bytes = self.bytes_of(pos, self.header(pos));
         self.stats.moved += 1;
+        self.stats.moved_bytes += bytes;
         if self.segments.memory_of(pos.unit()) != stream.memory() {
             match stream.memory() {
                 Memory::Near => self.stats.promotions += 1,
                 Memory::Far => self.stats.demotions += 1,
             }
-            self.stats.crossed_bytes += self.bytes_of(pos, self.header(pos));
+            self.stats.crossed_bytes += bytes;
         }
         self.move_item(found, hash, stream, now);
     }

@@ -8,7 +8,7 @@
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
 //!   copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by
-//!   capacity.
+//!   capacity; `touched.rs`: what a look-up reads.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -34,6 +34,7 @@ mod segments;
 mod stats;
 mod tier;
 mod timeline;
+mod touched;
 mod view;
 
 pub use entry::{Entry, Writer};
@@ -48,6 +49,7 @@ pub use reuse::{Reuse, ReuseSampler};
 pub use stats::Stats;
 pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
+pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
 
 use draft::ItemDraft;

@@ -17,6 +17,8 @@ pub struct Stats {
     pub expired: u64,
     /// Items that a policy or a compaction moved.
     pub moved: u64,
+    /// Bytes of them.
+    pub moved_bytes: u64,
     /// Items now, expired ones that were not found yet included.
     pub items: u64,
     /// Bytes of live items in the log, headers included.
@@ -70,5 +72,6 @@ impl Stats {
         sum!(metadata_bytes units free_units index_units tier_items tier_bytes tier_bytes_read);
         sum!(tier_promotions tier_near_hits tier_near_bytes);
         sum!(far_units far_bytes demotions promotions crossed_bytes near_bytes_read far_bytes_read);
+        sum!(moved_bytes);
     }
 }

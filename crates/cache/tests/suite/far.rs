@@ -293,3 +293,21 @@ fn reads_end_at_the_best_split_of_two_bandwidths_while_the_hot_set_shifts() {
         assert_eq!((cache.stats().evictions, cache.stats().misses), (0, 0));
     }
 }
+
+#[test]
+fn what_a_look_up_touches_is_its_bucket_and_all_pieces_where_they_lie() {
+    let cache = Cache::new(options(2, 64)).unwrap();
+    for (key, bytes) in [(1_u64, 100), (2, 3 * MIB)] {
+        cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, 1).unwrap();
+        let runs = cache.touched(&key.to_le_bytes());
+        let items: Vec<_> = runs.iter().filter(|run| !run.is_bucket).collect();
+        let all: u64 = items.iter().map(|run| run.bytes).sum();
+        assert!(runs[0].is_bucket && !runs[0].is_far && runs[0].at % 64 == 0, "{runs:?}");
+        assert!((bytes..bytes + 40 * (1 + bytes / 60_000)).contains(&all), "{all} bytes");
+        let is_far = cache.lies_far(&key.to_le_bytes()).unwrap();
+        assert!(items.iter().all(|run| run.is_far == is_far) && is_far == (key == 2));
+    }
+    let missing = cache.touched(b"none");
+    assert!(missing.len() == 1 && missing[0].is_bucket, "{missing:?}");
+    assert_eq!(cache.stats().hits, 0, "no use is counted");
+}

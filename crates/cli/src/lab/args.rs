@@ -83,6 +83,8 @@ pub enum PaperName {
     Herd,
     /// Rack-scale memory disaggregation with smart-idle pool selection, arXiv 2303.06420
     Racksim,
+    /// HMSDK with CacheLib: key-value caches with heterogeneous memory tiering, IEEE Micro 2024
+    Hmsdk,
 }
 
 /// Options of `repro`.
@@ -95,7 +97,7 @@ pub struct ReproArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
     /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]; not
-    /// for racksim, which has presets and runs under both
+    /// for racksim and hmsdk, which have memories of their own
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
     /// A fifth of the operations: to try the command, not for figures

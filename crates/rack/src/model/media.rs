@@ -46,9 +46,9 @@ impl Dram {
 fn linked(name: &str) -> Option<(CxlLink, &str)> {
     let (latency, rest) = name.strip_prefix("cxl:")?.split_once(':')?;
     let (rate, preset) = rest.split_once(':')?;
-    let (ns, gbps): (u64, u64) = (latency.parse().ok()?, rate.parse().ok()?);
-    let is_meant = ns < 1_000_000 && gbps > 0 && gbps < 1_000_000;
-    let (latency_ps, bytes_per_us) = (ns * 1_000, gbps * 1_000);
+    let (ns, gbps): (u64, f64) = (latency.parse().ok()?, rate.parse().ok()?);
+    let is_meant = ns < 1_000_000 && gbps > 0.0 && gbps < 1e6;
+    let (latency_ps, bytes_per_us) = (ns * 1_000, (gbps * 1e3) as u64);
     let link = CxlLink { latency_ps, bytes_per_us, header_bytes: CXL_HEADER_BYTES };
     is_meant.then_some((link, preset))
 }

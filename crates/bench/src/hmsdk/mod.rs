@@ -1,0 +1,282 @@
+//! `rackpool repro hmsdk`: the product's cache over DDR5 and CXL memory in virtual time, beside
+//! what the study of HMSDK with CacheLib says ([`claims`]). Nothing here was chosen by a claim.
+//!
+//! ```text
+//! workload -> 3 engines (rackpool-cache) -> lines touched -> shared cache -> Trace    trace.rs
+//! Trace -> 60 cores, in closed loop or paced -> queues of DDR5 and CXL channels       replay.rs
+//! runs for each reading of the study -> claims judged                                 case.rs
+//! ```
+//!
+//! An engine is `rackpool_cache::Cache` with its index, segments and eviction; where a get misses,
+//! the value is set. An operation computes, reads its buckets one after the other, then the item's
+//! first line, then its others, as many at once as a core can; it writes where the cache writes. A
+//! line is in near or far memory where the engine put its item (data tiering: `Options::far`, split
+//! by bandwidth), or by its page's turn among weights (transparent tiering).
+//!
+//! Parameters and their sources; "study": the seed's text, part Evaluation.
+//! - 3 engines of 20 cores, 95 % hits, 40 GB of cache, CXL of 40 GB/s: study, Graph Follower.
+//!   Whether 40 GB are each engine's or all together's it does not say: both are run.
+//! - Workloads: Graph Follower is CacheBench's `follower_assocs`; where bandwidth binds, `cdn`, the
+//!   only other one that the study names. Keys for a byte of cache as in CacheBench's
+//!   configurations, whose cache has 8 GiB: the 95 % come out of that.
+//! - DDR5-4800 (HMSDK's page on its prototype; timing by JESD79-5): a socket's 8 channels, 307
+//!   GB/s; or one, 38 GB/s, as "DDR memory (bandwidth 40 GB/s)" of the study can be read: both.
+//! - CXL: four lanes with a DDR5-4800 sub-channel each, 40 GB/s of lines each way (study); 70 ns
+//!   each way (chosen, as `--emulate cxl=140ns`).
+//! - Pages of transparent tiering: 4 KiB (study, HMSDK: the kernel's page interleaving).
+//! - Between core and channel 70 ns, so that an idle read takes 105 ns; a shared cache of 112.5 MB,
+//!   30 ns; 16 lines that a core reads at once: chosen, as of a socket of 60 cores with DDR5-4800.
+//! - Time of the processor: [`GET_PS`], [`SET_PS`], [`COPIED_LINE_PS`], measured by [`cpu`].
+//!
+//! Scaled: an engine has some MiB instead of GB; its keys and the shared cache are as much smaller,
+//! its clock as much faster. Two sizes have to agree, which a table shows. Not in the model: locks,
+//! TLBs, processors of two threads a core, a database behind the cache.
+//!
+//! Source: Improving key-value cache performance with heterogeneous memory tiering, IEEE Micro
+//! 2024, of which the seed has a part; absolute rates and DRAM to CXL ratios are not in it.
+
+mod case;
+pub mod claims;
+pub mod cpu;
+mod replay;
+mod trace;
+
+use crate::cache::workload::{CacheWorkload, all};
+use crate::run::{BenchError, Size};
+use case::Case;
+use claims::{Claims, Judged};
+use rackpool_sim::report::Table;
+use rackpool_sim::time::Ps;
+use replay::{Devices, Load, Place, play};
+use trace::{EngineMemory, Trace, TraceOptions, record};
+
+const ENGINES: usize = 3;
+const CORES: usize = 60;
+/// Lines that a core reads at once.
+const LINES_MAX: usize = 16;
+/// Between a core and a memory's channel, both ways together.
+const UNCORE: Ps = Ps::ns(70);
+/// The processor's shared cache.
+const LLC_BYTES: f64 = 112.5e6;
+const LLC_PS: u64 = 30_000;
+/// Time of the processor for a get, as [`cpu`] measured it in a release build on an Intel Xeon of a virtual machine.
+pub const GET_PS: u64 = 61_600;
+/// For a set.
+pub const SET_PS: u64 = 143_700;
+/// For each line of key and value.
+pub const COPIED_LINE_PS: u64 = 960;
+const PAGE_BYTES: u64 = 4096;
+const CXL: (&str, usize) = ("cxl:70:10.625:ddr5-4800", 4);
+/// What the study's bandwidth of DDR memory may mean, in sub-channels of DDR5-4800.
+const DDR: [(&str, usize); 2] = [("DDR 307 GB/s", 16), ("DDR 38 GB/s", 2)];
+
+/// How much is run.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Memory of an engine.
+    engine_bytes: u64,
+    /// Operations of an engine's warm-up for each item that fits, and at least: some 20 turns in
+    /// which items move.
+    warm_up: f64,
+    warm_up_min: f64,
+    cdn_ops: usize,
+    follower_ops: usize,
+}
+
+impl Scale {
+    fn of(size: Size) -> Scale {
+        let (engine_mib, warm_up, warm_up_min, cdn_ops, follower_ops) = match size {
+            Size::Smoke => (16, 1.0, 5_000.0, 120, 1_200),
+            Size::Quick => (32, 6.0, 20_000.0, 360, 24_000),
+            Size::Full => (64, 40.0, 160_000.0, 3_000, 240_000),
+        };
+        Scale { engine_bytes: engine_mib << 20, warm_up, warm_up_min, cdn_ops, follower_ops }
+    }
+
+    /// Operations until an engine is warm; the same whatever its memory is.
+    fn warm_up_ops(&self, workload: &CacheWorkload) -> usize {
+        let fits = self.engine_bytes as f64 / (workload.value_bytes_mean() + 60.0);
+        (fits * self.warm_up).max(self.warm_up_min) as usize
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Study {
+    pub claims: Claims,
+    pub judged: Vec<Judged>,
+    /// Every run, and what two sizes give.
+    pub tables: Vec<Table>,
+    /// Ns of the processor as this machine has them: a get, a set, a line.
+    pub cpu_ns: [f64; 3],
+}
+
+/// Traces of the two workloads with all in one memory.
+struct Traces {
+    cdn: Trace,
+    follower: Trace,
+}
+
+struct Workloads {
+    cdn: CacheWorkload,
+    follower: CacheWorkload,
+}
+
+impl Workloads {
+    fn new() -> Workloads {
+        let named = |name: &str| {
+            all().into_iter().find(|workload| workload.name == name).expect("it is one of them")
+        };
+        Workloads { cdn: named("cdn"), follower: named("follower_assocs") }
+    }
+
+    fn traces(&self, scale: Scale, shrink: f64) -> Result<Traces, BenchError> {
+        let of = |workload: &CacheWorkload, ops| {
+            record(&TraceOptions {
+                workload,
+                keys_bytes: scale.engine_bytes,
+                memory: EngineMemory { near_bytes: scale.engine_bytes, far_bytes: 0 },
+                shrink,
+                gbytes_per_s: [1.0; 2],
+                ops_per_s: f64::INFINITY,
+                warm_up: scale.warm_up_ops(workload),
+                ops,
+            })
+        };
+        Ok(Traces {
+            cdn: of(&self.cdn, scale.cdn_ops)?,
+            follower: of(&self.follower, scale.follower_ops)?,
+        })
+    }
+}
+
+/// Runs all cases. `told` hears what is run.
+///
+/// # Errors
+/// [`BenchError::Cache`].
+pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> Result<Study, BenchError> {
+    let (claims, workloads, scale) = (Claims::of_the_study(), Workloads::new(), Scale::of(size));
+    told("time of the processor");
+    let cpu_ns = cpu::measure()?;
+    let mut runs = case::table();
+    let mut judged = Vec::new();
+    let cache = claims.input("cache_gb") * 1e9;
+    let readings = [("40 GB together", cache / ENGINES as f64), ("40 GB each", cache)];
+    // A small run has only one.
+    let readings = if size == Size::Full { &readings[..] } else { &readings[..1] };
+    for (reading, engine_bytes) in readings {
+        let shrink = *engine_bytes / scale.engine_bytes as f64;
+        told(&format!("engines, {reading}"));
+        let traces = workloads.traces(scale, shrink)?;
+        for (ddr, lanes) in DDR {
+            let name = format!("{ddr}, {reading}");
+            let devices = Devices { near: ("ddr5-4800", lanes), far: CXL };
+            let mut case = Case {
+                name: &name,
+                claims: &claims,
+                workloads: &workloads,
+                traces: &traces,
+                devices,
+                scale,
+                shrink,
+                runs: &mut runs,
+                judged: &mut judged,
+            };
+            case.judge_all(told)?;
+        }
+    }
+    let order = |one: &Judged| claims.claim.iter().position(|claim| claim.name == one.claim.name);
+    judged.sort_by_key(order);
+    told("a larger size");
+    let sizes = sizes(&workloads, scale, cache / ENGINES as f64)?;
+    Ok(Study { judged, tables: vec![runs, sizes], cpu_ns, claims })
+}
+
+/// Two scaled sizes of the same cache: where they do not agree, no number of either counts.
+fn sizes(workloads: &Workloads, scale: Scale, engine_bytes: f64) -> Result<Table, BenchError> {
+    let columns = [
+        ("engine", "MiB"),
+        ("workload", ""),
+        ("hit ratio", ""),
+        ("all in DDR", "Mops/s"),
+        ("half in CXL", "Mops/s"),
+    ];
+    let title = "Two scaled sizes, DDR 307 GB/s, 40 GB together";
+    let mut table = Table::new("sizes", title, &columns);
+    let devices = Devices { near: ("ddr5-4800", DDR[0].1), far: CXL };
+    let load = Load { cores: CORES, every: None };
+    let mut rates = Vec::new();
+    for larger in [1, 2] {
+        let scale = Scale { engine_bytes: larger * scale.engine_bytes, ..scale };
+        let traces = workloads.traces(scale, engine_bytes / scale.engine_bytes as f64)?;
+        for (name, trace) in [("cdn", &traces.cdn), ("follower", &traces.follower)] {
+            let rate = |place| play(trace, &devices, place, load).ops_per_s() / 1e6;
+            let both = [Place::Near, Place::Weighted(1, 1)].map(rate);
+            rates.extend(both);
+            table.row([
+                (scale.engine_bytes >> 20).into(),
+                name.into(),
+                trace.hit_ratio().into(),
+                both[0].into(),
+                both[1].into(),
+            ]);
+        }
+    }
+    let (small, large) = rates.split_at(rates.len() / 2);
+    let off = small.iter().zip(large).map(|(small, large)| (large / small - 1.0).abs());
+    let most = 100.0 * off.fold(0.0, f64::max);
+    table.note(format!("rates of the two sizes differ by at most {most:.1} %"));
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_has_the_inputs_of_the_study() {
+        let claims = Claims::of_the_study();
+        assert_eq!(claims.input("engines"), ENGINES as f64);
+        assert_eq!(claims.input("cores_per_engine") * claims.input("engines"), CORES as f64);
+        let devices = Devices { near: ("ddr5-4800", DDR[0].1), far: CXL };
+        let [near, far] = devices.peaks();
+        assert!((near - 307.2).abs() < 1.0, "{near}");
+        assert!((far - claims.input("cxl_gb_per_s")).abs() < 0.1, "{far}");
+    }
+
+    #[test]
+    fn streams_take_what_a_memory_has_and_weights_add_the_other() {
+        let devices = Devices { near: ("constant:100:8", 2), far: ("constant:200:4", 2) };
+        let trace = Trace::streams(12_000, 64, 1 << 28);
+        let load = Load { cores: CORES, every: None };
+        let rate = |place| play(&trace, &devices, place, load).gbytes_per_s().iter().sum::<f64>();
+        let rates = [Place::Near, Place::Far, Place::Weighted(2, 1)].map(rate);
+        for (rate, all) in rates.into_iter().zip([16.0, 8.0, 24.0]) {
+            assert!((0.95 * all..=1.01 * all).contains(&rate), "{rates:?}");
+        }
+    }
+
+    #[test]
+    fn an_operation_alone_takes_the_sum_of_what_it_waits_for() {
+        let devices = Devices { near: ("constant:100:64", 1), far: ("constant:200:64", 1) };
+        let trace = Trace::streams(600, 16, 1 << 28);
+        let load = Load { cores: ENGINES, every: Some(Ps::us(10)) };
+        for (place, ns) in [(Place::Near, 100.0), (Place::Far, 200.0)] {
+            // Sixteen lines one nanosecond after the other.
+            let expected = ns + UNCORE.as_ns_f64() + 15.0;
+            let played = play(&trace, &devices, place, load);
+            assert!((played.latency_ns - expected).abs() < 1.0, "{played:?}");
+        }
+    }
+
+    #[test]
+    fn every_claim_is_judged_in_every_case() {
+        let study = run(Size::Smoke, &mut |_| ()).unwrap();
+        assert_eq!(study.judged.len(), 2 * study.claims.claim.len());
+        for claim in &study.claims.claim {
+            let of = study.judged.iter().filter(|judged| judged.claim.name == claim.name);
+            assert_eq!(of.filter(|judged| judged.ours.is_finite()).count(), 2, "{}", claim.name);
+        }
+        assert!(study.tables.iter().all(|table| !table.rows.is_empty()));
+    }
+}

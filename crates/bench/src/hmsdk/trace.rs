@@ -1,0 +1,307 @@
+//! What operations of the cache ask of memory: three engines run a workload, and each operation's
+//! lines that the processor's shared cache does not have are written down in order.
+//!
+//! In: a workload, the engines' memories. Out: a [`Trace`], which `replay.rs` runs on devices. The
+//! engines are the product's; buckets and pieces of items lie where [`Cache::touched`] says.
+//! Sets write whole lines, which are read first; what leaves the shared cache written goes to
+//! memory. Items that the engine moves are read and written; headers that it looks at while it
+//! makes room are not counted, nor are its locks.
+
+use super::{COPIED_LINE_PS, ENGINES, GET_PS, LLC_BYTES, LLC_PS, SET_PS};
+use crate::cache::workload::{CacheWorkload, OpStream};
+use rackpool_cache::{
+    Bandwidths, Cache, FarMemory, Options, PartitionShare, Result, Stats, Touched,
+};
+use rackpool_rack::trace::filter::{CacheSize, LINE_BYTES, Level};
+
+/// Names the streams and hashes; any other would do.
+const SEED: u64 = 0x686d_7364_6b00;
+/// Memory of the caches that the distributions were taken for: keys scale with it.
+const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
+/// Between two idle turns of an engine, as of a server's worker.
+const TIDY_MS: u64 = 100;
+/// Longest value that is stored.
+const VALUE_BYTES_MAX: usize = 8 << 20;
+/// Lines between the memories of two engines.
+const ENGINE_LINES: u64 = 1 << 24;
+/// Marks a line of far memory.
+const FAR_LINE: u64 = 1 << 40;
+const LLC_WAYS_MIN: u64 = 8;
+
+/// An access of a line of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Line(u64);
+
+impl Line {
+    /// Nothing waits for it.
+    const WRITE: u64 = 1;
+    /// It is asked for when all lines before it have come.
+    const WAITS: u64 = 2;
+
+    pub fn is_write(self) -> bool {
+        self.0 & Line::WRITE != 0
+    }
+
+    pub fn waits(self) -> bool {
+        self.0 & Line::WAITS != 0
+    }
+
+    pub fn is_far(self) -> bool {
+        self.number() & FAR_LINE != 0
+    }
+
+    /// Bytes from the start of the memory of all engines.
+    pub fn addr(self) -> u64 {
+        (self.number() & !FAR_LINE) * LINE_BYTES
+    }
+
+    fn number(self) -> u64 {
+        self.0 >> 2
+    }
+}
+
+/// An operation: its lines end here, those of the next one begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    pub end: usize,
+    /// Time of the processor, without waits for memory.
+    pub cpu_ps: u64,
+}
+
+/// Operations of all engines in turn.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    pub ops: Vec<Op>,
+    pub lines: Vec<Line>,
+    pub gets: u64,
+    pub hits: u64,
+    /// Lines of buckets and items that the operations touched, and those in far memory.
+    pub touched: u64,
+    pub touched_far: u64,
+    /// Lines that items moved over, each read and written.
+    pub moved: u64,
+}
+
+impl Trace {
+    pub fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / self.gets.max(1) as f64
+    }
+
+    /// Each operation reads a run of lines, all at once, from one place of `span` bytes after the
+    /// other: what a tool does that measures bandwidth.
+    pub fn streams(ops: usize, run_lines: u64, span: u64) -> Trace {
+        let mut trace = Trace::default();
+        for op in 0..ops as u64 {
+            let first = op * run_lines % (span / LINE_BYTES);
+            trace.lines.extend((first..first + run_lines).map(|number| Line(number << 2)));
+            trace.ops.push(Op { end: trace.lines.len(), cpu_ps: 0 });
+        }
+        trace
+    }
+}
+
+/// The memory of each engine, scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineMemory {
+    pub near_bytes: u64,
+    pub far_bytes: u64,
+}
+
+pub struct TraceOptions<'a> {
+    pub workload: &'a CacheWorkload,
+    /// Memory of an engine by which keys are scaled.
+    pub keys_bytes: u64,
+    pub memory: EngineMemory,
+    /// Bytes of the study's cache for each byte of ours.
+    pub shrink: f64,
+    /// What both memories deliver, GB/s, and operations a second of all engines together: the
+    /// engines' clock. Of no use without far memory.
+    pub gbytes_per_s: [f64; 2],
+    pub ops_per_s: f64,
+    /// Operations of an engine until it is warm.
+    pub warm_up: usize,
+    pub ops: usize,
+}
+
+impl TraceOptions<'_> {
+    fn engine(&self) -> Options {
+        let EngineMemory { near_bytes, far_bytes } = self.memory;
+        // An engine has its share of the memories, and as much less as it is smaller.
+        let share = |gbytes: f64| (gbytes * 1e9 / self.shrink / ENGINES as f64) as u64;
+        let [near, far] = self.gbytes_per_s.map(share);
+        let far = FarMemory {
+            memory: far_bytes,
+            placement: None,
+            bandwidths: Some(Bandwidths { near, far }),
+        };
+        let far = (far_bytes > 0).then_some(far);
+        Options { memory: near_bytes, seed: SEED, far, ..Options::default() }
+    }
+
+    /// Milliseconds of an engine's clock for each of its operations: time runs as much faster as
+    /// its memory is smaller.
+    fn ms_per_op(&self) -> f64 {
+        1e3 * self.shrink * ENGINES as f64 / self.ops_per_s
+    }
+}
+
+struct Engine<'w> {
+    cache: Cache,
+    stream: OpStream<'w>,
+    first_line: u64,
+    before: Stats,
+    tidied: u64,
+}
+
+impl Engine<'_> {
+    /// An idle turn, if one is due.
+    fn tidy(&mut self, now: u64) {
+        if now >= self.tidied + TIDY_MS {
+            self.cache.tidy(PartitionShare::ALL, now, || true);
+            self.tidied = now;
+        }
+    }
+}
+
+/// Runs the engines until they are warm, then writes down what they touch.
+///
+/// # Errors
+/// Of [`Cache::new`].
+pub fn record(options: &TraceOptions<'_>) -> Result<Trace> {
+    let scale = options.keys_bytes as f64 / ORIGINAL_BYTES;
+    let mut engines = Vec::with_capacity(ENGINES);
+    for nth in 0..ENGINES as u64 {
+        let cache = Cache::new(options.engine())?;
+        let stream = options.workload.stream(scale, SEED + nth);
+        let first_line = nth * ENGINE_LINES;
+        engines.push(Engine { cache, stream, first_line, before: Stats::default(), tidied: 0 });
+    }
+    let warm_up = ENGINES * options.warm_up;
+    let mut recorder = Recorder {
+        llc: Level::new(llc_size(options.shrink)),
+        trace: Trace::default(),
+        value: vec![0x5a; VALUE_BYTES_MAX],
+        moves: 0,
+        near_lines: options.memory.near_bytes / LINE_BYTES,
+    };
+    // The shared cache is warm after half as many operations as are written down.
+    let (recorded, all) = (warm_up + options.ops / 2, warm_up + options.ops / 2 + options.ops);
+    for number in 0..all {
+        let now = 1 + ((number / ENGINES) as f64 * options.ms_per_op()) as u64;
+        let engine = &mut engines[number % ENGINES];
+        engine.tidy(now);
+        if number < warm_up {
+            recorder.warm(engine, now);
+            continue;
+        }
+        if number < warm_up + ENGINES {
+            engine.before = engine.cache.stats();
+        }
+        if number == recorded {
+            recorder.trace = Trace::default();
+        }
+        recorder.step(engine, now);
+    }
+    Ok(recorder.trace)
+}
+
+/// The shared cache, as much smaller as the engines; a power of two of sets.
+fn llc_size(shrink: f64) -> CacheSize {
+    let lines = (LLC_BYTES / shrink / LINE_BYTES as f64) as u64;
+    let sets = 1_u64 << (lines / LLC_WAYS_MIN).max(1).ilog2();
+    let ways = (lines / sets).max(1);
+    CacheSize { bytes: sets * ways * LINE_BYTES, ways: ways as u32 }
+}
+
+struct Recorder {
+    llc: Level,
+    trace: Trace,
+    value: Vec<u8>,
+    /// Lines that were moved by all engines so far.
+    moves: u64,
+    near_lines: u64,
+}
+
+impl Recorder {
+    fn warm(&mut self, engine: &mut Engine<'_>, now: u64) {
+        let op = engine.stream.next().expect("it has no end");
+        let mut buffer = [0; 256];
+        let key = op.key.bytes(&mut buffer);
+        if !(op.is_get && engine.cache.get(key, now, |_| ()).is_some()) {
+            // What is too long for the cache is not cached.
+            let value = &self.value[..op.key.value_bytes as usize];
+            let _ = engine.cache.set(key, value, 0, 0, now);
+        }
+    }
+
+    fn step(&mut self, engine: &mut Engine<'_>, now: u64) {
+        let op = engine.stream.next().expect("it has no end");
+        let mut buffer = [0; 256];
+        let key = op.key.bytes(&mut buffer);
+        let (mut cpu_ps, mut is_hit) = (0, false);
+        if op.is_get {
+            let runs = engine.cache.touched(key);
+            is_hit = engine.cache.get(key, now, |_| ()).is_some();
+            cpu_ps += GET_PS;
+            for run in &runs {
+                // A hit marks the use in its bucket.
+                cpu_ps += self.touch(engine.first_line, run, is_hit && run.is_bucket);
+            }
+            self.trace.gets += 1;
+            self.trace.hits += u64::from(is_hit);
+        }
+        if !is_hit {
+            let value = &self.value[..op.key.value_bytes as usize];
+            let _ = engine.cache.set(key, value, 0, 0, now);
+            cpu_ps += SET_PS;
+            for run in engine.cache.touched(key) {
+                cpu_ps += self.touch(engine.first_line, &run, true);
+            }
+        }
+        cpu_ps += self.moved(engine);
+        self.trace.ops.push(Op { end: self.trace.lines.len(), cpu_ps });
+    }
+
+    /// The lines of a run; time of the processor.
+    fn touch(&mut self, first_line: u64, run: &Touched, is_store: bool) -> u64 {
+        let far = if run.is_far { FAR_LINE } else { 0 };
+        let (from, end) = (run.at / LINE_BYTES, (run.at + run.bytes).div_ceil(LINE_BYTES));
+        let mut cpu_ps = (end - from) * COPIED_LINE_PS;
+        for line in from..end {
+            let number = (first_line + line) | far;
+            let waits = if line == from { Line::WAITS } else { 0 };
+            match self.llc.access(number, is_store) {
+                Ok(()) => cpu_ps += if waits != 0 { LLC_PS } else { 0 },
+                Err(written) => {
+                    self.trace.lines.push(Line(number << 2 | waits));
+                    let written = written.map(|number| Line(number << 2 | Line::WRITE));
+                    self.trace.lines.extend(written);
+                }
+            }
+        }
+        self.trace.touched += end - from;
+        self.trace.touched_far += if run.is_far { end - from } else { 0 };
+        cpu_ps
+    }
+
+    /// What the engine has moved since its operation before: read here, written there.
+    fn moved(&mut self, engine: &mut Engine<'_>) -> u64 {
+        let (now, before) = (engine.cache.stats(), engine.before);
+        engine.before = now;
+        let crossed_bytes = now.crossed_bytes - before.crossed_bytes;
+        let stayed = (now.moved_bytes - before.moved_bytes - crossed_bytes).div_ceil(LINE_BYTES);
+        let crossed = crossed_bytes.div_ceil(LINE_BYTES);
+        let is_up = now.promotions - before.promotions > now.demotions - before.demotions;
+        let (from, to) = if is_up { (FAR_LINE, 0) } else { (0, FAR_LINE) };
+        for (lines, from, to) in [(crossed, from, to), (stayed, 0, 0)] {
+            for _ in 0..lines {
+                let number = engine.first_line + self.moves % self.near_lines;
+                self.moves += 1;
+                self.trace.lines.push(Line((number | from) << 2));
+                self.trace.lines.push(Line((number | to) << 2 | Line::WRITE));
+            }
+        }
+        self.trace.moved += crossed + stayed;
+        (crossed + stayed) * COPIED_LINE_PS
+    }
+}

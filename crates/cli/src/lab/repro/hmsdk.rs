@@ -1,0 +1,160 @@
+//! `repro hmsdk`: the cache over DDR5 and CXL memory in virtual time, as tables, JSON and a page.
+
+use crate::args::ReproArgs;
+use crate::failure::{Failure, Result};
+use crate::lab::sim;
+use crate::output;
+use rackpool_bench::hmsdk::claims::Judged;
+use rackpool_bench::hmsdk::{self, COPIED_LINE_PS, GET_PS, SET_PS, Study};
+use rackpool_bench::html::{self, DemoReport, Verdict};
+use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
+use rackpool_bench::run::Size;
+use rackpool_sim::report::Table;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Runs all cases and writes what came out.
+pub fn run(args: &ReproArgs) -> Result<()> {
+    if args.profile.is_some() {
+        return Err(Failure::usage("hmsdk has memories of its own and takes no --profile"));
+    }
+    output::directory(&args.out)?;
+    let to_json = output::open(&args.out.join("hmsdk.json"))?;
+    let to_html = output::open(&args.out.join("hmsdk.html"))?;
+    let bar = output::spinner("simulating");
+    let start = Instant::now();
+    let made = hmsdk::run(Size::quick(args.quick), &mut |what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    let study = made?;
+    let mut tables = vec![claims_table(&study), inputs_table(&study), cpu_table(&study)];
+    tables.extend(study.tables.iter().cloned());
+    to_json.report(&report_of(&study, &tables))?;
+    let page = to_html.path().display().to_string();
+    let seconds = start.elapsed().as_secs_f64();
+    to_html.write(page_of(&study, &tables, seconds))?;
+    for table in &tables {
+        output::print(&format!("{}\n", sim::text_of(table)))?;
+    }
+    output::print(&format!("{}; {seconds:.0} s\nwritten: {page}\n", totals(&study)))
+}
+
+fn totals(study: &Study) -> String {
+    let met = study.judged.iter().filter(|judged| judged.holds).count();
+    format!("{met} of {} statements hold, all simulated", study.judged.len())
+}
+
+fn holds(judged: &Judged) -> &'static str {
+    if judged.holds { "yes" } else { "NO" }
+}
+
+fn claims_table(study: &Study) -> Table {
+    let columns = [
+        ("claim", ""),
+        ("says", ""),
+        ("case", ""),
+        ("paper", ""),
+        ("ours", ""),
+        ("unit", ""),
+        ("origin", ""),
+        ("holds", ""),
+        ("because", ""),
+    ];
+    let mut table = Table::new("claims", "What the study says, and ours", &columns);
+    for judged in &study.judged {
+        let claim = &judged.claim;
+        table.row([
+            (&*claim.name).into(),
+            (&*claim.says).into(),
+            (&*judged.case).into(),
+            claim.value.into(),
+            judged.ours.into(),
+            (&*claim.unit).into(),
+            Kind::Simulated.name().into(),
+            holds(judged).into(),
+            (&*judged.because).into(),
+        ]);
+    }
+    table.note(totals(study));
+    table
+}
+
+fn inputs_table(study: &Study) -> Table {
+    let columns = [("input", ""), ("value", ""), ("says", ""), ("origin", "")];
+    let mut table = Table::new("inputs", "What the study says and is put in", &columns);
+    for input in &study.claims.input {
+        let value = input.value.to_string();
+        table.row([
+            (&*input.name).into(),
+            value.into(),
+            (&*input.says).into(),
+            "from the paper".into(),
+        ]);
+    }
+    table
+}
+
+/// What the constants were measured as, on this machine again.
+fn cpu_times(study: &Study) -> [(&'static str, u64, f64); 3] {
+    let [get, set, line] = study.cpu_ns;
+    [("cpu_get", GET_PS, get), ("cpu_set", SET_PS, set), ("cpu_copied_line", COPIED_LINE_PS, line)]
+}
+
+fn cpu_table(study: &Study) -> Table {
+    let columns = [("time of the processor", ""), ("here", "ns"), ("model", "ns"), ("origin", "")];
+    let mut table = Table::new("cpu", "The engine with all in the processor's caches", &columns);
+    for (name, model_ps, here) in cpu_times(study) {
+        let model = model_ps as f64 / 1e3;
+        table.row([name.into(), here.into(), model.into(), Kind::Measured.name().into()]);
+    }
+    table
+}
+
+fn report_of(study: &Study, tables: &[Table]) -> Report {
+    let mut report = Report::here(Kind::Simulated);
+    report.results = study.judged.iter().map(row).collect();
+    for (name, model_ps, here) in cpu_times(study) {
+        let row = Row::new(name, "ns", Better::Lower, here)
+            .with("origin", Kind::Measured.name())
+            .with("model", model_ps as f64 / 1e3);
+        report.results.push(row);
+    }
+    let tables = tables.iter().map(Table::to_json).collect::<Vec<Value>>();
+    report.extra.insert("tables".into(), tables.into());
+    let met = study.judged.iter().filter(|judged| judged.holds).count();
+    let totals = json!({ "as_stated": met, "stated": study.judged.len() });
+    report.extra.insert("totals".into(), totals);
+    report
+}
+
+fn row(judged: &Judged) -> Row {
+    let claim = &judged.claim;
+    let better = if claim.value.is_some_and(|v| v < 0.0) { Better::Lower } else { Better::Higher };
+    let row = Row::new(&claim.name, &claim.unit, better, judged.ours)
+        .with("origin", Kind::Simulated.name())
+        .with("case", judged.case.clone())
+        .with("paper_words", claim.says.clone())
+        .with("holds_if", claim.holds_if.clone())
+        .with("as_stated", judged.holds)
+        .with("note", judged.because.clone());
+    // A ratio to nothing is none.
+    match claim.value {
+        Some(value) if value != 0.0 => row.against(Reference::Paper(value)),
+        _ => row,
+    }
+}
+
+fn page_of(study: &Study, tables: &[Table], seconds: f64) -> String {
+    let verdict = Verdict {
+        good: true,
+        headline: "A cache over DDR5 and CXL memory again".into(),
+        detail: format!(
+            "Three engines of 20 cores, scaled, in virtual time; {}. No constant was chosen for a \
+             result.",
+            totals(study)
+        ),
+    };
+    let mut page = DemoReport::here("rackpool repro hmsdk", Kind::Simulated, verdict);
+    page.duration_seconds = seconds;
+    page.sections = tables.iter().map(sim::section_of).collect();
+    html::render(&page)
+}
