@@ -78,7 +78,7 @@ With --metrics the line is `ready ADDR metrics=ADDR`.";
 
 const SHELL_EXAMPLES: &str = "\
 Commands (separated by `;` or line ends; the first failure stops them):
-  alloc BYTES [local|rack:N|spread]           -> ADDR
+  alloc BYTES [local|rack:N|spread|tier:T]    -> ADDR; T is near, far or a number from 0
   write ADDR text:...|hex:...|file:PATH       -> ok
   read ADDR BYTES [hex|text|file:PATH]        -> the bytes, in hex by default
   cas ADDR OLD NEW                            -> ok | failed VALUE

@@ -12,6 +12,7 @@ use rackpool_core::layout::{
     RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, SessionWord, StateWord, Superblock, frame_word,
     session_word,
 };
+use rackpool_core::tier::TierRange;
 use rackpool_core::{FrameIndex, RackId};
 use rackpool_mem::region::other_version;
 use serde::Serialize;
@@ -33,6 +34,8 @@ struct Region {
     region_id: String,
     page_bytes: u64,
     frames: u64,
+    /// Of a region with several memories, nearest first.
+    tiers: Vec<TierRange>,
     features: u64,
     epoch: u64,
     frames_high: u64,
@@ -102,6 +105,7 @@ fn inspect(path: &Path) -> Result<Region> {
         .ok_or_else(|| bad(format!("pages of 2^{} bytes are not possible", block.page_shift)))?;
     let frame_count = u32::try_from(block.frame_count)
         .map_err(|_| bad(format!("{} frames are not possible", block.frame_count)))?;
+    let tiers = block.tiers().ok_or_else(|| bad("its memories make no sense".into()))?;
     let layout = RegionLayout { pages, frame_count };
     let word = |state: StateWord| word_at(&meta, &meta_path, state.offset());
     let high = word(StateWord::FramesHigh)?;
@@ -116,6 +120,7 @@ fn inspect(path: &Path) -> Result<Region> {
         region_id: format!("{:016x}{:016x}", block.region_id[0], block.region_id[1]),
         page_bytes: pages.page_bytes(),
         frames: block.frame_count,
+        tiers: tiers.ranges().to_vec(),
         features: block.features,
         epoch: word(StateWord::Epoch)?,
         frames_high: high,
@@ -315,7 +320,8 @@ mod tests {
             features: 0,
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
-            reserved: [0; 8],
+            tiers: [0; 4],
+            reserved: [0; 4],
             checksum: 0,
         };
         block.checksum = block.checksum_of();

@@ -7,8 +7,8 @@ use crate::connect::Watch;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output::utc;
-use rackpool::RackState;
 use rackpool::monitor::Sample;
+use rackpool::{RackState, TierStats};
 use rackpool_mem::process::Shutdown;
 use rackpool_stats::table::TextTable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -169,6 +169,14 @@ fn table(masters: &str, now: &Sample, before: Option<&Sample>) -> String {
             let what = format!("its host has memory for {there} of {free} free frames");
             text.push_str(&format!("rack {}: {what}\n", rack.rack));
         }
+        for (number, tier) in rack.tiers.tiers.iter().enumerate() {
+            let TierStats { node, frames, frames_free, .. } = tier;
+            text.push_str(&format!(
+                "rack {}: tier {number} on memory node {node}: {frames_free} of {frames} frames \
+                 free\n",
+                rack.rack
+            ));
+        }
     }
     text
 }
@@ -247,17 +255,21 @@ fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rackpool::{DaemonStats, MasterStats, RackStats};
+    use rackpool::{DaemonStats, MasterStats, RackStats, TierReport};
 
     fn sample(at_ns: u64, requests: u64, sent_bytes: u64) -> Sample {
         let mut stats = DaemonStats { frames: 32, frames_free: 20, requests, ..Default::default() };
         (stats.frames_backable, stats.replicas.frames) = (18, 4);
+        let near = TierStats { node: 0, first_frame: 0, frames: 24, frames_free: 20 };
+        let far = TierStats { node: 2, first_frame: 24, frames: 8, frames_free: 0 };
+        let two = TierReport { tiers: vec![near, far], moved: 3 };
         stats.fabric.sent_bytes = sent_bytes;
         let rack = |rack: u16, alive, daemon: Option<DaemonStats>, error: Option<&str>| RackStats {
             rack: rackpool::RackId(rack),
             alive,
             fabric: "tcp".into(),
             fabric_addr: "127.0.0.1:1".into(),
+            tiers: if daemon.is_some() { two.clone() } else { TierReport::default() },
             daemon,
             error: error.map(str::to_owned),
         };
@@ -281,6 +293,8 @@ mod tests {
         let text = table("m", &second, Some(&first));
         assert_eq!(cells(&text, "0 ")[..6], ["0", "alive", "tcp", "32", "18", "25%+12%"]);
         assert!(text.contains("rack 0: its host has memory for 18 of 20 free frames\n"), "{text}");
+        let tier = "rack 0: tier 1 on memory node 2: 0 of 8 frames free\n";
+        assert!(text.contains(tier), "{text}");
         assert_eq!(cells(&text, "0 ")[10..], ["300", "0", "1.5M"]);
         assert_eq!(cells(&text, "1 ")[1], "dead");
         assert_eq!(cells(&text, "7 ")[1], "silent");

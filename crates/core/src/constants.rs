@@ -8,6 +8,18 @@ pub const PAGE_SHIFT_MAX: u8 = 30;
 /// Default page: 2 MiB. Source: Rcmp §6.1.
 pub const PAGE_SHIFT_DEFAULT: u8 = 21;
 
+/// Between the memories of a rack a page moves if it was used lately once for so many of its bytes:
+/// to read and write some eight lines in a stream takes what one access to far memory takes longer.
+pub const TIER_MOVE_BYTES: u64 = 512;
+/// Bytes of such a page that are copied in one step of the daemon: some 0.2 ms.
+pub const TIER_COPY_BYTES: u64 = 1 << 20;
+/// How often a daemon looks for such a page, ns.
+pub const TIER_LOOK_NS: u64 = 16 * NS_PER_MS;
+/// The least time between two of them for each byte of a page, ns: 125 MB/s at most.
+pub const TIER_NS_PER_BYTE: u64 = 8;
+/// Memories of one rack: DRAM, CXL memory at the processor, behind a switch, and one more.
+pub const TIERS_MAX: usize = 4;
+
 /// Smallest slab object: one cache line. Source: Rcmp §5.1 (powers of two).
 pub const SLAB_SHIFT_MIN: u8 = 6;
 

@@ -16,9 +16,10 @@ use crate::addr::{FrameIndex, PageGeometry};
 use crate::coherence::Coherence;
 use crate::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
-    RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+    RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX, TIERS_MAX,
 };
 use crate::copies::COPIES;
+use crate::tier::Tiers;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -89,13 +90,17 @@ pub struct Superblock {
     pub sessions: u32,
     /// Slots.
     pub slots: u32,
-    /// Tenant, capability and tier of the region; zero today.
-    pub reserved: [u64; 8],
+    /// Memories of a region that has several, each a range of frames, in order: frames in bits
+    /// 0–31, the memory node in bits 32–47; 0 for none (`tier.rs`).
+    pub tiers: [u64; 4],
+    /// Tenant and capability of the region; zero today.
+    pub reserved: [u64; 4],
     /// xxh3 of all the bytes before.
     pub checksum: u64,
 }
 const _: () = assert!(size_of::<Superblock>() == 128);
 const _: () = assert!(std::mem::offset_of!(Superblock, region_id) == 16);
+const _: () = assert!(TIERS_MAX == 4);
 const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == 120);
 
 /// Feature bit of a region whose hosts' caches no hardware keeps in agreement: whoever opens it has
@@ -111,6 +116,11 @@ impl Superblock {
             0 => Coherence::Hardware,
             _ => Coherence::Software,
         }
+    }
+
+    /// The region's memories; `None` if what it says makes no sense.
+    pub fn tiers(&self) -> Option<Tiers> {
+        Tiers::from_words(self.tiers, u32::try_from(self.frame_count).ok()?)
     }
 
     /// The checksum that the other fields call for.
@@ -512,7 +522,8 @@ mod tests {
             features: 0,
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
-            reserved: [0; 8],
+            tiers: [0; 4],
+            reserved: [0; 4],
             checksum: 0,
         };
         block.checksum = block.checksum_of();

@@ -34,6 +34,7 @@ pub mod runtime;
 pub mod seam;
 mod shard;
 pub mod target;
+pub mod tier;
 pub mod wire;
 
 pub use addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, RackId, SessionId};

@@ -32,11 +32,12 @@ use crate::policy::{BalanceRecord, Decided, DecisionRecord, MoveAsk, MoveHistory
 use crate::relocation::{Relocation, RelocationQuery};
 use crate::replica::{Orders, Poll, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
+use crate::tier::{Tier, TierReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 18;
+pub const WIRE_VERSION: u32 = 19;
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,6 +251,12 @@ pub enum Request {
         /// The number of the watch.
         watch: u64,
     },
+    /// As `Alloc`, from one of this rack's memories or not at all.
+    AllocIn {
+        bytes: u64,
+        kind: AllocationKind,
+        tier: Tier,
+    },
 }
 
 impl Request {
@@ -258,6 +265,7 @@ impl Request {
         matches!(
             self,
             Request::Alloc { .. }
+                | Request::AllocIn { .. }
                 | Request::Free { .. }
                 | Request::AllocInto { .. }
                 | Request::FreeFrom { .. }
@@ -363,6 +371,8 @@ pub enum Reply {
     Replicas,
     Sharers(Sharers),
     Audit(AuditReply),
+    /// To `Stats`, of a rack with several memories.
+    TieredStats(Box<DaemonStats>, TierReport),
 }
 
 /// A session as its daemon sees it now.

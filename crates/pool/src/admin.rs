@@ -171,13 +171,16 @@ impl<H: BorrowMut<Handle>> Admin<H> {
                     cause: DeathCause::Closed,
                 })
             };
+            let error = asked.as_ref().err().map(WireError::to_string);
+            let (daemon, tiers) = asked.ok().unzip();
             RackStats {
                 rack: info.rack,
                 alive: info.alive,
                 fabric: format!("{:?}", info.fabric).to_lowercase(),
                 fabric_addr: info.fabric_addr,
-                error: asked.as_ref().err().map(WireError::to_string),
-                daemon: asked.ok(),
+                error,
+                daemon,
+                tiers: tiers.unwrap_or_default(),
             }
         });
         let racks = racks.collect();

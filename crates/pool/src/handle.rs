@@ -17,8 +17,9 @@ use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::GAddr;
 use rackpool_core::client::{
-    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, Free, Locate,
-    MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery,
+    Free, Locate, MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer,
+    TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -475,7 +476,12 @@ impl Handle {
         self.client.geometry().page_bytes()
     }
 
-    /// Where `addr` lives, which path an access of this handle takes, and why.
+    /// Where `addr` lives, which path an access of this handle takes, and why. Blocks for one
+    /// request to the home of `addr`, and what finding it takes.
+    ///
+    /// # Errors
+    /// `not-mapped` and `lost` for the page; `peer-dead` and `timeout` if its home, or the master,
+    /// does not answer.
     pub fn explain(&mut self, addr: GAddr) -> Result<Explain> {
         self.client.check(addr, 1)?;
         let page = self.client.geometry().page(addr);
@@ -486,6 +492,9 @@ impl Handle {
         let entry = *self.client.translation(page).expect("a located page has a translation");
         let mapped = matches!(self.client.reach(entry.link), Reach::Mapped(_));
         let home = self.client.rack_of(entry.link);
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let (_, tiers) = self.query(home, &DaemonQuery::stats(), deadline_ns)?;
+        let tier = tiers.of(entry.frame.0);
         Ok(Explain {
             addr: addr.to_string(),
             page: page.0,
@@ -497,6 +506,8 @@ impl Handle {
             path: if mapped { "mapped" } else { self.links.fabric_name() }.into(),
             why: self.links.why(home, mapped),
             frame: entry.frame.0,
+            tier: tier.map(|(number, _)| number),
+            node: tier.map(|(_, tier)| tier.node),
             generation: entry.generation.plain().0,
             replicated: entry.generation.is_shared(),
             translation_cached: was_cached,

@@ -64,6 +64,7 @@ pub use rackpool_core::layout::AllocationKind;
 pub use rackpool_core::member::{DrainReport, Member, RackState};
 pub use rackpool_core::placement::Policy;
 pub use rackpool_core::policy::{BalanceParams, MigrationPolicy as Migration};
+pub use rackpool_core::tier::{Tier, TierReport, TierStats};
 pub use rackpool_core::wire::{DaemonStats, MasterStats};
 pub use rackpool_core::{GAddr, PageId, RackId};
 pub use rackpool_fabric::secret::Secret;

@@ -105,13 +105,16 @@ impl Monitor {
         let infos = self.master.ask(&MasterQuery::racks(), deadline)?;
         let racks = infos.iter().map(|info| {
             let asked = self.query(info, &DaemonQuery::stats());
+            let error = asked.as_ref().err().map(Error::to_string);
+            let (daemon, tiers) = asked.ok().unzip();
             RackStats {
                 rack: info.rack,
                 alive: info.alive,
                 fabric: format!("{:?}", info.fabric).to_lowercase(),
                 fabric_addr: info.fabric_addr.clone(),
-                error: asked.as_ref().err().map(Error::to_string),
-                daemon: asked.ok(),
+                error,
+                daemon,
+                tiers: tiers.unwrap_or_default(),
             }
         });
         let racks = racks.collect();

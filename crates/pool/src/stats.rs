@@ -8,6 +8,7 @@ use crate::handle::Handle;
 use crate::paths::PathStats;
 use rackpool_core::RackId;
 use rackpool_core::client::{CoupledStats, DaemonQuery};
+use rackpool_core::tier::TierReport;
 use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
 use std::fmt;
@@ -37,6 +38,13 @@ pub struct Explain {
     pub why: String,
     /// The frame in the home rack.
     pub frame: u32,
+    /// Which of the rack's memories the frame is in, from 0 for the nearest; missing where the rack
+    /// has one memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<u8>,
+    /// The memory node of that tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<u16>,
     /// The frame's generation.
     pub generation: u64,
     /// Whether the page has replicas in other racks.
@@ -71,6 +79,10 @@ impl fmt::Display for Explain {
         writeln!(f, "path={}", self.path)?;
         writeln!(f, "why={}", self.why)?;
         writeln!(f, "frame={}", self.frame)?;
+        if let (Some(tier), Some(node)) = (self.tier, self.node) {
+            writeln!(f, "tier={tier}")?;
+            writeln!(f, "node={node}")?;
+        }
         writeln!(f, "generation={}", self.generation)?;
         writeln!(f, "replicated={}", self.replicated)?;
         writeln!(f, "translation_cached={}", self.translation_cached)?;
@@ -114,6 +126,9 @@ pub struct RackStats {
     pub fabric_addr: String,
     /// Its daemon's counters; missing if it could not be asked.
     pub daemon: Option<DaemonStats>,
+    /// The rack's memories, if it has several and could be asked.
+    #[serde(skip_serializing_if = "TierReport::is_empty")]
+    pub tiers: TierReport,
     /// Why it could not be asked.
     pub error: Option<String>,
 }

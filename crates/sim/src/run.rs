@@ -54,6 +54,9 @@ pub struct Config {
     /// coherent with the daemon's; `None`: in some seeds.
     #[serde(default)]
     pub software_coherent: Option<bool>,
+    /// Whether racks have two memories, between which pages move.
+    #[serde(default)]
+    pub tiers: bool,
     /// The safeguard that the engines leave out; needs the feature `mutations`.
     #[serde(skip)]
     pub mutation: Option<Mutation>,
@@ -72,6 +75,7 @@ impl Default for Config {
             profile: PROFILE_DEFAULT.into(),
             placement: Policy::default(),
             software_coherent: None,
+            tiers: false,
             mutation: None,
             trace_lines: 0,
         }
@@ -135,6 +139,9 @@ impl Config {
         }
         if let Some(software) = self.software_coherent {
             line.push_str(if software { " --coherence software" } else { " --coherence hardware" });
+        }
+        if self.tiers {
+            line.push_str(" --tiers");
         }
         if let Some(mutation) = self.mutation {
             line.push_str(&format!(" --mutation {}", mutation.name()));

@@ -108,6 +108,9 @@ pub struct SimConfigArgs {
     /// clients on two hosts [default: by seed]
     #[arg(long, value_name = "BY", value_parser = ["hardware", "software"])]
     pub coherence: Option<String>,
+    /// Racks have two memories, and pages move between them
+    #[arg(long)]
+    pub tiers: bool,
 }
 
 /// Where reports go.

@@ -4,7 +4,7 @@
 
 use super::words::{Word, Words};
 use crate::args::parse_size;
-use rackpool::{GAddr, Placement, RackId};
+use rackpool::{GAddr, Placement, RackId, Tier};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ pub enum StatsForm {
 /// One command of the shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShellCommand {
-    /// `alloc BYTES [local|rack:N|spread]`
+    /// `alloc BYTES [local|rack:N|spread|tier:T]`
     Alloc(u64, Placement),
     /// `write ADDR DATA`
     Write(GAddr, Data),
@@ -85,7 +85,7 @@ pub enum ShellCommand {
 
 /// What each command looks like, for messages and for `help`.
 pub const FORMS: [&str; 15] = [
-    "alloc BYTES [local|rack:N|spread]",
+    "alloc BYTES [local|rack:N|spread|tier:T]",
     "write ADDR text:...|hex:...|file:PATH",
     "read ADDR BYTES [hex|text|file:PATH]",
     "cas ADDR OLD NEW",
@@ -217,6 +217,10 @@ fn placement(word: &[u8]) -> Parsed<Placement> {
     match word {
         b"local" => Ok(Placement::Local),
         b"spread" => Ok(Placement::Spread),
+        _ if word.starts_with(b"tier:") => {
+            let tier = lossy(&word[b"tier:".len()..]).parse::<Tier>();
+            tier.map(Placement::Tier).map_err(|error| error.to_string())
+        }
         _ => {
             let wrong = |_| format!("`{}` is no placement", lossy(word));
             rack_of(word).map(Placement::Rack).map_err(wrong)
@@ -354,6 +358,8 @@ mod tests {
             ("alloc 64 local", C::Alloc(64, Placement::Local)),
             ("alloc 64 rack:3", C::Alloc(64, Placement::Rack(RackId(3)))),
             ("alloc 64 spread", C::Alloc(64, Placement::Spread)),
+            ("alloc 64 tier:far", C::Alloc(64, Placement::Tier(Tier::Far))),
+            ("alloc 64 tier:2", C::Alloc(64, Placement::Tier(Tier::Number(2)))),
             ("write 0x200000 text:hi", C::Write(addr, Data::Bytes(b"hi".into()))),
             ("write 2097152 hex:00fF", C::Write(addr, Data::Bytes(vec![0, 255]))),
             ("write 0x200000 file:/a", C::Write(addr, Data::File("/a".into()))),
@@ -406,6 +412,7 @@ mod tests {
             ("alloc 64 moon", "no placement"),
             ("alloc 64 rack:70000", "no placement"),
             ("alloc 64 rack:", "no placement"),
+            ("alloc 64 tier:deep", "`deep` is no tier: near, far, or a number from 0"),
             ("write 0x200000 hello", "neither text:"),
             ("write 0x200000 hex:abc", "half a byte"),
             ("write 0x200000 hex:zz", "no hex digit"),

@@ -113,7 +113,7 @@ fn a_shell_without_commands_needs_no_pool() {
     assert_eq!(told(&run(&["shell"])), (0, String::new(), String::new()));
     let (code, out, _) = told(&run(&["shell", "-c", "help; quit; fly"]));
     assert_eq!(code, 0);
-    assert!(out.contains("alloc BYTES [local|rack:N|spread]"), "{out}");
+    assert!(out.contains("alloc BYTES [local|rack:N|spread|tier:T]"), "{out}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::layout::AllocationKind;
 use crate::placement::Order;
 use crate::seam::{Mem, Rare};
+use crate::tier::Tier;
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 
 /// Where an allocation shall live.
@@ -24,6 +25,9 @@ pub enum Placement {
     Rack(RackId),
     /// Any rack by the master's policy, the own one included.
     Spread,
+    /// This memory of the own rack or nowhere. A rack with one memory has tier 0 only, which is
+    /// near and far.
+    Tier(Tier),
 }
 
 #[derive(Debug)]
@@ -49,7 +53,7 @@ impl Alloc {
         let order = client.order();
         let target = match (placement, order) {
             (Placement::Auto, _) if client.rare(Rare::PickRackFirst) => None,
-            (Placement::Local, _) => own,
+            (Placement::Local | Placement::Tier(_), _) => own,
             (Placement::Rack(rack), _) => Some(rack),
             (Placement::Spread, _) => None,
             (Placement::Auto, order) => {
@@ -63,7 +67,7 @@ impl Alloc {
     /// The shard to ask after a full one, as long as the same rack is meant.
     fn next_shard(&self, own: RackId, full: RackId) -> Option<RackId> {
         let stays = match self.placement {
-            Placement::Local => true,
+            Placement::Local | Placement::Tier(_) => true,
             Placement::Rack(named) => !named.is_divided(),
             Placement::Auto => full.same_rack(own),
             Placement::Spread => false,
@@ -120,7 +124,11 @@ impl<M: Mem> Operation<M> for Alloc {
                 cx.connect(rack).await?;
                 continue;
             };
-            let request = Request::Alloc { bytes: self.bytes, kind: self.kind };
+            let (bytes, kind) = (self.bytes, self.kind);
+            let request = match self.placement {
+                Placement::Tier(tier) => Request::AllocIn { bytes, kind, tier },
+                _ => Request::Alloc { bytes, kind },
+            };
             match cx.daemon(link, request).await {
                 Ok(Reply::Allocated { addr }) => return Ok(addr),
                 Ok(_) => return Err(unexpected("daemon", "an allocation")),

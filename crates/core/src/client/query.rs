@@ -9,6 +9,7 @@ use crate::heat::PageUse;
 use crate::member::{DrainReport, Member, MemberAnswer, MemberCall, RackState};
 use crate::placement::LogPiece;
 use crate::policy::{BalanceRecord, DecisionRecord};
+use crate::tier::TierReport;
 use crate::wire::{
     AuditReply, AuditRequest, DaemonStats, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply,
     Request, SessionState,
@@ -60,9 +61,15 @@ impl DaemonQuery<()> {
     }
 }
 
-impl DaemonQuery<DaemonStats> {
+impl DaemonQuery<(DaemonStats, TierReport)> {
+    /// Its counters, and what it says of its memories if it has several.
     pub fn stats() -> Self {
-        Self { request: Request::Stats, take: take!(Reply::Stats(stats) => *stats) }
+        let take = |reply: Reply| match reply {
+            Reply::Stats(stats) => Ok((*stats, TierReport::default())),
+            Reply::TieredStats(stats, tiers) => Ok((*stats, tiers)),
+            other => Err(other),
+        };
+        Self { request: Request::Stats, take }
     }
 }
 

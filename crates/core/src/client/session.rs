@@ -130,7 +130,7 @@ impl Session {
             return None;
         }
         if let Ok(reply @ Reply::Allocated { .. }) = &frame.reply
-            && matches!(self.under_way()?.request, Request::Alloc { .. })
+            && matches!(self.under_way()?.request, Request::Alloc { .. } | Request::AllocIn { .. })
         {
             self.held = Some(reply.clone());
             return Some(Taken::Confirm(frame.seq));
@@ -262,7 +262,7 @@ impl Session {
 
 fn operation_name(request: &Request) -> &'static str {
     match request {
-        Request::Alloc { .. } => "alloc",
+        Request::Alloc { .. } | Request::AllocIn { .. } => "alloc",
         Request::Free { .. } => "free",
         Request::AllocInto { .. } => "alloc_into",
         Request::FreeFrom { .. } => "free_from",

@@ -30,6 +30,7 @@ use crate::layout::{FrameState, ResultKind, StateWord, table_word};
 use crate::seam::{ByteRange, Mem, Mutation, Probe, Race, Rare};
 use crate::wire::{PageHome, Reply};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 /// What became of an allocation for the moment.
 #[derive(Debug)]
@@ -48,6 +49,15 @@ enum JobPurpose {
     Slab { class: Class, waiters: Vec<Ticket> },
     /// A run of whole pages.
     Run(Ticket),
+}
+
+/// New pages that a request needs.
+#[derive(Debug)]
+struct NewPages {
+    count: u32,
+    /// Where their frames are to come from.
+    range: Range<u32>,
+    purpose: JobPurpose,
 }
 
 /// New pages on their way.
@@ -154,14 +164,19 @@ impl Daemon {
         if let Err(error) = self.check_quota(ticket, world) {
             return AllocOutcome::Answer(Err(error));
         }
-        let Some(shift) = slab::class_shift(&self.layout, ticket.bytes) else {
-            let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
-            return self.new_pages(pages, JobPurpose::Run(*ticket), ticket, first, world);
+        let shift = slab::class_shift(&self.layout, ticket.bytes);
+        let Some(range) = self.range_for(ticket, shift) else {
+            return AllocOutcome::Answer(Err(self.full_for(ticket)));
+        };
+        let Some(shift) = shift else {
+            let count = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
+            let wanted = NewPages { count, range, purpose: JobPurpose::Run(*ticket) };
+            return self.new_pages(wanted, ticket, first, world);
         };
         // A page with a bitmap that turns out to be damaged has no room from then on.
         let class = ticket.class(shift);
-        while let Some(frame) = self.slabs.with_room(class, &self.replicas.frames) {
-            if self.is_fresh_slab_forced(world) {
+        while let Some(frame) = self.slabs.with_room(class, &range, &self.replicas.frames) {
+            if self.is_fresh_slab_forced(&range, world) {
                 break;
             }
             if let Some(reply) = self.take_object(ticket, word, frame, shift, world) {
@@ -172,7 +187,9 @@ impl Daemon {
         for job in self.allocations.jobs.values_mut() {
             match &mut job.purpose {
                 JobPurpose::Slab { class: other, waiters }
-                    if *other == class && waiters.len() < room =>
+                    if *other == class
+                        && waiters.len() < room
+                        && range.contains(&job.frames[0]) =>
                 {
                     waiters.push(*ticket);
                     return AllocOutcome::Joined;
@@ -181,11 +198,28 @@ impl Daemon {
             }
         }
         let purpose = JobPurpose::Slab { class, waiters: vec![*ticket] };
-        self.new_pages(1, purpose, ticket, first, world)
+        self.new_pages(NewPages { count: 1, range, purpose }, ticket, first, world)
     }
 
-    fn is_fresh_slab_forced<W: World>(&self, world: &W) -> bool {
-        self.frames.free_count() > 0 && world.private().rare(Rare::FreshSlabPage)
+    /// The frames that serve a request: those of the tier that it names, `None` if there is no such
+    /// tier; else all, but for an object those of the nearest tier that has room for it.
+    fn range_for(&self, ticket: &Ticket, shift: Option<u8>) -> Option<Range<u32>> {
+        if let Some(tier) = ticket.tier {
+            return self.frames.of_tier(tier);
+        }
+        let nearest = shift.and_then(|shift| {
+            let class = ticket.class(shift);
+            let has_room = |range: &Range<u32>| {
+                let in_slab = self.slabs.with_room(class, range, &self.replicas.frames);
+                in_slab.is_some() || self.frames.free_in(range, 1) > 0
+            };
+            self.frames.of_tiers().find(has_room)
+        });
+        Some(nearest.unwrap_or(self.frames.all()))
+    }
+
+    fn is_fresh_slab_forced<W: World>(&self, range: &Range<u32>, world: &W) -> bool {
+        self.frames.free_in(range, 1) > 0 && world.private().rare(Rare::FreshSlabPage)
     }
 
     /// Takes an object: zeroed first, then marked together with the result.
@@ -245,11 +279,10 @@ impl Daemon {
         self.allocations_live += 1;
     }
 
-    /// Starts a job for `count` pages, if frames and page ids are there.
+    /// Starts a job for new pages, if frames and page ids are there.
     fn new_pages<W: World>(
         &mut self,
-        count: u32,
-        purpose: JobPurpose,
+        wanted: NewPages,
         ticket: &Ticket,
         first: bool,
         world: &mut W,
@@ -257,15 +290,16 @@ impl Daemon {
         if !first {
             return AllocOutcome::Waits;
         }
-        let free = self.frames.free_count();
+        let (count, range) = (wanted.count, &wanted.range);
+        let free = self.frames.free_in(range, count);
         if free < count {
-            let found = free + self.freeing.coming() + self.slabs.empty_count();
-            if found + self.replicas_for(ticket.record) < count {
-                return AllocOutcome::Answer(Err(self.full(ticket.bytes)));
+            let found = free + self.freeing.coming(range) + self.slabs.empty_in(range);
+            if found + self.replicas_for(ticket.record, range) < count {
+                return AllocOutcome::Answer(Err(self.full_for(ticket)));
             }
             world.private().met(Race::WaitedForFrames);
             self.free_cached_pages(world);
-            self.take_replicas(count.saturating_sub(found), world);
+            self.take_replicas(count.saturating_sub(found), range, world);
             return AllocOutcome::Waits;
         }
         if !self.frames.ids_fit(count) || world.private().rare(Rare::PageIdsExhausted) {
@@ -278,7 +312,7 @@ impl Daemon {
                 return AllocOutcome::Waits;
             }
         }
-        match self.start_job(count, purpose, ticket, world) {
+        match self.start_job(wanted, ticket, world) {
             Ok(()) => AllocOutcome::Joined,
             Err(error) => AllocOutcome::Answer(Err(error)),
         }
@@ -293,21 +327,34 @@ impl Daemon {
         Error::Full { bytes, free_bytes, place }
     }
 
+    /// There is no memory for a request.
+    fn full_for(&self, ticket: &Ticket) -> Error {
+        match (self.full(ticket.bytes), ticket.tier) {
+            (Error::Full { bytes, place, .. }, Some(tier)) => {
+                let range = self.frames.of_tier(tier).unwrap_or_default();
+                let free = self.frames.free_in(&range, u32::MAX);
+                let free_bytes = u64::from(free) * self.layout.pages.page_bytes();
+                Error::Full { bytes, free_bytes, place: format!("tier {tier} of {place}") }
+            }
+            (error, _) => error,
+        }
+    }
+
     /// Marks the frames `Pending`: from here on a crash rolls the job back.
     fn start_job<W: World>(
         &mut self,
-        count: u32,
-        purpose: JobPurpose,
+        wanted: NewPages,
         ticket: &Ticket,
         world: &mut W,
     ) -> Result<()> {
-        if let Some((offset, bytes)) = self.frames.fresh_entries(count) {
+        let NewPages { count, range, purpose } = wanted;
+        if let Some((offset, bytes)) = self.frames.fresh_entries(count, &range) {
             back_metadata(world, offset, bytes)?;
         }
         let mem = world.private();
         let first_page = self.frames.take_ids(mem, count);
         let first_generation = self.frames.take_generations(mem, count);
-        let frames = self.frames.take(mem, count);
+        let frames = self.frames.take(mem, count, &range);
         let shift = match purpose {
             JobPurpose::Slab { class, .. } => class.shift,
             JobPurpose::Run(_) => 0,

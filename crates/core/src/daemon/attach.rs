@@ -31,6 +31,7 @@ use crate::daemon::replicas::Replicas;
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
+use crate::daemon::tiering::Tiering;
 use crate::daemon::{Daemon, World, back_metadata, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -75,7 +76,8 @@ pub fn format<W: World>(
         },
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
-        reserved: [0; 8],
+        tiers: world.tiers().words(),
+        reserved: [0; 4],
         checksum: 0,
     };
     block.checksum = block.checksum_of();
@@ -165,7 +167,8 @@ impl Daemon {
         let checked = check_copies(world.private(), &layout)?;
         let redo = Redo::replay(world, &layout)?;
         let mem = world.private();
-        let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
+        let Some(tiers) = block.tiers() else { return bad("its memories make no sense".into()) };
+        let frames = Frames::load(mem, layout, tiers)?;
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
         let orphans = DeferredFrees::load(mem)?;
@@ -189,6 +192,7 @@ impl Daemon {
             freeing: Freeing::default(),
             calls: MasterCalls::new(),
             moves: Moves::default(),
+            tiering: Tiering::default(),
             orphans,
             replicas: Replicas::default(),
             rooms: ReplicaQuotas::default(),
@@ -203,7 +207,8 @@ impl Daemon {
             scrub: Scrub::after_attach(checked),
         };
         daemon.freeing.table_changed();
-        daemon.scan_frames(world.private())?;
+        let moving = daemon.scan_frames(world.private())?;
+        daemon.settle_tier_move(&moving, world);
         let leaving = daemon.settle_frames(world)?;
         if !leaving.is_empty() {
             world.private().met(Race::FramesRolledBack);
@@ -216,8 +221,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Reads every entry that was ever used and builds page → frame.
-    fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<()> {
+    /// Reads every entry that was ever used and builds page → frame. A page on its way between the
+    /// rack's memories is in two frames: the one that it would come to, or has left, is not in the
+    /// index, and is the result.
+    fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<Vec<u32>> {
+        let mut moving = Vec::new();
         let generation_next = copies::load(mem, StateWord::GenerationNext.offset())?;
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
@@ -247,11 +255,34 @@ impl Daemon {
             if !(known_class && slab_shape && known_page && known_generation && known_span) {
                 return bad(format!("the entry of frame {frame} makes no sense: {entry:?}"));
             }
-            if let Some(other) = self.frames.by_page.insert(entry.page.0, frame) {
+            let Some(other) = self.frames.by_page.insert(entry.page.0, frame) else { continue };
+            let has_tiers = self.frames.of_tiers().next().is_some();
+            // Which of the two is not in the index: where the page is not, as far as is known.
+            let rank = |state| match state {
+                FrameState::Arriving => 2,
+                FrameState::Departing => 1,
+                _ => 0,
+            };
+            let (others, its) = (rank(FrameEntry::load(mem, other)?.state), rank(entry.state));
+            if !has_tiers || others + its == 0 {
                 return bad(format!("page {} is in frames {other} and {frame}", entry.page));
             }
+            if its >= others {
+                self.frames.by_page.insert(entry.page.0, other);
+            }
+            moving.push(if its >= others { frame } else { other });
         }
-        Ok(())
+        Ok(moving)
+    }
+
+    /// Second frames of pages on their way between the rack's memories: the directory says where
+    /// those are.
+    fn settle_tier_move<W: World>(&mut self, moving: &[u32], world: &mut W) {
+        for frame in moving {
+            settle_table(world, *frame, 0);
+            let entry = FrameEntry::load_checked(world.private(), *frame);
+            self.settle_move(*frame, &entry, world);
+        }
     }
 
     /// Decides what stays, in page order so that first pages come first; the frames that go.

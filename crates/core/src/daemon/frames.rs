@@ -13,11 +13,14 @@ use crate::copies;
 use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
 use crate::layout::{
-    AllocationKind, FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, StateWord, frame_word,
+    AllocationKind, FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, RegionLayout, StateWord,
+    frame_word,
 };
 use crate::seam::{Mem, Mutation};
+use crate::tier::{Tier, TierRange, TierStats, Tiers};
 use crate::wire::PageMetadata;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameEntry {
@@ -160,6 +163,7 @@ struct IdRange {
 pub(super) struct Frames {
     pages: PageGeometry,
     count: u32,
+    tiers: Tiers,
     /// Frames from here on were never used.
     pub(super) high: u32,
     /// Free frames below `high`.
@@ -178,7 +182,8 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Reads the words that change; the entries are attach's work.
-    pub(super) fn load<M: Mem>(mem: &M, pages: PageGeometry, count: u32) -> Result<Frames> {
+    pub(super) fn load<M: Mem>(mem: &M, layout: RegionLayout, tiers: Tiers) -> Result<Frames> {
+        let RegionLayout { pages, frame_count: count } = layout;
         let word = |word: StateWord| copies::load(mem, word.offset());
         let (high, generation) = (word(StateWord::FramesHigh)?, word(StateWord::GenerationNext)?);
         let ids = IdRange { next: word(StateWord::PageIdNext)?, end: word(StateWord::PageIdEnd)? };
@@ -195,6 +200,7 @@ impl Frames {
         Ok(Frames {
             pages,
             count,
+            tiers,
             high: high as u32,
             free: BTreeSet::new(),
             damaged: BTreeSet::new(),
@@ -212,6 +218,37 @@ impl Frames {
         self.count - self.high + self.free.len() as u32
     }
 
+    /// All frames, whatever their tier.
+    pub(super) fn all(&self) -> Range<u32> {
+        0..self.count
+    }
+
+    /// The frames of a tier; `None` if there is no such tier.
+    pub(super) fn of_tier(&self, tier: Tier) -> Option<Range<u32>> {
+        self.tiers.frames_of(tier, self.count)
+    }
+
+    /// The frames of each tier, nearest first, if there are several.
+    pub(super) fn of_tiers(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        self.tiers.ranges().iter().map(TierRange::frames)
+    }
+
+    /// How many frames of a range are free; of those that were used before, at most `enough` count.
+    pub(super) fn free_in(&self, range: &Range<u32>, enough: u32) -> u32 {
+        let used = self.free.range(range.clone()).take(enough as usize).count() as u32;
+        used + range.end.saturating_sub(self.high.max(range.start))
+    }
+
+    pub(super) fn tier_stats(&self) -> Vec<TierStats> {
+        let of = |range: &TierRange| TierStats {
+            node: range.node,
+            first_frame: range.first_frame,
+            frames: range.frame_count.into(),
+            frames_free: self.free_in(&range.frames(), u32::MAX).into(),
+        };
+        self.tiers.ranges().iter().map(of).collect()
+    }
+
     /// The frame and entry of a page that lives here now.
     pub(super) fn home<M: Mem>(&self, mem: &M, page: PageId) -> Option<(u32, FrameEntry)> {
         let frame = *self.by_page.get(&page.0)?;
@@ -219,29 +256,33 @@ impl Frames {
         (entry.state == FrameState::Home).then_some((frame, entry))
     }
 
-    /// The lowest `count` free frames. The caller knows that they are there and has made room
-    /// for the entries up to [`Frames::high_after`].
-    pub(super) fn take<M: Mem>(&mut self, mem: &M, count: u32) -> Vec<u32> {
-        assert!(count <= self.free_count(), "the caller checked that the frames are there");
-        let mut frames = Vec::with_capacity(count as usize);
-        while frames.len() < count as usize {
-            let Some(frame) = self.free.pop_first() else { break };
-            frames.push(frame);
-        }
+    /// The lowest `count` free frames of a range. The caller knows that they are there and has made
+    /// room for the entries that [`Frames::fresh_entries`] names.
+    pub(super) fn take<M: Mem>(&mut self, mem: &M, count: u32, range: &Range<u32>) -> Vec<u32> {
+        assert!(count <= self.free_in(range, count), "the caller checked that they are there");
+        let used = self.free.range(range.clone()).take(count as usize);
+        let mut frames: Vec<u32> = used.copied().collect();
+        frames.iter().for_each(|frame| _ = self.free.remove(frame));
         let fresh = count - frames.len() as u32;
-        frames.extend(self.high..self.high + fresh);
         if fresh > 0 {
-            self.high += fresh;
+            let first = self.high.max(range.start);
+            // Nearer tiers that are not used up.
+            self.free.extend(self.high..first);
+            frames.extend(first..first + fresh);
+            self.high = first + fresh;
             copies::store(mem, StateWord::FramesHigh.offset(), u64::from(self.high));
         }
         frames
     }
 
-    /// Where the entries lie that taking `count` frames uses for the first time: offset, bytes.
-    pub(super) fn fresh_entries(&self, count: u32) -> Option<(u64, u64)> {
-        let fresh = count.saturating_sub(self.free.len() as u32);
+    /// Where the entries lie that taking `count` frames of a range uses for the first time, and
+    /// those before them: offset, bytes.
+    pub(super) fn fresh_entries(&self, count: u32, range: &Range<u32>) -> Option<(u64, u64)> {
+        let used = self.free.range(range.clone()).take(count as usize).count() as u32;
+        let fresh = count - used;
+        let end = self.high.max(range.start) + fresh;
         let offset = frame_word(FrameIndex(self.high), FrameWord::Page);
-        (fresh > 0).then_some((offset, FRAME_BYTES * u64::from(fresh)))
+        (fresh > 0).then_some((offset, FRAME_BYTES * u64::from(end - self.high)))
     }
 
     /// `count` consecutive generations that were never given out; the first of them.

@@ -21,6 +21,7 @@ use crate::layout::{BLOCK_BYTES, FrameState, ResultKind, SlotWord, table_word};
 use crate::seam::{Mem, Mutation, Probe, Race, Rare};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 /// Frames that the master has to forget together, and the requests that wait for it.
 #[derive(Debug, Default)]
@@ -52,9 +53,10 @@ pub(super) struct Freeing {
 }
 
 impl Freeing {
-    /// Frames that will be free without action by any other process.
-    pub(super) fn coming(&self) -> u32 {
-        (self.known.len() + self.drained.len()) as u32
+    /// Frames of a range that will be free without action by any other process.
+    pub(super) fn coming(&self, range: &Range<u32>) -> u32 {
+        let (known, drained) = (self.known.range(range.clone()), self.drained.range(range.clone()));
+        (known.count() + drained.count()) as u32
     }
 
     /// Frames that a stopped reader or writer keeps.

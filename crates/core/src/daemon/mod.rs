@@ -41,6 +41,7 @@ mod rrpc;
 mod scrub;
 mod session;
 mod slab;
+mod tiering;
 
 pub use attach::{format, read_superblock};
 pub use outbox::{Handover, Outbox};
@@ -74,10 +75,12 @@ use crate::daemon::replicas::{HoldDecision, Replicas};
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
+use crate::daemon::tiering::Tiering;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
+use crate::tier::Tiers;
 use crate::wire::{
     AnswerCounts, DaemonStats, PageHome, Reply, ReplyFrame, Request, RequestCounts, RequestFrame,
 };
@@ -105,6 +108,10 @@ pub trait World {
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
         let section = self.slot(slot)?;
         Some(coherence::load(section, Mutation::KeepSlotWord, word as u64))
+    }
+    /// Which memories the pages section has, for [`format()`].
+    fn tiers(&self) -> Tiers {
+        Tiers::default()
     }
     /// Memory that the host can still give to pages, bytes, as far as it says so.
     fn host_free_bytes(&self) -> Option<u64> {
@@ -196,6 +203,7 @@ pub struct Daemon {
     freeing: Freeing,
     calls: MasterCalls,
     moves: Moves,
+    tiering: Tiering,
     orphans: DeferredFrees,
     replicas: Replicas,
     rooms: ReplicaQuotas,
@@ -418,7 +426,7 @@ impl Daemon {
             let asker = Asker::new(record, seq);
             match frame.request {
                 Request::Resolve { page, count } => self.resolve_or_park(asker, page, count, world),
-                Request::Stats => Some(Ok(Reply::Stats(Box::new(self.stats(world))))),
+                Request::Stats => Some(Ok(self.stats_reply(world))),
                 Request::CheckLock { addr, token } => {
                     let held = self.holds_lock(record, addr, token);
                     Some(Ok(Reply::Held { held }))
@@ -429,7 +437,9 @@ impl Daemon {
                 }
                 Request::NextMove(query) => Some(self.next_move(record, *query, world)),
                 Request::NoteUse { .. } | Request::DecideMove(_) | Request::Decisions { .. } => {
-                    Some(self.on_heat(record, frame.request, world))
+                    let reply = self.on_heat(record, frame.request, world);
+                    self.look_at_tiers(world);
+                    Some(reply)
                 }
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::DrainReport => Some(Ok(Reply::DrainReport(self.leaving.report.clone()))),
@@ -492,6 +502,11 @@ impl Daemon {
         if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
     }
 
+    fn stats_reply<W: World>(&self, world: &W) -> Reply {
+        let (stats, tiers) = (Box::new(self.stats(world)), self.tier_report());
+        if tiers.is_empty() { Reply::Stats(stats) } else { Reply::TieredStats(stats, tiers) }
+    }
+
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();
@@ -540,6 +555,7 @@ impl Daemon {
     fn advance<W: World>(&mut self, world: &mut W) {
         self.abandon_lost_moves(world);
         self.back_arrivals(world);
+        self.advance_tier_move(world);
         self.scan_cells(world);
         self.punch_step(world);
         self.serve_locks(world);
@@ -607,6 +623,12 @@ impl Daemon {
                 let session = self.sessions.session(record);
                 let ticket = self.sessions.ticket(record, seq, bytes).of_kind(kind, session);
                 self.alloc_if_it_stays(ticket, world);
+                None
+            }
+            Request::AllocIn { bytes, kind, tier } => {
+                let session = self.sessions.session(record);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_kind(kind, session);
+                self.alloc_if_it_stays(ticket.in_tier(tier), world);
                 None
             }
             Request::Free { addr, bytes } => {

@@ -19,6 +19,7 @@
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
+mod tiers;
 mod time;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId};
@@ -33,12 +34,15 @@ use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tiers::TierMove;
 
 /// Fencing tokens beyond this are no tokens: counting up from them could overflow.
 const LOCK_TOKEN_MAX: u64 = 1 << 62;
 
 /// The record of a mover that was there before this process.
 const NOBODY: u32 = u32::MAX;
+/// The record of this daemon, which moves pages between the rack's memories.
+const OWN_MOVES: u32 = u32::MAX - 1;
 
 /// The request that is to be answered when a move goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +128,9 @@ pub(super) struct Moves {
     /// Frames with a question to the directory that has not been sent.
     questions: VecDeque<u32>,
     abandoned: BTreeSet<u32>,
+    /// The page that is on its way between the rack's memories.
+    between: Option<TierMove>,
+    between_tiers: u64,
     pub(super) came: u64,
     pub(super) went: u64,
 }
@@ -131,7 +138,7 @@ pub(super) struct Moves {
 impl Moves {
     /// Whether time or a step matters to a move.
     pub(super) fn needs_tick(&self) -> bool {
-        self.under_way() > 0 || !self.abandoned.is_empty()
+        self.under_way() > 0 || !self.abandoned.is_empty() || self.between.is_some()
     }
 
     /// Pages that are shut or awaited.
@@ -272,6 +279,21 @@ impl Daemon {
             Ok(found) => found,
             Err(error) => return Some(Err(error)),
         };
+        self.shut(frame, &entry, Some(asker), world);
+        None
+    }
+
+    /// Shuts a page that leaves, for the mover that asks, `None` for this daemon; its users are
+    /// waited for.
+    fn shut<W: World>(
+        &mut self,
+        frame: u32,
+        entry: &FrameEntry,
+        asker: Option<Asker>,
+        world: &mut W,
+    ) {
+        let FrameEntry { page, generation, .. } = *entry;
+        let record = asker.map_or(OWN_MOVES, |asker| asker.record);
         let mut key = Generation(self.frames.take_generations(world.private(), 2));
         let reopen = Generation(key.0 + 1);
         if world.private().mutated(Mutation::LeavePageOpen) {
@@ -280,14 +302,12 @@ impl Daemon {
         let word = entry.state_word(FrameState::Departing);
         copies::store(world.private(), state_offset(frame), word);
         set_table(world, table_word(FrameIndex(frame)), key.0);
-        self.uncount(frame, &entry);
-        let (record, asker) = (asker.record, Some(asker));
+        self.uncount(frame, entry);
         let (stage, since) = (DepartureStage::Draining, None);
         let departure = Departure { page, generation, key, reopen, record, asker, stage, since };
         self.moves.departing.insert(frame, departure);
         self.freeing.table_changed();
         self.request_scan();
-        None
     }
 
     /// The frame of a page that may leave now, or why it stays.
@@ -444,21 +464,23 @@ impl Daemon {
             let what = "the pages that come to a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
         }
+        let all = self.frames.all();
         if self.frames.free_count() == 0 {
-            let coming = self.freeing.coming() as usize;
-            if self.replicas_for(record) == 0 && coming <= self.moves.awaited.len() {
+            let coming = self.freeing.coming(&all) as usize;
+            if self.replicas_for(record, &all) == 0 && coming <= self.moves.awaited.len() {
                 return Err(self.full(self.layout.pages.page_bytes()));
             }
             world.private().met(Race::WaitedForFrames);
             self.moves.awaited.push_back((asker, page));
-            self.take_replicas(self.moves.awaited.len().saturating_sub(coming) as u32, world);
+            let missing = self.moves.awaited.len().saturating_sub(coming) as u32;
+            self.take_replicas(missing, &all, world);
             return Ok(());
         }
-        if let Some((offset, bytes)) = self.frames.fresh_entries(1) {
+        if let Some((offset, bytes)) = self.frames.fresh_entries(1, &all) {
             back_metadata(world, offset, bytes)?;
         }
         let generation = Generation(self.frames.take_generations(world.private(), 1));
-        let frame = self.frames.take(world.private(), 1)[0];
+        let frame = self.frames.take(world.private(), 1, &all)[0];
         FrameEntry::arriving(page, generation).store(world.private(), frame);
         self.frames.by_page.insert(page.0, frame);
         let (asker, stage, since) = (Some(asker), ArrivalStage::Backing(0), None);
@@ -660,8 +682,8 @@ impl Daemon {
         PageHome { page, rack: self.rack, frame: FrameIndex(frame), generation }
     }
 
-    /// The directory's answer: where the page is at home.
-    pub(super) fn on_home_known<W: World>(&mut self, frame: u32, home: Resolved, world: &mut W) {
+    /// The directory's answer about a frame in a move: where its page is at home.
+    fn settle_frame<W: World>(&mut self, frame: u32, home: Resolved, world: &mut W) {
         let here = |h: &PageHome| h.rack == self.rack && h.frame.0 == frame;
         let ours = match home {
             Resolved::Home(home) => Some(home).filter(here),
@@ -707,7 +729,7 @@ impl Daemon {
     /// A departing page is at home elsewhere: its frame goes.
     fn gone<W: World>(&mut self, frame: u32, world: &mut W) {
         let departure = self.moves.departing.remove(&frame).expect("the caller found it");
-        self.moves.went += 1;
+        self.moves.went += u64::from(departure.record != OWN_MOVES);
         self.quota.credit_frame(frame, self.layout.pages.page_bytes());
         self.leave_frame(frame, departure.page, world);
         self.say(departure.asker, Ok(Reply::Settled { here: false }), world);
@@ -720,8 +742,9 @@ impl Daemon {
         let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), arrival.generation.0);
+        self.frames.by_page.insert(arrival.page.0, frame);
         self.count(frame, &entry, world);
-        self.moves.came += 1;
+        self.moves.came += u64::from(arrival.record != OWN_MOVES);
         let home = self.own_home(arrival.page, frame, arrival.generation);
         if let Some(asker) = arrival.asker {
             self.say(Some(asker), asker.told(Ok(Reply::Moved(home)), true), world);
@@ -750,7 +773,7 @@ impl Daemon {
         let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Gone));
         set_table(world, table_word(FrameIndex(frame)), 0);
-        self.frames.by_page.remove(&page.0);
+        self.forget_frame(frame, page);
         self.freeing.table_changed();
         self.freeing.drain(frame);
         self.request_scan();

@@ -86,6 +86,13 @@ impl Quota {
         }
     }
 
+    /// A frame's page is in another frame now.
+    pub(super) fn move_frame(&mut self, from: u32, to: u32) {
+        if let Some(shares) = self.frames.remove(&from) {
+            self.frames.insert(to, shares);
+        }
+    }
+
     /// A frame's page is freed, or leaves, with all that is in it.
     pub(super) fn credit_frame(&mut self, frame: u32, page_bytes: u64) {
         match self.frames.remove(&frame) {

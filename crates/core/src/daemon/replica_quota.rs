@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::replica::home_index;
 use crate::wire::Reply;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Of so many frames one is kept free of replicas.
 const RESERVE: u32 = 8;
@@ -98,24 +99,32 @@ impl Daemon {
         self.rooms.0.iter().map(of).sum()
     }
 
-    /// Frames of replicas that a request for memory may have.
-    pub(super) fn replicas_for(&self, record: u32) -> u32 {
+    /// Frames of replicas, of a range, that a request for memory may have.
+    pub(super) fn replicas_for(&self, record: u32, range: &Range<u32>) -> u32 {
         if self.keeps_replicas(record) {
             return 0;
         }
         let of = |(record, room): (&u32, &ReplicaQuota)| {
             let directory = usize::from(room.directory.is_some());
-            self.kept(*record).count().saturating_sub(directory) as u32
+            let kept = self.kept(*record).filter(|frame| range.contains(frame)).count();
+            kept.saturating_sub(directory) as u32
         };
         self.rooms.0.iter().map(of).sum()
     }
 
-    /// Takes pages of replicas away from their keepers, for others; they notice.
-    pub(super) fn take_replicas<W: World>(&mut self, count: u32, world: &mut W) {
+    /// Takes pages of replicas in a range of frames away from their keepers, for others; they
+    /// notice.
+    pub(super) fn take_replicas<W: World>(
+        &mut self,
+        count: u32,
+        range: &Range<u32>,
+        world: &mut W,
+    ) {
         let mut found = Vec::new();
         for (record, room) in &self.rooms.0 {
             let directory = room.directory.map(|(page, _)| page);
-            found.extend(self.kept(*record).filter_map(|frame| {
+            let kept = self.kept(*record).filter(|frame| range.contains(frame));
+            found.extend(kept.filter_map(|frame| {
                 let entry = FrameEntry::load_checked(world.private(), frame);
                 let is_one = entry.shift == 0 && Some(entry.page) != directory;
                 is_one.then_some((frame, entry.page, entry.span))

@@ -16,6 +16,7 @@ use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, ResultKind, SessionWord, session_word};
 use crate::seam::{Mem, Mutation, Probe};
+use crate::tier::Tier;
 use crate::wire::SessionState;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -78,6 +79,8 @@ pub(super) struct Ticket {
     pub(super) owner: u64,
     /// The word that gets or has the address; null for none.
     pub(super) word: GAddr,
+    /// The memory that the allocation is to come from, if the request names one.
+    pub(super) tier: Option<Tier>,
 }
 
 impl Ticket {
@@ -94,6 +97,11 @@ impl Ticket {
     /// The same request, for memory of this kind.
     pub(super) fn of_kind(self, kind: AllocationKind, session: u64) -> Ticket {
         Ticket { kind, owner: if kind.is_owned() { session } else { 0 }, ..self }
+    }
+
+    /// The same request, for memory of this tier.
+    pub(super) fn in_tier(self, tier: Tier) -> Ticket {
+        Ticket { tier: Some(tier), ..self }
     }
 
     /// The class of the slab page that serves it.
@@ -361,7 +369,7 @@ impl Sessions {
         let r = &mut self.records[record as usize];
         r.under_way = Some(seq);
         let (kind, owner, word) = (AllocationKind::User, 0, GAddr::NULL);
-        Ticket { record, token: r.token, seq, bytes, kind, owner, word }
+        Ticket { record, token: r.token, seq, bytes, kind, owner, word, tier: None }
     }
 
     /// Whether the session that asked still waits for the answer.

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, RegionLayout};
 use crate::seam::{Mem, Mutation, Probe};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// log2 of the object size for `bytes`; `None` if whole pages are to be used.
 pub(super) fn class_shift(layout: &RegionLayout, bytes: u64) -> Option<u8> {
@@ -174,10 +175,15 @@ impl Slabs {
         Some((slab, capacity(&self.layout, slab.class.shift) - slab.free))
     }
 
-    /// The lowest page of the class with room that is not one of `others`.
-    pub(super) fn with_room(&self, class: Class, others: &BTreeSet<u32>) -> Option<u32> {
-        let frames = self.partial.range((class, 0)..=(class, u32::MAX)).map(|(_, frame)| *frame);
-        frames.into_iter().find(|frame| !others.contains(frame))
+    /// The lowest page of the class with room in a range of frames that is not one of `others`.
+    pub(super) fn with_room(
+        &self,
+        class: Class,
+        range: &Range<u32>,
+        others: &BTreeSet<u32>,
+    ) -> Option<u32> {
+        let pages = self.partial.range((class, range.start)..(class, range.end));
+        pages.map(|(_, frame)| *frame).find(|frame| !others.contains(frame))
     }
 
     /// Empty pages that could be given back.
@@ -185,9 +191,9 @@ impl Slabs {
         self.empty.iter().map(|(_, frame)| *frame)
     }
 
-    /// How many pages are empty.
-    pub(super) fn empty_count(&self) -> u32 {
-        self.empty.len() as u32
+    /// How many pages in a range of frames are empty.
+    pub(super) fn empty_in(&self, range: &Range<u32>) -> u32 {
+        self.empty.iter().filter(|(_, frame)| range.contains(frame)).count() as u32
     }
 
     /// The highest empty page of a class if there is more than one: one stays cached, unless

@@ -46,7 +46,7 @@ counters! {
     /// Requests of clients to a daemon, by kind. Repeated ones count each time.
     RequestCounts of Request:
     resolve = Request::Resolve { .. },
-    alloc = Request::Alloc { .. },
+    alloc = Request::Alloc { .. } | Request::AllocIn { .. },
     free = Request::Free { .. },
     alloc_into = Request::AllocInto { .. },
     /// Frees of what a word names.

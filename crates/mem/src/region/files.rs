@@ -14,10 +14,12 @@ use crate::caches;
 use crate::files::take_rights;
 use crate::memory::HostMemory;
 use crate::window::{Access, MapOptions, Window};
+use rackpool_core::FrameIndex;
 use rackpool_core::constants::REGION_RETRIES_MAX;
 use rackpool_core::copies;
 use rackpool_core::layout::{MAGIC, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use rackpool_core::seam::Mem;
+use rackpool_core::tier::{TierRange, Tiers};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,6 +76,7 @@ fn fill_new(
     let files = RegionFiles {
         spec: spec.clone(),
         layout,
+        tiers: spec.tiers(layout.frame_count)?,
         pages: make(&paths.pages, Section::Pages)?,
         table: make(&paths.table(), Section::Table)?,
         bell: make(&paths.bell(), Section::Bell)?,
@@ -106,6 +109,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
     let files = RegionFiles {
         spec: MemorySpec { coherence: Some(block.coherence()), ..spec.clone() },
         layout,
+        tiers: superblock::tiers_of(&block, &name)?,
         pages: open(&paths.pages, Section::Pages)?,
         table: open(&paths.table(), Section::Table)?,
         bell: open(&paths.bell(), Section::Bell)?,
@@ -223,11 +227,19 @@ fn read_superblock(fd: BorrowedFd<'_>, path: &Path) -> Result<[u8; SUPERBLOCK_BY
     }
 }
 
-/// Has pages come from the memory node that was asked for.
+/// Has pages come from the memory nodes that the region has, or that were asked for.
 fn bind_pages(files: &RegionFiles) -> Result<()> {
-    let Some(node) = files.spec.numa else { return Ok(()) };
-    let path = files.section_path(Section::Pages);
-    numa::bind(files.pages.as_fd(), &path, files.layout.pages_bytes(), node)
+    let layout = files.layout;
+    let of_tier = |range: &TierRange| {
+        let bytes = u64::from(range.frame_count) * layout.pages.page_bytes();
+        (layout.frame_offset(FrameIndex(range.first_frame)), bytes, range.node)
+    };
+    let ranges: Vec<(u64, u64, u16)> = match (files.tiers.ranges(), &files.spec.numa[..]) {
+        ([], []) => return Ok(()),
+        ([], [(node, _), ..]) => vec![(0, layout.pages_bytes(), *node)],
+        (tiers, _) => tiers.iter().map(of_tier).collect(),
+    };
+    numa::bind(files.pages.as_fd(), &files.section_path(Section::Pages), &ranges)
 }
 
 /// Backs all that is touched without being asked for: everything but pages and slab bitmaps.
@@ -248,6 +260,7 @@ pub(super) fn create_memory(spec: &MemorySpec) -> Result<RegionFiles> {
     let files = RegionFiles {
         spec: spec.clone(),
         layout,
+        tiers: spec.tiers(layout.frame_count)?,
         pages: make("rackpool.pages", Section::Pages)?,
         private: make("rackpool.meta", Section::Private)?,
         table: make("rackpool.table", Section::Table)?,
@@ -470,6 +483,7 @@ fn on_device(
     Ok(RegionFiles {
         spec: spec.clone(),
         layout,
+        tiers: Tiers::default(),
         pages: again()?,
         table: again()?,
         bell: again()?,
@@ -512,7 +526,8 @@ pub(super) mod tests {
             features: if files.coherence().is_hardware() { 0 } else { 1 },
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
-            reserved: [0; 8],
+            tiers: files.tiers.words(),
+            reserved: [0; 4],
             checksum: 0,
         };
         block.checksum = block.checksum_of();

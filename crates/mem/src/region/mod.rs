@@ -49,6 +49,7 @@ use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, Superblock};
 use rackpool_core::seam::Mem;
+use rackpool_core::tier::Tiers;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -85,6 +86,7 @@ enum Store {
 pub struct RegionFiles {
     spec: MemorySpec,
     layout: RegionLayout,
+    tiers: Tiers,
     store: Store,
     pages: OwnedFd,
     private: OwnedFd,
@@ -244,6 +246,11 @@ impl RegionFiles {
 
     pub fn layout(&self) -> RegionLayout {
         self.layout
+    }
+
+    /// Its memories, if it has several.
+    pub fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     /// What keeps the caches of the hosts that share it coherent.

@@ -6,8 +6,9 @@
 
 use rackpool_core::PageGeometry;
 use rackpool_core::coherence::Coherence;
-use rackpool_core::constants::{PAGE_SHIFT_DEFAULT, PAGE_SHIFT_MAX, PAGE_SHIFT_MIN};
+use rackpool_core::constants::{PAGE_SHIFT_DEFAULT, PAGE_SHIFT_MAX, PAGE_SHIFT_MIN, TIERS_MAX};
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::tier::Tiers;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +17,8 @@ const EXAMPLE: &str = "shm:/dev/shm/rack0?size=8G&pages=2M, heap:64M or dax:/dev
 
 /// Memory nodes that Linux can have.
 const NODES_MAX: u16 = 1024;
+/// As the kernel's own weights.
+const WEIGHT_MAX: u16 = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
@@ -71,8 +74,10 @@ pub struct MemorySpec {
     pub huge: Option<HugeSize>,
     /// Whether all memory is backed and touched at start instead of at first use.
     pub touch: bool,
-    /// Memory node that all pages are to come from, such as one without processors.
-    pub numa: Option<u16>,
+    /// Memory nodes that pages are to come from, with their weights. One node: all pages. Several:
+    /// the region's tiers, nearest first. None: what an existing region has, else where pages are
+    /// touched first.
+    pub numa: Vec<(u16, u16)>,
     /// What keeps the caches of the hosts that share the memory coherent. `None` takes what an
     /// existing region has, else it is the hardware.
     pub coherence: Option<Coherence>,
@@ -129,6 +134,12 @@ pub enum SpecError {
         /// A page size that would do, if the largest does.
         fitting_bytes: u64,
     },
+    /// A region too small for its memory nodes.
+    #[error(
+        "memory: {frames} frames are too few for numa={numa}: each node gets at least one; use \
+             a larger size, or smaller pages"
+    )]
+    TooFewFrames { frames: u32, numa: String },
     /// A new region without a size.
     #[error("memory: a new region needs a size, such as {spec}{}size=8G",
             if spec.contains('?') { "&" } else { "?" })]
@@ -158,6 +169,18 @@ impl MemorySpec {
         Ok(RegionLayout { pages: self.geometry(), frame_count })
     }
 
+    /// The memories of a new region of so many frames.
+    ///
+    /// # Errors
+    /// [`SpecError::TooFewFrames`].
+    pub fn tiers(&self, frames: u32) -> Result<Tiers, SpecError> {
+        if self.numa.len() < 2 {
+            return Ok(Tiers::default());
+        }
+        let tiers = Tiers::by_weights(frames, &self.numa);
+        tiers.ok_or_else(|| SpecError::TooFewFrames { frames, numa: numa_text(&self.numa) })
+    }
+
     /// The file or device of the pages; `None` for heap memory.
     pub fn path(&self) -> Option<&Path> {
         match &self.kind {
@@ -175,7 +198,7 @@ impl MemorySpec {
             }
             ("meta", MemoryKind::Shm { meta, .. }) => *meta = Some(parse_path(value)?),
             ("numa", MemoryKind::Shm { .. } | MemoryKind::Heap) => {
-                self.numa = Some(parse_node(value)?);
+                self.numa = parse_nodes(value)?;
             }
             ("coherence", MemoryKind::Shm { .. } | MemoryKind::Dax { .. }) => {
                 self.coherence = Some(parse_coherence(value)?);
@@ -197,7 +220,8 @@ impl MemorySpec {
 
     fn checked(self) -> Result<Self, SpecError> {
         if let Some(size_bytes) = self.size_bytes {
-            frames_of(size_bytes, self.geometry())?;
+            let frames = frames_of(size_bytes, self.geometry())?;
+            self.tiers(frames)?;
         }
         if self.size_bytes.is_none() && matches!(self.kind, MemoryKind::Heap) {
             return Err(SpecError::NoSize { spec: self.to_string() });
@@ -226,7 +250,7 @@ impl FromStr for MemorySpec {
             pages: None,
             huge: None,
             touch: false,
-            numa: None,
+            numa: Vec::new(),
             coherence: None,
             part: None,
         };
@@ -268,7 +292,7 @@ impl fmt::Display for MemorySpec {
             self.huge.map(|huge| format!("huge={}", size_text(huge.bytes()))),
             self.pages.map(|pages| format!("pages={}", size_text(pages.page_bytes()))),
             self.touch.then(|| "touch=1".to_owned()),
-            self.numa.map(|node| format!("numa={node}")),
+            (!self.numa.is_empty()).then(|| format!("numa={}", numa_text(&self.numa))),
             self.coherence.map(|coherence| format!("coherence={coherence}")),
             meta.map(|meta| format!("meta={}", meta.display())),
         ];
@@ -349,14 +373,43 @@ fn parse_coherence(text: &str) -> Result<Coherence, SpecError> {
     })
 }
 
-fn parse_node(text: &str) -> Result<u16, SpecError> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let node = text.parse().ok().filter(|node| is_number && *node < NODES_MAX);
-    node.ok_or_else(|| SpecError::BadValue {
+/// `1`, or `0:3,2:1`: a node with its weight for each memory, nearest first.
+fn parse_nodes(text: &str) -> Result<Vec<(u16, u16)>, SpecError> {
+    let bad = || SpecError::BadValue {
         key: "numa",
         value: text.to_owned(),
-        allowed: "the number of a memory node, such as 1",
-    })
+        allowed: "the number of a memory node, such as 1, or two to four of them with weights of \
+                  1 to 255, nearest first, such as 0:3,2:1",
+    };
+    let number = |text: &str| {
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u16>().ok().filter(|_| is_number)
+    };
+    let parts: Vec<&str> = text.split(',').collect();
+    let mut nodes: Vec<(u16, u16)> = Vec::new();
+    for part in &parts {
+        let (node, weight) = match part.split_once(':') {
+            Some((node, weight)) if parts.len() > 1 => (node, number(weight).ok_or_else(bad)?),
+            None if parts.len() == 1 => (*part, 1),
+            _ => return Err(bad()),
+        };
+        let node = number(node).filter(|node| *node < NODES_MAX).ok_or_else(bad)?;
+        let is_twice = nodes.iter().any(|(other, _)| *other == node);
+        if is_twice || !(1..=WEIGHT_MAX).contains(&weight) || nodes.len() == TIERS_MAX {
+            return Err(bad());
+        }
+        nodes.push((node, weight));
+    }
+    Ok(nodes)
+}
+
+fn numa_text(nodes: &[(u16, u16)]) -> String {
+    if let [(node, _)] = nodes {
+        return node.to_string();
+    }
+    let nodes: Vec<String> =
+        nodes.iter().map(|(node, weight)| format!("{node}:{weight}")).collect();
+    nodes.join(",")
 }
 
 fn parse_path(text: &str) -> Result<PathBuf, SpecError> {
@@ -431,6 +484,13 @@ mod tests {
             ("heap?size=8M&huge=4M", "2M or 1G"),
             ("heap?size=8M&numa=-1", "the number of a memory node"),
             ("heap?size=8M&numa=1024", "the number of a memory node"),
+            ("heap?size=8M&numa=0:3", "two to four of them with weights"),
+            ("heap?size=8M&numa=0,1", "such as 0:3,2:1"),
+            ("heap?size=8M&numa=0:3,0:1", "such as 0:3,2:1"),
+            ("heap?size=8M&numa=0:0,1:1", "such as 0:3,2:1"),
+            ("heap?size=8M&numa=0:256,1:1", "such as 0:3,2:1"),
+            ("heap?size=8M&numa=0:1,1:1,2:1,3:1,4:1", "two to four of them"),
+            ("heap?size=2M&numa=0:3,1:1", "1 frames are too few for numa=0:3,1:1"),
             ("dax:/dev/dax0.0?numa=1", "dax has no key \"numa\""),
             ("dax:/dev/dax0.0?coherence=none", "hardware, or software where hosts share memory"),
             ("heap?size=8M&coherence=software", "heap has no key \"coherence\""),
@@ -458,7 +518,7 @@ mod tests {
         fn what_is_displayed_reads_back_the_same(
             kind in 0..3, frames in 1u64..100_000, shift in 21u8..=30, pages in any::<bool>(),
             huge in any::<bool>(), touch in any::<bool>(), meta in any::<bool>(),
-            numa in proptest::option::of(0..NODES_MAX), is_software in any::<bool>(),
+            numa in 0..NODES_MAX, nodes in 0..4_u16, is_software in any::<bool>(),
         ) {
             let path = PathBuf::from("/dev/shm/a b:c=d");
             let kind = match kind {
@@ -467,7 +527,10 @@ mod tests {
                 _ => MemoryKind::Dax { path },
             };
             let huge = huge && !matches!(kind, MemoryKind::Dax { .. });
-            let numa = numa.filter(|_| !matches!(kind, MemoryKind::Dax { .. }));
+            let nodes = if matches!(kind, MemoryKind::Dax { .. }) { 0 } else { nodes };
+            // Equal weights: a region of one frame for each node may be as small as this.
+            let frames = frames + u64::from(nodes);
+            let numa = (0..nodes).map(|more| ((numa + more) % NODES_MAX, 1)).collect();
             let can_be_software = !matches!(kind, MemoryKind::Heap);
             let spec = MemorySpec {
                 kind,

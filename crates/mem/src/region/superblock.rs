@@ -9,6 +9,7 @@ use super::spec::{MemorySpec, size_text};
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::layout::{FEATURES, LAYOUT_VERSION, MAGIC, RegionLayout, Superblock};
+use rackpool_core::tier::{TierRange, Tiers};
 use std::path::Path;
 use zerocopy::FromBytes;
 
@@ -58,6 +59,14 @@ pub(super) fn check(
     Ok((block, RegionLayout { pages, frame_count }))
 }
 
+/// The memories that a superblock says.
+pub(super) fn tiers_of(block: &Superblock, path: &Path) -> Result<Tiers> {
+    block.tiers().ok_or_else(|| RegionError::BadSuperblock {
+        path: path.to_owned(),
+        reason: format!("its memories make no sense: {:x?}", block.tiers),
+    })
+}
+
 /// Checks that a region is what the user asked for, in as far as they asked.
 pub(super) fn check_geometry(
     block: &Superblock,
@@ -69,6 +78,17 @@ pub(super) fn check_geometry(
         Err(RegionError::OtherGeometry { path: path.to_owned(), what, found, asked })
     };
     let found_page_bytes = found.pages.page_bytes();
+    let tiers = tiers_of(block, path)?;
+    if !asked.numa.is_empty() && asked.tiers(found.frame_count)? != tiers {
+        let frames = |tiers: &Tiers| match tiers.ranges() {
+            [] => "one memory".to_owned(),
+            ranges => {
+                let one = |range: &TierRange| format!("{}:{}", range.node, range.frame_count);
+                format!("{} frames", ranges.iter().map(one).collect::<Vec<_>>().join(","))
+            }
+        };
+        return other("numa", frames(&tiers), frames(&asked.tiers(found.frame_count)?));
+    }
     match (asked.pages, asked.size_bytes, asked.coherence) {
         (Some(pages), ..) if pages != found.pages => {
             other("pages", size_text(found_page_bytes), size_text(pages.page_bytes()))
@@ -101,7 +121,8 @@ mod tests {
             features: 0,
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
-            reserved: [0; 8],
+            tiers: [0; 4],
+            reserved: [0; 4],
             checksum: 0,
         }
     }
@@ -170,6 +191,32 @@ mod tests {
             let error = check_geometry(&block, layout, &text.parse().unwrap(), path).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_region_says_its_memories_and_others_are_refused() {
+        let one = checked(|_| ()).unwrap();
+        let two = checked(|block| block.tiers = [384, 1 << 32 | 128, 0, 0]).unwrap();
+        let check = |(block, layout): (Superblock, RegionLayout), text: &str| {
+            check_geometry(&block, layout, &text.parse().unwrap(), Path::new("x.meta"))
+        };
+        for text in ["shm:/x", "shm:/x?numa=1"] {
+            check(one, text).unwrap();
+        }
+        for text in ["shm:/x", "shm:/x?numa=0:3,1:1", "shm:/x?size=1G&numa=0:6,1:2"] {
+            check(two, text).unwrap();
+        }
+        for (found, text, expected) in [
+            (one, "shm:/x?numa=0:3,1:1", "has numa one memory, asked for is 0:384,1:128 frames"),
+            (two, "shm:/x?numa=0", "has numa 0:384,1:128 frames, asked for is one memory"),
+            (two, "shm:/x?numa=0:1,1:1", "asked for is 0:256,1:256 frames"),
+        ] {
+            let error = check(found, text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let (block, layout) = checked(|block| block.tiers = [384, 0, 0, 0]).unwrap();
+        let error = check((block, layout), "shm:/x").unwrap_err().to_string();
+        assert!(error.contains("memories make no sense"), "{error}");
     }
 
     #[test]

@@ -121,7 +121,8 @@ fn superblock(layout: RegionLayout) -> Superblock {
         features: 0,
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
-        reserved: [0; 8],
+        tiers: [0; 4],
+        reserved: [0; 4],
         checksum: 0,
     };
     block.checksum = block.checksum_of();
@@ -131,7 +132,9 @@ fn superblock(layout: RegionLayout) -> Superblock {
 /// As a daemon makes a region.
 fn make(spec: &MemorySpec) -> RegionFiles {
     let mut files = RegionFiles::create(spec).unwrap();
-    let block = superblock(files.layout());
+    let mut block = superblock(files.layout());
+    block.tiers = files.tiers().words();
+    block.checksum = block.checksum_of();
     files.map(Section::Private).unwrap().copy_in(SUPERBLOCK_OFFSET, block.as_bytes());
     files.publish().unwrap();
     files
@@ -709,4 +712,36 @@ fn every_page_lies_on_the_node_that_was_asked_for() {
             region.remove().unwrap();
         }
     }
+}
+
+/// The first two of those that `RACKPOOL_NODES` says are there, if they are several.
+#[test]
+fn every_node_has_its_share_of_a_region_on_several() {
+    let nodes = std::env::var("RACKPOOL_NODES").unwrap_or_default();
+    let nodes: Vec<&str> = nodes.split(',').collect();
+    let [first, second, ..] = nodes[..] else {
+        println!("NOT TESTED: one memory node");
+        return;
+    };
+    let dir = Dir::new();
+    let asked = |shares: &str| dir.spec(&format!("?size=16M&pages=64K&touch=1{shares}"));
+    let three_to_one = asked(&format!("&numa={first}:3,{second}:1"));
+    let region = make(&three_to_one);
+    let placed = |region: &RegionFiles| region.map(Section::Pages).unwrap().node_pages().unwrap();
+    let [first, second] = [first, second].map(|node| node.parse::<u16>().unwrap());
+    let shares = BTreeMap::from([(first.into(), 3072), (second.into(), 1024)]);
+    assert_eq!(placed(&region), shares, "pages of 4 KiB by node");
+    let tiers = region.tiers().clone();
+    assert_eq!(tiers.ranges().iter().map(|one| one.node).collect::<Vec<_>>(), [first, second]);
+    drop(region);
+    // The region knows its memories, and others are refused.
+    for spec in [&three_to_one, &asked("")] {
+        let region = RegionFiles::open(spec).unwrap();
+        assert_eq!((region.tiers(), placed(&region)), (&tiers, shares.clone()));
+    }
+    for other in [format!("&numa={first}"), format!("&numa={first}:1,{second}:1")] {
+        let error = RegionFiles::open(&asked(&other)).unwrap_err().to_string();
+        assert!(error.contains("192,"), "{error}");
+    }
+    RegionFiles::remove_path(&three_to_one).unwrap();
 }

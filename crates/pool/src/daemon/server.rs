@@ -354,7 +354,11 @@ impl Server {
         self.readiness = ready;
         if let Some((door, _)) = &self.metrics {
             let DaemonLoop { engine, world, .. } = &self.daemon;
-            door.answer(|| (engine.stats(world), self.daemon.is_joined()));
+            door.answer(|| DaemonSnapshot {
+                stats: engine.stats(world),
+                tiers: engine.tier_report(),
+                is_joined: self.daemon.is_joined(),
+            });
         }
         let refused = self.poll_master().err();
         if refused != self.refused {

@@ -7,6 +7,7 @@ use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{Handover, World};
 use rackpool_core::layout::cell_offset;
 use rackpool_core::seam::{Mem, Mutation};
+use rackpool_core::tier::Tiers;
 use rackpool_core::wire::MetadataChecks;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_fabric::TargetCounters;
@@ -117,6 +118,10 @@ impl World for RegionWorld {
 
     fn pages(&self) -> &Window {
         &self.pages
+    }
+
+    fn tiers(&self) -> Tiers {
+        self.files.tiers().clone()
     }
 
     fn cell_count(&self) -> u32 {

@@ -14,6 +14,7 @@ pub(crate) use http::{Place, SnapshotRequests, start};
 use crate::paths::{PathCounts, PathStats};
 use crate::stats::{HandleStats, PoolStats};
 use rackpool_core::RackId;
+use rackpool_core::tier::{TierReport, TierStats};
 use rackpool_core::wire::{DaemonStats, MasterStats, RackInfo};
 use std::fmt::Write;
 
@@ -88,6 +89,11 @@ const RACK: &[Metric<DaemonStats>] = metrics! {
     "fabric_connections" Gauge "Connections of others", fabric.connections;
 };
 
+const TIER: &[Metric<TierStats>] = metrics! {
+    "tier_frames" Gauge "Frames of one of the rack's memories, if it has several", frames;
+    "tier_frames_free" Gauge "Of these, the ones that are free", frames_free;
+};
+
 const MASTER: &[Metric<MasterStats>] = metrics! {
     "pages" Gauge "Pages in the directory", pages;
     "pages_lost" Gauge "Pages on regions that are gone", pages_lost;
@@ -128,24 +134,32 @@ pub(crate) fn pool_text(stats: &PoolStats) -> String {
     text.racks_up(up);
     let asked: Vec<&DaemonStats> = stats.racks.iter().filter_map(|r| r.daemon.as_ref()).collect();
     text.racks(&asked);
+    let tiers = stats.racks.iter().map(|rack| (rack.rack, &rack.tiers));
+    text.tiers(&tiers.filter(|(_, tiers)| !tiers.is_empty()).collect::<Vec<_>>());
     text.plain("handle", HANDLE, &stats.handle);
     text.paths(&stats.handle.paths);
     text.out
 }
 
 /// What a daemon reports of itself: its counters, and whether the master knows it.
-pub(crate) type DaemonSnapshot = (DaemonStats, bool);
+pub(crate) struct DaemonSnapshot {
+    pub stats: DaemonStats,
+    pub tiers: TierReport,
+    pub is_joined: bool,
+}
 
-pub(crate) fn daemon_text((stats, _): &DaemonSnapshot) -> String {
+pub(crate) fn daemon_text(DaemonSnapshot { stats, tiers, .. }: &DaemonSnapshot) -> String {
     let mut text = Text::default();
     text.process("daemon");
     text.racks(&[stats]);
+    let tiers = (!tiers.is_empty()).then_some((stats.rack, tiers));
+    text.tiers(tiers.as_slice());
     text.out
 }
 
 /// Why a daemon should not be sent clients.
-pub(crate) fn daemon_ready((_, is_joined): &DaemonSnapshot) -> Result<(), String> {
-    if *is_joined { Ok(()) } else { Err("the master does not answer".into()) }
+pub(crate) fn daemon_ready(daemon: &DaemonSnapshot) -> Result<(), String> {
+    if daemon.is_joined { Ok(()) } else { Err("the master does not answer".into()) }
 }
 
 /// What an agent reports of itself.
@@ -363,6 +377,26 @@ impl Text {
         }
     }
 
+    /// Of racks with several memories.
+    fn tiers(&mut self, racks: &[(RackId, &TierReport)]) {
+        for (name, kind, help, value) in TIER {
+            let name = format!("rack_{name}");
+            self.head(&name, *kind, help);
+            for (rack, report) in racks {
+                for (number, tier) in report.tiers.iter().enumerate() {
+                    let value = value(tier);
+                    self.line(format_args!(
+                        "rackpool_{name}{{rack=\"{rack}\",tier=\"{number}\"}} {value}"
+                    ));
+                }
+            }
+        }
+        self.head("rack_tier_moves_total", Kind::Counter, "Pages moved between memories");
+        for (rack, TierReport { moved, .. }) in racks {
+            self.line(format_args!("rackpool_rack_tier_moves_total{{rack=\"{rack}\"}} {moved}"));
+        }
+    }
+
     fn labelled(&mut self, name: &str, of: &DaemonStats, label: (&str, &str), value: u64) {
         let ((key, word), rack) = (label, of.rack);
         self.line(format_args!("rackpool_{name}{{rack=\"{rack}\",{key}=\"{word}\"}} {value}"));
@@ -408,19 +442,24 @@ mod tests {
         daemon.requests_by_kind.alloc = 2;
         daemon.answers.refused.insert("full".into(), 5);
         daemon.moves.left.insert("even".into(), 6);
+        let near = TierStats { frames: 4, ..Default::default() };
+        let far = TierStats { frames: 3, frames_free: 2, ..near };
+        let two = TierReport { tiers: vec![near, far], moved: 9 };
         let mut handle = HandleStats::default();
         let call = Call { accesses: 1, bytes: 64, elapsed_ns: 1_500, failed: false };
         handle.paths.note(Path::OtherRackFabric, &call);
         handle.coupled.cache_hits = 11;
-        let rack = |rack, daemon: Option<DaemonStats>| RackStats {
+        let rack = |rack, daemon: Option<DaemonStats>, tiers| RackStats {
             rack,
             alive: daemon.is_some(),
             fabric: "tcp".into(),
             fabric_addr: "127.0.0.1:1".into(),
             daemon,
+            tiers,
             error: None,
         };
-        let racks = vec![rack(RackId(3), Some(daemon)), rack(RackId(4), None)];
+        let racks =
+            vec![rack(RackId(3), Some(daemon), two), rack(RackId(4), None, TierReport::default())];
         PoolStats { master: MasterStats::default(), racks, handle }
     }
 
@@ -450,6 +489,9 @@ mod tests {
         check_format(&text);
         for line in [
             "rackpool_rack_frames_free{rack=\"3\"} 7",
+            "rackpool_rack_tier_frames{rack=\"3\",tier=\"0\"} 4",
+            "rackpool_rack_tier_frames_free{rack=\"3\",tier=\"1\"} 2",
+            "rackpool_rack_tier_moves_total{rack=\"3\"} 9",
             "rackpool_rack_up{rack=\"3\"} 1",
             "rackpool_rack_up{rack=\"4\"} 0",
             "rackpool_rack_requests_total{rack=\"3\",kind=\"alloc\"} 2",
@@ -471,7 +513,8 @@ mod tests {
 
     #[test]
     fn a_server_tells_of_itself_in_the_same_format() {
-        let of_daemon = daemon_text(&(DaemonStats::default(), true));
+        let (stats, tiers) = (DaemonStats::default(), TierReport::default());
+        let of_daemon = daemon_text(&DaemonSnapshot { stats, tiers, is_joined: true });
         let of_master = master_text(&(MasterStats::default(), Vec::new()));
         for (text, server) in [(of_daemon, "daemon"), (of_master, "master")] {
             check_format(&text);

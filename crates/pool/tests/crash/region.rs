@@ -222,7 +222,8 @@ fn of_version(meta: &Path, version: u32) -> Vec<u8> {
         features: word(40),
         sessions: word(48) as u32,
         slots: (word(48) >> 32) as u32,
-        reserved: [0; 8],
+        tiers: [0; 4],
+        reserved: [0; 4],
         checksum: 0,
     };
     let checksum = block.checksum_of();

@@ -90,7 +90,7 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
     let cluster = scene.cluster.clone();
     let id = cluster.racks[index].id;
     let mut handle = SimHandle::open(ctx.clone(), cluster, id, Path::OneSided, 2).await?;
-    let stats = loop {
+    let (stats, _) = loop {
         match handle.ask(&DaemonQuery::stats()).await {
             Err(Error::Busy { .. }) => ctx.sleep(Ps::ms(1)).await,
             stats => break stats?,

@@ -48,6 +48,8 @@ struct Server {
     daemon: DaemonLoop<SimHost>,
     ticked_at: Ps,
     heartbeat_at: Ps,
+    /// Pages that moved between the rack's memories, as far as they are counted.
+    tier_moves: u64,
 }
 
 impl DaemonHost for SimHost {
@@ -247,7 +249,7 @@ impl Server {
             LoopParts { host, engine, world, region, rings, session_grace_ms, session, lease_ms };
         let mut daemon = DaemonLoop::new(parts);
         daemon.recover()?;
-        Ok(Server { daemon, ticked_at, heartbeat_at })
+        Ok(Server { daemon, ticked_at, heartbeat_at, tier_moves: 0 })
     }
 
     async fn run(&mut self) {
@@ -280,6 +282,10 @@ impl Server {
             }
             self.daemon.serve_queued();
             self.daemon.flush();
+            let moves = self.daemon.engine.tier_report().moved;
+            let (rack, new) = (&self.daemon.host.rack, moves - self.tier_moves);
+            rack.tier_moves.set(rack.tier_moves.get() + new);
+            self.tier_moves = moves;
         }
     }
 

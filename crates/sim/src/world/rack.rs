@@ -15,6 +15,7 @@ use rackpool_core::layout::{
     SessionWord, SlotWord, cell_offset, frame_word, session_word,
 };
 use rackpool_core::seam::{Mem, Mutation};
+use rackpool_core::tier::Tiers;
 use rackpool_core::{Error, FrameIndex, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -124,6 +125,10 @@ pub struct Rack {
     pub blocks_free: Cell<u64>,
     /// The daemon that knows that the rack is being drained, and since when.
     pub drains: Cell<Option<(ProcessId, Ps)>>,
+    /// Its memories, if it has several.
+    pub tiers: Tiers,
+    /// Pages that its daemons moved between these.
+    pub tier_moves: Cell<u64>,
     kernel: Rc<Kernel>,
     is_checked: bool,
     /// What keeps the hosts' caches of its memory in agreement.
@@ -157,6 +162,8 @@ impl Rack {
             mapped_elsewhere: Cell::default(),
             blocks_free: Cell::new(u64::MAX / 2),
             drains: Cell::new(None),
+            tiers: Tiers::default(),
+            tier_moves: Cell::default(),
             is_checked,
             coherence,
         }
@@ -341,6 +348,10 @@ impl World for RackWorld {
 
     fn pages(&self) -> &SimMem {
         &self.pages
+    }
+
+    fn tiers(&self) -> Tiers {
+        self.rack.tiers.clone()
     }
 
     fn cell_count(&self) -> u32 {

@@ -17,6 +17,7 @@ use crate::time::Ps;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Mutation, Race, Rare};
+use rackpool_core::tier::Tiers;
 use rackpool_core::{PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -152,8 +153,12 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         true => (0..shape.racks).map(|rack| RackId(rack as u16)).collect(),
         false => shards::ids(seed, shape.racks),
     };
-    let rack =
-        |(id, host): (RackId, &HostId)| Rack::new(id, *host, layout, &kernel, true, coherence);
+    let tiers = tiers(config, shape.frames);
+    let rack = |(id, host): (RackId, &HostId)| {
+        let mut rack = Rack::new(id, *host, layout, &kernel, true, coherence);
+        rack.tiers = tiers.clone();
+        rack
+    };
     let racks: Vec<Rc<Rack>> = ids.into_iter().zip(&hosts).map(|one| Rc::new(rack(one))).collect();
     let hooks = Hooks::new(seed);
     hooks.set_mutation(config.mutation);
@@ -192,6 +197,14 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         repaired_at: Cell::new(Ps::ZERO),
         audited: Cell::new(false),
     })
+}
+
+/// The memories of each rack: two halves, if the configuration says so.
+fn tiers(config: &Config, frames: u32) -> Tiers {
+    match config.tiers {
+        true => Tiers::by_weights(frames, &[(0, 1), (1, 1)]).expect("frames for both"),
+        false => Tiers::default(),
+    }
 }
 
 /// Where clients run, and how they reach other racks. Of racks with two hosts on either.
@@ -323,6 +336,8 @@ fn outcome(scene: &Rc<Scene>) -> SeedOutcome {
     if takeovers > 0 {
         counts.add(Group::Checked, "shards taken over", takeovers);
     }
+    let moves = scene.cluster.racks.iter().map(|rack| rack.tier_moves.get()).sum();
+    counts.add(Group::Message, "pages moved between tiers", moves);
     let failed = scene.cluster.registrations_failed.get();
     counts.add(Group::Fault, Fault::FailedRegistration.name(), failed);
     let lines = kernel.log.take().unwrap_or_default();

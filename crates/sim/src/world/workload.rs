@@ -29,6 +29,7 @@ use model::{Object, UnderWay, times_of};
 use naming::Name;
 use rackpool_core::client::Placement;
 use rackpool_core::layout::AllocationKind;
+use rackpool_core::tier::Tier;
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::rc::Rc;
 use table::TableSeat;
@@ -294,6 +295,7 @@ impl Worker {
         };
         let placement = match self.rng.below(4) {
             0 => Placement::Auto,
+            1 if self.scene.config.tiers => Placement::Tier(Tier::Far),
             1 => Placement::Local,
             2 => Placement::Spread,
             _ => Placement::Rack(self.any_rack()),

@@ -58,6 +58,14 @@ fn clients_of_a_second_host_without_coherent_caches_find_everything() {
 }
 
 #[test]
+fn pages_move_between_the_memories_of_racks_and_nothing_is_lost() {
+    let sum = swept(&Config { tiers: true, ..Config::default() });
+    let moved = sum.counts.get(Group::Message, "pages moved between tiers");
+    assert!(moved > 0, "no page moved in {SEEDS} seeds");
+    println!("{moved} pages moved between tiers");
+}
+
+#[test]
 fn without_faults_nothing_goes_wrong() {
     let config = Config { faults: FaultSet::NONE, operations: 500, ..Config::default() };
     let counts = swept(&config).counts;

@@ -7,6 +7,7 @@ numactl -H | grep -E '^node [12] (cpus|size)' | tee /run/nodes
 grep -q '^node 2 size: [1-9]' /run/nodes
 [ "$(grep -c 'cpus: *$' /run/nodes)" = 2 ]
 RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact region_files::every_page_lies_on_the_node_that_was_asked_for
+RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact region_files::every_node_has_its_share_of_a_region_on_several
 "$RACKPOOL" doctor | grep -A 1 'memory nodes'
 
 export RACKPOOL_MASTER=127.0.0.1:7400
@@ -37,3 +38,16 @@ if "$RACKPOOL" daemon --rack 2 --master $RACKPOOL_MASTER --memory 'heap:8M?numa=
   exit 1
 fi
 grep 'memory node 7 has no memory; nodes with memory: 0-2' /run/refused
+
+# A rack with three memories: each has its share, and a request for the last one gets it.
+rig-start daemon2 daemon --rack 2 --master $RACKPOOL_MASTER \
+  --memory 'shm:/dev/shm/rack2?size=64M&numa=0:2,1:1,2:1&touch=1'
+grep 'file=/dev/shm/rack2 ' "/proc/$(cat /run/daemon2.pid)/numa_maps" > /run/placed
+for share in N0=8192 N1=4096 N2=4096; do
+  [ "$(grep -o ' N[0-9]*=[0-9]*' /run/placed | sort -u | grep -c " $share\$")" = 1 ] \
+    || { cat /run/placed; exit 1; }
+done
+far=$("$RACKPOOL" shell --rack 2 -c 'alloc 2M tier:far')
+"$RACKPOOL" shell --rack 2 -c "explain $far" | grep -E '^(tier|node)=' | tee /run/far
+[ "$(paste -sd ' ' /run/far)" = 'tier=2 node=2' ]
+echo 'result: 8192, 4096 and 4096 pages of one region on nodes 0, 1 and 2'

@@ -55,6 +55,7 @@ fn configure(args: &SimConfigArgs) -> Result<(Config, Profile)> {
         profile: args.profile.clone(),
         placement: args.placement,
         software_coherent: args.coherence.as_deref().map(|keeper| keeper == "software"),
+        tiers: args.tiers,
         ..Config::default()
     };
     config.check().map_err(|error| Failure::usage(error.to_string()))?;

@@ -22,6 +22,7 @@ use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
 };
 use rackpool_core::seam::Mem;
+use rackpool_core::tier::Tiers;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{
     Error, FrameIndex, GAddr, Generation, PageGeometry, RackId, Result, SessionId,
@@ -60,6 +61,7 @@ pub struct TestWorld {
     /// The word `Changing` of slots.
     pub changing: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
+    pub tiers: Tiers,
     pub barriers: u64,
     pub calls: VecDeque<(u64, MasterCall)>,
     pub replies: VecDeque<(ClientId, ReplyFrame)>,
@@ -88,6 +90,7 @@ impl TestWorld {
             consumed: BTreeMap::new(),
             changing: BTreeMap::new(),
             host_blocks_free: u64::MAX / 2,
+            tiers: Tiers::default(),
             barriers: 0,
             calls: VecDeque::new(),
             replies: VecDeque::new(),
@@ -146,6 +149,9 @@ impl World for TestWorld {
     }
     fn pages(&self) -> &TestMem {
         &self.pages
+    }
+    fn tiers(&self) -> Tiers {
+        self.tiers.clone()
     }
     fn cell_count(&self) -> u32 {
         self.cells.len() as u32
@@ -276,8 +282,18 @@ impl Rig {
     }
 
     pub fn with_pages(page_bytes: u64, frame_count: u32) -> Rig {
+        Rig::on(TestWorld::with_pages(page_bytes, frame_count))
+    }
+
+    /// A rack with memories of several nodes, by weights.
+    pub fn with_tiers(frame_count: u32, nodes: &[(u16, u16)]) -> Rig {
+        let tiers = Tiers::by_weights(frame_count, nodes).unwrap();
+        Rig::on(TestWorld { tiers, ..TestWorld::new(frame_count) })
+    }
+
+    fn on(world: TestWorld) -> Rig {
         let mut rig = Rig {
-            world: TestWorld::with_pages(page_bytes, frame_count).format(),
+            world: world.format(),
             daemon: None,
             clients: BTreeMap::new(),
             live: BTreeMap::new(),
@@ -567,7 +583,10 @@ impl Rig {
     fn check(&mut self, name: u32, request: Request, reply: Result<Reply>) {
         let client = &self.clients[&name];
         match (request, reply) {
-            (Request::Alloc { bytes, kind }, Ok(Reply::Allocated { addr })) => {
+            (
+                Request::Alloc { bytes, kind } | Request::AllocIn { bytes, kind, .. },
+                Ok(Reply::Allocated { addr }),
+            ) => {
                 let owner = kind.is_owned().then_some(client.session);
                 if client.consumes {
                     self.consume(name);
