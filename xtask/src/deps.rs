@@ -22,7 +22,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("kmod", "modprobe, for the virtual machines and in them"),
     ("libjemalloc2", "`bench tiers` measures the allocator beside it"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
-    ("linux-image-amd64", "the kernel of the virtual machines"),
+    ("linux-image-amd64", "the own kernel of the virtual machines, beside those they fetch"),
     ("memcached", "the differential test compares our server's answers with it"),
     ("ndctl", "namespaces of shared memory in the virtual machines"),
     ("netcat-openbsd", "an example of the README asks the cache by it"),
@@ -38,6 +38,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("strace", "the pool's test that warm accesses make no system call"),
     ("valgrind", "`rackpool trace run` records programs with its lackey, and a test does so"),
     ("xz-utils", "unpacks the kernel of the virtual machines"),
+    ("zstd", "unpacks newer kernels of the virtual machines"),
 ];
 
 /// Installs what is missing. Without the means to, says so; in CI that is a failure.

@@ -52,6 +52,8 @@ Options of vm:
   --list            names the scenarios
   SCENARIO...       these instead of all
   --verbose         shows what the guests say also when they pass
+  --kernel NAME     7.3 (fetched once from Debian), 6.12 (the same), or own: this machine's kernel
+                    and emulator; else 7.3, and for some scenarios own as well
   --kvm             the host's virtualisation instead of plain emulation
 
 Options of sim (failing seeds are shrunk and stored):

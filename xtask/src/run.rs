@@ -99,6 +99,8 @@ pub fn root() -> PathBuf {
 /// One command line with its environment and limits.
 pub struct Task {
     program: String,
+    /// What is printed instead of the command line.
+    called: Option<&'static str>,
     words: Vec<String>,
     env: Vec<(String, String)>,
     limit: Duration,
@@ -109,11 +111,24 @@ impl Task {
     pub fn new(program: &str, words: &[&str]) -> Self {
         let words = words.iter().map(ToString::to_string).collect();
         let limit = Duration::from_secs(5 * 60);
-        Self { program: program.to_owned(), words, env: Vec::new(), limit, count_tests: false }
+        Self {
+            program: program.to_owned(),
+            called: None,
+            words,
+            env: Vec::new(),
+            limit,
+            count_tests: false,
+        }
     }
 
     pub fn cargo(words: &[&str]) -> Self {
         Self::new(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()), words)
+    }
+
+    /// Prints this instead of the command line.
+    pub fn called(mut self, name: &'static str) -> Self {
+        self.called = Some(name);
+        self
     }
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
@@ -162,6 +177,9 @@ impl Task {
     }
 
     fn line(&self) -> String {
+        if let Some(name) = self.called {
+            return name.to_owned();
+        }
         let program = Path::new(&self.program).file_name().unwrap_or_default().to_string_lossy();
         let env = self.env.iter().map(|(name, value)| format!("{name}={value:?} "));
         format!("{}{program} {}", env.collect::<String>(), self.words.join(" "))

@@ -20,13 +20,18 @@ $B mount -t 9p -o ro,$P,cache=loose hostroot /lower || die the root of the host
 $B mount -t tmpfs -o mode=755,size=50% rw /rw; $B mkdir /rw/up /rw/wk
 $B mount -t overlay -o lowerdir=/lower,upperdir=/rw/up,workdir=/rw/wk ov /new || die the overlay
 $B mkdir -p /new/rig /new/proc /new/sys /new/dev
+if [ -e /mods/tree ]; then
+  M=/new/usr/lib/modules/$($B uname -r); $B mkdir -p $M
+  $B mount -t 9p -o ro,$P,cache=loose modules $M || die the modules
+fi
 for d in proc sys dev; do $B mount --move /$d /new/$d; done
 $B mount -t 9p -o $P,cache=none rig /new/rig || die the shared folder
 exec $B switch_root /new /bin/bash /rig/guest-init
 "#;
 
-/// Makes the archive for a kernel, in `cache`; it is quickly made, so it is always made anew.
-pub fn make(cache: &Path, version: &str) -> Result<PathBuf, String> {
+/// Makes the archive for a kernel, in `cache`; it is quickly made, so it is always made anew. The
+/// modules are in `tree`, if the host's root does not have them.
+pub fn make(cache: &Path, version: &str, tree: Option<&Path>) -> Result<PathBuf, String> {
     let mut archive = Archive::new();
     for directory in ["bin", "proc", "sys", "dev", "lower", "rw", "new", "mods"] {
         archive.directory(directory);
@@ -36,11 +41,17 @@ pub fn make(cache: &Path, version: &str) -> Result<PathBuf, String> {
     archive.file("bin/busybox", true, &busybox);
     archive.file("init", true, INIT.as_bytes());
     let mut order = String::new();
-    for module in module_files(version)? {
+    for module in module_files(version, tree.unwrap_or(Path::new("/")))? {
         let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let data = fs::read(&module).map_err(|e| format!("{}: {e}", module.display()))?;
+        let (name, data) = match name.strip_suffix(".xz") {
+            Some(name) => (name.to_owned(), unpacked(&module)?),
+            None => (name, fs::read(&module).map_err(|e| format!("{}: {e}", module.display()))?),
+        };
         archive.file(&format!("mods/{name}"), false, &data);
         order += &format!("{name}\n");
+    }
+    if tree.is_some() {
+        archive.file("mods/tree", false, &[]);
     }
     archive.file("mods/order", false, order.as_bytes());
     let path = cache.join(format!("initramfs-{version}"));
@@ -50,11 +61,21 @@ pub fn make(cache: &Path, version: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// Busybox loads no packed modules.
+fn unpacked(module: &Path) -> Result<Vec<u8>, String> {
+    let output = Command::new("xz").arg("-dc").arg(module).output();
+    let output = output.map_err(|e| format!("cannot start xz: {e}: apt-get install xz-utils"))?;
+    let why = || format!("{}: xz ended with {}", module.display(), output.status);
+    output.status.success().then_some(output.stdout).ok_or_else(why)
+}
+
 /// Files of the modules in the order in which they are to be loaded, each once.
-fn module_files(version: &str) -> Result<Vec<PathBuf>, String> {
+fn module_files(version: &str, root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for module in MODULES {
         let output = Command::new("modprobe")
+            .arg("--dirname")
+            .arg(root)
             .args(["--show-depends", "--set-version", version, module])
             .output()
             .map_err(|e| format!("cannot start modprobe: {e}: apt-get install kmod"))?;

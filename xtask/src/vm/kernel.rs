@@ -79,25 +79,31 @@ pub fn payload(image: &[u8]) -> Result<(&[u8], Packing), String> {
     Ok((payload, packing))
 }
 
-/// The newest kernel with modules and an image that can be read: its version and its image.
-pub fn newest() -> Result<(String, PathBuf), String> {
-    let modules = fs::read_dir("/lib/modules").into_iter().flatten().flatten();
+/// The newest kernel below a root with modules and an image that can be read: its version and its
+/// image.
+pub fn newest(root: &Path) -> Result<(String, PathBuf), String> {
+    let modules = root.join("lib/modules");
+    let versions = fs::read_dir(&modules).into_iter().flatten().flatten();
     let mut versions: Vec<String> =
-        modules.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        versions.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     versions.sort_by_key(|version| sort_key(version));
     let found = versions.into_iter().rev().find_map(|version| {
-        let image = Path::new("/boot").join(format!("vmlinuz-{version}"));
-        fs::File::open(&image).is_ok().then_some((version, image))
+        let boot = root.join("boot").join(format!("vmlinuz-{version}"));
+        let images = [boot, modules.join(&version).join("vmlinuz")];
+        let image = images.into_iter().find(|image| fs::File::open(image).is_ok())?;
+        Some((version, image))
     });
     found.ok_or_else(|| {
-        "no kernel in /boot that can be read with its modules in /lib/modules: apt-get install \
-         linux-image-amd64, or cargo xtask deps"
-            .into()
+        format!(
+            "no kernel in {}boot that can be read with its modules in lib/modules: apt-get install \
+             linux-image-amd64, or cargo xtask deps",
+            root.join("").display()
+        )
     })
 }
 
 /// Numbers as numbers, so that 6.10 comes after 6.9.
-fn sort_key(version: &str) -> Vec<u64> {
+pub fn sort_key(version: &str) -> Vec<u64> {
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }
 

@@ -17,10 +17,22 @@ pub struct Machine {
     /// Memory of `memory_mib` that is node 1's, which has no processors, MiB; 0 for none. The
     /// persistent memory is then node 2's.
     pub far_mib: u32,
+    /// Memory nodes of which `memory_mib` is the sum, that of the processors first, if the firmware
+    /// is to tell their latencies and bandwidths.
+    pub tiers: &'static [Tier],
     /// Root ports with a CXL memory device each; 0 for none.
     pub cxl_ports: u32,
     /// Further arguments, with `%ID%` for the guest and `%DIR%` for the run's folder.
     pub more: &'static [&'static str],
+}
+
+/// A memory node, as the processors see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tier {
+    pub mib: u32,
+    pub latency_ns: u32,
+    /// GB/s.
+    pub bandwidth_gb: u32,
 }
 
 pub const MACHINE: Machine = Machine {
@@ -30,6 +42,7 @@ pub const MACHINE: Machine = Machine {
     shared_mib: 0,
     rack_guests: 2,
     far_mib: 0,
+    tiers: &[],
     cxl_ports: 0,
     more: &[],
 };
@@ -68,6 +81,10 @@ impl Machine {
             return Some(format!(
                 "shared memory of {shared_mib} MiB: only multiples of {SHARED_STEP_MIB} MiB align"
             ));
+        }
+        let tiers_mib: u32 = self.tiers.iter().map(|tier| tier.mib).sum();
+        if tiers_mib > 0 && (tiers_mib != self.memory_mib || self.far_mib > 0) {
+            return Some(format!("nodes of {tiers_mib} MiB, not {} alone", self.memory_mib));
         }
         if self.shared_mib > 0 && self.rack_guests == 0 {
             return Some("shared memory that no guest shares".into());
@@ -118,6 +135,8 @@ mod tests {
         assert!(refused(Machine { cxl_ports: 1, ..MACHINE }).contains("root port"));
         assert!(refused(Machine { shared_mib: 100, ..MACHINE }).contains("16 MiB"));
         assert_eq!(refused(Machine { shared_mib: 128, cxl_ports: 2, ..MACHINE }), "");
+        let tiers = &[Tier { mib: 768, latency_ns: 80, bandwidth_gb: 200 }];
+        assert!(refused(Machine { tiers, ..MACHINE }).contains("768 MiB, not 1024"));
         let loud = Machine { more: &["-netdev", "socket,mcast=230.0.0.1:1"], ..MACHINE };
         assert!(refused(loud).contains("multicast"));
         assert!(MACHINE.refusal(0, Path::new("/tmp")).is_some());

@@ -1,14 +1,15 @@
 //! `cargo xtask vm`: scenarios in small virtual machines, for what this host's kernel does not
 //! offer: verbs, shared devdax, memory nodes without processors, several hosts, hosts that die.
 //!
-//! A guest boots the distribution's kernel, sees the host's root read-only with a tmpfs over it,
+//! A guest boots a kernel of Debian, sees the host's root read-only with a tmpfs over it,
 //! and so runs what was built here. The run's folder is `/rig` in every guest: commands go in,
 //! output and exit codes come out, and barriers are files there. Guests prove that code works;
 //! times under emulation say nothing about speed.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `kernel` | unpacking the distribution's kernel |
+//! | `pair` | kernels and emulators: this machine's own, and those of `versions.toml` |
+//! | `kernel` | unpacking a kernel |
 //! | `cpio`, `initramfs` | the first user space |
 //! | `machine` | what a guest is made of, and what is refused |
 //! | `qemu` | its command line |
@@ -19,6 +20,7 @@ mod cpio;
 mod initramfs;
 mod kernel;
 mod machine;
+mod pair;
 mod qemu;
 mod run;
 mod scenario;
@@ -30,6 +32,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::run::Context;
+use machine::{MACHINE, Machine};
+use pair::{OWN, Pair};
 use qemu::{Accelerator, Run};
 use scenario::{SCENARIOS, Scenario};
 
@@ -39,6 +43,8 @@ pub struct Options {
     list: bool,
     verbose: bool,
     accelerator: Accelerator,
+    /// The pair that is chosen for all scenarios.
+    kernel: Option<String>,
     names: Vec<String>,
 }
 
@@ -46,9 +52,16 @@ impl Options {
     /// `None` for what is not understood.
     pub fn parse(words: &[&str]) -> Option<Options> {
         let accelerator = Accelerator::Tcg;
-        let mut options = Options { list: false, verbose: false, accelerator, names: Vec::new() };
-        for word in words {
+        let (list, verbose, kernel, names) = (false, false, None, Vec::new());
+        let mut options = Options { list, verbose, accelerator, kernel, names };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
             match *word {
+                "--kernel" => {
+                    let name = words.next().copied();
+                    options.kernel =
+                        Some(pair::names().into_iter().find(|one| Some(&**one) == name)?);
+                }
                 "--list" => options.list = true,
                 "--verbose" => options.verbose = true,
                 "--kvm" => options.accelerator = Accelerator::Kvm,
@@ -60,7 +73,7 @@ impl Options {
     }
 }
 
-/// Runs the scenarios that are named, or all; what cannot run is a failure, never passed over.
+/// Runs the scenarios that are named, or all; what cannot run is a failure, in CI or if it is named.
 pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     if options.list {
         for Scenario { name, about, guests, .. } in SCENARIOS {
@@ -71,57 +84,71 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     require_programs(context)?;
     let cache = context.target.join("vm");
     fs::create_dir_all(&cache).map_err(|e| format!("{}: {e}", cache.display()))?;
-    let (version, image) = kernel::newest()?;
-    let kernel = kernel::unpacked(&cache, &version, &image)?;
-    let initramfs = initramfs::make(&cache, &version)?;
     let is_chosen =
         |name: &str| options.names.is_empty() || options.names.iter().any(|chosen| chosen == name);
     let chosen: Vec<&Scenario> =
         SCENARIOS.iter().filter(|scenario| is_chosen(scenario.name)).collect();
-    let rig = Rig { kernel, initramfs, built: build(context, &chosen)?, options };
-    let (mut passed, mut failed) = (Vec::new(), Vec::new());
-    for batch in batches(&chosen) {
-        let outcomes: Vec<_> = thread::scope(|scope| {
-            let run = |scenario: &&'static Scenario| {
-                let (rig, scenario) = (&rig, *scenario);
-                scope.spawn(move || (scenario.name, rig.timed(scenario)))
-            };
-            let running: Vec<_> = batch.iter().map(run).collect();
-            running
-                .into_iter()
-                .map(|one| one.join().expect("it reports, it never panics"))
-                .collect()
-        });
-        for (name, (seconds, outcome)) in outcomes {
-            match outcome {
-                Ok(()) => passed.push(format!("{name} {seconds:.1} s")),
-                Err(why) => {
-                    println!("vm: {name} FAILED after {seconds:.1} s: {why}");
-                    failed.push(name);
-                }
-            }
+    let wanted = match &options.kernel {
+        Some(name) => vec![name.clone()],
+        None => vec![pair::names().swap_remove(0), OWN.to_owned()],
+    };
+    let mut pairs = Vec::new();
+    for name in &wanted {
+        if pairs.is_empty() || chosen.iter().any(|scenario| scenario.runs_on_own) {
+            pairs.push(Pair::new(context, &cache, name)?);
         }
     }
-    // Guests without hardware support are slow, and peers that are slow count as dead.
-    if failed.len() <= RERUN_MAX {
-        failed.retain(|name| {
-            println!("vm: {name} is run again, alone");
-            let again = SCENARIOS.iter().find(|scenario| scenario.name == *name);
-            let (seconds, outcome) = rig.timed(again.expect("it ran before"));
-            let Err(why) = outcome else {
-                passed.push(format!("{name} {seconds:.1} s (UNSTEADY, passed when run again)"));
-                return false;
-            };
-            println!("vm: {name} FAILED after {seconds:.1} s: {why}");
-            true
+    let mut rig = Rig { built: Built(String::new()), options };
+    if options.accelerator == Accelerator::Kvm {
+        rig.try_kvm(&pairs[0])?;
+    }
+    rig.built = build(context, &chosen)?;
+    let mut jobs = jobs(&chosen, &pairs);
+    if options.names.is_empty() && !context.ci {
+        jobs.retain(|job| {
+            let why = job.refusal();
+            why.iter().for_each(|why| println!("vm: {} is left out: {why}", job.name()));
+            why.is_none()
         });
     }
-    println!("vm: passed: {}", passed.join(", "));
-    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+    rig.run(&jobs)
+}
+
+/// A scenario on a kernel.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    scenario: &'static Scenario,
+    pair: &'a Pair,
+}
+
+impl Job<'_> {
+    fn name(&self) -> String {
+        format!("{}-{}", self.scenario.name, self.pair.name)
+    }
+
+    fn refusal(&self) -> Option<String> {
+        let (major, minor) = self.scenario.kernel_min;
+        let version = &self.pair.version;
+        let is_refused = !self.pair.is_at_least((major, minor));
+        is_refused.then(|| format!("it needs Linux {major}.{minor}, this is {version}"))
+    }
+}
+
+/// All scenarios on the first pair, those that want this machine's own kernel also on that.
+fn jobs<'a>(chosen: &[&'static Scenario], pairs: &'a [Pair]) -> Vec<Job<'a>> {
+    let mut jobs = Vec::new();
+    for (index, pair) in pairs.iter().enumerate() {
+        let scenarios = chosen.iter().filter(|scenario| index == 0 || scenario.runs_on_own);
+        jobs.extend(scenarios.map(|scenario| Job { scenario, pair }));
+    }
+    jobs
 }
 
 /// So many scenarios that failed are run once more (decision 0032).
 const RERUN_MAX: usize = 2;
+
+/// A guest that does nothing ends in this time under KVM.
+const KVM_LIMIT: Duration = Duration::from_secs(10);
 
 /// All scenarios, as a step of `ci`.
 pub fn step(context: &Context) -> Result<(), String> {
@@ -133,50 +160,125 @@ pub fn step(context: &Context) -> Result<(), String> {
 const GUESTS_TOGETHER: u32 = 4;
 
 /// The scenarios in their order, in groups that run at the same time.
-fn batches(chosen: &[&'static Scenario]) -> Vec<Vec<&'static Scenario>> {
-    let mut batches: Vec<Vec<&Scenario>> = Vec::new();
-    for scenario in chosen {
-        let guests = |batch: &[&Scenario]| batch.iter().map(|one| one.guests).sum::<u32>();
+fn batches<'a>(jobs: &[Job<'a>]) -> Vec<Vec<Job<'a>>> {
+    let mut batches: Vec<Vec<Job<'_>>> = Vec::new();
+    for job in jobs {
+        let guests = |batch: &[Job<'_>]| batch.iter().map(|one| one.scenario.guests).sum::<u32>();
         match batches.last_mut() {
-            Some(batch) if guests(batch) + scenario.guests <= GUESTS_TOGETHER => {
-                batch.push(scenario);
+            Some(batch) if guests(batch) + job.scenario.guests <= GUESTS_TOGETHER => {
+                batch.push(*job);
             }
-            _ => batches.push(vec![scenario]),
+            _ => batches.push(vec![*job]),
         }
     }
     batches
 }
 
 struct Rig<'a> {
-    kernel: PathBuf,
-    initramfs: PathBuf,
     built: Built,
     options: &'a Options,
 }
 
 impl Rig<'_> {
+    fn run(&self, jobs: &[Job<'_>]) -> Result<(), String> {
+        let (mut passed, mut failed) = (Vec::new(), Vec::new());
+        for batch in batches(jobs) {
+            let outcomes: Vec<_> = thread::scope(|scope| {
+                let running: Vec<_> = batch
+                    .into_iter()
+                    .map(|job| scope.spawn(move || (job, self.timed(&job))))
+                    .collect();
+                running
+                    .into_iter()
+                    .map(|one| one.join().expect("it reports, it never panics"))
+                    .collect()
+            });
+            for (job, (seconds, outcome)) in outcomes {
+                let name = job.name();
+                match outcome {
+                    Ok(()) => passed.push(format!("{name} {seconds:.1} s")),
+                    Err(why) => {
+                        println!("vm: {name} FAILED after {seconds:.1} s: {why}");
+                        failed.push(job);
+                    }
+                }
+            }
+        }
+        // Guests without hardware support are slow, and peers that are slow count as dead.
+        if failed.len() <= RERUN_MAX {
+            failed.retain(|job| {
+                let name = job.name();
+                println!("vm: {name} is run again, alone");
+                let (seconds, outcome) = self.timed(job);
+                let Err(why) = outcome else {
+                    passed.push(format!("{name} {seconds:.1} s (UNSTEADY, passed when run again)"));
+                    return false;
+                };
+                println!("vm: {name} FAILED after {seconds:.1} s: {why}");
+                true
+            });
+        }
+        println!("vm: passed: {}", passed.join(", "));
+        let failed: Vec<String> = failed.iter().map(Job::name).collect();
+        if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+    }
+
+    /// Boots a guest: on some machines KVM does not run stock kernels, and a guest then hangs.
+    fn try_kvm(&self, pair: &Pair) -> Result<(), String> {
+        let folder = run::Folder::new("kvm")?;
+        folder.prepare(&MACHINE, &[], &["true".to_owned()])?;
+        let run = self.guests(pair, &MACHINE, 1, &folder);
+        let ends = run::guests(&run, &folder, KVM_LIMIT)?;
+        if ends.iter().all(|end| end.is_good()) {
+            return Ok(());
+        }
+        let log = folder.text("qemu.0");
+        let said = log.lines().find(|line| !line.trim().is_empty()).unwrap_or("the guest hangs");
+        Err(format!(
+            "this machine's KVM does not run Linux {}: {said}: leave --kvm off; plain emulation \
+             runs everywhere",
+            pair.version
+        ))
+    }
+
     /// Runs a scenario; how long it took, seconds, and why it failed.
-    fn timed(&self, scenario: &Scenario) -> (f64, Result<(), String>) {
-        println!("vm: {}: {}", scenario.name, scenario.about);
+    fn timed(&self, job: &Job<'_>) -> (f64, Result<(), String>) {
+        println!("vm: {}: {} (Linux {})", job.name(), job.scenario.about, job.pair.version);
         let start = Instant::now();
-        let outcome = self.one(scenario);
+        let outcome = self.one(job);
         (start.elapsed().as_secs_f64(), outcome)
     }
 
-    fn one(&self, scenario: &Scenario) -> Result<(), String> {
-        let folder = run::Folder::new(scenario.name)?;
-        if let Some(why) = scenario.machine.refusal(scenario.guests, folder.path()) {
-            return Err(format!("refused: {why}"));
-        }
-        let run = Run {
-            machine: &scenario.machine,
-            guests: scenario.guests,
+    fn guests<'b>(
+        &self,
+        pair: &'b Pair,
+        machine: &'b Machine,
+        guests: u32,
+        folder: &'b run::Folder,
+    ) -> Run<'b> {
+        Run {
+            machine,
+            guests,
             directory: folder.path(),
-            kernel: &self.kernel,
-            initramfs: &self.initramfs,
+            emulator: &pair.emulator,
+            kernel: &pair.kernel,
+            initramfs: &pair.initramfs,
+            modules: pair.modules.as_deref(),
             accelerator: self.options.accelerator,
             tsc_khz: tsc_khz(),
-        };
+        }
+    }
+
+    fn one(&self, job: &Job<'_>) -> Result<(), String> {
+        let Job { scenario, pair } = job;
+        let name = job.name();
+        let folder = run::Folder::new(&name)?;
+        let refusal =
+            job.refusal().or_else(|| scenario.machine.refusal(scenario.guests, folder.path()));
+        if let Some(why) = refusal {
+            return Err(format!("refused: {why}"));
+        }
+        let run = self.guests(pair, &scenario.machine, scenario.guests, &folder);
         let mut script = self.built.exports(scenario);
         script += scenario.script;
         let commands = vec![script; scenario.guests as usize];
@@ -191,12 +293,12 @@ impl Rig<'_> {
             }
             for line in folder.text(&format!("output.{guest}")).lines() {
                 if line.starts_with("result: ") || line.starts_with("test result: ") {
-                    text += &format!("  {}, guest {guest}: {line}\n", scenario.name);
+                    text += &format!("  {name}, guest {guest}: {line}\n");
                 }
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        println!("{text}  {}: {seconds:.1} s, ended with {ends:?}", scenario.name);
+        println!("{text}  {name}: {seconds:.1} s, ended with {ends:?}");
         if is_good { Ok(()) } else { Err(format!("the guests ended with {ends:?}")) }
     }
 }
@@ -255,6 +357,7 @@ fn require_programs(context: &Context) -> Result<(), String> {
         ("setpriv", "util-linux"),
         ("modprobe", "kmod"),
         ("xz", "xz-utils"),
+        ("zstd", "zstd"),
         ("rdma", "iproute2"),
         ("ibv_devinfo", "ibverbs-utils"),
         ("cxl", "ndctl"),
@@ -297,19 +400,36 @@ mod tests {
         assert_eq!(options.accelerator, Accelerator::Kvm);
         assert!(Options::parse(&["--list"]).is_some_and(|options| options.list));
         assert_eq!(Options::parse(&["no-such-scenario"]), None);
+        let own = Options::parse(&["--kernel", OWN, "numa"]).expect("both are known");
+        assert_eq!((own.kernel.as_deref(), own.names.len()), (Some(OWN), 1));
+        assert_eq!(Options::parse(&["--kernel", "2.4"]), None);
+        assert_eq!(Options::parse(&["--kernel"]), None);
     }
 
     #[test]
     fn small_scenarios_run_beside_one_another_and_none_is_left_out() {
         let all: Vec<&Scenario> = SCENARIOS.iter().collect();
-        let batches = batches(&all);
-        let guests = |batch: &Vec<&Scenario>| batch.iter().map(|one| one.guests).sum::<u32>();
+        let pairs = [("new", "7.3.4"), (OWN, "6.1.0")].map(|(name, version)| Pair {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            kernel: PathBuf::new(),
+            initramfs: PathBuf::new(),
+            modules: None,
+            emulator: Vec::new(),
+        });
+        let jobs = jobs(&all, &pairs);
+        let names = |jobs: &[Job<'_>]| jobs.iter().map(Job::name).collect::<Vec<_>>();
+        assert_eq!(names(&jobs[all.len()..]), ["boot-own", "numa-own"]);
+        assert!(jobs.iter().all(|job| job.refusal().is_none()));
+        let tiers = scenario::find("tiers").expect("it is there");
+        let refusal = Job { scenario: tiers, pair: &pairs[1] }.refusal();
+        assert!(refusal.is_some_and(|why| why.contains("6.16, this is 6.1.0")));
+        let batches = batches(&jobs);
+        let guests =
+            |batch: &Vec<Job<'_>>| batch.iter().map(|one| one.scenario.guests).sum::<u32>();
         assert!(batches.iter().all(|batch| guests(batch) <= GUESTS_TOGETHER));
         assert!(batches.len() < all.len());
-        let names = |scenarios: &[&Scenario]| -> Vec<_> {
-            scenarios.iter().map(|scenario| scenario.name).collect()
-        };
-        assert_eq!(names(&batches.concat()), names(&all));
+        assert_eq!(names(&batches.concat()), names(&jobs));
     }
 
     #[test]

@@ -5,15 +5,19 @@
 
 use std::path::Path;
 
-use super::machine::{CXL_MIB, Machine};
+use super::machine::{CXL_MIB, Machine, Tier};
 
 /// What all guests of a run have in common.
 pub struct Run<'a> {
     pub machine: &'a Machine,
     pub guests: u32,
     pub directory: &'a Path,
+    /// The words that start the emulator.
+    pub emulator: &'a [String],
     pub kernel: &'a Path,
     pub initramfs: &'a Path,
+    /// The kernel's modules, if the host's root does not have them.
+    pub modules: Option<&'a Path>,
     pub accelerator: Accelerator,
     /// The host's time-stamp counter, kHz, which the emulator passes through; 0 if not known.
     pub tsc_khz: u64,
@@ -31,6 +35,8 @@ const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=o
     no_timer_check tsc=reliable cryptomgr.notests audit=0 apparmor=0 selinux=0 random.trust_cpu=on \
     net.ifnames=0";
 
+const TCG: &str = "tcg,thread=multi,tb-size=256";
+
 /// The links of a guest: its own end of each, and the other one.
 pub fn links(guest: u32, guests: u32) -> Vec<(String, String)> {
     let end = |from: u32, to: u32| format!("net.{from}.{to}");
@@ -38,20 +44,23 @@ pub fn links(guest: u32, guests: u32) -> Vec<(String, String)> {
     others.into_iter().map(|other| (end(guest, other), end(other, guest))).collect()
 }
 
-/// The words of `qemu-system-x86_64` for a guest.
+/// The options of the emulator for a guest.
 pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     let Run { machine, guests, .. } = run;
     let mut words: Vec<String> = Vec::new();
     let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
     let directory = run.directory.display();
     let (accelerator, cpu) = match run.accelerator {
-        Accelerator::Tcg => ("tcg,thread=multi,tb-size=256", "max,la57=off"),
+        // A guest that sees a hypervisor refuses to commit a CXL region.
+        Accelerator::Tcg if machine.cxl_ports > 0 => (TCG, "max,la57=off,hypervisor=off"),
+        Accelerator::Tcg => (TCG, "max,la57=off"),
         Accelerator::Kvm => ("kvm", "host"),
     };
     add("-accel", accelerator.into());
     let nvdimm = if machine.shared_mib > 0 { ",nvdimm=on" } else { "" };
     let cxl = if machine.cxl_ports > 0 { ",cxl=on" } else { "" };
-    add("-machine", format!("q35{nvdimm}{cxl}"));
+    let hmat = if machine.tiers.is_empty() { "" } else { ",hmat=on" };
+    add("-machine", format!("q35{nvdimm}{cxl}{hmat}"));
     add("-cpu", cpu.into());
     add("-smp", format!("{},maxcpus={}", machine.cpus, machine.cpus_max));
     let slots = if nvdimm.len() + cxl.len() > 0 { ",slots=4,maxmem=8G" } else { "" };
@@ -68,9 +77,11 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     add("-append", format!("{KERNEL_LINE}{tsc} rig.ID={guest} rig.N={guests}{rack}"));
     add("-device", "isa-debug-exit,iobase=0xf4,iosize=1".into());
     add("-device", "virtio-rng-pci".into());
-    let shares = [("hostroot", "/", ",readonly=on,multidevs=remap"), ("rig", "", "")];
+    let mut shares = vec![("hostroot", Path::new("/"), ",readonly=on,multidevs=remap")];
+    shares.push(("rig", run.directory, ""));
+    shares.extend(run.modules.map(|modules| ("modules", modules, ",readonly=on")));
     for (tag, path, options) in shares {
-        let path = if path.is_empty() { directory.to_string() } else { path.to_owned() };
+        let path = path.display();
         add("-fsdev", format!("local,id={tag},path={path},security_model=none{options}"));
         add("-device", format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
     }
@@ -93,7 +104,8 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
         let node = if machine.far_mib > 0 { ",node=2" } else { "" };
         add("-device", format!("nvdimm,memdev=nv0,id=nvd0{node}"));
     }
-    for (option, value) in node_arguments(machine) {
+    for (option, value) in node_arguments(machine).into_iter().chain(tier_arguments(machine.tiers))
+    {
         add(option, value);
     }
     for (option, value) in cxl_arguments(machine.cxl_ports, guest, &directory.to_string()) {
@@ -128,6 +140,29 @@ fn node_arguments(machine: &Machine) -> Vec<(&'static str, String)> {
     words
 }
 
+/// Node 0 with the processors, and nodes with memory alone; the firmware's tables (SRAT, SLIT and
+/// HMAT) tell what each is to the processors.
+fn tier_arguments(tiers: &[Tier]) -> Vec<(&'static str, String)> {
+    let mut words = Vec::new();
+    for (node, tier) in tiers.iter().enumerate() {
+        let Tier { mib, latency_ns, bandwidth_gb } = tier;
+        words.push(("-object", format!("memory-backend-ram,id=m{node},size={mib}M")));
+        let cpus = if node == 0 { "cpus=0-1," } else { "" };
+        words.push(("-numa", format!("node,nodeid={node},{cpus}memdev=m{node},initiator=0")));
+        let table = format!("hmat-lb,initiator=0,target={node},hierarchy=memory");
+        words.push(("-numa", format!("{table},data-type=access-latency,latency={latency_ns}")));
+        let mb = 1000 * bandwidth_gb;
+        let bandwidth = format!("data-type=access-bandwidth,bandwidth={mb}M");
+        words.push(("-numa", format!("{table},{bandwidth}")));
+    }
+    for (to, from) in (0..tiers.len()).flat_map(|to| (0..to).map(move |from| (to, from))) {
+        // 10 is a node's distance from itself.
+        let distance = 10 + 10 * (from + to);
+        words.push(("-numa", format!("dist,src={from},dst={to},val={distance}")));
+    }
+    words
+}
+
 /// A host bridge with root ports, a memory device behind each, and a window for all.
 fn cxl_arguments(ports: u32, guest: u32, directory: &str) -> Vec<(&'static str, String)> {
     if ports == 0 {
@@ -145,6 +180,7 @@ fn cxl_arguments(ports: u32, guest: u32, directory: &str) -> Vec<(&'static str, 
         let root = format!("cxl-rp,port={port},bus=cxl.1,id=rp{port},chassis=0,slot={}", port + 2);
         words.push(("-device", root));
         let device = format!("cxl-type3,bus=rp{port},memdev=cm{port},lsa=lsa{port},id=cx{port}");
+        let device = format!("{device},sn=1{port}");
         words.push(("-device", device));
     }
     words.push(("-machine", "cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G".to_owned()));
@@ -161,8 +197,10 @@ mod tests {
             machine,
             guests,
             directory: Path::new("/tmp/r"),
+            emulator: &[],
             kernel: Path::new("/k"),
             initramfs: Path::new("/i"),
+            modules: None,
             accelerator: Accelerator::Tcg,
             tsc_khz: 2_500_000,
         };
@@ -204,5 +242,15 @@ mod tests {
         assert!(line(&far, 1, 0).contains("nvdimm,memdev=nv0,id=nvd0,node=2"));
         let cxl = Machine { cxl_ports: 2, ..MACHINE };
         assert_eq!(line(&cxl, 1, 0).matches("cxl-type3").count(), 2);
+        assert!(line(&cxl, 1, 0).contains("hypervisor=off") && !line(&far, 1, 0).contains("hyper"));
+        const TIERS: &[Tier] = &[
+            Tier { mib: 512, latency_ns: 80, bandwidth_gb: 200 },
+            Tier { mib: 512, latency_ns: 250, bandwidth_gb: 40 },
+        ];
+        let tiers = line(&Machine { tiers: TIERS, ..MACHINE }, 1, 0);
+        assert!(
+            tiers.contains("target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=40000M")
+        );
+        assert!(tiers.contains("q35,hmat=on ") && tiers.contains("dist,src=0,dst=1,val=20"));
     }
 }

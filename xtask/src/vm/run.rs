@@ -178,7 +178,8 @@ fn spawn(run: &Run<'_>, folder: &Folder, guest: u32) -> Result<Child, String> {
     let log = fs::File::create(folder.path().join(format!("qemu.{guest}")));
     let log = log.map_err(|e| format!("the log of guest {guest}: {e}"))?;
     Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+        .args(["--pdeathsig", "KILL"])
+        .args(run.emulator)
         .args(qemu::arguments(run, guest))
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -1,6 +1,6 @@
 //! The scenarios: what each boots, and what its guests do.
 
-use super::machine::{MACHINE, Machine};
+use super::machine::{MACHINE, Machine, Tier};
 
 pub struct Scenario {
     pub name: &'static str,
@@ -18,7 +18,25 @@ pub struct Scenario {
     pub script: &'static str,
     /// After this long it has failed, seconds: several times what it takes on a quiet machine.
     pub limit_s: u64,
+    /// The oldest kernel that it runs on.
+    pub kernel_min: (u64, u64),
+    /// Whether it runs on this machine's own kernel too, because users have such kernels.
+    pub runs_on_own: bool,
 }
+
+const SCENARIO: Scenario = Scenario {
+    name: "",
+    about: "",
+    guests: 1,
+    machine: MACHINE,
+    modules: &[],
+    suites: &[],
+    uses_program: false,
+    script: "",
+    limit_s: 180,
+    kernel_min: (6, 1),
+    runs_on_own: false,
+};
 
 /// What the kernel needs to find CXL memory devices, and to show their memory as devices.
 const CXL: &[&str] =
@@ -27,50 +45,50 @@ const CXL: &[&str] =
 /// Modules with which devices for verbs are there.
 const VERBS: &[&str] = &["rdma_rxe", "ib_uverbs"];
 
+/// The processors' node and two far ones.
+const TIERS: &[Tier] = &[
+    Tier { mib: 768, latency_ns: 80, bandwidth_gb: 200 },
+    Tier { mib: 640, latency_ns: 150, bandwidth_gb: 80 },
+    Tier { mib: 640, latency_ns: 250, bandwidth_gb: 40 },
+];
+
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "boot",
         about: "three guests come up, meet, exchange packets, lose some, and one crashes",
         guests: 3,
         machine: Machine { memory_mib: 512, ..MACHINE },
-        modules: &[],
-        suites: &[],
-        uses_program: false,
         script: include_str!("scenarios/boot.sh"),
         limit_s: 120,
+        runs_on_own: true,
+        ..SCENARIO
     },
     Scenario {
         name: "verbs-one",
         about: "conformance over verbs, two Soft-RoCE devices in one guest",
-        guests: 1,
-        machine: MACHINE,
         modules: VERBS,
         suites: &["fabric"],
-        uses_program: false,
         script: include_str!("scenarios/verbs-one.sh"),
-        limit_s: 180,
+        ..SCENARIO
     },
     Scenario {
         name: "numa",
         about: "regions on memory nodes without processors, one of them hot-plugged",
-        guests: 1,
         machine: Machine { shared_mib: 384, rack_guests: 1, far_mib: 384, ..MACHINE },
-        modules: &[],
         suites: &["mem"],
         uses_program: true,
         script: include_str!("scenarios/numa.sh"),
-        limit_s: 180,
+        runs_on_own: true,
+        ..SCENARIO
     },
     Scenario {
         name: "cxl",
         about: "CXL memory devices: an interleaved region, a devdax, a daemon on it, twice",
-        guests: 1,
         machine: Machine { cxl_ports: 2, ..MACHINE },
         modules: CXL,
-        suites: &[],
         uses_program: true,
         script: include_str!("scenarios/cxl.sh"),
-        limit_s: 180,
+        ..SCENARIO
     },
     Scenario {
         name: "verbs-two",
@@ -79,21 +97,18 @@ pub const SCENARIOS: &[Scenario] = &[
         machine: Machine { shared_mib: 128, ..MACHINE },
         modules: VERBS,
         suites: &["fabric"],
-        uses_program: false,
         script: include_str!("scenarios/verbs-two.sh"),
-        limit_s: 180,
+        ..SCENARIO
     },
     Scenario {
         name: "herd",
         about: "HERD over unreliable connections and datagrams, two devices in a guest, with loss",
-        guests: 1,
         // A thousand clients take half of it.
         machine: Machine { memory_mib: 2048, ..MACHINE },
         modules: VERBS,
         suites: &["cache", "bench"],
-        uses_program: false,
         script: include_str!("scenarios/herd.sh"),
-        limit_s: 180,
+        ..SCENARIO
     },
     Scenario {
         name: "verbs-pool",
@@ -101,32 +116,41 @@ pub const SCENARIOS: &[Scenario] = &[
         guests: 2,
         machine: Machine { shared_mib: 768, rack_guests: 1, ..MACHINE },
         modules: VERBS,
-        suites: &[],
         uses_program: true,
         script: include_str!("scenarios/verbs-pool.sh"),
         limit_s: 240,
+        ..SCENARIO
+    },
+    Scenario {
+        name: "tiers",
+        about: "three memory nodes, two of them far, with the bandwidths that the firmware tells",
+        machine: Machine { memory_mib: 2048, tiers: TIERS, ..MACHINE },
+        script: include_str!("scenarios/tiers.sh"),
+        // Weights by the bandwidths.
+        kernel_min: (6, 16),
+        ..SCENARIO
     },
     Scenario {
         name: "rack-two",
         about: "one rack of two hosts on shared devdax: data, atomics, locks, and a host that dies",
         guests: 2,
         machine: Machine { shared_mib: 768, ..MACHINE },
-        modules: &[],
         suites: &["pool"],
         uses_program: true,
         script: include_str!("scenarios/rack-two.sh"),
         limit_s: 240,
+        ..SCENARIO
     },
     Scenario {
         name: "rack-software",
         about: "the same with caches that only the software keeps coherent",
         guests: 2,
         machine: Machine { shared_mib: 768, ..MACHINE },
-        modules: &[],
         suites: &["pool"],
         uses_program: true,
         script: concat!("export POOL_COHERENCE=software\n", include_str!("scenarios/rack-two.sh")),
         limit_s: 240,
+        ..SCENARIO
     },
     Scenario {
         name: "racks",
@@ -138,6 +162,7 @@ pub const SCENARIOS: &[Scenario] = &[
         uses_program: true,
         script: include_str!("scenarios/racks.sh"),
         limit_s: 480,
+        ..SCENARIO
     },
 ];
 

@@ -2,6 +2,8 @@
 # the kernel takes as its own, as it does with CXL memory.
 set -eu
 rig-dax 0
+# Newer kernels make memory online themselves, which daxctl refuses.
+echo offline > /sys/devices/system/memory/auto_online_blocks
 modprobe kmem; daxctl reconfigure-device --mode=system-ram dax0.0 > /dev/null
 numactl -H | grep -E '^node [12] (cpus|size)' | tee /run/nodes
 grep -q '^node 2 size: [1-9]' /run/nodes

@@ -1,0 +1,30 @@
+# Memory nodes with bandwidths of their own: the kernel knows them from the firmware, and interleaves
+# pages by them.
+set -eu
+numactl -H | grep -E '^node [0-9]+ (cpus|size)' | tee /run/nodes
+[ "$(grep -c ' size: [1-9]' /run/nodes)" = 3 ]
+[ "$(grep -cE '^node [12] cpus: *$' /run/nodes)" = 2 ]
+told=$(for node in 0 1 2; do
+  cd "/sys/devices/system/node/node$node/access0/initiators"
+  echo "$(< read_latency) ns $(< read_bandwidth) MB/s"
+done)
+[ "$told" = $'80 ns 200000 MB/s\n150 ns 80000 MB/s\n250 ns 40000 MB/s' ] || { echo "$told"; exit 1; }
+cd /sys/kernel/mm/mempolicy/weighted_interleave
+echo true > auto
+weights=$(cat node0 node1 node2 | tr '\n' ' ')
+[ "$weights" = '5 2 1 ' ] || { echo "weights $weights"; exit 1; }
+# set_mempolicy(MPOL_WEIGHTED_INTERLEAVE), then 8192 pages of 4 KiB.
+python3 - << 'END'
+import ctypes, mmap, re
+memory = mmap.mmap(-1, 8192 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+nodes = ctypes.c_ulong(0b111)
+assert ctypes.CDLL(None).syscall(238, 6, ctypes.byref(nodes), 64) == 0
+for page in range(8192):
+    memory[page * 4096] = 1
+maps = open("/proc/self/numa_maps").read().splitlines()
+placed = [line for line in maps if re.search(r"anon=819\d ", line)]
+counts = [int(count) for count in re.findall(r" N[012]=(\d+)", placed[0])]
+print("result: pages on nodes 0, 1, 2:", counts)
+assert all(abs(count - whole) <= 16 for count, whole in zip(counts, [5120, 2048, 1024])), placed
+END
