@@ -302,7 +302,7 @@ fn what_a_look_up_touches_is_its_bucket_and_all_pieces_where_they_lie() {
         let runs = cache.touched(&key.to_le_bytes());
         let items: Vec<_> = runs.iter().filter(|run| !run.is_bucket).collect();
         let all: u64 = items.iter().map(|run| run.bytes).sum();
-        assert!(runs[0].is_bucket && !runs[0].is_far && runs[0].at % 64 == 0, "{runs:?}");
+        assert!(runs[0].is_bucket && !runs[0].is_far && runs[0].at.is_multiple_of(64), "{runs:?}");
         assert!((bytes..bytes + 40 * (1 + bytes / 60_000)).contains(&all), "{all} bytes");
         let is_far = cache.lies_far(&key.to_le_bytes()).unwrap();
         assert!(items.iter().all(|run| run.is_far == is_far) && is_far == (key == 2));
