@@ -73,7 +73,7 @@ impl Options {
     }
 }
 
-/// Runs the scenarios that are named, or all; what cannot run is a failure, in CI or if it is named.
+/// Runs the scenarios that are named, or all; what cannot run is a failure in CI, or if named.
 pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     if options.list {
         for Scenario { name, about, guests, .. } in SCENARIOS {

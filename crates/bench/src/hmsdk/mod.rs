@@ -59,7 +59,8 @@ const UNCORE: Ps = Ps::ns(70);
 /// The processor's shared cache.
 const LLC_BYTES: f64 = 112.5e6;
 const LLC_PS: u64 = 30_000;
-/// Time of the processor for a get, as [`cpu`] measured it in a release build on an Intel Xeon of a virtual machine.
+/// Time of the processor for a get, as [`cpu`] measured it in a release build on an Intel Xeon of a
+/// virtual machine.
 pub const GET_PS: u64 = 61_600;
 /// For a set.
 pub const SET_PS: u64 = 143_700;

@@ -4,8 +4,8 @@
 //!
 //! Look-ups under the lock ask for the bucket and the item ahead where they prefetch them, and wait
 //! where they read them: `many.rs`, and `mod.rs` and `entry.rs` for one key. While one item of a
-//! batch is waited for, what the processor reaches of the next ones comes. Stores take bandwidth
-//! (`log.rs`), and so does what rounds of eviction and idle turns go through and move. Reads without
+//! batch is waited for, what the processor reaches of the next ones comes. Stores (`log.rs`) take
+//! bandwidth, and so does what rounds of eviction and idle turns go through and move. Reads without
 //! the lock know nothing of it, so such a cache has one partition and no shared reads.
 //!
 //! What is not emulated costs a branch: for a batch, for a key of one by itself, for a store.
