@@ -22,7 +22,7 @@ const MUTATION_SEEDS: u64 = 3000;
 /// Seeds that are searched for one that its known seed does not catch any more.
 const MUTATION_SEARCH: u64 = 10_000;
 /// Mutations that there are: a report of fewer is not of this tree.
-const MUTATIONS: usize = 85;
+const MUTATIONS: usize = 87;
 /// How many fresh seeds `cargo xtask ci` runs at most, and how long.
 const CI_SEEDS: u64 = 100;
 const CI_SECONDS: u64 = 60;
@@ -118,6 +118,10 @@ fn sweep(
     let limit = seconds.map(|seconds| seconds.to_string());
     if let Some(limit) = &limit {
         words.extend(["--seconds", limit]);
+    }
+    // Half of the runs have racks with several memories.
+    if first_seed % 2 == 1 {
+        words.push("--tiers");
     }
     println!("first seed {first_seed}");
     let task = Task::new(&program, &words).minutes(minutes(seeds, seconds));

@@ -80,6 +80,10 @@ names! {
         ForgetDeparture = "forget-departure",
         /// Attach serves a page that was arriving without asking the directory.
         ForgetArrival = "forget-arrival",
+        /// … gives up the frame without asking the directory.
+        DropArrival = "drop-arrival",
+        /// A page that moves between the memories of a rack is not copied.
+        SkipTierCopy = "skip-tier-copy",
         /// A run is freed, and the racks that have other pages of it are not told.
         ForgetApart = "forget-apart",
         /// A word is cleared, and no debt records what it named in another rack.
@@ -252,6 +256,11 @@ impl Mutation {
     /// Whether it shows only where the software keeps caches coherent.
     pub const fn is_of_coherence(self) -> bool {
         self as usize >= Mutation::HideTableWord as usize
+    }
+
+    /// Whether it shows only in racks with several memories.
+    pub const fn is_of_tiers(self) -> bool {
+        matches!(self, Mutation::SkipTierCopy)
     }
 
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
@@ -450,7 +459,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 85);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 87);
     }
 
     #[test]

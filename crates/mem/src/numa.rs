@@ -263,7 +263,7 @@ pub fn node_bytes(meminfo: &str, key: &str) -> Option<u64> {
 }
 
 /// All memory of a node, bytes, if the kernel tells.
-fn total_bytes(node: u16) -> Option<u64> {
+pub(crate) fn total_bytes(node: u16) -> Option<u64> {
     let path = format!("/sys/devices/system/node/node{node}/meminfo");
     node_bytes(&fs::read_to_string(path).ok()?, "MemTotal")
 }

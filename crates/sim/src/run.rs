@@ -94,6 +94,11 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Whether racks have two memories: as told, or for a safeguard that shows only there.
+    pub fn has_tiers(&self) -> bool {
+        self.tiers || self.mutation.is_some_and(Mutation::is_of_tiers)
+    }
+
     /// Refuses what cannot be run.
     pub fn check(&self) -> Result<(), ConfigError> {
         let ranges = [

@@ -209,9 +209,17 @@ impl Daemon {
         }
         let nearest = shift.and_then(|shift| {
             let class = ticket.class(shift);
+            let room = slab::capacity(&self.layout, shift) as usize;
+            let comes = |range: &Range<u32>| {
+                self.allocations.jobs.values().any(|job| {
+                    matches!(&job.purpose, JobPurpose::Slab { class: other, waiters }
+                        if *other == class && waiters.len() < room)
+                        && range.contains(&job.frames[0])
+                })
+            };
             let has_room = |range: &Range<u32>| {
                 let in_slab = self.slabs.with_room(class, range, &self.replicas.frames);
-                in_slab.is_some() || self.frames.free_in(range, 1) > 0
+                in_slab.is_some() || self.frames.free_in(range, 1) > 0 || comes(range)
             };
             self.frames.of_tiers().find(has_room)
         });
@@ -293,7 +301,10 @@ impl Daemon {
         let (count, range) = (wanted.count, &wanted.range);
         let free = self.frames.free_in(range, count);
         if free < count {
-            let found = free + self.freeing.coming(range) + self.slabs.empty_in(range);
+            let found = free
+                + self.freeing.coming(range)
+                + self.coming_from_tier_move(range)
+                + self.slabs.empty_in(range);
             if found + self.replicas_for(ticket.record, range) < count {
                 return AllocOutcome::Answer(Err(self.full_for(ticket)));
             }

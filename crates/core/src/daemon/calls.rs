@@ -84,6 +84,11 @@ pub(super) struct MasterCalls {
 }
 
 impl MasterCalls {
+    /// Whether calls are sent now.
+    pub(super) fn is_up(&self) -> bool {
+        self.up
+    }
+
     pub(super) fn new() -> MasterCalls {
         MasterCalls { up: false, next_id: 1, leasing: false, outstanding: BTreeMap::new() }
     }

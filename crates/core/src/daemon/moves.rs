@@ -466,7 +466,7 @@ impl Daemon {
         }
         let all = self.frames.all();
         if self.frames.free_count() == 0 {
-            let coming = self.freeing.coming(&all) as usize;
+            let coming = (self.freeing.coming(&all) + self.coming_from_tier_move(&all)) as usize;
             if self.replicas_for(record, &all) == 0 && coming <= self.moves.awaited.len() {
                 return Err(self.full(self.layout.pages.page_bytes()));
             }
@@ -646,6 +646,11 @@ impl Daemon {
                 let generation = departure.generation;
                 self.reopen(frame, generation, world);
             }
+            // No process was told the key, and nothing was asked.
+            DepartureStage::Shut if departure.record == OWN_MOVES => {
+                let generation = departure.generation;
+                self.reopen(frame, generation, world);
+            }
             DepartureStage::Shut if world.private().mutated(Mutation::TakeBackUnasked) => {
                 let generation = departure.reopen;
                 self.reopen(frame, generation, world);
@@ -711,6 +716,7 @@ impl Daemon {
     /// A departing page stays.
     fn reopen<W: World>(&mut self, frame: u32, generation: Generation, world: &mut W) {
         let departure = self.moves.departing.remove(&frame).expect("the caller found it");
+        self.frames.by_page.insert(departure.page.0, frame);
         if generation != departure.generation {
             let offset = frame_word(FrameIndex(frame), FrameWord::Generation);
             copies::store(world.private(), offset, generation.0);

@@ -105,7 +105,10 @@ impl Daemon {
             return 0;
         }
         let of = |(record, room): (&u32, &ReplicaQuota)| {
-            let directory = usize::from(room.directory.is_some());
+            let in_range = |page: PageId| {
+                self.frames.by_page.get(&page.0).is_some_and(|frame| range.contains(frame))
+            };
+            let directory = usize::from(room.directory.is_some_and(|(page, _)| in_range(page)));
             let kept = self.kept(*record).filter(|frame| range.contains(frame)).count();
             kept.saturating_sub(directory) as u32
         };

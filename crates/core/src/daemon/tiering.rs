@@ -39,6 +39,7 @@ impl Daemon {
     pub(super) fn look_at_tiers<W: World>(&mut self, world: &mut W) {
         let now = self.heat.now;
         let is_wanted = self.frames.of_tiers().next().is_some()
+            && self.calls.is_up()
             && self.counts_use()
             && !self.is_leaving()
             && !self.moves_between_tiers();

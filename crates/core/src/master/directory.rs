@@ -27,7 +27,7 @@ pub struct StoredHome {
     pub rack: RackId,
     /// What this home is to the page.
     pub role: Role,
-    /// The memory tier in the rack; 0 is its shared memory.
+    /// Always 0: the frame tells in which of the rack's memories the page lies.
     pub tier: u8,
     pub frame: FrameIndex,
     /// Which of the rack's regions, counted from 1 in the order in which they joined. If the rack

@@ -147,30 +147,50 @@ fn script(rig: &mut Rig) {
     rig.free(1, whole, PAGE);
 }
 
+/// The script with a crash at an effect; false if it has fewer effects.
+fn crashes_at(at: u64, loses: bool, mutation: Option<Mutation>) -> bool {
+    let mut rig = two_memories();
+    rig.world.fuse.answers.mutation.set(mutation);
+    rig.loses = loses;
+    rig.world.fuse.arm(at);
+    script(&mut rig);
+    let crashed = rig.restarts > 0;
+    assert!(crashed || moved(&rig) == 2);
+    rig.world.fuse.disarm();
+    rig.finish();
+    crashed
+}
+
 #[test]
 fn a_crash_at_any_effect_of_a_move_between_tiers_loses_nothing_and_leaks_nothing() {
-    let mut effects = 0;
-    for at in 0.. {
-        let mut crashed = false;
-        for loses in [false, true] {
-            let mut rig = two_memories();
-            rig.loses = loses;
-            rig.world.fuse.arm(at);
-            script(&mut rig);
-            if rig.restarts == 0 {
-                assert_eq!(moved(&rig), 2);
-            }
-            crashed |= rig.restarts > 0;
-            rig.world.fuse.disarm();
-            rig.finish();
-        }
-        if !crashed {
-            effects = at;
-            break;
-        }
-    }
+    let crashes = |at: &u64| [false, true].map(|loses| crashes_at(*at, loses, None)) != [false; 2];
+    let effects = (0..).take_while(crashes).count();
     println!("{effects} effects");
     assert!(effects > 200, "the script has only {effects} effects");
+}
+
+#[test]
+fn each_safeguard_of_a_move_between_tiers_is_needed() {
+    let fails = |mutation, at| {
+        let run = || crashes_at(at, false, Some(mutation));
+        catch_unwind(AssertUnwindSafe(run)).is_err()
+    };
+    assert!(fails(Mutation::SkipTierCopy, u64::MAX), "a page without its bytes");
+    assert!((0..2000).any(|at| fails(Mutation::DropArrival, at)), "a page given up unasked");
+}
+
+#[test]
+fn without_a_master_no_page_is_shut() {
+    let mut rig = two_memories();
+    count_use(&mut rig);
+    let hot = alloc_in(&mut rig, Tier::Far, PAGE);
+    rig.run(|daemon, _| daemon.master_down());
+    use_often(&mut rig, &[hot], 100);
+    assert_eq!((tier_of(&rig, hot), moved(&rig)), (1, 0));
+    rig.run(|daemon, world| daemon.master_up(world));
+    use_often(&mut rig, &[hot], 100);
+    assert_eq!((tier_of(&rig, hot), moved(&rig)), (0, 1));
+    rig.finish();
 }
 
 #[test]

@@ -103,6 +103,10 @@ pub enum RegionError {
         /// Those that have some, as the kernel lists them.
         there: String,
     },
+    /// A node is smaller than what is to come from it.
+    #[error("{}: memory node {node} has {total_bytes} bytes in all, {wanted_bytes} were to come \
+             from it: ask for less, or for other nodes or weights", path.display())]
+    NodeTooSmall { path: PathBuf, node: u16, wanted_bytes: u64, total_bytes: u64 },
     /// The small sections were to lie on hugetlbfs, where every file takes whole huge pages.
     #[error("{} is on hugetlbfs, which has no room for the small sections of a region: put them \
              elsewhere, such as meta=/dev/shm/rack0", path.display())]

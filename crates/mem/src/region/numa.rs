@@ -14,12 +14,15 @@ use std::path::Path;
 
 /// Has ranges of a file's pages come from memory of one node each: offset, bytes, node.
 pub(super) fn bind(fd: BorrowedFd<'_>, path: &Path, ranges: &[(u64, u64, u16)]) -> Result<()> {
-    for (_, _, node) in ranges {
-        numa::require(*node).map_err(|there| RegionError::NoNode {
-            path: path.to_owned(),
-            node: *node,
-            there,
-        })?;
+    for (_, bytes, node) in ranges {
+        let (node, wanted_bytes, path) = (*node, *bytes, path.to_owned());
+        if let Err(there) = numa::require(node) {
+            return Err(RegionError::NoNode { path, node, there });
+        }
+        // Pages are bound: a process that touches one without memory for it is ended.
+        if let Some(total_bytes) = numa::total_bytes(node).filter(|total| wanted_bytes > *total) {
+            return Err(RegionError::NodeTooSmall { path, node, wanted_bytes, total_bytes });
+        }
     }
     if file_system(fd, path)? != FileSystem::Tmpfs {
         let operation = "place its pages on a memory node";
@@ -47,5 +50,8 @@ mod tests {
         let spec: MemorySpec = "heap:8M?numa=0:3,1023:1".parse().unwrap();
         let error = RegionFiles::create(&spec).unwrap_err();
         assert!(matches!(error, RegionError::NoNode { node: 1023, .. }), "{error}");
+        let spec: MemorySpec = "heap:64T?numa=0".parse().unwrap();
+        let error = RegionFiles::create(&spec).unwrap_err();
+        assert!(matches!(error, RegionError::NodeTooSmall { node: 0, .. }), "{error}");
     }
 }

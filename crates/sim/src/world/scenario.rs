@@ -201,7 +201,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
 
 /// The memories of each rack: two halves, if the configuration says so.
 fn tiers(config: &Config, frames: u32) -> Tiers {
-    match config.tiers {
+    match config.has_tiers() {
         true => Tiers::by_weights(frames, &[(0, 1), (1, 1)]).expect("frames for both"),
         false => Tiers::default(),
     }

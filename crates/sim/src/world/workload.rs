@@ -295,7 +295,7 @@ impl Worker {
         };
         let placement = match self.rng.below(4) {
             0 => Placement::Auto,
-            1 if self.scene.config.tiers => Placement::Tier(Tier::Far),
+            1 if self.scene.config.has_tiers() => Placement::Tier(Tier::Far),
             1 => Placement::Local,
             2 => Placement::Spread,
             _ => Placement::Rack(self.any_rack()),

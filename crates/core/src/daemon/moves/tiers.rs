@@ -18,7 +18,7 @@ use crate::constants::{BACKING_STEP_BYTES, TIER_COPY_BYTES};
 use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World, back_metadata};
 use crate::error::{Error, Result};
-use crate::seam::{ByteRange, Mem};
+use crate::seam::{ByteRange, Mem, Mutation, Probe};
 use crate::tier::TierReport;
 use crate::wire::{Reply, Resolved};
 use std::ops::Range;
@@ -103,6 +103,17 @@ impl Daemon {
         }
     }
 
+    /// Frames of a range that the page on its way gives back, however its move ends.
+    pub(in crate::daemon) fn coming_from_tier_move(&self, range: &Range<u32>) -> u32 {
+        let both = |one: TierMove| range.contains(&one.from) && range.contains(&one.to);
+        u32::from(self.moves.between.is_some_and(both))
+    }
+
+    /// A page is not shut for a question that cannot be asked.
+    fn check_master(&self, page: PageId) -> Result<()> {
+        if self.calls.is_up() { Ok(()) } else { stays(page, "the master does not answer") }
+    }
+
     /// Gives memory to the new frame; then the page is shut.
     fn back_tier_move<W: World>(
         &mut self,
@@ -120,6 +131,7 @@ impl Daemon {
         if frame != tier_move.from {
             return stays(tier_move.page, "its home has changed");
         }
+        self.check_master(tier_move.page)?;
         self.shut(frame, &entry, None, world);
         Ok(TierMoveStage::Copying(0))
     }
@@ -140,10 +152,13 @@ impl Daemon {
         let range = |frame| ByteRange { offset: at(frame), bytes };
         let pages = world.pages();
         coherence::reading(pages, range(from), |pages| pages.copy_out(at(from), &mut buffer));
-        coherence::writing(pages, range(to), |pages| pages.copy_in(at(to), &buffer));
+        if !world.private().mutated(Mutation::SkipTierCopy) {
+            coherence::writing(pages, range(to), |pages| pages.copy_in(at(to), &buffer));
+        }
         if done + bytes < page_bytes {
             return Ok(TierMoveStage::Copying(done + bytes));
         }
+        self.check_master(page)?;
         let Reply::Shut { keep, .. } = self.shut_reply(from, world)? else {
             return broken("a page that is shut has a key".into());
         };

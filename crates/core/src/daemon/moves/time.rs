@@ -70,6 +70,9 @@ impl Daemon {
                 if world.private().mutated(Mutation::ForgetArrival) {
                     return self.arrived(frame, world);
                 }
+                if world.private().mutated(Mutation::DropArrival) {
+                    return self.drop_arrival(frame, "its mover is gone", world);
+                }
             }
         }
         world.private().met(Race::MoveSettledAtAttach);
