@@ -278,7 +278,7 @@ fn read_ns(bytes: f64, thread_mbps: f64) -> f64 {
 
 impl CacheLoad {
     /// What a cache answers with room for so many bytes of items.
-    fn hit_ratio(&self, capacity_bytes: f64) -> f64 {
+    pub fn hit_ratio(&self, capacity_bytes: f64) -> f64 {
         let (mut at, mut hit_ratio) = (0.0, 0.0);
         for point in &self.curve {
             let next = point.capacity_bytes as f64;
