@@ -101,9 +101,9 @@ With --interleave all of the cache is dealt out to nodes by weights, page by pag
 bandwidth together.
 
 More memory than this host has (or the limit of the container) is refused, as is more than the nodes
-of --tiering and --interleave have to give now; more than is free now is warned of. If an eighth more
-is free it is taken right after the start, beside serving, so that no change waits later until the
-system has zeroed a page; --memory-on-demand leaves it until then.
+of --tiering and --interleave have to give now; more than is free now is warned of. If an eighth
+more is free it is taken right after the start, beside serving, so that no change waits later until
+the system has zeroed a page; --memory-on-demand leaves it until then.
 
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. Times to live
