@@ -20,7 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const KEYS_MAX: usize = 4096;
 /// One key in so many is looked at, at most: of few keys there would be a look for every read.
 const KEYS_PER_SAMPLE_MIN: u64 = 64;
-/// What was used so long ago is forgotten, of the capacity.
+/// What was used so long ago is forgotten, of the capacity: advice is asked about far memory of many
+/// times that. [`KEYS_MAX`] bounds what it costs.
 const HORIZON: u64 = 32;
 /// Capacities that are told apart: four for each doubling, from 64 KiB to 16 TiB.
 const FIRST_SHIFT: u32 = 16;
