@@ -77,9 +77,7 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
         let hint = "give less to --memory and to what lies beside it, or raise the limit";
         return Err(Failure::new("full", what).with_hint(hint));
     }
-    // What a file has since its last time is ours already.
-    let kept = |path: &Path| path.metadata().map_or(0, |found| found.blocks() * 512);
-    let kept = args.warm.as_ref().map_or(0, |path| kept(path) + kept(&values_path(path)));
+    let kept = kept_bytes(args);
     if let Some(path) = &args.warm {
         check_file_system(path, args.memory.saturating_add(tier), kept)?;
     }
@@ -93,9 +91,15 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
     Ok(wanted <= host.available_bytes / 8 * 7)
 }
 
+/// What the files of a cache have since its last time: it is ours already.
+pub fn kept_bytes(args: &KvArgs) -> u64 {
+    let kept = |path: &Path| path.metadata().map_or(0, |found| found.blocks() * 512);
+    args.warm.as_ref().map_or(0, |path| kept(path) + kept(&values_path(path)))
+}
+
 /// Refuses a file that its file system has no room for, such as a container's /dev/shm; `kept`
 /// bytes of it are there.
-fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
+pub fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(parent);
@@ -113,8 +117,8 @@ fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
 }
 
 /// Refuses options that would have no effect: a user that gives one expects its effect, above all
-/// passwords and certificates.
-fn refuse_idle_options(args: &KvArgs) -> Result<()> {
+/// passwords and certificates. `why_tiering`: of a mode that was not named.
+fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let (memcached, resp) = (args.memcached.is_some(), args.resp.is_some());
     let herd = args.herd.is_some() || args.herd_listen.is_some();
     let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
@@ -144,7 +148,11 @@ fn refuse_idle_options(args: &KvArgs) -> Result<()> {
         ),
     ] {
         if is_given && !has_effect {
-            return Err(Failure::usage(what));
+            let failure = Failure::usage(what);
+            return Err(match why_tiering {
+                Some(why) if what.contains("--tiering") => failure.with_hint(why),
+                _ => failure,
+            });
         }
     }
     Ok(())
@@ -165,12 +173,11 @@ fn check_addresses(args: &KvArgs) -> Result<()> {
 
 pub fn run(args: &KvArgs) -> Result<()> {
     let (args, why_tiering) = kv_tiering::resolved(args);
-    refuse_idle_options(&args)?;
-    why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
-    serve(&args)
+    refuse_idle_options(&args, why_tiering.as_deref())?;
+    serve(&args, why_tiering.as_deref())
 }
 
-fn serve(args: &KvArgs) -> Result<()> {
+fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let few_descriptors = few_descriptors(connections(args), "connections")?;
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
@@ -184,6 +191,7 @@ fn serve(args: &KvArgs) -> Result<()> {
     let advice_query = advice_query(args)?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
+    why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
     let settings = Settings {
         threads,
         connections_max: args.max_connections as usize,
@@ -246,11 +254,36 @@ fn serve(args: &KvArgs) -> Result<()> {
 /// What is asked about the mode of this cache while it serves.
 fn advice_query(args: &KvArgs) -> Result<Option<Query>> {
     let Some(path) = args.profile.as_ref().filter(|_| args.advise) else { return Ok(None) };
-    let far = match &args.tiering {
-        Some(Tiering::Data(nodes)) => nodes.clone(),
-        _ => None,
+    let query = Query::of(path)?;
+    if let Some(Tiering::Data(nodes)) = &args.tiering {
+        let far = nodes.clone().map_or_else(nodes_without_processors, Ok)?;
+        return Ok(Some(Query { far: Some(far), ..query }));
+    }
+    let cpu_node = query.profile.pairs.first().map(|pair| pair.cpu_node);
+    let (Some(nodes), Some(cpu_node)) = (dealt_to(args), cpu_node) else {
+        return Ok(Some(query));
     };
-    Ok(Some(Query { far, ..Query::of(path)? }))
+    // Near is what lies on the processors' node alone.
+    let extents = nodes.extents(args.memory);
+    let near = extents.iter().filter(|(_, _, node)| *node == cpu_node);
+    let near: u64 = near.map(|(_, bytes, _)| bytes).sum();
+    Ok(Some(match nodes.without(cpu_node) {
+        Some(far) if near > 0 => Query {
+            far: Some(far),
+            near_memory: Some(near),
+            far_memory: Some(args.memory - near),
+            ..query
+        },
+        _ => query,
+    }))
+}
+
+/// The nodes to which all of the cache is dealt out, if it is.
+fn dealt_to(args: &KvArgs) -> Option<&Placement> {
+    match &args.tiering {
+        Some(Tiering::Transparent(nodes)) => Some(nodes),
+        _ => args.interleave.as_ref(),
+    }
 }
 
 /// Certificate and key, if the listeners are to speak TLS.
@@ -271,6 +304,10 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         let why = "--lossy-index loses items: give another --policy than noeviction";
         return Err(Failure::usage(why));
     }
+    if let Some(nodes) = dealt_to(args) {
+        nodes.check(args.memory).map_err(no_memory)?;
+        kv_tiering::check_room(nodes, args.memory, "--memory", args)?;
+    }
     let options = Options {
         memory: args.memory,
         partitions: partitions_for(threads as u32),
@@ -281,10 +318,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
         // One thread shares with no other.
         shared_reads: threads > 1,
-        placement: match &args.tiering {
-            Some(Tiering::Transparent(nodes)) => Some(nodes.clone()),
-            _ => args.interleave.clone(),
-        },
+        placement: dealt_to(args).cloned(),
         far: far_memory(args)?,
         samples_reuse: args.advise,
         items_expected: args.items.unwrap_or(0),
@@ -338,6 +372,7 @@ fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
     };
     let memory = far_bytes(args);
     placement.check(memory).map_err(no_memory)?;
+    kv_tiering::check_room(&placement, memory, "--far-memory", args)?;
     let (bandwidths, rule) = match &args.profile {
         Some(path) => {
             let (bandwidths, rule) = bandwidths_in(path, &placement)?;

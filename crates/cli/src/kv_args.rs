@@ -88,7 +88,8 @@ here, which is measured at the start. So which do is decided for each by its len
 often it is read. Copies take up to --value-tier-near, beside --memory; stats has tier_promotions,
 tier_near_hits, tier_near_bytes, tier_bytes_read.
 Where the machine has memory nodes without processors, as those of CXL memory are, --tiering data is
-the default (--tiering dram: not), with as much memory there; the log says so at the start.
+the default (--tiering dram: not), with as much memory there if they have it to give, and a --warm
+file was not made without; the log says so at the start.
 With --tiering data whole items lie on another memory node, short ones too, up to --far-memory of
 it; the index stays. What is worth most for its bytes lies in --memory: items go there and back as
 their use changes, some at each change and some in idle turns. Values from 64 KiB on go far at once.
@@ -99,9 +100,10 @@ near_bytes_read, far_bytes_read); no counter of the memory itself is looked at.
 With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
 bandwidth together.
 
-More memory than this host has (or the limit of the container) is refused; more than is free now is
-warned of. If an eighth more is free it is taken right after the start, beside serving, so that no
-change waits later until the system has zeroed a page; --memory-on-demand leaves it until then.
+More memory than this host has (or the limit of the container) is refused, as is more than the nodes
+of --tiering and --interleave have to give now; more than is free now is warned of. If an eighth
+more is free it is taken right after the start, beside serving, so that no change waits later until
+the system has zeroed a page; --memory-on-demand leaves it until then.
 
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. Times to live

@@ -1,13 +1,17 @@
 //! `kv --tiering auto`, the default: whole items on memory nodes without processors, where there
-//! are some, else all in DRAM. In: options, what the machine says of its nodes. Out: the options
-//! with the mode that is meant, and why it is that.
+//! are some with room, else all in DRAM. In: options, what the machine says of its nodes. Out: the
+//! options with the mode that is meant, and why it is that; for modes that are named, whether their
+//! nodes have room.
 
 use crate::args::KvArgs;
+use crate::failure::Failure;
+use crate::kv;
 use crate::kv_args::Tiering;
-use rackpool_cache::Policy;
+use rackpool_cache::{Policy, far_bytes_in};
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{NumaError, Placement};
 use rackpool_mem::policy::{PolicyCall, Refused};
+use rackpool_stats::format::Unit;
 use rackpool_tiers::topology::{Node, Sources, Topology};
 
 /// All memory nodes without processors that this process may use, alike; `None`: there are none.
@@ -62,21 +66,73 @@ fn far_nodes(topology: &Topology, args: &KvArgs) -> Result<Placement, String> {
         Some(Refused { error, .. }) => {
             Err(format!("{far} has none, but mbind is refused to this process: {error}"))
         }
-        None => Ok(far),
+        None => has_room(topology, &far, far_bytes(args), args).map(|()| far),
     }
 }
 
-/// Whether the nodes, and this host, or its limit for us, have the memory.
+fn far_bytes(args: &KvArgs) -> u64 {
+    args.far_memory.unwrap_or(args.memory)
+}
+
+/// Refuses memory that its nodes do not have to give now: it comes from nowhere else, and the
+/// kernel ends a process for which they have none. `option` says how much it is.
+pub fn check_room(
+    nodes: &Placement,
+    bytes: u64,
+    option: &str,
+    args: &KvArgs,
+) -> Result<(), Failure> {
+    // What cannot be read says nothing.
+    let Ok(topology) = Topology::read(&Sources::here()) else { return Ok(()) };
+    has_room(&topology, nodes, bytes, args).map_err(|what| {
+        let hint = "free some, or name nodes with more: `rackpool tiers show` has them";
+        Failure::new("full", what).with_hint(format!("give less to {option}, {hint}"))
+    })
+}
+
+/// Whether each node has its part to give now. A file that is there has its memory already.
+fn has_room(
+    topology: &Topology,
+    nodes: &Placement,
+    bytes: u64,
+    args: &KvArgs,
+) -> Result<(), String> {
+    if args.warm.as_ref().is_some_and(|path| path.exists()) {
+        return Ok(());
+    }
+    let extents = nodes.extents(bytes);
+    for (id, _) in nodes.nodes() {
+        let own = extents.iter().filter(|(_, _, node)| node == id);
+        let wanted: u64 = own.map(|(_, bytes, _)| bytes).sum();
+        let there = topology.node(*id).and_then(|node| node.available_bytes);
+        if let Some(there) = there.filter(|there| *there < wanted) {
+            let [wanted, there] = [wanted, there].map(|bytes| Unit::Bytes.show(bytes as f64));
+            return Err(format!(
+                "{wanted} were to come from memory node {id}, which has {there} to give now"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the nodes, this host, or its limit for us, and the file have the memory.
 fn is_there(far: &Placement, args: &KvArgs) -> Result<(), String> {
-    let far_bytes = args.far_memory.unwrap_or(args.memory);
+    if let Some(path) = args.warm.as_ref().filter(|path| far_bytes_in(path) == Some(0)) {
+        return Err(format!("{} was made without far memory", path.display()));
+    }
+    let far_bytes = far_bytes(args);
     far.check(far_bytes).map_err(|error| format!("{error} (--far-memory)"))?;
     let wanted = args.memory.saturating_add(far_bytes);
-    match HostMemory::now() {
-        Some(host) if wanted > host.total_bytes => {
-            let there = host.total_bytes;
-            Err(format!("{wanted} bytes near and on {far} are more than the {there} there are"))
-        }
-        _ => Ok(()),
+    if let Some(host) = HostMemory::now().filter(|host| wanted > host.total_bytes) {
+        let there = host.total_bytes;
+        return Err(format!(
+            "{wanted} bytes near and on {far} are more than the {there} there are"
+        ));
+    }
+    match &args.warm {
+        Some(path) => kv::check_file_system(path, wanted, kv::kept_bytes(args))
+            .map_err(|failure| failure.message().to_owned()),
+        None => Ok(()),
     }
 }
 
@@ -85,8 +141,10 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
+    use rackpool_cache::{Cache, Options};
     use rackpool_mem::temporary::TemporaryDir;
     use std::fs;
+    use std::path::Path;
 
     fn args(words: &str) -> KvArgs {
         let line = format!("rackpool kv --resp 0 {words}");
@@ -98,12 +156,23 @@ mod tests {
 
     /// A machine whose nodes have these processors, and memory.
     fn machine(cpus: &[&str]) -> Topology {
+        machine_with(cpus, &[])
+    }
+
+    /// And so much of it to give, in MiB: a third is pages of files.
+    fn machine_with(cpus: &[&str], free_mib: &[u64]) -> Topology {
         let dir = TemporaryDir::new(&std::env::temp_dir(), "tiering").unwrap();
         for (node, cpus) in cpus.iter().enumerate() {
             let at = dir.path().join(format!("devices/system/node/node{node}"));
             fs::create_dir_all(&at).unwrap();
             fs::write(at.join("cpulist"), format!("{cpus}\n")).unwrap();
-            fs::write(at.join("meminfo"), format!("Node {node} MemTotal: 1024 kB\n")).unwrap();
+            let mut meminfo = format!("Node {node} MemTotal: 1048576 kB\n");
+            if let Some(mib) = free_mib.get(node) {
+                let third = mib * 1024 / 3;
+                meminfo += &format!("Node {node} MemFree: {} kB\n", third * 2);
+                meminfo += &format!("Node {node} Inactive(file): {third} kB\n");
+            }
+            fs::write(at.join("meminfo"), meminfo).unwrap();
         }
         Topology::read(&Sources::of_sysfs(dir.path())).unwrap()
     }
@@ -126,6 +195,37 @@ mod tests {
         let placement: Placement = "numa:1000".parse().unwrap();
         let why = is_there(&placement, &args("")).unwrap_err();
         assert!(why.contains("memory node 1000 has no memory"), "{why}");
+    }
+
+    #[test]
+    fn a_node_that_has_no_room_now_is_not_filled() {
+        let far = |cpus: &[&str], free_mib: &[u64], words: &str| {
+            far_nodes(&machine_with(cpus, free_mib), &args(words))
+        };
+        let one = |words: &str| far(&["0-1", ""], &[1, 96], words);
+        assert_eq!(one("--memory 90m").unwrap().to_string(), "numa:1");
+        for words in ["--memory 100m", "--memory 8m --far-memory 100m"] {
+            let why = one(words).unwrap_err();
+            assert!(why.contains("memory node 1, which has 96.0 MiB to give"), "{why}");
+        }
+        // A file that is there has its memory.
+        assert!(one("--memory 100m --warm /dev/null").is_ok());
+        // Two nodes give half each.
+        assert!(far(&["0-1", "", ""], &[1, 96, 96], "--memory 160m").is_ok());
+        assert!(far(&["0-1", "", ""], &[1, 96, 60], "--memory 160m").is_err());
+    }
+
+    #[test]
+    fn a_file_without_far_memory_is_opened_as_it_was_made() {
+        let dir = TemporaryDir::new(Path::new("/dev/shm"), "tiering").unwrap();
+        let path = dir.path().join("warm");
+        let words = format!("--memory 8m --warm {}", path.display());
+        let far: Placement = "numa:0".parse().unwrap();
+        assert_eq!(is_there(&far, &args(&words)), Ok(()));
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        drop(Cache::open(options, &path).unwrap());
+        let why = is_there(&far, &args(&words)).unwrap_err();
+        assert!(why.contains("was made without far memory"), "{why}");
     }
 
     #[test]

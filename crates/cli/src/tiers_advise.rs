@@ -7,9 +7,15 @@ use crate::failure::{Failure, Result};
 use crate::values::{parse_listen, parse_seconds, parse_size};
 use crate::{output, tiers_weights};
 use clap::{ArgGroup, Args};
+#[cfg(feature = "lab")]
+use rackpool_bench::cache::workload::Op;
+#[cfg(feature = "lab")]
+use rackpool_cache::ReuseSampler;
 use rackpool_cache::front::Shared;
 use rackpool_mem::numa::Placement;
 use rackpool_stats::format::Unit;
+#[cfg(feature = "lab")]
+use rackpool_stats::random::SplitMix64;
 use rackpool_stats::table::TextTable;
 use rackpool_tiers::advice::{
     CacheLoad, CacheMemory, CurvePoint, SizeShare, TieringAdvice, TieringMode, advise,
@@ -88,15 +94,21 @@ pub struct TiersAdviseArgs {
     /// Threads that serve [default: those of the kv; of a workload: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
-    /// What a miss costs, microseconds
-    #[arg(long, value_name = "US", default_value_t = MISS_US)]
-    pub miss_us: f64,
+    /// What a miss costs its client, microseconds: it decides between modes that carry the look-ups
+    /// that are asked for, so --workload needs --gets beside it [default: 100]
+    #[arg(long, value_name = "US")]
+    pub miss_us: Option<f64>,
     /// Write the advice as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
 pub fn run(args: &TiersAdviseArgs) -> Result<()> {
+    if args.miss_us.is_some() && args.workload.is_some() && args.gets.is_none() {
+        let what = "without a rate the mode with the most hits a second is best, whatever a miss \
+                    costs: give --gets beside --miss-us";
+        return Err(Failure::usage(what));
+    }
     let json = output::open_if(args.json.as_ref())?;
     let query = Query {
         cpu_node: args.cpu_node,
@@ -105,7 +117,7 @@ pub fn run(args: &TiersAdviseArgs) -> Result<()> {
         far_memory: args.far_memory,
         gets_per_s: args.gets,
         threads: args.threads,
-        miss_ns: args.miss_us * 1000.0,
+        miss_ns: args.miss_us.unwrap_or(MISS_US) * 1000.0,
         ..Query::of(&args.profile)?
     };
     let observed = match (args.kv, &args.workload) {
@@ -341,7 +353,12 @@ impl Observed {
             return Err(Failure::new("no-load", what).with_hint("ask again when it has clients"));
         }
         let seconds = now.at.duration_since(before.at).as_secs_f64();
-        let rate = (since("cache_hits_total")? + since("cache_misses_total")?) / seconds;
+        let recent = since("cache_hits_total")? + since("cache_misses_total")?;
+        // A cache that was filled first stores less from then on.
+        let sets_per_get = match recent > 0.0 {
+            true => since("cache_sets_total")? / recent,
+            false => now.get("cache_sets_total")? / gets,
+        };
         let within = now.by_bytes("reads_within_total");
         let sampled = within.last().map_or(0.0, |(_, reads)| *reads);
         let sampled = sampled + now.get("first_reads_total")?;
@@ -353,8 +370,8 @@ impl Observed {
         let far_memory = now.get("far_memory_bytes")?;
         Ok(Observed {
             gets,
-            gets_per_s: Some(rate),
-            sets_per_get: now.get("cache_sets_total")? / gets,
+            gets_per_s: Some(recent / seconds),
+            sets_per_get,
             item_bytes: now.get("live_bytes")? / items,
             within: within.iter().map(|(bytes, reads)| (*bytes, reads + missed)).collect(),
             by_item: now.by_bytes("reads_by_item_total"),
@@ -441,66 +458,70 @@ fn of_workload(_: &str, _: &Query) -> Result<Observed> {
     Err(Failure::usage("this program was built without the workloads of `bench cache`"))
 }
 
-/// The second half of a stream, on as many keys as a sample of some thousands stands for.
+/// Of an item in the log.
 #[cfg(feature = "lab")]
-fn of_workload(name: &str, query: &Query) -> Result<Observed> {
-    use rackpool_bench::cache::workload::all;
-    use rackpool_cache::ReuseSampler;
-    use rackpool_stats::random::SplitMix64;
+const HEADER_BYTES: u64 = 8;
 
-    const SEED: u64 = 0x6164_7669_7365;
-    /// Items that both memories hold, scaled down; and operations for each.
-    const ITEMS: f64 = 200_000.0;
-    const OPS_PER_ITEM: f64 = 24.0;
-    const HEADER_BYTES: f64 = 8.0;
-
-    let all = all();
-    let Some(workload) = all.iter().find(|workload| workload.name == name) else {
-        let names: Vec<&str> = all.iter().map(|workload| workload.name).collect();
-        return Err(Failure::usage(format!("`{name}` is none of {}", names.join(", "))));
-    };
-    let near = query.near_memory.ok_or_else(|| Failure::usage("--near-memory is needed"))?;
-    let both = (near + query.far_memory.unwrap_or(near)) as f64;
-    let item_bytes = workload.value_bytes_mean() + HEADER_BYTES;
-    // Of the keys, hence of the memories.
-    let scale = ITEMS * item_bytes / both;
-    let sampler = ReuseSampler::new((both * scale) as u64);
-    let ops = (ITEMS * OPS_PER_ITEM) as u64;
-    let (mut gets, mut sets, mut before) = (0_u64, 0_u64, sampler.counts());
-    for (number, op) in (0..ops).zip(workload.stream(scale, SEED)) {
-        if number == ops / 2 {
-            (gets, sets, before) = (0, 0, sampler.counts());
-        }
+/// Has the operations looked at; gets and sets.
+#[cfg(feature = "lab")]
+fn sample(sampler: &ReuseSampler, ops: impl Iterator<Item = Op>) -> [u64; 2] {
+    let [mut gets, mut sets] = [0; 2];
+    for op in ops {
         (gets, sets) = (gets + u64::from(op.is_get), sets + u64::from(!op.is_get));
         let hash = SplitMix64::new(op.key.id).next_u64();
         if sampler.wants(hash) {
-            let bytes = u64::from(op.key.key_bytes + op.key.value_bytes) + HEADER_BYTES as u64;
+            let bytes = u64::from(op.key.key_bytes + op.key.value_bytes) + HEADER_BYTES;
             match op.is_get {
                 true => sampler.read(hash, Some(bytes)),
                 false => sampler.stored(hash, bytes),
             }
         }
     }
+    [gets, sets]
+}
+
+/// The second half of a stream, on as many keys as a sample of some thousands stands for.
+#[cfg(feature = "lab")]
+fn of_workload(name: &str, query: &Query) -> Result<Observed> {
+    const SEED: u64 = 0x6164_7669_7365;
+    /// Items that both memories hold, scaled down; and operations for each.
+    const ITEMS: f64 = 200_000.0;
+    const OPS_PER_ITEM: f64 = 24.0;
+
+    let all = rackpool_bench::cache::workload::all();
+    let Some(workload) = all.iter().find(|workload| workload.name == name) else {
+        let names: Vec<&str> = all.iter().map(|workload| workload.name).collect();
+        return Err(Failure::usage(format!("`{name}` is none of {}", names.join(", "))));
+    };
+    let near = query.near_memory.ok_or_else(|| Failure::usage("--near-memory is needed"))?;
+    let both = (near + query.far_memory.unwrap_or(near)) as f64;
+    let item_bytes = workload.value_bytes_mean() + workload.key_bytes_mean() + HEADER_BYTES as f64;
+    // Of the keys, hence of the memories.
+    let scale = ITEMS * item_bytes / both;
+    let sampler = ReuseSampler::new((both * scale) as u64);
+    let half = (ITEMS * OPS_PER_ITEM) as usize / 2;
+    let mut stream = workload.stream(scale, SEED);
+    sample(&sampler, stream.by_ref().take(half));
+    let before = sampler.counts();
+    let [gets, sets] = sample(&sampler, stream.take(half)).map(|count| count as f64);
     let now = sampler.counts();
     let since = |now: &[(u64, u64)], before: &[(u64, u64)]| -> Vec<(u64, f64)> {
         let both = now.iter().zip(before);
         both.map(|((bytes, now), (_, before))| (*bytes, (now - before) as f64)).collect()
     };
-    let first_reads = (now.first_reads - before.first_reads) as f64;
     let by_capacity = since(&now.by_capacity, &before.by_capacity);
-    let sampled = by_capacity.iter().map(|(_, reads)| reads).sum::<f64>() + first_reads;
+    let sampled = by_capacity.iter().map(|(_, reads)| reads).sum::<f64>();
     // As of the counters of a kv.
-    let mut answered = gets as f64 - sampled;
+    let mut answered = gets - sampled - (now.first_reads - before.first_reads) as f64;
     let within = by_capacity.iter().map(|(bytes, reads)| {
         answered += reads;
         ((*bytes as f64 / scale) as u64, answered)
     });
-    Ok(Observed {
+    let observed = Observed {
         within: within.collect(),
-        gets: gets as f64,
+        gets,
         gets_per_s: None,
-        // What is not found is stored.
-        sets_per_get: (sets as f64 + first_reads) / gets as f64,
+        sets_per_get: sets / gets,
         item_bytes,
         by_item: since(&now.by_item, &before.by_item),
         found_bytes: (now.found_bytes - before.found_bytes) as f64,
@@ -508,7 +529,10 @@ fn of_workload(name: &str, query: &Query) -> Result<Observed> {
         command_ns: None,
         near_memory: None,
         far_memory: None,
-    })
+    };
+    // What is not found is stored; as a kv with this DRAM alone would count it.
+    let misses = 1.0 - observed.load(None, 1, 0.0).hit_ratio(near as f64);
+    Ok(Observed { sets_per_get: observed.sets_per_get + misses, ..observed })
 }
 
 /// Asks a server's own counters from time to time, and says which mode would be best when that
@@ -553,5 +577,36 @@ impl Drop for LiveAdvice {
             // One that panicked has said so.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counters after so many seconds.
+    fn counters(start: Instant, seconds: u64, [hits, misses, sets]: [u64; 3]) -> Counters {
+        let text = format!(
+            "rackpool_kv_cache_hits_total {hits}\nrackpool_kv_cache_misses_total {misses}\n\
+             rackpool_kv_cache_sets_total {sets}\nrackpool_kv_items 100\n\
+             rackpool_kv_live_bytes 5000\nrackpool_kv_first_reads_total 0\n\
+             rackpool_kv_command_seconds_count 0\nrackpool_kv_command_seconds_sum 0\n\
+             rackpool_kv_far_memory_bytes 0\nrackpool_kv_memory_bytes 1000000\n\
+             rackpool_kv_found_bytes_total 0\nrackpool_kv_threads 1\n"
+        );
+        Counters { at: start + Duration::from_secs(seconds), ..Counters::parse(&text) }
+    }
+
+    #[test]
+    fn stores_and_look_ups_are_of_the_same_time() {
+        let start = Instant::now();
+        // Filled by 1000 stores; then one store for ten look-ups.
+        let before = counters(start, 0, [0, 0, 1000]);
+        let seen = Observed::between(&before, &counters(start, 10, [190, 10, 1020])).unwrap();
+        assert_eq!((seen.gets_per_s, seen.sets_per_get), (Some(20.0), 0.1));
+        // Nothing since: as it was since the start.
+        let (before, now) = ([90, 10, 50], counters(start, 10, [90, 10, 50]));
+        let seen = Observed::between(&counters(start, 0, before), &now).unwrap();
+        assert_eq!((seen.gets_per_s, seen.sets_per_get), (Some(0.0), 0.5));
     }
 }

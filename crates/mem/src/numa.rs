@@ -138,6 +138,14 @@ impl Placement {
         &self.0
     }
 
+    /// The same without a node; `None` if no other is left.
+    #[must_use]
+    pub fn without(&self, node: u16) -> Option<Placement> {
+        let others = self.0.iter().copied().filter(|(other, _)| *other != node);
+        let others: Vec<(u16, u16)> = others.collect();
+        (!others.is_empty()).then_some(Placement(others))
+    }
+
     /// The extents of so many bytes, in order: offset, bytes, node.
     pub fn extents(&self, bytes: u64) -> Vec<(u64, u64, u16)> {
         if let [(node, _)] = self.0[..] {
@@ -299,6 +307,8 @@ mod tests {
         let expected = expected.map(|(at, bytes, node)| (at * MIB, bytes * MIB, node));
         assert_eq!(extents, expected);
         assert_eq!(placement("numa:4").extents(5), [(0, 5, 4)]);
+        assert_eq!(placement("numa:0=3,numa:1=2").without(0), Some(placement("numa:1=2")));
+        assert_eq!(placement("numa:4").without(4), None);
         let large = placement("numa:0=1,numa:1=1").extents(1 << 40);
         assert!(large.len() as u64 <= EXTENTS_MAX);
         assert_eq!(large.iter().map(|(_, bytes, _)| bytes).sum::<u64>(), 1 << 40);

@@ -3,8 +3,9 @@
 //! For each mode: how much it holds, hence answers (hits by capacity); how long a look-up takes, by
 //! idle latencies and what one thread reads behind the first line, and what a miss costs; how many
 //! a second memories and threads carry. Of the modes that carry the load with ease the one with the
-//! shortest look-up is best, misses included; if none does, the one with the most hits a second. A
-//! mode of more parts has to be better by 1 %.
+//! shortest look-up is best, misses included; if none does, the one with the most hits a second: a
+//! client waits for a miss, a thread of the cache does not. A mode of more parts has to be better by
+//! 1 %.
 //!
 //! Items are taken to lie near as `--tiering data` has it in the long run: those that are read most
 //! lately, short ones only; and reads to be split by bandwidth where near memory is saturated
@@ -88,7 +89,7 @@ pub struct CacheLoad {
     pub threads: u32,
     /// Of a look-up, beside its waits for memory.
     pub work_ns: f64,
-    /// What a miss costs its client.
+    /// What a miss costs its client. It decides between modes that carry the load.
     pub miss_ns: f64,
 }
 
@@ -277,7 +278,7 @@ fn read_ns(bytes: f64, thread_mbps: f64) -> f64 {
 
 impl CacheLoad {
     /// What a cache answers with room for so many bytes of items.
-    fn hit_ratio(&self, capacity_bytes: f64) -> f64 {
+    pub fn hit_ratio(&self, capacity_bytes: f64) -> f64 {
         let (mut at, mut hit_ratio) = (0.0, 0.0);
         for point in &self.curve {
             let next = point.capacity_bytes as f64;
@@ -349,8 +350,11 @@ impl CacheLoad {
         let movable = (best - far_bytes).clamp(0.0, near_read);
         let near_gets = near_rate / (near_bytes - movable);
         let far_gets = far_rate / (far_bytes + movable);
-        let is_split =
-            self.gets_per_s.is_none_or(|gets| gets * near_bytes > EASE_SHARE * near_rate);
+        // What the threads ask of near memory at most: as if all that they find lay there.
+        let rest_ns = read_ns(hits * (found.bytes - LINE_BYTES), near.thread_mbps);
+        let most = self.thread_gets_per_s(near.latency_ns * (1.0 + hits) + rest_ns);
+        let gets = self.gets_per_s.map_or(most, |gets| gets.min(most));
+        let is_split = gets * near_bytes > EASE_SHARE * near_rate;
         let moved = if is_split { movable } else { 0.0 };
         let moved_hits = if moved > 0.0 { moved / found.short_bytes } else { 0.0 };
         let (near_hits, far_hits) = (near_hits - moved_hits, far_hits + moved_hits);
@@ -399,9 +403,15 @@ impl CacheLoad {
         }))
     }
 
+    /// Look-ups that the threads carry with so long a wait in each; a store takes as long as one.
+    fn thread_gets_per_s(&self, wait_ns: f64) -> f64 {
+        let served_ns = (self.work_ns + wait_ns) * (1.0 + self.sets_per_get);
+        f64::from(self.threads) * 1e9 / served_ns
+    }
+
     fn predicted(&self, model: &Model) -> Predicted {
         let served_ns = self.work_ns + model.wait_ns;
-        let thread_gets_per_s = f64::from(self.threads) * 1e9 / served_ns;
+        let thread_gets_per_s = self.thread_gets_per_s(model.wait_ns);
         let carried = thread_gets_per_s.min(model.memory_gets_per_s);
         Predicted {
             mode: model.mode,

@@ -119,6 +119,8 @@ pub struct Node {
     /// All memory that is online.
     pub memory_bytes: Option<u64>,
     pub free_bytes: Option<u64>,
+    /// Free memory, and pages of files, which give way.
+    pub available_bytes: Option<u64>,
     /// Memory that is there and that the kernel does not use.
     pub offline_bytes: Option<u64>,
     /// Pages taken out of use because the hardware lost them.
@@ -291,10 +293,14 @@ impl Reader<'_> {
         let cpus = self.sys.cpus(file("cpulist"));
         let expected = "lines such as `Node 0 MemTotal: 1024 kB`";
         let amounts = self.sys.parsed(file("meminfo"), expected, |text| {
-            let amounts = (node_bytes(text, "MemTotal"), node_bytes(text, "MemFree"));
-            (amounts != (None, None)).then_some(amounts)
+            let free = node_bytes(text, "MemFree");
+            let files = ["Active(file)", "Inactive(file)"].map(|key| node_bytes(text, key));
+            let files = files.into_iter().flatten().fold(0, u64::saturating_add);
+            let available = free.map(|free| free.saturating_add(files));
+            let amounts = [node_bytes(text, "MemTotal"), free, available];
+            (amounts != [None; 3]).then_some(amounts)
         });
-        let (memory_bytes, free_bytes) = amounts.unwrap_or_default();
+        let [memory_bytes, free_bytes, available_bytes] = amounts.unwrap_or_default();
         let blocks: BTreeSet<u64> = self.blocks(&at).into_iter().collect();
         let offline_blocks = blocks.intersection(&shared.offline_blocks).count() as u64;
         let has_blocks = !blocks.is_empty();
@@ -320,6 +326,7 @@ impl Reader<'_> {
             cpus,
             memory_bytes,
             free_bytes,
+            available_bytes,
             offline_bytes: shared
                 .block_bytes
                 .filter(|_| has_blocks)
@@ -342,6 +349,7 @@ impl Reader<'_> {
             cpus: self.sys.cpus("devices/system/cpu/online"),
             memory_bytes: self.meminfo("MemTotal"),
             free_bytes: self.meminfo("MemFree"),
+            available_bytes: self.meminfo("MemAvailable"),
             offline_bytes: shared.block_bytes.and_then(|bytes| bytes.checked_mul(offline_blocks)),
             poisoned_pages: None,
             kind: Kind::Dram,

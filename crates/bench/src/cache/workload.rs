@@ -8,6 +8,8 @@ use rackpool_stats::random::Rng;
 use rackpool_stats::random::SplitMix64;
 
 const TEXT: &str = include_str!("workloads.txt");
+/// Of all keys, those that are as short as can be.
+const SHORTEST_SHARE: f64 = 0.3;
 
 /// One operation; the key says its own lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +144,14 @@ impl CacheWorkload {
         pairs.map(|(value, share)| value * (share - std::mem::replace(&mut below, *share))).sum()
     }
 
+    /// Mean length of all keys, bytes.
+    #[must_use]
+    pub fn key_bytes_mean(&self) -> f64 {
+        let (shortest, longest) = self.key_bytes;
+        let spread = f64::from(longest - shortest);
+        f64::from(shortest) + (1.0 - SHORTEST_SHARE) * spread / 2.0
+    }
+
     /// Operations on `scale` times the keys; the same for the same seed.
     #[must_use]
     pub fn stream(&self, scale: f64, seed: u64) -> OpStream<'_> {
@@ -157,11 +167,10 @@ impl CacheWorkload {
     fn key(&self, id: u64, seed: u64) -> Key {
         let mut mixer = SplitMix64::new(id ^ seed.rotate_left(32));
         let (place, _) = self.sizes.find(unit(mixer.next_u64()));
-        // Three tenths of the keys are as short as can be.
         let (shortest, longest) = self.key_bytes;
         let (kind, at) = (unit(mixer.next_u64()), unit(mixer.next_u64()));
         let spread = f64::from(longest - shortest);
-        let more = if kind < 0.3 { 0.0 } else { at * spread };
+        let more = if kind < SHORTEST_SHARE { 0.0 } else { at * spread };
         let value_bytes = self.sizes.values[place] as u32;
         Key { id, key_bytes: shortest + more as u32, value_bytes }
     }
@@ -215,6 +224,16 @@ mod tests {
         for (name, mean) in [("cdn", 33_024), ("follower_assocs", 567), ("kvcache_l2_wc", 92_422)] {
             let found = means.iter().find(|it| it.0 == name).unwrap().1;
             assert!(found.abs_diff(mean) * 200 < mean, "{name}: {found} bytes");
+        }
+    }
+
+    #[test]
+    fn keys_have_the_mean_length_that_is_told() {
+        for workload in all() {
+            let keys = (0..20_000).map(|id| f64::from(workload.key(id, 7).key_bytes));
+            let (found, mean) = (keys.sum::<f64>() / 20_000.0, workload.key_bytes_mean());
+            // Lengths are whole bytes.
+            assert!((mean - found).abs() < 0.5 + mean * 0.02, "{}: {found}", workload.name);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The runs of one reading of the study's memory and cache, and what they say of its claims.
-//! What is run for which claim was written here before the first run.
+//! What is run for which claim was written here before the first run, but for
+//! `follower_small_objects`: its run with all items in CXL memory replaced one with 6 % of DDR.
 
 use super::claims::{Claims, Judged};
 use super::replay::{Devices, Load, Place, Played, play};
@@ -100,11 +101,13 @@ impl Case<'_> {
                 format!("{:.2} Mops/s offered", load.cores as f64 * 1e6 / every.0 as f64)
             }
         };
+        let share = |lines: u64| lines as f64 / trace.touched.max(1) as f64;
         let far_share = match place {
             Place::Near => 0.0,
             Place::Far => 1.0,
             Place::Weighted(near, far) => far as f64 / (near + far) as f64,
-            Place::ByItem => trace.touched_far as f64 / trace.touched.max(1) as f64,
+            Place::ByItem => share(trace.touched_far),
+            Place::ItemsFar => share(trace.touched_items),
         };
         self.runs.row([
             self.name.into(),
@@ -204,6 +207,15 @@ impl Case<'_> {
         let rates = [far.ops_per_s(), base.ops_per_s()].map(|rate| rate / 1e6);
         let because = format!("CXL {:.0}, DDR {:.0} Mops/s in closed loop", rates[0], rates[1]);
         self.judge("equal_capacity_throughput", percent, percent.abs() <= 3.0, because);
+        let far = self.play("follower", "index DDR, items CXL", trace, (Place::ItemsFar, CLOSED));
+        let percent = percent_over(far.ops_per_s(), base.ops_per_s());
+        let because = format!(
+            "all items in CXL and the index in DDR memory {:.1}, all in DDR {:.1} Mops/s in closed \
+             loop",
+            far.ops_per_s() / 1e6,
+            base.ops_per_s() / 1e6,
+        );
+        self.judge("follower_small_objects", percent, percent < 0.0, because);
     }
 
     /// A trace of data tiering.
@@ -248,11 +260,11 @@ impl Case<'_> {
         let because = joined(shares.zip(&rates).map(text));
         let lost = percent_over(rates[rates.len() - 1], rates[0]);
         let holds = rates.windows(2).all(|pair| pair[1] <= pair[0]);
-        self.judge("follower_dram_saved", lost, holds, because.clone());
-        self.judge("follower_small_objects", lost, lost < 0.0, because);
+        self.judge("follower_dram_saved", lost, holds, because);
         let alone = self.traces.follower.hit_ratio();
         let off = ratio - alone;
-        let because = format!("{ratio:.4}, values in CXL; {alone:.4}, all in DDR");
+        let least = DRAM_PERCENT[DRAM_PERCENT.len() - 1];
+        let because = format!("{ratio:.4} with {least} % in DDR, {alone:.4} with all in DDR");
         self.judge("equal_capacity_hit_ratio", off, off.abs() <= 0.01, because);
         Ok(())
     }

@@ -22,6 +22,8 @@ pub enum Place {
     Weighted(u64, u64),
     /// Where the engine put them.
     ByItem,
+    /// Items far, their index near.
+    ItemsFar,
 }
 
 impl Place {
@@ -31,6 +33,7 @@ impl Place {
             Place::Far => true,
             Place::Weighted(near, far) => line.addr() / PAGE_BYTES % (near + far) >= near,
             Place::ByItem => line.is_far(),
+            Place::ItemsFar => line.is_item(),
         }
     }
 }

@@ -26,6 +26,8 @@ const VALUE_BYTES_MAX: usize = 8 << 20;
 const ENGINE_LINES: u64 = 1 << 24;
 /// Marks a line of far memory.
 const FAR_LINE: u64 = 1 << 40;
+/// Marks a line of near memory that is no bucket's.
+const ITEM_LINE: u64 = 1 << 41;
 const LLC_WAYS_MIN: u64 = 8;
 
 /// An access of a line of memory.
@@ -50,9 +52,14 @@ impl Line {
         self.number() & FAR_LINE != 0
     }
 
+    /// Of an item, and not of a bucket.
+    pub fn is_item(self) -> bool {
+        self.number() & (FAR_LINE | ITEM_LINE) != 0
+    }
+
     /// Bytes from the start of the memory of all engines.
     pub fn addr(self) -> u64 {
-        (self.number() & !FAR_LINE) * LINE_BYTES
+        (self.number() & !(FAR_LINE | ITEM_LINE)) * LINE_BYTES
     }
 
     fn number(self) -> u64 {
@@ -75,8 +82,10 @@ pub struct Trace {
     pub lines: Vec<Line>,
     pub gets: u64,
     pub hits: u64,
-    /// Lines of buckets and items that the operations touched, and those in far memory.
+    /// Lines of buckets and items that the operations touched, those of items, and those in far
+    /// memory.
     pub touched: u64,
+    pub touched_items: u64,
     pub touched_far: u64,
     /// Lines that items moved over, each read and written.
     pub moved: u64,
@@ -264,11 +273,15 @@ impl Recorder {
 
     /// The lines of a run; time of the processor.
     fn touch(&mut self, first_line: u64, run: &Touched, is_store: bool) -> u64 {
-        let far = if run.is_far { FAR_LINE } else { 0 };
+        let kind = match run {
+            Touched { is_far: true, .. } => FAR_LINE,
+            Touched { is_bucket: true, .. } => 0,
+            Touched { .. } => ITEM_LINE,
+        };
         let (from, end) = (run.at / LINE_BYTES, (run.at + run.bytes).div_ceil(LINE_BYTES));
         let mut cpu_ps = (end - from) * COPIED_LINE_PS;
         for line in from..end {
-            let number = (first_line + line) | far;
+            let number = (first_line + line) | kind;
             let waits = if line == from { Line::WAITS } else { 0 };
             match self.llc.access(number, is_store) {
                 Ok(()) => cpu_ps += if waits != 0 { LLC_PS } else { 0 },
@@ -280,6 +293,7 @@ impl Recorder {
             }
         }
         self.trace.touched += end - from;
+        self.trace.touched_items += if run.is_bucket { 0 } else { end - from };
         self.trace.touched_far += if run.is_far { end - from } else { 0 };
         cpu_ps
     }
@@ -289,19 +303,60 @@ impl Recorder {
         let (now, before) = (engine.cache.stats(), engine.before);
         engine.before = now;
         let crossed_bytes = now.crossed_bytes - before.crossed_bytes;
-        let stayed = (now.moved_bytes - before.moved_bytes - crossed_bytes).div_ceil(LINE_BYTES);
-        let crossed = crossed_bytes.div_ceil(LINE_BYTES);
+        let far_bytes = now.moved_far_bytes - before.moved_far_bytes;
+        let near_bytes = now.moved_bytes - before.moved_bytes - crossed_bytes - far_bytes;
         let is_up = now.promotions - before.promotions > now.demotions - before.demotions;
-        let (from, to) = if is_up { (FAR_LINE, 0) } else { (0, FAR_LINE) };
-        for (lines, from, to) in [(crossed, from, to), (stayed, 0, 0)] {
+        let (from, to) = if is_up { (FAR_LINE, ITEM_LINE) } else { (ITEM_LINE, FAR_LINE) };
+        let mut moved = 0;
+        for (bytes, from, to) in [
+            (crossed_bytes, from, to),
+            (near_bytes, ITEM_LINE, ITEM_LINE),
+            (far_bytes, FAR_LINE, FAR_LINE),
+        ] {
+            let lines = bytes.div_ceil(LINE_BYTES);
             for _ in 0..lines {
                 let number = engine.first_line + self.moves % self.near_lines;
                 self.moves += 1;
                 self.trace.lines.push(Line((number | from) << 2));
                 self.trace.lines.push(Line((number | to) << 2 | Line::WRITE));
             }
+            moved += lines;
         }
-        self.trace.moved += crossed + stayed;
-        (crossed + stayed) * COPIED_LINE_PS
+        self.trace.moved += moved;
+        moved * COPIED_LINE_PS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::workload::all;
+
+    /// Of a trace, moves that stay in far memory.
+    fn far_moves(far_bytes: u64) -> usize {
+        let all = all();
+        let record = record(&TraceOptions {
+            workload: all.iter().find(|workload| workload.name == "follower_assocs").unwrap(),
+            keys_bytes: 64 << 20,
+            memory: EngineMemory { near_bytes: 2 << 20, far_bytes },
+            shrink: 1000.0,
+            gbytes_per_s: [300.0, 40.0],
+            ops_per_s: 1e8,
+            warm_up: 60_000,
+            ops: 30_000,
+        });
+        // A line that is read without a wait and written at once is one that moved.
+        let lines = record.unwrap().lines;
+        let pairs = lines.windows(2).filter(|pair| {
+            let [read, written] = pair else { return false };
+            !read.is_write() && !read.waits() && written.0 == read.0 | Line::WRITE
+        });
+        pairs.filter(|pair| pair[0].is_far()).count()
+    }
+
+    #[test]
+    fn items_that_stay_far_while_room_is_made_are_read_and_written_there() {
+        assert!(far_moves(4 << 20) > 100);
+        assert_eq!(far_moves(256 << 20), 0, "there is room");
     }
 }

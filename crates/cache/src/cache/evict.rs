@@ -186,6 +186,8 @@ impl Partition {
                 Memory::Far => self.stats.demotions += 1,
             }
             self.stats.crossed_bytes += bytes;
+        } else if stream.memory() == Memory::Far {
+            self.stats.moved_far_bytes += bytes;
         }
         self.move_item(found, hash, stream, now);
     }

@@ -403,15 +403,20 @@ impl Asked {
         }
     }
 
-    /// Asks for the items that lie behind overflow buckets.
+    /// Waits for the overflow buckets that were looked into, and asks for the items behind them.
     #[cold]
     #[inline(never)]
     fn ask_late_emulated(&self, partition: &Partition, count: usize, reach: u64) {
         let Some(far) = &partition.emulation else { return };
         for index in 0..count.min(BATCH) {
-            let item = Slot(self.words[index]).pos().byte();
-            if self.words[index] != 0 && item != self.items[index] {
-                far.ask(item, reach + 8);
+            let (asked, word) = (self.items[index], self.words[index]);
+            let item = Slot(word).pos().byte();
+            // What was asked for is no item of this key, hence its bucket behind.
+            if asked != 0 && (word == 0 || item != asked) {
+                far.read(partition.units.bare(), asked, BUCKET_BYTES);
+                if word != 0 {
+                    far.ask(item, reach + 8);
+                }
             }
         }
     }

@@ -44,7 +44,7 @@ pub use many::Put;
 pub use options::{FarMemory, Options};
 pub use policy::Policy;
 pub use promotion::{ReadCost, Speeds, TierRule};
-pub use recover::Recovered;
+pub use recover::{Recovered, far_bytes_in};
 pub use reuse::{Reuse, ReuseSampler};
 pub use stats::Stats;
 pub use tier::{Tier, TierConfig, TierError};

@@ -46,6 +46,8 @@ const FAR_UNITS_SHIFT: u32 = 8;
 const CHECK_AT: u64 = 8 + 8 * SUPERBLOCK_WORDS as u64;
 /// The word that a file keeps whatever the options say.
 const SEED: usize = 2;
+const PARTITIONS: usize = 0;
+const SWITCHES: usize = 4;
 
 /// What was found when a cache was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,12 +90,28 @@ pub(super) struct OpenedFile {
     pub damaged: u64,
 }
 
-/// The words of a copy of the superblock, if its check holds.
-fn read_superblock(window: &Window, at: u64) -> Option<[u64; SUPERBLOCK_WORDS]> {
+/// The words of a copy of the superblock, if its check holds; `load` reads a word of the copy.
+fn read_superblock(load: impl Fn(u64) -> u64) -> Option<[u64; SUPERBLOCK_WORDS]> {
     let mut words = [0; SUPERBLOCK_WORDS];
-    (0..).zip(&mut words).for_each(|(index, word)| *word = window.load(at + 8 + 8 * index));
-    let check = window.load(at + CHECK_AT);
-    (window.load(at) == MAGIC && check == superblock_check(&words)).then_some(words)
+    (0..).zip(&mut words).for_each(|(index, word)| *word = load(8 + 8 * index));
+    let is_whole = load(0) == MAGIC && load(CHECK_AT) == superblock_check(&words);
+    is_whole.then_some(words)
+}
+
+/// Bytes of far memory ([`Options::far`]) with which the file of a cache was made; `None` if there
+/// is none, or none that can be read. The file may be in use.
+#[must_use]
+pub fn far_bytes_in(path: &Path) -> Option<u64> {
+    let file = files::open_regular(path).ok()?;
+    let words = COPIES_AT.into_iter().find_map(|at| {
+        let mut bytes = [0; CHECK_AT as usize + 8];
+        file.read_exact_at(&mut bytes, at).ok()?;
+        let word =
+            |at: u64| bytes[at as usize..].first_chunk().copied().map_or(0, u64::from_ne_bytes);
+        read_superblock(word)
+    })?;
+    let units = (words[SWITCHES] >> FAR_UNITS_SHIFT).saturating_mul(words[PARTITIONS]);
+    Some(units.saturating_mul(UNIT_BYTES.into()))
 }
 
 /// Writes both copies of the superblock, the magic last.
@@ -176,7 +194,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
     }
     let (file, taken) = (Arc::new(file), is_later.then_some(first as u32));
     let words = superblock(options, units);
-    let copies = COPIES_AT.map(|at| read_superblock(&window, at));
+    let copies = COPIES_AT.map(|at| read_superblock(|word| window.load(at + word)));
     if let Some(found) = copies.into_iter().flatten().next() {
         let differs = |index: &usize| found[*index] != words[*index];
         let other = (0..SUPERBLOCK_WORDS).filter(|index| *index != SEED).find(differs);

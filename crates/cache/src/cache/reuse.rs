@@ -5,7 +5,8 @@
 //! at most [`KEYS_MAX`]; where there would be more, the key with the greatest hash goes and its
 //! hash is the threshold from then on. The bytes of the keys before one that is read again, times
 //! the keys that each stands for, are what a cache that drops the oldest has to hold to have it. An
-//! item that was removed or has expired counts as if it were there.
+//! item that was removed or has expired counts as if it were there, a key that was never stored does
+//! not: no cache answers its reads.
 //!
 //! In: hashes of keys that are read or stored, and items' bytes. Out: counts. Called by `mod.rs`
 //! and `many.rs` for look-ups, by `partition.rs` under its lock for stores; takes no other lock.
@@ -19,8 +20,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const KEYS_MAX: usize = 4096;
 /// One key in so many is looked at, at most: of few keys there would be a look for every read.
 const KEYS_PER_SAMPLE_MIN: u64 = 64;
-/// What was used so long ago is forgotten, of the capacity.
-const HORIZON: u64 = 4;
+/// What was used so long ago is forgotten, of the capacity: advice is asked about far memory of many
+/// times that. [`KEYS_MAX`] bounds what it costs.
+const HORIZON: u64 = 32;
 /// Capacities that are told apart: four for each doubling, from 64 KiB to 16 TiB.
 const FIRST_SHIFT: u32 = 16;
 const STEPS_PER_DOUBLING: u64 = 4;
@@ -186,7 +188,7 @@ impl ReuseSampler {
 }
 
 impl ReuseState {
-    /// Puts a key first. If it was there: the bytes of all before it, and its own.
+    /// Puts a key first. If it was there with an item: the bytes of all before it, and its own.
     fn use_key(&mut self, hash: u64, bytes: Option<u64>) -> Option<u64> {
         let mut passed_bytes = 0;
         let at = self.keys.iter().position(|key| {
@@ -201,7 +203,7 @@ impl ReuseState {
             self.bytes = self.bytes - self.keys[0].bytes + bytes;
             self.keys[0].bytes = bytes;
         }
-        at.map(|_| passed_bytes)
+        at.filter(|_| self.keys[0].bytes > 0).map(|_| passed_bytes)
     }
 }
 
@@ -274,6 +276,20 @@ mod tests {
             sampler.read(*hash, Some(1000));
         }
         let state = sampler.lock();
-        assert!(state.bytes <= 4 << 20 >> 6 && state.by_capacity == [0; STEPS]);
+        assert!(state.bytes <= HORIZON << 20 >> 6 && state.by_capacity == [0; STEPS]);
+    }
+
+    #[test]
+    fn reads_of_a_key_that_is_never_stored_are_answered_by_no_capacity() {
+        let sampler = ReuseSampler::new(1 << 20);
+        let key = (0..).map(hash).find(|hash| sampler.wants(*hash)).unwrap();
+        (0..3).for_each(|_| sampler.read(key, None));
+        let before = sampler.counts();
+        assert!(before.first_reads > 0 && answered(&before, u64::MAX) == 0, "{before:?}");
+        sampler.stored(key, 100);
+        sampler.read(key, Some(100));
+        let now = sampler.counts();
+        assert_eq!(now.first_reads, before.first_reads);
+        assert_eq!(answered(&now, u64::MAX) * 3, before.first_reads);
     }
 }

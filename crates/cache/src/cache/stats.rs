@@ -44,6 +44,8 @@ pub struct Stats {
     pub promotions: u64,
     /// Bytes of both.
     pub crossed_bytes: u64,
+    /// Bytes of items that were moved within far memory.
+    pub moved_far_bytes: u64,
     /// Bytes that were read from near and from far memory, estimated from samples: only where the
     /// bandwidths of both are known ([`super::FarMemory::bandwidths`]).
     pub near_bytes_read: u64,
@@ -72,6 +74,6 @@ impl Stats {
         sum!(metadata_bytes units free_units index_units tier_items tier_bytes tier_bytes_read);
         sum!(tier_promotions tier_near_hits tier_near_bytes);
         sum!(far_units far_bytes demotions promotions crossed_bytes near_bytes_read far_bytes_read);
-        sum!(moved_bytes);
+        sum!(moved_bytes moved_far_bytes);
     }
 }

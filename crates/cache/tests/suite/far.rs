@@ -1,8 +1,10 @@
 //! Items in far memory: what goes there, what comes back, and that none is lost or mixed up.
 
-use rackpool_cache::{Bandwidths, Cache, Error, FarMemory, Options, PartitionShare, Policy};
+use rackpool_cache::{
+    Bandwidths, Cache, Error, FarMemory, Options, PartitionShare, Policy, far_bytes_in,
+};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,6 +49,7 @@ fn values_of_every_length_go_far_and_none_is_dropped_while_there_is_room() {
     let stats = cache.stats();
     assert_eq!((stats.items, stats.evictions, stats.misses), (20_000, 0, 0));
     assert!(stats.far_bytes > 28 * MIB && stats.demotions > 15_000, "{stats:?}");
+    assert_eq!(stats.moved_far_bytes, 0, "far memory has room: {stats:?}");
     let far = keys.filter(|key| cache.lies_far(&key.to_le_bytes()) == Some(true));
     assert!(far.count() > 15_000);
     assert_eq!(cache.lies_far(b"none"), None);
@@ -106,7 +109,11 @@ fn both_memories_full_the_least_used_go_and_the_rest_stays_right() {
     }
     let kept = hot.filter(|key| is_whole(&cache, *key, bytes, now)).count();
     assert!(kept > 2700, "{kept} of 3000 that were read are there: {:?}", cache.stats());
-    assert!(cache.stats().evictions > 50_000);
+    let stats = cache.stats();
+    assert!(stats.evictions > 50_000);
+    // Rounds of far memory move what stays there; that crosses nothing.
+    assert!(stats.moved_far_bytes > 0, "{stats:?}");
+    assert!(stats.crossed_bytes + stats.moved_far_bytes < stats.moved_bytes, "{stats:?}");
 }
 
 #[test]
@@ -123,6 +130,7 @@ fn a_file_with_far_memory_comes_back_and_only_with_as_much_of_it() {
     };
     let before = far(&cache);
     assert!(before > 5000, "{before}");
+    assert_eq!((far_bytes_in(&path), far_bytes_in(Path::new("/dev/shm"))), (Some(16 * MIB), None));
     drop(cache);
     for other in [options(2, 8), Options { far: None, ..options(2, 16) }] {
         let error = Cache::open(other, &path).unwrap_err();

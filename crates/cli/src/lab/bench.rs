@@ -33,7 +33,7 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
     if args.tiering {
         let names = if workloads == ["all"] { Vec::new() } else { workloads };
-        let cxl_ns = args.emulate.map(|emulate| emulate.cxl_ns).filter(|ns| *ns > 0);
+        let cxl_ns = args.emulate.map(far_latency).transpose()?;
         return watch(|say| Ok(cache::tiering::run(&names, cxl_ns, size, say)?));
     }
     if !workloads.is_empty() && PEERS.is_empty() {
@@ -47,6 +47,19 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
             names => cache::ratio::run(names, size, say)?,
         })
     })
+}
+
+/// What emulated far memory has in latency above the near one, ns; no fabric is emulated there.
+fn far_latency(emulate: Emulate) -> Result<u32> {
+    let what = match emulate {
+        Emulate { cxl_ns: 0, .. } => {
+            "far memory needs a latency above 0, as in --emulate cxl=140ns; without --emulate it has \
+             twice that of DRAM"
+        }
+        Emulate { cxl_ns, rdma_ns: 0 } => return Ok(cxl_ns),
+        Emulate { .. } => "--tiering has no fabric: --emulate rdma= would have no effect",
+    };
+    Err(Failure::usage(what))
 }
 
 /// Measures the allocator in this process.
@@ -145,4 +158,23 @@ pub fn serve_migrate() -> Result<()> {
 /// A process of `bench kv --baselines`.
 pub fn serve_baselines() -> Result<()> {
     Ok(baselines::worker(&mut orders()?, &mut std::io::stdout())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_that_would_not_be_emulated_is_refused() {
+        let latency = |text: &str| far_latency(text.parse().unwrap());
+        assert_eq!(latency("cxl=140ns"), Ok(140));
+        for (text, way_out) in [
+            ("cxl=0ns", "cxl=140ns"),
+            ("rdma=2us", "cxl=140ns"),
+            ("cxl=140ns,rdma=2us", "--emulate rdma="),
+        ] {
+            let refused = latency(text).unwrap_err();
+            assert!(refused.code() == "usage" && refused.message().contains(way_out), "{text}");
+        }
+    }
 }

@@ -140,6 +140,35 @@ fn without_a_rate_the_mode_with_most_hits_a_second_is_named() {
 }
 
 #[test]
+fn threads_that_do_not_saturate_near_memory_have_no_reads_split() {
+    let data = |gets_per_s| {
+        let few = CacheLoad {
+            gets_per_s,
+            sets_per_get: 0.0,
+            item_bytes: 4096.0,
+            sizes: Vec::new(),
+            threads: 1,
+            ..load(&[(59, 0.8), (250, 0.95)])
+        };
+        of(&advice(&few), TieringMode::Data).clone()
+    };
+    let (most, few) = (data(None), data(Some(1e5)));
+    assert_eq!((most.far_share, most.get_ns), (few.far_share, few.get_ns));
+    assert!(most.far_share < 0.2, "{most:?}");
+    // More than one thread can ask for is not asked of the memories.
+    assert_eq!(data(Some(1e9)).far_share, few.far_share);
+}
+
+#[test]
+fn stores_take_the_threads_time_as_look_ups_do() {
+    let gets = |sets_per_get| {
+        let advice = advice(&CacheLoad { sets_per_get, ..load(&[(16, 0.95)]) });
+        of(&advice, TieringMode::Dram).thread_gets_per_s
+    };
+    assert!((gets(0.0) / gets(1.0) - 2.0).abs() < 1e-9);
+}
+
+#[test]
 fn one_memory_leaves_no_choice_and_wrong_figures_are_refused() {
     let right = load(&[(16, 0.95)]);
     let alone = advise(&near(), None, &right).unwrap();

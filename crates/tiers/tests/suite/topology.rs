@@ -38,7 +38,8 @@ impl Machine {
         let kib = mib * 1024;
         let meminfo = format!(
             "Node {id} MemTotal: {kib:>10} kB\nNode {id} MemFree: {free:>10} kB\n\
-             Node {id} MemUsed: 1 kB\n",
+             Node {id} MemUsed: 1 kB\nNode {id} Active(anon): 9 kB\n\
+             Node {id} Active(file): 2 kB\nNode {id} Inactive(file): 4 kB\n",
             free = kib / 4
         );
         self.of_node(id, &[("cpulist", &format!("{cpus}\n")), ("meminfo", &meminfo)]);
@@ -119,6 +120,7 @@ fn one_node_is_one_node_and_what_is_not_said_is_not_known() {
         cpus: Some(vec![0, 1, 2, 3]),
         memory_bytes: Some(4 * GIB),
         free_bytes: Some(GIB),
+        available_bytes: Some(GIB + (6 << 10)),
         offline_bytes: None,
         poisoned_pages: None,
         kind: Kind::Dram,

@@ -79,15 +79,22 @@ fn claims_table(study: &Study) -> Table {
 }
 
 fn inputs_table(study: &Study) -> Table {
-    let columns = [("input", ""), ("value", ""), ("says", ""), ("origin", "")];
-    let mut table = Table::new("inputs", "What the study says and is put in", &columns);
+    let columns = [("input", ""), ("paper", ""), ("ours", ""), ("says", ""), ("origin", "")];
+    let mut table = Table::new("inputs", "What the study says of its setting", &columns);
     for input in &study.claims.input {
-        let value = input.value.to_string();
+        let (ours, origin) = match &*input.name {
+            "hit_ratio_percent" => {
+                (Some(study.follower_hits_percent), "comes out of the workload, as simulated")
+            }
+            "object_bytes" => (None, "the workload has its own"),
+            _ => (input.value.as_f64(), "from the paper, put in"),
+        };
         table.row([
             (&*input.name).into(),
-            value.into(),
+            input.value.to_string().into(),
+            ours.into(),
             (&*input.says).into(),
-            "from the paper".into(),
+            origin.into(),
         ]);
     }
     table
