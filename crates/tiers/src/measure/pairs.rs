@@ -115,6 +115,7 @@ mod tests {
             cpus: Some(cpus),
             memory_bytes: Some(memory_bytes),
             free_bytes: Some(memory_bytes / 2),
+            available_bytes: Some(memory_bytes / 2),
             offline_bytes: None,
             poisoned_pages: None,
             kind: Kind::Dram,
