@@ -191,7 +191,6 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let advice_query = advice_query(args)?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
-    why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
     let settings = Settings {
         threads,
         connections_max: args.max_connections as usize,
@@ -228,6 +227,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         tls,
     };
     let mut server = Server::start(cache, settings, &listen)?;
+    why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
     few_descriptors.iter().for_each(|few| warn!(target: "kv", "{few}"));
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();

@@ -338,11 +338,11 @@ mod tests {
         let record = record(&TraceOptions {
             workload: all.iter().find(|workload| workload.name == "follower_assocs").unwrap(),
             keys_bytes: 64 << 20,
-            memory: EngineMemory { near_bytes: 2 << 20, far_bytes },
+            memory: EngineMemory { near_bytes: 8 << 20, far_bytes },
             shrink: 1000.0,
             gbytes_per_s: [300.0, 40.0],
             ops_per_s: 1e8,
-            warm_up: 60_000,
+            warm_up: 120_000,
             ops: 30_000,
         });
         // A line that is read without a wait and written at once is one that moved.
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn items_that_stay_far_while_room_is_made_are_read_and_written_there() {
-        assert!(far_moves(4 << 20) > 100);
+        assert!(far_moves(8 << 20) > 100);
         assert_eq!(far_moves(256 << 20), 0, "there is room");
     }
 }
