@@ -683,6 +683,7 @@ mod tests {
             "rackpool tiers advise --kv 9402 --profile a.json --far numa:1 --json b.json",
             "rackpool tiers advise --workload cdn --near-memory 8g --profile a.json",
             "rackpool kv --resp 0 --tiering auto --far-memory 1g --advise --profile a.json",
+            "rackpool kv --resp 0 --tiering transparent:numa:0=3,numa:1=1 --grain 4k",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();

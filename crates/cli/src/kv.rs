@@ -23,7 +23,7 @@ use rackpool_cache::{
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
 use rackpool_mem::memory::HostMemory;
-use rackpool_mem::numa::{NumaError, Placement};
+use rackpool_mem::numa::{GRAIN_BYTES_MAX, NumaError, Placement};
 use rackpool_stats::format::Unit;
 use rackpool_tiers::measure::{Profile, Traffic};
 use rackpool_tiers::topology::{Sources, Topology};
@@ -131,6 +131,11 @@ fn refuse_idle_options(args: &KvArgs) -> Result<()> {
             args.far_memory.is_some(),
             matches!(args.tiering, Some(Tiering::Data(_))),
             "--far-memory is for --tiering data",
+        ),
+        (
+            args.grain.is_some(),
+            args.interleave.is_some() || matches!(args.tiering, Some(Tiering::Transparent(_))),
+            "--grain is for --interleave and --tiering transparent",
         ),
         (
             args.profile.is_some(),
@@ -284,6 +289,12 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         placement: match &args.tiering {
             Some(Tiering::Transparent(nodes)) => Some(nodes.clone()),
             _ => args.interleave.clone(),
+        },
+        grain_bytes: match args.grain {
+            Some(bytes) => bytes,
+            // Smaller ones would all be taken at the start.
+            None if args.memory_on_demand => GRAIN_BYTES_MAX,
+            None => Options::default().grain_bytes,
         },
         far: far_memory(args)?,
         samples_reuse: args.advise,
