@@ -210,6 +210,18 @@ impl Placement {
         Ok(())
     }
 
+    /// Whether the nodes have so much to give now, as far as the kernel tells.
+    ///
+    /// # Errors
+    /// Of [`Placement::check`]; [`NumaError::Full`].
+    pub fn check_free(&self, bytes: u64) -> Result<(), NumaError> {
+        self.check(bytes)?;
+        for (node, _) in &self.0 {
+            require_room(*node, self.share_bytes(*node, bytes, GRAIN_BYTES_MAX))?;
+        }
+        Ok(())
+    }
+
     /// Has pages of a window that are backed from now on come from here.
     ///
     /// # Errors
