@@ -15,7 +15,7 @@
 //! a dependent chase, and a stream that is asked for ahead.
 
 use super::items::{BATCH, BLOCK, SEED};
-use super::tiering_load::{Load, Seen, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
+use super::tiering_load::{Load, LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
 use super::tiering_os::{OsCache, OsPolicy};
 use super::workload::named;
 use crate::interleave::{Comparison, compare};
@@ -113,7 +113,7 @@ pub fn run(options: Options<'_>, progress: &mut dyn FnMut(Progress)) -> Result<R
 /// The memory node of a processor; 0 if the kernel has no nodes.
 fn node_of(core: usize) -> u16 {
     let entries = fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"));
-    let node = |name: &str| name.strip_prefix("node").and_then(|id| id.parse().ok());
+    let node = |name: &str| name.strip_prefix("node").and_then(|id| id.parse::<u16>().ok());
     let mut names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.find_map(|name| node(name.to_str()?)).unwrap_or(0)
 }
@@ -312,7 +312,7 @@ impl TieringBench {
             Far::Emulated(_) => Kind::Emulated.name(),
             Far::Nodes(_) => Kind::Measured.name(),
         };
-        let mut add = |word: &str, compared: &Comparison, seen: Seen| {
+        let mut add = |word: &str, compared: &Comparison, seen: LoadSummary| {
             dram_rate = compared.reference;
             let name = format!("{}_{word}_{kind}", test.name);
             let row = Row::compared(&name, "ops/s", Better::Higher, compared, Reference::Peer);
@@ -385,7 +385,7 @@ impl TieringBench {
 }
 
 /// With what all rows of a test tell.
-fn finished(row: Row, seen: Seen, test: &TieringTest<'_>) -> Row {
+fn finished(row: Row, seen: LoadSummary, test: &TieringTest<'_>) -> Row {
     row.percentiles(seen.batches)
         .with("batch", BATCH)
         .with("hit_ratio", seen.hit_ratio)

@@ -95,7 +95,7 @@ impl<'w> TieringTest<'w> {
 
 /// What was seen of a cache so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct LoadSummary {
     pub hit_ratio: f64,
     /// How long batches took, ns.
     pub batches: Summary,
@@ -162,9 +162,9 @@ impl<'w> Load<'w> {
         Ok(self.cache.emulate_far(model, weights, Box::new(SystemClock::new()))?)
     }
 
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> LoadSummary {
         let hit_ratio = self.hits as f64 / self.gets as f64;
-        Seen { hit_ratio, batches: self.batches.summary() }
+        LoadSummary { hit_ratio, batches: self.batches.summary() }
     }
 
     /// Operations a second, over at least `least`.

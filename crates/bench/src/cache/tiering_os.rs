@@ -2,7 +2,7 @@
 //! own under `numactl`, whose slices its parent orders. In: orders in lines of JSON on standard
 //! input. Out: answers in lines of JSON on standard output. See `tiering.rs`.
 
-use super::tiering_load::{Seen, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
+use super::tiering_load::{LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
 use super::workload::named;
 use crate::crew::{Crew, WorkerReply, end_with, next_order, say};
 use crate::run::{BenchError, Size};
@@ -39,7 +39,7 @@ enum OsReply {
     /// Operations a second in a slice, and what was seen in all of them.
     Ran {
         rate: f64,
-        seen: Seen,
+        seen: LoadSummary,
     },
     Failed {
         code: String,
@@ -127,7 +127,7 @@ impl OsPolicy {
 /// A cache in a process of its own, warmed up, which ends with this.
 pub(super) struct OsCache {
     crew: Crew<OsReply>,
-    seen: Option<Seen>,
+    seen: Option<LoadSummary>,
 }
 
 impl OsCache {
@@ -162,7 +162,7 @@ impl OsCache {
     }
 
     /// None before the first slice.
-    pub fn seen(&self) -> Option<Seen> {
+    pub fn seen(&self) -> Option<LoadSummary> {
         self.seen
     }
 }
