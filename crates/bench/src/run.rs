@@ -20,11 +20,12 @@ use rackpool::{Emulate, FabricChoice, Handle, Options, Pool};
 use rackpool_core::GAddr;
 use rackpool_mem::ring::RingError;
 use rackpool_mem::temporary::TemporaryDir;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::{Duration, Instant};
 
 /// How much a run measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Size {
     /// Milliseconds: only that everything works. Its numbers mean nothing.
     Smoke,

@@ -11,7 +11,7 @@
 use crate::cache::{Error, Result, Tier, TierError};
 use rackpool_core::seam::Mem;
 use rackpool_mem::files;
-use rackpool_mem::numa::Placement;
+use rackpool_mem::numa::{GRAIN_BYTES_MAX, Placement};
 use rackpool_mem::window::Window;
 use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ impl NumaTier {
             return Err(Error::Corrupt { path, reason: reason.into() });
         }
         files::take_rights(&file).map_err(failed("taking the rights of"))?;
-        let whole = placement.file(file.as_fd(), HEADER_BYTES + bytes)?;
+        let whole = placement.file(file.as_fd(), HEADER_BYTES + bytes, GRAIN_BYTES_MAX)?;
         let window = whole.slice(HEADER_BYTES, bytes);
         let (free, file) = (Mutex::new(Extents::new(bytes)), Some(file));
         Ok(NumaTier { window, free, file })

@@ -493,9 +493,15 @@ pub struct BenchArgs {
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
     /// One cache in DRAM, in far memory, and on both, transparent and by data (cache); far memory
-    /// is emulated: of twice the latency, or of --emulate cxl= more
+    /// is that of nodes without processors, else, or with --emulate cxl=, emulated: of twice the
+    /// latency, or of so much more
     #[arg(long)]
     pub tiering: bool,
+    /// The nodes of far memory (cache --tiering), with numactl's placements beside where that is
+    /// installed [default: those without processors]
+    #[arg(long, value_name = "NODES", value_parser = parse_nodes, requires = "tiering",
+          conflicts_with = "emulate")]
+    pub far_nodes: Option<Nodes>,
     /// Page sizes (migrate), with commas between
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_page,
           default_value = "4K,64K")]
@@ -683,6 +689,8 @@ mod tests {
             "rackpool tiers advise --kv 9402 --profile a.json --far numa:1 --json b.json",
             "rackpool tiers advise --workload cdn --near-memory 8g --profile a.json",
             "rackpool kv --resp 0 --tiering auto --far-memory 1g --advise --profile a.json",
+            "rackpool kv --resp 0 --tiering transparent:numa:0=3,numa:1=1 --grain 4k",
+            "rackpool bench cache --tiering --far-nodes 1-2 --workload cdn",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();

@@ -23,7 +23,7 @@ use rackpool_cache::{
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
 use rackpool_mem::memory::HostMemory;
-use rackpool_mem::numa::{NumaError, Placement};
+use rackpool_mem::numa::{GRAIN_BYTES_MAX, NumaError, Placement};
 use rackpool_stats::format::Unit;
 use rackpool_tiers::measure::{Profile, Traffic};
 use rackpool_tiers::topology::{Sources, Topology};
@@ -135,6 +135,11 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
             args.far_memory.is_some(),
             matches!(args.tiering, Some(Tiering::Data(_))),
             "--far-memory is for --tiering data",
+        ),
+        (
+            args.grain.is_some(),
+            args.interleave.is_some() || matches!(args.tiering, Some(Tiering::Transparent(_))),
+            "--grain is for --interleave and --tiering transparent",
         ),
         (
             args.profile.is_some(),
@@ -319,6 +324,12 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         // One thread shares with no other.
         shared_reads: threads > 1,
         placement: dealt_to(args).cloned(),
+        grain_bytes: match args.grain {
+            Some(bytes) => bytes,
+            // Smaller ones would all be taken at the start.
+            None if args.memory_on_demand => GRAIN_BYTES_MAX,
+            None => Options::default().grain_bytes,
+        },
         far: far_memory(args)?,
         samples_reuse: args.advise,
         items_expected: args.items.unwrap_or(0),

@@ -5,7 +5,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
 use rackpool_cache::herd::Pipeline;
 use rackpool_cache::{Mode, Policy};
-use rackpool_mem::numa::Placement;
+use rackpool_mem::numa::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN, Placement};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -54,6 +54,12 @@ fn parse_tiering(text: &str) -> Result<Tiering, String> {
     }
 }
 
+fn parse_grain(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    let is_grain = bytes.is_power_of_two() && (GRAIN_BYTES_MIN..=GRAIN_BYTES_MAX).contains(&bytes);
+    is_grain.then_some(bytes).ok_or_else(|| format!("`{text}` is no power of two from 4K to 2M"))
+}
+
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a
 listener that is not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that
@@ -97,8 +103,10 @@ stats has far_bytes, promotions, demotions. With --profile reads are split betwe
 proportion to their bandwidths while they are more than near memory alone delivers with ease, and
 items that are read move for it. What is read is estimated from every 31st read (stats:
 near_bytes_read, far_bytes_read); no counter of the memory itself is looked at.
-With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
-bandwidth together.
+With --interleave, or --tiering transparent, all of the cache is dealt out to nodes by weights, for
+their bandwidth together: 64 KiB (--grain) for each unit of weight in turn, so that a long value
+lies in all of them. With grains below 2M all of it is taken at the start, in small pages, whose
+tables take 2 MiB a GiB, and a node that has too little left is refused.
 
 More memory than this host has (or the limit of the container) is refused, as is more than the nodes
 of --tiering and --interleave have to give now; more than is free now is warned of. If an eighth
@@ -217,6 +225,11 @@ pub struct KvArgs {
     /// two, and pages are dealt out by weights
     #[arg(long, value_name = "NODES")]
     pub interleave: Option<Placement>,
+    /// What a node gives at a time for --interleave and --tiering transparent, 4K to 2M; 2M are
+    /// huge pages, taken later than at the start [default: 64K; with --memory-on-demand 2M]
+    #[arg(long, value_name = "BYTES", value_parser = parse_grain,
+          conflicts_with = "memory_on_demand")]
+    pub grain: Option<u64>,
     /// Where items lie: dram; transparent:NODES, as --interleave; data[:NODES], those worth most in
     /// --memory, others on these nodes [default: those without processors]; auto: data where there
     /// are such nodes, else dram [default: auto]

@@ -4,11 +4,14 @@
 //! In: a [`Placement`], from a text such as `numa:1` or `numa:0=3,numa:1=1`. Out: windows with
 //! pages from there. By weights, pages are dealt out in turn in extents of 2 MiB (more for memory
 //! above 16 GiB), each bound by itself: the kernel's own weights are the whole host's, and are left
-//! alone. What was backed before stays where it is. Called by the key-value cache.
+//! alone. In smaller grains a binding each would be more mappings than a process may have: memory
+//! is taken at once, while all of a part is bound to one node after the other. What was backed
+//! before stays where it is. Called by the key-value cache.
 //!
 //! Source: HMSDK (placement on one node, or interleaved by bandwidth).
 
-use crate::window::{Access, MapOptions, Window};
+use crate::sync::{AtomicU64, Ordering};
+use crate::window::{Access, MapOptions, Window, take_file};
 use rackpool_core::seam::Mem;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
@@ -16,14 +19,26 @@ use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::io;
 use std::str::FromStr;
+use std::thread;
 
 /// Nodes that have memory, as a list such as `0-1,3`.
 const NODES: &str = "/sys/devices/system/node/has_memory";
-/// Least memory that is dealt to a node at a time, bytes: a huge page.
-const EXTENT_BYTES_MIN: u64 = 2 << 20;
+/// Least and most that [`Placement::deal`] gives to a node at a time, bytes: from a small page to a
+/// huge one, which is also the least that is bound by itself.
+pub const GRAIN_BYTES_MIN: u64 = 4 << 10;
+pub const GRAIN_BYTES_MAX: u64 = 2 << 20;
 /// Extents of a window: each is a mapping of its own to the kernel, which has 65,530 for a process.
 const EXTENTS_MAX: u64 = 8192;
+/// Memory that a thread deals out before it looks for more, bytes.
+const PART_BYTES: u64 = 64 << 20;
+const THREADS_MAX: usize = 8;
+/// What a node keeps when memory is dealt out: bound memory that is not there would have the kernel
+/// end a process.
+const MARGIN_BYTES: u64 = 32 << 20;
 const WEIGHT_MAX: u16 = 255;
+/// Unit in which a file's memory is counted.
+const BLOCK_BYTES: u64 = 512;
+const CHOOSING: &str = "choosing a memory node";
 /// Nodes that Linux can have at most.
 pub const NODES_MAX: u32 = 1024;
 
@@ -55,6 +70,18 @@ pub enum NumaError {
         asked_bytes: u64,
         total_bytes: u64,
     },
+    /// A node has too little left. Retry when it has more.
+    #[error(
+        "memory node {node} has {available_bytes} bytes to give, {asked_bytes} were to come from \
+         it: free some, or ask for less, or for other nodes or weights"
+    )]
+    Full {
+        node: u16,
+        /// What it was to give.
+        asked_bytes: u64,
+        /// Free memory, and pages of files, which give way.
+        available_bytes: u64,
+    },
     #[error("{what}: {source}")]
     Io { what: &'static str, source: io::Error },
 }
@@ -65,7 +92,7 @@ impl NumaError {
         match self {
             NumaError::Syntax { .. } => "usage",
             NumaError::NoNode { .. } => "no-node",
-            NumaError::TooSmall { .. } => "full",
+            NumaError::TooSmall { .. } | NumaError::Full { .. } => "full",
             NumaError::Io { .. } => "io",
         }
     }
@@ -151,17 +178,25 @@ impl Placement {
         if let [(node, _)] = self.0[..] {
             return vec![(0, bytes, node)];
         }
-        let extent_bytes = bytes.div_ceil(EXTENTS_MAX).next_multiple_of(EXTENT_BYTES_MIN);
-        let turns = self.0.iter().flat_map(|(node, weight)| (0..*weight).map(|_| *node)).cycle();
-        let mut extents: Vec<(u64, u64, u16)> = Vec::new();
-        for (at, node) in (0..bytes).step_by(extent_bytes as usize).zip(turns) {
-            let length = extent_bytes.min(bytes - at);
-            match extents.last_mut() {
-                Some((_, before, last)) if *last == node => *before += length,
-                _ => extents.push((at, length, node)),
-            }
-        }
-        extents
+        let extent_bytes = bytes.div_ceil(EXTENTS_MAX).next_multiple_of(GRAIN_BYTES_MAX);
+        self.runs(bytes, extent_bytes).collect()
+    }
+
+    /// So many bytes in turn, `grain_bytes` for each unit of weight: offset, bytes, node.
+    fn runs(&self, bytes: u64, grain_bytes: u64) -> impl Iterator<Item = (u64, u64, u16)> {
+        let mut at = 0;
+        self.0.iter().cycle().map_while(move |(node, weight)| {
+            let length = (u64::from(*weight) * grain_bytes).min(bytes - at);
+            let run = (at, length, *node);
+            at += length;
+            (length > 0).then_some(run)
+        })
+    }
+
+    /// What of so many bytes a node has.
+    fn share_bytes(&self, node: u16, bytes: u64, grain_bytes: u64) -> u64 {
+        let own = self.runs(bytes, grain_bytes).filter(|(.., other)| *other == node);
+        own.map(|(_, bytes, _)| bytes).sum()
     }
 
     /// Whether the nodes have so much memory, beside whatever is in use.
@@ -183,6 +218,18 @@ impl Placement {
         Ok(())
     }
 
+    /// Whether the nodes have so much to give now, as far as the kernel tells.
+    ///
+    /// # Errors
+    /// Of [`Placement::check`]; [`NumaError::Full`].
+    pub fn check_free(&self, bytes: u64) -> Result<(), NumaError> {
+        self.check(bytes)?;
+        for (node, _) in &self.0 {
+            require_room(*node, self.share_bytes(*node, bytes, GRAIN_BYTES_MAX))?;
+        }
+        Ok(())
+    }
+
     /// Has pages of a window that are backed from now on come from here.
     ///
     /// # Errors
@@ -191,30 +238,165 @@ impl Placement {
         self.check(window.bytes())?;
         for (at, bytes, node) in self.extents(window.bytes()) {
             let extent = window.slice(at, bytes);
-            extent.bind_to_node(node).map_err(failed("choosing a memory node"))?;
+            extent.bind_to_node(node).map_err(failed(CHOOSING))?;
+        }
+        Ok(())
+    }
+
+    /// Has a window that is not in use yet take all of its memory from here: on several nodes
+    /// `grain_bytes` for each unit of weight in turn, at once and in small pages. From
+    /// [`GRAIN_BYTES_MAX`] on, and on one node, as [`Placement::apply`]. Blocks for some 100 us a
+    /// MiB, divided by the processors.
+    ///
+    /// # Errors
+    /// As [`Placement::apply`]; [`NumaError::Full`].
+    pub fn deal(&self, window: &Window, grain_bytes: u64) -> Result<(), NumaError> {
+        let bytes = window.bytes();
+        match self.grain(grain_bytes) {
+            None => self.apply(window),
+            Some(grain_bytes) => {
+                self.check(bytes)?;
+                self.deal_missing(window, grain_bytes, bytes, None)
+            }
+        }
+    }
+
+    /// The grain in whole pages, if it takes more than bindings to deal memory out by it.
+    fn grain(&self, bytes: u64) -> Option<u64> {
+        let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size() as u64);
+        (self.0.len() > 1 && bytes < GRAIN_BYTES_MAX).then_some(bytes)
+    }
+
+    /// Deals out a window that lacks so many bytes.
+    fn deal_missing(
+        &self,
+        window: &Window,
+        grain_bytes: u64,
+        missing_bytes: u64,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), NumaError> {
+        window.refuse_huge_pages();
+        if missing_bytes > 0 {
+            for (node, _) in &self.0 {
+                let share_bytes = self.share_bytes(*node, window.bytes(), grain_bytes);
+                require_room(*node, share_bytes.min(missing_bytes))?;
+            }
+            self.deal_parts(window, grain_bytes, file)?;
+        }
+        // With a binding the kernel does not move pages to where they are used most; what comes
+        // back from swap may come to any of the nodes.
+        let nodes: Vec<u16> = self.0.iter().map(|(node, _)| *node).collect();
+        window.bind_to_nodes(&nodes).map_err(failed(CHOOSING))
+    }
+
+    fn deal_parts(
+        &self,
+        window: &Window,
+        grain_bytes: u64,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), NumaError> {
+        let weights = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum::<u64>();
+        let turn_bytes = weights * grain_bytes;
+        let part_bytes = (PART_BYTES / turn_bytes).max(1) * turn_bytes;
+        let (next, bytes) = (AtomicU64::new(0), window.bytes());
+        let deal = || -> Result<(), NumaError> {
+            loop {
+                // Relaxed: a count alone.
+                let at = next.fetch_add(part_bytes, Ordering::Relaxed);
+                if at >= bytes {
+                    return Ok(());
+                }
+                let part = window.slice(at, part_bytes.min(bytes - at));
+                let dealt = self.deal_part(&part, grain_bytes, file.map(|file| (file, at)));
+                if dealt.is_err() {
+                    // Relaxed: as above; other threads find nothing more to do.
+                    next.store(bytes, Ordering::Relaxed);
+                    return dealt;
+                }
+            }
+        };
+        let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(&deal)).collect();
+            let mut threads = threads.into_iter();
+            threads.try_for_each(|thread| thread.join().expect("no part is outside the window"))
+        })
+    }
+
+    /// Takes the memory of a part, that of one node after the other; where in a file it begins.
+    fn deal_part(
+        &self,
+        part: &Window,
+        grain_bytes: u64,
+        file: Option<(BorrowedFd<'_>, u64)>,
+    ) -> Result<(), NumaError> {
+        for (node, _) in &self.0 {
+            require_room(*node, self.share_bytes(*node, part.bytes(), grain_bytes))?;
+            // A policy of the mapping, not of the thread: page tables come from near memory.
+            part.bind_to_node(*node).map_err(failed(CHOOSING))?;
+            let runs = self.runs(part.bytes(), grain_bytes);
+            for (at, bytes, _) in runs.filter(|(.., other)| other == node) {
+                take(part, at, bytes, file).map_err(failed("taking memory"))?;
+            }
         }
         Ok(())
     }
 
     /// A window on a file of shared memory that is made `bytes` bytes long, if it is shorter, and
-    /// takes its memory from here at once. What the file has already stays where it is.
+    /// takes its memory from here at once, by grains as [`Placement::deal`] does. What the file has
+    /// already stays where it is.
     ///
     /// # Errors
-    /// As [`Placement::apply`].
-    pub fn file(&self, file: BorrowedFd<'_>, bytes: u64) -> Result<Window, NumaError> {
+    /// As [`Placement::deal`].
+    pub fn file(
+        &self,
+        file: BorrowedFd<'_>,
+        bytes: u64,
+        grain_bytes: u64,
+    ) -> Result<Window, NumaError> {
         self.check(bytes)?;
+        let grain_bytes = self.grain(grain_bytes);
         let stat = fstat(file).map_err(io::Error::from).map_err(failed("looking at a file"))?;
         if u64::try_from(stat.st_size).unwrap_or(0) < bytes {
             let made = ftruncate(file, bytes).map_err(io::Error::from);
             made.map_err(failed("lengthening a file"))?;
         }
-        let options = MapOptions { huge_advice: true, ..MapOptions::default() };
+        let options = MapOptions { huge_advice: grain_bytes.is_none(), ..MapOptions::default() };
         let window = Window::map(file, bytes, Access::ReadWrite, options);
         let window = window.map_err(failed("mapping a file"))?;
+        if let Some(grain_bytes) = grain_bytes {
+            let there = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
+            let missing_bytes = bytes.saturating_sub(there);
+            self.deal_missing(&window, grain_bytes, missing_bytes, Some(file))?;
+            return Ok(window);
+        }
         self.apply(&window)?;
         let backed = fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(io::Error::from);
         backed.map_err(failed("taking memory for a file"))?;
         Ok(window)
+    }
+}
+
+/// Takes the memory of a part of a window; where in a file the window begins.
+fn take(
+    window: &Window,
+    at: u64,
+    bytes: u64,
+    file: Option<(BorrowedFd<'_>, u64)>,
+) -> io::Result<()> {
+    let taken = window.populate(at, bytes);
+    let code = taken.as_ref().err().and_then(io::Error::raw_os_error);
+    match (code, file) {
+        // Before Linux 5.14, or its file system is full, and then says so itself.
+        (Some(libc::EINVAL | libc::EFAULT), Some((file, start))) => {
+            take_file(file, start + at, bytes)
+        }
+        // Nothing is in it yet.
+        (Some(libc::EINVAL), None) => {
+            window.zero(at, bytes);
+            Ok(())
+        }
+        _ => taken,
     }
 }
 
@@ -270,15 +452,36 @@ pub fn node_bytes(meminfo: &str, key: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+fn meminfo(node: u16) -> Option<String> {
+    fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()
+}
+
 /// All memory of a node, bytes, if the kernel tells.
 pub(crate) fn total_bytes(node: u16) -> Option<u64> {
-    let path = format!("/sys/devices/system/node/node{node}/meminfo");
-    node_bytes(&fs::read_to_string(path).ok()?, "MemTotal")
+    node_bytes(&meminfo(node)?, "MemTotal")
+}
+
+/// Whether a node has so much to give now, as far as the kernel tells.
+fn require_room(node: u16, asked_bytes: u64) -> Result<(), NumaError> {
+    let Some(available_bytes) = meminfo(node).and_then(|text| available_bytes(&text)) else {
+        return Ok(());
+    };
+    if asked_bytes > available_bytes.saturating_sub(MARGIN_BYTES) {
+        return Err(NumaError::Full { node, asked_bytes, available_bytes });
+    }
+    Ok(())
+}
+
+/// Free memory of a node, and pages of files, which give way.
+fn available_bytes(meminfo: &str) -> Option<u64> {
+    let files = ["Active(file)", "Inactive(file)"].map(|key| node_bytes(meminfo, key).unwrap_or(0));
+    Some(node_bytes(meminfo, "MemFree")?.saturating_add(files[0]).saturating_add(files[1]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use std::os::fd::AsFd;
 
     const MIB: u64 = 1 << 20;
@@ -315,6 +518,61 @@ mod tests {
     }
 
     #[test]
+    fn grains_are_dealt_in_turn_and_each_node_has_its_exact_share() {
+        let placement = placement("numa:0=3,numa:1=1");
+        let grain = 64 << 10;
+        let expected = [(0, 3, 0), (3, 1, 1), (4, 3, 0), (7, 1, 1), (8, 1, 0)];
+        let expected = expected.map(|(at, grains, node)| (at * grain, grains * grain, node));
+        assert_eq!(placement.runs(9 * grain, grain).collect::<Vec<_>>(), expected);
+        for grain in [4096, 16 << 10, 64 << 10] {
+            let share = |node| placement.share_bytes(node, 64 * MIB, grain);
+            assert_eq!([share(0), share(1), share(2)], [48 * MIB, 16 * MIB, 0], "{grain}");
+        }
+        // The rest of a turn is the next one's, down to the last byte.
+        assert_eq!(placement.share_bytes(1, 3 * 4096 + 5, 4096), 5);
+    }
+
+    #[test]
+    fn dealt_memory_is_there_at_once_and_is_one_mapping() {
+        // Node 0 twice: a machine has no other for sure.
+        let twice = Placement(vec![(0, 3), (0, 1)]);
+        // Several parts, the last of them with a piece of a turn.
+        let bytes = 2 * PART_BYTES + 20 * 4096;
+        let window = Window::private(bytes).unwrap();
+        twice.deal(&window, 64 << 10).unwrap();
+        let all = |bytes: u64| BTreeMap::from([(0, bytes / 4096)]);
+        assert_eq!(window.node_pages().unwrap(), all(bytes));
+        let (start, maps) =
+            (window.start().addr().get() as u64, fs::read_to_string("/proc/self/maps"));
+        let is_in = |line: &str| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+            let (from, upto) = range.map(|(from, upto)| (number(from), number(upto))).unwrap();
+            from <= start && start + bytes <= upto
+        };
+        assert!(maps.unwrap().lines().any(is_in));
+
+        let fd = rustix::fs::memfd_create("deal-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let window = twice.file(fd.as_fd(), 6 * MIB, GRAIN_BYTES_MIN).unwrap();
+        assert_eq!(window.node_pages().unwrap(), all(6 * MIB));
+        window.copy_in(0, &vec![1; 6 << 20]);
+        // What is there stays, and what is not is taken.
+        let again = twice.file(fd.as_fd(), 8 * MIB, GRAIN_BYTES_MIN).unwrap();
+        assert_eq!(again.node_pages().unwrap(), all(8 * MIB));
+        assert_eq!((again.load(6 * MIB - 8), again.load(6 * MIB)), (0x0101_0101_0101_0101, 0));
+    }
+
+    #[test]
+    fn a_node_with_too_little_left_is_refused_before_anything_is_taken() {
+        let error = require_room(0, 1 << 60).unwrap_err();
+        assert!(matches!(error, NumaError::Full { node: 0, .. }), "{error}");
+        assert_eq!(error.code(), "full");
+        let text = "Node 0 MemTotal: 90 kB\nNode 0 MemFree:    7 kB\nNode 0 Active(anon): 5 kB\n\
+                    Node 0 Active(file):  2 kB\nNode 0 Inactive(file): 1 kB\n";
+        assert_eq!(available_bytes(text), Some(10 << 10));
+    }
+
+    #[test]
     fn a_node_without_memory_is_refused_with_those_that_have_some() {
         let window = Window::private(4 * MIB).unwrap();
         for text in ["numa:1023", "numa:0=1,numa:999=1"] {
@@ -334,11 +592,11 @@ mod tests {
         let pages = 6 * MIB / 4096;
         assert_eq!(window.node_pages().unwrap().into_iter().collect::<Vec<_>>(), [(0, pages)]);
         let fd = rustix::fs::memfd_create("numa-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let window = placement("numa:0=2").file(fd.as_fd(), 6 * MIB).unwrap();
+        let window = placement("numa:0=2").file(fd.as_fd(), 6 * MIB, GRAIN_BYTES_MIN).unwrap();
         window.copy_in(0, &vec![1; 6 << 20]);
         assert_eq!(window.node_pages().unwrap().into_iter().collect::<Vec<_>>(), [(0, pages)]);
         // What is there stays, also when it is opened again.
-        let again = placement("numa:0").file(fd.as_fd(), 6 * MIB).unwrap();
+        let again = placement("numa:0").file(fd.as_fd(), 6 * MIB, GRAIN_BYTES_MIN).unwrap();
         assert_eq!(again.load(8), 0x0101_0101_0101_0101);
     }
 

@@ -11,4 +11,5 @@ pub mod speed;
 mod threads;
 pub mod tiering;
 mod tiering_load;
+pub mod tiering_os;
 pub mod workload;

@@ -2,20 +2,104 @@
 //! and what is not there is stored. See `tiering.rs`.
 
 use super::items::{BATCH, BLOCK, KEY_BYTES, SEED, VALUE_BYTES};
-use super::workload::{Key, Op};
-use crate::run::BenchError;
-use rackpool_cache::{Cache, PartitionShare};
+use super::ratio::ORIGINAL_BYTES;
+use super::workload::{CacheWorkload, Key, Op};
+use crate::run::{BenchError, Size};
+use rackpool_cache::{Cache, Options, PartitionShare};
 use rackpool_mem::emulation::{FarModel, SystemClock};
-use rackpool_stats::histogram::Histogram;
+use rackpool_stats::histogram::{Histogram, Summary};
 use rackpool_stats::random::Rng;
 use rackpool_stats::zipf::Zipfian;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
+
+/// Of a cache's log.
+const UNIT_BYTES: u64 = 64 << 10;
+/// The name of the Zipfian look-ups, and how uneven they are.
+pub(super) const ZIPFIAN: &str = "zipf99";
+const THETA: f64 = 0.99;
+/// Bytes of memory a key of the Zipfian look-ups: as for the other look-ups of such items.
+const BYTES_PER_KEY: u64 = 90;
 
 /// Time that the cache is told to have passed while it warms up: items in far memory come near at a
 /// pace by time, so that all of them are looked at some three times.
 const WARM_UP: Duration = Duration::from_secs(180);
 /// Longest value, bytes.
 pub(super) const VALUE_BYTES_MAX: usize = 8 << 20;
+
+/// What a cache goes through.
+#[derive(Clone, Copy)]
+pub(super) struct TieringTest<'w> {
+    pub name: &'static str,
+    /// Of all kinds, bytes.
+    pub memory: u64,
+    /// For which the index is made; 0 = it grows.
+    items: u64,
+    /// Operations that do not count.
+    warm_up: u64,
+    /// None: look-ups of small items by a Zipfian popularity, all of which fit.
+    workload: Option<&'w CacheWorkload>,
+}
+
+impl<'w> TieringTest<'w> {
+    pub fn zipfian(size: Size) -> TieringTest<'w> {
+        let items = match size {
+            Size::Smoke => 1 << 14,
+            Size::Quick => 1 << 22,
+            Size::Full => 1 << 23,
+        };
+        let (memory, warm_up) = (items * BYTES_PER_KEY + (4 << 20), 2 * items);
+        TieringTest { name: ZIPFIAN, memory, items, warm_up, workload: None }
+    }
+
+    pub fn of(workload: &'w CacheWorkload, size: Size) -> TieringTest<'w> {
+        let (memory, longest) = match size {
+            Size::Smoke => (16_u64 << 20, 20_000.0),
+            Size::Quick => (64 << 20, 1e6),
+            Size::Full => (512 << 20, 16e6),
+        };
+        let fits = memory as f64 / (workload.value_bytes_mean() + 60.0);
+        let warm_up = (fits * 12.0).clamp(20_000.0, longest) as u64;
+        TieringTest { name: workload.name, memory, items: 0, warm_up, workload: Some(workload) }
+    }
+
+    /// Those of a cache in one memory.
+    pub fn options(&self) -> Options {
+        Options {
+            memory: self.memory,
+            // The longest value is for all the one of a far half.
+            max_value: self.memory / 2 / UNIT_BYTES / 4 * UNIT_BYTES,
+            items_expected: self.items,
+            seed: SEED,
+            ..Options::default()
+        }
+    }
+
+    fn ops(&self) -> Box<dyn Iterator<Item = Op> + 'w> {
+        match self.workload {
+            None => Box::new(zipfian(self.items, THETA)),
+            Some(workload) => Box::new(workload.stream(self.memory as f64 / ORIGINAL_BYTES, SEED)),
+        }
+    }
+
+    /// A cache that has gone through what warms it up.
+    pub fn load<'s>(&self, options: Options, stored: &'s [u8]) -> Result<Load<'s>, BenchError>
+    where
+        'w: 's,
+    {
+        let mut load = Load::new(Cache::new(options)?, self.ops(), stored);
+        load.warm_up(self.warm_up);
+        Ok(load)
+    }
+}
+
+/// What was seen of a cache so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct LoadSummary {
+    pub hit_ratio: f64,
+    /// How long batches took, ns.
+    pub batches: Summary,
+}
 
 /// A cache, and the operations that come next.
 pub(super) struct Load<'w> {
@@ -27,14 +111,14 @@ pub(super) struct Load<'w> {
     stored: &'w [u8],
     /// The cache's clock.
     passed: Duration,
-    pub gets: u64,
-    pub hits: u64,
+    gets: u64,
+    hits: u64,
     /// How long batches took.
-    pub batches: Histogram,
+    batches: Histogram,
 }
 
 /// Look-ups of small items by a Zipfian popularity, and all items once before, in another order.
-pub(super) fn zipfian(keys: u64, theta: f64) -> impl Iterator<Item = Op> {
+fn zipfian(keys: u64, theta: f64) -> impl Iterator<Item = Op> {
     assert!(keys.is_power_of_two(), "any odd step visits all keys");
     let op = |id, is_get| {
         let (key_bytes, value_bytes) = (KEY_BYTES as u32, VALUE_BYTES as u32);
@@ -47,10 +131,10 @@ pub(super) fn zipfian(keys: u64, theta: f64) -> impl Iterator<Item = Op> {
 }
 
 impl<'w> Load<'w> {
-    pub fn new(cache: Cache, ops: impl Iterator<Item = Op> + 'w, stored: &'w [u8]) -> Load<'w> {
+    fn new(cache: Cache, ops: Box<dyn Iterator<Item = Op> + 'w>, stored: &'w [u8]) -> Load<'w> {
         Load {
             cache,
-            ops: Box::new(ops),
+            ops,
             block: Vec::with_capacity(BLOCK as usize),
             keys: Box::new([[0; 256]; BATCH]),
             read: vec![0; VALUE_BYTES_MAX],
@@ -63,7 +147,7 @@ impl<'w> Load<'w> {
     }
 
     /// Operations that do not count.
-    pub fn warm_up(&mut self, operations: u64) {
+    fn warm_up(&mut self, operations: u64) {
         let blocks = operations.div_ceil(BLOCK);
         for _ in 0..blocks {
             self.run_block();
@@ -76,6 +160,11 @@ impl<'w> Load<'w> {
     /// As [`Cache::emulate_far`].
     pub fn emulate(&self, model: FarModel, weights: Option<[u32; 2]>) -> Result<(), BenchError> {
         Ok(self.cache.emulate_far(model, weights, Box::new(SystemClock::new()))?)
+    }
+
+    pub fn seen(&self) -> LoadSummary {
+        let hit_ratio = self.hits as f64 / self.gets as f64;
+        LoadSummary { hit_ratio, batches: self.batches.summary() }
     }
 
     /// Operations a second, over at least `least`.

@@ -267,7 +267,7 @@ impl Cache {
             }
             None => {
                 if let Some(placement) = &options.placement {
-                    placement.apply(&window)?;
+                    placement.deal(&window, options.grain_bytes)?;
                 }
             }
         }

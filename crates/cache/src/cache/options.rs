@@ -7,9 +7,11 @@ use super::policy::Policy;
 use super::{FILLED_PERCENT, Mode, PARTITION_BYTES, PARTITIONS_MAX, check};
 use rackpool_core::bandwidth_split::Bandwidths;
 use rackpool_core::seam::Mem;
-use rackpool_mem::numa::Placement;
+use rackpool_mem::numa::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN, Placement};
 use rackpool_mem::window::Window;
 
+/// With it, the longest values lie in all memories, and turns to another memory are few.
+const GRAIN_BYTES: u64 = 64 << 10;
 /// Bytes a second that no memory has.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 
@@ -41,6 +43,9 @@ pub struct Options {
     pub shared_reads: bool,
     /// From which memory nodes all of it comes; `None` = as the system likes.
     pub placement: Option<Placement>,
+    /// What each of several nodes of `placement` gives at a time, 4 KiB to 2 MiB. Below 2 MiB all
+    /// memory is taken when the cache is made, and in small pages.
+    pub grain_bytes: u64,
     /// Slower memory for items that are worth less; `memory` and `placement` are then those of the
     /// rest. Needs cache mode and [`Policy::TinyLfu`].
     pub far: Option<FarMemory>,
@@ -78,6 +83,7 @@ impl Default for Options {
             items_expected: 0,
             shared_reads: false,
             placement: None,
+            grain_bytes: GRAIN_BYTES,
             far: None,
             samples_reuse: false,
             takes_file_later: false,
@@ -88,6 +94,7 @@ impl Default for Options {
 impl Options {
     pub(super) fn units(&self) -> Result<u64> {
         check("partitions", u64::from(self.partitions), 1, u64::from(PARTITIONS_MAX))?;
+        check("grain_bytes", self.grain_bytes, GRAIN_BYTES_MIN, GRAIN_BYTES_MAX)?;
         self.policy.check()?;
         let each = self.memory / u64::from(self.partitions);
         let (cost, far_units) = (Partition::unit_cost(self), self.far_units());

@@ -177,7 +177,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
             }
             window
         }
-        Some(placement) => placement.file(file.as_fd(), bytes)?,
+        Some(placement) => placement.file(file.as_fd(), bytes, options.grain_bytes)?,
         None if is_whole || is_later => {
             Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?
         }

@@ -72,6 +72,9 @@ pub enum LabCommand {
     /// A server or client process of `bench kv --baselines`
     #[command(hide = true)]
     BaselinesWorker,
+    /// A process of `bench cache --tiering`
+    #[command(hide = true)]
+    TieringWorker,
 }
 
 /// Papers that can be reproduced.

@@ -5,14 +5,18 @@ use crate::args::{BenchArgs, BenchName};
 use crate::bench::{own_command, watch};
 use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
+use crate::kv_tiering::nodes_without_processors;
 use crate::lab::sim;
+use crate::tiers_args::Nodes;
 use crate::worker::orders;
 use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::baselines::{self, Carrier};
 use rackpool_bench::cache::ratio::PEERS;
+use rackpool_bench::cache::tiering::FarKind;
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Size};
 use rackpool_bench::{cache, dram, kv, migrate, tiers, verbs};
+use rackpool_tiers::topology::{Sources, Topology};
 
 /// Measures what needs no racks that run already.
 pub fn measure(args: &BenchArgs) -> Result<Report> {
@@ -33,8 +37,9 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
     if args.tiering {
         let names = if workloads == ["all"] { Vec::new() } else { workloads };
-        let cxl_ns = args.emulate.map(far_latency).transpose()?;
-        return watch(|say| Ok(cache::tiering::run(&names, cxl_ns, size, say)?));
+        let (far, mut worker) = (far_memory(args)?, own_command("tiering-worker")?);
+        let options = cache::tiering::Options { names: &names, far, size, worker: &mut worker };
+        return watch(|say| Ok(cache::tiering::run(options, say)?));
     }
     if !workloads.is_empty() && PEERS.is_empty() {
         let way_out = "to have foyer, quick_cache and moka beside it, build with --features peers";
@@ -60,6 +65,20 @@ fn far_latency(emulate: Emulate) -> Result<u32> {
         Emulate { .. } => "--tiering has no fabric: --emulate rdma= would have no effect",
     };
     Err(Failure::usage(what))
+}
+
+/// What is far for `bench cache --tiering`: nodes, or what is emulated where there are none.
+fn far_memory(args: &BenchArgs) -> Result<FarKind> {
+    if let Some(Nodes(nodes)) = &args.far_nodes {
+        return Ok(FarKind::Nodes(nodes.clone()));
+    }
+    let cxl_ns = args.emulate.map(far_latency).transpose()?;
+    let topology = Topology::read(&Sources::here());
+    let there = topology.ok().and_then(|topology| nodes_without_processors(&topology).ok()?);
+    Ok(match there.filter(|_| cxl_ns.is_none()) {
+        Some(there) => FarKind::Nodes(there.nodes().iter().map(|(node, _)| *node).collect()),
+        None => FarKind::Emulated(cxl_ns),
+    })
 }
 
 /// Measures the allocator in this process.
@@ -153,6 +172,11 @@ fn start_racks(wanted: &migrate::Wanted, emulate: Option<Emulate>) -> Result<mig
 /// A client process of `bench migrate`.
 pub fn serve_migrate() -> Result<()> {
     Ok(migrate::worker(&mut orders()?, &mut std::io::stdout())?)
+}
+
+/// A process of `bench cache --tiering`.
+pub fn serve_tiering() -> Result<()> {
+    Ok(cache::tiering_os::worker(&mut orders()?, &mut std::io::stdout())?)
 }
 
 /// A process of `bench kv --baselines`.

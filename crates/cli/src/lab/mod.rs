@@ -24,5 +24,6 @@ pub fn run(command: &LabCommand) -> Result<()> {
         LabCommand::Plan(args) => plan::run(args),
         LabCommand::MigrateWorker => bench::serve_migrate(),
         LabCommand::BaselinesWorker => bench::serve_baselines(),
+        LabCommand::TieringWorker => bench::serve_tiering(),
     }
 }

@@ -429,6 +429,8 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--value-tier-rule", "bandwidth"], "usage", "--value-tier"),
         (&["--resp", "0", "--interleave", "numa:0=1,numa:9=1"], "no-node", "memory: 0"),
         (&["--resp", "0", "--interleave", "0:1"], "usage", "numa:0=3,numa:1=1"),
+        (&["--resp", "0", "--interleave", "numa:0", "--grain", "3k"], "usage", "from 4K to 2M"),
+        (&["--resp", "0", "--tiering", "dram", "--grain", "4k"], "usage", "--interleave"),
         (&["--resp", "0", "--tiering", "data:numa:777"], "no-node", "nodes with memory: 0"),
         (&["--resp", "0", "--tiering", "near"], "usage", "data:numa:1"),
         (&["--resp", "0", "--tiering", "transparent"], "usage", "rackpool tiers weights"),

@@ -229,8 +229,8 @@ impl Window {
         self
     }
 
-    pub(super) fn is_private(&self) -> bool {
-        matches!(*self.owner, Backing::Private { .. })
+    pub(super) fn is_mapped(&self) -> bool {
+        !matches!(*self.owner, Backing::Heap { .. })
     }
 
     /// Its first byte, for a device that is told where the memory is.

@@ -1,7 +1,8 @@
-//! On which memory nodes the pages of a window lie. See `window.rs`.
+//! On which memory nodes the pages of a window lie, and how long they are. See `window.rs`.
 
 use super::Window;
 use rackpool_core::seam::Mem;
+use rustix::mm::{Advice, madvise};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_void};
 use std::io;
@@ -20,9 +21,20 @@ impl Window {
     /// # Errors
     /// What the system says; invalid input for a node that has no memory.
     pub fn bind_to_node(&self, node: u16) -> io::Result<()> {
+        self.bind_to_nodes(&[node])
+    }
+
+    /// As [`Window::bind_to_node`], from any of several nodes. The kernel then balances pages
+    /// between nodes by itself no more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind_to_nodes(&self, nodes: &[u16]) -> io::Result<()> {
         let mut mask = [0u64; MASK_WORDS];
-        let word = mask.get_mut(usize::from(node) / 64).ok_or(io::ErrorKind::InvalidInput)?;
-        *word = 1 << (node % 64);
+        for node in nodes {
+            let word = mask.get_mut(usize::from(*node) / 64).ok_or(io::ErrorKind::InvalidInput)?;
+            *word |= 1 << (node % 64);
+        }
         let start = self.readable(0, self.bytes());
         // The kernel counts one bit more than it reads.
         let bits = 64 * MASK_WORDS + 1;
@@ -31,6 +43,14 @@ impl Window {
         let code =
             unsafe { libc::syscall(libc::SYS_mbind, start, length, policy, &mask, bits, none) };
         checked(code)
+    }
+
+    /// Asks for small pages alone, of which neighbours may lie on different nodes.
+    pub(crate) fn refuse_huge_pages(&self) {
+        let start = self.readable(0, self.bytes()).cast();
+        // SAFETY: only changes how a mapping of ours is backed. Its failure means that this system
+        // has no transparent huge pages.
+        let _ = unsafe { madvise(start, self.bytes() as usize, Advice::LinuxNoHugepage) };
     }
 
     /// How many pages of 4096 bytes lie on which node, of those that this process has touched.

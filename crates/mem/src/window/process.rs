@@ -78,21 +78,22 @@ impl Window {
         Ok(window)
     }
 
-    /// Takes the memory behind a part of a [`Window::private`] now, instead of at its first use;
-    /// what it holds stays. Blocks while the system zeroes it, some 100 us a MiB; others may use
-    /// the window meanwhile.
+    /// Takes the memory behind a part of a [`Window::private`] or a file now, instead of at its
+    /// first use; what it holds stays. Blocks while the system zeroes it, some 100 us a MiB; others
+    /// may use the window meanwhile.
     ///
     /// # Errors
     /// What the system says: above all, that there is not so much memory, or invalid input before
-    /// Linux 5.14. Invalid input for a window of another kind, or a part that does not begin at a
-    /// page. Some of the part may have its memory by then.
+    /// Linux 5.14; `EFAULT` if the file system of a file is full. Invalid input for a window of
+    /// another kind, or a part that does not begin at a page. Some of the part may have its memory
+    /// by then.
     ///
     /// # Panics
     /// Outside the window.
     pub fn populate(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let at = self.writable(offset, bytes);
         let size = usize::try_from(bytes).expect("inside a window");
-        if !self.is_private() || !at.addr().is_multiple_of(rustix::param::page_size()) {
+        if !self.is_mapped() || !at.addr().is_multiple_of(rustix::param::page_size()) {
             let what = format!("{bytes} bytes at {offset} cannot be populated");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }

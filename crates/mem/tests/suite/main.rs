@@ -1,6 +1,7 @@
-//! Regions and rings.
+//! Regions, rings and memory nodes.
 
 mod child;
+mod numa;
 mod region_files;
 mod ring_corrupt;
 mod ring_model;

@@ -1,0 +1,79 @@
+//! `bench cache --tiering` on nodes that are named, with processes under `numactl` where that is
+//! installed: this program starts itself as one. It has a `main` of its own for that, instead of
+//! the usual test harness.
+
+use rackpool_bench::cache::tiering::{FarKind, Options, run};
+use rackpool_bench::cache::tiering_os;
+use rackpool_bench::report::Kind;
+use rackpool_bench::run::Size;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// The word that makes this program such a process.
+const WORKER: &str = "tiering-worker";
+const POLICIES: [&str; 3] =
+    ["numactl_membind", "numactl_interleave", "numactl_weighted_interleave"];
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some(WORKER) => {
+            let (input, output) = (std::io::stdin(), std::io::stdout());
+            match tiering_os::worker(&mut input.lock(), &mut output.lock()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("{error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        // Cargo lists tests in this way; there is one.
+        Some("--list") => ExitCode::SUCCESS,
+        _ => {
+            what_lies_on_named_nodes_is_measured_beside_what_the_system_places();
+            println!("tiering: ok");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Node 0 is as far as it is near: a machine has no other for sure. In a guest it may be another.
+fn what_lies_on_named_nodes_is_measured_beside_what_the_system_places() {
+    if !Path::new("/sys/devices/system/node/has_memory").exists() {
+        println!("NOT TESTED: this kernel has no memory nodes");
+        return;
+    }
+    let nodes = std::env::var("RACKPOOL_NODES").unwrap_or_else(|_| "0".into());
+    let far: u16 = nodes.rsplit(',').next().and_then(|node| node.parse().ok()).expect("a node");
+    let mut started = 0;
+    let mut worker = |_| {
+        started += 1;
+        let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
+        command.arg(WORKER);
+        command
+    };
+    let options = Options {
+        names: &["follower_assocs".to_owned()],
+        far: FarKind::Nodes(vec![far]),
+        size: Size::Smoke,
+        worker: &mut worker,
+    };
+    let report = run(options, &mut |_| ()).expect("the run succeeds");
+    assert_eq!(report.kind, Kind::Measured);
+    assert_eq!(report.extra["far_nodes"], far.to_string());
+    let absent = |policy: &str| report.extra.contains_key(&format!("{policy}_absent"));
+    let there: Vec<&str> = POLICIES.into_iter().filter(|policy| !absent(policy)).collect();
+    println!("numactl has {there:?}");
+    let mut expected = vec!["measured_chase".to_owned(), "measured_stream".to_owned()];
+    for test in ["zipf99", "follower_assocs"] {
+        expected.push(format!("{test}_dram"));
+        let beside = ["far", "transparent", "data"].iter().chain(&there);
+        expected.extend(beside.map(|word| format!("{test}_{word}_measured")));
+    }
+    let rows: Vec<&str> = report.results.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(rows, expected);
+    assert_eq!(started, 2 * there.len());
+    for row in &report.results {
+        let is_finite = row.ours.is_finite() && row.ratio.is_none_or(f64::is_finite);
+        assert!(row.ours > 0.0 && is_finite, "{row:?}");
+    }
+}
