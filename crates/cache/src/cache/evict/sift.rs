@@ -37,7 +37,7 @@ pub(crate) struct Sift {
     /// Up to when its pace allowed what was done.
     paid_until: Millis,
     /// Rounds that were made for the item that comes next.
-    rounds: u32,
+    pub rounds: u32,
 }
 
 impl Partition {
@@ -53,8 +53,12 @@ impl Partition {
         let bytes = if self.round.is_open() {
             self.go_on(ROUND_BYTES, now);
             ROUND_BYTES
-        } else {
+        } else if self.segments.uses_far() {
             self.sift_some(now)
+        } else if self.leave_far(now) {
+            ROUND_BYTES
+        } else {
+            return false;
         };
         let pace = (far_bytes / PASS_S).clamp(PACE_MIN, PACE_MAX);
         self.sift.paid_until += (bytes * 1000).div_ceil(pace).max(1);

@@ -1,0 +1,35 @@
+//! Far memory that is used no more is emptied in idle turns, at the pace at which it is gone
+//! through otherwise (`sift.rs`), round by round, and then goes back to the system.
+//!
+//! A far round takes the oldest segments, as always, and gives all of them back: of their items
+//! those that are worth as much as what stayed near last come near, or all while near memory has
+//! room to spare; the rest is dropped. Before each such round one of near memory makes a unit's room
+//! there, where there is none.
+
+use super::Partition;
+use crate::cache::Millis;
+use crate::cache::segments::{FAR_QUEUE, Memory};
+
+impl Partition {
+    /// Makes a step, such as to begin a round; whether there was one to make.
+    pub(super) fn leave_far(&mut self, now: Millis) -> bool {
+        if self.segments.oldest(FAR_QUEUE).is_none() {
+            return self.segments.give_far_back(&self.units, now);
+        }
+        if self.sift.rounds == 0 && !self.has_unit_near() {
+            self.sift.rounds = 1;
+            self.begin_round(Memory::Near);
+        } else {
+            self.sift.rounds = 0;
+            self.begin_round(Memory::Far);
+        }
+        true
+    }
+
+    /// Whether near memory has a free unit beside those that its rounds leave.
+    fn has_unit_near(&self) -> bool {
+        let near = Memory::Near as usize;
+        let kept = self.ahead_units[near].max(self.reserve_units[near]);
+        self.segments.free_count(Memory::Near) > kept
+    }
+}
