@@ -51,9 +51,7 @@ impl Partition {
             return self.finish_round(memory, now);
         }
         let far_reserve = self.reserve_units[Memory::Far as usize];
-        let can_leave = memory == Memory::Near
-            && self.segments.uses_far()
-            && self.segments.free_count(Memory::Far) > far_reserve;
+        let can_leave = memory == Memory::Near && self.has_free_far(far_reserve + 1);
         if self.segments.free_count(memory) == 0 && !can_leave {
             // Moving needs a unit.
             return self.drop_oldest(memory);

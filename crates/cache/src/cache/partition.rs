@@ -148,7 +148,7 @@ impl Partition {
         table.zero(0, table.bytes());
         let mut segments = Segments::new(table, options.far_units() as u32, populator);
         if options.far_waits {
-            segments.hold_far_back();
+            segments.hold_far_back(true);
         }
         Partition::with(segments, units_window, options, is_checked)
     }

@@ -152,7 +152,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
     let is_later = options.takes_file_later && found_bytes == 0 && !is_placed;
     let first = options.index_units(units).max(PIECE_UNITS.into()).min(units);
     let window = match &options.placement {
-        _ if options.far.is_some() => window_in_two(path, &file, options, units, is_whole)?,
+        _ if options.far.is_some() => window_in_two(path, &file, options, units)?,
         Some(placement) => placement.file(file.as_fd(), bytes)?,
         None if is_whole || is_later => {
             Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?
@@ -198,13 +198,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
 
 /// A window on a file, of which each partition has near and far memory; if not all of it is there,
 /// it is taken now, far memory that is only to be switched to excepted.
-fn window_in_two(
-    path: &Path,
-    file: &File,
-    options: &Options,
-    units: u64,
-    is_whole: bool,
-) -> Result<Window> {
+fn window_in_two(path: &Path, file: &File, options: &Options, units: u64) -> Result<Window> {
     let (each, partitions) = (Partition::window_bytes(units), u64::from(options.partitions));
     let (failed, bytes) = (failed_at(path), SUPERBLOCK_BYTES + each * partitions);
     file.set_len(bytes).map_err(failed("lengthening"))?;
@@ -212,7 +206,7 @@ fn window_in_two(
     for index in 0..partitions {
         options.place(&window.slice(SUPERBLOCK_BYTES + index * each, each))?;
     }
-    if !is_whole {
+    if !has_all_memory(file).map_err(failed("looking at"))? {
         // What far memory has of an earlier process stays.
         let taken = each - if options.far_waits { options.far_bytes() } else { 0 };
         let starts = (0..partitions).map(|index| (SUPERBLOCK_BYTES + index * each, taken));
@@ -284,7 +278,7 @@ impl Partition {
         let (mut segments, found, damaged) = Segments::adopt(table, options.far_units() as u32);
         recovered.damaged += damaged;
         if options.far_waits {
-            segments.use_far(false);
+            segments.hold_far_back(false);
         }
         let mut partition = Partition::with(segments, units_window, options, true);
         partition.tier_slab = tier_slab;

@@ -37,3 +37,46 @@ impl Cache {
         if self.uses_far() { 0 } else { self.options.far_bytes() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Cache, FarMemory, Options, PartitionShare};
+    use rackpool_core::seam::Mem;
+
+    /// Pages that the far memory of a cache of one partition has of the system.
+    fn far_pages(cache: &Cache) -> u64 {
+        let units = cache.partitions[0].view.units();
+        let far_bytes = cache.options.far_bytes();
+        let far = units.slice(units.bytes() - far_bytes, far_bytes);
+        far.node_pages().unwrap().into_values().sum()
+    }
+
+    #[test]
+    fn far_memory_takes_pages_only_while_it_is_used() {
+        let far = Some(FarMemory { memory: 16 << 20, placement: None, bandwidths: None });
+        let options = Options { memory: 4 << 20, far, far_waits: true, ..Options::default() };
+        let cache = Cache::new(options).unwrap();
+        cache.populate(|| true).unwrap();
+        let value = [7; 1000];
+        let fill = |keys: std::ops::Range<u64>| {
+            for key in keys {
+                cache.set(&key.to_le_bytes(), &value, 0, 0, 1).unwrap();
+            }
+        };
+        fill(0..10_000);
+        assert_eq!((far_pages(&cache), cache.stats().far_held_units), (0, 0));
+        cache.use_far(true).unwrap();
+        fill(10_000..20_000);
+        let taken = far_pages(&cache) * 4096;
+        assert!(taken >= cache.stats().far_bytes && taken > 6 << 20, "{taken}: {:?}", cache.stats());
+        cache.use_far(false).unwrap();
+        let mut now = 1;
+        while cache.stats().far_held_units > 0 && now < 1_000_000 {
+            // It is all there as long as anything lies in it, and for a second more.
+            assert!(cache.stats().far_bytes == 0 || far_pages(&cache) * 4096 >= taken);
+            now += 1000;
+            cache.tidy(PartitionShare::ALL, now, || true);
+        }
+        assert_eq!((far_pages(&cache), cache.stats().far_held_units), (0, 0));
+    }
+}

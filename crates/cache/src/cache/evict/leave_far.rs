@@ -2,7 +2,7 @@
 //! through otherwise (`sift.rs`), round by round, and then goes back to the system.
 //!
 //! A far round takes the oldest segments, as always, and gives all of them back: of their items
-//! those that are worth as much as what stayed near last come near, or all while near memory has
+//! those that are worth more than what stayed near last come near, or all while near memory has
 //! room to spare; the rest is dropped. Before each such round one of near memory makes a unit's room
 //! there, where there is none.
 
@@ -24,6 +24,14 @@ impl Partition {
             self.begin_round(Memory::Far);
         }
         true
+    }
+
+    /// Whether so many far units are free, and may be used.
+    pub(super) fn has_free_far(&mut self, units: usize) -> bool {
+        let far = Memory::Far;
+        self.segments.uses_far()
+            && (self.segments.reclaim(far) >= units
+                || (self.segments.take_more(far) && self.segments.free_count(far) >= units))
     }
 
     /// Whether near memory has a free unit beside those that its rounds leave.

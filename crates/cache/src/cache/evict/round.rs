@@ -98,10 +98,7 @@ impl Partition {
     pub(crate) fn finish_round(&mut self, memory: Memory, now: Millis) -> bool {
         if !self.round.is_open() {
             let far_reserve = self.reserve_units[Memory::Far as usize];
-            let has_room_far = self.segments.reclaim(Memory::Far) >= far_reserve
-                || !self.segments.uses_far()
-                || self.segments.take_more(Memory::Far);
-            if !has_room_far {
+            if self.segments.uses_far() && !self.has_free_far(far_reserve) {
                 self.begin_round(Memory::Far);
             }
             if !self.round.is_open() {
@@ -267,9 +264,9 @@ impl Partition {
         if !self.segments.uses_far() {
             let stays = match memory {
                 Memory::Near => is_kept && may_go(&Stream::Main),
-                // It leaves: what is worth as much as what stayed near last comes there.
+                // It leaves: what is worth more than what stayed near last comes there.
                 Memory::Far => {
-                    let is_worth_it = item.rank >= last_near || self.has_spare(Memory::Near);
+                    let is_worth_it = item.rank > last_near || self.has_spare(Memory::Near);
                     is_worth_it && self.has_room_near(item.pos, header)
                 }
             };

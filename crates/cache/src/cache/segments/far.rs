@@ -1,9 +1,9 @@
 //! Far memory as a whole: whether it is used, which of its units may come into use, and how its
 //! memory goes back to the system when it is used no more.
 //!
-//! While it is not used no unit of it is listed as free, so no segment is opened there; what still
-//! lies there stays until it is moved or dropped. Used again, units are listed piece by piece; those
-//! of a file get their memory then.
+//! While it is not used nothing is placed there; what lies there stays until it is moved or dropped.
+//! When its memory goes back no unit is listed as free any more. Used again, units are listed piece
+//! by piece; those of a file get their memory then.
 
 use super::{Memory, Millis, SegmentState, Segments};
 use crate::cache::layout::UNIT_SHIFT;
@@ -52,28 +52,32 @@ impl Segments {
         if is_used == self.far.is_used || self.far_units() == 0 {
             return;
         }
-        let near_units = self.near_units;
         let far = &mut self.far;
-        (far.is_used, far.kept) = (is_used, near_units);
+        (far.is_used, far.kept) = (is_used, self.near_units);
         (far.empty_since, far.is_refused) = (None, false);
-        if is_used {
-            self.take_more(Memory::Far);
-            return;
+        self.take_more(Memory::Far);
+    }
+
+    /// At the start: far memory is not used before [`Segments::use_far`]. It has none of the
+    /// system's, or what an earlier process left.
+    pub fn hold_far_back(&mut self, is_new: bool) {
+        self.use_far(false);
+        self.unlist_far();
+        if is_new {
+            self.far.kept = self.of.len() as u32;
         }
+    }
+
+    fn unlist_far(&mut self) {
         self.free[Memory::Far as usize].clear();
-        far.unlisted = near_units;
-        if let Some(populator) = &far.populator {
+        self.far.unlisted = self.near_units;
+        if let Some(populator) = &self.far.populator {
             populator.begin_anew();
         }
     }
 
-    /// Far memory has none of the system's yet, and is not used before [`Segments::use_far`].
-    pub fn hold_far_back(&mut self) {
-        self.use_far(false);
-        self.far.kept = self.of.len() as u32;
-    }
-
-    /// Lists some more units of far memory that are free. Whether there were any to look at.
+    /// Lists some more units of far memory, those that are free: of a file that was opened again
+    /// some are in use. Whether there were any to look at.
     pub(super) fn take_more_far(&mut self) -> bool {
         let (from, count) = (self.far.unlisted, self.of.len() as u32);
         if !self.far.is_used || from == count {
@@ -108,7 +112,7 @@ impl Segments {
     /// and nothing has been there for a while; whether there may be more.
     pub fn give_far_back(&mut self, units: &Window, now: Millis) -> bool {
         self.reclaim(Memory::Far);
-        let count = self.of.len() as u32;
+        let (near_units, count) = (self.near_units, self.of.len() as u32);
         let far = &mut self.far;
         if far.is_used || far.in_use > 0 {
             far.empty_since = None;
@@ -118,6 +122,10 @@ impl Segments {
         if far.kept == count || far.is_refused || now < since.saturating_add(EMPTY_MS) {
             return false;
         }
+        if far.kept == near_units {
+            self.unlist_far();
+        }
+        let far = &mut self.far;
         let upto = count.min(far.kept + PIECE_UNITS);
         let bytes = u64::from(upto - far.kept) << UNIT_SHIFT;
         match units.give_back(u64::from(far.kept) << UNIT_SHIFT, bytes) {
