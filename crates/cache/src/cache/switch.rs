@@ -64,11 +64,13 @@ mod tests {
             }
         };
         fill(0..10_000);
-        assert_eq!((far_pages(&cache), cache.stats().far_held_units), (0, 0));
+        // A huge page of near memory may go beyond its end.
+        assert!(far_pages(&cache) < 512 && cache.stats().far_held_units == 0);
         cache.use_far(true).unwrap();
         fill(10_000..20_000);
         let taken = far_pages(&cache) * 4096;
-        assert!(taken >= cache.stats().far_bytes && taken > 6 << 20, "{taken}: {:?}", cache.stats());
+        let far_bytes = cache.stats().far_bytes;
+        assert!(taken >= far_bytes && far_bytes > 6 << 20, "{taken} bytes for {far_bytes}");
         cache.use_far(false).unwrap();
         let mut now = 1;
         while cache.stats().far_held_units > 0 && now < 1_000_000 {
@@ -77,6 +79,6 @@ mod tests {
             now += 1000;
             cache.tidy(PartitionShare::ALL, now, || true);
         }
-        assert_eq!((far_pages(&cache), cache.stats().far_held_units), (0, 0));
+        assert!(far_pages(&cache) < 512 && cache.stats().far_held_units == 0);
     }
 }
