@@ -2,7 +2,10 @@
 //! used often stays, the work is bounded, and the memory goes back to the system.
 
 use crate::far::{MIB, idle, is_whole, options, value};
+use crate::peers::{ask, ask_text, memcached_of, ours, resp_of, wait_until};
+use rackpool_cache::front::{ListenConfig, Server, Settings};
 use rackpool_cache::{Cache, Error, Options, PartitionShare};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -259,4 +262,44 @@ fn leave_all(cache: &Cache, now: &mut u64) {
         }
     }
     assert_eq!((cache.stats().far_bytes, cache.stats().far_held_units), (0, 0));
+}
+
+#[test]
+fn a_server_is_switched_by_config_set_and_says_where_it_is() {
+    let cache = Cache::new(options(8, 32)).unwrap();
+    let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listen = ListenConfig { memcached: any, resp: any, ..ListenConfig::default() };
+    let server = Server::start(cache.clone(), Settings::default(), &listen).unwrap();
+    let (mut r, mut m) = (resp_of(&server), memcached_of(&server));
+    let mut say = |words: &str| ask_text(&mut r, format!("{words}\r\n").as_bytes(), b"\r\n");
+    for key in 0..5_u64 {
+        cache.set(&key.to_le_bytes(), &value(key, 70_000), 0, 0, 1).unwrap();
+    }
+    assert_eq!(say("CONFIG SET tiering data"), "+OK\r\n");
+    assert!(cache.uses_far() && cache.stats().far_bytes > 350_000);
+    assert_eq!(say("config set Tiering DRAM"), "+OK\r\n");
+    assert!(!cache.uses_far());
+    for (words, error) in [
+        ("CONFIG SET tiering transparent", "tiering can be set to dram and data"),
+        ("CONFIG SET tiering", "when the server is started"),
+        ("CONFIG SET maxmemory 1", "when the server is started"),
+    ] {
+        let said = say(words);
+        assert!(said.starts_with("-ERR ") && said.contains(error), "{words}: {said}");
+    }
+    wait_until("far memory is the system's", || cache.stats().far_held_units == 0);
+    assert!((0..5_u64).all(|key| is_whole(&cache, key, 70_000, 1)));
+    let shown = ask(&mut resp_of(&server), b"CONFIG GET tiering\r\n", b"dram\r\n");
+    assert_eq!(shown, b"*2\r\n$7\r\ntiering\r\n$4\r\ndram\r\n");
+    let stats = ask_text(&mut m, b"stats\r\n", b"END\r\n");
+    assert!(stats.contains("STAT far_held_bytes 0\r\n"), "{stats}");
+    let metrics = server.shared().metrics();
+    for line in ["rackpool_kv_far_memory_used 0\n", "rackpool_kv_far_held_bytes 0\n"] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    let plain = ours(Settings::default());
+    let mut r = resp_of(&plain);
+    assert_eq!(ask(&mut r, b"CONFIG SET tiering dram\r\n", b"\r\n"), b"+OK\r\n");
+    let said = ask_text(&mut r, b"CONFIG SET tiering data\r\n", b"\r\n");
+    assert!(said.contains("without far memory"), "{said}");
 }
