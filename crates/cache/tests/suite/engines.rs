@@ -47,7 +47,7 @@ fn work(cache: &Cache, engine: u8) -> (HashMap<u64, u64>, u64) {
             }
             3 => {
                 let new = value(engine, key, round);
-                let put = |_| Put { key: &name, value: &new, flags: 0, expires: 0 };
+                let put = |_: usize| Put { key: &name, value: &new, flags: 0, expires: 0 };
                 cache.set_many(1, put, 1, |_, stored| _ = stored.unwrap());
                 stored.insert(key, round);
             }

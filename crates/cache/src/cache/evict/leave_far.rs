@@ -34,10 +34,8 @@ impl Partition {
                 || (self.segments.take_more(far) && self.segments.free_count(far) >= units))
     }
 
-    /// Whether near memory has a free unit beside those that its rounds leave.
+    /// Whether near memory has a free unit beside its reserve.
     fn has_unit_near(&self) -> bool {
-        let near = Memory::Near as usize;
-        let kept = self.ahead_units[near].max(self.reserve_units[near]);
-        self.segments.free_count(Memory::Near) > kept
+        self.segments.free_count(Memory::Near) > self.reserve_units[Memory::Near as usize]
     }
 }
