@@ -98,9 +98,9 @@ items that are read move for it. What is read is estimated from every 31st read 
 near_bytes_read, far_bytes_read); no counter of the memory itself is looked at.
 A running cache is switched by Redis's CONFIG SET tiering dram, or data. In mode dram items go near
 alone; what lies far comes near, if it is worth more than what lies there, or goes, in idle turns;
-then far memory goes back to the system (far_bytes, far_held_bytes; the log). To switch to data later
-start with --tiering dram:NODES, which keeps only address space for it. --warm files are opened in
-either mode, with the same --far-memory.
+then far memory goes back to the system (far_bytes, far_held_bytes; the log). To switch to data
+later start with --tiering dram:NODES, which keeps only address space for it. --warm files are
+opened in either mode, with the same --far-memory.
 With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
 bandwidth together.
 

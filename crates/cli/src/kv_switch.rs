@@ -1,5 +1,5 @@
-//! What the log of `kv` says when its cache is switched to far memory or from it, and how far it has
-//! come. In: the cache's counters, once a second. Called by `kv`, where there is far memory.
+//! What the log of `kv` says when its cache is switched to far memory or from it, and how much is
+//! left. In: the cache's counters, once a second. Called by `kv`, where there is far memory.
 
 use crate::failure::{Failure, Result};
 use rackpool_cache::Stats;

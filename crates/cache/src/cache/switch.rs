@@ -1,8 +1,8 @@
 //! A cache in use is told to use far memory, or to leave it.
 //!
 //! Far memory is the end of each partition's window, so nothing is mapped anew and no item changes
-//! its address by a switch. In: a switch, at any time. Out: items that come near or go in idle turns
-//! (`evict/leave_far.rs`), then memory for the system (`segments/far.rs`).
+//! its address by a switch. In: a switch, at any time. Out: items that come near or go, in idle
+//! turns (`evict/leave_far.rs`), then memory for the system (`segments/far.rs`).
 
 use super::error::Result;
 use super::{Cache, LockedPartition, check};

@@ -1,4 +1,5 @@
-//! Several caches in one process, of unlike sizes and memories: none sees or counts what is another's.
+//! Several caches in one process, of unlike sizes and memories: none sees or counts what is in
+//! another.
 
 use crate::far::{MIB, options};
 use rackpool_cache::{Cache, Options, PartitionShare, Put, Stats};

@@ -1,7 +1,7 @@
 //! Far memory as a whole: whether it is used, which of its units may come into use, and how its
 //! memory goes back to the system when it is used no more.
 //!
-//! While it is not used nothing is placed there; what lies there stays until it is moved or dropped.
+//! While it is not used nothing is placed there; what is there stays until it is moved or dropped.
 //! When its memory goes back no unit is listed as free any more. Used again, units are listed piece
 //! by piece; those of a file get their memory then.
 
