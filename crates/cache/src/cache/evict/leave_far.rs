@@ -3,8 +3,8 @@
 //!
 //! A far round takes the oldest segments, as always, and gives all of them back: of their items
 //! those that are worth more than what stayed near last come near, or all while near memory has
-//! room to spare; the rest is dropped. Before each such round one of near memory makes room there for
-//! a unit's bytes, where there is none.
+//! room to spare; the rest is dropped. Before each such round one of near memory makes room there
+//! for a unit's bytes, where there is none.
 
 use super::Partition;
 use crate::cache::Millis;

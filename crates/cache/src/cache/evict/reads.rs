@@ -202,6 +202,7 @@ impl Partition {
         if !has_room {
             return match item.is_far {
                 true => self.begin_room_near(true),
+                false if self.segments.take_more(Memory::Far) => {}
                 false => self.begin_round(Memory::Far),
             };
         }

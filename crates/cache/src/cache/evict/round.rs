@@ -137,7 +137,7 @@ impl Partition {
         // A near round sends some unit's bytes there.
         let wanted = self.reserve_units[Memory::Far as usize] + 2;
         let wanted = wanted.min(self.segments.far_units() as usize / 8);
-        let is_short = may_be_far && self.segments.reclaim(Memory::Far) < wanted;
+        let is_short = may_be_far && !self.has_free_far(wanted);
         self.begin_round(if is_short { Memory::Far } else { Memory::Near });
     }
 
