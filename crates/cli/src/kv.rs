@@ -6,6 +6,7 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
+use crate::kv_switch::SwitchLog;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use crate::tiers_advise::{LiveAdvice, Query};
 use crate::{kv_tiering, tiers, tiers_measure, tiers_weights};
@@ -133,8 +134,8 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         (args.herd_pipeline.is_some(), herd, "--herd-pipeline is for --herd and --herd-listen"),
         (
             args.far_memory.is_some(),
-            matches!(args.tiering, Some(Tiering::Data(_))),
-            "--far-memory is for --tiering data",
+            has_far(args),
+            "--far-memory is for --tiering data and dram:NODES",
         ),
         (
             args.grain.is_some(),
@@ -143,8 +144,8 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         ),
         (
             args.profile.is_some(),
-            args.advise || matches!(args.tiering, Some(Tiering::Data(_))),
-            "--profile is for --tiering data and --advise",
+            args.advise || has_far(args),
+            "--profile is for --tiering data, dram:NODES, and --advise",
         ),
         (
             args.value_tier_near.is_some(),
@@ -246,6 +247,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     info!(target: "kv", "{what}: memcached {memcached}, resp {resp}{metrics}{herd}");
     let start = |query| LiveAdvice::start(query, Arc::clone(server.shared()));
     let _advice = advice_query.map(start).transpose()?;
+    let _switches = SwitchLog::start(server.shared())?;
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     info!(target: "kv", "{why}: stopping");
     server.stop();
@@ -260,9 +262,15 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
 fn advice_query(args: &KvArgs) -> Result<Option<Query>> {
     let Some(path) = args.profile.as_ref().filter(|_| args.advise) else { return Ok(None) };
     let query = Query::of(path)?;
-    if let Some(Tiering::Data(nodes)) = &args.tiering {
-        let far = nodes.clone().map_or_else(nodes_without_processors, Ok)?;
-        return Ok(Some(Query { far: Some(far), ..query }));
+    match &args.tiering {
+        Some(Tiering::Data(nodes)) => {
+            let far = nodes.clone().map_or_else(nodes_without_processors, Ok)?;
+            return Ok(Some(Query { far: Some(far), ..query }));
+        }
+        Some(Tiering::Dram(Some(nodes))) => {
+            return Ok(Some(Query { far: Some(nodes.clone()), ..query }));
+        }
+        _ => {}
     }
     let cpu_node = query.profile.pairs.first().map(|pair| pair.cpu_node);
     let (Some(nodes), Some(cpu_node)) = (dealt_to(args), cpu_node) else {
@@ -331,6 +339,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
             None => Options::default().grain_bytes,
         },
         far: far_memory(args)?,
+        far_waits: matches!(args.tiering, Some(Tiering::Dram(Some(_)))),
         samples_reuse: args.advise,
         items_expected: args.items.unwrap_or(0),
         is_lossy: args.lossy_index,
@@ -364,16 +373,22 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     Ok(cache)
 }
 
+/// Whether there is far memory, if only to be switched to.
+fn has_far(args: &KvArgs) -> bool {
+    matches!(args.tiering, Some(Tiering::Data(_) | Tiering::Dram(Some(_))))
+}
+
 fn far_bytes(args: &KvArgs) -> u64 {
-    match args.tiering {
-        Some(Tiering::Data(_)) => args.far_memory.unwrap_or(args.memory),
-        _ => 0,
-    }
+    if has_far(args) { args.far_memory.unwrap_or(args.memory) } else { 0 }
 }
 
 /// The memory for items that are worth less, if there is to be any.
 fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
-    let Some(Tiering::Data(nodes)) = &args.tiering else { return Ok(None) };
+    let (nodes, when) = match &args.tiering {
+        Some(Tiering::Data(nodes)) => (nodes, ""),
+        Some(Tiering::Dram(nodes)) if nodes.is_some() => (nodes, " after CONFIG SET tiering data"),
+        _ => return Ok(None),
+    };
     if args.policy.policy != Policy::TinyLfu {
         return Err(Failure::usage("--tiering data needs --policy tinylfu, which weighs items"));
     }
@@ -395,7 +410,7 @@ fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
             (None, rule.to_owned())
         }
     };
-    let what = format!("other items lie on {placement}, up to {memory} bytes; {rule}");
+    let what = format!("other items lie on {placement}{when}, up to {memory} bytes; {rule}");
     info!(target: "kv", "{what}");
     Ok(Some(FarMemory { memory, placement: Some(placement), bandwidths }))
 }

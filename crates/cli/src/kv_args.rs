@@ -23,8 +23,8 @@ pub enum ValueTierRule {
 pub enum Tiering {
     /// Data on the nodes without processors, if there are any, else DRAM.
     Auto,
-    /// All in the memory that the system gives.
-    Dram,
+    /// All in the memory that the system gives; these nodes are there to be switched to.
+    Dram(Option<Placement>),
     /// All dealt out to nodes by weights.
     Transparent(Placement),
     /// Those that are worth most where the cache is, others on these nodes; `None`: on those
@@ -39,7 +39,7 @@ fn parse_tiering(text: &str) -> Result<Tiering, String> {
         nodes.map(str::parse::<Placement>).transpose().map_err(|error| error.to_string())?;
     match (mode, nodes) {
         ("auto", None) => Ok(Tiering::Auto),
-        ("dram", None) => Ok(Tiering::Dram),
+        ("dram", nodes) => Ok(Tiering::Dram(nodes)),
         ("transparent", Some(nodes)) => Ok(Tiering::Transparent(nodes)),
         ("transparent", None) => {
             Err("it needs nodes with weights, as `rackpool tiers weights` finds them: \
@@ -48,8 +48,8 @@ fn parse_tiering(text: &str) -> Result<Tiering, String> {
         }
         ("data", nodes) => Ok(Tiering::Data(nodes)),
         _ => Err(format!(
-            "`{text}` is none of auto, dram, transparent:NODES, data, data:NODES, such as \
-             data:numa:1"
+            "`{text}` is none of auto, dram, dram:NODES, transparent:NODES, data, data:NODES, such \
+             as data:numa:1"
         )),
     }
 }
@@ -103,6 +103,11 @@ stats has far_bytes, promotions, demotions. With --profile reads are split betwe
 proportion to their bandwidths while they are more than near memory alone delivers with ease, and
 items that are read move for it. What is read is estimated from every 31st read (stats:
 near_bytes_read, far_bytes_read); no counter of the memory itself is looked at.
+A running cache is switched by Redis's CONFIG SET tiering dram, or data. In mode dram items go near
+alone; what lies far comes near, if it is worth more than what lies there, or goes, in idle turns;
+then far memory goes back to the system (far_bytes, far_held_bytes; the log). To switch to data
+later start with --tiering dram:NODES, which keeps only address space for it. --warm files are
+opened in either mode, with the same --far-memory.
 With --interleave, or --tiering transparent, all of the cache is dealt out to nodes by weights, for
 their bandwidth together: 64 KiB (--grain) for each unit of weight in turn, so that a long value
 lies in all of them. With grains below 2M all of it is taken at the start, in small pages, whose
@@ -132,6 +137,8 @@ Examples:
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-rule bandwidth
   rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --far-memory 64g
   rackpool kv --memory 4g --resp 6379 --tiering data:numa:1 --profile profile.json
+  rackpool kv --memory 4g --resp 6379 --tiering dram:numa:1 --far-memory 64g
+                                                               redis-cli config set tiering data
   rackpool kv --memory 4g --resp 6379 --metrics 9402 --advise --profile profile.json
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 8g --memcached 11211 --items 40000000 --lossy-index
@@ -230,13 +237,14 @@ pub struct KvArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_grain,
           conflicts_with = "memory_on_demand")]
     pub grain: Option<u64>,
-    /// Where items lie: dram; transparent:NODES, as --interleave; data[:NODES], those worth most in
-    /// --memory, others on these nodes [default: those without processors]; auto: data where there
-    /// are such nodes, else dram [default: auto]
+    /// Where items lie: dram[:NODES], where it may be switched to data on these nodes;
+    /// transparent:NODES, as --interleave; data[:NODES], those worth most in --memory, others on
+    /// these nodes [default: those without processors]; auto: data where there are such nodes, else
+    /// dram [default: auto]
     #[arg(long, value_name = "MODE[:NODES]", value_parser = parse_tiering,
           conflicts_with_all = ["interleave", "value_tier", "pool"])]
     pub tiering: Option<Tiering>,
-    /// Memory there for --tiering data [default: as much as --memory]
+    /// Memory there for --tiering data or dram:NODES [default: as much as --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub far_memory: Option<u64>,
     /// A profile of `rackpool tiers measure` with the bandwidths of the nodes, for --tiering data:

@@ -38,7 +38,7 @@ pub fn resolved(args: &KvArgs) -> (KvArgs, Option<String>) {
         Some(tiering) => return (with(tiering.clone()), None),
     }
     if args.interleave.is_some() || args.value_tier.is_some() || args.pool.is_some() {
-        return (with(Tiering::Dram), None);
+        return (with(Tiering::Dram(None)), None);
     }
     let far = match Topology::read(&Sources::here()) {
         Ok(topology) => far_nodes(&topology, args),
@@ -50,7 +50,7 @@ pub fn resolved(args: &KvArgs) -> (KvArgs, Option<String>) {
             let why = format!("tiering data: {far} has memory and no processors");
             (with(Tiering::Data(Some(far))), Some(why))
         }
-        Err(why) => (with(Tiering::Dram), Some(format!("tiering dram: {why}"))),
+        Err(why) => (with(Tiering::Dram(None)), Some(format!("tiering dram: {why}"))),
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!((named.tiering, why), (Some(Tiering::Data("numa:7".parse().ok())), None));
         for words in ["--tiering dram", "--interleave numa:0", "--value-tier numa:0"] {
             let (named, why) = mode(words);
-            assert_eq!((named.tiering, why), (Some(Tiering::Dram), None), "{words}");
+            assert_eq!((named.tiering, why), (Some(Tiering::Dram(None)), None), "{words}");
         }
     }
 }

@@ -22,6 +22,7 @@ mod inspect;
 mod interrupt;
 mod kv;
 mod kv_args;
+mod kv_switch;
 mod kv_tiering;
 #[cfg(feature = "lab")]
 mod lab;

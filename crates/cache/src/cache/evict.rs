@@ -6,6 +6,7 @@
 //! oldest segment is dropped as it is. TinyLFU's rounds, the only ones of several segments, are
 //! made in steps (`evict/round.rs`).
 
+mod leave_far;
 pub(crate) mod ranks;
 pub(crate) mod reads;
 mod round;
@@ -38,7 +39,7 @@ impl Partition {
     /// Where a new value of so many bytes goes. A long one would drive hundreds out of the window.
     pub(crate) fn memory_for(&self, value_bytes: u64) -> Memory {
         let is_long = value_bytes >= u64::from(UNIT_BYTES);
-        if is_long && self.segments.far_units() > 0 { Memory::Far } else { Memory::Near }
+        if is_long && self.segments.uses_far() { Memory::Far } else { Memory::Near }
     }
 
     /// Frees a unit of a memory, or comes nearer to it. `false` if nothing can be done.
@@ -50,8 +51,7 @@ impl Partition {
             return self.finish_round(memory, now);
         }
         let far_reserve = self.reserve_units[Memory::Far as usize];
-        let can_leave =
-            memory == Memory::Near && self.segments.free_count(Memory::Far) > far_reserve;
+        let can_leave = memory == Memory::Near && self.has_free_far(far_reserve + 1);
         if self.segments.free_count(memory) == 0 && !can_leave {
             // Moving needs a unit.
             return self.drop_oldest(memory);

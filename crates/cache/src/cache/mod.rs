@@ -8,7 +8,7 @@
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
 //!   copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by
-//!   capacity; `touched.rs`: what a look-up reads.
+//!   capacity; `touched.rs`: what a look-up reads; `switch.rs`: far memory in use, or not.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -32,6 +32,7 @@ mod recover;
 mod reuse;
 mod segments;
 mod stats;
+mod switch;
 mod tier;
 mod timeline;
 mod touched;
@@ -318,7 +319,7 @@ impl Cache {
         for index in 0..u64::from(options.partitions) {
             let at = recover::SUPERBLOCK_BYTES + index * each;
             let part = opened.window.slice(at, each);
-            let partition = if opened.is_new {
+            let mut partition = if opened.is_new {
                 Partition::new(&part, units, &options, true, opened.populator(at, units))
             } else {
                 let partitions = u64::from(options.partitions);
@@ -326,6 +327,7 @@ impl Cache {
                     tier_config.map(|tier_config| TierSlab::new(tier_config, partitions));
                 Partition::recover(&part, units, &options, tier_slab, &mut recovered)
             };
+            partition.segments.far.populator = opened.far_populator(at + each, &options);
             partitions.push(LockedPartition::new(partition));
         }
         let reuse = sample_reads(&partitions, &options);
@@ -442,7 +444,8 @@ impl Cache {
         let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
         for start in (0..longest).step_by(POPULATED_BYTES as usize) {
             for window in &windows {
-                let bytes = window.bytes().saturating_sub(start).min(POPULATED_BYTES);
+                let end = window.bytes() - self.waiting_bytes();
+                let bytes = end.saturating_sub(start).min(POPULATED_BYTES);
                 if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
                     return Ok(());
                 }

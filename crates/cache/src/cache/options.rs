@@ -49,6 +49,10 @@ pub struct Options {
     /// Slower memory for items that are worth less; `memory` and `placement` are then those of the
     /// rest. Needs cache mode and [`Policy::TinyLfu`].
     pub far: Option<FarMemory>,
+    /// Whether far memory is only there to be switched to, by
+    /// [`Cache::use_far`](crate::Cache::use_far): it is address space, and none of it is taken from
+    /// the system before.
+    pub far_waits: bool,
     /// Whether reads of some keys are looked at for [`super::Cache::reuse`]: one in 64 at most, for
     /// some microseconds.
     pub samples_reuse: bool,
@@ -85,6 +89,7 @@ impl Default for Options {
             placement: None,
             grain_bytes: GRAIN_BYTES,
             far: None,
+            far_waits: false,
             samples_reuse: false,
             takes_file_later: false,
         }
@@ -124,9 +129,14 @@ impl Options {
         (memory / u64::from(self.partitions)) >> layout::UNIT_SHIFT
     }
 
+    /// Bytes of them.
+    pub(super) fn far_bytes(&self) -> u64 {
+        self.far_units() << layout::UNIT_SHIFT
+    }
+
     /// Has the memory of a partition's window come from where it should.
     pub(super) fn place(&self, part: &Window) -> Result<()> {
-        let far_bytes = self.far_units() << layout::UNIT_SHIFT;
+        let far_bytes = self.far_bytes();
         let near_bytes = part.bytes() - far_bytes;
         if let Some(placement) = &self.placement {
             placement.apply(&part.slice(0, near_bytes))?;

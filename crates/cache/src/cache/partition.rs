@@ -6,6 +6,7 @@
 
 mod far;
 mod sweep;
+mod switch;
 
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
@@ -145,7 +146,10 @@ impl Partition {
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
         table.zero(0, table.bytes());
-        let segments = Segments::new(table, options.far_units() as u32, populator);
+        let mut segments = Segments::new(table, options.far_units() as u32, populator);
+        if options.far_waits {
+            segments.hold_far_back(true);
+        }
         Partition::with(segments, units_window, options, is_checked)
     }
 
@@ -514,8 +518,9 @@ impl Partition {
         found: Option<Found>,
         now: Millis,
     ) -> Result<(Stream, u8, Option<Found>)> {
-        if draft.value_bytes > self.max_value {
-            return Err(Error::TooLarge { bytes: draft.value_bytes, max_bytes: self.max_value });
+        if draft.value_bytes > self.longest_value() {
+            let max_bytes = self.longest_value();
+            return Err(Error::TooLarge { bytes: draft.value_bytes, max_bytes });
         }
         let before = self.disturbances;
         self.collect(now);
@@ -663,7 +668,7 @@ impl Partition {
 
     /// Frees a unit of a memory or more, or comes nearer to it. `false` if nothing can be done.
     fn free_some(&mut self, memory: Memory, now: Millis) -> bool {
-        self.segments.take_more()
+        self.segments.take_more(memory)
             || self.drop_flushed()
             || self.expire_one(now)
             || (!self.is_recovering && self.evict(memory, now))
@@ -672,7 +677,7 @@ impl Partition {
     /// Makes a step towards room for a value of so many bytes; whether there is room now, or none
     /// can be made.
     pub fn approach_room(&mut self, bytes: u64, now: Millis) -> bool {
-        if bytes > self.max_value || self.is_for_tier(bytes) {
+        if bytes > self.longest_value() || self.is_for_tier(bytes) {
             return true;
         }
         // That of its key and of its ends, too.
@@ -725,6 +730,7 @@ impl Partition {
             index_units: self.index.unit_count(),
             far_units: u64::from(self.segments.far_units()),
             far_bytes: self.segments.far_bytes(),
+            far_held_units: u64::from(self.segments.far_held()),
             tier_items: self.tier_slab.as_ref().map_or(0, TierSlab::count),
             tier_bytes: self.tier_slab.as_ref().map_or(0, TierSlab::used_bytes),
             tier_bytes_read: near.far_bytes,

@@ -1,7 +1,8 @@
 //! The memory of a cache's new file, which is taken piece by piece while the cache is in use: a
 //! thread beside it goes ahead ([`super::Cache::populate`]), and a change that comes to the end of
 //! what was taken takes the next piece by itself. So no store ever meets a page that its file
-//! system has no room for, which would be a signal (SIGBUS).
+//! system has no room for, which would be a signal (SIGBUS). Far memory of a file that comes into
+//! use again is taken the same way.
 
 use super::layout::UNIT_SHIFT;
 use rackpool_mem::window::take_file;
@@ -33,6 +34,12 @@ impl Populator {
     pub fn taken(&self) -> u32 {
         // Relaxed: the memory of a file is the system's; its order does not matter here.
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is taken from now on: its memory went back, or may have.
+    pub fn begin_anew(&self) {
+        // Relaxed: as above.
+        self.taken.store(0, Ordering::Relaxed);
     }
 
     /// Takes the next piece; whether there was one. Several may do that at once.

@@ -170,13 +170,7 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
     let is_later = options.takes_file_later && found_bytes == 0 && !is_placed;
     let first = options.index_units(units).max(PIECE_UNITS.into()).min(units);
     let window = match &options.placement {
-        _ if options.far.is_some() => {
-            let window = window_in_two(path, &file, options, units)?;
-            if !is_whole {
-                take_file(file.as_fd(), 0, bytes).map_err(failed("taking memory of"))?;
-            }
-            window
-        }
+        _ if options.far.is_some() => window_in_two(path, &file, options, units)?,
         Some(placement) => placement.file(file.as_fd(), bytes, options.grain_bytes)?,
         None if is_whole || is_later => {
             Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?
@@ -220,7 +214,8 @@ fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Re
     Ok(OpenedFile { file, window, taken, is_new: true, damaged: 0 })
 }
 
-/// A window on a file, of which each partition has near and far memory; none of it is taken yet.
+/// A window on a file, of which each partition has near and far memory; if not all of it is there,
+/// it is taken now, far memory that is only to be switched to excepted.
 fn window_in_two(path: &Path, file: &File, options: &Options, units: u64) -> Result<Window> {
     let (each, partitions) = (Partition::window_bytes(units), u64::from(options.partitions));
     let (failed, bytes) = (failed_at(path), SUPERBLOCK_BYTES + each * partitions);
@@ -228,6 +223,14 @@ fn window_in_two(path: &Path, file: &File, options: &Options, units: u64) -> Res
     let window = Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?;
     for index in 0..partitions {
         options.place(&window.slice(SUPERBLOCK_BYTES + index * each, each))?;
+    }
+    if !has_all_memory(file).map_err(failed("looking at"))? {
+        // What far memory has of an earlier process stays.
+        let taken = each - if options.far_waits { options.far_bytes() } else { 0 };
+        let starts = (0..partitions).map(|index| (SUPERBLOCK_BYTES + index * each, taken));
+        for (at, bytes) in std::iter::once((0, SUPERBLOCK_BYTES)).chain(starts) {
+            take_file(file.as_fd(), at, bytes).map_err(failed("taking memory of"))?;
+        }
     }
     Ok(window)
 }
@@ -244,6 +247,14 @@ impl OpenedFile {
         let at = at + Partition::window_bytes(units) - (units << UNIT_SHIFT);
         let file = Arc::clone(&self.file);
         self.taken.map(|taken| Arc::new(Populator::new(file, at, units as u32, taken)))
+    }
+
+    /// How the far memory of a partition with a window that ends at `end` comes into use again.
+    pub fn far_populator(&self, end: u64, options: &Options) -> Option<Arc<Populator>> {
+        options.far.as_ref()?;
+        let (at, units) = (end - options.far_bytes(), options.far_units() as u32);
+        let taken = if options.far_waits { 0 } else { units };
+        Some(Arc::new(Populator::new(Arc::clone(&self.file), at, units, taken)))
     }
 }
 
@@ -282,8 +293,11 @@ impl Partition {
         recovered: &mut Recovered,
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
-        let (segments, found, damaged) = Segments::adopt(table, options.far_units() as u32);
+        let (mut segments, found, damaged) = Segments::adopt(table, options.far_units() as u32);
         recovered.damaged += damaged;
+        if options.far_waits {
+            segments.hold_far_back(false);
+        }
         let mut partition = Partition::with(segments, units_window, options, true);
         partition.tier_slab = tier_slab;
         partition.is_recovering = true;

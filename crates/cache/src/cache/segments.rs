@@ -28,11 +28,13 @@
 //! Units of a file come into use as the file gets their memory (`populate.rs`): until then they are
 //! neither free nor anything else.
 
+mod far;
 mod queues;
 
 use super::layout::{Header, UNIT_BYTES, mix};
 use super::populate::Populator;
 use super::{Millis, WALL_TIME};
+use far::FarUnits;
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::collections::BTreeSet;
@@ -242,6 +244,7 @@ pub(crate) struct Segments {
     of: Vec<Segment>,
     /// Units from this one on are far.
     near_units: u32,
+    pub far: FarUnits,
     /// By memory.
     free: [Vec<u32>; 2],
     pinned: Vec<u32>,
@@ -271,7 +274,7 @@ impl Segments {
     pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 4 + 4 + 24;
 
     /// All units free, those that `populator` is still to take excepted. The last `far_units` are
-    /// far; of these none is taken later.
+    /// far, and used; of these none is taken later.
     pub fn new(table: Window, far_units: u32, populator: Option<Arc<Populator>>) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
         let untaken = populator.as_ref().map_or(count as u32, |populator| populator.taken());
@@ -281,6 +284,7 @@ impl Segments {
             table,
             of: vec![UNUSED; count as usize],
             near_units,
+            far: FarUnits::new(near_units, count as u32),
             free: [(0..untaken.min(near_units)), (near_units..untaken.max(near_units))]
                 .map(|units| units.rev().collect()),
             pinned: Vec::new(),
@@ -322,6 +326,7 @@ impl Segments {
                     };
                     found.push((segment.seq, Adopted { unit, used }));
                     segments.of[unit as usize] = segment;
+                    segments.far.in_use += u32::from(unit >= segments.near_units);
                 }
                 Some(_) | None => segments.erase_entry(unit),
             }
@@ -508,12 +513,16 @@ impl Segments {
     /// Units that can come into use without anything else going: those that have no memory yet,
     /// too.
     pub fn unused_count(&self) -> usize {
-        self.free.iter().map(Vec::len).sum::<usize>() + self.of.len() - self.untaken as usize
+        let near = self.free_count(Memory::Near) + self.of.len() - self.untaken as usize;
+        near + self.far_unused()
     }
 
     /// Units of a file that got their memory meanwhile are free from now on; if there are none,
-    /// some is taken. Whether there are more free ones now.
-    pub fn take_more(&mut self) -> bool {
+    /// some is taken. Whether there are more free ones of a memory now.
+    pub fn take_more(&mut self, memory: Memory) -> bool {
+        if memory == Memory::Far {
+            return self.take_more_far();
+        }
         let Some(populator) = &self.populator else { return false };
         if populator.taken() == self.untaken && !populator.take_next().unwrap_or(false) {
             return false;
@@ -539,6 +548,12 @@ impl Segments {
 
     fn give_back(&mut self, unit: u32) {
         let memory = self.memory_of(unit);
+        if memory == Memory::Far {
+            self.far.in_use -= 1;
+            if unit >= self.far.unlisted {
+                return;
+            }
+        }
         self.free[memory as usize].push(unit);
     }
 
@@ -584,6 +599,7 @@ impl Segments {
     /// `None` without a free unit.
     pub fn open(&mut self, stream: Stream, class: u8, now: Millis) -> Option<u32> {
         let unit = self.free[stream.memory() as usize].pop()?;
+        self.far.in_use += u32::from(stream == Stream::Far);
         self.seal(stream, class);
         let queue = stream.queue();
         let seq = self.take_seq();

@@ -38,6 +38,9 @@ pub struct Stats {
     pub far_units: u64,
     /// Bytes of live items in far memory, of all.
     pub far_bytes: u64,
+    /// Units in far memory that may have memory of the system: all while it is used, none when it
+    /// went back.
+    pub far_held_units: u64,
     /// Items that went from near to far memory.
     pub demotions: u64,
     /// Items that came from far to near memory.
@@ -74,6 +77,6 @@ impl Stats {
         sum!(metadata_bytes units free_units index_units tier_items tier_bytes tier_bytes_read);
         sum!(tier_promotions tier_near_hits tier_near_bytes);
         sum!(far_units far_bytes demotions promotions crossed_bytes near_bytes_read far_bytes_read);
-        sum!(moved_bytes moved_far_bytes);
+        sum!(moved_bytes moved_far_bytes far_held_units);
     }
 }

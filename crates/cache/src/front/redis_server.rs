@@ -249,7 +249,7 @@ fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandRes
 /// Clients listed in one turn.
 const CLIENTS_AT_ONCE: usize = 64;
 
-/// `CONFIG GET pattern ...|RESETSTAT`
+/// `CONFIG GET pattern ...|SET tiering mode|RESETSTAT`
 pub fn config(call: &mut RespCall<'_>) -> CommandResult {
     let known: &[Subcommand] = &[
         ("get", -3, |call| config_get(call, ResumePoint::at(2))),
@@ -258,12 +258,30 @@ pub fn config(call: &mut RespCall<'_>) -> CommandResult {
             call.status("OK")
         }),
         ("rewrite", -2, |_| Err(FIXED.into())),
-        ("set", -2, |_| Err(FIXED.into())),
+        ("set", -2, config_set),
     ];
     call.subcommand("config", known)
 }
 
 const FIXED: &str = "ERR options are given when the server is started";
+
+/// `CONFIG SET tiering dram|data`
+fn config_set(call: &mut RespCall<'_>) -> CommandResult {
+    if call.count() != 4 || !call.is(2, "tiering") {
+        return Err(FIXED.into());
+    }
+    if !call.is(3, stats::tiering(call.core.cache())) {
+        let uses_far = call.is(3, "data");
+        if !uses_far && !call.is(3, "dram") {
+            return Err("ERR tiering can be set to dram and data".into());
+        }
+        call.core.cache().use_far(uses_far).map_err(|_| NO_FAR_MEMORY)?;
+    }
+    call.status("OK")
+}
+
+const NO_FAR_MEMORY: &str = "ERR this server was started without far memory: start it with \
+                             --tiering data:NODES, or dram:NODES";
 
 /// Answers with the options that match words from the part's on.
 fn config_get(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {

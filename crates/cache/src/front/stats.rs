@@ -8,7 +8,7 @@ use super::counters::{self, COUNTS, Count, Counted, MORE_COUNTS, REFUSALS};
 use super::resp::REDIS_VERSION;
 use super::shared::Shared;
 use super::text::{VERSION, WordIter};
-use crate::cache::{Mode, Reuse, Stats};
+use crate::cache::{Cache, Mode, Reuse, Stats};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
@@ -17,6 +17,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 type Pairs = Vec<(String, String)>;
+
+const UNIT_BYTES: u64 = 64 << 10;
 
 macro_rules! pairs {
     ($($name:literal => $value:expr,)*) => { vec![$(($name.to_owned(), $value.to_string())),*] };
@@ -138,6 +140,7 @@ fn general(core: &Core) -> Pairs {
         "metadata_bytes" => cache.metadata_bytes,
         "curr_items" => cache.items,
         "far_bytes" => cache.far_bytes,
+        "far_held_bytes" => cache.far_held_units * UNIT_BYTES,
         "promotions" => cache.promotions,
         "demotions" => cache.demotions,
         "crossed_bytes" => cache.crossed_bytes,
@@ -191,6 +194,7 @@ fn settings(shared: &Shared) -> Pairs {
         "dump_enabled" => "no",
         "hash_algorithm" => "xxh3",
         "eviction_policy" => &settings.policy,
+        "tiering" => tiering(&shared.cache),
         "idle_timeout" => settings.idle_ms / 1000,
         "slow_us" => settings.slow_us,
     }
@@ -226,6 +230,15 @@ fn slabs(cache: &Stats) -> Pairs {
     }
 }
 
+/// In which memories items lie, as `--tiering` names it.
+pub fn tiering(cache: &Cache) -> &'static str {
+    match cache.options().placement {
+        _ if cache.uses_far() => "data",
+        Some(_) => "transparent",
+        None => "dram",
+    }
+}
+
 pub fn config(shared: &Shared) -> Pairs {
     let settings = &shared.settings;
     let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,6 +254,7 @@ pub fn config(shared: &Shared) -> Pairs {
         "proto-max-bulk-len" => settings.value_bytes_max,
         "save" => "",
         "slowlog-log-slower-than" => settings.slow_us,
+        "tiering" => tiering(&shared.cache),
         "timeout" => settings.idle_ms / 1000,
     }
 }
@@ -320,7 +334,7 @@ fn info_clients(core: &Core) -> Pairs {
 
 fn info_memory(core: &Core) -> Pairs {
     let cache = core.cache().stats();
-    let used = (cache.units - cache.free_units) * (64 << 10);
+    let used = (cache.units - cache.free_units) * UNIT_BYTES;
     pairs! {
         "used_memory" => used,
         "used_memory_human" => format!("{:.2}M", used as f64 / (1 << 20) as f64),
@@ -329,6 +343,9 @@ fn info_memory(core: &Core) -> Pairs {
         "used_memory_overhead" => cache.metadata_bytes,
         "maxmemory" => core.shared.settings.memory_bytes,
         "maxmemory_policy" => &core.shared.settings.policy,
+        "tiering" => tiering(core.cache()),
+        "far_bytes" => cache.far_bytes,
+        "far_held_bytes" => cache.far_held_units * UNIT_BYTES,
     }
 }
 
@@ -411,7 +428,9 @@ fn prometheus(shared: &Shared) -> String {
         ("metadata_bytes", "Bytes of index and headers", cache.metadata_bytes),
         ("far_bytes", "Bytes of items in far memory", cache.far_bytes),
         ("memory_bytes", "Memory of the cache", cache.memory_bytes),
-        ("far_memory_bytes", "Far memory of that", cache.far_units * (64 << 10)),
+        ("far_memory_bytes", "Far memory of that", cache.far_units * UNIT_BYTES),
+        ("far_memory_used", "1 while items may go there", shared.cache.uses_far().into()),
+        ("far_held_bytes", "Of that, not given back", cache.far_held_units * UNIT_BYTES),
         ("threads", "Threads that serve, each listener", shared.settings.threads as u64),
         ("free_units", "Units of 64 KiB that are free", cache.free_units),
         ("tier_items", "Values in another tier", cache.tier_items),

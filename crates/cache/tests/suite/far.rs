@@ -6,18 +6,18 @@ use rackpool_cache::{
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 
-fn options(near: u64, far: u64) -> Options {
+pub fn options(near: u64, far: u64) -> Options {
     let far = Some(FarMemory { memory: far * MIB, placement: None, bandwidths: None });
     Options { memory: near * MIB, seed: 5, far, ..Options::default() }
 }
 
-fn value(key: u64, bytes: u64) -> Vec<u8> {
+pub fn value(key: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|at| (key.wrapping_mul(31) ^ at) as u8).collect()
 }
 
-fn is_whole(cache: &Cache, key: u64, bytes: u64, now: u64) -> bool {
+pub fn is_whole(cache: &Cache, key: u64, bytes: u64, now: u64) -> bool {
     let read = cache.get(&key.to_le_bytes(), now, |item| {
         let mut read = Vec::new();
         item.append_to(&mut read).unwrap();
@@ -30,7 +30,7 @@ fn is_whole(cache: &Cache, key: u64, bytes: u64, now: u64) -> bool {
 }
 
 /// Some idle turns, as of a server: a second each.
-fn idle(cache: &Cache, now: &mut u64, seconds: u64) {
+pub fn idle(cache: &Cache, now: &mut u64, seconds: u64) {
     for _ in 0..seconds {
         *now += 1000;
         cache.tidy(PartitionShare::ALL, *now, || true);

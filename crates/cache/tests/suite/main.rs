@@ -3,6 +3,7 @@
 mod cache;
 mod cache_restart;
 mod cache_threads;
+mod engines;
 mod far;
 mod front;
 mod front_clock;
@@ -21,4 +22,5 @@ mod numa;
 mod peers;
 mod policies;
 mod reuse;
+mod switch;
 mod tier;

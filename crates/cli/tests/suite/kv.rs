@@ -402,6 +402,36 @@ fn the_rule_for_far_memory_is_told_at_the_start_with_its_reason() {
 }
 
 #[test]
+fn a_running_cache_is_switched_and_the_log_says_so() {
+    let dir = Dir::new();
+    let log = dir.file("log");
+    let mut command = rackpool();
+    command.args(["kv", "--resp", "0", "--memory", "8m", "--tiering", "dram:numa:0"]);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let mut server = Server::by(&mut command);
+    let addr = door(&server, "resp");
+    let shows = |mode: &str| {
+        let end = format!("{mode}\r\n");
+        assert!(ask(&addr, "CONFIG GET tiering\r\n", &end).ends_with(&end));
+    };
+    let says = |what: &str| {
+        let start = std::time::Instant::now();
+        while !std::fs::read_to_string(&log).unwrap().contains(what) {
+            assert!(start.elapsed().as_secs() < 30, "{what} was not said");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    says("after CONFIG SET tiering data");
+    shows("dram");
+    for (mode, said) in [("data", "items may go to"), ("dram", "went back to the system")] {
+        assert_eq!(ask(&addr, &format!("CONFIG SET tiering {mode}\r\n"), "\r\n"), "+OK\r\n");
+        shows(mode);
+        says(said);
+    }
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_the_way_out() {
     let dir = Dir::new();
     let nowhere = dir.file("nowhere");

@@ -102,6 +102,31 @@ impl Window {
         Ok(())
     }
 
+    /// Gives the memory behind a part of a [`Window::private`], or of a file of shared memory, back
+    /// to the system. It reads as zeros then; of a file, [`take_file`] is to be called before it is
+    /// used again. Blocks while the system frees it, some 100 us for 4 MiB.
+    ///
+    /// # Errors
+    /// What the system says; invalid input for a window of another kind, or a part that is not
+    /// whole pages.
+    ///
+    /// # Panics
+    /// Outside the window.
+    pub fn give_back(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let at = self.writable(offset, bytes);
+        let size = usize::try_from(bytes).expect("inside a window");
+        let page_bytes = rustix::param::page_size();
+        if !at.addr().is_multiple_of(page_bytes) || !size.is_multiple_of(page_bytes) {
+            let what = format!("{bytes} bytes at {offset} are not whole pages");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let advice = if self.is_private() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
+        // SAFETY: a part of a mapping of ours, which stays mapped; its bytes become zeros as by a
+        // store of another thread, which all access here allows for.
+        unsafe { madvise(at.cast(), size, advice) }?;
+        Ok(())
+    }
+
     /// A window on all of a file that is made `bytes` bytes long and takes its memory at once, so
     /// that no later access finds the file system full. What the file holds stays.
     ///

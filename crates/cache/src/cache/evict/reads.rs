@@ -178,7 +178,7 @@ impl Partition {
         self.stats.far_bytes_read += read.far;
         let hash = self.hash_at(pos, header);
         let need = samples.note(hash, lines * reads);
-        if samples.split.wants(is_far) {
+        if self.segments.uses_far() && samples.split.wants(is_far) {
             self.disturbances += 1;
             self.move_by_need(samples, (hash, pos, header), Candidate { is_far, need, bytes }, now);
         }
@@ -202,6 +202,7 @@ impl Partition {
         if !has_room {
             return match item.is_far {
                 true => self.begin_room_near(true),
+                false if self.segments.take_more(Memory::Far) => {}
                 false => self.begin_round(Memory::Far),
             };
         }

@@ -65,6 +65,7 @@ impl Partition {
     #[inline]
     fn runs_short(&self, memory: Memory) -> bool {
         self.segments.free_count(memory) < self.ahead_units[memory as usize]
+            && (memory == Memory::Near || self.segments.uses_far())
     }
 
     #[cold]
@@ -75,7 +76,7 @@ impl Partition {
             if self.runs_short(memory)
                 && self.segments.reclaim(memory) < self.ahead_units[memory as usize]
             {
-                let has_freed = self.segments.take_more() || self.drop_flushed();
+                let has_freed = self.segments.take_more(memory) || self.drop_flushed();
                 if !has_freed {
                     self.begin_round(memory);
                 }
@@ -97,8 +98,7 @@ impl Partition {
     pub(crate) fn finish_round(&mut self, memory: Memory, now: Millis) -> bool {
         if !self.round.is_open() {
             let far_reserve = self.reserve_units[Memory::Far as usize];
-            let has_room_far = self.segments.reclaim(Memory::Far) >= far_reserve;
-            if !has_room_far {
+            if self.segments.uses_far() && !self.has_free_far(far_reserve) {
                 self.begin_round(Memory::Far);
             }
             if !self.round.is_open() {
@@ -137,7 +137,7 @@ impl Partition {
         // A near round sends some unit's bytes there.
         let wanted = self.reserve_units[Memory::Far as usize] + 2;
         let wanted = wanted.min(self.segments.far_units() as usize / 8);
-        let is_short = may_be_far && self.segments.reclaim(Memory::Far) < wanted;
+        let is_short = may_be_far && !self.has_free_far(wanted);
         self.begin_round(if is_short { Memory::Far } else { Memory::Near });
     }
 
@@ -259,8 +259,19 @@ impl Partition {
         memory: Memory,
         is_kept: bool,
     ) -> Option<Stream> {
-        let [_, last_far] = self.last_ranks;
+        let [last_near, last_far] = self.last_ranks;
         let may_go = |stream: &Stream| self.may_move(item.pos, header, *stream);
+        if !self.segments.uses_far() {
+            let stays = match memory {
+                Memory::Near => is_kept && may_go(&Stream::Main),
+                // It leaves: what is worth more than what stayed near last comes there.
+                Memory::Far => {
+                    let is_worth_it = item.rank > last_near || self.has_spare(Memory::Near);
+                    is_worth_it && self.has_room_near(item.pos, header)
+                }
+            };
+            return stays.then_some(Stream::Main);
+        }
         match (memory, is_kept) {
             // What finds no room near is not lost for that.
             (Memory::Near, true) => [Stream::Main, Stream::Far].into_iter().find(may_go),
@@ -292,7 +303,7 @@ impl Partition {
     }
 
     /// Whether a memory has more free units than its rounds leave.
-    fn has_spare(&self, memory: Memory) -> bool {
+    pub(super) fn has_spare(&self, memory: Memory) -> bool {
         let kept = self.ahead_units[memory as usize].max(self.reserve_units[memory as usize]);
         self.segments.free_count(memory) > kept + COMPETITORS + 1
     }

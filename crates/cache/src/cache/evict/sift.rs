@@ -37,7 +37,7 @@ pub(crate) struct Sift {
     /// Up to when its pace allowed what was done.
     paid_until: Millis,
     /// Rounds that were made for the item that comes next.
-    rounds: u32,
+    pub rounds: u32,
 }
 
 impl Partition {
@@ -50,11 +50,18 @@ impl Partition {
             return false;
         }
         self.disturbances += 1;
+        let moved_before = self.stats.moved_bytes;
         let bytes = if self.round.is_open() {
             self.go_on(ROUND_BYTES, now);
+            // Long items are moved whole, and where far memory is left there may be many.
+            let moved_bytes = self.stats.moved_bytes - moved_before;
+            if self.segments.uses_far() { ROUND_BYTES } else { moved_bytes.max(ROUND_BYTES) }
+        } else if self.segments.uses_far() {
+            self.sift_some(now)
+        } else if self.leave_far(now) {
             ROUND_BYTES
         } else {
-            self.sift_some(now)
+            return false;
         };
         let pace = (far_bytes / PASS_S).clamp(PACE_MIN, PACE_MAX);
         self.sift.paid_until += (bytes * 1000).div_ceil(pace).max(1);

@@ -43,6 +43,26 @@ fn memory_that_is_taken_ahead_holds_what_it_held_and_costs_no_fault_later() {
 }
 
 #[test]
+fn memory_that_is_given_back_reads_as_zeros_and_what_lies_beside_it_stays() {
+    let page = rustix::param::page_size() as u64;
+    let (fd, shared) = Window::shared("test-give-back", 8 * page).unwrap();
+    let private = Window::private(8 * page).unwrap();
+    for window in [&private, &shared] {
+        (0..8).for_each(|index| window.store(index * page, index + 1));
+        window.give_back(2 * page, 4 * page).unwrap();
+        let found: Vec<u64> = (0..8).map(|index| window.load(index * page)).collect();
+        assert_eq!(found, [1, 2, 0, 0, 0, 0, 7, 8]);
+        window.store(3 * page, 9);
+        assert_eq!(window.load(3 * page), 9);
+        let refused = window.give_back(8, page).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    }
+    take_file(fd.as_fd(), 0, 8 * page).unwrap();
+    assert_eq!((shared.load(page), shared.load(3 * page)), (2, 9));
+    assert!(Window::heap(2 * page).give_back(0, page).is_err());
+}
+
+#[test]
 fn bytes_are_compared_at_every_length() {
     let window = Window::heap(256);
     let bytes: Vec<u8> = (1..100).collect();
