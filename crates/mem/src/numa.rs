@@ -317,7 +317,7 @@ impl Placement {
         };
         let count = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..count).map(|_| scope.spawn(&deal)).collect();
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(deal)).collect();
             let mut threads = threads.into_iter();
             threads.try_for_each(|thread| thread.join().expect("no part is outside the window"))
         })

@@ -229,6 +229,10 @@ impl Window {
         self
     }
 
+    pub(super) fn is_private(&self) -> bool {
+        matches!(*self.owner, Backing::Private { .. })
+    }
+
     pub(super) fn is_mapped(&self) -> bool {
         !matches!(*self.owner, Backing::Heap { .. })
     }
