@@ -22,6 +22,8 @@ pub struct Machine {
     pub tiers: &'static [Tier],
     /// Root ports with a CXL memory device each; 0 for none.
     pub cxl_ports: u32,
+    /// Further words for the kernel.
+    pub kernel_words: &'static str,
     /// Further arguments, with `%ID%` for the guest and `%DIR%` for the run's folder.
     pub more: &'static [&'static str],
 }
@@ -44,6 +46,7 @@ pub const MACHINE: Machine = Machine {
     far_mib: 0,
     tiers: &[],
     cxl_ports: 0,
+    kernel_words: "",
     more: &[],
 };
 

@@ -27,7 +27,7 @@ mod scenario;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,7 +98,7 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
             pairs.push(Pair::new(context, &cache, name)?);
         }
     }
-    let mut rig = Rig { built: Built(String::new()), options };
+    let mut rig = Rig { root: &context.root, built: Built(String::new()), options };
     if options.accelerator == Accelerator::Kvm {
         rig.try_kvm(&pairs[0])?;
     }
@@ -175,6 +175,8 @@ fn batches<'a>(jobs: &[Job<'a>]) -> Vec<Vec<Job<'a>>> {
 }
 
 struct Rig<'a> {
+    /// The workspace.
+    root: &'a Path,
     built: Built,
     options: &'a Options,
 }
@@ -279,7 +281,8 @@ impl Rig<'_> {
             return Err(format!("refused: {why}"));
         }
         let run = self.guests(pair, &scenario.machine, scenario.guests, &folder);
-        let mut script = self.built.exports(scenario);
+        let mut script = format!("export RACKPOOL_SOURCE={:?}\n", self.root.display());
+        script += &self.built.exports(scenario);
         script += scenario.script;
         let commands = vec![script; scenario.guests as usize];
         folder.prepare(&scenario.machine, scenario.modules, &commands)?;
@@ -320,7 +323,8 @@ impl Built {
         let built = |path: Option<PathBuf>| path.expect("the build looked for it");
         let mut text = String::new();
         for package in scenario.suites {
-            text += &format!("export TEST_{package}={:?}\n", built(self.suite(package)).display());
+            let name = package.replace('-', "_");
+            text += &format!("export TEST_{name}={:?}\n", built(self.suite(package)).display());
         }
         if scenario.uses_program {
             text += &format!("export RACKPOOL={:?}\n", built(self.program()).display());

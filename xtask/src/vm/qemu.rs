@@ -74,7 +74,9 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     };
     // Hosts of a rack.
     let rack = format!(" rig.RACK={}", machine.rack_guests.max(1));
-    add("-append", format!("{KERNEL_LINE}{tsc} rig.ID={guest} rig.N={guests}{rack}"));
+    let own = format!("{tsc} rig.ID={guest} rig.N={guests}{rack}");
+    // Of two that contradict one another, the last one holds.
+    add("-append", format!("{KERNEL_LINE}{own} {}", machine.kernel_words).trim_end().to_owned());
     add("-device", "isa-debug-exit,iobase=0xf4,iosize=1".into());
     add("-device", "virtio-rng-pci".into());
     let mut shares = vec![("hostroot", Path::new("/"), ",readonly=on,multidevs=remap")];

@@ -20,12 +20,15 @@ const CONSOLE_LINES: usize = 60;
 const PROGRAMS: &[(&str, &str)] = &[
     ("guest-init", include_str!("guest/init.sh")),
     ("bin/rig-barrier", include_str!("guest/barrier.sh")),
+    ("bin/rig-cache", include_str!("guest/cache.py")),
     ("bin/rig-crash", include_str!("guest/crash.sh")),
     ("bin/rig-dax", include_str!("guest/dax.sh")),
     ("bin/rig-loss", include_str!("guest/loss.sh")),
+    ("bin/rig-pages", include_str!("guest/pages.py")),
     ("bin/rig-pool", include_str!("guest/pool.sh")),
     ("bin/rig-rxe", include_str!("guest/rxe.sh")),
     ("bin/rig-start", include_str!("guest/start.sh")),
+    ("bin/rig-take", include_str!("guest/take.py")),
 ];
 
 /// The folder that the guests see as `/rig`; removed when dropped.
@@ -200,7 +203,7 @@ pub fn report(folder: &Folder, guest: usize) -> String {
     for (what, text) in [("emulator", tail("qemu")), ("console", tail("console"))] {
         report += &format!("--- guest {guest}, {what}\n{text}\n");
     }
-    for server in ["master", "daemon", "agent"] {
+    for server in ["master", "daemon", "agent", "kv"] {
         let name = format!("log.{guest}.{server}");
         if folder.has(&name) {
             report += &format!("--- guest {guest}, {server}\n{}\n", folder.text(&name));

@@ -52,6 +52,17 @@ const TIERS: &[Tier] = &[
     Tier { mib: 640, latency_ns: 250, bandwidth_gb: 40 },
 ];
 
+const ON_TIERS: Scenario = Scenario {
+    machine: Machine { memory_mib: 2048, tiers: TIERS, ..MACHINE },
+    // Weights by the bandwidths.
+    kernel_min: (6, 16),
+    ..SCENARIO
+};
+
+/// Emulation keeps translations of addresses, behind which the kernel sees no accesses, until a
+/// kernel with page tables of its own is entered.
+const FLUSHING: &str = "mitigations=auto pti=on";
+
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "boot",
@@ -124,11 +135,39 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "tiers",
         about: "three memory nodes, two of them far, with the bandwidths that the firmware tells",
-        machine: Machine { memory_mib: 2048, tiers: TIERS, ..MACHINE },
+        uses_program: true,
         script: include_str!("scenarios/tiers.sh"),
-        // Weights by the bandwidths.
-        kernel_min: (6, 16),
-        ..SCENARIO
+        ..ON_TIERS
+    },
+    Scenario {
+        name: "tiers-run",
+        about: "unmodified programs on three memory nodes by weights, and on a node that is full",
+        uses_program: true,
+        script: include_str!("scenarios/tiers-run.sh"),
+        limit_s: 360,
+        ..ON_TIERS
+    },
+    Scenario {
+        name: "tiers-balance",
+        about: "DAMON moves cold memory down and hot memory up, and all is as before",
+        machine: Machine { kernel_words: FLUSHING, ..ON_TIERS.machine },
+        uses_program: true,
+        script: include_str!("scenarios/tiers-balance.sh"),
+        ..ON_TIERS
+    },
+    Scenario {
+        name: "tiers-kv",
+        about: "the cache in each mode on three memory nodes, killed and there again",
+        uses_program: true,
+        script: include_str!("scenarios/tiers-kv.sh"),
+        ..ON_TIERS
+    },
+    Scenario {
+        name: "tiers-alloc",
+        about: "the allocator's arenas on three memory nodes, page by page",
+        suites: &["tiers-alloc"],
+        script: include_str!("scenarios/tiers-alloc.sh"),
+        ..ON_TIERS
     },
     Scenario {
         name: "rack-two",

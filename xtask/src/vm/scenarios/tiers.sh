@@ -28,3 +28,41 @@ counts = [int(count) for count in re.findall(r" N[012]=(\d+)", placed[0])]
 print("result: pages on nodes 0, 1, 2:", counts)
 assert all(abs(count - whole) <= 16 for count, whole in zip(counts, [5120, 2048, 1024])), placed
 END
+
+# The same by `tiers`: what the firmware tells, in its units.
+cd /
+"$RACKPOOL" tiers show --json /run/shown.json
+python3 - << 'END'
+import json
+nodes = json.load(open("/run/shown.json"))["nodes"]
+speeds = [(80, 200000), (150, 80000), (250, 40000)]
+for node, (ns, mbps) in zip(nodes, speeds, strict=True):
+    for way in "read", "write":
+        assert (node[f"{way}_latency_ns"], node[f"{way}_bandwidth_mbps"]) == (ns, mbps), node
+assert [node["cpus"] for node in nodes] == [[0], [], []] and nodes[1]["distance"] == [20, 10, 40]
+assert nodes[0]["tier"] < nodes[1]["tier"] < nodes[2]["tier"], nodes
+END
+# Weights of the whole machine: set, saved, restored, and refused without a write.
+at=/sys/kernel/mm/mempolicy/weighted_interleave
+is_set() {
+  [ "$(cat $at/node[012] $at/auto | tr '\n' ' ')" = "$1 " ] || { tail $at/*; exit 1; }
+}
+refused() {
+  local code=$1; shift
+  if "$RACKPOOL" tiers "$@" 2> /run/refused; then exit 1; fi
+  grep "error $code" /run/refused || { cat /run/refused; exit 1; }
+}
+"$RACKPOOL" tiers apply > /dev/null; is_set '5 2 1 true'
+"$RACKPOOL" tiers apply --weighted 3:2:1 --dry-run > /dev/null; is_set '5 2 1 true'
+"$RACKPOOL" tiers apply --weighted 3:2:1 --save /run/before.json > /dev/null; is_set '3 2 1 false'
+"$RACKPOOL" tiers apply --weighted 0=9 --save /run/between.json > /dev/null; is_set '9 2 1 false'
+refused usage apply --weighted 3:1
+refused usage apply --weighted 0=256
+refused no-node apply --weighted 7=1
+refused exists apply --weighted 0=4 --save /run/before.json
+is_set '9 2 1 false'
+"$RACKPOOL" tiers apply --restore /run/between.json > /dev/null; is_set '3 2 1 false'
+"$RACKPOOL" tiers apply --restore /run/before.json > /dev/null; is_set '5 2 1 true'
+"$RACKPOOL" tiers apply --weighted 0=9 > /dev/null; is_set '9 2 1 false'
+"$RACKPOOL" tiers apply --auto > /dev/null; is_set '5 2 1 true'
+echo 'result: the kernel has the weights that apply has set, and those of before again'

@@ -1,0 +1,42 @@
+# `kv` in each mode of --tiering: every page on its node, values whole after a kill and a warm restart.
+set -eu
+# serve OPTIONS...: at port 7001; its process is $pid.
+serve() { rig-start kv kv --resp 7001 --threads 1 "$@"; pid=$(cat /run/kv.pid); }
+end() { kill "$@" $pid; while [ -e /proc/$pid/exe ]; do sleep 0.1; done; }
+# kept MODE WEIGHTS MIB OPTIONS...: in a file of shared memory, which is as long.
+kept() {
+  local mode=$1 weights=$2 mib=$3 file=/dev/shm/cache; shift 3
+  echo "--tiering $mode"
+  serve --tiering $mode --warm $file "$@"
+  rig-cache fill 3000; rig-cache check 3000
+  rig-pages $file $weights $mib; rig-pages $pid 0=1 1 100
+  end -9
+  serve --tiering $mode --warm $file "$@"
+  rig-cache check 3000
+  rig-pages $file $weights $mib; rig-pages $pid 0=1 1 100
+  end; rm $file
+  echo "result: --tiering $mode: pages by $weights, 3000 values there after a kill"
+}
+kept dram 0=1 63 --memory 64M
+kept transparent:numa:0=3,numa:1=1 0=3,1=1 63 --memory 64M
+kept data:numa:1 0=1,1=6 111 --memory 16M --far-memory 96M
+# Both far nodes, which have no processors.
+kept auto 0=1,1=3,2=3 111 --memory 16M --far-memory 96M
+grep -q 'tiering data: numa:1=1,numa:2=1 has memory and no processors' /rig/log.0.kv
+
+# In private memory: all is taken after the start, and what is far is exactly what was given.
+serve --tiering data:numa:1 --memory 4M --far-memory 128M --memcached 11211
+for ((look = 0; look < 100; look++)); do
+  far=$(awk '/ bind:1 / { for (i = 3; i <= NF; i++) if (sub("^N1=", "", $i)) sum += $i }
+    END { print sum + 0 }' /proc/$pid/numa_maps)
+  [ "$far" = 32768 ] && break; sleep 0.1
+done
+[ "$far" = 32768 ]
+for workload in follower_assocs leader_fbobj; do rig-cache $workload 100000; done
+rig-pages $pid 0=1 128 100
+printf 'stats\r\nquit\r\n' | busybox nc 127.0.0.1 11211 | tr -d '\r' > /run/stats
+grep -E ' (bytes|far_bytes|curr_items|demotions|promotions|evictions) ' /run/stats
+far_bytes=$(sed -n 's/^STAT far_bytes //p' /run/stats)
+[ "$far_bytes" -gt $((24 << 20)) ]; grep -qx 'STAT evictions 0' /run/stats
+end
+echo "result: 200000 operations from 1 byte on, $far_bytes bytes of items on node 1"
