@@ -77,7 +77,7 @@ impl Options {
 pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     if options.list {
         for Scenario { name, about, guests, .. } in SCENARIOS {
-            println!("{name:<12} {guests} guests  {about}");
+            println!("{name:<14} {guests} guests  {about}");
         }
         return Ok(());
     }
@@ -368,6 +368,11 @@ fn require_programs(context: &Context) -> Result<(), String> {
         ("ndctl", "ndctl"),
         ("numactl", "numactl"),
         ("daxctl", "daxctl"),
+        ("python3", "python3"),
+        ("redis-server", "redis-server"),
+        ("redis-cli", "redis-tools"),
+        ("memcached", "memcached"),
+        ("cc", "gcc"),
     ];
     let missing = crate::deps::missing_programs(&needed);
     if missing.is_empty() {

@@ -249,6 +249,8 @@ mod tests {
             Tier { mib: 512, latency_ns: 80, bandwidth_gb: 200 },
             Tier { mib: 512, latency_ns: 250, bandwidth_gb: 40 },
         ];
+        let words = Machine { kernel_words: "pti=on", ..MACHINE };
+        assert!(line(&words, 1, 0).contains("rig.RACK=2 pti=on -device"));
         let tiers = line(&Machine { tiers: TIERS, ..MACHINE }, 1, 0);
         assert!(
             tiers.contains("target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=40000M")

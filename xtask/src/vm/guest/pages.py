@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -SI
-# rig-pages PID|FILE NODE=WEIGHT,... MIB [POINTS]: on which nodes the private memory of a process lies,
-# or a file of shared memory, by the pages that the kernel counts: by these weights within so many
-# percentage points (1), at least so many MiB in all. A page that is bound to a node lies there.
+# rig-pages PID|FILE NODE=WEIGHT,... MIB [POINTS]: on which nodes the private memory of a process
+# lies, or a file of shared memory, by the pages that the kernel counts: by these weights within so
+# many percentage points (1), at least so many MiB. What a process binds to a node lies there alone.
 import mmap
 import re
 import sys
