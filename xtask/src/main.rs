@@ -40,8 +40,9 @@ Usage: cargo xtask NAME [OPTIONS]
   vm        scenarios in virtual machines: verbs, shared devdax, memory nodes, CXL, dead hosts
   bench     every benchmark in its smallest size
   soak NAME a heavier run of what CI does in small, not part of ci; NAME is kills: 200 kills of
-            each kind of process; or alloc: the allocator in 10 million operations, and under
-            python3's own tests and redis-server
+            each kind of process; alloc: the allocator in 10 million operations, and under
+            python3's own tests and redis-server; or tiers: programs of 2 GiB and a cache on three
+            memory nodes
   help      this text
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):
@@ -50,7 +51,7 @@ Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy c
 
 Options of vm:
   --list            names the scenarios
-  SCENARIO...       these instead of all
+  SCENARIO...       these instead of all but the soaks
   --verbose         shows what the guests say also when they pass
   --kernel NAME     7.3 (fetched once from Debian), 6.12 (the same), or own: this machine's kernel
                     and emulator; else 7.3, and for some scenarios own as well

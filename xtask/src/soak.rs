@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 2] = [
+const RUNS: [SoakRun; 3] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -21,6 +21,7 @@ const RUNS: [SoakRun; 2] = [
         // By each of three threads.
         env: &[("RACKPOOL_TIERS_OPERATIONS", "3400000"), ("RACKPOOL_TIERS_PROGRAMS", "1")],
     },
+    SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];
 
 /// Whether there is a run of this name.

@@ -73,7 +73,8 @@ impl Options {
     }
 }
 
-/// Runs the scenarios that are named, or all; what cannot run is a failure in CI, or if named.
+/// Runs the scenarios that are named, or all but the soaks; what cannot run is a failure in CI, or
+/// if it is named.
 pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     if options.list {
         for Scenario { name, about, guests, .. } in SCENARIOS {
@@ -84,10 +85,11 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     require_programs(context)?;
     let cache = context.target.join("vm");
     fs::create_dir_all(&cache).map_err(|e| format!("{}: {e}", cache.display()))?;
-    let is_chosen =
-        |name: &str| options.names.is_empty() || options.names.iter().any(|chosen| chosen == name);
-    let chosen: Vec<&Scenario> =
-        SCENARIOS.iter().filter(|scenario| is_chosen(scenario.name)).collect();
+    let is_chosen = |scenario: &&Scenario| match &options.names[..] {
+        [] => !scenario.is_soak,
+        names => names.iter().any(|name| name == scenario.name),
+    };
+    let chosen: Vec<&Scenario> = SCENARIOS.iter().filter(is_chosen).collect();
     let wanted = match &options.kernel {
         Some(name) => vec![name.clone()],
         None => vec![pair::names().swap_remove(0), OWN.to_owned()],

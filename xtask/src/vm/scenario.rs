@@ -22,6 +22,8 @@ pub struct Scenario {
     pub kernel_min: (u64, u64),
     /// Whether it runs on this machine's own kernel too, because users have such kernels.
     pub runs_on_own: bool,
+    /// Whether it runs only if it is named: too long for each run of CI.
+    pub is_soak: bool,
 }
 
 const SCENARIO: Scenario = Scenario {
@@ -36,6 +38,7 @@ const SCENARIO: Scenario = Scenario {
     limit_s: 180,
     kernel_min: (6, 1),
     runs_on_own: false,
+    is_soak: false,
 };
 
 /// What the kernel needs to find CXL memory devices, and to show their memory as devices.
@@ -52,11 +55,26 @@ const TIERS: &[Tier] = &[
     Tier { mib: 640, latency_ns: 250, bandwidth_gb: 40 },
 ];
 
+/// As many, larger.
+const LARGE_TIERS: &[Tier] = &[
+    Tier { mib: 4096, latency_ns: 80, bandwidth_gb: 200 },
+    Tier { mib: 3072, latency_ns: 150, bandwidth_gb: 80 },
+    Tier { mib: 3072, latency_ns: 250, bandwidth_gb: 40 },
+];
+
 const ON_TIERS: Scenario = Scenario {
     machine: Machine { memory_mib: 2048, tiers: TIERS, ..MACHINE },
     // Weights by the bandwidths.
     kernel_min: (6, 16),
     ..SCENARIO
+};
+
+const ON_LARGE_TIERS: Scenario = Scenario {
+    machine: Machine { memory_mib: 10_240, tiers: LARGE_TIERS, ..MACHINE },
+    uses_program: true,
+    limit_s: 1800,
+    is_soak: true,
+    ..ON_TIERS
 };
 
 /// Emulation keeps translations of addresses, behind which the kernel sees no accesses, until a
@@ -203,6 +221,21 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 480,
         ..SCENARIO
     },
+    Scenario {
+        name: "tiers-run-soak",
+        about: "tiers-run with 2 GiB for each program",
+        script: concat!("export TAKE_MIB=2048\n", include_str!("scenarios/tiers-run.sh")),
+        ..ON_LARGE_TIERS
+    },
+    Scenario {
+        name: "tiers-kv-soak",
+        about: "tiers-kv with two million operations",
+        script: concat!(
+            "export FAR_MIB=1024 OPERATIONS=1000000\n",
+            include_str!("scenarios/tiers-kv.sh")
+        ),
+        ..ON_LARGE_TIERS
+    },
 ];
 
 /// The scenario of that name.
@@ -220,7 +253,7 @@ mod tests {
         for (index, scenario) in SCENARIOS.iter().enumerate() {
             let refusal = scenario.machine.refusal(scenario.guests, Path::new("/dev/shm/x"));
             assert_eq!(refusal, None, "{}", scenario.name);
-            assert!(scenario.limit_s <= 480, "{}", scenario.name);
+            assert!(scenario.is_soak || scenario.limit_s <= 480, "{}", scenario.name);
             assert!(SCENARIOS[..index].iter().all(|other| other.name != scenario.name));
             assert!(find(scenario.name).is_some_and(|found| found.about == scenario.about));
         }

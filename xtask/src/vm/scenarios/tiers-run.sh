@@ -1,7 +1,7 @@
 # Unmodified programs under `tiers run`, by the kernel and by the preloaded library: their pages by the
 # weights within one percentage point, 256 MiB at least; and a node that is full.
 set -eu
-mib=320
+mib=${TAKE_MIB:-320}
 mkdir /run/reports
 # start PLACEMENT... -- PROGRAM...: `tiers run` is process $run, the program $pid.
 start() {
@@ -18,16 +18,16 @@ redis() {
   start "$@" -- redis-server --port 0 --unixsocket /run/redis.sock --save '' --appendonly no \
     --enable-debug-command yes
   until redis-cli -s /run/redis.sock ping > /run/pong 2>&1; do alive; done
-  redis-cli -s /run/redis.sock debug populate 400 key 1000000 > /dev/null
+  redis-cli -s /run/redis.sock debug populate $((mib * 5 / 4)) key 1000000 > /dev/null
 }
 memcached() {
-  start "$@" -- memcached -u root -t 1 -m 1000 -s /run/memcached.sock
+  start "$@" -- memcached -u root -t 1 -m $((mib * 2)) -s /run/memcached.sock
   until [ -e /run/memcached.sock ]; do alive; done
-  python3 -SI - << 'END'
-import socket
+  python3 -SI - $((mib * 7 / 3)) << 'END'
+import socket, sys
 memcached = socket.socket(socket.AF_UNIX)
 memcached.connect("/run/memcached.sock")
-for key in range(740):
+for key in range(int(sys.argv[1])):
     memcached.sendall(b"set key%d 0 0 500000 noreply\r\n%b\r\n" % (key, bytes(500000)))
 memcached.sendall(b"version\r\n")
 assert memcached.recv(100).startswith(b"VERSION")
