@@ -17,11 +17,11 @@ kept() {
   end; rm $file
   echo "result: --tiering $mode: pages by $weights, 3000 values there after a kill"
 }
-kept dram 0=1 63 --memory 64M
-kept transparent:numa:0=3,numa:1=1 0=3,1=1 63 --memory 64M
-kept data:numa:1 0=1,1=6 111 --memory 16M --far-memory 96M
+kept dram 0=1 60 --memory 64M
+kept transparent:numa:0=3,numa:1=1 0=3,1=1 60 --memory 64M
+kept data:numa:1 0=1,1=6 108 --memory 16M --far-memory 96M
 # Both far nodes, which have no processors.
-kept auto 0=1,1=3,2=3 111 --memory 16M --far-memory 96M
+kept auto 0=1,1=3,2=3 108 --memory 16M --far-memory 96M
 grep -q 'tiering data: numa:1=1,numa:2=1 has memory and no processors' /rig/log.0.kv
 
 # In private memory: all is taken after the start, and what is far is exactly what was given.
