@@ -487,6 +487,7 @@ fn values_path(path: &Path) -> PathBuf {
 /// Memory of these nodes for long values, in a file beside that of the cache if there is one.
 fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     let memory = value_tier_bytes(args);
+    kv_tiering::check_room(nodes, memory, "--value-tier-memory", args)?;
     let tier = match &args.warm {
         None => NumaTier::new(nodes, memory),
         Some(path) => NumaTier::open(nodes, memory, &values_path(path)),
