@@ -12,30 +12,25 @@ use std::ptr;
 /// Placements of all arenas.
 const SLOTS: usize = ARENAS_MAX * PLACEMENTS_MAX;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    New,
-    Remembers,
-    Forgets,
-}
+/// In a block of its own: what a library keeps for each thread has to fit in what the C library
+/// has left for libraries that a running program loads, some 500 bytes.
+type Theaps = [Cell<*mut RawTheap>; SLOTS];
 
 struct Recent {
-    /// Null where there is none.
-    theaps: [Cell<*mut RawTheap>; SLOTS],
-    state: Cell<State>,
+    /// Null unless it remembers.
+    theaps: Cell<*const Theaps>,
+    has_begun: Cell<bool>,
 }
 
 thread_local! {
-    static RECENT: Recent = const {
-        let theaps = [const { Cell::new(ptr::null_mut()) }; SLOTS];
-        Recent { theaps, state: Cell::new(State::New) }
-    };
+    static RECENT: Recent =
+        const { Recent { theaps: Cell::new(ptr::null()), has_begun: Cell::new(false) } };
 }
 
 /// This thread's part of the heap that last gave it a block of a placement; or null.
 #[inline]
 pub(crate) fn theap(slot: usize) -> *mut RawTheap {
-    RECENT.with(|recent| recent.theaps[slot].get())
+    RECENT.with(|recent| recent.theaps().map_or(ptr::null_mut(), |theaps| theaps[slot].get()))
 }
 
 /// A heap gave this thread a block.
@@ -44,30 +39,36 @@ pub(crate) fn theap(slot: usize) -> *mut RawTheap {
 /// `heap` is one of [`sys::heap_of_range`].
 pub(crate) unsafe fn remember(slot: usize, heap: *mut RawHeap) {
     RECENT.with(|recent| {
-        if recent.remembers() {
+        recent.begin();
+        if let Some(theaps) = recent.theaps() {
             // SAFETY: as the caller promises.
-            recent.theaps[slot].set(unsafe { sys::theap(heap) });
+            theaps[slot].set(unsafe { sys::theap(heap) });
         }
     });
 }
 
 impl Recent {
-    fn remembers(&self) -> bool {
-        if self.state.get() == State::New {
-            // The C library may ask for a block to keep the function in.
-            self.state.set(State::Forgets);
-            if sys::at_thread_end(forget) {
-                self.state.set(State::Remembers);
-            }
+    #[inline]
+    fn theaps(&self) -> Option<&Theaps> {
+        // SAFETY: null, or a block of this thread that `forget` alone gives back.
+        unsafe { self.theaps.get().as_ref() }
+    }
+
+    fn begin(&self) {
+        // First: the C library may ask for a block to keep the function in.
+        if !self.has_begun.replace(true) && sys::at_thread_end(forget) {
+            self.theaps.set(sys::zeroed::<Theaps>());
         }
-        self.state.get() == State::Remembers
     }
 }
 
 /// Called before mimalloc's own function for the end of a thread.
 unsafe extern "C" fn forget(_nothing: *mut u8) {
     RECENT.with(|recent| {
-        recent.state.set(State::Forgets);
-        recent.theaps.iter().for_each(|theap| theap.set(ptr::null_mut()));
+        let theaps = recent.theaps.replace(ptr::null()).cast_mut();
+        if !theaps.is_null() {
+            // SAFETY: taken in `begin`, and named nowhere any more.
+            unsafe { sys::give(theaps.cast()) };
+        }
     });
 }

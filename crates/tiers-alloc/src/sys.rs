@@ -149,11 +149,15 @@ pub(crate) unsafe fn usable(block: *const u8) -> usize {
     unsafe { mi_usable_size(block.cast()) }
 }
 
+/// A block of mimalloc's own, all zero, of a type's size and alignment; null if there is no memory.
+pub(crate) fn zeroed<T>() -> *mut T {
+    // SAFETY: a layout of a type: the alignment is a power of two.
+    unsafe { mi_zalloc_aligned(size_of::<T>(), align_of::<T>()) }.cast()
+}
+
 /// A value in mimalloc's own memory, for ever; None if there is no memory.
 pub(crate) fn leak<T: Sync + 'static>(value: T) -> Option<&'static T> {
-    // SAFETY: a layout of a type: the alignment is a power of two.
-    let place = unsafe { mi_zalloc_aligned(size_of::<T>(), align_of::<T>()) };
-    let place: *mut T = ptr::NonNull::new(place.cast())?.as_ptr();
+    let place = ptr::NonNull::new(zeroed::<T>())?.as_ptr();
     // SAFETY: new memory of the size and alignment of the type.
     unsafe { place.write(value) };
     // SAFETY: written above, and never given back or changed but by its own interior.

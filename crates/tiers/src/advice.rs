@@ -4,8 +4,8 @@
 //! idle latencies and what one thread reads behind the first line, and what a miss costs; how many
 //! a second memories and threads carry. Of the modes that carry the load with ease the one with the
 //! shortest look-up is best, misses included; if none does, the one with the most hits a second: a
-//! client waits for a miss, a thread of the cache does not. A mode of more parts has to be better by
-//! 1 %.
+//! client waits for a miss, a thread of the cache does not. A mode of more parts has to be better
+//! by 1 %.
 //!
 //! Items are taken to lie near as `--tiering data` has it in the long run: those that are read most
 //! lately, short ones only; and reads to be split by bandwidth where near memory is saturated

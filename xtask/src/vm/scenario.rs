@@ -223,8 +223,11 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "tiers-run-soak",
-        about: "tiers-run with 2 GiB for each program",
-        script: concat!("export TAKE_MIB=2048\n", include_str!("scenarios/tiers-run.sh")),
+        about: "tiers-run with three pairs of weights and 2 GiB for each program",
+        script: concat!(
+            "export TAKE_MIB=2048 WEIGHTS='0=1,1=1 0=3,1=1 0=6,1=1'\n",
+            include_str!("scenarios/tiers-run.sh")
+        ),
         ..ON_LARGE_TIERS
     },
     Scenario {

@@ -5,8 +5,8 @@
 //! at most [`KEYS_MAX`]; where there would be more, the key with the greatest hash goes and its
 //! hash is the threshold from then on. The bytes of the keys before one that is read again, times
 //! the keys that each stands for, are what a cache that drops the oldest has to hold to have it. An
-//! item that was removed or has expired counts as if it were there, a key that was never stored does
-//! not: no cache answers its reads.
+//! item that was removed or has expired counts as if it were there; a key that was never stored
+//! does not: no cache answers its reads.
 //!
 //! In: hashes of keys that are read or stored, and items' bytes. Out: counts. Called by `mod.rs`
 //! and `many.rs` for look-ups, by `partition.rs` under its lock for stores; takes no other lock.
@@ -20,8 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const KEYS_MAX: usize = 4096;
 /// One key in so many is looked at, at most: of few keys there would be a look for every read.
 const KEYS_PER_SAMPLE_MIN: u64 = 64;
-/// What was used so long ago is forgotten, of the capacity: advice is asked about far memory of many
-/// times that. [`KEYS_MAX`] bounds what it costs.
+/// What was used so long ago is forgotten, of the capacity: advice is asked about far memory of
+/// many times that. [`KEYS_MAX`] bounds what it costs.
 const HORIZON: u64 = 32;
 /// Capacities that are told apart: four for each doubling, from 64 KiB to 16 TiB.
 const FIRST_SHIFT: u32 = 16;

@@ -58,8 +58,8 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
 fn far_latency(emulate: Emulate) -> Result<u32> {
     let what = match emulate {
         Emulate { cxl_ns: 0, .. } => {
-            "far memory needs a latency above 0, as in --emulate cxl=140ns; without --emulate it has \
-             twice that of DRAM"
+            "far memory needs a latency above 0, as in --emulate cxl=140ns; without --emulate it \
+             has twice that of DRAM"
         }
         Emulate { cxl_ns, rdma_ns: 0 } => return Ok(cxl_ns),
         Emulate { .. } => "--tiering has no fabric: --emulate rdma= would have no effect",

@@ -14,6 +14,8 @@ use std::io;
 const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Modules of the kernel that let no other user of DAMON in.
 const MODULES: [&str; 2] = ["damon_reclaim", "damon_lru_sort"];
+/// The module that some kernels have on from the start. Source: Linux `mm/damon/stat.c`.
+const STATISTICS: &str = "damon_stat";
 const OFF: &str = "off";
 const BASIS_POINTS: f64 = 10_000.0;
 /// So much more than is aimed at free is promoted into, that hot pages have cold ones make room.
@@ -43,14 +45,28 @@ pub(super) fn before(kernel: &dyn Kernel) -> Result<u64, BalanceError> {
     if !in_use.is_empty() {
         return Err(BalanceError::InUse { kdamonds: in_use.join("; ") });
     }
-    let is_on = |module: &&str| {
-        let enabled = kernel.read(&format!("/sys/module/{module}/parameters/enabled"));
-        enabled.is_ok_and(|enabled| enabled == "Y")
-    };
-    match MODULES.into_iter().find(is_on) {
+    match MODULES.into_iter().find(|module| is_module_on(kernel, module)) {
         Some(module) => Err(BalanceError::Module { module }),
         None => Ok(count),
     }
+}
+
+fn switch(module: &str) -> String {
+    format!("/sys/module/{module}/parameters/enabled")
+}
+
+fn is_module_on(kernel: &dyn Kernel, module: &str) -> bool {
+    kernel.read(&switch(module)).is_ok_and(|enabled| enabled == "Y")
+}
+
+/// Whether the kernel's statistics by DAMON are on: they too let no other user in, but nothing is
+/// lost while they are off.
+pub(super) fn has_statistics(kernel: &dyn Kernel) -> bool {
+    is_module_on(kernel, STATISTICS)
+}
+
+pub(super) fn set_statistics(kernel: &dyn Kernel, is_on: bool) -> Result<(), BalanceError> {
+    put(kernel, &switch(STATISTICS), if is_on { "Y" } else { "N" })
 }
 
 /// A kdamond in words, such as `kdamond 0 (on, paddr, pageout)`.
@@ -68,6 +84,9 @@ pub(super) fn set(
     plan: &Plan,
     started: &mut dyn FnMut(Option<u32>) -> Result<(), BalanceError>,
 ) -> Result<(), BalanceError> {
+    if has_statistics(kernel) {
+        set_statistics(kernel, false)?;
+    }
     put(kernel, &count_file(), plan.kdamonds.len())?;
     for (index, kdamond) in plan.kdamonds.iter().enumerate() {
         let at = format!("{KDAMONDS}/{index}");

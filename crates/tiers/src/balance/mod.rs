@@ -76,6 +76,7 @@ fn before(
         Mechanism::KernelTiering => tiering::before(kernel, topology, saved),
         Mechanism::Damon(plan) => {
             let before = damon::before(kernel)?;
+            saved.damon_statistics = damon::has_statistics(kernel);
             let made = plan.kdamonds.len() as u64;
             saved.kdamonds = Some(SavedKdamonds { before, made, threads: Vec::new() });
             Ok(())

@@ -25,6 +25,9 @@ pub(super) struct Saved {
     sys: PathBuf,
     /// None if they are not changed.
     pub(super) kdamonds: Option<SavedKdamonds>,
+    /// True if they were on.
+    #[serde(default)]
+    pub(super) damon_statistics: bool,
     pub(super) numa_balancing: Option<u32>,
     pub(super) demotion_enabled: Option<bool>,
 }
@@ -50,6 +53,7 @@ impl Saved {
             start_time: own.start_time,
             sys: states.sys.clone(),
             kdamonds: None,
+            damon_statistics: false,
             numa_balancing: None,
             demotion_enabled: None,
         })
@@ -62,9 +66,10 @@ impl Saved {
     /// Sets everything as it was before; what fails does not keep the rest from it.
     pub(super) fn restore(&self, kernel: &dyn Kernel) -> Result<(), BalanceError> {
         let kdamonds = self.kdamonds.as_ref().map(|saved| damon::restore(kernel, saved));
+        let statistics = self.damon_statistics.then(|| damon::set_statistics(kernel, true));
         let balancing = self.numa_balancing.map(|mode| put(kernel, NUMA_BALANCING, mode));
         let demotion = self.demotion_enabled.map(|is_on| put(kernel, DEMOTION, is_on));
-        [kdamonds, balancing, demotion].into_iter().flatten().collect()
+        [kdamonds, statistics, balancing, demotion].into_iter().flatten().collect()
     }
 }
 

@@ -565,6 +565,21 @@ fn kdamonds_of_other_programs_are_left_alone() {
 }
 
 #[test]
+fn the_kernels_statistics_are_off_meanwhile() {
+    let (kernel, target) = (TestKernel::new(), Target::Machine);
+    let enabled = "/sys/module/damon_stat/parameters/enabled";
+    for [before, meanwhile] in [["N", "N"], ["Y", "N"]] {
+        kernel.make(enabled, &format!("{before}\n"));
+        let mechanism = kernel.plan(&target).unwrap();
+        let (topology, states) = (kernel.topology(), kernel.states());
+        let balance = Balance::start(&kernel, &topology, &target, &mechanism, &states).unwrap();
+        assert_eq!(kernel.text(enabled), meanwhile);
+        balance.stop().unwrap();
+        assert_eq!(kernel.text(enabled), before);
+    }
+}
+
+#[test]
 fn kdamonds_that_came_after_ours_had_ended_are_left_alone() {
     let kernel = TestKernel::new();
     let target = Target::Machine;
