@@ -320,8 +320,9 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "ADDR")]
     pub master: Option<String>,
     /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], several
-    /// memories with numa=NODE:WEIGHT,NODE:WEIGHT, dax:PATH or heap:SIZE; dax:PATH?coherence=software
-    /// if hosts share it and no hardware keeps their caches in agreement
+    /// memories with numa=NODE:WEIGHT,NODE:WEIGHT, dax:PATH or heap:SIZE;
+    /// dax:PATH?coherence=software if hosts share it and no hardware keeps their caches in
+    /// agreement
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,

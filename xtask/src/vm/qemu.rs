@@ -44,6 +44,19 @@ pub fn links(guest: u32, guests: u32) -> Vec<(String, String)> {
     others.into_iter().map(|other| (end(guest, other), end(other, guest))).collect()
 }
 
+fn kernel_line(run: &Run<'_>, guest: u32) -> String {
+    let Run { machine, guests, .. } = run;
+    let tsc = match (run.accelerator, run.tsc_khz) {
+        (Accelerator::Tcg, khz) if khz > 0 => format!(" tsc_early_khz={khz}"),
+        _ => String::new(),
+    };
+    // Hosts of a rack.
+    let rack = format!(" rig.RACK={}", machine.rack_guests.max(1));
+    let own = format!("{tsc} rig.ID={guest} rig.N={guests}{rack}");
+    // Of two that contradict one another, the last one holds.
+    format!("{KERNEL_LINE}{own} {}", machine.kernel_words).trim_end().to_owned()
+}
+
 /// The options of the emulator for a guest.
 pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     let Run { machine, guests, .. } = run;
@@ -68,15 +81,7 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     add("-serial", format!("file:{directory}/console.{guest}"));
     add("-kernel", run.kernel.display().to_string());
     add("-initrd", run.initramfs.display().to_string());
-    let tsc = match (run.accelerator, run.tsc_khz) {
-        (Accelerator::Tcg, khz) if khz > 0 => format!(" tsc_early_khz={khz}"),
-        _ => String::new(),
-    };
-    // Hosts of a rack.
-    let rack = format!(" rig.RACK={}", machine.rack_guests.max(1));
-    let own = format!("{tsc} rig.ID={guest} rig.N={guests}{rack}");
-    // Of two that contradict one another, the last one holds.
-    add("-append", format!("{KERNEL_LINE}{own} {}", machine.kernel_words).trim_end().to_owned());
+    add("-append", kernel_line(run, guest));
     add("-device", "isa-debug-exit,iobase=0xf4,iosize=1".into());
     add("-device", "virtio-rng-pci".into());
     let mut shares = vec![("hostroot", Path::new("/"), ",readonly=on,multidevs=remap")];

@@ -280,7 +280,11 @@ impl Context<'_> {
 }
 
 fn is_invalid(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+    has_number(error, Errno::INVAL)
+}
+
+fn has_number(error: &io::Error, number: Errno) -> bool {
+    error.raw_os_error() == Some(number.raw_os_error())
 }
 
 /// What a scheme did since it was turned on.
@@ -329,10 +333,12 @@ pub(super) fn counts(
     Ok(())
 }
 
-/// Whether a kdamond has ended, is gone, or is asked by another program.
+/// Whether a kdamond has ended, ends while it is asked, is gone, or is asked by another program.
 fn has_no_counts(error: &BalanceError) -> bool {
     match error {
-        BalanceError::Refused { source, .. } => is_invalid(source) || is_absent(source),
+        BalanceError::Refused { source, .. } => {
+            is_invalid(source) || is_absent(source) || has_number(source, Errno::CANCELED)
+        }
         BalanceError::Busy { .. } => true,
         _ => false,
     }

@@ -643,6 +643,11 @@ fn another_program_at_damons_files_is_waited_for() {
     kernel.busy.set(1_000_000);
     assert!(balance.is_on().unwrap());
     assert_eq!(balance.look().unwrap(), moved);
+    kernel.busy.set(0);
+    // Nor is it a failure if it ends while it is asked.
+    *kernel.refused.borrow_mut() = Some(("0/state".to_owned(), Errno::CANCELED));
+    assert_eq!(balance.look().unwrap(), moved);
+    *kernel.refused.borrow_mut() = None;
     kernel.busy.set(3);
     balance.stop().unwrap();
     assert_eq!(kernel.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");

@@ -47,7 +47,7 @@ def value(key, size):
 
 
 def name(key):
-    return b"key%d" % key
+    return b"%s%d" % (names, key)
 
 
 def batches(operations):
@@ -65,7 +65,7 @@ def check(client, keys):
     for (key, size), there in zip(keys, found):
         if there is not None and there != value(key, size):
             sys.exit(f"key {key} has {len(there)} bytes that are not its own")
-    return [key for key, there in zip(keys, found) if there is None]
+    return [key for (key, _), there in zip(keys, found) if there is None]
 
 
 def cumulated(pairs):
@@ -122,6 +122,8 @@ def work(client, workload, operations):
 
 
 what, number = sys.argv[1], int(sys.argv[2])
+# Workloads have keys of their own.
+names = b"key" if what in ("fill", "check") else what.encode()
 client = Client()
 keys = [(key, (1 << key % 17) + key % 13 * (key % 17 < 16)) for key in range(number)]
 if what == "fill":

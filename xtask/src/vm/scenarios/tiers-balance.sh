@@ -33,6 +33,7 @@ begin() {
   done
   cat /run/told; exit 1
 }
+ended() { wait $balance || { cat /run/told; exit 1; }; }
 in_group 0 cold 96 wait; cold=$(cat /run/cold.pid)
 in_group 1 hot 48 use; hot=$(cat /run/hot.pid)
 say before
@@ -50,7 +51,7 @@ say after; cat /run/told
 [ "$(on $cold 1)" -ge 23347 ]; [ "$(on $hot 0)" -ge 11674 ]
 if "${group[@]}" --seconds 1 2> /run/refused; then exit 1; fi
 grep 'error busy' /run/refused
-kill $balance; wait $balance
+kill $balance; ended
 is_as_before
 python3 - << 'END'
 import json
@@ -72,7 +73,7 @@ echo 'result: after a kill, --restore sets back what was left'
 
 # One process, by its own addresses; it ends when that does.
 begin "${all[@]}" --pid $hot --json /run/moved.json
-kill $hot; wait $balance; is_as_before
+kill $hot; ended; is_as_before
 grep '"ended_by": "target-gone"' /run/moved.json
 
 tiering=(/proc/sys/kernel/numa_balancing /sys/kernel/mm/numa/demotion_enabled)
@@ -80,6 +81,6 @@ before=$(cat "${tiering[@]}")
 [ "$before" != $'2\ntrue' ]
 begin "$RACKPOOL" tiers balance --kernel-tiering
 [ "$(cat "${tiering[@]}")" = $'2\ntrue' ]
-kill $balance; wait $balance
+kill $balance; ended
 [ "$(cat "${tiering[@]}")" = "$before" ]
 echo 'result: tiering by the kernel was on, and is as before'

@@ -52,7 +52,7 @@ for options in '--tiering data:numa:2 --far-memory 256M' '--tiering transparent:
   if "$RACKPOOL" kv --resp 7001 --memory 256M $options 2> /run/said; then exit 1; fi
   grep 'error full' /run/said || { cat /run/said; exit 1; }
 done
-serve --memory 64M --far-memory 256M
+serve --memory 256M
 grep 'tiering dram: .* were to come from memory node 2' /rig/log.0.kv
 end
 echo 'result: a node that is full is refused, and auto does without it'
