@@ -398,7 +398,10 @@ fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
     };
     let memory = far_bytes(args);
     placement.check(memory).map_err(no_memory)?;
-    kv_tiering::check_room(&placement, memory, "--far-memory", args)?;
+    // Memory that waits is asked for when it is switched to.
+    if matches!(args.tiering, Some(Tiering::Data(_))) {
+        kv_tiering::check_room(&placement, memory, "--far-memory", args)?;
+    }
     let (bandwidths, rule) = match &args.profile {
         Some(path) => {
             let (bandwidths, rule) = bandwidths_in(path, &placement)?;

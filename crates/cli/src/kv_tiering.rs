@@ -13,6 +13,7 @@ use rackpool_mem::numa::{NumaError, Placement};
 use rackpool_mem::policy::{PolicyCall, Refused};
 use rackpool_stats::format::Unit;
 use rackpool_tiers::topology::{Node, Sources, Topology};
+use std::os::unix::fs::MetadataExt;
 
 /// All memory nodes without processors that this process may use, alike; `None`: there are none.
 pub fn nodes_without_processors(topology: &Topology) -> Result<Option<Placement>, NumaError> {
@@ -90,20 +91,22 @@ pub fn check_room(
     })
 }
 
-/// Whether each node has its part to give now. A file that is there has its memory already.
+/// Whether each node has its part to give now, beside what a file has already.
 fn has_room(
     topology: &Topology,
     nodes: &Placement,
     bytes: u64,
     args: &KvArgs,
 ) -> Result<(), String> {
-    if args.warm.as_ref().is_some_and(|path| path.exists()) {
-        return Ok(());
-    }
+    // What went back to the system in mode dram is not in the file any more.
+    let missing = match args.warm.as_ref().and_then(|path| path.metadata().ok()) {
+        Some(found) => found.len().saturating_sub(found.blocks() * 512),
+        None => u64::MAX,
+    };
     let extents = nodes.extents(bytes);
     for (id, _) in nodes.nodes() {
         let own = extents.iter().filter(|(_, _, node)| node == id);
-        let wanted: u64 = own.map(|(_, bytes, _)| bytes).sum();
+        let wanted = own.map(|(_, bytes, _)| bytes).sum::<u64>().min(missing);
         let there = topology.node(*id).and_then(|node| node.available_bytes);
         if let Some(there) = there.filter(|there| *there < wanted) {
             let [wanted, there] = [wanted, there].map(|bytes| Unit::Bytes.show(bytes as f64));

@@ -4,8 +4,10 @@
 //! its address by a switch. In: a switch, at any time. Out: items that come near or go, in idle
 //! turns (`evict/leave_far.rs`), then memory for the system (`segments/far.rs`).
 
-use super::error::Result;
+use super::error::{Error, Result};
+use super::layout::UNIT_SHIFT;
 use super::{Cache, LockedPartition, check};
+use std::os::unix::fs::MetadataExt;
 
 impl Cache {
     /// Has items go to far memory ([`Options::far`](super::Options::far)) from now on, or no more.
@@ -18,13 +20,54 @@ impl Cache {
     /// [`Options::far_waits`](super::Options::far_waits) then.
     ///
     /// # Errors
-    /// [`Error::BadOption`](super::Error::BadOption) for a cache that was made without.
+    /// [`Error::BadOption`] for a cache that was made without; [`Error::Numa`] if its nodes have too
+    /// little left, [`Error::Io`] if the file system has none: nothing has changed then.
     pub fn use_far(&self, is_used: bool) -> Result<()> {
         check("far memory (to switch to)", u64::from(self.options.far.is_some()), 1, 1)?;
+        if is_used {
+            self.check_far_room()?;
+        }
         // All at once, so that of two such calls one wins everywhere.
         let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
+        if is_used {
+            for partition in &mut all {
+                let taken = partition.segments.ready_far();
+                let what = "taking far memory of the file".to_owned();
+                taken.map_err(|source| Error::Io { what, source })?;
+            }
+        }
         all.iter_mut().for_each(|partition| partition.use_far(is_used));
         Ok(())
+    }
+
+    /// Bound memory that its nodes do not have would have the kernel end this process.
+    fn check_far_room(&self) -> Result<()> {
+        let placement = self.options.far.as_ref().and_then(|far| far.placement.as_ref());
+        let Some(placement) = placement else { return Ok(()) };
+        let missing_bytes = match &self.file {
+            Some(file) => {
+                let what = "looking at the file of the cache".to_owned();
+                let found = file.1.metadata().map_err(|source| Error::Io { what, source })?;
+                found.len().saturating_sub(found.blocks() * 512)
+            }
+            None => {
+                let stats = self.stats();
+                (stats.far_units - stats.far_held_units) << UNIT_SHIFT
+            }
+        };
+        if missing_bytes > 0 {
+            placement.check_free(missing_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Longest value that is taken now: shorter while far memory is not used.
+    pub fn longest_value(&self) -> u64 {
+        let has_tier = self.far_bytes_min != u64::MAX;
+        match self.options.far {
+            Some(_) if !has_tier => self.lock(0).longest_value(),
+            _ => self.options.max_value,
+        }
     }
 
     /// Whether items may go to far memory.

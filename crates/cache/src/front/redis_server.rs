@@ -9,6 +9,7 @@ use super::resp::{
     REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_verbatim,
 };
 use super::stats;
+use crate::cache::Error;
 use std::sync::Arc;
 
 /// The only user there is.
@@ -275,7 +276,10 @@ fn config_set(call: &mut RespCall<'_>) -> CommandResult {
         if !uses_far && !call.is(3, "dram") {
             return Err("ERR tiering can be set to dram and data".into());
         }
-        call.core.cache().use_far(uses_far).map_err(|_| NO_FAR_MEMORY)?;
+        call.core.cache().use_far(uses_far).map_err(|error| match error {
+            Error::BadOption { .. } => NO_FAR_MEMORY.to_owned(),
+            other => format!("ERR {other}"),
+        })?;
     }
     call.status("OK")
 }

@@ -219,7 +219,7 @@ pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
         return Err(wrong_arity("mset"));
     }
     // A failure that can be foreseen is answered before anything is stored.
-    let max_bytes = call.core.cache().options().max_value;
+    let max_bytes = call.core.cache().longest_value();
     for index in (1..call.count()).step_by(2) {
         let (key, bytes) = (call.arg(index).len(), call.arg(index + 1).len() as u64);
         if !(1..=KEY_BYTES_MAX).contains(&key) {

@@ -377,7 +377,7 @@ impl Session {
         // The line end is found again if the value is not there yet.
         self.seen = used - 1;
         let len = u64::from(store.len);
-        if len > core.shared.settings.value_bytes_max {
+        if is_too_long(core, len) {
             core.flush_batch(input);
             core.timer.commands += 1;
             core.text_too_large(&store);
@@ -690,7 +690,7 @@ impl Session {
         };
         let len = u64::from(request.value_bytes);
         let expires = expiry(i64::from(request.extra32(4)), core.times());
-        if len > core.shared.settings.value_bytes_max {
+        if is_too_long(core, len) {
             core.timer.commands += 1;
             core.binary_too_large(&request, verb);
             self.next(AfterCommand::Skip(len));
@@ -724,6 +724,13 @@ fn set_later(core: &mut Core, input: &[u8], set: PendingSet) {
 /// of another one.
 fn streams(verb: Verb) -> bool {
     !matches!(verb, Verb::Append | Verb::Prepend)
+}
+
+/// Whether no value of this length is taken now. The lock is taken for long ones alone: the limit
+/// is never below two units.
+fn is_too_long(core: &Core, len: u64) -> bool {
+    len > core.shared.settings.value_bytes_max
+        || (len >= STREAM_BYTES_MIN && len > core.cache().longest_value())
 }
 
 fn finish_text(

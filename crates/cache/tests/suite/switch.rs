@@ -303,3 +303,28 @@ fn a_server_is_switched_by_config_set_and_says_where_it_is() {
     let said = ask_text(&mut r, b"CONFIG SET tiering data\r\n", b"\r\n");
     assert!(said.contains("without far memory"), "{said}");
 }
+
+#[test]
+fn a_value_that_is_too_long_without_far_memory_takes_the_old_one_with_it() {
+    let cache = Cache::new(options(8, 32)).unwrap();
+    let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listen = ListenConfig { memcached: any, resp: any, ..ListenConfig::default() };
+    let value_bytes_max = cache.options().max_value;
+    let settings = Settings { value_bytes_max, ..Settings::default() };
+    let server = Server::start(cache.clone(), settings, &listen).unwrap();
+    let (mut r, mut m) = (resp_of(&server), memcached_of(&server));
+    let bytes = 4 << 20;
+    assert!(bytes < value_bytes_max && bytes > cache.options().memory / 4);
+    let long = vec![b'x'; bytes as usize];
+    let set = [format!("set k 0 0 {bytes}\r\n").as_bytes(), &long, b"\r\n"].concat();
+    assert_eq!(ask_text(&mut m, &set, b"\r\n"), "STORED\r\n");
+    assert_eq!(ask_text(&mut r, b"CONFIG SET tiering dram\r\n", b"\r\n"), "+OK\r\n");
+    assert_eq!(ask_text(&mut m, b"set k 0 0 5\r\nshort\r\n", b"\r\n"), "STORED\r\n");
+    let said = ask_text(&mut m, &set, b"\r\n");
+    assert!(said.starts_with("SERVER_ERROR object too large"), "{said}");
+    assert_eq!(ask_text(&mut m, b"get k\r\n", b"END\r\n"), "END\r\n");
+    let head = format!("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n${bytes}\r\n");
+    let said = ask_text(&mut r, &[head.as_bytes(), &long, b"\r\n"].concat(), b"\r\n");
+    assert!(said.starts_with("-ERR "), "{said}");
+    assert_eq!(ask_text(&mut r, b"GET a\r\n", b"\r\n"), "$-1\r\n");
+}

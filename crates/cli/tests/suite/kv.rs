@@ -465,7 +465,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--tiering", "near"], "usage", "data:numa:1"),
         (&["--resp", "0", "--tiering", "transparent"], "usage", "rackpool tiers weights"),
         (&["--resp", "0", "--tiering", "data", "--interleave", "numa:0"], "usage", "--interleave"),
-        (&["--resp", "0", "--far-memory", "1g"], "usage", "--tiering data; tiering dram: "),
+        (&["--resp", "0", "--far-memory", "1g"], "usage", "dram:NODES; tiering dram: "),
         (&["--resp", "0", "--tiering", "dram", "--far-memory", "1g"], "usage", "--tiering data"),
         (&["--resp", "0", "--profile", &nowhere], "usage", "--tiering"),
         (&["--resp", "0", "--tiering", "dram", "--profile", &nowhere], "usage", "--tiering data"),

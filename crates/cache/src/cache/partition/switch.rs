@@ -14,7 +14,7 @@ impl Partition {
     }
 
     /// Longest value that is taken now: a quarter of the memory that long ones lie in.
-    pub(super) fn longest_value(&self) -> u64 {
+    pub(crate) fn longest_value(&self) -> u64 {
         if self.segments.uses_far() || self.segments.far_units() == 0 {
             return self.max_value;
         }

@@ -9,6 +9,7 @@ use super::{Memory, Millis, SegmentState, Segments};
 use crate::cache::layout::UNIT_SHIFT;
 use crate::cache::populate::{PIECE_UNITS, Populator};
 use rackpool_mem::window::Window;
+use std::io;
 use std::sync::Arc;
 
 /// How long nothing has to lie in far memory before it goes back: a reader without the lock that
@@ -58,6 +59,21 @@ impl Segments {
         self.take_more(Memory::Far);
     }
 
+    /// Takes the first memory of far units of a file before they are used: without any, long values
+    /// would find no place.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn ready_far(&mut self) -> io::Result<()> {
+        let Some(populator) = &self.far.populator else { return Ok(()) };
+        if self.far.is_used || populator.taken() > 0 {
+            return Ok(());
+        }
+        // If another partition gets none, this goes back as all of it does.
+        (self.far.kept, self.far.empty_since, self.far.is_refused) = (self.near_units, None, false);
+        populator.take_next().map(drop)
+    }
+
     /// At the start: far memory is not used before [`Segments::use_far`]. It has none of the
     /// system's, or what an earlier process left.
     pub fn hold_far_back(&mut self, is_new: bool) {
@@ -85,11 +101,14 @@ impl Segments {
         }
         let upto = match &self.far.populator {
             None => count.min(from + PIECE_UNITS),
-            Some(populator) if populator.take_next().unwrap_or(false) => {
+            Some(populator) => {
+                let has_taken = self.near_units + populator.taken() > from;
+                if !has_taken && !populator.take_next().unwrap_or(false) {
+                    // The file system has no more to give: far memory is smaller.
+                    return false;
+                }
                 self.near_units + populator.taken()
             }
-            // The file system has no more to give: far memory is smaller.
-            Some(_) => return false,
         };
         let is_free = |unit: &u32| self.of[*unit as usize].kind == SegmentState::Free;
         self.free[Memory::Far as usize].extend((from..upto).rev().filter(is_free));
