@@ -1,7 +1,7 @@
 # Unmodified programs under `tiers run`, by the kernel and by the preloaded library: their pages by the
 # weights within one percentage point, 256 MiB at least; and a node that is full.
 set -eu
-mib=${TAKE_MIB:-320}
+mib=${TAKE_MIB:-288}
 # The kernel deals a huge page in one turn, as it does a small one: such shares come out in the long
 # run alone.
 huge_pages() { echo $1 > /sys/kernel/mm/transparent_hugepage/enabled; }
