@@ -44,7 +44,7 @@ pub enum CoroutineState {
 }
 
 /// Stack of a process, bytes. Only what is touched takes memory.
-pub const STACK_BYTES: usize = 256 << 10;
+pub const STACK_BYTES: usize = 512 << 10;
 
 const GO: u64 = 0;
 const DIE: u64 = 1;
