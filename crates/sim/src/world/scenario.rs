@@ -22,8 +22,6 @@ use rackpool_core::{PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Stack of a process, bytes; pages of it appear when touched.
-const STACK_BYTES: usize = 256 << 10;
 /// After the last fault, everything ends within this time: the longest pause that may be left, a
 /// deadline, a session's grace, a lease and some turns.
 const CALM: Ps = Ps::ms(120_000);
@@ -297,7 +295,7 @@ fn run(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> SeedO
         *kernel.log.borrow_mut() = Some(Vec::new());
     }
     start(&scene);
-    let mut run = Loop::new(kernel.clone(), Some(STACK_BYTES));
+    let mut run = Loop::new(kernel.clone(), Some(crate::coro::STACK_BYTES));
     run.run(WORK_MAX, || scene.repaired.get());
     if kernel.violation().is_none() && !scene.repaired.get() {
         kernel
