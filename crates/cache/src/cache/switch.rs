@@ -20,8 +20,8 @@ impl Cache {
     /// [`Options::far_waits`](super::Options::far_waits) then.
     ///
     /// # Errors
-    /// [`Error::BadOption`] for a cache that was made without; [`Error::Numa`] if its nodes have too
-    /// little left, [`Error::Io`] if the file system has none: nothing has changed then.
+    /// [`Error::BadOption`] for a cache that was made without; [`Error::Numa`] if its nodes have
+    /// too little left, [`Error::Io`] if the file system has none: nothing has changed then.
     pub fn use_far(&self, is_used: bool) -> Result<()> {
         check("far memory (to switch to)", u64::from(self.options.far.is_some()), 1, 1)?;
         if is_used {
