@@ -311,6 +311,13 @@ impl PairProfile {
         curve.best().map(|point| point.mbps.value)
     }
 
+    /// What one thread reads, MB/s; none if it was not measured.
+    pub fn thread_read_mbps(&self) -> Option<f64> {
+        let curve = self.bandwidth.iter().find(|curve| curve.traffic == Traffic::Read)?;
+        let point = curve.points.first()?;
+        Some(point.mbps.value / f64::from(point.threads))
+    }
+
     /// Of one dependent load without a load beside it, ns.
     pub fn idle_latency_ns(&self) -> Option<f64> {
         self.latency.first().map(|point| point.latency_ns.value)

@@ -37,6 +37,7 @@ fn this_machine_is_measured() {
     assert_eq!(measured.latency[0].load_mbps, 0.0);
     assert!(measured.latency[1..].iter().all(|point| point.load_mbps > 0.0));
     assert!(measured.idle_latency_ns().unwrap() > 0.0);
+    assert_eq!(measured.thread_read_mbps(), Some(measured.bandwidth[0].points[0].mbps.value));
     assert!(measured.figures().count() <= Effort::quick().figures(&[pair()]) as usize);
     let shares: Vec<f64> = measured.mix_points().iter().map(|point| point.read_share).collect();
     assert_eq!(shares, [1.0, 0.75, 0.5, 0.0]);
