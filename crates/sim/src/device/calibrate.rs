@@ -1,6 +1,7 @@
 //! `rackpool calibrate`: measures what this machine can measure and writes a profile. What needs
 //! hardware that is not there (CXL, network cards, switches) is taken from another profile and
-//! says so in its source.
+//! says so in its source. Main memory is measured elsewhere, as `rackpool tiers measure` does it,
+//! and handed in.
 //!
 //! Each figure is a low percentile of many rounds of some 100 us: a round that another program
 //! disturbed says nothing about the machine. It takes some seconds and two threads.
@@ -9,13 +10,11 @@
 
 use super::profile::Profile;
 use super::reader::Parameter;
-use crate::rng::{Purpose, Rng};
 use rackpool_core::addr::GAddr;
 use rackpool_core::layout::RING_BYTES;
 use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{Reply, ReplyFrame, Request, RequestFrame, decode, encode};
-use rackpool_mem::memory::HostMemory;
 use rackpool_mem::window::Window;
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -37,46 +36,83 @@ pub enum CalibrateError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Memory to chase through; should exceed all caches several times.
-    pub chase_bytes: u64,
     pub rounds: usize,
 }
 
 impl Effort {
-    /// For figures to be used: a quarter of the memory that is available, at most 1 GiB.
+    /// For figures to be used.
     pub fn thorough() -> Effort {
-        let available = HostMemory::now().map_or(1 << 30, |memory| memory.available_bytes);
-        Effort { chase_bytes: (available / 4).clamp(16 << 20, 1 << 30), rounds: 15 }
+        Effort { rounds: 15 }
     }
 
     /// For tests: seconds are saved, the figures mean little.
     pub fn quick() -> Effort {
-        Effort { chase_bytes: 4 << 20, rounds: 3 }
+        Effort { rounds: 3 }
+    }
+}
+
+/// What reads of a memory cost one thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReadSpeed {
+    /// Of a dependent load.
+    pub latency_ns: f64,
+    pub gb_per_s: f64,
+}
+
+/// The memories of a machine, measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memories {
+    pub local: ReadSpeed,
+    /// Of the node that stands for the rack's shared memory, if there is one.
+    pub shared: Option<ReadSpeed>,
+    /// By what, where and when.
+    pub source: String,
+}
+
+impl Memories {
+    /// A store has to fetch its line, as a load does; writing it back goes on beside that.
+    fn figures(&self) -> Vec<Figure> {
+        let of = |keys: [&'static str; 3], speed: ReadSpeed| {
+            let ReadSpeed { latency_ns, gb_per_s } = speed;
+            let [load, store, bandwidth] = keys;
+            [(load, latency_ns, "ns"), (store, latency_ns, "ns"), (bandwidth, gb_per_s, "GB/s")]
+        };
+        let local = of(["dram_load", "dram_store", "dram_bandwidth"], self.local);
+        let shared = ["cxl_load_line", "cxl_store_line", "cxl_bandwidth"];
+        let shared = self.shared.into_iter().flat_map(|speed| of(shared, speed));
+        local
+            .into_iter()
+            .chain(shared)
+            .map(|(key, value, unit)| ("memory", key, value, unit))
+            .collect()
     }
 }
 
 /// One figure: table, key, value, unit.
 type Figure = (&'static str, &'static str, f64, &'static str);
 
-/// Measures this machine and answers the text of a profile called `name`; what cannot be measured
-/// comes from `base`. Blocks for some seconds.
-pub fn calibrate(name: &str, base: &Profile, effort: Effort) -> Result<String, CalibrateError> {
+/// Measures this machine beside its memories, and answers the text of a profile called `name`; what
+/// cannot be measured comes from `base`. Blocks for some seconds.
+pub fn calibrate(
+    name: &str,
+    base: &Profile,
+    effort: Effort,
+    memories: &Memories,
+) -> Result<String, CalibrateError> {
     let mut figures = caches(effort);
-    figures.extend(memory(effort));
     figures.push(("memory", "line_transfer", line_transfer(effort), "ns"));
     figures.extend(engines(effort));
     figures.extend(sockets(effort)?);
     let cpu = cpu_model();
     let measured = format!("measured by rackpool calibrate on {cpu}, {}", today());
-    let parameters: Vec<Parameter> = base
-        .parameters()
-        .iter()
-        .map(|parameter| merge(parameter, &figures, &measured, &base.name))
-        .collect();
+    let groups = [(figures, measured.as_str()), (memories.figures(), memories.source.as_str())];
+    let merged = base.parameters().iter().map(|parameter| merge(parameter, &groups, &base.name));
+    let parameters: Vec<Parameter> = merged.collect();
+    let cxl = if memories.shared.is_some() { "" } else { "CXL, " };
     let against = format!(
-        "memory, processor and sockets measured on {cpu}; CXL, PCIe, card and switch are those of \
-         the profile {}",
-        base.name
+        "memory {}; processor and sockets measured on {cpu}; {cxl}PCIe, card and switch are those \
+         of the profile {}",
+        memories.source, base.name
     );
     // Not calibrated as a whole: the network was not measured.
     let text = Profile::write(name, false, &against, &parameters);
@@ -84,16 +120,17 @@ pub fn calibrate(name: &str, base: &Profile, effort: Effort) -> Result<String, C
     Ok(text)
 }
 
-fn merge(base: &Parameter, figures: &[Figure], measured: &str, profile: &str) -> Parameter {
-    let found = figures.iter().find(|(group, key, ..)| base.group == *group && base.key == *key);
-    let mut parameter = base.clone();
-    match found {
-        Some((_, _, value, unit)) => {
+/// A parameter by the figures, each group with its source, else as in the profile `profile`.
+fn merge(base: &Parameter, groups: &[(Vec<Figure>, &str)], profile: &str) -> Parameter {
+    let source = format!("not measured, as in {profile}: {}", base.source);
+    let mut parameter = Parameter { source, ..base.clone() };
+    let is_it = |(group, key, ..): &&Figure| base.group == *group && base.key == *key;
+    for (figures, source) in groups {
+        if let Some((_, _, value, unit)) = figures.iter().find(is_it) {
             // Three digits after the point are picoseconds; more would claim too much.
             parameter.value = (value * 1e3).round() / 1e3;
-            (parameter.unit, parameter.source) = ((*unit).to_owned(), measured.to_owned());
+            (parameter.unit, parameter.source) = ((*unit).to_owned(), (*source).to_owned());
         }
-        None => parameter.source = format!("not measured, as in {profile}: {}", base.source),
     }
     parameter
 }
@@ -138,71 +175,6 @@ fn caches(effort: Effort) -> Vec<Figure> {
         figure("store", store),
         figure("atomic", atomic),
         figure("fence", fence),
-    ]
-}
-
-/// Every other line of a block, so that the neighbour that processors fetch along is of no use.
-const STRIDE: u64 = 128;
-/// What the first level of address translation covers.
-const BLOCK_BYTES: u64 = 256 << 10;
-
-/// Links the first half of `window` to one cycle: blocks in random order, within each its lines in
-/// random order. So each load misses all caches, but rarely the address translation.
-fn link_lines(window: &Window, bytes: u64) {
-    let mut rng = Rng::new(1, Purpose::Shape, 0);
-    let mut shuffled = |count: u64| {
-        let mut order: Vec<u64> = (0..count).collect();
-        (1..count).rev().for_each(|i| order.swap(i as usize, rng.below(i + 1) as usize));
-        order
-    };
-    let (mut first, mut last) = (None, 0);
-    for block in shuffled(bytes / 2 / BLOCK_BYTES) {
-        for line in shuffled(BLOCK_BYTES / STRIDE) {
-            let offset = block * BLOCK_BYTES + line * STRIDE;
-            match first {
-                None => first = Some(offset),
-                Some(_) => window.store(last, offset),
-            }
-            last = offset;
-        }
-    }
-    window.store(last, first.unwrap_or_default());
-    // Drives the links out of the caches.
-    (bytes / 2..bytes).step_by(64).for_each(|offset| window.store(offset, 0));
-}
-
-/// Main memory: a chase through lines in random order, and copying.
-fn memory(effort: Effort) -> Vec<Figure> {
-    let window = Window::heap(effort.chase_bytes);
-    link_lines(&window, effort.chase_bytes);
-    let mut at = 0;
-    let count = 1_000;
-    let load = each_ns(effort, count, |count| (0..count).for_each(|_| at = window.load(at)));
-    let store = each_ns(effort, count, |count| {
-        (0..count).for_each(|i| {
-            let next = window.load(at);
-            // Dirties the line, so that another must be written back for it some day.
-            window.store(at + 8, i);
-            at = next;
-        });
-    });
-    black_box(at);
-    let half = effort.chase_bytes / 2;
-    let chunk = half.min(1 << 20);
-    let mut from = 0;
-    let mut buffer = vec![0; chunk as usize];
-    let copied = each_ns(effort, 1, |count| {
-        for _ in 0..count {
-            window.copy_out(from, &mut buffer);
-            // Far apart, so that nothing is still in a cache.
-            from = (from + 37 * chunk) % (effort.chase_bytes - chunk + 1) / 64 * 64;
-        }
-    });
-    black_box(&buffer);
-    vec![
-        ("memory", "dram_load", load, "ns"),
-        ("memory", "dram_store", store.max(load), "ns"),
-        ("memory", "dram_bandwidth", chunk as f64 / copied, "GB/s"),
     ]
 }
 
@@ -387,18 +359,50 @@ mod tests {
     #[test]
     fn a_machine_is_measured_and_the_rest_is_marked_as_not_measured() {
         let base = Profile::load("modern").unwrap();
-        let text = calibrate("here", &base, Effort::quick()).unwrap();
+        let source = "measured by a test".to_owned();
+        let local = ReadSpeed { latency_ns: 81.5, gb_per_s: 12.25 };
+        let memories = Memories { local, shared: None, source };
+        let text = calibrate("here", &base, Effort::quick(), &memories).unwrap();
         let profile = Profile::parse("here", &text).unwrap();
         assert!(!profile.calibrated && profile.label().contains("here: uncalibrated (memory"));
-        let (measured, taken): (Vec<_>, Vec<_>) = profile
-            .parameters()
-            .iter()
-            .partition(|p| p.source.starts_with("measured by rackpool calibrate on "));
-        assert_eq!(measured.len(), 17);
-        assert!(taken.iter().all(|p| p.source.starts_with("not measured, as in modern: ")));
-        assert_eq!(measured.len() + taken.len(), base.parameters().len());
+        let from = |source: &str| {
+            let all = profile.parameters().iter();
+            all.filter(|p| p.source.starts_with(source)).collect::<Vec<_>>()
+        };
+        let measured = from("measured by rackpool calibrate on ");
+        let (handed_in, taken) = (from("measured by a test"), from("not measured, as in modern: "));
+        assert_eq!((measured.len(), handed_in.len()), (14, 3));
+        assert_eq!(measured.len() + handed_in.len() + taken.len(), base.parameters().len());
         assert!(measured.iter().all(|p| p.value > 0.0), "{measured:?}");
+        let dram = |profile: &Profile| {
+            let of_dram = profile.parameters().iter().filter(|p| p.key.starts_with("dram_"));
+            of_dram.map(|p| p.value).collect::<Vec<_>>()
+        };
+        assert_eq!(dram(&profile), [81.5, 81.5, 12.25]);
         assert_eq!(profile.rnic, base.rnic);
         println!("{text}");
+    }
+
+    #[test]
+    fn a_node_that_stands_for_shared_memory_gives_the_figures_of_cxl() {
+        let local = ReadSpeed { latency_ns: 90.0, gb_per_s: 20.0 };
+        let shared = Some(ReadSpeed { latency_ns: 250.0, gb_per_s: 10.0 });
+        let memories = Memories { local, shared, source: "a test".to_owned() };
+        let base = Profile::load("laptop").unwrap();
+        let group = [(memories.figures(), "a test")];
+        let merged = base.parameters().iter().map(|parameter| merge(parameter, &group, "laptop"));
+        let found: Vec<(String, f64)> = merged
+            .filter(|parameter| parameter.source == "a test")
+            .map(|parameter| (parameter.key, parameter.value))
+            .collect();
+        let expected = [
+            ("dram_load", 90.0),
+            ("dram_store", 90.0),
+            ("cxl_load_line", 250.0),
+            ("cxl_store_line", 250.0),
+            ("dram_bandwidth", 20.0),
+            ("cxl_bandwidth", 10.0),
+        ];
+        assert_eq!(found, expected.map(|(key, value)| (key.to_owned(), value)));
     }
 }
