@@ -532,10 +532,11 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
     let rule = match args.value_tier_rule {
         ValueTierRule::Length => TierRule::Length,
         ValueTierRule::Bandwidth => {
+            let speeds = speeds(&[], args)?;
             let far = read_cost(&*tier, memory).map_err(|error| {
                 Failure::new("tier", format!("measuring the memory for long values: {error}"))
             })?;
-            copies(far, &speeds(&[], args)?, args)?
+            copies(far, &speeds, args)?
         }
     };
     let tier_config = TierConfig { tier, min_bytes: args.pool_values, memory, max_value, rule };

@@ -91,8 +91,9 @@ without processors, or on several by weights; index, keys and short values stay 
 With --value-tier-rule bandwidth values there (or in a pool) have a copy in this process's memory as
 well as soon as reads of them have lost the time that a copy costs, by what reads cost there and
 here: by --profile, else measured at the start, which takes a moment; reads of a pool always are. So
-which do is decided for each by its length and by how often it is read. Copies take up to --value-tier-near, beside --memory; stats has tier_promotions,
-tier_near_hits, tier_near_bytes, tier_bytes_read.
+which do is decided for each by its length and by how often it is read. Copies take up to
+--value-tier-near, beside --memory; stats has tier_promotions, tier_near_hits, tier_near_bytes,
+tier_bytes_read.
 Where the machine has memory nodes without processors, as those of CXL memory are, --tiering data is
 the default (--tiering dram: not), with as much memory there if they have it to give, and a --warm
 file was not made without; the log says so at the start.
