@@ -6,10 +6,9 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
-use crate::kv_switch::SwitchLog;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
-use crate::tiers_advise::{LiveAdvice, Query};
-use crate::{kv_tiering, tiers, tiers_measure, tiers_weights};
+use crate::tiers_advise::Query;
+use crate::{kv_switch, kv_tiering, tiers, tiers_advise, tiers_measure, tiers_weights};
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
 };
@@ -245,9 +244,9 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
     let what = format!("serving {} bytes with {threads} threads", args.memory);
     info!(target: "kv", "{what}: memcached {memcached}, resp {resp}{metrics}{herd}");
-    let start = |query| LiveAdvice::start(query, Arc::clone(server.shared()));
+    let start = |query| tiers_advise::live(query, Arc::clone(server.shared()));
     let _advice = advice_query.map(start).transpose()?;
-    let _switches = SwitchLog::start(server.shared())?;
+    let _switches = kv_switch::start(server.shared())?;
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     info!(target: "kv", "{why}: stopping");
     server.stop();

@@ -1,13 +1,12 @@
 //! What the log of `kv` says when its cache is switched to far memory or from it, and how much is
 //! left. In: the cache's counters, once a second. Called by `kv`, where there is far memory.
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::periodic::Periodic;
 use rackpool_cache::Stats;
 use rackpool_cache::front::Shared;
 use rackpool_stats::format::Unit;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tracing::info;
 
@@ -46,45 +45,22 @@ impl Progress {
     }
 }
 
-/// A thread that says so, until this is dropped.
-#[derive(Debug)]
-pub struct SwitchLog {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl SwitchLog {
-    /// `None` for a cache without far memory.
-    pub fn start(shared: &Arc<Shared>) -> Result<Option<SwitchLog>> {
-        if shared.cache.options().far.is_none() {
-            return Ok(None);
-        }
-        let (end, ended) = channel();
-        let shared = Arc::clone(shared);
-        let thread = rackpool_mem::log::spawn("kv-tiering", move || {
-            let look = || (shared.cache.uses_far(), shared.cache.stats());
-            let (uses_far, stats) = look();
-            let mut progress = Progress { uses_far, is_held: stats.far_held_units > 0, looks: 0 };
-            while ended.recv_timeout(LOOK_EACH) == Err(RecvTimeoutError::Timeout) {
-                let (uses_far, stats) = look();
-                if let Some(line) = progress.look(uses_far, &stats) {
-                    info!(target: "kv", "{line}");
-                }
-            }
-        });
-        let thread = thread.map_err(|error| Failure::io("starting a thread", &error))?;
-        Ok(Some(SwitchLog { end: Some(end), thread: Some(thread) }))
+/// Says so until it is dropped; `None` for a cache without far memory.
+pub fn start(shared: &Arc<Shared>) -> Result<Option<Periodic>> {
+    if shared.cache.options().far.is_none() {
+        return Ok(None);
     }
-}
-
-impl Drop for SwitchLog {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
-            let _ = thread.join();
+    let shared = Arc::clone(shared);
+    let look = move || (shared.cache.uses_far(), shared.cache.stats());
+    let (uses_far, stats) = look();
+    let mut progress = Progress { uses_far, is_held: stats.far_held_units > 0, looks: 0 };
+    let log = Periodic::start("kv-tiering", LOOK_EACH, move || {
+        let (uses_far, stats) = look();
+        if let Some(line) = progress.look(uses_far, &stats) {
+            info!(target: "kv", "{line}");
         }
-    }
+    });
+    log.map(Some)
 }
 
 #[cfg(test)]

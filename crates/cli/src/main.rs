@@ -33,6 +33,7 @@ mod log_args;
 mod member_args;
 mod members;
 mod output;
+mod periodic;
 mod servers;
 mod shell;
 mod tiers;

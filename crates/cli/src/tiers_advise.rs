@@ -4,6 +4,7 @@
 //! counters, and says it when it changes.
 
 use crate::failure::{Failure, Result};
+use crate::periodic::Periodic;
 use crate::values::{parse_listen, parse_seconds, parse_size};
 use crate::{output, tiers_weights};
 use clap::{ArgGroup, Args};
@@ -28,8 +29,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -536,48 +535,26 @@ fn of_workload(name: &str, query: &Query) -> Result<Observed> {
 }
 
 /// Asks a server's own counters from time to time, and says which mode would be best when that
-/// changes. Ends when it is dropped.
-pub struct LiveAdvice {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl LiveAdvice {
-    pub fn start(query: Query, shared: Arc<Shared>) -> Result<LiveAdvice> {
-        let (end, ended) = channel();
-        let thread = rackpool_mem::log::spawn("kv-advice", move || {
-            let (mut before, mut told) = (Counters::parse(&shared.metrics()), None);
-            while ended.recv_timeout(LOOK_EACH) == Err(RecvTimeoutError::Timeout) {
-                let now = Counters::parse(&shared.metrics());
-                let answer = Observed::between(&before, &now).and_then(|seen| query.answer(&seen));
-                before = now;
-                match answer {
-                    Ok(answer) if told != Some(answer.advice.chosen) => {
-                        told = Some(answer.advice.chosen);
-                        let lines = answer.lines();
-                        let lines: Vec<&str> = lines.lines().map(str::trim).collect();
-                        info!(target: "kv", "advice: {}", lines.join("; "));
-                    }
-                    Ok(_) => {}
-                    // Before the first clients come.
-                    Err(failure) if failure.code() == "no-load" => {}
-                    Err(failure) => warn!(target: "kv", "no advice: {}", failure.message()),
-                }
+/// changes, until it is dropped.
+pub fn live(query: Query, shared: Arc<Shared>) -> Result<Periodic> {
+    let (mut before, mut told) = (Counters::parse(&shared.metrics()), None);
+    Periodic::start("kv-advice", LOOK_EACH, move || {
+        let now = Counters::parse(&shared.metrics());
+        let answer = Observed::between(&before, &now).and_then(|seen| query.answer(&seen));
+        before = now;
+        match answer {
+            Ok(answer) if told != Some(answer.advice.chosen) => {
+                told = Some(answer.advice.chosen);
+                let lines = answer.lines();
+                let lines: Vec<&str> = lines.lines().map(str::trim).collect();
+                info!(target: "kv", "advice: {}", lines.join("; "));
             }
-        });
-        let thread = thread.map_err(|error| Failure::io("starting a thread", &error))?;
-        Ok(LiveAdvice { end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for LiveAdvice {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
-            let _ = thread.join();
+            Ok(_) => {}
+            // Before the first clients come.
+            Err(failure) if failure.code() == "no-load" => {}
+            Err(failure) => warn!(target: "kv", "no advice: {}", failure.message()),
         }
-    }
+    })
 }
 
 #[cfg(test)]

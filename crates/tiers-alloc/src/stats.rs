@@ -1,7 +1,7 @@
 //! How much memory there is by arena, node and class of size, and as a text for Prometheus.
 //!
 //! Nothing is counted while blocks are taken and given back: mimalloc's pages are looked at when
-//! somebody asks. Of heaps that other threads are using, figures may be a moment apart.
+//! figures are asked for. Of heaps that other threads use they may be a moment apart.
 
 use crate::arena::{Arena, arenas};
 use crate::place::Place;
