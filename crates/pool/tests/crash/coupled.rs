@@ -4,7 +4,7 @@
 
 use crate::tools::rows::{self, TABLE_BYTES};
 use crate::tools::stage::{MEMORY, Stage};
-use crate::tools::{PATIENCE, Proc, Random, beside_others, seed, wait_until};
+use crate::tools::{PATIENCE, Proc, Random, seed, wait_until, waiting};
 use rackpool::FabricChoice::Tcp;
 use rackpool::{GAddr, Handle, LockMode, LockOptions, Placement, RackId};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn line_in(handle: &mut Handle, rack: u16) -> (GAddr, GAddr) {
 
 #[test]
 fn a_killed_holder_leaves_nothing_of_what_it_had_only_buffered() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -58,7 +58,7 @@ fn a_killed_holder_leaves_nothing_of_what_it_had_only_buffered() {
 
 #[test]
 fn who_lost_its_lock_is_told_of_buffered_writes_and_they_are_not_done_later() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -99,7 +99,7 @@ fn who_lost_its_lock_is_told_of_buffered_writes_and_they_are_not_done_later() {
 
 #[test]
 fn who_lost_its_lock_for_reading_reads_no_copy_any_more() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -122,7 +122,7 @@ fn who_lost_its_lock_for_reading_reads_no_copy_any_more() {
 
 #[test]
 fn a_stopped_reader_keeps_its_lock_and_its_copy_is_right_when_it_goes_on() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -177,7 +177,7 @@ const BUFFERS: [u32; 3] = [1024, 4096, 1 << 20];
 
 #[test]
 fn whoever_dies_while_it_flushes_leaves_whole_rows_and_nothing_that_was_unlocked_is_lost() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut random = Random::new(seed("coupled_rows"));
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);

@@ -4,7 +4,7 @@
 //! `tools`.
 
 use crate::tools::stage::Stage;
-use crate::tools::{PATIENCE, Random, alone, seed, wait_until};
+use crate::tools::{PATIENCE, Random, busy, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::monitor::Monitor;
 use rackpool::{FabricChoice, GAddr, Handle, Placement, Pool, RackId, RackState, Result};
@@ -317,7 +317,7 @@ impl Scene {
 
 #[test]
 fn a_killed_draining_daemon_goes_on_and_leaves_with_nothing_lost() {
-    let _turn = alone();
+    let _turn = busy();
     let mut scene = Scene::begin("killed_draining");
     for _ in 0..KILLS {
         scene.pause(20, 100);
@@ -336,7 +336,7 @@ fn a_killed_draining_daemon_goes_on_and_leaves_with_nothing_lost() {
 
 #[test]
 fn killed_racks_that_take_the_pages_lose_none_of_them() {
-    let _turn = alone();
+    let _turn = busy();
     let mut scene = Scene::begin("killed_takers");
     for round in 0..KILLS as usize {
         scene.pause(20, 100);
@@ -353,7 +353,7 @@ fn killed_racks_that_take_the_pages_lose_none_of_them() {
 
 #[test]
 fn a_killed_master_remembers_who_drains_and_what_has_moved() {
-    let _turn = alone();
+    let _turn = busy();
     let mut scene = Scene::begin("killed_master_draining");
     for _ in 0..KILLS {
         scene.pause(20, 100);

@@ -3,14 +3,14 @@
 //! Real processes; see `tools`.
 
 use crate::tools::load::Load;
-use crate::tools::{PATIENCE, alone};
+use crate::tools::{PATIENCE, busy};
 use rackpool::FabricChoice::{Shm, Tcp};
 
 const KILLS: u32 = 21;
 
 #[test]
 fn killed_clients_leave_what_was_acknowledged_and_nothing_else() {
-    let _turn = alone();
+    let _turn = busy();
     let mut load = Load::begin("killed_clients", &[(0, Tcp), (1, Tcp), (0, Shm)], false);
     for _ in 0..KILLS {
         load.work(50, 300);
@@ -24,7 +24,7 @@ fn killed_clients_leave_what_was_acknowledged_and_nothing_else() {
 
 #[test]
 fn killed_daemons_come_back_with_everything_and_clients_ride_through() {
-    let _turn = alone();
+    let _turn = busy();
     let mut load = Load::begin("killed_daemons", &[(0, Tcp), (1, Tcp), (0, Shm)], true);
     for _ in 0..KILLS {
         load.work(50, 300);
@@ -40,7 +40,7 @@ fn killed_daemons_come_back_with_everything_and_clients_ride_through() {
 
 #[test]
 fn a_killed_master_finds_its_directory_again_and_clients_ride_through() {
-    let _turn = alone();
+    let _turn = busy();
     let mut load = Load::begin("killed_master", &[(0, Tcp), (1, Tcp), (1, Shm)], true);
     let before = load.handle.admin().pool_stats().unwrap().master;
     for kill in 0..KILLS {
@@ -63,7 +63,7 @@ fn a_killed_master_finds_its_directory_again_and_clients_ride_through() {
 
 #[test]
 fn whatever_dies_in_whatever_order_what_was_acknowledged_is_found() {
-    let _turn = alone();
+    let _turn = busy();
     let places = [(0, Tcp), (1, Tcp), (0, Shm), (1, Shm)];
     let mut load = Load::begin("chaos", &places, true);
     let (mut both, mut early) = (0, 0);

@@ -3,7 +3,7 @@
 //! before it changes anything.
 
 use crate::tools::stage::{MEMORY, Stage};
-use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
+use crate::tools::{PATIENCE, Proc, Random, busy, seed, wait_until, waiting};
 use rackpool::FabricChoice::{self, Shm, Tcp};
 use rackpool::{GAddr, Handle, LockMode, LockOptions, Placement, RackId};
 use std::time::Instant;
@@ -75,7 +75,7 @@ impl Said {
 
 #[test]
 fn a_counter_that_is_only_locked_loses_nothing_while_holders_and_daemons_die() {
-    let _turn = alone();
+    let _turn = busy();
     let mut random = Random::new(seed("locked_counter"));
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(0, Tcp);
@@ -134,7 +134,7 @@ fn a_counter_that_is_only_locked_loses_nothing_while_holders_and_daemons_die() {
 
 #[test]
 fn a_killed_holder_gives_its_lock_to_whoever_waits() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -157,7 +157,7 @@ fn a_killed_holder_gives_its_lock_to_whoever_waits() {
 
 #[test]
 fn a_stopped_holder_keeps_its_lock_and_who_waits_learns_its_name() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -191,7 +191,7 @@ fn a_stopped_holder_keeps_its_lock_and_who_waits_learns_its_name() {
 
 #[test]
 fn locks_survive_their_daemon_and_so_do_those_who_wait() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(0, Tcp);
     let mut handle = pool.handle().unwrap();
@@ -231,7 +231,7 @@ fn locks_survive_their_daemon_and_so_do_those_who_wait() {
 
 #[test]
 fn a_remote_holder_that_was_away_is_told_that_its_lock_is_lost_before_it_writes() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = stage.pool(1, Tcp);
     let mut handle = pool.handle().unwrap();

@@ -4,7 +4,7 @@
 
 use crate::tools::ledger::Crew;
 use crate::tools::stage::Stage;
-use crate::tools::{PATIENCE, Proc, Random, alone, seed, wait_until};
+use crate::tools::{PATIENCE, Proc, Random, busy, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::{FabricChoice, GAddr, Handle, Placement, Pool, RackId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -279,7 +279,7 @@ fn check_frames(handle: &mut Handle) {
 
 #[test]
 fn a_killed_mover_leaves_its_pages_open_and_whole() {
-    let _turn = alone();
+    let _turn = busy();
     let mut moves = Moves::begin("killed_movers");
     for _ in 0..KILLS {
         moves.work(20, 150);
@@ -293,7 +293,7 @@ fn a_killed_mover_leaves_its_pages_open_and_whole() {
 
 #[test]
 fn a_stopped_mover_keeps_no_page_shut_and_harms_nobody_when_it_goes_on() {
-    let _turn = alone();
+    let _turn = busy();
     let mut moves = Moves::begin("stopped_movers");
     let mut under_way = 0;
     for round in 0..KILLS {
@@ -318,7 +318,7 @@ fn a_stopped_mover_keeps_no_page_shut_and_harms_nobody_when_it_goes_on() {
 
 #[test]
 fn killed_daemons_of_either_home_come_back_with_the_pages_that_the_directory_names() {
-    let _turn = alone();
+    let _turn = busy();
     let mut moves = Moves::begin("killed_homes");
     for _ in 0..KILLS {
         moves.work(20, 150);
@@ -333,7 +333,7 @@ fn killed_daemons_of_either_home_come_back_with_the_pages_that_the_directory_nam
 
 #[test]
 fn killed_daemons_whose_own_movers_are_at_work_lose_no_page() {
-    let _turn = alone();
+    let _turn = busy();
     let mut moves = Moves::begin("killed_at_work");
     moves.crew.pages_wander = true;
     moves.restart_daemons("paper");
@@ -360,7 +360,7 @@ fn killed_daemons_whose_own_movers_are_at_work_lose_no_page() {
 
 #[test]
 fn a_killed_master_decides_the_moves_that_it_had_not_stored_when_it_is_back() {
-    let _turn = alone();
+    let _turn = busy();
     let mut moves = Moves::begin("killed_directory");
     for _ in 0..KILLS {
         moves.work(20, 150);
@@ -374,7 +374,7 @@ fn a_killed_master_decides_the_moves_that_it_had_not_stored_when_it_is_back() {
 
 #[test]
 fn whoever_of_a_move_dies_in_whatever_order_its_page_is_in_one_place() {
-    let _turn = alone();
+    let _turn = busy();
     let mut moves = Moves::begin("moves_in_chaos");
     for _ in 0..KILLS {
         moves.work(20, 150);

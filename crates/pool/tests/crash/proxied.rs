@@ -3,14 +3,14 @@
 //! twice, nothing leaks. Real processes; see `tools`.
 
 use crate::tools::load::Load;
-use crate::tools::{PATIENCE, alone, wait_until};
+use crate::tools::{PATIENCE, busy, wait_until};
 use rackpool::FabricChoice::{Proxied, Tcp};
 
 const KILLS: u32 = 14;
 
 #[test]
 fn killed_proxied_clients_leave_no_session_and_no_channel() {
-    let _turn = alone();
+    let _turn = busy();
     let places = [(0, Proxied), (0, Proxied), (1, Proxied)];
     let mut load = Load::begin("killed_proxied_clients", &places, false);
     for _ in 0..KILLS {
@@ -30,7 +30,7 @@ fn killed_proxied_clients_leave_no_session_and_no_channel() {
 
 #[test]
 fn killed_daemons_on_either_side_of_a_proxied_access_come_back_and_clients_ride_through() {
-    let _turn = alone();
+    let _turn = busy();
     let mut load = Load::begin("killed_proxies", &[(0, Proxied), (1, Proxied), (0, Tcp)], true);
     for kill in 0..KILLS {
         load.work(50, 200);
@@ -51,7 +51,7 @@ fn killed_daemons_on_either_side_of_a_proxied_access_come_back_and_clients_ride_
 
 #[test]
 fn a_stopped_proxied_client_holds_up_nobody_and_goes_on() {
-    let _turn = alone();
+    let _turn = busy();
     let places = [(0, Proxied), (0, Proxied), (1, Proxied)];
     let mut load = Load::begin("stopped_proxied", &places, false);
     for round in 0..6u64 {

@@ -2,7 +2,7 @@
 //! all other processes go on. Real processes; see `tools`.
 
 use crate::tools::stage::{MEMORY, Stage, files};
-use crate::tools::{PATIENCE, Random, alone, seed};
+use crate::tools::{PATIENCE, Random, busy, seed};
 use rackpool::FabricChoice::Tcp;
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::{GAddr, Handle, Placement, RackId};
@@ -16,7 +16,7 @@ const PAGE: u64 = 64 << 10;
 
 #[test]
 fn after_a_reboot_the_pages_of_the_old_region_are_lost_and_all_others_are_there() {
-    let _turn = alone();
+    let _turn = busy();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let mut near = stage.pool(0, Tcp).handle().unwrap();
     let mut far = stage.pool(1, Tcp).handle().unwrap();
@@ -106,7 +106,7 @@ fn until_error<T>(mut call: impl FnMut() -> rackpool::Result<T>) -> (Vec<T>, rac
 
 #[test]
 fn a_full_file_system_is_a_typed_error_with_numbers_and_never_a_dead_process() {
-    let _turn = alone();
+    let _turn = busy();
     let Some(mount) = Mount::new(8 << 20) else {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "tmpfs cannot be mounted here");
         eprintln!("SKIPPED: a full file system (needs the right to mount a tmpfs)");
@@ -163,7 +163,7 @@ fn a_full_file_system_is_a_typed_error_with_numbers_and_never_a_dead_process() {
 
 #[test]
 fn a_daemon_killed_while_it_makes_its_region_leaves_nothing_in_the_way() {
-    let _turn = alone();
+    let _turn = busy();
     let seed = seed("killed_makers");
     let mut random = Random::new(seed);
     let mut stage = Stage::empty("/dev/shm", &["size=8G&pages=4K"]);
@@ -244,7 +244,7 @@ fn finish_with_kept(mut stage: Stage, mut handle: Handle, addr: GAddr) {
 
 #[test]
 fn damaged_foreign_and_doubly_served_regions_are_refused_in_time_and_left_alone() {
-    let _turn = alone();
+    let _turn = busy();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let mut handle = stage.pool(0, Tcp).handle().unwrap();
     let addr = handle.alloc(PAGE, Placement::Local).unwrap();
@@ -302,7 +302,7 @@ fn damaged_foreign_and_doubly_served_regions_are_refused_in_time_and_left_alone(
 
 #[test]
 fn a_daemon_that_no_master_answers_leaves_no_new_region_and_keeps_an_old_one() {
-    let _turn = alone();
+    let _turn = busy();
     let mut stage = Stage::new(&[MEMORY]);
     let mut handle = stage.pool(0, Tcp).handle().unwrap();
     let addr = handle.alloc(PAGE, Placement::Local).unwrap();
@@ -329,7 +329,7 @@ fn a_daemon_that_no_master_answers_leaves_no_new_region_and_keeps_an_old_one() {
 
 #[test]
 fn a_region_of_a_tebibyte_opens_at_once_and_has_little_metadata() {
-    let _turn = alone();
+    let _turn = busy();
     let mut stage = Stage::empty("/dev/shm", &["size=1T"]);
     stage.start_master();
     let mut times = Vec::new();

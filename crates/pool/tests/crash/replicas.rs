@@ -3,7 +3,7 @@
 //! write waits for ever, and a client that has lost a lock is told. Real processes; see `tools`.
 
 use crate::tools::stage::Stage;
-use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
+use crate::tools::{PATIENCE, Proc, Random, busy, seed, wait_until, waiting};
 use rackpool::FabricChoice::Tcp;
 use rackpool::{GAddr, Handle, LockGuard, LockMode, LockOptions, Placement, RackId, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -179,7 +179,7 @@ fn stopped(rack: usize, test: &str) {
 
 #[test]
 fn a_replica_is_read_in_its_rack_and_never_old() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let (stage, mut shared) = begin("replicas");
     for _ in 0..20 {
         shared.share();
@@ -193,7 +193,7 @@ fn a_replica_is_read_in_its_rack_and_never_old() {
 
 #[test]
 fn memory_of_replicas_is_taken_as_they_need_it_and_is_for_whoever_asks() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let (stage, mut shared) = begin("replica_room");
     let pool = stage.pool(1, Tcp);
     let stats = || stage.stats(&pool)[1].clone();
@@ -227,19 +227,19 @@ fn memory_of_replicas_is_taken_as_they_need_it_and_is_for_whoever_asks() {
 
 #[test]
 fn a_killed_home_finds_its_replicas_and_waits_for_their_lease() {
-    let _turn = beside_others();
+    let _turn = waiting();
     killed(0, "killed_home");
 }
 
 #[test]
 fn replicas_of_a_killed_daemon_are_given_up_and_made_again() {
-    let _turn = beside_others();
+    let _turn = waiting();
     killed(1, "killed_keeper");
 }
 
 #[test]
 fn replicas_that_a_killed_writer_left_closed_are_right_again() {
-    let _turn = alone();
+    let _turn = busy();
     let (stage, mut shared) = begin("killed_writer");
     let addr = shared.addr;
     for rack in [0, 1].repeat(2 * FAULTS as usize) {
@@ -270,13 +270,13 @@ fn replicas_that_a_killed_writer_left_closed_are_right_again() {
 
 #[test]
 fn a_stopped_home_is_overtaken_by_nobody() {
-    let _turn = beside_others();
+    let _turn = waiting();
     stopped(0, "stopped_home");
 }
 
 #[test]
 fn writers_wait_for_a_stopped_keeper_no_longer_than_its_lease() {
-    let _turn = beside_others();
+    let _turn = waiting();
     stopped(1, "stopped_keeper");
 }
 
@@ -295,7 +295,7 @@ fn take_lock(stage: &mut Stage, shared: &mut Shared) -> LockGuard {
 
 #[test]
 fn who_has_a_lock_reads_no_replica_and_is_told_when_it_has_lost_it() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let (mut stage, mut shared) = begin("locked_reader");
     let addr = shared.addr;
     for coupled in [false, true] {
@@ -323,7 +323,7 @@ fn who_has_a_lock_reads_no_replica_and_is_told_when_it_has_lost_it() {
 
 #[test]
 fn who_lost_its_lock_writes_nothing_into_a_shared_page_that_came_to_it() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let (mut stage, mut shared) = begin("locked_writer");
     let addr = shared.addr;
     for _ in 0..FAULTS {

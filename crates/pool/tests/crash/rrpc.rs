@@ -2,7 +2,7 @@
 //! its bytes or with a typed error in time, and nothing lands in the caller's buffer afterwards.
 
 use crate::tools::stage::{MEMORY, Stage};
-use crate::tools::{PATIENCE, beside_others};
+use crate::tools::{PATIENCE, waiting};
 use rackpool::{FabricChoice, FetchMode, GAddr, Handle, Placement, Pool};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ fn stays_untouched(handle: &mut Handle, buffer: &mut [u8], what: impl Fn(&mut Ha
 
 #[test]
 fn a_home_that_is_killed_in_the_midst_of_calls_is_a_typed_error_in_time() {
-    let _alone = beside_others();
+    let _turn = waiting();
     for mode in MODES {
         let mut stage = Stage::new(&[MEMORY, MEMORY]);
         let addr = prepared(&stage);
@@ -101,7 +101,7 @@ fn a_home_that_is_killed_in_the_midst_of_calls_is_a_typed_error_in_time() {
 
 #[test]
 fn what_a_stopped_home_sends_when_it_goes_on_lands_nowhere() {
-    let _alone = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let addr = prepared(&stage);
     for mode in MODES {

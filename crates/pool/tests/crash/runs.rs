@@ -3,7 +3,7 @@
 //! back. Real processes; see `tools`.
 
 use crate::tools::stage::Stage;
-use crate::tools::{PATIENCE, Random, alone, seed, wait_until};
+use crate::tools::{PATIENCE, Random, busy, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::{Error, GAddr, Handle, Options, Placement, Pool, RackId};
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn check_all_free(handle: &mut Handle) {
 /// Frees under kills: `victims` says which processes die in a round (racks 0 and 1, the master as
 /// 2).
 fn frees_under_kills(test: &str, victims: impl Fn(&mut Random) -> Vec<usize>) {
-    let _turn = alone();
+    let _turn = busy();
     let mut random = Random::new(seed(test));
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let pool = |options: Options| Pool::open(options.request_timeout_ms(60_000)).unwrap();

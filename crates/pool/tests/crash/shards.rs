@@ -4,7 +4,7 @@
 
 use crate::tools::ledger::Crew;
 use crate::tools::stage::{MEMORY, Stage};
-use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
+use crate::tools::{PATIENCE, Proc, Random, busy, seed, wait_until, waiting};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::monitor::Monitor;
 use rackpool::{GAddr, Handle, LockMode, LockOptions, Placement, Pool, RackId, RackState};
@@ -152,7 +152,7 @@ impl Load {
 
 #[test]
 fn one_daemon_of_two_dies_and_the_other_serves_both_shards_until_it_is_back() {
-    let _turn = alone();
+    let _turn = busy();
     let mut load = Load::begin("killed_shards");
     for _ in 0..KILLS {
         load.work(20, 200);
@@ -178,7 +178,7 @@ fn one_daemon_of_two_dies_and_the_other_serves_both_shards_until_it_is_back() {
 
 #[test]
 fn a_daemon_that_dies_while_its_shard_changes_hands_leaves_it_to_the_other() {
-    let _turn = alone();
+    let _turn = busy();
     let mut load = Load::begin("handed_over");
     for _ in 0..KILLS {
         load.work(20, 100);
@@ -201,7 +201,7 @@ fn a_daemon_that_dies_while_its_shard_changes_hands_leaves_it_to_the_other() {
 
 #[test]
 fn a_stopped_daemon_keeps_its_shard_and_the_other_shard_goes_on() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::divided(&RACKS[..1]);
     let open = |shard| Pool::open(stage.options(0, Tcp).shard(shard).request_timeout_ms(20_000));
     let pools = [open(0).unwrap(), open(1).unwrap()];
@@ -241,7 +241,7 @@ fn a_stopped_daemon_keeps_its_shard_and_the_other_shard_goes_on() {
 
 #[test]
 fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::divided(&RACKS[..1]);
     let pool = Pool::open(stage.options(0, Tcp).shard(0)).unwrap();
     let mut handle = pool.handle().unwrap();
@@ -274,7 +274,7 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
 
 #[test]
 fn a_shard_that_comes_back_finds_its_names_free_as_soon_as_it_has_its_lock() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::divided(&RACKS[..1]);
     // Clients at the shard, so that letting go of it takes its time.
     let pool = Pool::open(stage.options(0, Tcp).shard(0)).unwrap();
@@ -293,7 +293,7 @@ fn a_shard_that_comes_back_finds_its_names_free_as_soon_as_it_has_its_lock() {
 
 #[test]
 fn a_divided_rack_is_drained_as_a_whole_and_both_daemons_end() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::divided(&RACKS);
     let pool = stage.pool(1, Tcp);
     let mut operator = Monitor::new(vec![stage.addr.clone()], 60_000).unwrap();
@@ -334,7 +334,7 @@ fn a_divided_rack_is_drained_as_a_whole_and_both_daemons_end() {
 
 #[test]
 fn memory_that_is_divided_otherwise_is_refused_and_nothing_is_formatted() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::divided(&RACKS);
     let pool = stage.pool(0, Tcp);
     let addr = pool.alloc(64 << 10, Placement::Rack(stage.homes[1])).unwrap();

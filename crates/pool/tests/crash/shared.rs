@@ -3,7 +3,7 @@
 //! real processes, the threads are the test's; see `tools`.
 
 use crate::tools::stage::{MEMORY, Stage};
-use crate::tools::{PATIENCE, Random, beside_others, seed, wait_until};
+use crate::tools::{PATIENCE, Random, seed, wait_until, waiting};
 use rackpool::{
     Connections, Error, FabricChoice, GAddr, Handle, LockMode, LockOptions, Placement, Pool,
     RackId, Result,
@@ -143,7 +143,7 @@ fn far(handle: &mut Handle, bytes: u64) -> GAddr {
 
 #[test]
 fn all_handles_of_a_killed_daemons_connection_learn_of_it_and_go_on() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut random = Random::new(seed("shared_killed"));
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let options = stage.options(0, FabricChoice::Tcp).connections(Connections::Shared);
@@ -201,7 +201,7 @@ fn all_handles_of_a_killed_daemons_connection_learn_of_it_and_go_on() {
 
 #[test]
 fn handles_with_shared_connections_that_end_leave_no_session_and_no_connection() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let stage = Stage::new(&[MEMORY, MEMORY]);
     let options = stage.options(0, FabricChoice::Tcp).connections(Connections::Shared);
     let pool = Pool::open(options).unwrap();

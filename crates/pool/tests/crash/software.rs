@@ -4,7 +4,7 @@
 //! the simulator; several kernels on one devdax are in `cargo xtask vm rack-two`.
 
 use crate::tools::stage::Stage;
-use crate::tools::{PATIENCE, Proc, alone, say, wait_until};
+use crate::tools::{PATIENCE, Proc, busy, say, wait_until};
 use rackpool::agent::{AgentOptions, AgentServer};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::{
@@ -181,7 +181,7 @@ fn said(client: &Proc, expected: &str) {
 
 #[test]
 fn processes_of_two_hosts_share_data_atomics_and_locks() {
-    let _turn = alone();
+    let _turn = busy();
     let rack = Rack::new();
     let mut handle = rack.here();
     let mut clients = [rack.client(false), rack.client(true)];
@@ -221,7 +221,7 @@ fn processes_of_two_hosts_share_data_atomics_and_locks() {
 
 #[test]
 fn reads_and_writes_of_the_other_host_need_nobody_and_words_one_request_each() {
-    let _turn = alone();
+    let _turn = busy();
     let rack = Rack::new();
     let (mut here, mut there) = (rack.here(), rack.there());
     assert_eq!(rack.stats(&mut here).coherence.to_string(), "software");
@@ -271,7 +271,7 @@ fn reads_and_writes_of_the_other_host_need_nobody_and_words_one_request_each() {
 
 #[test]
 fn a_killed_process_of_the_other_host_leaves_its_lock_and_whole_lines_to_the_next() {
-    let _turn = alone();
+    let _turn = busy();
     let rack = Rack::new();
     let mut handle = rack.here();
     let near = handle.alloc(WORDS as u64 * 8, Placement::Local).unwrap();
@@ -316,7 +316,7 @@ fn a_killed_process_of_the_other_host_leaves_its_lock_and_whole_lines_to_the_nex
 
 #[test]
 fn data_locks_and_slots_of_both_hosts_outlive_a_killed_daemon_and_a_killed_agent() {
-    let _turn = alone();
+    let _turn = busy();
     let mut rack = Rack::new();
     let mut handle = rack.here();
     let place = handle.alloc(BYTES as u64, Placement::Local).unwrap();
@@ -362,7 +362,7 @@ fn data_locks_and_slots_of_both_hosts_outlive_a_killed_daemon_and_a_killed_agent
 
 #[test]
 fn what_software_cannot_keep_coherent_is_refused_with_the_way_out() {
-    let _turn = alone();
+    let _turn = busy();
     let rack = Rack::new();
     let refused = |options: Options, what: &str| {
         let error = Pool::open(options).and_then(|pool| pool.handle()).map(drop).unwrap_err();

@@ -3,7 +3,7 @@
 
 use crate::tools::ledger::Crew;
 use crate::tools::stage::{MEMORY, Stage};
-use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
+use crate::tools::{PATIENCE, Proc, Random, busy, seed, wait_until, waiting};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::{GAddr, Handle, Placement, Pool, RackId};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ fn check_and_free(handle: &mut Handle, filled: Vec<(GAddr, u64, u8)>) {
 
 #[test]
 fn a_client_stopped_in_the_midst_of_writing_a_page_that_is_freed_harms_nobody() {
-    let _turn = alone();
+    let _turn = busy();
     let seed = seed("stopped_writers");
     let mut random = Random::new(seed);
     let stage = Stage::new(&[MEMORY, MEMORY]);
@@ -88,7 +88,7 @@ fn a_client_stopped_in_the_midst_of_writing_a_page_that_is_freed_harms_nobody() 
 
 #[test]
 fn clients_that_are_stopped_for_longer_than_a_lease_go_on_with_all_they_had() {
-    let _turn = alone();
+    let _turn = busy();
     let seed = seed("stopped_clients");
     let mut random = Random::new(seed);
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
@@ -134,7 +134,7 @@ fn clients_that_are_stopped_for_longer_than_a_lease_go_on_with_all_they_had() {
 
 #[test]
 fn clients_ride_through_the_stop_of_a_daemon_and_of_the_master() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let seed = seed("stopped_servers");
     let mut random = Random::new(seed);
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
@@ -168,7 +168,7 @@ fn clients_ride_through_the_stop_of_a_daemon_and_of_the_master() {
 
 #[test]
 fn callers_of_a_stopped_daemon_get_a_typed_error_in_time_and_go_on_afterwards() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let open = |rack, fabric| {
         let options = stage.options(rack, fabric).request_timeout_ms(300);
@@ -236,7 +236,7 @@ fn callers_of_a_stopped_daemon_get_a_typed_error_in_time_and_go_on_afterwards() 
 
 #[test]
 fn a_client_that_computes_for_seconds_without_a_call_keeps_everything() {
-    let _turn = alone();
+    let _turn = busy();
     let seed = seed("computing");
     let mut random = Random::new(seed);
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
@@ -305,7 +305,7 @@ fn a_client_that_computes_for_seconds_without_a_call_keeps_everything() {
 
 #[test]
 fn a_pinned_page_stays_untouched_through_free_and_restart_and_its_slot_comes_back() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let seed = seed("pinned");
     let mut random = Random::new(seed);
     let mut stage = Stage::new(&[MEMORY]);
@@ -353,7 +353,7 @@ fn a_pinned_page_stays_untouched_through_free_and_restart_and_its_slot_comes_bac
 
 #[test]
 fn without_a_master_what_is_known_goes_on_and_the_rest_is_a_typed_error_in_time() {
-    let _turn = beside_others();
+    let _turn = waiting();
     let mut stage = Stage::new(&[MEMORY, MEMORY]);
     let options = stage.options(0, Tcp).request_timeout_ms(300);
     let mut handle = Pool::open(options).unwrap().handle().unwrap();

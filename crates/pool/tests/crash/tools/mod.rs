@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a child is to be.
@@ -30,17 +30,38 @@ pub const ARGS: &str = "RACKPOOL_CRASH_ARGS";
 /// How long anything that is not itself measured may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tests share two cores with their children: those with busy children run alone …
-pub fn alone() -> RwLockWriteGuard<'static, ()> {
-    TURN.write().unwrap_or_else(PoisonError::into_inner)
+/// Tests share two cores with their children: two with busy children run at a time …
+pub fn busy() -> Turn {
+    Turn::take(TURNS / 2)
 }
 
-/// … and those that mostly wait, for a lease or a child that is stopped, beside others like them.
-pub fn beside_others() -> RwLockReadGuard<'static, ()> {
-    TURN.read().unwrap_or_else(PoisonError::into_inner)
+/// … or in place of one of them two that mostly wait, for a lease or a child that is stopped.
+pub fn waiting() -> Turn {
+    Turn::take(1)
 }
 
-static TURN: RwLock<()> = RwLock::new(());
+const TURNS: usize = 4;
+
+static TAKEN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// Given back when it is dropped.
+pub struct Turn(usize);
+
+impl Turn {
+    fn take(turns: usize) -> Self {
+        let taken = TAKEN.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = TAKEN.1.wait_while(taken, |taken| *taken + turns > TURNS);
+        *wait.unwrap_or_else(PoisonError::into_inner) += turns;
+        Self(turns)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.0.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        TAKEN.1.notify_all();
+    }
+}
 
 /// The entry of every child; returns at once in the test process itself.
 #[test]
