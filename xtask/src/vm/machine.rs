@@ -12,6 +12,9 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Persistent memory that all guests of a rack share, MiB; 0 for none.
     pub shared_mib: u32,
+    /// Instead it is volatile memory of a CXL device behind the first root port; behind the others
+    /// there is nothing.
+    pub is_shared_cxl: bool,
     /// Guests that share it: number k belongs to rack k / `rack_guests`.
     pub rack_guests: u32,
     /// Memory of `memory_mib` that is node 1's, which has no processors, MiB; 0 for none. The
@@ -20,7 +23,7 @@ pub struct Machine {
     /// Memory nodes of which `memory_mib` is the sum, that of the processors first, if the firmware
     /// is to tell their latencies and bandwidths.
     pub tiers: &'static [Tier],
-    /// Root ports with a CXL memory device each; 0 for none.
+    /// Root ports with a CXL memory device each, unless `is_shared_cxl`; 0 for none.
     pub cxl_ports: u32,
     /// Further words for the kernel.
     pub kernel_words: &'static str,
@@ -42,6 +45,7 @@ pub const MACHINE: Machine = Machine {
     cpus_max: 2,
     memory_mib: 1024,
     shared_mib: 0,
+    is_shared_cxl: false,
     rack_guests: 2,
     far_mib: 0,
     tiers: &[],
@@ -57,6 +61,8 @@ pub const CXL_MIB: u32 = 512;
 const SOCKET_PATH_BYTES: usize = 107;
 /// The sizes that an nvdimm without a label may have are multiples of this, MiB.
 const SHARED_STEP_MIB: u32 = 16;
+/// Those of a CXL device, MiB.
+const CXL_STEP_MIB: u32 = 256;
 
 impl Machine {
     /// Why this must not be run, if so.
@@ -79,11 +85,15 @@ impl Machine {
                     .into(),
             );
         }
-        if !self.shared_mib.is_multiple_of(SHARED_STEP_MIB) {
+        let step_mib = if self.is_shared_cxl { CXL_STEP_MIB } else { SHARED_STEP_MIB };
+        if !self.shared_mib.is_multiple_of(step_mib) {
             let Self { shared_mib, .. } = self;
             return Some(format!(
-                "shared memory of {shared_mib} MiB: only multiples of {SHARED_STEP_MIB} MiB align"
+                "shared memory of {shared_mib} MiB: only multiples of {step_mib} MiB align"
             ));
+        }
+        if self.is_shared_cxl && (self.shared_mib == 0 || self.cxl_ports == 0) {
+            return Some("a shared CXL device without memory or without a root port".into());
         }
         let tiers_mib: u32 = self.tiers.iter().map(|tier| tier.mib).sum();
         if tiers_mib > 0 && (tiers_mib != self.memory_mib || self.far_mib > 0) {
@@ -108,13 +118,18 @@ impl Machine {
         })
     }
 
+    pub fn has_nvdimm(&self) -> bool {
+        self.shared_mib > 0 && !self.is_shared_cxl
+    }
+
     /// Files of shared memory that a run makes, and their lengths in MiB.
     pub fn shared_files(&self, guests: u32) -> Vec<(String, u32)> {
         let racks = if self.shared_mib == 0 { 0 } else { guests.div_ceil(self.rack_guests) };
         let mut files: Vec<_> =
             (0..racks).map(|rack| (format!("shared.{rack}"), self.shared_mib)).collect();
+        let own_devices = if self.is_shared_cxl { 0 } else { self.cxl_ports };
         for guest in 0..guests {
-            for port in 0..self.cxl_ports {
+            for port in 0..own_devices {
                 files.push((format!("cxl.{guest}.{port}"), CXL_MIB));
                 // Labels of an earlier run would be in the way, so they are always new.
                 files.push((format!("lsa.{guest}.{port}"), 1));
@@ -138,6 +153,10 @@ mod tests {
         assert!(refused(Machine { cxl_ports: 1, ..MACHINE }).contains("root port"));
         assert!(refused(Machine { shared_mib: 100, ..MACHINE }).contains("16 MiB"));
         assert_eq!(refused(Machine { shared_mib: 128, cxl_ports: 2, ..MACHINE }), "");
+        let cxl = Machine { shared_mib: 768, is_shared_cxl: true, ..MACHINE };
+        assert_eq!(refused(Machine { cxl_ports: 2, ..cxl }), "");
+        assert!(refused(Machine { shared_mib: 128, ..cxl }).contains("256 MiB"));
+        assert!(refused(cxl).contains("root port"));
         let tiers = &[Tier { mib: 768, latency_ns: 80, bandwidth_gb: 200 }];
         assert!(refused(Machine { tiers, ..MACHINE }).contains("768 MiB, not 1024"));
         let loud = Machine { more: &["-netdev", "socket,mcast=230.0.0.1:1"], ..MACHINE };
@@ -154,6 +173,8 @@ mod tests {
         assert_eq!(names(4).collect::<Vec<_>>(), ["shared.0", "shared.1"]);
         assert_eq!(names(1).collect::<Vec<_>>(), ["shared.0"]);
         assert_eq!(Machine { cxl_ports: 2, ..MACHINE }.shared_files(1).len(), 4);
+        let cxl = Machine { is_shared_cxl: true, cxl_ports: 2, ..machine };
+        assert_eq!(cxl.shared_files(2), [("shared.0".to_owned(), 64)]);
         assert!(MACHINE.shared_files(4).is_empty());
     }
 }

@@ -70,7 +70,7 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
         Accelerator::Kvm => ("kvm", "host"),
     };
     add("-accel", accelerator.into());
-    let nvdimm = if machine.shared_mib > 0 { ",nvdimm=on" } else { "" };
+    let nvdimm = if machine.has_nvdimm() { ",nvdimm=on" } else { "" };
     let cxl = if machine.cxl_ports > 0 { ",cxl=on" } else { "" };
     let hmat = if machine.tiers.is_empty() { "" } else { ",hmat=on" };
     add("-machine", format!("q35{nvdimm}{cxl}{hmat}"));
@@ -104,7 +104,7 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
             add("-device", format!("{card},romfile=,rx_queue_size=1024"));
         }
     }
-    if machine.shared_mib > 0 {
+    if machine.has_nvdimm() {
         let rack = guest / machine.rack_guests;
         let file = format!("share=on,mem-path={directory}/shared.{rack}");
         add("-object", format!("memory-backend-file,id=nv0,{file},size={}M", machine.shared_mib));
@@ -115,7 +115,7 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     {
         add(option, value);
     }
-    for (option, value) in cxl_arguments(machine.cxl_ports, guest, &directory.to_string()) {
+    for (option, value) in cxl_arguments(machine, guest, &directory.to_string()) {
         add(option, value);
     }
     let fixed = ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"];
@@ -170,24 +170,34 @@ fn tier_arguments(tiers: &[Tier]) -> Vec<(&'static str, String)> {
     words
 }
 
-/// A host bridge with root ports, a memory device behind each, and a window for all.
-fn cxl_arguments(ports: u32, guest: u32, directory: &str) -> Vec<(&'static str, String)> {
-    if ports == 0 {
+/// A host bridge with root ports, memory devices behind them, and a window for all.
+fn cxl_arguments(machine: &Machine, guest: u32, directory: &str) -> Vec<(&'static str, String)> {
+    if machine.cxl_ports == 0 {
         return Vec::new();
     }
     let mut words = vec![("-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1".to_owned())];
-    for port in 0..ports {
-        for (name, kind, mib) in [("cm", "cxl", CXL_MIB), ("lsa", "lsa", 1)] {
-            let file = format!("share=on,mem-path={directory}/{kind}.{guest}.{port}");
-            words.push((
-                "-object",
-                format!("memory-backend-file,id={name}{port},{file},size={mib}M"),
-            ));
-        }
+    for port in 0..machine.cxl_ports {
         let root = format!("cxl-rp,port={port},bus=cxl.1,id=rp{port},chassis=0,slot={}", port + 2);
         words.push(("-device", root));
-        let device = format!("cxl-type3,bus=rp{port},memdev=cm{port},lsa=lsa{port},id=cx{port}");
-        let device = format!("{device},sn=1{port}");
+        // The device's options that name memory, the files behind them, and their lengths, MiB.
+        let memories = match (machine.is_shared_cxl, port) {
+            (false, _) => vec![
+                ("memdev", format!("cxl.{guest}.{port}"), CXL_MIB),
+                ("lsa", format!("lsa.{guest}.{port}"), 1),
+            ],
+            (true, 0) => {
+                let shared = format!("shared.{}", guest / machine.rack_guests);
+                vec![("volatile-memdev", shared, machine.shared_mib)]
+            }
+            (true, _) => continue,
+        };
+        let mut device = format!("cxl-type3,bus=rp{port},id=cx{port},sn=1{port}");
+        for (option, file, mib) in memories {
+            let backend = format!("memory-backend-file,id={option}{port},share=on");
+            let file = format!("mem-path={directory}/{file},size={mib}M");
+            words.push(("-object", format!("{backend},{file}")));
+            device += &format!(",{option}={option}{port}");
+        }
         words.push(("-device", device));
     }
     words.push(("-machine", "cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G".to_owned()));
@@ -250,6 +260,11 @@ mod tests {
         let cxl = Machine { cxl_ports: 2, ..MACHINE };
         assert_eq!(line(&cxl, 1, 0).matches("cxl-type3").count(), 2);
         assert!(line(&cxl, 1, 0).contains("hypervisor=off") && !line(&far, 1, 0).contains("hyper"));
+        let shared = line(&Machine { shared_mib: 768, is_shared_cxl: true, ..cxl }, 4, 2);
+        assert!(shared.contains("/tmp/r/shared.1,size=768M") && !shared.contains("nvdimm"));
+        assert_eq!(shared.matches("cxl-rp").count(), 2);
+        assert_eq!(shared.matches("cxl-type3").count(), 1);
+        assert!(shared.contains(",volatile-memdev=") && !shared.contains("lsa"));
         const TIERS: &[Tier] = &[
             Tier { mib: 512, latency_ns: 80, bandwidth_gb: 200 },
             Tier { mib: 512, latency_ns: 250, bandwidth_gb: 40 },

@@ -22,6 +22,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("bin/rig-barrier", include_str!("guest/barrier.sh")),
     ("bin/rig-cache", include_str!("guest/cache.py")),
     ("bin/rig-crash", include_str!("guest/crash.sh")),
+    ("bin/rig-cxl", include_str!("guest/cxl.sh")),
     ("bin/rig-dax", include_str!("guest/dax.sh")),
     ("bin/rig-loss", include_str!("guest/loss.sh")),
     ("bin/rig-pages", include_str!("guest/pages.py")),

@@ -210,6 +210,20 @@ pub const SCENARIOS: &[Scenario] = &[
         ..SCENARIO
     },
     Scenario {
+        name: "rack-cxl",
+        about: "the same on a CXL memory device that both hosts have",
+        guests: 2,
+        machine: Machine { shared_mib: 768, is_shared_cxl: true, cxl_ports: 2, ..MACHINE },
+        modules: CXL,
+        suites: &["pool"],
+        uses_program: true,
+        script: concat!("export POOL_DAX=rig-cxl\n", include_str!("scenarios/rack-two.sh")),
+        limit_s: 240,
+        // With its emulator: with older ones atomics on such memory are lost, or it is slow.
+        kernel_min: (7, 3),
+        ..SCENARIO
+    },
+    Scenario {
         name: "racks",
         about: "two racks of two hosts, devdax inside, verbs between; loss, a host and a rack die",
         guests: 4,

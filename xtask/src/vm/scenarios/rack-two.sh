@@ -1,7 +1,8 @@
 # One rack of two hosts: its daemon, and the master, on guest 0, an agent on guest 1, clients on both.
-# With POOL_COHERENCE=software the same, where every access writes its lines back.
+# With POOL_COHERENCE=software the same, where every access writes its lines back; POOL_DAX is what makes
+# the devdax.
 set -eu
-rig-dax 0
+${POOL_DAX:-rig-dax} 0
 . rig-pool 0
 run() { "$TEST_pool" --ignored --exact --nocapture --test-threads=1 "hosts::$1"; }
 pool() { "$RACKPOOL" shell "$@"; }
