@@ -66,3 +66,16 @@ is_set '9 2 1 false'
 "$RACKPOOL" tiers apply --weighted 0=9 > /dev/null; is_set '9 2 1 false'
 "$RACKPOOL" tiers apply --auto > /dev/null; is_set '5 2 1 true'
 echo 'result: the kernel has the weights that apply has set, and those of before again'
+
+# What it measures itself: its figures say nothing under emulation, but each pair has them.
+"$RACKPOOL" tiers measure --quick --bytes 16M --limit 30 --store /run/profile.json > /run/measured
+"$RACKPOOL" tiers weights --profile /run/profile.json --json /run/weights.json
+python3 - << 'END'
+import json
+profile = json.load(open("/run/profile.json"))
+pairs = [(pair["cpu_node"], pair["memory_node"]) for pair in profile["pairs"]]
+assert pairs == [(0, 0), (0, 1), (0, 2)], pairs
+weights = json.load(open("/run/weights.json"))["weights"]
+assert len(weights) == 3 and max(weights) in range(1, 17), weights
+print("result: three memories are measured, weights from that:", weights)
+END
