@@ -25,9 +25,11 @@ mod qemu;
 mod run;
 mod scenario;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -161,19 +163,27 @@ pub fn step(context: &Context) -> Result<(), String> {
 /// busy by two of them and others mostly wait.
 const GUESTS_TOGETHER: u32 = 4;
 
-/// The scenarios in their order, in groups that run at the same time.
-fn batches<'a>(jobs: &[Job<'a>]) -> Vec<Vec<Job<'a>>> {
-    let mut batches: Vec<Vec<Job<'_>>> = Vec::new();
-    for job in jobs {
-        let guests = |batch: &[Job<'_>]| batch.iter().map(|one| one.scenario.guests).sum::<u32>();
-        match batches.last_mut() {
-            Some(batch) if guests(batch) + job.scenario.guests <= GUESTS_TOGETHER => {
-                batch.push(*job);
-            }
-            _ => batches.push(vec![*job]),
-        }
+/// Scenarios that are to be run, those first that take most, and the guests that run now.
+struct Queue<'a> {
+    left: Vec<Job<'a>>,
+    running: u32,
+}
+
+impl<'a> Queue<'a> {
+    fn new(jobs: &[Job<'a>]) -> Self {
+        let mut left = jobs.to_vec();
+        left.sort_by_key(|job| Reverse((job.scenario.guests, job.scenario.limit_s)));
+        Self { left, running: 0 }
     }
-    batches
+
+    /// The first for whose guests there is room.
+    fn start(&mut self) -> Option<Job<'a>> {
+        let together = |job: &Job<'_>| self.running + job.scenario.guests;
+        let fits = |job: &Job<'_>| self.running == 0 || together(job) <= GUESTS_TOGETHER;
+        let job = self.left.remove(self.left.iter().position(fits)?);
+        self.running += job.scenario.guests;
+        Some(job)
+    }
 }
 
 struct Rig<'a> {
@@ -186,25 +196,34 @@ struct Rig<'a> {
 impl Rig<'_> {
     fn run(&self, jobs: &[Job<'_>]) -> Result<(), String> {
         let (mut passed, mut failed) = (Vec::new(), Vec::new());
-        for batch in batches(jobs) {
-            let outcomes: Vec<_> = thread::scope(|scope| {
-                let running: Vec<_> = batch
-                    .into_iter()
-                    .map(|job| scope.spawn(move || (job, self.timed(&job))))
-                    .collect();
-                running
-                    .into_iter()
-                    .map(|one| one.join().expect("it reports, it never panics"))
-                    .collect()
-            });
-            for (job, (seconds, outcome)) in outcomes {
-                let name = job.name();
-                match outcome {
-                    Ok(()) => passed.push(format!("{name} {seconds:.1} s")),
-                    Err(why) => {
-                        println!("vm: {name} FAILED after {seconds:.1} s: {why}");
-                        failed.push(job);
-                    }
+        let queue = (Mutex::new(Queue::new(jobs)), Condvar::new());
+        let lock = || queue.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let worker = || {
+            let mut ended = Vec::new();
+            loop {
+                let mut next = None;
+                let waited = queue.1.wait_while(lock(), |queue| {
+                    next = queue.start();
+                    next.is_none() && !queue.left.is_empty()
+                });
+                drop(waited);
+                let Some(job) = next else { return ended };
+                ended.push((job, self.timed(&job)));
+                lock().running -= job.scenario.guests;
+                queue.1.notify_all();
+            }
+        };
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..GUESTS_TOGETHER).map(|_| scope.spawn(worker)).collect();
+            workers.into_iter().flat_map(|one| one.join().expect("it never panics")).collect()
+        });
+        for (job, (seconds, outcome)) in outcomes {
+            let name = job.name();
+            match outcome {
+                Ok(()) => passed.push(format!("{name} {seconds:.1} s")),
+                Err(why) => {
+                    println!("vm: {name} FAILED after {seconds:.1} s: {why}");
+                    failed.push(job);
                 }
             }
         }
@@ -435,12 +454,22 @@ mod tests {
         let tiers = scenario::find("tiers").expect("it is there");
         let refusal = Job { scenario: tiers, pair: &pairs[1] }.refusal();
         assert!(refusal.is_some_and(|why| why.contains("6.16, this is 6.1.0")));
-        let batches = batches(&jobs);
-        let guests =
-            |batch: &Vec<Job<'_>>| batch.iter().map(|one| one.scenario.guests).sum::<u32>();
-        assert!(batches.iter().all(|batch| guests(batch) <= GUESTS_TOGETHER));
-        assert!(batches.len() < all.len());
-        assert_eq!(names(&batches.concat()), names(&jobs));
+        let mut queue = Queue::new(&jobs);
+        let mut running: Vec<Job<'_>> = Vec::new();
+        let mut ended = Vec::new();
+        loop {
+            while let Some(job) = queue.start() {
+                running.push(job);
+            }
+            assert!(running.len() <= 1 || queue.running <= GUESTS_TOGETHER);
+            let Some(job) = running.pop() else { break };
+            queue.running -= job.scenario.guests;
+            ended.push(job.name());
+        }
+        let mut names = names(&jobs);
+        ended.sort();
+        names.sort();
+        assert_eq!(ended, names);
     }
 
     #[test]
