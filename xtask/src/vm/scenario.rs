@@ -237,9 +237,10 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "tiers-run-soak",
-        about: "tiers-run with three pairs of weights and 2 GiB for each program",
+        about: "tiers-run with each program both ways, by three pairs of weights, 2 GiB each",
         script: concat!(
             "export TAKE_MIB=2048 WEIGHTS='0=1,1=1 0=3,1=1 0=6,1=1'\n",
+            "export PRELOADED='python redis memcached' BY_KERNEL='python redis memcached static'\n",
             include_str!("scenarios/tiers-run.sh")
         ),
         ..ON_LARGE_TIERS

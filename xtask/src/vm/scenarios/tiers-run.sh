@@ -68,19 +68,19 @@ for weights in ${WEIGHTS:-0=3,1=1}; do
     grep -q 'error static-program' /run/said
   fi
   huge_pages always
-  for program in python redis memcached; do
+  for program in ${PRELOADED:-redis memcached}; do
     placed $program preload $weights --weighted $weights --mechanism preload
   done
   "$RACKPOOL" tiers apply --weighted $weights > /dev/null
   huge_pages never
-  for program in python redis memcached static; do
+  for program in ${BY_KERNEL:-python static}; do
     placed $program kernel $weights --weighted $weights
   done
 done
 
 # By the bandwidths that the firmware tells; a report while it runs.
 "$RACKPOOL" tiers apply --auto > /dev/null
-placed python preload 0=5,1=2,2=1 --weighted auto --mechanism preload
+[ -z "${PRELOADED:-}" ] || placed python preload 0=5,1=2,2=1 --weighted auto --mechanism preload
 python --weighted auto
 rig-pages $pid 0=5,1=2,2=1 256
 kill -USR1 $run; until grep -q ', now:' /run/said; do alive; done
