@@ -11,7 +11,7 @@ import sys
 
 BATCH = 100
 # Bytes of values that all keys together have.
-WORKLOAD_BYTES = 64 << 20
+WORKLOAD_BYTES = int(os.environ.get("WORKLOAD_MIB", 64)) << 20
 PLACES = 1 << 20
 # Values are parts of it.
 TEXT = random.Random(35).randbytes(PLACES + (2 << 20))
