@@ -24,7 +24,7 @@
 //! - [`front`]: what ordinary clients of memcached and Redis speak; a feature, on by default.
 //! - [`herd`]: the fast path to a cache for processes of the same host or of others.
 //! - `pool_tier` (the feature `pool-tier`), [`numa_tier`]: a pool's memory, or that of other nodes
-//!   of this host, for the cache's long values; [`tier_speed`]: what reads cost there.
+//!   of this host, for the cache's long values.
 //! - [`clock`]: the times by which items expire.
 //!
 //! [`herd`] knows nothing of [`front`], which starts its servers and shows its counters; the cache
@@ -41,7 +41,6 @@ pub mod herd;
 pub mod numa_tier;
 #[cfg(feature = "pool-tier")]
 pub mod pool_tier;
-pub mod tier_speed;
 
 pub use rackpool_core::bandwidth_split::Bandwidths;
 

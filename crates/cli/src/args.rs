@@ -679,7 +679,7 @@ mod tests {
             "rackpool repro racksim --out dir --quick",
             "rackpool repro hmsdk --out dir --quick",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
-            "rackpool calibrate --out a.toml --base laptop",
+            "rackpool calibrate --out a.toml --base laptop --tiers a.json --cxl-node 2",
             "rackpool doctor --json",
             "rackpool tiers show --sysfs dir --json a.json",
             "rackpool tiers run --weighted 3:1 --report a.json -- python3 --version",

@@ -6,18 +6,18 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
+use crate::memory_speeds::MemorySpeeds;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use crate::tiers_advise::Query;
-use crate::{kv_switch, kv_tiering, tiers, tiers_advise, tiers_measure, tiers_weights};
+use crate::{kv_switch, kv_tiering, tiers, tiers_advise};
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
 };
 use rackpool_cache::herd::{self, Pipeline};
 use rackpool_cache::numa_tier::NumaTier;
-use rackpool_cache::pool_tier::PoolTier;
-use rackpool_cache::tier_speed;
+use rackpool_cache::pool_tier::{PoolTier, read_cost};
 use rackpool_cache::{
-    Bandwidths, Cache, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered, Tier,
+    Bandwidths, Cache, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered, Speeds,
     TierConfig, TierRule, partitions_for,
 };
 use rackpool_fabric::FabricError;
@@ -25,7 +25,7 @@ use rackpool_fabric::secret::Secret;
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{GRAIN_BYTES_MAX, NumaError, Placement};
 use rackpool_stats::format::Unit;
-use rackpool_tiers::measure::{Profile, Traffic};
+use rackpool_tiers::measure::Effort;
 use rackpool_tiers::topology::{Sources, Topology};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
@@ -35,8 +35,8 @@ use tracing::{info, warn};
 
 /// Clients of HERD's fast path at once, of each listener, if nothing else is said.
 const HERD_CLIENTS: u32 = 1024;
-/// Memory on the nodes of a tier on which its speed is measured.
-const MEASURED_BYTES: u64 = 256 << 20;
+/// Memory of a node that its speed is measured with at the start, twice, if it has four times that.
+const MEASURED_BYTES: u64 = 64 << 20;
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
@@ -143,8 +143,8 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         ),
         (
             args.profile.is_some(),
-            args.advise || has_far(args),
-            "--profile is for --tiering data, dram:NODES, and --advise",
+            args.advise || has_copies || has_far(args),
+            "--profile is for --advise, --value-tier-rule bandwidth, --tiering data and dram:NODES",
         ),
         (
             args.value_tier_near.is_some(),
@@ -271,10 +271,8 @@ fn advice_query(args: &KvArgs) -> Result<Option<Query>> {
         }
         _ => {}
     }
-    let cpu_node = query.profile.pairs.first().map(|pair| pair.cpu_node);
-    let (Some(nodes), Some(cpu_node)) = (dealt_to(args), cpu_node) else {
-        return Ok(Some(query));
-    };
+    let Some(nodes) = dealt_to(args) else { return Ok(Some(query)) };
+    let cpu_node = query.speeds.near;
     // Near is what lies on the processors' node alone.
     let extents = nodes.extents(args.memory);
     let near = extents.iter().filter(|(_, _, node)| *node == cpu_node);
@@ -420,33 +418,15 @@ fn far_memory(args: &KvArgs) -> Result<Option<FarMemory>> {
 /// What this host's memory and these nodes deliver to reads, by a profile, and the rule that
 /// follows from it, in words.
 fn bandwidths_in(path: &Path, far: &Placement) -> Result<(Bandwidths, String)> {
-    let profile = Profile::load(path);
-    let profile = profile.map_err(|error| Failure::new(error.code(), error.to_string()))?;
-    let missing = |node: u16| {
-        let what = format!("{} has nothing of memory node {node}", path.display());
-        Failure::new("bad-file", what).with_hint("measure anew: `rackpool tiers measure --store`")
-    };
-    let cpu_node = profile.pairs.first().map_or(0, |pair| pair.cpu_node);
-    let of_node = |node: u16| {
-        let pair = profile.pair(cpu_node, node);
-        pair.and_then(|pair| pair.bandwidth_mbps(Traffic::Read)).ok_or_else(|| missing(node))
-    };
-    let near_mbps = of_node(cpu_node)?;
-    // Pages are dealt out by weights: the node that is busiest for its bandwidth bounds all.
-    let (mut weights, mut least) = (0.0, f64::INFINITY);
-    for (node, weight) in far.nodes() {
-        weights += f64::from(*weight);
-        least = least.min(of_node(*node)? / f64::from(*weight));
-    }
-    let far_mbps = least * weights;
+    let speeds = MemorySpeeds::load(path)?;
+    let MemorySpeeds { near, origin, .. } = &speeds;
+    let near_mbps = speeds.memory(&[(*near, 1)], 1.0)?.bandwidth_mbps;
+    let far_mbps = speeds.memory(far.nodes(), 1.0)?.bandwidth_mbps;
     let bytes = |mbps: f64| (mbps * 1e6) as u64;
-    let age = profile.age(tiers_measure::unix_s());
-    let age = age.map_or("from the future".to_owned(), |age| tiers_weights::old(age.as_secs()));
     let rule = format!(
         "reads are split by bandwidth while near memory is saturated: {near_mbps:.0} MB/s near \
-         (node {cpu_node}) and {far_mbps:.0} MB/s far, by {} ({age}); traffic is what the cache \
-         itself reads, no counter of the memory",
-        path.display()
+         (node {near}) and {far_mbps:.0} MB/s far, by {origin}; traffic is what the cache itself \
+         reads, no counter of the memory"
     );
     Ok((Bandwidths { near: bytes(near_mbps), far: bytes(far_mbps) }, rule))
 }
@@ -489,7 +469,9 @@ fn values_path(path: &Path) -> PathBuf {
 /// Memory of these nodes for long values, in a file beside that of the cache if there is one.
 fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     let memory = value_tier_bytes(args);
+    nodes.check(memory).map_err(no_memory)?;
     kv_tiering::check_room(nodes, memory, "--value-tier-memory", args)?;
+    let rule = copy_rule(args, nodes.nodes(), |speeds| speeds.read_cost(nodes.nodes()))?;
     let tier = match &args.warm {
         None => NumaTier::new(nodes, memory),
         Some(path) => NumaTier::open(nodes, memory, &values_path(path)),
@@ -497,29 +479,37 @@ fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     let (tier, min_bytes) = (Arc::new(tier.map_err(failure)?), args.value_tier_from);
     let what = format!("values from {min_bytes} bytes on lie on {nodes}, up to {memory} bytes");
     info!(target: "kv", "{what}");
-    let rule = match args.value_tier_rule {
-        ValueTierRule::Length => TierRule::Length,
-        // Elsewhere on these nodes: what is in a file may be values of an earlier process.
-        ValueTierRule::Bandwidth => {
-            let bytes = memory.min(MEASURED_BYTES);
-            measured_rule(&NumaTier::new(nodes, bytes).map_err(failure)?, bytes, args)?
-        }
-    };
     Ok(TierConfig { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0), rule })
 }
 
-/// Copies of values where reads pay for the copy, by what reads cost there and here.
-fn measured_rule(tier: &dyn Tier, tier_bytes: u64, args: &KvArgs) -> Result<TierRule> {
-    let speeds = tier_speed::measure(tier, tier_bytes);
-    let speeds = speeds.map_err(|error| {
-        Failure::new("tier", format!("measuring the memory for long values: {error}"))
-    })?;
+/// Which values have copies here: none, or those whose reads pay for one, by what reads cost here
+/// and, as `far` says by the speeds of these nodes, there. May measure them: blocks for a moment.
+fn copy_rule(
+    args: &KvArgs,
+    nodes: &[(u16, u16)],
+    far: impl FnOnce(&MemorySpeeds) -> Result<ReadCost>,
+) -> Result<TierRule> {
+    if args.value_tier_rule == ValueTierRule::Length {
+        return Ok(TierRule::Length);
+    }
+    let speeds = match &args.profile {
+        Some(path) => MemorySpeeds::load(path)?,
+        None => {
+            let nodes: Vec<u16> = nodes.iter().map(|(node, _)| *node).collect();
+            MemorySpeeds::measure(&nodes, |pairs| {
+                let available = pairs.iter().filter_map(|pair| pair.available_bytes).min();
+                let bytes = available.map_or(MEASURED_BYTES, |bytes| MEASURED_BYTES.min(bytes / 4));
+                Effort { bytes, ..Effort::rough(pairs) }
+            })?
+        }
+    };
+    let (far, near) = (far(&speeds)?, speeds.read_cost(&[(speeds.near, 1)])?);
     let memory = copy_bytes(args);
     let cost = |cost: ReadCost| format!("{} ns and {} ps a byte", cost.latency_ns, cost.byte_ps);
     let what = format!("up to {memory} bytes of values that are read often are copied here: ");
-    let (there, here) = (cost(speeds.far), cost(speeds.near));
-    info!(target: "kv", "{what}a read takes {there} there, {here} here");
-    Ok(TierRule::Bandwidth { memory, speeds })
+    let (there, here) = (cost(far), cost(near));
+    info!(target: "kv", "{what}a read takes {there} there, {here} here, by {}", speeds.origin);
+    Ok(TierRule::Bandwidth { memory, speeds: Speeds { far, near } })
 }
 
 /// Long values lie in the pool from now on.
@@ -535,10 +525,11 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
     let tier = PoolTier::new(crate::connect::open_pool_now(&pool)?)?;
     let memory = args.pool_memory.unwrap_or(args.memory);
     let (tier, max_value) = (Arc::new(tier), args.max_value.unwrap_or(0));
-    let rule = match args.value_tier_rule {
-        ValueTierRule::Length => TierRule::Length,
-        ValueTierRule::Bandwidth => measured_rule(&*tier, memory, args)?,
-    };
+    let rule = copy_rule(args, &[], |_| {
+        read_cost(&*tier, memory).map_err(|error| {
+            Failure::new("tier", format!("measuring the memory for long values: {error}"))
+        })
+    })?;
     let tier_config = TierConfig { tier, min_bytes: args.pool_values, memory, max_value, rule };
     let cache = cache.with_tier(&tier_config).map_err(failure)?;
     let (from, longest) = (args.pool_values, cache.options().max_value);

@@ -90,9 +90,10 @@ With --value-tier long values lie on another memory node of this host, such as o
 without processors, or on several by weights; index, keys and short values stay where the cache is.
 With --value-tier-rule bandwidth values there (or in a pool) have a copy in this process's memory as
 well as soon as reads of them have lost the time that a copy costs, by what reads cost there and
-here, which is measured at the start. So which do is decided for each by its length and by how
-often it is read. Copies take up to --value-tier-near, beside --memory; stats has tier_promotions,
-tier_near_hits, tier_near_bytes, tier_bytes_read.
+here: by --profile, else measured at the start, which takes a moment; reads of a pool always are. So
+which do is decided for each by its length and by how often it is read. Copies take up to
+--value-tier-near, beside --memory; stats has tier_promotions, tier_near_hits, tier_near_bytes,
+tier_bytes_read.
 Where the machine has memory nodes without processors, as those of CXL memory are, --tiering data is
 the default (--tiering dram: not), with as much memory there if they have it to give, and a --warm
 file was not made without; the log says so at the start.
@@ -248,7 +249,8 @@ pub struct KvArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub far_memory: Option<u64>,
     /// A profile of `rackpool tiers measure` with the bandwidths of the nodes, for --tiering data:
-    /// while near memory is saturated, reads are split by them; and for --advise
+    /// while near memory is saturated, reads are split by them; for --value-tier-rule bandwidth,
+    /// instead of measuring at the start; and for --advise
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Say in the log which --tiering would be best for the load, and why, when that changes;

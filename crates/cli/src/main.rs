@@ -32,6 +32,7 @@ mod lab;
 mod log_args;
 mod member_args;
 mod members;
+mod memory_speeds;
 mod output;
 mod periodic;
 mod servers;

@@ -4,9 +4,10 @@
 //! counters, and says it when it changes.
 
 use crate::failure::{Failure, Result};
+use crate::memory_speeds::MemorySpeeds;
+use crate::output;
 use crate::periodic::Periodic;
 use crate::values::{parse_listen, parse_seconds, parse_size};
-use crate::{output, tiers_weights};
 use clap::{ArgGroup, Args};
 #[cfg(feature = "lab")]
 use rackpool_bench::cache::workload::Op;
@@ -21,8 +22,7 @@ use rackpool_stats::table::TextTable;
 use rackpool_tiers::advice::{
     CacheLoad, CacheMemory, CurvePoint, SizeShare, TieringAdvice, TieringMode, advise,
 };
-use rackpool_tiers::measure::{PairProfile, Profile, Traffic};
-use rackpool_tiers::weights::{WeightsError, mixed_mbps};
+use rackpool_tiers::weights::WeightsError;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -109,8 +109,7 @@ pub fn run(args: &TiersAdviseArgs) -> Result<()> {
         return Err(Failure::usage(what));
     }
     let json = output::open_if(args.json.as_ref())?;
-    let query = Query {
-        cpu_node: args.cpu_node,
+    let mut query = Query {
         far: args.far.clone(),
         near_memory: args.near_memory,
         far_memory: args.far_memory,
@@ -119,6 +118,7 @@ pub fn run(args: &TiersAdviseArgs) -> Result<()> {
         miss_ns: args.miss_us.unwrap_or(MISS_US) * 1000.0,
         ..Query::of(&args.profile)?
     };
+    query.speeds.near = args.cpu_node.unwrap_or(query.speeds.near);
     let observed = match (args.kv, &args.workload) {
         (Some(addr), _) => {
             let token = args.metrics_token_file.as_deref().map(read_token).transpose()?;
@@ -138,10 +138,7 @@ pub fn run(args: &TiersAdviseArgs) -> Result<()> {
 
 /// What is asked, beside the load.
 pub struct Query {
-    pub profile: Profile,
-    /// Of the profile, for errors.
-    pub path: PathBuf,
-    pub cpu_node: Option<u16>,
+    pub speeds: MemorySpeeds,
     pub far: Option<Placement>,
     pub near_memory: Option<u64>,
     pub far_memory: Option<u64>,
@@ -164,9 +161,7 @@ impl Query {
     /// Of the memories of this profile, with all else as the cache has it.
     pub fn of(path: &Path) -> Result<Query> {
         Ok(Query {
-            profile: tiers_weights::load(path)?,
-            path: path.to_owned(),
-            cpu_node: None,
+            speeds: MemorySpeeds::load(path)?,
             far: None,
             near_memory: None,
             far_memory: None,
@@ -208,50 +203,16 @@ impl Query {
         far_bytes: u64,
         read_share: f64,
     ) -> Result<(CacheMemory, Option<CacheMemory>)> {
-        let first = self.profile.pairs.first().map(|pair| pair.cpu_node);
-        let cpu_node = self.cpu_node.or(first).unwrap_or(0);
-        let of_node = |node: u16| {
-            let pair = self.profile.pair(cpu_node, node);
-            pair.and_then(|pair| memory(pair, near_bytes, read_share)).ok_or_else(|| {
-                let path = self.path.display();
-                let what = format!("{path} has nothing of memory node {node} from {cpu_node}");
-                let hint = "measure anew: `rackpool tiers measure --store`";
-                Failure::new("bad-file", what).with_hint(hint)
-            })
+        let memory = |nodes: &[(u16, u16)], bytes| -> Result<CacheMemory> {
+            Ok(CacheMemory { bytes, ..self.speeds.memory(nodes, read_share)? })
         };
-        let near = of_node(cpu_node)?;
-        let others = self.profile.pairs.iter().filter(|pair| pair.cpu_node == cpu_node);
-        let others = others.map(|pair| (pair.memory_node, 1)).filter(|(node, _)| *node != cpu_node);
-        let nodes: Vec<(u16, u16)> =
+        let node = self.speeds.near;
+        let others = self.speeds.nodes().filter(|other| *other != node).map(|other| (other, 1));
+        let far: Vec<(u16, u16)> =
             self.far.as_ref().map_or_else(|| others.collect(), |far| far.nodes().to_vec());
-        // Pages are dealt out by weights: the node that is busiest for its bandwidth bounds all.
-        let (mut sum, mut least, mut latency, mut thread) = (0.0, f64::INFINITY, 0.0, 0.0);
-        for (node, weight) in &nodes {
-            let (memory, weight) = (of_node(*node)?, f64::from(*weight));
-            sum += weight;
-            least = least.min(memory.bandwidth_mbps / weight);
-            latency += weight * memory.latency_ns;
-            thread += weight / memory.thread_mbps;
-        }
-        let far = (!nodes.is_empty()).then(|| CacheMemory {
-            bytes: far_bytes,
-            latency_ns: latency / sum,
-            bandwidth_mbps: least * sum,
-            thread_mbps: sum / thread,
-        });
-        Ok((near, far))
+        let near = memory(&[(node, 1)], near_bytes)?;
+        Ok((near, (!far.is_empty()).then(|| memory(&far, far_bytes)).transpose()?))
     }
-}
-
-fn memory(pair: &PairProfile, bytes: u64, read_share: f64) -> Option<CacheMemory> {
-    let reads = pair.bandwidth.iter().find(|curve| curve.traffic == Traffic::Read)?;
-    let fewest = reads.points.first()?;
-    Some(CacheMemory {
-        bytes,
-        latency_ns: pair.idle_latency_ns()?,
-        bandwidth_mbps: mixed_mbps(&pair.mix_points(), read_share).ok()?,
-        thread_mbps: fewest.mbps.value / f64::from(fewest.threads),
-    })
 }
 
 impl Answer {

@@ -12,8 +12,8 @@ use rackpool_mem::numa::list;
 use rackpool_mem::process::Shutdown;
 use rackpool_stats::format::Unit;
 use rackpool_tiers::balance::{
-    Balance, BalanceError, Direction, Disk, Mechanism, Moved, Parameters, Plan, Scheme, Sides,
-    StateFile, Target, Write, rehearse,
+    Balance, BalanceError, Direction, Disk, Mechanism, Moved, Parameters, Plan, STATE_FOLDER,
+    Scheme, Sides, StateFile, Target, Write, rehearse,
 };
 use rackpool_tiers::topology::{Sources, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -99,7 +99,7 @@ pub struct TiersBalanceArgs {
     #[arg(long, conflicts_with_all = ["json", "restore"])]
     pub dry_run: bool,
     /// Where it is kept what was set before: one folder for the machine, gone at its next boot
-    #[arg(long, value_name = "DIR", default_value = "/run/rackpool")]
+    #[arg(long, value_name = "DIR", default_value = STATE_FOLDER)]
     pub state: PathBuf,
     /// Set back what a killed `tiers balance` left
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "kernel_tiering", "seconds", "json"])]

@@ -3,17 +3,16 @@
 //! standard error and as JSON. Signals are the program's: so this runs before `main` takes them.
 
 use crate::failure::{Failure, Result};
+use crate::memory_speeds::MemorySpeeds;
 use crate::output::{self, Output};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool_mem::signals::Signals;
 use rackpool_stats::format::Unit;
-use rackpool_tiers::measure::{Profile, ProfileError};
 use rackpool_tiers::run::{
     Ended, Event, Launch, Machine, Mechanism, NodeBytes, Notes, Plan, Reading, RunError, Wanted,
     Weighting, plan, run as launch,
 };
 use rackpool_tiers::topology::{Sources, Topology};
-use rackpool_tiers::weights::{MixPoint, mixed_mbps};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -166,13 +165,9 @@ fn wanted(args: &TiersRunArgs) -> std::result::Result<Wanted, RunError> {
 
 /// Bandwidths of reads, as the first node with processors of a profile sees them.
 fn bandwidths(path: &Path) -> Result<BTreeMap<u16, f64>> {
-    let failure = |error: ProfileError| Failure::new(error.code(), error.to_string());
-    let profile = Profile::load(path).map_err(failure)?;
-    let first = profile.pairs.first().map(|pair| pair.cpu_node);
-    let pairs = profile.pairs.iter().filter(|pair| Some(pair.cpu_node) == first);
-    let of_reads = |points: &[MixPoint]| mixed_mbps(points, 1.0).ok();
-    let known = pairs.filter_map(|pair| Some((pair.memory_node, of_reads(&pair.mix_points())?)));
-    Ok(known.collect())
+    let speeds = MemorySpeeds::load(path)?;
+    let known = |node| Some((node, speeds.memory(&[(node, 1)], 1.0).ok()?.bandwidth_mbps));
+    Ok(speeds.nodes().filter_map(known).collect())
 }
 
 fn say_end(plan: &Plan, ended: &Ended) {

@@ -472,8 +472,9 @@ fn require_room(node: u16, asked_bytes: u64) -> Result<(), NumaError> {
     Ok(())
 }
 
-/// Free memory of a node, and pages of files, which give way.
-fn available_bytes(meminfo: &str) -> Option<u64> {
+/// What a node has to give, by its file `meminfo`: free memory, and pages of files, which give way.
+#[must_use]
+pub fn available_bytes(meminfo: &str) -> Option<u64> {
     let files = ["Active(file)", "Inactive(file)"].map(|key| node_bytes(meminfo, key).unwrap_or(0));
     Some(node_bytes(meminfo, "MemFree")?.saturating_add(files[0]).saturating_add(files[1]))
 }

@@ -208,6 +208,14 @@ pub fn raise_descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The processor's name, as the kernel tells it; `unknown` where it does not.
+pub fn processor_name() -> String {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = cpus.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':'));
+    name.map_or("unknown", |(_, name)| name.trim()).to_owned()
+}
+
 /// The processor cores that this thread may run on, ascending.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ pub use error::TopologyError;
 use devices::CxlRegion;
 use files::Files;
 use rackpool_mem::memory::kib_of;
-use rackpool_mem::numa::{NODES_MAX, node_bytes, numbers};
+use rackpool_mem::numa::{NODES_MAX, available_bytes, node_bytes, numbers};
 use rackpool_mem::policy::{self, Refused};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -293,11 +293,8 @@ impl Reader<'_> {
         let cpus = self.sys.cpus(file("cpulist"));
         let expected = "lines such as `Node 0 MemTotal: 1024 kB`";
         let amounts = self.sys.parsed(file("meminfo"), expected, |text| {
-            let free = node_bytes(text, "MemFree");
-            let files = ["Active(file)", "Inactive(file)"].map(|key| node_bytes(text, key));
-            let files = files.into_iter().flatten().fold(0, u64::saturating_add);
-            let available = free.map(|free| free.saturating_add(files));
-            let amounts = [node_bytes(text, "MemTotal"), free, available];
+            let [total, free] = ["MemTotal", "MemFree"].map(|key| node_bytes(text, key));
+            let amounts = [total, free, available_bytes(text)];
             (amounts != [None; 3]).then_some(amounts)
         });
         let [memory_bytes, free_bytes, available_bytes] = amounts.unwrap_or_default();

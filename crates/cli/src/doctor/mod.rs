@@ -13,6 +13,7 @@ use rackpool_bench::report::Machine;
 use rackpool_mem::memory::{HostMemory, kib_of};
 use rackpool_mem::temporary;
 use rackpool_stats::format::Unit;
+use rackpool_tiers::balance::{BalanceError, Disk, STATE_FOLDER, StateFile};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs;
@@ -97,6 +98,7 @@ fn checks() -> Vec<Check> {
         memory(HostMemory::now().map_or(0, |memory| memory.available_bytes)),
         shared_memory(),
         residue(),
+        balance(Path::new(STATE_FOLDER), &Disk::new(Path::new("/sys"), Path::new("/proc"))),
         huge_pages(&meminfo),
         shmem_huge(&read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         membarrier(rackpool_mem::barrier::is_supported()),
@@ -204,6 +206,22 @@ fn residue() -> Check {
         found,
         "files of runs of this user that were killed take memory",
         "the next demo, bench or `master --ephemeral` there removes them, or do so with rm -r",
+    )
+}
+
+/// Whether a killed `tiers balance` has left its settings.
+fn balance(folder: &Path, kernel: &Disk) -> Check {
+    let (state, found) = match StateFile::new(folder, Path::new("/sys")).require_none(kernel) {
+        Ok(()) => (State::Good, "nothing is left of one".to_owned()),
+        Err(BalanceError::Running { pid }) => (State::Good, format!("process {pid} runs one")),
+        Err(error) => (State::But, error.to_string()),
+    };
+    check(
+        "tiers balance",
+        state,
+        found,
+        "one that is killed leaves the kernel moving pages by its settings",
+        "as root: rackpool tiers balance --restore",
     )
 }
 
@@ -385,6 +403,26 @@ mod tests {
         for check in checks() {
             assert_eq!(check.state == State::Good, check.way_out.is_empty(), "{check:?}");
             assert!(!check.meaning.is_empty() && !check.found.is_empty(), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_balance_left_is_told_with_the_way_out() {
+        let dir = temporary::TemporaryDir::new(&std::env::temp_dir(), "doctor").unwrap();
+        // Without a boot id all boots are the same.
+        let found = || balance(dir.path(), &Disk::new(dir.path(), dir.path()));
+        assert_eq!(found().state, State::Good);
+        let own = rackpool_mem::process::ProcessId::own().unwrap();
+        for (start_time, state, word) in
+            [(own.start_time, State::Good, "runs"), (own.start_time + 1, State::But, "was killed")]
+        {
+            let saved = serde_json::json!({
+                "schema": "rackpool.tiers.balance/1", "boot_id": "", "sys": "/sys",
+                "pid": own.pid, "start_time": start_time,
+            });
+            fs::write(dir.path().join("tiers-balance.json"), saved.to_string()).unwrap();
+            let found = found();
+            assert!(found.state == state && found.found.contains(word), "{found:?}");
         }
     }
 

@@ -14,12 +14,14 @@ Examples:
   rackpool sim ladder --profile rcmp-testbed         what each access costs on that machine";
 
 const CALIBRATE_EXAMPLES: &str = "\
-Measures memory, processor and the loopback's sockets; CXL, network cards and switches come from
-another profile and say so. It takes some seconds and two processors that have nothing else to do.
+Measures memory, processor and the loopback's sockets; network cards and switches come from another
+profile and say so, as does CXL memory without --cxl-node. It takes some seconds and two processors
+that have nothing else to do.
 
 Examples:
   rackpool calibrate > mine.toml
   rackpool calibrate --out mine.toml --base rcmp-testbed
+  rackpool calibrate --out mine.toml --tiers profile.json --cxl-node 2
   rackpool sim ladder --profile mine.toml";
 
 const REPRO_EXAMPLES: &str = "\

@@ -276,6 +276,12 @@ pub struct CalibrateArgs {
     /// The profile, a name or a file, that has what cannot be measured here
     #[arg(long, value_name = "PROFILE", default_value = "modern")]
     pub base: String,
+    /// Memory as `rackpool tiers measure` has stored it, instead of measuring it now
+    #[arg(long, value_name = "FILE")]
+    pub tiers: Option<PathBuf>,
+    /// The memory node that stands for the rack's shared memory, such as one of CXL memory
+    #[arg(long, value_name = "NODE")]
+    pub cxl_node: Option<u16>,
     /// The profile's name
     #[arg(long, value_name = "NAME", default_value = "measured")]
     pub name: String,

@@ -139,6 +139,37 @@ fn the_doctor_describes_this_machine() {
 
 #[cfg(feature = "lab")]
 #[test]
+fn a_device_profile_has_the_memories_of_a_stored_profile_or_measures_them() {
+    let dir = Dir::new();
+    let (stored, device) = (dir.file("profile.json"), dir.file("device.toml"));
+    std::fs::write(&stored, crate::tiers::profile().to_string()).unwrap();
+    let calibrate = |words: &[&str]| {
+        let first = ["calibrate", "--quick", "--out", &device];
+        told(&run(&[&first[..], words].concat()))
+    };
+    let (code, _, err) = calibrate(&["--tiers", &stored, "--cxl-node", "2"]);
+    assert_eq!(code, 0, "{err}");
+    let text = std::fs::read_to_string(&device).unwrap();
+    let source = "measured by rackpool tiers measure on of a test, 2023-11-14";
+    for figure in [
+        "dram_load = { value = 90, unit = \"ns\"",
+        "dram_bandwidth = { value = 300, unit = \"GB/s\"",
+        "cxl_load_line = { value = 250, unit = \"ns\"",
+        "cxl_bandwidth = { value = 100, unit = \"GB/s\"",
+    ] {
+        assert!(text.contains(&format!("{figure}, source = \"{source}\"")), "{figure}: {text}");
+    }
+    assert!(text.contains(&format!("memory {source}; processor and sockets")), "{text}");
+    let (code, _, err) = calibrate(&["--tiers", &stored, "--cxl-node", "7"]);
+    assert!(code == 1 && err.contains("has nothing of memory node 7"), "{err}");
+    let (code, _, err) = calibrate(&["--cxl-node", "1000"]);
+    assert!(code == 1 && err.starts_with("error no-node there is no node 1000"), "{err}");
+    let (code, out, err) = calibrate(&[]);
+    assert!(code == 0 && out.contains("CXL, PCIe, card"), "{err}{out}");
+}
+
+#[cfg(feature = "lab")]
+#[test]
 fn a_few_seeds_are_run_and_reported() {
     let dir = Dir::new();
     let file = dir.file("sim.json");

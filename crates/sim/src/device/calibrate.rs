@@ -1,6 +1,7 @@
 //! `rackpool calibrate`: measures what this machine can measure and writes a profile. What needs
 //! hardware that is not there (CXL, network cards, switches) is taken from another profile and
-//! says so in its source.
+//! says so in its source. Main memory is measured elsewhere, as `rackpool tiers measure` does it,
+//! and handed in.
 //!
 //! Each figure is a low percentile of many rounds of some 100 us: a round that another program
 //! disturbed says nothing about the machine. It takes some seconds and two threads.
@@ -9,13 +10,12 @@
 
 use super::profile::Profile;
 use super::reader::Parameter;
-use crate::rng::{Purpose, Rng};
 use rackpool_core::addr::GAddr;
 use rackpool_core::layout::RING_BYTES;
 use rackpool_core::ring::{Consumer, Producer};
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{Reply, ReplyFrame, Request, RequestFrame, decode, encode};
-use rackpool_mem::memory::HostMemory;
+use rackpool_mem::process::processor_name;
 use rackpool_mem::window::Window;
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -35,48 +35,48 @@ pub enum CalibrateError {
     Profile(#[from] super::ProfileError),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
-    /// Memory to chase through; should exceed all caches several times.
-    pub chase_bytes: u64,
-    pub rounds: usize,
-}
-
-impl Effort {
-    /// For figures to be used: a quarter of the memory that is available, at most 1 GiB.
-    pub fn thorough() -> Effort {
-        let available = HostMemory::now().map_or(1 << 30, |memory| memory.available_bytes);
-        Effort { chase_bytes: (available / 4).clamp(16 << 20, 1 << 30), rounds: 15 }
-    }
-
-    /// For tests: seconds are saved, the figures mean little.
-    pub fn quick() -> Effort {
-        Effort { chase_bytes: 4 << 20, rounds: 3 }
-    }
-}
+/// How often measurements are repeated for figures to be used.
+pub const ROUNDS: usize = 15;
+/// For tests: seconds are saved, the figures mean little.
+pub const ROUNDS_QUICK: usize = 3;
 
 /// One figure: table, key, value, unit.
-type Figure = (&'static str, &'static str, f64, &'static str);
+pub type Figure = (&'static str, &'static str, f64, &'static str);
 
-/// Measures this machine and answers the text of a profile called `name`; what cannot be measured
-/// comes from `base`. Blocks for some seconds.
-pub fn calibrate(name: &str, base: &Profile, effort: Effort) -> Result<String, CalibrateError> {
-    let mut figures = caches(effort);
-    figures.extend(memory(effort));
-    figures.push(("memory", "line_transfer", line_transfer(effort), "ns"));
-    figures.extend(engines(effort));
-    figures.extend(sockets(effort)?);
-    let cpu = cpu_model();
-    let measured = format!("measured by rackpool calibrate on {cpu}, {}", today());
-    let parameters: Vec<Parameter> = base
-        .parameters()
-        .iter()
-        .map(|parameter| merge(parameter, &figures, &measured, &base.name))
-        .collect();
+/// What was measured of memories.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryFigures {
+    pub figures: Vec<Figure>,
+    /// By what, where and when.
+    pub source: String,
+}
+
+/// Measures this machine but for its memories, and answers the text of a profile called `name`;
+/// what is not measured comes from `base`. Blocks for some seconds.
+pub fn calibrate(
+    name: &str,
+    base: &Profile,
+    rounds: usize,
+    memory: &MemoryFigures,
+) -> Result<String, CalibrateError> {
+    let mut figures = caches(rounds);
+    figures.push(("memory", "line_transfer", line_transfer(rounds), "ns"));
+    figures.extend(engines(rounds));
+    figures.extend(sockets(rounds)?);
+    let cpu = processor_name();
+    let here = format!("measured by rackpool calibrate on {cpu}, {}", today());
+    let here = figures.iter().map(|figure| (figure, here.as_str()));
+    let memories = memory.figures.iter().map(|figure| (figure, memory.source.as_str()));
+    let measured: Vec<(&Figure, &str)> = here.chain(memories).collect();
+    let parameters = base.parameters().iter();
+    let parameters: Vec<Parameter> =
+        parameters.map(|parameter| merge(parameter, &measured, &base.name)).collect();
+    let has_cxl = memory.figures.iter().any(|(_, key, ..)| key.starts_with("cxl_"));
+    let cxl = if has_cxl { "" } else { "CXL, " };
     let against = format!(
-        "memory, processor and sockets measured on {cpu}; CXL, PCIe, card and switch are those of \
-         the profile {}",
-        base.name
+        "memory {}; processor and sockets measured on {cpu}; {cxl}PCIe, card and switch are those \
+         of the profile {}",
+        memory.source, base.name
     );
     // Not calibrated as a whole: the network was not measured.
     let text = Profile::write(name, false, &against, &parameters);
@@ -84,14 +84,16 @@ pub fn calibrate(name: &str, base: &Profile, effort: Effort) -> Result<String, C
     Ok(text)
 }
 
-fn merge(base: &Parameter, figures: &[Figure], measured: &str, profile: &str) -> Parameter {
-    let found = figures.iter().find(|(group, key, ..)| base.group == *group && base.key == *key);
+/// A parameter as it was measured, with the source, else as in the profile called `profile`.
+fn merge(base: &Parameter, measured: &[(&Figure, &str)], profile: &str) -> Parameter {
+    let mut found = measured.iter();
+    let found = found.find(|((group, key, ..), _)| base.group == *group && base.key == *key);
     let mut parameter = base.clone();
     match found {
-        Some((_, _, value, unit)) => {
+        Some(((_, _, value, unit), source)) => {
             // Three digits after the point are picoseconds; more would claim too much.
             parameter.value = (value * 1e3).round() / 1e3;
-            (parameter.unit, parameter.source) = ((*unit).to_owned(), measured.to_owned());
+            (parameter.unit, parameter.source) = ((*unit).to_owned(), (*source).to_owned());
         }
         None => parameter.source = format!("not measured, as in {profile}: {}", base.source),
     }
@@ -106,32 +108,32 @@ fn percentile(rounds: usize, percent: usize, mut measure: impl FnMut() -> f64) -
 }
 
 /// Nanoseconds that one of `count` repetitions takes, as the first quartile of short rounds.
-fn each_ns(effort: Effort, count: u64, mut run: impl FnMut(u64)) -> f64 {
+fn each_ns(rounds: usize, count: u64, mut run: impl FnMut(u64)) -> f64 {
     run(count / 10 + 1);
-    percentile(effort.rounds * 32, 25, || {
+    percentile(rounds * 32, 25, || {
         let start = Instant::now();
         run(count);
         start.elapsed().as_nanos() as f64 / count as f64
     })
 }
 
-fn caches(effort: Effort) -> Vec<Figure> {
+fn caches(rounds: usize) -> Vec<Figure> {
     let window = Window::heap(4096);
     let count = 50_000;
     let mut at = 0;
     // Each word holds the next word's offset, so that a load waits for the one before.
     (0..512).for_each(|word: u64| window.store(word * 8, (word + 1) % 512 * 8));
-    let hit = each_ns(effort, count, |count| (0..count).for_each(|_| at = window.load(at)));
+    let hit = each_ns(rounds, count, |count| (0..count).for_each(|_| at = window.load(at)));
     black_box(at);
-    let store = each_ns(effort, count, |count| {
+    let store = each_ns(rounds, count, |count| {
         (0..count).for_each(|i| window.store(i % 512 * 8, i));
     });
-    let atomic = each_ns(effort, count, |count| {
+    let atomic = each_ns(rounds, count, |count| {
         (0..count).for_each(|i| {
             black_box(window.fetch_add(0, i));
         });
     });
-    let fence = each_ns(effort, count, |count| (0..count).for_each(|_| window.fence()));
+    let fence = each_ns(rounds, count, |count| (0..count).for_each(|_| window.fence()));
     let figure = |key, value| ("memory", key, value, "ns");
     vec![
         figure("hit", hit),
@@ -141,76 +143,11 @@ fn caches(effort: Effort) -> Vec<Figure> {
     ]
 }
 
-/// Every other line of a block, so that the neighbour that processors fetch along is of no use.
-const STRIDE: u64 = 128;
-/// What the first level of address translation covers.
-const BLOCK_BYTES: u64 = 256 << 10;
-
-/// Links the first half of `window` to one cycle: blocks in random order, within each its lines in
-/// random order. So each load misses all caches, but rarely the address translation.
-fn link_lines(window: &Window, bytes: u64) {
-    let mut rng = Rng::new(1, Purpose::Shape, 0);
-    let mut shuffled = |count: u64| {
-        let mut order: Vec<u64> = (0..count).collect();
-        (1..count).rev().for_each(|i| order.swap(i as usize, rng.below(i + 1) as usize));
-        order
-    };
-    let (mut first, mut last) = (None, 0);
-    for block in shuffled(bytes / 2 / BLOCK_BYTES) {
-        for line in shuffled(BLOCK_BYTES / STRIDE) {
-            let offset = block * BLOCK_BYTES + line * STRIDE;
-            match first {
-                None => first = Some(offset),
-                Some(_) => window.store(last, offset),
-            }
-            last = offset;
-        }
-    }
-    window.store(last, first.unwrap_or_default());
-    // Drives the links out of the caches.
-    (bytes / 2..bytes).step_by(64).for_each(|offset| window.store(offset, 0));
-}
-
-/// Main memory: a chase through lines in random order, and copying.
-fn memory(effort: Effort) -> Vec<Figure> {
-    let window = Window::heap(effort.chase_bytes);
-    link_lines(&window, effort.chase_bytes);
-    let mut at = 0;
-    let count = 1_000;
-    let load = each_ns(effort, count, |count| (0..count).for_each(|_| at = window.load(at)));
-    let store = each_ns(effort, count, |count| {
-        (0..count).for_each(|i| {
-            let next = window.load(at);
-            // Dirties the line, so that another must be written back for it some day.
-            window.store(at + 8, i);
-            at = next;
-        });
-    });
-    black_box(at);
-    let half = effort.chase_bytes / 2;
-    let chunk = half.min(1 << 20);
-    let mut from = 0;
-    let mut buffer = vec![0; chunk as usize];
-    let copied = each_ns(effort, 1, |count| {
-        for _ in 0..count {
-            window.copy_out(from, &mut buffer);
-            // Far apart, so that nothing is still in a cache.
-            from = (from + 37 * chunk) % (effort.chase_bytes - chunk + 1) / 64 * 64;
-        }
-    });
-    black_box(&buffer);
-    vec![
-        ("memory", "dram_load", load, "ns"),
-        ("memory", "dram_store", store.max(load), "ns"),
-        ("memory", "dram_bandwidth", chunk as f64 / copied, "GB/s"),
-    ]
-}
-
 /// One way of a line between two processors, ns: half of a ping-pong.
-fn line_transfer(effort: Effort) -> f64 {
+fn line_transfer(rounds: usize) -> f64 {
     let window = Window::heap(4096);
     let count = 500u64;
-    let rounds = effort.rounds as u64 * 40;
+    let rounds = rounds as u64 * 40;
     let last = rounds * count;
     std::thread::scope(|scope| {
         let echo = window.clone();
@@ -246,22 +183,22 @@ fn await_word(window: &Window, offset: u64, value: u64) {
 }
 
 /// Steps of the engines on warm memory: what a ring's ends and the messages' coding cost.
-fn engines(effort: Effort) -> Vec<Figure> {
+fn engines(rounds: usize) -> Vec<Figure> {
     let window = Window::heap(RING_BYTES);
     let (mut producer, mut consumer) = (Producer::attach(window.clone()), Consumer::attach(window));
     let request = RequestFrame { seq: 1, request: Request::FetchAdd { addr: GAddr(64), n: 1 } };
     let mut buffer = vec![0; 256];
     let count = 2_000;
-    let empty = each_ns(effort, count, |count| {
+    let empty = each_ns(rounds, count, |count| {
         (0..count).for_each(|_| assert!(!black_box(consumer.is_ready())));
     });
-    let encoded = each_ns(effort, count, |count| {
+    let encoded = each_ns(rounds, count, |count| {
         (0..count).for_each(|_| {
             black_box(encode(&request, &mut buffer).expect("256 bytes are enough"));
         });
     });
     let message = encode(&request, &mut buffer).expect("256 bytes are enough").to_vec();
-    let moved = each_ns(effort, count, |count| {
+    let moved = each_ns(rounds, count, |count| {
         (0..count).for_each(|_| {
             producer.push(black_box(&message)).expect("the ring is empty");
             consumer.pop(|bytes| black_box(bytes.len())).expect("it is there").expect("intact");
@@ -269,7 +206,7 @@ fn engines(effort: Effort) -> Vec<Figure> {
     });
     let reply = ReplyFrame { seq: 1, reply: Ok(Reply::Old { value: 1 }) };
     let mut answer = vec![0; 256];
-    let decoded = each_ns(effort, count, |count| {
+    let decoded = each_ns(rounds, count, |count| {
         (0..count).for_each(|_| {
             let request: RequestFrame = decode(black_box(&message), "self").expect("intact");
             black_box(request);
@@ -288,7 +225,7 @@ fn engines(effort: Effort) -> Vec<Figure> {
 }
 
 /// Sockets of the loopback: one way, both calls, a stream.
-fn sockets(effort: Effort) -> Result<Vec<Figure>, std::io::Error> {
+fn sockets(rounds: usize) -> Result<Vec<Figure>, std::io::Error> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
     let (mut far, _) = listener.accept()?;
@@ -298,7 +235,7 @@ fn sockets(effort: Effort) -> Result<Vec<Figure>, std::io::Error> {
         end.set_write_timeout(Some(Duration::from_secs(10)))?;
     }
     let (mut send, mut receive, mut message) = (Vec::new(), Vec::new(), [7; 64]);
-    for _ in 0..effort.rounds * 100 {
+    for _ in 0..rounds * 100 {
         let start = Instant::now();
         near.write_all(&message)?;
         send.push(start.elapsed().as_nanos() as f64);
@@ -311,9 +248,9 @@ fn sockets(effort: Effort) -> Result<Vec<Figure>, std::io::Error> {
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let pings = effort.rounds * 200;
+    let pings = rounds * 200;
     let chunk = 256 << 10;
-    let chunks = effort.rounds * 16;
+    let chunks = rounds * 16;
     let (way, stream) = std::thread::scope(|scope| {
         let echo = scope.spawn(move || -> Result<(), std::io::Error> {
             let mut message = [0; 64];
@@ -366,13 +303,6 @@ fn ping_and_stream(
     Ok((ways[pings / 10], data.len() as f64 / times[chunks / 2]))
 }
 
-fn cpu_model() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with("model name"));
-    let model = line.and_then(|line| line.split(':').nth(1)).map(str::trim);
-    model.unwrap_or("an unknown processor").to_owned()
-}
-
 /// The date in UTC, such as 2026-11-21.
 #[expect(clippy::disallowed_types, reason = "a measurement has a date")]
 fn today() -> String {
@@ -387,17 +317,22 @@ mod tests {
     #[test]
     fn a_machine_is_measured_and_the_rest_is_marked_as_not_measured() {
         let base = Profile::load("modern").unwrap();
-        let text = calibrate("here", &base, Effort::quick()).unwrap();
+        let figures = vec![("memory", "dram_load", 81.5, "ns")];
+        let memory = MemoryFigures { figures, source: "measured by a test".to_owned() };
+        let text = calibrate("here", &base, ROUNDS_QUICK, &memory).unwrap();
         let profile = Profile::parse("here", &text).unwrap();
         assert!(!profile.calibrated && profile.label().contains("here: uncalibrated (memory"));
-        let (measured, taken): (Vec<_>, Vec<_>) = profile
-            .parameters()
-            .iter()
-            .partition(|p| p.source.starts_with("measured by rackpool calibrate on "));
-        assert_eq!(measured.len(), 17);
-        assert!(taken.iter().all(|p| p.source.starts_with("not measured, as in modern: ")));
-        assert_eq!(measured.len() + taken.len(), base.parameters().len());
+        let from = |source: &str| {
+            let all = profile.parameters().iter();
+            all.filter(|p| p.source.starts_with(source)).collect::<Vec<_>>()
+        };
+        let measured = from("measured by rackpool calibrate on ");
+        assert_eq!(measured.len(), 14);
         assert!(measured.iter().all(|p| p.value > 0.0), "{measured:?}");
+        let [load] = from("measured by a test")[..] else { panic!("one figure was handed in") };
+        assert_eq!((load.key.as_str(), load.value), ("dram_load", 81.5));
+        let taken = from("not measured, as in modern: ");
+        assert_eq!(measured.len() + 1 + taken.len(), base.parameters().len());
         assert_eq!(profile.rnic, base.rnic);
         println!("{text}");
     }

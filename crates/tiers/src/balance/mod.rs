@@ -19,7 +19,7 @@ pub use damon::Counts;
 pub use error::BalanceError;
 pub use kernel::{Disk, Kernel, Write};
 pub use plan::{Direction, Kdamond, Parameters, Plan, Scheme, Sides, Target, Watched};
-pub use state::StateFile;
+pub use state::{STATE_FOLDER, StateFile};
 
 use crate::topology::Topology;
 use kernel::Rehearsal;

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 const SCHEMA: &str = "rackpool.tiers.balance/1";
 const FILE: &str = "tiers-balance.json";
+/// The folder for the machine: gone at its next boot, as settings are.
+pub const STATE_FOLDER: &str = "/run/rackpool";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Saved {
@@ -119,8 +121,11 @@ impl StateFile {
         Ok(Some(saved))
     }
 
-    /// Nothing is left of a balance before.
-    pub(super) fn require_none(&self, kernel: &dyn Kernel) -> Result<(), BalanceError> {
+    /// Nothing is left of a balance before, and none runs.
+    ///
+    /// # Errors
+    /// [`BalanceError::LeftOver`], [`BalanceError::Running`], those of files.
+    pub fn require_none(&self, kernel: &dyn Kernel) -> Result<(), BalanceError> {
         match self.load()? {
             None => Ok(()),
             Some(saved) if saved.is_running() => Err(BalanceError::Running { pid: saved.pid }),

@@ -121,7 +121,7 @@ mod tests {
 
     fn pair() -> Pair {
         let cores = allowed_cores().unwrap();
-        Pair { cpu_node: 0, cores, memory_node: 0, is_bound: false, free_bytes: None }
+        Pair { cpu_node: 0, cores, memory_node: 0, is_bound: false, available_bytes: None }
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
             aggregate(&pairs, &[3, 1], 1.0, effort, &mut |_| {}).unwrap_err()
         };
         // It would take 4 MiB, at most a half of what is free.
-        let full = of(Pair { memory_node: 1, free_bytes: Some((8 << 20) - 1), ..pair() });
+        let full = of(Pair { memory_node: 1, available_bytes: Some((8 << 20) - 1), ..pair() });
         let is_full = matches!(full, MeasureError::NoRoom { node: 1, needed_bytes: 4_194_304, .. });
         assert!(is_full, "{full}");
         let absent = of(Pair { memory_node: 1000, is_bound: true, ..pair() });

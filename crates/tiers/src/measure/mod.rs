@@ -72,10 +72,10 @@ pub enum MeasureError {
     NoPair,
     /// Free memory there, or measure with less.
     #[error(
-        "node {node} has {free_bytes} bytes free, twice {needed_bytes} bytes are needed: free some \
-         (files are kept in it: echo 1 > /proc/sys/vm/drop_caches), or measure with less (--bytes)"
+        "node {node} has {available_bytes} bytes to give, twice {needed_bytes} bytes are needed: \
+         free some, or measure with less (--bytes)"
     )]
-    NoRoom { node: u16, free_bytes: u64, needed_bytes: u64 },
+    NoRoom { node: u16, available_bytes: u64, needed_bytes: u64 },
     /// The system gives no memory. Retry when there is some.
     #[error("no memory of node {node}: {error}; try again when there is some, or with less")]
     Memory { node: u16, error: io::Error },
@@ -188,7 +188,7 @@ pub struct Pair {
     /// Whether memory is bound to the node; where there is but one, it comes from there anyway.
     pub is_bound: bool,
     /// What the node has left, if that is known: no more than half of it is taken.
-    pub free_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -210,7 +210,7 @@ impl Effort {
         let caches = pairs.iter().map(|pair| cache_bytes(&pair.cores)).max();
         let caches = caches.unwrap_or(CACHES_BYTES);
         let uncached_bytes = caches.saturating_mul(CACHES_TIMES).max(BYTES_MIN);
-        let free = pairs.iter().filter_map(|pair| pair.free_bytes).min().unwrap_or(0);
+        let free = pairs.iter().filter_map(|pair| pair.available_bytes).min().unwrap_or(0);
         let bytes = uncached_bytes.min((free / 8).clamp(BYTES_MIN, BYTES_MAX));
         let (duration, rule) = (Duration::from_millis(50), NoiseRule::default());
         Effort { bytes, uncached_bytes, duration, rule, threads_max: usize::MAX }
@@ -405,9 +405,9 @@ fn cores(pair: &Pair, effort: Effort) -> Result<Vec<usize>, MeasureError> {
 
 /// Bound memory that is not there would have the kernel end a process.
 fn require_room(pair: &Pair, needed_bytes: u64) -> Result<(), MeasureError> {
-    match pair.free_bytes {
-        Some(free_bytes) if free_bytes / 2 < needed_bytes => {
-            Err(MeasureError::NoRoom { node: pair.memory_node, free_bytes, needed_bytes })
+    match pair.available_bytes {
+        Some(available_bytes) if available_bytes / 2 < needed_bytes => {
+            Err(MeasureError::NoRoom { node: pair.memory_node, available_bytes, needed_bytes })
         }
         _ => Ok(()),
     }

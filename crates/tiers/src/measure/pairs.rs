@@ -52,21 +52,15 @@ pub fn pairs(topology: &Topology, selection: &Selection) -> Result<Vec<Pair>, Me
             }
         }
     }
-    let is_bound = nodes.len() > 1;
     // Within the limits of control groups.
-    let available = HostMemory::now().map(|memory| memory.available_bytes);
-    let available_bytes = available.unwrap_or(u64::MAX);
+    let host_bytes = HostMemory::now().map(|memory| memory.available_bytes);
     let pairs = cpu_nodes.iter().flat_map(|(cpu_node, cores)| {
         memory_nodes.iter().map(|memory| Pair {
             cpu_node: *cpu_node,
             cores: cores.clone(),
             memory_node: memory.id,
-            is_bound,
-            free_bytes: match memory.free_bytes {
-                Some(free_bytes) if is_bound => Some(free_bytes.min(available_bytes)),
-                // Of the only memory, what files take is available too.
-                _ => available.map(|_| available_bytes),
-            },
+            is_bound: nodes.len() > 1,
+            available_bytes: memory.available_bytes.into_iter().chain(host_bytes).min(),
         })
     });
     let pairs: Vec<Pair> = pairs.collect();
@@ -160,7 +154,7 @@ mod tests {
         let list = |nodes: &[u16]| (!nodes.is_empty()).then(|| nodes.to_vec());
         let selection = Selection { cpu_nodes: list(cpu_nodes), memory_nodes: list(memory_nodes) };
         let pairs = pairs(topology, &selection)?;
-        assert!(pairs.iter().all(|pair| pair.is_bound && pair.free_bytes <= Some(1 << 29)));
+        assert!(pairs.iter().all(|pair| pair.is_bound && pair.available_bytes <= Some(1 << 29)));
         Ok(pairs.iter().map(|pair| (pair.cpu_node, pair.memory_node)).collect())
     }
 
@@ -173,7 +167,7 @@ mod tests {
             &Selection::default(),
         );
         let [pair] = &all.unwrap()[..] else { panic!("one node is one pair") };
-        assert!(!pair.is_bound && pair.free_bytes > Some(0));
+        assert!(!pair.is_bound && pair.available_bytes > Some(0));
         assert_eq!(pair.cores.len(), allowed_cores().unwrap().len());
     }
 

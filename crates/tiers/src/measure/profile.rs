@@ -2,7 +2,7 @@
 //! checked, since the file may come from another machine, another version, or an editor.
 
 use super::{PairProfile, Traffic};
-use rackpool_mem::process::allowed_cores;
+use rackpool_mem::process::{allowed_cores, processor_name};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -58,13 +58,9 @@ pub struct Machine {
 impl Machine {
     /// The one that this process runs on.
     pub fn here() -> Machine {
-        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
-        let cpus = text("/proc/cpuinfo");
-        let name = cpus.lines().find(|line| line.starts_with("model name"));
-        let name = name.and_then(|line| line.split(':').nth(1)).map_or("unknown", str::trim);
         let cores = allowed_cores().map_or(0, |cores| cores.len() as u32);
-        let kernel = text("/proc/sys/kernel/osrelease").trim().to_owned();
-        Machine { processor: name.to_owned(), cores, kernel }
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Machine { processor: processor_name(), cores, kernel: kernel.trim().to_owned() }
     }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 
 fn pair() -> Pair {
     let cores = allowed_cores().unwrap();
-    Pair { cpu_node: 0, cores, memory_node: 0, is_bound: false, free_bytes: None }
+    Pair { cpu_node: 0, cores, memory_node: 0, is_bound: false, available_bytes: None }
 }
 
 /// Where the first node has memory, this machine's figures.
@@ -67,7 +67,7 @@ fn memory_is_bound_to_a_node_and_its_pages_are_looked_up() {
 
 #[test]
 fn a_node_without_room_or_cores_is_refused_before_memory_is_taken() {
-    let full = Pair { free_bytes: Some((16 << 20) - 1), ..pair() };
+    let full = Pair { available_bytes: Some((16 << 20) - 1), ..pair() };
     let refused = measure(&full, Effort::quick(), &mut |_| {}).unwrap_err();
     assert!(matches!(refused, MeasureError::NoRoom { needed_bytes: 8_388_608, .. }), "{refused}");
     let small = Effort { bytes: 4096, ..Effort::quick() };
@@ -133,8 +133,8 @@ fn caches_count_once_and_memory_is_many_times_as_large_where_there_is_room() {
     assert!(0 < one && one <= all);
     assert_eq!(cache_bytes(&[cores[0], cores[0]]), one);
     assert_eq!(cache_bytes(&[1_000_000]), CACHES_BYTES);
-    let bytes = |free_bytes| {
-        let effort = Effort::thorough(&[pair(), Pair { free_bytes, ..pair() }]);
+    let bytes = |available_bytes| {
+        let effort = Effort::thorough(&[pair(), Pair { available_bytes, ..pair() }]);
         assert_eq!(effort.uncached_bytes, (all * CACHES_TIMES).max(BYTES_MIN));
         effort.bytes
     };
