@@ -47,6 +47,6 @@ pub use rackpool_core::bandwidth_split::Bandwidths;
 pub use cache::{
     Cache, Copied, CopyTarget, Entry, Error, FarMemory, Item, KEY_BYTES_MAX, Meta, Millis, Mode,
     Options, PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost, Recovered, Result,
-    Reuse, ReuseSampler, Speeds, Stats, Tier, TierConfig, TierError, TierRule, Timeline, Touched,
-    Writer, at_wall, far_bytes_in, partitions_for, wall_of,
+    Reuse, ReuseSampler, Speeds, Stats, Tier, TierConfig, TierError, TierRule, Tiering, Timeline,
+    Touched, Writer, at_wall, far_bytes_in, partitions_for, wall_of,
 };

@@ -104,11 +104,14 @@ stats has far_bytes, promotions, demotions. With --profile reads are split betwe
 proportion to their bandwidths while they are more than near memory alone delivers with ease, and
 items that are read move for it. What is read is estimated from every 31st read (stats:
 near_bytes_read, far_bytes_read); no counter of the memory itself is looked at.
-A running cache is switched by Redis's CONFIG SET tiering dram, or data. In mode dram items go near
-alone; what lies far comes near, if it is worth more than what lies there, or goes, in idle turns;
-then far memory goes back to the system (far_bytes, far_held_bytes; the log). To switch to data
-later start with --tiering dram:NODES, which keeps only address space for it. --warm files are
-opened in either mode, with the same --far-memory.
+A running cache is switched by Redis's CONFIG SET tiering dram, data, or transparent:NODES. In mode
+dram items go near alone; what lies far comes near, if it is worth more than what lies there, or
+goes, in idle turns; then far memory goes back to the system (far_bytes, far_held_bytes; the log).
+To switch to data later start with --tiering dram:NODES, which keeps only address space for it. In
+mode transparent far memory is left as well, and --memory is dealt out to NODES, all of it: pages
+move in idle turns, as they come back for the other modes (pages_left_bytes, pages_moved_bytes; what
+could not move, pages_stayed_bytes, is tried again if the mode is set again). --warm files are
+opened in modes dram and data, with the same --far-memory, whatever they were switched to.
 With --interleave, or --tiering transparent, all of the cache is dealt out to nodes by weights, for
 their bandwidth together: 64 KiB (--grain) for each unit of weight in turn, so that a long value
 lies in all of them. With grains below 2M all of it is taken at the start, in small pages, whose

@@ -6,10 +6,15 @@
 //! above 16 GiB), each bound by itself: the kernel's own weights are the whole host's, and are left
 //! alone. In smaller grains a binding each would be more mappings than a process may have: memory
 //! is taken at once, while all of a part is bound to one node after the other. What was backed
-//! before stays where it is. Called by the key-value cache.
+//! before stays where it is, until it is moved (`numa/moving.rs`). Called by the key-value cache.
 //!
 //! Source: HMSDK (placement on one node, or interleaved by bandwidth).
 
+mod moving;
+
+pub use moving::{MovedPages, PageTarget};
+
+use crate::policy::PolicyCall;
 use crate::sync::{AtomicU64, Ordering};
 use crate::window::{Access, MapOptions, Window, take_file};
 use rackpool_core::seam::Mem;
@@ -82,6 +87,12 @@ pub enum NumaError {
         /// Free memory, and pages of files, which give way.
         available_bytes: u64,
     },
+    /// The kernel has not the system call, or a filter before it refuses it. Do not retry.
+    #[error(
+        "{call} is refused to this process ({source}): start its container with --cap-add \
+         SYS_NICE, or a seccomp profile that allows it"
+    )]
+    Refused { call: PolicyCall, source: io::Error },
     #[error("{what}: {source}")]
     Io { what: &'static str, source: io::Error },
 }
@@ -93,6 +104,7 @@ impl NumaError {
             NumaError::Syntax { .. } => "usage",
             NumaError::NoNode { .. } => "no-node",
             NumaError::TooSmall { .. } | NumaError::Full { .. } => "full",
+            NumaError::Refused { .. } => "denied",
             NumaError::Io { .. } => "io",
         }
     }
@@ -178,8 +190,7 @@ impl Placement {
         if let [(node, _)] = self.0[..] {
             return vec![(0, bytes, node)];
         }
-        let extent_bytes = bytes.div_ceil(EXTENTS_MAX).next_multiple_of(GRAIN_BYTES_MAX);
-        self.runs(bytes, extent_bytes).collect()
+        self.runs(bytes, extent_bytes(bytes)).collect()
     }
 
     /// So many bytes in turn, `grain_bytes` for each unit of weight: offset, bytes, node.
@@ -375,6 +386,11 @@ impl Placement {
         backed.map_err(failed("taking memory for a file"))?;
         Ok(window)
     }
+}
+
+/// What a node gives of so many bytes at a time if each such extent is bound by itself.
+fn extent_bytes(bytes: u64) -> u64 {
+    bytes.div_ceil(EXTENTS_MAX).next_multiple_of(GRAIN_BYTES_MAX)
 }
 
 /// Takes the memory of a part of a window; where in a file the window begins.

@@ -33,6 +33,8 @@ pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_
 #[cfg(feature = "modelled")]
 pub use modelled::ModelWindow as Window;
 #[cfg(not(feature = "modelled"))]
+pub(crate) use nodes::PAGE_BYTES;
+#[cfg(not(feature = "modelled"))]
 pub use pass::{PASS_STEP_BYTES, Pass};
 #[cfg(not(feature = "modelled"))]
 pub use process::{Bare, Wide, WordPattern, take_file};

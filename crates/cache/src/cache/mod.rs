@@ -8,7 +8,8 @@
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
 //!   copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by
-//!   capacity; `touched.rs`: what a look-up reads; `switch.rs`: far memory in use, or not.
+//!   capacity; `touched.rs`: what a look-up reads; `switch.rs`: in which memories items lie;
+//!   `near_pages.rs`: pages that move for it.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -23,6 +24,7 @@ mod item;
 mod layout;
 mod log;
 mod many;
+mod near_pages;
 mod options;
 mod partition;
 mod policy;
@@ -48,6 +50,7 @@ pub use promotion::{ReadCost, Speeds, TierRule};
 pub use recover::{Recovered, far_bytes_in};
 pub use reuse::{Reuse, ReuseSampler};
 pub use stats::Stats;
+pub use switch::Tiering;
 pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
 pub use touched::Touched;
@@ -57,6 +60,7 @@ use draft::ItemDraft;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
 use layout::TAG_BITS;
+use near_pages::NearPages;
 use partition::Partition;
 use populate::Populator;
 use rackpool_core::seam::Mem;
@@ -65,6 +69,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use switch::DealtNodes;
 use tier::TierSlab;
 use view::{DueSample, LookupCounters, PartitionView, UnlockedLookup};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -152,14 +157,16 @@ struct LockedPartition {
     view: PartitionView,
     /// Of a file that gets its memory later.
     populator: Option<Arc<Populator>>,
+    pages: NearPages,
 }
 
 impl LockedPartition {
-    fn new(partition: Partition) -> LockedPartition {
+    fn new(partition: Partition, pages: NearPages) -> LockedPartition {
         let populator = partition.segments.populator.clone();
         LockedPartition {
             view: PartitionView::of(&partition),
             populator,
+            pages,
             locked: Mutex::new(partition),
         }
     }
@@ -214,6 +221,7 @@ pub struct Cache {
     reuse: Option<Arc<ReuseSampler>>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
+    dealt: Arc<Mutex<DealtNodes>>,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
     file: Option<Arc<(Window, Arc<File>)>>,
 }
@@ -278,13 +286,16 @@ impl Cache {
     fn on(window: &Window, units: u64, options: Options) -> Cache {
         let each = Partition::window_bytes(units);
         let partition = |index: u32| {
-            let part = window.slice(u64::from(index) * each, each);
-            LockedPartition::new(Partition::new(&part, units, &options, false, None))
+            let at = u64::from(index) * each;
+            let part = window.slice(at, each);
+            let pages = NearPages::of(&part, at, &options);
+            LockedPartition::new(Partition::new(&part, units, &options, false, None), pages)
         };
         let partitions: Arc<[_]> = (0..options.partitions).map(partition).collect();
         let reuse = sample_reads(&partitions, &options);
-        let (options, counters) = (Arc::new(options), Arc::default());
-        Cache { partitions, options, counters, reuse, far_bytes_min: u64::MAX, file: None }
+        let (dealt, options, counters) =
+            (DealtNodes::of(&options), Arc::new(options), Arc::default());
+        Cache { partitions, options, counters, reuse, far_bytes_min: u64::MAX, dealt, file: None }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -328,11 +339,13 @@ impl Cache {
                 Partition::recover(&part, units, &options, tier_slab, &mut recovered)
             };
             partition.segments.far.populator = opened.far_populator(at + each, &options);
-            partitions.push(LockedPartition::new(partition));
+            let pages = NearPages::of(&part, at, &options);
+            partitions.push(LockedPartition::new(partition, pages));
         }
         let reuse = sample_reads(&partitions, &options);
         let cache = Cache {
             partitions: partitions.into(),
+            dealt: DealtNodes::of(&options),
             options: Arc::new(options),
             counters: Arc::default(),
             reuse,
@@ -342,6 +355,9 @@ impl Cache {
                 Arc::clone(&opened.file),
             ))),
         };
+        if !opened.is_new {
+            cache.gather_pages();
+        }
         match tier_config {
             Some(tier_config) => Ok((cache.with_tier(tier_config)?, recovered)),
             None => Ok((cache, recovered)),
@@ -691,7 +707,8 @@ impl Cache {
     }
 
     /// As [`Cache::expire`], for a share of the partitions, in steps of some 100 us, each under a
-    /// partition's lock, as long as `goes_on` says so; whether some may be left.
+    /// partition's lock, as long as `goes_on` says so; whether some may be left. Without a lock it
+    /// moves pages ([`Cache::switch`]).
     pub fn tidy(
         &self,
         share: PartitionShare,
@@ -703,7 +720,8 @@ impl Cache {
                 if !goes_on() {
                     return true;
                 }
-                if !self.lock(index).tidy(now) {
+                let has_moved = self.partitions[index].pages.step(now);
+                if !self.lock(index).tidy(now) && !has_moved {
                     break;
                 }
             }
@@ -770,6 +788,7 @@ impl Cache {
         let memory_bytes = self.options.memory + far_bytes;
         let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
         (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
+        self.partitions.iter().for_each(|part| part.pages.count(&mut stats));
         stats
     }
 }

@@ -41,6 +41,13 @@ pub struct Stats {
     /// Units in far memory that may have memory of the system: all while it is used, none when it
     /// went back.
     pub far_held_units: u64,
+    /// Bytes of near memory that are still to be gone over for pages that lie on other nodes than
+    /// they are to ([`super::Cache::switch`]).
+    pub pages_left_bytes: u64,
+    /// Bytes of pages that have moved.
+    pub pages_moved_bytes: u64,
+    /// Bytes of pages that could not since the last switch: their node is full, or they are held.
+    pub pages_stayed_bytes: u64,
     /// Items that went from near to far memory.
     pub demotions: u64,
     /// Items that came from far to near memory.

@@ -1,15 +1,141 @@
-//! A cache in use is told to use far memory, or to leave it.
+//! A cache in use is told in which memories its items are to lie.
 //!
-//! Far memory is the end of each partition's window, so nothing is mapped anew and no item changes
-//! its address by a switch. In: a switch, at any time. Out: items that come near or go, in idle
-//! turns (`evict/leave_far.rs`), then memory for the system (`segments/far.rs`).
+//! Nothing is mapped anew and no item changes its address by a switch. Far memory is the end of
+//! each partition's window, and is used or left; pages of near memory, all the rest, move between
+//! nodes. In: a switch, at any time; of two the later one holds. Out, in idle turns: items that
+//! come near or go (`evict/leave_far.rs`), then memory for the system (`segments/far.rs`); pages
+//! that move (`near_pages.rs`).
 
 use super::error::{Error, Result};
 use super::layout::UNIT_SHIFT;
-use super::{Cache, LockedPartition, check};
+use super::{Cache, LockedPartition, Options, check};
+use rackpool_mem::numa::{GRAIN_BYTES_MAX, PageTarget, Placement};
+use rackpool_mem::window::Window;
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// In which memories the items of a cache lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tiering {
+    /// All in near memory.
+    Dram,
+    /// Those that are worth most in near memory, others in far memory ([`Options::far`]).
+    Data,
+    /// All in near memory, which is dealt out to these nodes by weights, with the index.
+    Transparent(Placement),
+}
+
+impl Tiering {
+    /// Its name in commands.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Tiering::Dram => "dram",
+            Tiering::Data => "data",
+            Tiering::Transparent(_) => "transparent",
+        }
+    }
+}
+
+/// To which nodes near memory is dealt out by weights.
+#[derive(Debug)]
+pub(super) struct DealtNodes {
+    now: Option<Placement>,
+    /// Also if it is dealt out no more.
+    last: Option<Placement>,
+}
+
+impl DealtNodes {
+    /// With far memory its placement says where near memory comes from.
+    pub fn of(options: &Options) -> Arc<Mutex<DealtNodes>> {
+        let now = options.placement.clone().filter(|_| options.far.is_none());
+        Arc::new(Mutex::new(DealtNodes { last: now.clone(), now }))
+    }
+}
 
 impl Cache {
+    fn dealt(&self) -> MutexGuard<'_, DealtNodes> {
+        self.dealt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In which memories items lie, or come to lie.
+    pub fn tiering(&self) -> Tiering {
+        match &self.dealt().now {
+            _ if self.uses_far() => Tiering::Data,
+            Some(nodes) => Tiering::Transparent(nodes.clone()),
+            None => Tiering::Dram,
+        }
+    }
+
+    /// The nodes of [`Tiering::Transparent`] now, or the last time.
+    pub fn last_dealt_to(&self) -> Option<Placement> {
+        self.dealt().last.clone()
+    }
+
+    /// Has items lie there from now on. Far memory is used or left as by [`Cache::use_far`]. Pages
+    /// of near memory that lie elsewhere move by [`Cache::tidy`] and at its pace, while items are
+    /// read and stored: those of [`Tiering::Transparent`] to their nodes, [`Options::grain_bytes`]
+    /// for each unit of weight in turn (and all memory is taken), else to any node with processors.
+    /// [`Stats::pages_left_bytes`](super::Stats::pages_left_bytes) says how far that is, and
+    /// [`Stats::pages_stayed_bytes`](super::Stats::pages_stayed_bytes) what could not move; given
+    /// again, these are tried again. Blocks for some ms.
+    ///
+    /// # Errors
+    /// Of [`Cache::use_far`]; [`Error::Numa`] if a node is not there or has too little left, or if
+    /// pages may not be moved: nothing has changed then.
+    pub fn switch(&self, tiering: &Tiering) -> Result<()> {
+        let (uses_far, nodes) = match tiering {
+            Tiering::Dram => (false, None),
+            Tiering::Data => (true, None),
+            Tiering::Transparent(nodes) => (false, Some(nodes)),
+        };
+        let mut dealt = self.dealt();
+        // What was never dealt out lies near, or where an operator had the system put it; of a file
+        // that is not known.
+        let may_be_elsewhere = dealt.last.is_some() || self.file.is_some();
+        let target = match nodes {
+            None if !may_be_elsewhere => None,
+            nodes => self.page_target(nodes),
+        };
+        if let Some(target) = &target {
+            let near = self.partitions.iter().map(|part| part.pages.window().clone());
+            target.check(&near.collect::<Vec<Window>>())?;
+        }
+        if uses_far != self.uses_far() {
+            self.use_far(uses_far)?;
+        }
+        if let Some(target) = &target {
+            self.partitions.iter().try_for_each(|part| part.pages.begin(target))?;
+        }
+        dealt.now = nodes.cloned();
+        dealt.last = dealt.now.clone().or(dealt.last.take());
+        Ok(())
+    }
+
+    /// Where near memory is to lie: dealt out to nodes, if there are any, else where it came from;
+    /// `None` if the kernel does not tell.
+    fn page_target(&self, nodes: Option<&Placement>) -> Option<PageTarget> {
+        let options = &self.options;
+        let own = options.placement.as_ref().filter(|_| options.far.is_some());
+        let nodes = nodes.map(|nodes| (nodes, options.grain_bytes));
+        let Some((nodes, grain_bytes)) = nodes.or(own.map(|own| (own, GRAIN_BYTES_MAX))) else {
+            return PageTarget::near(options.grain_bytes);
+        };
+        let end = self.partitions.last().map_or(0, |part| part.pages.end());
+        Some(PageTarget::dealt(nodes, grain_bytes, end + options.far_bytes()))
+    }
+
+    /// Has pages of a file that an earlier process left on other nodes come to where they are to
+    /// lie by the options, if these name nodes. What cannot come stays.
+    pub(super) fn gather_pages(&self) {
+        let (nodes, has_far) = (&self.options.placement, self.options.far.is_some());
+        if nodes.is_some() != has_far
+            && let Some(target) = self.page_target(nodes.as_ref())
+        {
+            // A file that is not bound is served as well.
+            self.partitions.iter().for_each(|part| _ = part.pages.begin(&target));
+        }
+    }
+
     /// Has items go to far memory ([`Options::far`](super::Options::far)) from now on, or no more.
     /// What lies there then comes near, if it is worth more than what lies near, or goes, by
     /// [`Cache::tidy`] and at its pace; a second after the last of it the memory is the system's

@@ -9,7 +9,8 @@ use super::resp::{
     REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_verbatim,
 };
 use super::stats;
-use crate::cache::Error;
+use crate::cache::{Error, Tiering};
+use rackpool_mem::numa::Placement;
 use std::sync::Arc;
 
 /// The only user there is.
@@ -266,24 +267,34 @@ pub fn config(call: &mut RespCall<'_>) -> CommandResult {
 
 const FIXED: &str = "ERR options are given when the server is started";
 
-/// `CONFIG SET tiering dram|data`
+/// `CONFIG SET tiering dram|data|transparent[:NODES]`
 fn config_set(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() != 4 || !call.is(2, "tiering") {
         return Err(FIXED.into());
     }
-    if !call.is(3, stats::tiering(call.core.cache())) {
-        let uses_far = call.is(3, "data");
-        if !uses_far && !call.is(3, "dram") {
-            return Err("ERR tiering can be set to dram and data".into());
+    let cache = call.core.cache();
+    let mode = String::from_utf8_lossy(call.arg(3)).to_ascii_lowercase();
+    let tiering = match mode.split_once(':') {
+        Some(("transparent", nodes)) => {
+            let nodes = nodes.parse::<Placement>().map_err(|error| format!("ERR {error}"))?;
+            Tiering::Transparent(nodes)
         }
-        call.core.cache().use_far(uses_far).map_err(|error| match error {
-            Error::BadOption { .. } => NO_FAR_MEMORY.to_owned(),
-            other => format!("ERR {other}"),
-        })?;
-    }
+        None if mode == "transparent" => {
+            Tiering::Transparent(cache.last_dealt_to().ok_or(NO_WEIGHTS)?)
+        }
+        None if mode == "data" => Tiering::Data,
+        None if mode == "dram" => Tiering::Dram,
+        _ => return Err("ERR tiering can be set to dram, data and transparent:NODES".into()),
+    };
+    cache.switch(&tiering).map_err(|error| match error {
+        Error::BadOption { .. } => NO_FAR_MEMORY.to_owned(),
+        other => format!("ERR {other}"),
+    })?;
     call.status("OK")
 }
 
+const NO_WEIGHTS: &str = "ERR no nodes were given so far: set transparent:numa:0=3,numa:1=1, with \
+                          weights that `rackpool tiers weights` finds";
 const NO_FAR_MEMORY: &str = "ERR this server was started without far memory: start it with \
                              --tiering data:NODES, or dram:NODES";
 

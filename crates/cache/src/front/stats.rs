@@ -8,7 +8,7 @@ use super::counters::{self, COUNTS, Count, Counted, MORE_COUNTS, REFUSALS};
 use super::resp::REDIS_VERSION;
 use super::shared::Shared;
 use super::text::{VERSION, WordIter};
-use crate::cache::{Cache, Mode, Reuse, Stats};
+use crate::cache::{Mode, Reuse, Stats};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
@@ -141,6 +141,9 @@ fn general(core: &Core) -> Pairs {
         "curr_items" => cache.items,
         "far_bytes" => cache.far_bytes,
         "far_held_bytes" => cache.far_held_units * UNIT_BYTES,
+        "pages_left_bytes" => cache.pages_left_bytes,
+        "pages_moved_bytes" => cache.pages_moved_bytes,
+        "pages_stayed_bytes" => cache.pages_stayed_bytes,
         "promotions" => cache.promotions,
         "demotions" => cache.demotions,
         "crossed_bytes" => cache.crossed_bytes,
@@ -194,7 +197,7 @@ fn settings(shared: &Shared) -> Pairs {
         "dump_enabled" => "no",
         "hash_algorithm" => "xxh3",
         "eviction_policy" => &settings.policy,
-        "tiering" => tiering(&shared.cache),
+        "tiering" => shared.cache.tiering().name(),
         "idle_timeout" => settings.idle_ms / 1000,
         "slow_us" => settings.slow_us,
     }
@@ -230,15 +233,6 @@ fn slabs(cache: &Stats) -> Pairs {
     }
 }
 
-/// In which memories items lie, as `--tiering` names it.
-pub fn tiering(cache: &Cache) -> &'static str {
-    match cache.options().placement {
-        _ if cache.uses_far() => "data",
-        Some(_) => "transparent",
-        None => "dram",
-    }
-}
-
 pub fn config(shared: &Shared) -> Pairs {
     let settings = &shared.settings;
     let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,7 +248,7 @@ pub fn config(shared: &Shared) -> Pairs {
         "proto-max-bulk-len" => settings.value_bytes_max.min(shared.cache.longest_value()),
         "save" => "",
         "slowlog-log-slower-than" => settings.slow_us,
-        "tiering" => tiering(&shared.cache),
+        "tiering" => shared.cache.tiering().name(),
         "timeout" => settings.idle_ms / 1000,
     }
 }
@@ -343,9 +337,12 @@ fn info_memory(core: &Core) -> Pairs {
         "used_memory_overhead" => cache.metadata_bytes,
         "maxmemory" => core.shared.settings.memory_bytes,
         "maxmemory_policy" => &core.shared.settings.policy,
-        "tiering" => tiering(core.cache()),
+        "tiering" => core.cache().tiering().name(),
         "far_bytes" => cache.far_bytes,
         "far_held_bytes" => cache.far_held_units * UNIT_BYTES,
+        "pages_left_bytes" => cache.pages_left_bytes,
+        "pages_moved_bytes" => cache.pages_moved_bytes,
+        "pages_stayed_bytes" => cache.pages_stayed_bytes,
     }
 }
 
@@ -408,6 +405,7 @@ fn prometheus(shared: &Shared) -> String {
         ("promotions", "Items that came from far to near memory", cache.promotions),
         ("demotions", "Items that went from near to far memory", cache.demotions),
         ("crossed_bytes", "Bytes of both", cache.crossed_bytes),
+        ("pages_moved_bytes", "Bytes of pages that went to other nodes", cache.pages_moved_bytes),
         ("near_bytes_read", "Bytes read from near memory, by samples", cache.near_bytes_read),
         ("far_bytes_read", "Bytes read from far memory, by samples", cache.far_bytes_read),
         ("tier_bytes_read", "Bytes read from another tier", cache.tier_bytes_read),
@@ -431,6 +429,8 @@ fn prometheus(shared: &Shared) -> String {
         ("far_memory_bytes", "Far memory of that", cache.far_units * UNIT_BYTES),
         ("far_memory_used", "1 while items may go there", shared.cache.uses_far().into()),
         ("far_held_bytes", "Of that, not given back", cache.far_held_units * UNIT_BYTES),
+        ("pages_left_bytes", "Memory whose pages may go to other nodes", cache.pages_left_bytes),
+        ("pages_stayed_bytes", "Bytes of pages that could not", cache.pages_stayed_bytes),
         ("threads", "Threads that serve, each listener", shared.settings.threads as u64),
         ("free_units", "Units of 64 KiB that are free", cache.free_units),
         ("tier_items", "Values in another tier", cache.tier_items),

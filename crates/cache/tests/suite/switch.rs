@@ -1,10 +1,10 @@
-//! Far memory that is left and used again while a cache is in use: all values are right, what is
-//! used often stays, the work is bounded, and the memory goes back to the system.
+//! Memories that are left and used again while a cache is in use: all values are right, what is
+//! used often stays, the work is bounded, and far memory goes back to the system.
 
 use crate::far::{MIB, idle, is_whole, options, value};
 use crate::peers::{ask, ask_text, memcached_of, ours, resp_of, wait_until};
 use rackpool_cache::front::{ListenConfig, Server, Settings};
-use rackpool_cache::{Cache, Error, Options, PartitionShare};
+use rackpool_cache::{Cache, Error, Options, PartitionShare, Tiering};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,6 +114,63 @@ fn far_memory_that_waits_is_used_as_soon_as_it_is_switched_to_and_can_be_left_ag
     assert!(matches!(error, Err(Error::BadOption { .. })), "{error:?}");
 }
 
+/// A mode that this machine has, whatever it has.
+fn transparent() -> Tiering {
+    Tiering::Transparent("numa:0=1".parse().unwrap())
+}
+
+#[test]
+fn a_cache_in_use_is_dealt_out_and_comes_back_at_a_pace_with_all_its_values() {
+    let cache = Cache::new(options(24, 64)).unwrap();
+    let (bytes, mut now) = (70_001, 1);
+    for key in 0..40_u64 {
+        cache.set(&key.to_le_bytes(), &value(key, bytes), 3, 0, now).unwrap();
+    }
+    assert_eq!((cache.tiering(), cache.last_dealt_to()), (Tiering::Data, None));
+    for tiering in [transparent(), Tiering::Data, transparent(), Tiering::Dram] {
+        cache.switch(&tiering).unwrap();
+        assert_eq!(cache.tiering(), tiering);
+        let mut left = cache.stats().pages_left_bytes;
+        assert!(left > 20 * MIB, "{left}");
+        while left > 0 {
+            now += 100;
+            cache.tidy(PartitionShare::ALL, now, || true);
+            let gone = left - cache.stats().pages_left_bytes;
+            assert!((1..=9 * MIB).contains(&gone), "{gone} bytes in 100 ms");
+            left -= gone;
+        }
+        assert_eq!(cache.stats().pages_stayed_bytes, 0);
+        assert!((0..40_u64).all(|key| is_whole(&cache, key, bytes, now)));
+    }
+    idle(&cache, &mut now, 60);
+    let stats = cache.stats();
+    assert_eq!((stats.items, stats.far_bytes, stats.far_held_units), (40, 0, 0), "{stats:?}");
+    assert_eq!(cache.last_dealt_to(), Some("numa:0=1".parse().unwrap()));
+}
+
+#[test]
+fn a_later_switch_takes_the_place_of_one_that_goes_on_and_a_refused_one_changes_nothing() {
+    let cache = Cache::new(options(24, 32)).unwrap();
+    cache.switch(&transparent()).unwrap();
+    let all = cache.stats().pages_left_bytes;
+    cache.tidy(PartitionShare::ALL, 100, || true);
+    let left = cache.stats().pages_left_bytes;
+    assert!(left < all, "{left} of {all}");
+    for (nodes, code) in [("numa:0=1,numa:777=1", "no-node"), ("numa:777", "no-node")] {
+        let error = cache.switch(&Tiering::Transparent(nodes.parse().unwrap())).unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+    }
+    assert_eq!((cache.tiering(), cache.stats().pages_left_bytes), (transparent(), left));
+    cache.switch(&Tiering::Dram).unwrap();
+    assert_eq!((cache.tiering(), cache.stats().pages_left_bytes), (Tiering::Dram, all));
+    let plain = Cache::new(Options { far: None, ..options(2, 8) }).unwrap();
+    let error = plain.switch(&Tiering::Data).unwrap_err();
+    assert!(matches!(error, Error::BadOption { .. }), "{error}");
+    // It was never elsewhere.
+    plain.switch(&Tiering::Dram).unwrap();
+    assert_eq!(plain.stats().pages_left_bytes, 0);
+}
+
 #[test]
 fn a_switch_to_and_fro_leaves_what_it_finds() {
     let cache = Cache::new(options(4, 32)).unwrap();
@@ -161,9 +218,11 @@ fn a_file_comes_back_in_either_mode_and_takes_only_the_memory_that_is_used() {
 
     let (cache, recovered) = Cache::open(waits(), &path).unwrap();
     assert_eq!((recovered.items, recovered.lost, cache.uses_far()), (20_000, 0, false));
+    assert!(cache.stats().pages_left_bytes > 2 * MIB, "an earlier mode is not known");
     assert!(keys.clone().all(|key| is_whole(&cache, key, bytes, now)));
     leave(&cache, &mut now);
     assert!(taken() <= 5 * MIB, "{} bytes", taken());
+    assert_eq!(cache.stats().pages_left_bytes, 0);
     let there = keys.clone().filter(|key| is_whole(&cache, *key, bytes, now)).count() as u64;
     assert!(there > 2000 && there == cache.stats().items, "{:?}", cache.stats());
     drop(cache);
@@ -235,7 +294,8 @@ fn threads_that_read_and_write_find_the_last_value_or_none_whatever_is_switched(
             });
         }
         for turn in 0..12 {
-            cache.use_far(turn % 2 == 1).unwrap();
+            let modes = [Tiering::Dram, Tiering::Data, transparent(), Tiering::Data];
+            cache.switch(&modes[turn % 4]).unwrap();
             for _ in 0..25 {
                 // Relaxed: as above.
                 let now = clock.fetch_add(1000, Ordering::Relaxed) + 1000;
@@ -280,7 +340,10 @@ fn a_server_is_switched_by_config_set_and_says_where_it_is() {
     assert_eq!(say("config set Tiering DRAM"), "+OK\r\n");
     assert!(!cache.uses_far());
     for (words, error) in [
-        ("CONFIG SET tiering transparent", "tiering can be set to dram and data"),
+        ("CONFIG SET tiering transparent", "`rackpool tiers weights`"),
+        ("CONFIG SET tiering transparent:0=3,1=1", "numa:0=3,numa:1=1"),
+        ("CONFIG SET tiering transparent:numa:0=3,numa:777=1", "nodes with memory: 0"),
+        ("CONFIG SET tiering data:numa:1", "dram, data and transparent:NODES"),
         ("CONFIG SET tiering", "when the server is started"),
         ("CONFIG SET maxmemory 1", "when the server is started"),
     ] {
@@ -289,12 +352,28 @@ fn a_server_is_switched_by_config_set_and_says_where_it_is() {
     }
     wait_until("far memory is the system's", || cache.stats().far_held_units == 0);
     assert!((0..5_u64).all(|key| is_whole(&cache, key, 70_000, 1)));
+    for mode in ["transparent:NUMA:0=3", "data", "transparent"] {
+        assert_eq!(say(&format!("CONFIG SET tiering {mode}")), "+OK\r\n");
+    }
+    assert_eq!(cache.tiering(), Tiering::Transparent("numa:0=3".parse().unwrap()));
+    wait_until("its pages are where they are to be", || {
+        let stats = cache.stats();
+        stats.pages_left_bytes == 0 && stats.far_held_units == 0
+    });
+    let info = ask_text(&mut resp_of(&server), b"INFO memory\r\n", b"stayed_bytes:0\r\n\r\n");
+    assert!(info.contains("tiering:transparent\r\n") && info.contains("pages_left_bytes:0\r\n"));
+    assert!((0..5_u64).all(|key| is_whole(&cache, key, 70_000, 1)));
+    assert_eq!(say("CONFIG SET tiering dram"), "+OK\r\n");
     let shown = ask(&mut resp_of(&server), b"CONFIG GET tiering\r\n", b"dram\r\n");
     assert_eq!(shown, b"*2\r\n$7\r\ntiering\r\n$4\r\ndram\r\n");
     let stats = ask_text(&mut m, b"stats\r\n", b"END\r\n");
     assert!(stats.contains("STAT far_held_bytes 0\r\n"), "{stats}");
     let metrics = server.shared().metrics();
-    for line in ["rackpool_kv_far_memory_used 0\n", "rackpool_kv_far_held_bytes 0\n"] {
+    for line in [
+        "rackpool_kv_far_memory_used 0\n",
+        "rackpool_kv_far_held_bytes 0\n",
+        "rackpool_kv_pages_moved_bytes_total 0\n",
+    ] {
         assert!(metrics.contains(line), "{metrics}");
     }
     let plain = ours(Settings::default());

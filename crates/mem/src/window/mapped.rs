@@ -229,7 +229,7 @@ impl Window {
         self
     }
 
-    pub(super) fn is_private(&self) -> bool {
+    pub(crate) fn is_private(&self) -> bool {
         matches!(*self.owner, Backing::Private { .. })
     }
 

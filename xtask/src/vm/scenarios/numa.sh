@@ -11,6 +11,7 @@ grep -q '^node 2 size: [1-9]' /run/nodes
 RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact region_files::every_page_lies_on_the_node_that_was_asked_for
 RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact region_files::every_node_has_its_share_of_a_region_on_several
 RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact numa::every_grain_lies_on_the_node_whose_turn_it_was
+RACKPOOL_NODES=0,1,2 "$TEST_mem" --exact numa::pages_move_by_turns_and_come_back_while_they_are_written
 "$RACKPOOL" doctor | grep -A 1 'memory nodes'
 
 export RACKPOOL_MASTER=127.0.0.1:7400
