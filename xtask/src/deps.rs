@@ -22,6 +22,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("kmod", "modprobe, for the virtual machines and in them"),
     ("libjemalloc2", "`bench tiers` measures the allocator beside it"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
+    ("libmemkind0", "`bench tiers` measures the allocator beside it"),
     ("linux-image-amd64", "the own kernel of the virtual machines, beside those they fetch"),
     ("memcached", "the differential test compares our server's answers with it"),
     ("ndctl", "namespaces of shared memory in the virtual machines"),

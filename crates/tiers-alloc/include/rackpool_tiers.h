@@ -65,7 +65,8 @@ size_t rackpool_tiers_usable_size(const void *block);
 /* Bytes of addresses that a node was given to. */
 uint64_t rackpool_tiers_node_bytes(rackpool_tiers_arena *arena, unsigned node);
 /* How many blocks are in use of the class (powers of two) that blocks of this size belong to, and
-   how many bytes they have. Looks at the whole arena. */
+   how many bytes they have, with those that another thread than the one that took them has freed,
+   until they are used again. Looks at the whole arena. */
 uint64_t rackpool_tiers_class_blocks(rackpool_tiers_arena *arena, size_t size, uint64_t *bytes);
 /* Writes the figures of all arenas as Prometheus reads them, ended by a zero byte, as much as the
    buffer holds. The answer is the length without that byte, as snprintf's. */

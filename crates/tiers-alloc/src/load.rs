@@ -1,5 +1,5 @@
-//! The same blocks from an arena, from mimalloc as it is and from an arena of jemalloc, for
-//! measurements. A [`Table`] owns blocks of one [`Source`]; its loops are compiled for each source
+//! The same blocks from an arena, from mimalloc as it is, from an arena of jemalloc and from
+//! memkind, for measurements. A [`Table`] owns blocks of one [`Source`]; its loops are compiled for each source
 //! by itself, so that none pays for the choice. Called by `rackpool bench tiers`.
 
 use crate::arena::{Arena, free};
@@ -10,17 +10,20 @@ use std::mem;
 use std::ptr;
 
 const SIZES: usize = 4096;
-const LIBRARY: &CStr = c"libjemalloc.so.2";
+const JEMALLOC: Library =
+    Library { name: "jemalloc", file: c"libjemalloc.so.2", package: "libjemalloc2" };
+const MEMKIND: Library =
+    Library { name: "memkind", file: c"libmemkind.so.0", package: "libmemkind0" };
 
 /// Why there is no measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// Retry when it is installed.
-    #[error("no jemalloc (Debian: libjemalloc2): {reason}")]
-    Absent { reason: String },
+    #[error("{library} is not installed (Debian: {package}): {reason}")]
+    Absent { library: &'static str, package: &'static str, reason: String },
     /// Do not retry.
-    #[error("jemalloc refuses {name} (error {code})")]
-    Refused { name: String, code: i32 },
+    #[error("{library} refuses {name} (error {code})")]
+    Refused { library: &'static str, name: String, code: i32 },
     /// Retry with more.
     #[error("no memory for a block")]
     NoMemory,
@@ -36,6 +39,7 @@ pub enum Source {
     Jemalloc(Jemalloc),
     /// By an arena and a cache that are named at each call: what keeps blocks where they belong.
     JemallocArena(Jemalloc),
+    Memkind(Memkind),
 }
 
 impl Source {
@@ -45,7 +49,7 @@ impl Source {
     /// [`LoadError::Refused`].
     pub fn enter(self) -> Result<(), LoadError> {
         match self {
-            Source::Arena(_) | Source::Mimalloc => Ok(()),
+            Source::Arena(_) | Source::Mimalloc | Source::Memkind(_) => Ok(()),
             Source::Jemalloc(jemalloc) => jemalloc.enter(),
             Source::JemallocArena(jemalloc) => jemalloc.enter_arena(),
         }
@@ -63,6 +67,10 @@ impl Source {
             Source::Jemalloc(jemalloc) | Source::JemallocArena(jemalloc) => {
                 let version = jemalloc.version.split('-').next().unwrap_or_default();
                 format!("jemalloc {version}")
+            }
+            Source::Memkind(Memkind { version, .. }) => {
+                let (major, minor) = (version / 1_000_000, version / 1000 % 1000);
+                format!("memkind {major}.{minor}.{}", version % 1000)
             }
         }
     }
@@ -154,36 +162,22 @@ impl Jemalloc {
     /// [`LoadError::Absent`], also where glibc has no room for its thread-local variables
     /// (`GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384`), and [`LoadError::Refused`].
     pub fn load() -> Result<Jemalloc, LoadError> {
-        // SAFETY: a library that may be loaded into any process.
-        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            return Err(absent());
-        }
+        let symbol = JEMALLOC.load()?;
         let mut jemalloc = Jemalloc {
             // SAFETY: C's function of that name.
-            malloc: unsafe { mem::transmute::<*mut c_void, MallocFn>(symbol(library, c"malloc")?) },
+            malloc: unsafe { mem::transmute::<*mut c_void, MallocFn>(symbol(c"malloc")?) },
             // SAFETY: C's function of that name.
-            free: unsafe { mem::transmute::<*mut c_void, FreeFn>(symbol(library, c"free")?) },
+            free: unsafe { mem::transmute::<*mut c_void, FreeFn>(symbol(c"free")?) },
             // SAFETY: C's function of that name.
-            realloc: unsafe {
-                mem::transmute::<*mut c_void, ReallocFn>(symbol(library, c"realloc")?)
-            },
+            realloc: unsafe { mem::transmute::<*mut c_void, ReallocFn>(symbol(c"realloc")?) },
             // SAFETY: jemalloc's function of that name.
-            mallocx: unsafe {
-                mem::transmute::<*mut c_void, MallocxFn>(symbol(library, c"mallocx")?)
-            },
+            mallocx: unsafe { mem::transmute::<*mut c_void, MallocxFn>(symbol(c"mallocx")?) },
             // SAFETY: jemalloc's function of that name.
-            dallocx: unsafe {
-                mem::transmute::<*mut c_void, DallocxFn>(symbol(library, c"dallocx")?)
-            },
+            dallocx: unsafe { mem::transmute::<*mut c_void, DallocxFn>(symbol(c"dallocx")?) },
             // SAFETY: jemalloc's function of that name.
-            rallocx: unsafe {
-                mem::transmute::<*mut c_void, RallocxFn>(symbol(library, c"rallocx")?)
-            },
+            rallocx: unsafe { mem::transmute::<*mut c_void, RallocxFn>(symbol(c"rallocx")?) },
             // SAFETY: jemalloc's function of that name.
-            control: unsafe {
-                mem::transmute::<*mut c_void, ControlFn>(symbol(library, c"mallctl")?)
-            },
+            control: unsafe { mem::transmute::<*mut c_void, ControlFn>(symbol(c"mallctl")?) },
             arena: 0,
             version: "",
         };
@@ -230,7 +224,7 @@ impl Jemalloc {
         let code = unsafe { (self.control)(name.as_ptr(), read, &raw mut bytes, written, length) };
         match code {
             0 => Ok(()),
-            code => Err(LoadError::Refused { name: name.to_string_lossy().into_owned(), code }),
+            code => Err(JEMALLOC.refused(name, code)),
         }
     }
 }
@@ -307,22 +301,130 @@ impl Family for OfArena {
     }
 }
 
-fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, LoadError> {
-    // SAFETY: a library that was loaded, and a C string.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    if found.is_null() { Err(absent()) } else { Ok(found) }
+type KindMallocFn = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type KindFreeFn = unsafe extern "C" fn(*mut c_void, *mut c_void);
+type KindReallocFn = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void;
+type KindFn = unsafe extern "C" fn(*mut c_void) -> c_int;
+type VersionFn = unsafe extern "C" fn() -> c_int;
+
+/// memkind's `MEMKIND_REGULAR`: memory of the nodes that have CPUs, placed by `mbind`.
+#[derive(Clone, Copy)]
+pub struct Memkind {
+    malloc: KindMallocFn,
+    free: KindFreeFn,
+    realloc: KindReallocFn,
+    kind: *mut c_void,
+    version: c_int,
 }
 
-/// What the loader says of its last failure.
-fn absent() -> LoadError {
-    // SAFETY: takes nothing.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return LoadError::Absent { reason: "the loader does not say why".into() };
+// SAFETY: a kind is for all threads.
+unsafe impl Send for Memkind {}
+
+impl Memkind {
+    /// Loads it, for ever.
+    ///
+    /// # Errors
+    /// [`LoadError::Absent`], and [`LoadError::Refused`] where it places no memory.
+    pub fn load() -> Result<Memkind, LoadError> {
+        let symbol = MEMKIND.load()?;
+        // SAFETY: memkind's function of that name.
+        let check =
+            unsafe { mem::transmute::<*mut c_void, KindFn>(symbol(c"memkind_check_available")?) };
+        // SAFETY: memkind's function of that name.
+        let version =
+            unsafe { mem::transmute::<*mut c_void, VersionFn>(symbol(c"memkind_get_version")?) };
+        // SAFETY: a variable of memkind's, set when it was loaded.
+        let kind = unsafe { symbol(c"MEMKIND_REGULAR")?.cast::<*mut c_void>().read() };
+        let memkind = Memkind {
+            // SAFETY: memkind's function of that name.
+            malloc: unsafe {
+                mem::transmute::<*mut c_void, KindMallocFn>(symbol(c"memkind_malloc")?)
+            },
+            // SAFETY: memkind's function of that name.
+            free: unsafe { mem::transmute::<*mut c_void, KindFreeFn>(symbol(c"memkind_free")?) },
+            // SAFETY: memkind's function of that name.
+            realloc: unsafe {
+                mem::transmute::<*mut c_void, KindReallocFn>(symbol(c"memkind_realloc")?)
+            },
+            kind,
+            // SAFETY: takes nothing.
+            version: unsafe { version() },
+        };
+        // SAFETY: one of its kinds.
+        let code = unsafe { check(kind) };
+        let trial = if code == 0 { memkind.take(1) } else { ptr::null_mut() };
+        if trial.is_null() {
+            return Err(MEMKIND.refused(c"MEMKIND_REGULAR", code));
+        }
+        // SAFETY: taken above.
+        unsafe { memkind.give(trial) };
+        Ok(memkind)
     }
-    // SAFETY: a C string until this thread's next failure.
-    let text = unsafe { CStr::from_ptr(text) };
-    LoadError::Absent { reason: text.to_string_lossy().into_owned() }
+}
+
+impl Family for Memkind {
+    #[inline(always)]
+    fn take(self, bytes: usize) -> *mut u8 {
+        // SAFETY: any size but none will do.
+        unsafe { (self.malloc)(self.kind, bytes) }.cast()
+    }
+
+    #[inline(always)]
+    unsafe fn give(self, block: *mut u8) {
+        // SAFETY: as the caller promises.
+        unsafe { (self.free)(self.kind, block.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn resize(self, block: *mut u8, bytes: usize) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        unsafe { (self.realloc)(self.kind, block.cast(), bytes) }.cast()
+    }
+}
+
+/// What is measured beside where it is installed.
+#[derive(Clone, Copy)]
+struct Library {
+    name: &'static str,
+    file: &'static CStr,
+    /// Debian's.
+    package: &'static str,
+}
+
+impl Library {
+    /// For ever; the answer finds its symbols.
+    fn load(self) -> Result<impl Fn(&CStr) -> Result<*mut c_void, LoadError>, LoadError> {
+        let mode = libc::RTLD_NOW | libc::RTLD_LOCAL;
+        // SAFETY: a library that may be loaded into any process.
+        let library = unsafe { libc::dlopen(self.file.as_ptr(), mode) };
+        if library.is_null() {
+            return Err(self.absent());
+        }
+        Ok(move |name: &CStr| {
+            // SAFETY: a library that was loaded, and a C string.
+            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+            if found.is_null() { Err(self.absent()) } else { Ok(found) }
+        })
+    }
+
+    /// What the loader says of its last failure.
+    fn absent(self) -> LoadError {
+        let Library { name: library, package, .. } = self;
+        // SAFETY: takes nothing.
+        let text = unsafe { libc::dlerror() };
+        if text.is_null() {
+            let reason = "the loader does not say why".into();
+            return LoadError::Absent { library, package, reason };
+        }
+        // SAFETY: a C string until this thread's next failure.
+        let text = unsafe { CStr::from_ptr(text) };
+        LoadError::Absent { library, package, reason: text.to_string_lossy().into_owned() }
+    }
+
+    fn refused(self, name: &CStr, code: c_int) -> LoadError {
+        let name = name.to_string_lossy().into_owned();
+        LoadError::Refused { library: self.name, name, code }
+    }
 }
 
 /// Blocks of one source, of 16 to 2047 bytes and each 64th up to 64 KiB, drawn by a seed. The first
@@ -365,6 +467,7 @@ impl Table {
             Source::Mimalloc => self.fill_from(Mimalloc),
             Source::Jemalloc(jemalloc) => self.fill_from(jemalloc),
             Source::JemallocArena(jemalloc) => self.fill_from(OfArena::new(jemalloc)),
+            Source::Memkind(memkind) => self.fill_from(memkind),
         }
     }
 
@@ -378,6 +481,7 @@ impl Table {
             Source::Mimalloc => self.replace_from(Mimalloc, times),
             Source::Jemalloc(jemalloc) => self.replace_from(jemalloc, times),
             Source::JemallocArena(jemalloc) => self.replace_from(OfArena::new(jemalloc), times),
+            Source::Memkind(memkind) => self.replace_from(memkind, times),
         }
     }
 
@@ -391,6 +495,7 @@ impl Table {
             Source::Mimalloc => self.resize_from(Mimalloc, times),
             Source::Jemalloc(jemalloc) => self.resize_from(jemalloc, times),
             Source::JemallocArena(jemalloc) => self.resize_from(OfArena::new(jemalloc), times),
+            Source::Memkind(memkind) => self.resize_from(memkind, times),
         }
     }
 
@@ -401,6 +506,7 @@ impl Table {
             Source::Mimalloc => self.empty_to(Mimalloc),
             Source::Jemalloc(jemalloc) => self.empty_to(jemalloc),
             Source::JemallocArena(jemalloc) => self.empty_to(OfArena::new(jemalloc)),
+            Source::Memkind(memkind) => self.empty_to(memkind),
         }
     }
 

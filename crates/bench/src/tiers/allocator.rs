@@ -1,5 +1,5 @@
 //! An operation on an arena, beside the same of mimalloc itself, on which arenas are built, and of
-//! an arena of jemalloc where that is installed: a block given back and another taken, by one
+//! an arena of jemalloc and of memkind where they are installed: a block given back and another taken, by one
 //! thread and by two; a block resized; a block that another thread gives back. All blocks come from
 //! node 0: what is measured is the allocator, not the memory.
 
@@ -10,7 +10,7 @@ use crate::report::{Better, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps, slice_ns};
 use rackpool_stats::histogram::{Histogram, Summary};
 use rackpool_tiers_alloc::Arena;
-use rackpool_tiers_alloc::load::{Jemalloc, Source, Table};
+use rackpool_tiers_alloc::load::{Jemalloc, Memkind, Source, Table};
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
@@ -55,7 +55,7 @@ const CASES: [(&str, Load, &str); 5] = [
     ("alloc_free_by_another_thread", Load::FreeByAnother, "preferred:0"),
 ];
 
-/// Adds the rows, and why there is no jemalloc beside.
+/// Adds the rows, and why there is no jemalloc or memkind beside.
 pub(super) fn add(
     report: &mut Report,
     size: Size,
@@ -69,6 +69,12 @@ pub(super) fn add(
         }
         Err(error) => {
             report.extra.insert("jemalloc_absent".into(), error.to_string().into());
+        }
+    }
+    match Memkind::load() {
+        Ok(memkind) => others.push(("memkind", Source::Memkind(memkind))),
+        Err(error) => {
+            report.extra.insert("memkind_absent".into(), error.to_string().into());
         }
     }
     let mut steps = Steps::new(CASES.len() * others.len(), progress);

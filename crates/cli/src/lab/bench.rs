@@ -84,8 +84,10 @@ fn far_memory(args: &BenchArgs) -> Result<FarKind> {
 /// Measures the allocator in this process.
 fn measure_tiers(args: &BenchArgs) -> Result<Report> {
     let report = watch(|say| Ok(tiers::run(Size::quick(args.quick), say)?))?;
-    if let Some(reason) = report.extra.get("jemalloc_absent").and_then(|text| text.as_str()) {
-        tracing::warn!(target: "bench", "{reason}");
+    for absent in ["jemalloc_absent", "memkind_absent"] {
+        if let Some(reason) = report.extra.get(absent).and_then(|text| text.as_str()) {
+            tracing::warn!(target: "bench", "{reason}");
+        }
     }
     Ok(report)
 }
