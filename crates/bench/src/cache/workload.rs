@@ -10,6 +10,8 @@ use rackpool_stats::random::SplitMix64;
 const TEXT: &str = include_str!("workloads.txt");
 /// Of all keys, those that are as short as can be.
 const SHORTEST_SHARE: f64 = 0.3;
+/// Of 2^64.
+const GOLDEN_SECTION: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// One operation; the key says its own lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +163,8 @@ impl CacheWorkload {
             starts.push(sum);
             sum += count * scale;
         }
-        OpStream { workload: self, scale, starts, rng: Rng::new(seed), seed, lone: 0 }
+        let rng = Rng::new(seed);
+        OpStream { workload: self, scale, starts, rng, seed, lone: 0, even_lengths: None }
     }
 
     fn key(&self, id: u64, seed: u64) -> Key {
@@ -190,6 +193,37 @@ pub struct OpStream<'w> {
     rng: Rng,
     seed: u64,
     lone: u64,
+    /// Where the lengths of values begin that are dealt evenly.
+    even_lengths: Option<u64>,
+}
+
+impl OpStream<'_> {
+    /// Deals the lengths of values evenly among keys that are asked for equally often, instead of
+    /// drawing each: of few keys, as of a scaled cache, the long ones that happen to be asked for
+    /// often decide all else.
+    #[must_use]
+    pub fn with_even_lengths(mut self) -> Self {
+        self.even_lengths = Some(SplitMix64::new(self.seed).next_u64());
+        self
+    }
+
+    /// So many keys, the ones that are asked for most: of these the least first.
+    pub fn most_asked(&self, count: usize) -> impl Iterator<Item = Key> {
+        let all = self.starts.last().zip(self.workload.popularity.values.last());
+        let all = all.map_or(0.0, |(start, last)| start + last * self.scale) as u64;
+        (1..=all.min(count as u64)).rev().map(|id| self.key(id))
+    }
+
+    fn key(&self, id: u64) -> Key {
+        let mut key = self.workload.key(id, self.seed);
+        if let Some(first) = self.even_lengths {
+            // Multiples of the golden section lie evenly, however many there are.
+            let at = first.wrapping_add(id.wrapping_mul(GOLDEN_SECTION));
+            let (place, _) = self.workload.sizes.find(unit(at));
+            key.value_bytes = self.workload.sizes.values[place] as u32;
+        }
+        key
+    }
 }
 
 impl Iterator for OpStream<'_> {
@@ -208,7 +242,7 @@ impl Iterator for OpStream<'_> {
             (self.starts[place] + within * count) as u64
         };
         let id = id.wrapping_add(1);
-        Some(Op { key: self.workload.key(id, self.seed), is_get: kind < 2 })
+        Some(Op { key: self.key(id), is_get: kind < 2 })
     }
 }
 
@@ -235,6 +269,24 @@ mod tests {
             // Lengths are whole bytes.
             assert!((mean - found).abs() < 0.5 + mean * 0.02, "{}: {found}", workload.name);
         }
+    }
+
+    #[test]
+    fn even_lengths_have_the_mean_of_all_among_few_keys_too() {
+        let all = all();
+        let workload = all.iter().find(|it| it.name == "follower_assocs").unwrap();
+        let stream = workload.stream(1.0, 7).with_even_lengths();
+        let keys: Vec<Key> = stream.most_asked(1 << 17).collect();
+        assert!(keys.windows(2).all(|pair| pair[1].id + 1 == pair[0].id));
+        // Parts that are asked for more and less often, of which each has the lengths of all.
+        for part in keys.chunks(1 << 15) {
+            let sum: u64 = part.iter().map(|key| u64::from(key.value_bytes)).sum();
+            let (found, mean) = (sum as f64 / part.len() as f64, workload.value_bytes_mean());
+            assert!((found / mean - 1.0).abs() < 0.1, "{found} bytes, {mean}");
+        }
+        let short = workload.stream(0.001, 7);
+        let first = short.most_asked(usize::MAX).next().unwrap();
+        assert!(first.id.abs_diff(23_458) < 2, "{first:?}");
     }
 
     #[test]

@@ -17,9 +17,9 @@
 //! Parameters and their sources; "study": the seed's text, part Evaluation.
 //! - 3 engines of 20 cores, 40 GB of cache, CXL of 40 GB/s: study, Graph Follower.
 //!   Whether 40 GB are each engine's or all together's it does not say: both are run.
-//! - Workloads: Graph Follower is CacheBench's `follower_assocs`; where bandwidth binds, `cdn`, the
-//!   only other one that the study names. Keys for a byte of cache as in CacheBench's
-//!   configurations, whose cache has 8 GiB: the hits come out of that, beside the study's 95 %.
+//! - Workloads: Graph Follower is CacheBench's `follower_assocs`, with as many keys as give the
+//!   study's 95 % hits; where bandwidth binds, `cdn`, the only other one that the study names, with
+//!   as many for a byte of cache as CacheBench's configuration, whose cache has 8 GiB.
 //! - DDR5-4800 (HMSDK's page on its prototype; timing by JESD79-5): a socket's 8 channels, 307
 //!   GB/s; or one, 38 GB/s, as "DDR memory (bandwidth 40 GB/s)" of the study can be read: both.
 //! - CXL: four lanes with a DDR5-4800 sub-channel each, 40 GB/s of lines each way (study); 70 ns
@@ -30,7 +30,9 @@
 //! - Time of the processor: [`GET_PS`], [`SET_PS`], [`COPIED_LINE_PS`], measured by [`cpu`].
 //!
 //! Scaled: an engine has some MiB instead of GB; its keys and the shared cache are as much smaller,
-//! its clock as much faster. Two sizes have to agree, which a table shows. Not in the model: locks,
+//! its clock as much faster. Two sizes have to agree, which a table shows: both are as warm, and
+//! among keys that are asked for equally often lengths are dealt evenly, as of many more keys they
+//! would be; drawn, some long ones would make one size another workload. Not in the model: locks,
 //! TLBs, processors of two threads a core, a database behind the cache.
 //!
 //! Source: Improving key-value cache performance with heterogeneous memory tiering, IEEE Micro
@@ -42,14 +44,14 @@ pub mod cpu;
 mod replay;
 mod trace;
 
-use crate::cache::workload::{CacheWorkload, all};
+use crate::cache::workload::all;
 use crate::run::{BenchError, Size};
 use case::Case;
 use claims::{Claims, Judged};
 use rackpool_sim::report::Table;
 use rackpool_sim::time::Ps;
 use replay::{Devices, Load, Place, play};
-use trace::{EngineMemory, Trace, TraceOptions, record};
+use trace::{EngineMemory, KeyedWorkload, Trace, TraceOptions, hit_ratio, record};
 
 const ENGINES: usize = 3;
 const CORES: usize = 60;
@@ -75,33 +77,61 @@ const CXL: (&str, usize) = ("cxl:70:10.625:ddr5-4800", 4);
 /// What the study's bandwidth of DDR memory may mean, in sub-channels of DDR5-4800.
 const DDR: [(&str, usize); 2] = [("DDR 307 GB/s", 16), ("DDR 38 GB/s", 2)];
 
+/// Fewest and most keys among which those are searched that give the study's hits, times as many as
+/// CacheBench has …
+const KEYS: [f64; 2] = [0.25, 64.0];
+/// … until so many times the fewest that remain are the most.
+const KEYS_OFF: f64 = 1.02;
+/// Operations for each item that fits that are enough for that.
+const KEYS_WARM_UP: f64 = 24.0;
+
 /// How much is run.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     /// Memory of an engine.
     engine_bytes: u64,
-    /// Operations of an engine's warm-up for each item that fits, and at least: some 20 turns in
-    /// which items move.
+    /// Keys of an engine that are stored first, for each item that fits.
+    stored: f64,
+    /// Operations of an engine's warm-up for each item that fits.
     warm_up: f64,
-    warm_up_min: f64,
     cdn_ops: usize,
     follower_ops: usize,
 }
 
 impl Scale {
     fn of(size: Size) -> Scale {
-        let (engine_mib, warm_up, warm_up_min, cdn_ops, follower_ops) = match size {
-            Size::Smoke => (16, 1.0, 5_000.0, 120, 1_200),
-            Size::Quick => (32, 6.0, 20_000.0, 360, 24_000),
-            Size::Full => (64, 40.0, 160_000.0, 3_000, 240_000),
+        let (engine_mib, stored, warm_up, cdn_ops, follower_ops) = match size {
+            Size::Smoke => (16, 0.5, 1.0, 180, 1_800),
+            Size::Quick => (32, 3.0, 24.0, 1_200, 60_000),
+            Size::Full => (64, 3.0, 60.0, 4_000, 240_000),
         };
-        Scale { engine_bytes: engine_mib << 20, warm_up, warm_up_min, cdn_ops, follower_ops }
+        Scale { engine_bytes: engine_mib << 20, stored, warm_up, cdn_ops, follower_ops }
     }
 
-    /// Operations until an engine is warm; the same whatever its memory is.
-    fn warm_up_ops(&self, workload: &CacheWorkload) -> usize {
-        let fits = self.engine_bytes as f64 / (workload.value_bytes_mean() + 60.0);
-        (fits * self.warm_up).max(self.warm_up_min) as usize
+    /// What records so many operations; the engines are as warm whatever their memory is.
+    fn options<'w>(
+        &self,
+        keyed: &'w KeyedWorkload,
+        memory: EngineMemory,
+        shrink: f64,
+        ops: usize,
+    ) -> TraceOptions<'w> {
+        let fits = self.engine_bytes as f64 / (keyed.workload.value_bytes_mean() + 60.0);
+        TraceOptions {
+            keyed,
+            keys_bytes: self.engine_bytes,
+            memory,
+            shrink,
+            gbytes_per_s: [1.0; 2],
+            ops_per_s: f64::INFINITY,
+            stored_first: (fits * self.stored) as usize,
+            warm_up: (fits * self.warm_up) as usize,
+            ops,
+        }
+    }
+
+    fn near(&self) -> EngineMemory {
+        EngineMemory { near_bytes: self.engine_bytes, far_bytes: 0 }
     }
 }
 
@@ -112,6 +142,9 @@ pub struct Study {
     pub judged: Vec<Judged>,
     /// Every run, and what two sizes give.
     pub tables: Vec<Table>,
+    /// Times as many keys as CacheBench has for the same cache, so that Graph Follower has the
+    /// study's hits.
+    pub follower_keys: f64,
     /// Hits of Graph Follower with all in one memory, of all gets.
     pub follower_hits_percent: f64,
     /// Ns of the processor as this machine has them: a get, a set, a line.
@@ -125,31 +158,36 @@ struct Traces {
 }
 
 struct Workloads {
-    cdn: CacheWorkload,
-    follower: CacheWorkload,
+    cdn: KeyedWorkload,
+    follower: KeyedWorkload,
 }
 
 impl Workloads {
+    /// Both with as many keys as CacheBench has.
     fn new() -> Workloads {
         let named = |name: &str| {
-            all().into_iter().find(|workload| workload.name == name).expect("it is one of them")
+            let mut all = all().into_iter();
+            let workload = all.find(|workload| workload.name == name).expect("one of them");
+            KeyedWorkload { workload, keys: 1.0 }
         };
         Workloads { cdn: named("cdn"), follower: named("follower_assocs") }
     }
 
+    /// Gives Graph Follower as many keys as leave it these hits: a setting of the study.
+    fn with_follower_hits(mut self, scale: Scale, hits: f64) -> Result<Workloads, BenchError> {
+        let [mut fewest, mut most] = KEYS;
+        let scale = Scale { warm_up: scale.warm_up.min(KEYS_WARM_UP), ..scale };
+        while most / fewest > KEYS_OFF {
+            self.follower.keys = (fewest * most).sqrt();
+            let found = hit_ratio(&scale.options(&self.follower, scale.near(), 1.0, 0))?;
+            let bound = if found < hits { &mut most } else { &mut fewest };
+            *bound = self.follower.keys;
+        }
+        Ok(self)
+    }
+
     fn traces(&self, scale: Scale, shrink: f64) -> Result<Traces, BenchError> {
-        let of = |workload: &CacheWorkload, ops| {
-            record(&TraceOptions {
-                workload,
-                keys_bytes: scale.engine_bytes,
-                memory: EngineMemory { near_bytes: scale.engine_bytes, far_bytes: 0 },
-                shrink,
-                gbytes_per_s: [1.0; 2],
-                ops_per_s: f64::INFINITY,
-                warm_up: scale.warm_up_ops(workload),
-                ops,
-            })
-        };
+        let of = |keyed, ops| record(&scale.options(keyed, scale.near(), shrink, ops));
         Ok(Traces {
             cdn: of(&self.cdn, scale.cdn_ops)?,
             follower: of(&self.follower, scale.follower_ops)?,
@@ -162,20 +200,23 @@ impl Workloads {
 /// # Errors
 /// [`BenchError::Cache`].
 pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> Result<Study, BenchError> {
-    let (claims, workloads, scale) = (Claims::of_the_study(), Workloads::new(), Scale::of(size));
+    let (claims, scale) = (Claims::of_the_study(), Scale::of(size));
     told("time of the processor");
     let cpu_ns = cpu::measure()?;
+    told("as many keys as give the study's hits");
+    let hits = claims.input("hit_ratio_percent") / 100.0;
+    let workloads = Workloads::new().with_follower_hits(scale, hits)?;
     let mut runs = case::table();
-    let (mut judged, mut follower_hits_percent) = (Vec::new(), 0.0);
+    let mut judged = Vec::new();
     let cache = claims.input("cache_gb") * 1e9;
     let readings = [("40 GB together", cache / ENGINES as f64), ("40 GB each", cache)];
     // A small run has only one.
     let readings = if size == Size::Full { &readings[..] } else { &readings[..1] };
+    let mut recorded = Vec::new();
     for (reading, engine_bytes) in readings {
         let shrink = *engine_bytes / scale.engine_bytes as f64;
         told(&format!("engines, {reading}"));
         let traces = workloads.traces(scale, shrink)?;
-        follower_hits_percent = 100.0 * traces.follower.hit_ratio();
         for (ddr, lanes) in DDR {
             let name = format!("{ddr}, {reading}");
             let devices = Devices { near: ("ddr5-4800", lanes), far: CXL };
@@ -192,14 +233,19 @@ pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> Result<Study, BenchError> 
             };
             case.judge_all(told)?;
         }
+        recorded.push(traces);
     }
     let order = |one: &Judged| claims.claim.iter().position(|claim| claim.name == one.claim.name);
     judged.sort_by_key(order);
     told("a larger size");
-    let (sizes, off_percent) = sizes(&workloads, scale, cache / ENGINES as f64)?;
+    let larger = Scale { engine_bytes: 2 * scale.engine_bytes, ..scale };
+    let traces = workloads.traces(larger, readings[0].1 / larger.engine_bytes as f64)?;
+    let (sizes, off_percent) = sizes([(scale, &recorded[0]), (larger, &traces)]);
     require_agreement(&mut judged, off_percent);
     let tables = vec![runs, sizes];
-    Ok(Study { judged, tables, follower_hits_percent, cpu_ns, claims })
+    let follower_keys = workloads.follower.keys;
+    let follower_hits_percent = 100.0 * recorded[0].follower.hit_ratio();
+    Ok(Study { judged, tables, follower_keys, follower_hits_percent, cpu_ns, claims })
 }
 
 /// Where two sizes do not agree, no number of either counts.
@@ -218,11 +264,7 @@ fn require_agreement(judged: &mut [Judged], off_percent: f64) {
 
 /// Two scaled sizes of the same cache, and by how much percent their ratios differ: the claims too
 /// set one memory against another. Rates by themselves go with the few long values that are met.
-fn sizes(
-    workloads: &Workloads,
-    scale: Scale,
-    engine_bytes: f64,
-) -> Result<(Table, f64), BenchError> {
+fn sizes(sizes: [(Scale, &Traces); 2]) -> (Table, f64) {
     let columns = [
         ("engine", "MiB"),
         ("workload", ""),
@@ -236,9 +278,7 @@ fn sizes(
     let devices = Devices { near: ("ddr5-4800", DDR[0].1), far: CXL };
     let load = Load { cores: CORES, every: None };
     let mut ratios = Vec::new();
-    for larger in [1, 2] {
-        let scale = Scale { engine_bytes: larger * scale.engine_bytes, ..scale };
-        let traces = workloads.traces(scale, engine_bytes / scale.engine_bytes as f64)?;
+    for (scale, traces) in sizes {
         for (name, trace) in [("cdn", &traces.cdn), ("follower", &traces.follower)] {
             let rate = |place| play(trace, &devices, place, load).ops_per_s() / 1e6;
             let both = [Place::Near, Place::Weighted(1, 1)].map(rate);
@@ -260,7 +300,7 @@ fn sizes(
         "ratios of the two sizes differ by at most {most:.1} %; they agree up to \
          {SIZES_OFF_PERCENT_MAX} %"
     ));
-    Ok((table, most))
+    (table, most)
 }
 
 #[cfg(test)]

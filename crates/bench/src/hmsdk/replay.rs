@@ -2,7 +2,8 @@
 //! the one before is over or at a pace, and wait for the lines that they read.
 //!
 //! In: a [`Trace`], where its lines lie, how many cores. Out: operations a second, their mean time,
-//! and what each memory carried. The channels with their queues are the rack's.
+//! and what each memory carried, from when a part of the operations is over: at first all cores
+//! begin at once and nothing is long under way. The channels with their queues are the rack's.
 
 use super::trace::{Line, Trace};
 use super::{ENGINES, LINES_MAX, PAGE_BYTES, UNCORE};
@@ -46,11 +47,22 @@ pub struct Devices {
 }
 
 impl Devices {
-    fn memories(&self) -> [Memory<Media>; 2] {
-        [self.near, self.far].map(|(name, lanes)| {
+    /// The lanes of near memory, then those of the far one, each called by itself: a call of all
+    /// of them for each line would take most of a run.
+    fn lanes(&self) -> Vec<Memory<Media>> {
+        let of = |(name, lanes): (&str, usize)| {
             let medium = Media::new(name, "memory").expect("a medium of the rack's");
-            Memory::new(vec![medium; lanes])
-        })
+            vec![Memory::new(vec![medium]); lanes]
+        };
+        [self.near, self.far].into_iter().flat_map(of).collect()
+    }
+
+    /// The lane of a line, and its address there.
+    fn lane_of(&self, is_far: bool, addr: u64) -> (usize, u64) {
+        let (first, count) = if is_far { (self.near.1, self.far.1) } else { (0, self.near.1) };
+        let piece = addr / INTERLEAVE_BYTES;
+        let within = piece / count as u64 * INTERLEAVE_BYTES + addr % INTERLEAVE_BYTES;
+        (first + (piece % count as u64) as usize, within)
     }
 
     /// What each memory's lanes carry at most, GB/s.
@@ -70,7 +82,7 @@ pub struct Load {
     pub every: Option<Ps>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Played {
     pub ops: u64,
     pub took: Ps,
@@ -95,7 +107,7 @@ impl Played {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Memory(usize),
+    Lane(usize),
     /// A line has come to this core.
     Arrived(usize),
     /// It has computed, and asks for lines.
@@ -115,16 +127,26 @@ struct Core {
 
 /// The id of accesses that nothing waits for.
 const POSTED: u64 = u64::MAX;
+/// Neighbouring pieces of this size are in different lanes, as in the rack's memories.
+const INTERLEAVE_BYTES: u64 = 256;
+/// One part in so many of the operations is over before anything is counted.
+const RUN_IN_PARTS: u64 = 4;
 
 struct Replay<'a> {
     trace: &'a Trace,
     place: Place,
     load: Load,
-    memories: [Memory<Media>; 2],
+    devices: Devices,
+    lanes: Vec<Memory<Media>>,
+    /// Lanes that were asked for a line since they were last called.
+    asked: Vec<usize>,
     cores: Vec<Core>,
     /// The next operation of each engine.
     next_ops: [usize; ENGINES],
     events: BinaryHeap<Reverse<(Ps, Event)>>,
+    /// Operations that are still to be over until what happens counts.
+    run_in: u64,
+    counted_from: Ps,
     played: Played,
     latency_ps: u128,
     /// An engine has no operation left.
@@ -133,23 +155,19 @@ struct Replay<'a> {
 
 /// Runs the trace until an engine has no operation left.
 pub fn play(trace: &Trace, devices: &Devices, place: Place, load: Load) -> Played {
-    let zero = Ps::ZERO;
     let mut replay = Replay {
         trace,
         place,
         load,
-        memories: devices.memories(),
+        devices: *devices,
+        lanes: devices.lanes(),
+        asked: Vec::new(),
         cores: vec![Core::default(); load.cores],
         next_ops: std::array::from_fn(|engine| engine),
         events: BinaryHeap::new(),
-        played: Played {
-            ops: 0,
-            took: zero,
-            latency_ns: 0.0,
-            busy: zero,
-            computing: zero,
-            bytes: [0; 2],
-        },
+        run_in: trace.ops.len() as u64 / RUN_IN_PARTS,
+        counted_from: Ps::ZERO,
+        played: Played::default(),
         latency_ps: 0,
         is_over: false,
     };
@@ -157,7 +175,7 @@ pub fn play(trace: &Trace, devices: &Devices, place: Place, load: Load) -> Playe
         // Not all at once.
         let gap = load.every.map_or(1_000, |every| every.0 / load.cores as u64);
         replay.cores[core].due = Ps(gap * core as u64);
-        replay.begin(core, zero);
+        replay.begin(core, Ps::ZERO);
     }
     let mut played = replay.run();
     played.latency_ns = replay.latency_ps as f64 / 1e3 / played.ops.max(1) as f64;
@@ -169,15 +187,15 @@ impl Replay<'_> {
         let (mut done, mut taken) = (Vec::new(), Vec::new());
         while let Some(Reverse((now, event))) = self.events.pop() {
             match event {
-                Event::Memory(which) => {
-                    if self.memories[which].call(now, &mut done, &mut taken) {
+                Event::Lane(lane) => {
+                    if self.lanes[lane].call(now, &mut done, &mut taken) {
                         let read = done.drain(..).filter(|done| done.id != POSTED);
                         self.events.extend(read.map(|done| {
                             let core = done.id as usize;
                             Reverse((done.at.max(now) + UNCORE, Event::Arrived(core)))
                         }));
                         taken.clear();
-                        self.call_memory(which, now);
+                        self.call_lane(lane, now);
                     }
                 }
                 Event::Arrived(core) => {
@@ -187,17 +205,17 @@ impl Replay<'_> {
                 Event::Asks(core) => self.go_on(core, now),
             }
             if self.is_over {
-                self.played.took = now;
+                self.played.took = now - self.counted_from;
                 break;
             }
         }
         self.played
     }
 
-    /// Has a memory called when it wants to be.
-    fn call_memory(&mut self, which: usize, now: Ps) {
-        if let Some(at) = self.memories[which].wants(now) {
-            self.events.push(Reverse((at, Event::Memory(which))));
+    /// Has a lane called when it wants to be.
+    fn call_lane(&mut self, lane: usize, now: Ps) {
+        if let Some(at) = self.lanes[lane].wants(now) {
+            self.events.push(Reverse((at, Event::Lane(lane))));
         }
     }
 
@@ -219,7 +237,6 @@ impl Replay<'_> {
 
     /// Asks for lines as far as a core can, and ends its operation if all have come.
     fn go_on(&mut self, core: usize, now: Ps) {
-        let mut asked = [false; 2];
         loop {
             let state = &mut self.cores[core];
             let Some(line) = self.trace.lines[..state.end].get(state.next).copied() else { break };
@@ -229,16 +246,17 @@ impl Replay<'_> {
             }
             state.next += 1;
             state.flying += usize::from(!line.is_write());
-            let which = usize::from(self.place.is_far(line));
+            let is_far = self.place.is_far(line);
             let id = if line.is_write() { POSTED } else { core as u64 };
-            self.memories[which].submit(now, id, line.addr(), line.is_write());
-            self.played.bytes[which] += LINE_BYTES;
-            asked[which] = true;
-        }
-        for (which, asked) in asked.into_iter().enumerate() {
-            if asked {
-                self.call_memory(which, now);
+            let (lane, addr) = self.devices.lane_of(is_far, line.addr());
+            self.lanes[lane].submit(now, id, addr, line.is_write());
+            self.played.bytes[usize::from(is_far)] += LINE_BYTES;
+            if !self.asked.contains(&lane) {
+                self.asked.push(lane);
             }
+        }
+        while let Some(lane) = self.asked.pop() {
+            self.call_lane(lane, now);
         }
         let state = self.cores[core];
         if state.next == state.end && state.flying == 0 {
@@ -248,10 +266,15 @@ impl Replay<'_> {
 
     fn end(&mut self, core: usize, now: Ps) {
         let state = &mut self.cores[core];
-        self.played.ops += 1;
-        self.played.busy += now - state.began;
-        self.played.computing += Ps(self.trace.ops[state.op].cpu_ps);
-        self.latency_ps += u128::from((now - state.due).0);
+        if self.run_in > 0 {
+            self.run_in -= 1;
+            (self.counted_from, self.played) = (now, Played::default());
+        } else {
+            self.played.ops += 1;
+            self.played.busy += now - state.began;
+            self.played.computing += Ps(self.trace.ops[state.op].cpu_ps);
+            self.latency_ps += u128::from((now - state.due).0);
+        }
         state.due = self.load.every.map_or(now, |every| state.due + every);
         self.begin(core, now);
     }

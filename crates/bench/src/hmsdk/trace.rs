@@ -4,8 +4,8 @@
 //! In: a workload, the engines' memories. Out: a [`Trace`], which `replay.rs` runs on devices. The
 //! engines are the product's; buckets and pieces of items lie where [`Cache::touched`] says.
 //! Sets write whole lines, which are read first; what leaves the shared cache written goes to
-//! memory. Items that the engine moves are read and written; headers that it looks at while it
-//! makes room are not counted, nor are its locks.
+//! memory. Items that the engine moves are read here and written elsewhere; headers that it looks
+//! at while it makes room are not counted, nor are its locks.
 
 use super::{COPIED_LINE_PS, ENGINES, GET_PS, LLC_BYTES, LLC_PS, SET_PS};
 use crate::cache::workload::{CacheWorkload, OpStream};
@@ -87,13 +87,30 @@ pub struct Trace {
     pub touched: u64,
     pub touched_items: u64,
     pub touched_far: u64,
-    /// Lines that items moved over, each read and written.
-    pub moved: u64,
+    moved: MovedLines,
+}
+
+/// Lines of items that were moved, each read and written.
+#[derive(Clone, Copy, Debug, Default)]
+struct MovedLines {
+    /// Within near memory.
+    near: u64,
+    /// From one memory to the other.
+    over: u64,
+    /// Within far memory.
+    far: u64,
 }
 
 impl Trace {
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / self.gets.max(1) as f64
+    }
+
+    /// Bytes that an operation moved within near memory, over, and within far memory.
+    pub fn moved_bytes(&self) -> [f64; 3] {
+        let MovedLines { near, over, far } = self.moved;
+        let ops = self.ops.len().max(1) as f64;
+        [near, over, far].map(|lines| (lines * LINE_BYTES) as f64 / ops)
     }
 
     /// Each operation reads a run of lines, all at once, from one place of `span` bytes after the
@@ -109,6 +126,13 @@ impl Trace {
     }
 }
 
+/// A workload, and times how many keys for a byte of cache as in CacheBench's configuration.
+#[derive(Clone, Debug)]
+pub struct KeyedWorkload {
+    pub workload: CacheWorkload,
+    pub keys: f64,
+}
+
 /// The memory of each engine, scaled.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineMemory {
@@ -117,7 +141,7 @@ pub struct EngineMemory {
 }
 
 pub struct TraceOptions<'a> {
-    pub workload: &'a CacheWorkload,
+    pub keyed: &'a KeyedWorkload,
     /// Memory of an engine by which keys are scaled.
     pub keys_bytes: u64,
     pub memory: EngineMemory,
@@ -127,8 +151,12 @@ pub struct TraceOptions<'a> {
     /// engines' clock. Of no use without far memory.
     pub gbytes_per_s: [f64; 2],
     pub ops_per_s: f64,
+    /// Keys that are stored first, the most asked for: else what is asked for seldom would be
+    /// missed for a long time only because it was never stored.
+    pub stored_first: usize,
     /// Operations of an engine until it is warm.
     pub warm_up: usize,
+    /// Operations that are written down, of all engines.
     pub ops: usize,
 }
 
@@ -162,7 +190,31 @@ struct Engine<'w> {
     tidied: u64,
 }
 
-impl Engine<'_> {
+impl<'w> Engine<'w> {
+    fn new(options: &TraceOptions<'w>, nth: u64, value: &[u8]) -> Result<Engine<'w>> {
+        let cache = Cache::new(options.engine())?;
+        let KeyedWorkload { workload, keys } = options.keyed;
+        let scale = keys * options.keys_bytes as f64 / ORIGINAL_BYTES;
+        let stream = workload.stream(scale, SEED + nth).with_even_lengths();
+        let first_line = nth * ENGINE_LINES;
+        for key in stream.most_asked(options.stored_first) {
+            let value = &value[..key.value_bytes as usize];
+            // What is too long for the cache is not cached.
+            let _ = cache.set(key.bytes(&mut [0; 256]), value, 0, 0, 1);
+        }
+        Ok(Engine { cache, stream, first_line, before: Stats::default(), tidied: 0 })
+    }
+
+    /// An operation of which nothing is written down.
+    fn warm(&mut self, value: &[u8], now: u64) {
+        let op = self.stream.next().expect("it has no end");
+        let mut buffer = [0; 256];
+        let key = op.key.bytes(&mut buffer);
+        if !(op.is_get && self.cache.get(key, now, |_| ()).is_some()) {
+            let _ = self.cache.set(key, &value[..op.key.value_bytes as usize], 0, 0, now);
+        }
+    }
+
     /// An idle turn, if one is due.
     fn tidy(&mut self, now: u64) {
         if now >= self.tidied + TIDY_MS {
@@ -172,24 +224,34 @@ impl Engine<'_> {
     }
 }
 
+/// Hits of all gets of one engine once it is warm, of as many as warm it.
+///
+/// # Errors
+/// Of [`Cache::new`].
+pub fn hit_ratio(options: &TraceOptions<'_>) -> Result<f64> {
+    let value = vec![0x5a; VALUE_BYTES_MAX];
+    let mut engine = Engine::new(options, 0, &value)?;
+    (0..options.warm_up).for_each(|_| engine.warm(&value, 1));
+    let before = engine.cache.stats();
+    (0..options.warm_up).for_each(|_| engine.warm(&value, 1));
+    let after = engine.cache.stats();
+    let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+    Ok(hits as f64 / (hits + misses).max(1) as f64)
+}
+
 /// Runs the engines until they are warm, then writes down what they touch.
 ///
 /// # Errors
 /// Of [`Cache::new`].
 pub fn record(options: &TraceOptions<'_>) -> Result<Trace> {
-    let scale = options.keys_bytes as f64 / ORIGINAL_BYTES;
-    let mut engines = Vec::with_capacity(ENGINES);
-    for nth in 0..ENGINES as u64 {
-        let cache = Cache::new(options.engine())?;
-        let stream = options.workload.stream(scale, SEED + nth);
-        let first_line = nth * ENGINE_LINES;
-        engines.push(Engine { cache, stream, first_line, before: Stats::default(), tidied: 0 });
-    }
+    let value = vec![0x5a; VALUE_BYTES_MAX];
+    let engine = |nth| Engine::new(options, nth, &value);
+    let mut engines = (0..ENGINES as u64).map(engine).collect::<Result<Vec<_>>>()?;
     let warm_up = ENGINES * options.warm_up;
     let mut recorder = Recorder {
         llc: Level::new(llc_size(options.shrink)),
         trace: Trace::default(),
-        value: vec![0x5a; VALUE_BYTES_MAX],
+        value: &value,
         moves: 0,
         near_lines: options.memory.near_bytes / LINE_BYTES,
     };
@@ -200,7 +262,7 @@ pub fn record(options: &TraceOptions<'_>) -> Result<Trace> {
         let engine = &mut engines[number % ENGINES];
         engine.tidy(now);
         if number < warm_up {
-            recorder.warm(engine, now);
+            engine.warm(&value, now);
             continue;
         }
         if number < warm_up + ENGINES {
@@ -222,27 +284,16 @@ fn llc_size(shrink: f64) -> CacheSize {
     CacheSize { bytes: sets * ways * LINE_BYTES, ways: ways as u32 }
 }
 
-struct Recorder {
+struct Recorder<'v> {
     llc: Level,
     trace: Trace,
-    value: Vec<u8>,
+    value: &'v [u8],
     /// Lines that were moved by all engines so far.
     moves: u64,
     near_lines: u64,
 }
 
-impl Recorder {
-    fn warm(&mut self, engine: &mut Engine<'_>, now: u64) {
-        let op = engine.stream.next().expect("it has no end");
-        let mut buffer = [0; 256];
-        let key = op.key.bytes(&mut buffer);
-        if !(op.is_get && engine.cache.get(key, now, |_| ()).is_some()) {
-            // What is too long for the cache is not cached.
-            let value = &self.value[..op.key.value_bytes as usize];
-            let _ = engine.cache.set(key, value, 0, 0, now);
-        }
-    }
-
+impl Recorder<'_> {
     fn step(&mut self, engine: &mut Engine<'_>, now: u64) {
         let op = engine.stream.next().expect("it has no end");
         let mut buffer = [0; 256];
@@ -307,23 +358,23 @@ impl Recorder {
         let near_bytes = now.moved_bytes - before.moved_bytes - crossed_bytes - far_bytes;
         let is_up = now.promotions - before.promotions > now.demotions - before.demotions;
         let (from, to) = if is_up { (FAR_LINE, ITEM_LINE) } else { (ITEM_LINE, FAR_LINE) };
-        let mut moved = 0;
-        for (bytes, from, to) in [
-            (crossed_bytes, from, to),
-            (near_bytes, ITEM_LINE, ITEM_LINE),
-            (far_bytes, FAR_LINE, FAR_LINE),
-        ] {
-            let lines = bytes.div_ceil(LINE_BYTES);
+        let lines = [near_bytes, crossed_bytes, far_bytes].map(|bytes| bytes.div_ceil(LINE_BYTES));
+        let ways = [(ITEM_LINE, ITEM_LINE), (from, to), (FAR_LINE, FAR_LINE)];
+        for (lines, (from, to)) in lines.into_iter().zip(ways) {
             for _ in 0..lines {
-                let number = engine.first_line + self.moves % self.near_lines;
+                // What is written lies elsewhere than what is read.
+                let [read, written] = [self.moves, self.moves + self.near_lines / 2]
+                    .map(|at| engine.first_line + at % self.near_lines);
                 self.moves += 1;
-                self.trace.lines.push(Line((number | from) << 2));
-                self.trace.lines.push(Line((number | to) << 2 | Line::WRITE));
+                self.trace.lines.push(Line((read | from) << 2));
+                self.trace.lines.push(Line((written | to) << 2 | Line::WRITE));
             }
-            moved += lines;
         }
-        self.trace.moved += moved;
-        moved * COPIED_LINE_PS
+        let [near, over, far] = lines;
+        let moved = &mut self.trace.moved;
+        (moved.near, moved.over, moved.far) =
+            (moved.near + near, moved.over + over, moved.far + far);
+        lines.iter().sum::<u64>() * COPIED_LINE_PS
     }
 }
 
@@ -332,31 +383,26 @@ mod tests {
     use super::*;
     use crate::cache::workload::all;
 
-    /// Of a trace, moves that stay in far memory.
-    fn far_moves(far_bytes: u64) -> usize {
-        let all = all();
+    fn moves(far_bytes: u64) -> MovedLines {
+        let mut all = all().into_iter();
+        let workload = all.find(|workload| workload.name == "follower_assocs").unwrap();
         let record = record(&TraceOptions {
-            workload: all.iter().find(|workload| workload.name == "follower_assocs").unwrap(),
+            keyed: &KeyedWorkload { workload, keys: 1.0 },
             keys_bytes: 64 << 20,
             memory: EngineMemory { near_bytes: 8 << 20, far_bytes },
             shrink: 1000.0,
             gbytes_per_s: [300.0, 40.0],
             ops_per_s: 1e8,
+            stored_first: 0,
             warm_up: 120_000,
             ops: 30_000,
         });
-        // A line that is read without a wait and written at once is one that moved.
-        let lines = record.unwrap().lines;
-        let pairs = lines.windows(2).filter(|pair| {
-            let [read, written] = pair else { return false };
-            !read.is_write() && !read.waits() && written.0 == read.0 | Line::WRITE
-        });
-        pairs.filter(|pair| pair[0].is_far()).count()
+        record.unwrap().moved
     }
 
     #[test]
     fn items_that_stay_far_while_room_is_made_are_read_and_written_there() {
-        assert!(far_moves(8 << 20) > 100);
-        assert_eq!(far_moves(256 << 20), 0, "there is room");
+        assert!(moves(8 << 20).far > 100);
+        assert_eq!(moves(256 << 20).far, 0, "there is room");
     }
 }

@@ -53,9 +53,8 @@ impl Partition {
         let moved_before = self.stats.moved_bytes;
         let bytes = if self.round.is_open() {
             self.go_on(ROUND_BYTES, now);
-            // Long items are moved whole, and where far memory is left there may be many.
-            let moved_bytes = self.stats.moved_bytes - moved_before;
-            if self.segments.uses_far() { ROUND_BYTES } else { moved_bytes.max(ROUND_BYTES) }
+            // Long items are moved whole.
+            (self.stats.moved_bytes - moved_before).max(ROUND_BYTES)
         } else if self.segments.uses_far() {
             self.sift_some(now)
         } else if self.leave_far(now) {

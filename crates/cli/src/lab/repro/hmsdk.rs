@@ -81,13 +81,15 @@ fn claims_table(study: &Study) -> Table {
 fn inputs_table(study: &Study) -> Table {
     let columns = [("input", ""), ("paper", ""), ("ours", ""), ("says", ""), ("origin", "")];
     let mut table = Table::new("inputs", "What the study says of its setting", &columns);
+    let keys = format!(
+        "input: from the paper, put in by {:.2} times the keys that CacheBench has for such a cache",
+        study.follower_keys
+    );
     for input in &study.claims.input {
         let (ours, origin) = match &*input.name {
-            "hit_ratio_percent" => {
-                (Some(study.follower_hits_percent), "comes out of the workload, as simulated")
-            }
+            "hit_ratio_percent" => (Some(study.follower_hits_percent), &*keys),
             "object_bytes" => (None, "the workload has its own"),
-            _ => (input.value.as_f64(), "from the paper, put in"),
+            _ => (input.value.as_f64(), "input: from the paper, put in"),
         };
         table.row([
             (&*input.name).into(),
