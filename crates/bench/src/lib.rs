@@ -7,10 +7,10 @@
 //! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
-//! [`verbs`] measures a fabric without a pool on it, [`tiers`] the allocator of arenas, [`dram`]
-//! how quickly memory channels are simulated; [`hmsdk`] runs the cache over unlike memories in
-//! virtual time. [`sim_table`] puts the pool's hash table into simulated runs; [`sim_runs`] makes
-//! many of these.
+//! [`verbs`] measures a fabric without a pool on it, [`tiers`] weights of interleaving and the
+//! allocator of arenas, [`dram`] how quickly memory channels are simulated; [`hmsdk`] runs the
+//! cache over unlike memories in virtual time. [`sim_table`] puts the pool's hash table into
+//! simulated runs; [`sim_runs`] makes many of these.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.

@@ -69,10 +69,14 @@ fn what_lies_on_named_nodes_is_measured_beside_what_the_system_places() {
         let beside = ["far", "transparent", "data"].iter().chain(&there);
         expected.extend(beside.map(|word| format!("{test}_{word}_measured")));
     }
+    expected.push("follower_assocs_advised_measured".to_owned());
+    expected.push("advised_within_3_percent_measured".to_owned());
     let rows: Vec<&str> = report.results.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(rows, expected);
     assert_eq!(started, 2 * there.len());
-    for row in &report.results {
+    let (summary, rows) = report.results.split_last().expect("there are rows");
+    assert!([0.0, 1.0].contains(&summary.ours), "{summary:?}");
+    for row in rows {
         let is_finite = row.ours.is_finite() && row.ratio.is_none_or(f64::is_finite);
         assert!(row.ours > 0.0 && is_finite, "{row:?}");
     }

@@ -463,8 +463,8 @@ pub enum BenchName {
     /// A fabric by itself (--fabric tcp, shm or verbs): READ, WRITE and ECHO, alone, in and out, by
     /// size, all to all; with perftest's tools beside it on devices
     Verbs,
-    /// The allocator: an operation beside mimalloc itself, and beside jemalloc's arenas and memkind
-    /// where they are installed
+    /// Chosen weights beside all others, on emulated memories; the allocator: an operation beside
+    /// mimalloc itself, and beside jemalloc's arenas and memkind where they are installed
     Tiers,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,

@@ -73,7 +73,8 @@ impl MemorySpeeds {
     /// there is of it is left 0.
     pub fn memory(&self, nodes: &[(u16, u16)], read_share: f64) -> Result<CacheMemory> {
         // The node that is busiest for its bandwidth bounds all.
-        let (mut sum, mut least, mut latency, mut thread) = (0.0, f64::INFINITY, 0.0, 0.0);
+        let (mut sum, mut least, mut latency) = (0.0, f64::INFINITY, 0.0);
+        let (mut thread, mut thread_store) = (0.0, 0.0);
         for (node, weight) in nodes {
             let pair = self.profile.pair(self.near, *node);
             let one = pair.and_then(|pair| memory(pair, read_share)).ok_or_else(|| {
@@ -87,12 +88,14 @@ impl MemorySpeeds {
             least = least.min(one.bandwidth_mbps / weight);
             latency += weight * one.latency_ns;
             thread += weight / one.thread_mbps;
+            thread_store += weight / one.thread_store_mbps;
         }
         Ok(CacheMemory {
             bytes: 0,
             latency_ns: latency / sum,
             bandwidth_mbps: least * sum,
             thread_mbps: sum / thread,
+            thread_store_mbps: sum / thread_store,
         })
     }
 
@@ -106,13 +109,19 @@ impl MemorySpeeds {
 }
 
 fn memory(pair: &PairProfile, read_share: f64) -> Option<CacheMemory> {
-    let reads = pair.bandwidth.iter().find(|curve| curve.traffic == Traffic::Read)?;
-    let fewest = reads.points.first()?;
+    let by_thread = |traffic| {
+        let fewest =
+            pair.bandwidth.iter().find(|curve| curve.traffic == traffic)?.points.first()?;
+        Some(fewest.mbps.value / f64::from(fewest.threads))
+    };
+    let thread_mbps = by_thread(Traffic::Read)?;
     Some(CacheMemory {
         bytes: 0,
         latency_ns: pair.idle_latency_ns()?,
         bandwidth_mbps: mixed_mbps(&pair.mix_points(), read_share).ok()?,
-        thread_mbps: fewest.mbps.value / f64::from(fewest.threads),
+        thread_mbps,
+        // Firmware tells reads only, on some machines.
+        thread_store_mbps: by_thread(Traffic::Write).unwrap_or(thread_mbps),
     })
 }
 

@@ -20,7 +20,7 @@ use rackpool_stats::format::Unit;
 use rackpool_stats::random::SplitMix64;
 use rackpool_stats::table::TextTable;
 use rackpool_tiers::advice::{
-    CacheLoad, CacheMemory, CurvePoint, SizeShare, TieringAdvice, TieringMode, advise,
+    CacheLoad, CacheMemory, ObservedLoad, TieringAdvice, TieringMode, advise,
 };
 use rackpool_tiers::weights::WeightsError;
 use serde::Serialize;
@@ -53,8 +53,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Between two looks of a cache at itself.
 const LOOK_EACH: Duration = Duration::from_secs(60);
-/// Bytes of a line of memory, read in the index by each look-up.
-const LINE_BYTES: f64 = 64.0;
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("load").required(true).args(["kv", "workload"])))]
@@ -172,19 +170,13 @@ impl Query {
     }
 
     fn answer(&self, observed: &Observed) -> Result<Answer> {
-        let threads = self.threads.unwrap_or(observed.threads);
-        let gets_per_s = self.gets_per_s.or(observed.gets_per_s);
-        let load = observed.load(gets_per_s, threads, self.miss_ns);
+        let seen = &observed.load;
+        let threads = self.threads.unwrap_or(seen.threads);
+        let gets_per_s = self.gets_per_s.or(seen.gets_per_s);
         let (near_bytes, far_bytes) = self.memory_bytes(observed)?;
-        let written = load.sets_per_get * load.item_bytes;
-        let read = LINE_BYTES + observed.found_bytes / observed.gets;
-        let (near, far) = self.memories(near_bytes, far_bytes, read / (read + written))?;
+        let (near, far) = self.memories(near_bytes, far_bytes, seen.read_share())?;
         let wrong = |error: WeightsError| Failure::usage(error.to_string());
-        // What a command took beside its waits for memory, as if all had been near.
-        let idle = CacheLoad { work_ns: 0.0, miss_ns: 0.0, ..load.clone() };
-        let waits = advise(&near, None, &idle).map_err(wrong)?.modes[0].get_ns;
-        let work_ns = observed.command_ns.map_or(0.0, |command_ns| (command_ns - waits).max(0.0));
-        let load = CacheLoad { work_ns, ..load };
+        let load = seen.load(&near, gets_per_s, threads, self.miss_ns).map_err(wrong)?;
         let advice = advise(&near, far.as_ref(), &load).map_err(wrong)?;
         Ok(Answer { advice, near, far, load })
     }
@@ -258,51 +250,14 @@ impl Answer {
     }
 }
 
-/// A load as it was seen.
+/// A load as it was seen, and the memory of its cache.
 struct Observed {
-    /// Look-ups that hits by capacity are of.
-    gets: f64,
-    gets_per_s: Option<f64>,
-    sets_per_get: f64,
-    item_bytes: f64,
-    /// Bytes, and the look-ups that such a cache answers, ascending.
-    within: Vec<(u64, f64)>,
-    /// Longest item of a class, and the look-ups that found one.
-    by_item: Vec<(u64, f64)>,
-    /// Of all items that they found.
-    found_bytes: f64,
-    threads: u32,
-    /// Mean time of a command in the server.
-    command_ns: Option<f64>,
+    load: ObservedLoad,
     near_memory: Option<u64>,
     far_memory: Option<u64>,
 }
 
 impl Observed {
-    fn load(&self, gets_per_s: Option<f64>, threads: u32, miss_ns: f64) -> CacheLoad {
-        let point = |(bytes, reads): &(u64, f64)| {
-            let hit_ratio = (reads / self.gets).clamp(0.0, 1.0);
-            CurvePoint { capacity_bytes: *bytes, hit_ratio }
-        };
-        // Items are shorter than the longest of their class, by the same factor.
-        let longest: f64 = self.by_item.iter().map(|(bytes, reads)| *bytes as f64 * reads).sum();
-        let factor = if longest > 0.0 { self.found_bytes / longest } else { 1.0 };
-        let size = |(bytes, reads): &(u64, f64)| SizeShare {
-            bytes: *bytes as f64 * factor,
-            share: reads / self.gets,
-        };
-        CacheLoad {
-            gets_per_s,
-            sets_per_get: self.sets_per_get,
-            item_bytes: self.item_bytes,
-            sizes: self.by_item.iter().filter(|(_, reads)| *reads > 0.0).map(size).collect(),
-            curve: self.within.iter().map(point).collect(),
-            threads,
-            work_ns: 0.0,
-            miss_ns,
-        }
-    }
-
     /// What a server did between two looks at its counters, and since its start.
     fn between(before: &Counters, now: &Counters) -> Result<Observed> {
         let since = |name| Ok::<f64, Failure>(now.get(name)? - before.get(name)?);
@@ -315,9 +270,9 @@ impl Observed {
         let seconds = now.at.duration_since(before.at).as_secs_f64();
         let recent = since("cache_hits_total")? + since("cache_misses_total")?;
         // A cache that was filled first stores less from then on.
-        let sets_per_get = match recent > 0.0 {
-            true => since("cache_sets_total")? / recent,
-            false => now.get("cache_sets_total")? / gets,
+        let per_get = |name| match recent > 0.0 {
+            true => Ok::<f64, Failure>(since(name)? / recent),
+            false => Ok(now.get(name)? / gets),
         };
         let within = now.by_bytes("reads_within_total");
         let sampled = within.last().map_or(0.0, |(_, reads)| *reads);
@@ -328,16 +283,20 @@ impl Observed {
         let commands = since("command_seconds_count")?;
         let command_ns = since("command_seconds_sum")? * 1e9 / commands;
         let far_memory = now.get("far_memory_bytes")?;
-        Ok(Observed {
+        let load = ObservedLoad {
             gets,
             gets_per_s: Some(recent / seconds),
-            sets_per_get,
+            sets_per_get: per_get("cache_sets_total")?,
+            misses_per_get: per_get("cache_misses_total")?,
             item_bytes: now.get("live_bytes")? / items,
             within: within.iter().map(|(bytes, reads)| (*bytes, reads + missed)).collect(),
             by_item: now.by_bytes("reads_by_item_total"),
             found_bytes: now.get("found_bytes_total")?,
             threads: now.get("threads")? as u32,
             command_ns: (commands > 0.0).then_some(command_ns),
+        };
+        Ok(Observed {
+            load,
             near_memory: Some((now.get("memory_bytes")? - far_memory) as u64),
             far_memory: (far_memory > 0.0).then_some(far_memory as u64),
         })
@@ -477,22 +436,23 @@ fn of_workload(name: &str, query: &Query) -> Result<Observed> {
         answered += reads;
         ((*bytes as f64 / scale) as u64, answered)
     });
-    let observed = Observed {
-        within: within.collect(),
+    let within: Vec<(u64, f64)> = within.collect();
+    // What is not found is stored; as a kv with this DRAM alone would count it.
+    let hits = within.iter().rev().find(|(bytes, _)| *bytes <= near);
+    let misses_per_get = 1.0 - hits.map_or(0.0, |(_, reads)| reads / gets);
+    let load = ObservedLoad {
+        within,
         gets,
         gets_per_s: None,
-        sets_per_get: sets / gets,
+        sets_per_get: sets / gets + misses_per_get,
+        misses_per_get,
         item_bytes,
         by_item: since(&now.by_item, &before.by_item),
         found_bytes: (now.found_bytes - before.found_bytes) as f64,
         threads: 1,
         command_ns: None,
-        near_memory: None,
-        far_memory: None,
     };
-    // What is not found is stored; as a kv with this DRAM alone would count it.
-    let misses = 1.0 - observed.load(None, 1, 0.0).hit_ratio(near as f64);
-    Ok(Observed { sets_per_get: observed.sets_per_get + misses, ..observed })
+    Ok(Observed { load, near_memory: None, far_memory: None })
 }
 
 /// Asks a server's own counters from time to time, and says which mode would be best when that
@@ -541,10 +501,13 @@ mod tests {
         // Filled by 1000 stores; then one store for ten look-ups.
         let before = counters(start, 0, [0, 0, 1000]);
         let seen = Observed::between(&before, &counters(start, 10, [190, 10, 1020])).unwrap();
+        let seen = seen.load;
         assert_eq!((seen.gets_per_s, seen.sets_per_get), (Some(20.0), 0.1));
+        assert_eq!(seen.misses_per_get, 0.05);
         // Nothing since: as it was since the start.
         let (before, now) = ([90, 10, 50], counters(start, 10, [90, 10, 50]));
-        let seen = Observed::between(&counters(start, 0, before), &now).unwrap();
+        let seen = Observed::between(&counters(start, 0, before), &now).unwrap().load;
         assert_eq!((seen.gets_per_s, seen.sets_per_get), (Some(0.0), 0.5));
+        assert_eq!(seen.misses_per_get, 0.1);
     }
 }

@@ -120,12 +120,14 @@ impl FarEmulation {
         }
     }
 
-    /// Asks for these bytes: what of them is far comes while the caller does other things.
-    pub fn ask(&self, offset: u64, bytes: u64) {
-        let mut now = None;
+    /// Asks for these bytes: what of them is far comes while the caller does other things. When all
+    /// of it is here, ps; 0 if nothing is far.
+    pub fn ask(&self, offset: u64, bytes: u64) -> u64 {
+        let (mut now, mut here_at) = (None, 0);
         for line in self.far_lines(offset, bytes) {
-            self.bring(line, &mut now);
+            here_at = here_at.max(self.bring(line, &mut now));
         }
+        here_at
     }
 
     /// Whether the line of this byte is near, or was waited for.
@@ -211,6 +213,7 @@ impl FarEmulation {
 mod tests {
     use super::*;
     use crate::window::Window;
+    use std::collections::VecDeque;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -334,6 +337,34 @@ mod tests {
                 rig.read(line, 1);
             }
             assert_eq!(rig.passed(), 4 * grain * 100_000 + grain * LATENCY, "{far:?}");
+        }
+    }
+
+    #[test]
+    fn pages_of_two_memories_by_weights_come_as_quickly_as_the_fuller_one_gives_them() {
+        const PAGE_LINES: u64 = 64;
+        let (turns, ahead) = (1000, 64);
+        for weights in [[4, 1], [1, 1], [9, 1]] {
+            let clock = VirtualClock::default();
+            clock.pass(START);
+            let memories = [1, 4].map(|slower| {
+                let model = FarModel { bandwidth: MODEL.bandwidth / slower, ..MODEL };
+                FarEmulation::new(model, FarBytes::From(0), Box::new(clock.clone()))
+            });
+            let [near, far] = weights;
+            let ask = |page: u64| {
+                let which = usize::from(page % (near + far) >= near);
+                memories[which].ask(page * PAGE_LINES * LINE_BYTES, PAGE_LINES * LINE_BYTES)
+            };
+            let pages = turns * (near + far);
+            let mut coming: VecDeque<u64> = (0..ahead).map(ask).collect();
+            for page in ahead..pages + ahead {
+                clock.wait_until(coming.pop_front().unwrap());
+                coming.extend((page < pages).then(|| ask(page)));
+            }
+            let lines = weights.map(|weight| turns * weight * PAGE_LINES - BURST_LINES);
+            let passed = clock.now_ps() - START;
+            assert_eq!(passed, LATENCY + (lines[0] * LINE).max(lines[1] * 4 * LINE), "{weights:?}");
         }
     }
 

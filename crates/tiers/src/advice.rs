@@ -12,7 +12,12 @@
 //! (`rackpool_core::bandwidth_split`). A stored item is written near and, as another one has to go,
 //! once more far. What a processor's cache answers is not known here.
 //!
-//! Pure. In: two memories from a profile, a load. Out: figures of all modes, a choice, reasons.
+//! Pure. In: two memories from a profile, a load, as counters have it ([`ObservedLoad`]). Out:
+//! figures of all modes, a choice, reasons.
+
+mod observed;
+
+pub use observed::ObservedLoad;
 
 use crate::weights::{WEIGHT_MAX_DEFAULT, Weights, WeightsError, checked, solve};
 use rackpool_stats::format::Unit;
@@ -60,6 +65,8 @@ pub struct CacheMemory {
     pub bandwidth_mbps: f64,
     /// Of reads by one thread.
     pub thread_mbps: f64,
+    /// Of stores by one thread.
+    pub thread_store_mbps: f64,
 }
 
 /// Items of about this length, and their share of what look-ups find.
@@ -80,7 +87,10 @@ pub struct CurvePoint {
 pub struct CacheLoad {
     /// Look-ups a second that are asked for; `None`: as many as can be.
     pub gets_per_s: Option<f64>,
+    /// Beside those that follow a miss.
     pub sets_per_get: f64,
+    /// Of misses, those that a store follows: a mode that hits more stores less.
+    pub fills_per_miss: f64,
     /// Mean of all items, headers included.
     pub item_bytes: f64,
     pub sizes: Vec<SizeShare>,
@@ -89,6 +99,9 @@ pub struct CacheLoad {
     pub threads: u32,
     /// Of a look-up, beside its waits for memory.
     pub work_ns: f64,
+    /// Of its waits in idle memory one by one, what it waits: those of a batch overlap, and
+    /// processors' caches answer. At most 1.
+    pub wait_share: f64,
     /// What a miss costs its client. It decides between modes that carry the load.
     pub miss_ns: f64,
 }
@@ -164,18 +177,25 @@ impl Predicted {
 ///
 /// ```
 /// use rackpool_tiers::advice::{CacheLoad, CacheMemory, CurvePoint, TieringMode, advise};
-/// let near =
-///     CacheMemory { bytes: 1 << 30, latency_ns: 90.0, bandwidth_mbps: 3e5, thread_mbps: 1e4 };
+/// let near = CacheMemory {
+///     bytes: 1 << 30,
+///     latency_ns: 90.0,
+///     bandwidth_mbps: 3e5,
+///     thread_mbps: 1e4,
+///     thread_store_mbps: 5e3,
+/// };
 /// let far = CacheMemory { bytes: 3 << 30, latency_ns: 250.0, bandwidth_mbps: 1e5, ..near };
 /// let point = |gib: u64, hit_ratio| CurvePoint { capacity_bytes: gib << 30, hit_ratio };
 /// let load = CacheLoad {
 ///     gets_per_s: Some(1e5),
 ///     sets_per_get: 0.1,
+///     fills_per_miss: 0.0,
 ///     item_bytes: 500.0,
 ///     sizes: Vec::new(),
 ///     curve: vec![point(1, 0.8), point(4, 0.95)],
 ///     threads: 4,
 ///     work_ns: 1000.0,
+///     wait_share: 1.0,
 ///     miss_ns: 1e5,
 /// };
 /// assert_eq!(advise(&near, Some(&far), &load)?.chosen, TieringMode::Data);
@@ -226,11 +246,16 @@ fn check(
     for (index, memory) in [near].into_iter().chain(far).enumerate() {
         checked(index, memory.bandwidth_mbps)?;
         checked(index, memory.thread_mbps)?;
+        checked(index, memory.thread_store_mbps)?;
         above_0("a memory, bytes, which must not be 0 either,", memory.bytes as f64)?;
         above_0("a latency, ns, which must not be 0 either,", memory.latency_ns)?;
     }
     not_negative("look-ups a second", load.gets_per_s.unwrap_or(0.0))?;
     not_negative("stores a look-up", load.sets_per_get)?;
+    let is_share = |share: f64| (0.0..=1.0).contains(&share);
+    figure("stores a miss", load.fills_per_miss, is_share(load.fills_per_miss))?;
+    let is_wait = is_share(load.wait_share) && load.wait_share > 0.0;
+    figure("the share of waits, which must not be 0 either,", load.wait_share, is_wait)?;
     above_0("an item, bytes, which must not be 0 either,", load.item_bytes)?;
     above_0("threads, which must not be 0 either,", load.threads.into())?;
     not_negative("the work of a look-up, ns,", load.work_ns)?;
@@ -251,8 +276,9 @@ struct Model {
     capacity_bytes: f64,
     dram_bytes: f64,
     hit_ratio: f64,
-    /// Waits for memory of a look-up.
+    /// Waits for memory of a look-up, and of a store.
     wait_ns: f64,
+    store_ns: f64,
     memory_gets_per_s: f64,
     far_share: f64,
     weights: Option<[u32; 2]>,
@@ -271,8 +297,8 @@ fn per_s(mbps: f64) -> f64 {
     mbps * 1e6
 }
 
-/// How long one thread reads so many bytes, ns.
-fn read_ns(bytes: f64, thread_mbps: f64) -> f64 {
+/// How long one thread moves so many bytes, ns.
+fn moved_ns(bytes: f64, thread_mbps: f64) -> f64 {
     bytes.max(0.0) * 1000.0 / thread_mbps
 }
 
@@ -311,21 +337,32 @@ impl CacheLoad {
         memory_bytes / (1.0 + INDEX_BYTES / self.item_bytes)
     }
 
-    fn stored_bytes(&self) -> f64 {
-        self.sets_per_get * self.item_bytes
+    /// Stores a look-up, of which so many hit.
+    fn sets(&self, hits: f64) -> f64 {
+        self.sets_per_get + self.fills_per_miss * (1.0 - hits)
+    }
+
+    /// How long one thread stores an item.
+    fn item_ns(&self, memory: &CacheMemory) -> f64 {
+        memory.latency_ns + moved_ns(self.item_bytes, memory.thread_store_mbps)
+    }
+
+    fn stored_bytes(&self, hits: f64) -> f64 {
+        self.sets(hits) * self.item_bytes
     }
 
     fn dram(&self, near: &CacheMemory) -> Predicted {
         let memory = near.bytes as f64;
         let (hits, found) = (self.hit_ratio(self.items_in(memory)), self.found());
-        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes();
+        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes(hits);
         let rest = hits * (found.bytes - LINE_BYTES);
         self.predicted(&Model {
             mode: TieringMode::Dram,
             capacity_bytes: memory,
             dram_bytes: memory,
             hit_ratio: hits,
-            wait_ns: near.latency_ns * (1.0 + hits) + read_ns(rest, near.thread_mbps),
+            wait_ns: near.latency_ns * (1.0 + hits) + moved_ns(rest, near.thread_mbps),
+            store_ns: self.item_ns(near),
             memory_gets_per_s: per_s(near.bandwidth_mbps) / bytes,
             far_share: 0.0,
             weights: None,
@@ -342,8 +379,8 @@ impl CacheLoad {
         let near_hits = self.hit_ratio(near_items) * found.short_share;
         let near_read = near_hits * found.short_bytes;
         let (far_hits, far_read) = (hits - near_hits, (hits * found.bytes - near_read).max(0.0));
-        let near_bytes = LINE_BYTES + near_read + self.stored_bytes();
-        let far_bytes = far_read + self.stored_bytes();
+        let near_bytes = LINE_BYTES + near_read + self.stored_bytes(hits);
+        let far_bytes = far_read + self.stored_bytes(hits);
         let (near_rate, far_rate) = (per_s(near.bandwidth_mbps), per_s(far.bandwidth_mbps));
         // What goes over where near memory is saturated: as far as far memory is not then.
         let best = (near_bytes + far_bytes) * far_rate / (near_rate + far_rate);
@@ -351,8 +388,9 @@ impl CacheLoad {
         let near_gets = near_rate / (near_bytes - movable);
         let far_gets = far_rate / (far_bytes + movable);
         // What the threads ask of near memory at most: as if all that they find lay there.
-        let rest_ns = read_ns(hits * (found.bytes - LINE_BYTES), near.thread_mbps);
-        let most = self.thread_gets_per_s(near.latency_ns * (1.0 + hits) + rest_ns);
+        let rest_ns = moved_ns(hits * (found.bytes - LINE_BYTES), near.thread_mbps);
+        let wait_ns = near.latency_ns * (1.0 + hits) + rest_ns;
+        let most = self.thread_gets_per_s(wait_ns, self.item_ns(near), hits);
         let gets = self.gets_per_s.map_or(most, |gets| gets.min(most));
         let is_split = gets * near_bytes > EASE_SHARE * near_rate;
         let moved = if is_split { movable } else { 0.0 };
@@ -367,8 +405,9 @@ impl CacheLoad {
             hit_ratio: hits,
             wait_ns: near.latency_ns * (1.0 + near_hits)
                 + far.latency_ns * far_hits
-                + read_ns(near_rest, near.thread_mbps)
-                + read_ns(far_rest, far.thread_mbps),
+                + moved_ns(near_rest, near.thread_mbps)
+                + moved_ns(far_rest, far.thread_mbps),
+            store_ns: self.item_ns(near) + moved_ns(self.item_bytes, far.thread_store_mbps),
             memory_gets_per_s: near_gets.min(far_gets),
             far_share: (far_bytes + moved) / (near_bytes + far_bytes),
             weights: None,
@@ -386,7 +425,7 @@ impl CacheLoad {
         let near_share = 1.0 - far_share;
         let memory = (near.bytes as f64 / near_share).min(far.bytes as f64 / far_share);
         let (hits, found) = (self.hit_ratio(self.items_in(memory)), self.found());
-        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes();
+        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes(hits);
         let rest = hits * (found.bytes - LINE_BYTES);
         let latency_ns = near_share * near.latency_ns + far_share * far.latency_ns;
         Ok(self.predicted(&Model {
@@ -395,23 +434,30 @@ impl CacheLoad {
             dram_bytes: memory * near_share,
             hit_ratio: hits,
             wait_ns: latency_ns * (1.0 + hits)
-                + read_ns(rest * near_share, near.thread_mbps)
-                + read_ns(rest * far_share, far.thread_mbps),
+                + moved_ns(rest * near_share, near.thread_mbps)
+                + moved_ns(rest * far_share, far.thread_mbps),
+            store_ns: near_share * self.item_ns(near) + far_share * self.item_ns(far),
             memory_gets_per_s: utilisation * per_s(bandwidths.iter().sum()) / bytes,
             far_share,
             weights: Some([weights[0], weights[1]]),
         }))
     }
 
-    /// Look-ups that the threads carry with so long a wait in each; a store takes as long as one.
-    fn thread_gets_per_s(&self, wait_ns: f64) -> f64 {
-        let served_ns = (self.work_ns + wait_ns) * (1.0 + self.sets_per_get);
-        f64::from(self.threads) * 1e9 / served_ns
+    fn served_ns(&self, wait_ns: f64) -> f64 {
+        self.work_ns + self.wait_share * wait_ns
+    }
+
+    /// Look-ups that the threads carry with so long waits in each and in each store, if so many
+    /// hit; beside its waits, a store takes as long as a look-up.
+    fn thread_gets_per_s(&self, wait_ns: f64, store_ns: f64, hits: f64) -> f64 {
+        let get_ns = self.served_ns(wait_ns) + self.sets(hits) * self.served_ns(store_ns);
+        f64::from(self.threads) * 1e9 / get_ns
     }
 
     fn predicted(&self, model: &Model) -> Predicted {
-        let served_ns = self.work_ns + model.wait_ns;
-        let thread_gets_per_s = self.thread_gets_per_s(model.wait_ns);
+        let served_ns = self.served_ns(model.wait_ns);
+        let thread_gets_per_s =
+            self.thread_gets_per_s(model.wait_ns, model.store_ns, model.hit_ratio);
         let carried = thread_gets_per_s.min(model.memory_gets_per_s);
         Predicted {
             mode: model.mode,

@@ -10,6 +10,7 @@ pub mod ratio;
 pub mod speed;
 mod threads;
 pub mod tiering;
+mod tiering_advice;
 mod tiering_load;
 pub mod tiering_os;
 pub mod workload;

@@ -1,9 +1,15 @@
 //! `bench cache --tiering`: one cache on unlike memories, beside the same cache in DRAM alone.
 //!
-//! Four caches of the same capacity: in DRAM; in far memory; *transparent*, half of each kind of
-//! memory in turn; *data*, half near and half far, where items lie by what they are worth. Each is
-//! compared with DRAM pair by pair, on the eight workloads and on look-ups of small items by a
-//! Zipfian popularity, all of which fit. Percentiles are those of a batch of 32 operations.
+//! Four caches: in DRAM; in far memory; *transparent*, so many pages of each kind of memory in
+//! turn; *data*, near and far, where items lie by what they are worth. Each is compared with DRAM
+//! pair by pair. Percentiles are those of a batch of 32 operations.
+//!
+//! On look-ups of small items by a Zipfian popularity, all of which fit, they have the same
+//! capacity ([`Budget::same_capacity`]): what is told is what far memory costs. On the eight
+//! workloads they have the same DRAM, and as much far memory ([`Budget::same_dram`]): what is told
+//! is whether the capacity and the bandwidth that far memory adds are worth its slower answers.
+//! There the mode is judged that `tiers advise` names from the counters of the cache in DRAM
+//! (`tiering_advice.rs`).
 //!
 //! Far memory is that of the nodes that are named, and rows are called measured. Beside them is the
 //! same cache as the operating system places it (`tiering_os.rs`), where `numactl` is installed.
@@ -15,8 +21,9 @@
 //! a dependent chase, and a stream that is asked for ahead.
 
 use super::items::{BATCH, BLOCK, SEED};
+use super::tiering_advice::{Judged, summary};
 use super::tiering_load::{Load, LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
-use super::tiering_os::{OsCache, OsPolicy};
+use super::tiering_os::{OsCache, OsJob, OsPolicy};
 use super::workload::named;
 use crate::interleave::{Comparison, compare};
 use crate::micro::index::random_cycle;
@@ -30,6 +37,8 @@ use rackpool_mem::emulation::{FarBytes, FarEmulation, FarModel, SystemClock};
 use rackpool_mem::numa::{Placement, list};
 use rackpool_mem::window::{Pass, Window};
 use rackpool_stats::sample::quantile;
+use rackpool_tiers::advice::{CacheMemory, TieringAdvice, advise};
+use rackpool_tiers::weights::{MixPoint, WeightsError, mixed_mbps};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -53,6 +62,44 @@ enum Tiering {
 
 const BESIDE_DRAM: [(Tiering, &str); 3] =
     [(Tiering::Far, "far"), (Tiering::Transparent, "transparent"), (Tiering::Data, "data")];
+
+/// Memory of the four caches, bytes.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    dram: u64,
+    far: u64,
+    transparent: u64,
+    /// Of near and far pages of the transparent one.
+    weights: [u32; 2],
+    /// Near and far memory of the data one.
+    data: [u64; 2],
+}
+
+impl Budget {
+    /// The same for all four.
+    fn same_capacity(all: u64) -> Budget {
+        let data = [all / 2, all / 2];
+        Budget { dram: all, far: all, transparent: all, weights: [1, 1], data }
+    }
+
+    /// Half of `all` in DRAM for each that uses it, half in far memory. The transparent cache has
+    /// what `tiers advise` says that its weights leave of both.
+    fn same_dram(all: u64, advice: &TieringAdvice) -> Budget {
+        let half = all / 2;
+        let found = advice.modes.iter().find_map(|mode| Some((mode.capacity_bytes, mode.weights?)));
+        let (transparent, weights) = found.expect("with two memories one mode has weights");
+        Budget { dram: half, far: half, transparent, weights, data: [half, half] }
+    }
+
+    fn of(&self, tiering: Tiering) -> u64 {
+        match tiering {
+            Tiering::Dram => self.dram,
+            Tiering::Far => self.far,
+            Tiering::Transparent => self.transparent,
+            Tiering::Data => self.data.iter().sum(),
+        }
+    }
+}
 
 /// What far memory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,11 +145,13 @@ pub fn run(options: Options<'_>, progress: &mut dyn FnMut(Progress)) -> Result<R
         let mut peers = OsPeers { policies, worker };
         steps.begin(ZIPFIAN);
         bench.zipf(&mut peers, &mut report.results)?;
+        let mut judged = Vec::new();
         for workload in &workloads {
             steps.begin(workload.name);
             let test = TieringTest::of(workload, size);
-            bench.compare_all(&test, &mut peers, &mut report.results)?;
+            judged.push(bench.judge(&test, &mut peers, &mut report.results)?);
         }
+        report.results.push(summary(&judged, bench.kind().name()));
         Ok(report)
     })();
     pin::pin_to_any(&cores)?;
@@ -130,25 +179,32 @@ struct Nodes {
     far_ids: Vec<u16>,
     near: Placement,
     far: Placement,
-    /// Half of each kind.
-    both: Placement,
 }
 
 impl Nodes {
     fn new(near_id: u16, far_ids: Vec<u16>) -> Result<Nodes, BenchError> {
-        let placement = |text: String| text.parse::<Placement>().map_err(Error::from);
-        let parts = |ids: &[u16]| ids.iter().map(|id| format!("numa:{id}=1")).collect::<Vec<_>>();
         let near = placement(format!("numa:{near_id}"))?;
-        let far = placement(parts(&far_ids).join(","))?;
-        let both = match far_ids.contains(&near_id) {
-            true => far.clone(),
-            false => {
-                let near = format!("numa:{near_id}={}", far_ids.len());
-                placement(format!("{near},{}", parts(&far_ids).join(",")))?
-            }
-        };
-        Ok(Nodes { near_id, far_ids, near, far, both })
+        let far = placement(by_weight(&far_ids, 1))?;
+        Ok(Nodes { near_id, far_ids, near, far })
     }
+
+    /// Pages of each kind by weights, those of far memory in turn from each of its nodes.
+    fn both(&self, [near, far]: [u32; 2]) -> Result<Placement, BenchError> {
+        if self.far_ids.contains(&self.near_id) {
+            return Ok(self.far.clone());
+        }
+        let near = format!("numa:{}={}", self.near_id, near as usize * self.far_ids.len());
+        placement(format!("{near},{}", by_weight(&self.far_ids, far)))
+    }
+}
+
+fn placement(text: String) -> Result<Placement, BenchError> {
+    Ok(text.parse::<Placement>().map_err(Error::from)?)
+}
+
+fn by_weight(nodes: &[u16], weight: u32) -> String {
+    let nodes = nodes.iter().map(|id| format!("numa:{id}={weight}"));
+    nodes.collect::<Vec<_>>().join(",")
 }
 
 enum Far {
@@ -158,17 +214,34 @@ enum Far {
 
 struct TieringBench {
     size: Size,
-    bandwidths: Bandwidths,
+    near_speed: Speed,
+    far_speed: Speed,
     far: Far,
     stored: Vec<u8>,
 }
 
 /// What one thread gets of a memory.
+#[derive(Clone, Copy)]
 struct Speed {
     /// Of a step by which the next one is known.
     latency_ns: f64,
-    /// Bytes a second.
+    /// Bytes a second that are read, and stored.
     bandwidth: u64,
+    store_bandwidth: u64,
+}
+
+impl Speed {
+    /// So many bytes of it, as the one thread of these caches sees them, of whose traffic reads
+    /// are so much.
+    fn memory(self, bytes: u64, read_share: f64) -> Result<CacheMemory, WeightsError> {
+        let mbps = |bandwidth: u64| bandwidth as f64 / 1e6;
+        let [thread_mbps, thread_store_mbps] = [self.bandwidth, self.store_bandwidth].map(mbps);
+        let points = [(1.0, thread_mbps), (0.0, thread_store_mbps)];
+        let points = points.map(|(read_share, mbps)| MixPoint { read_share, mbps });
+        let bandwidth_mbps = mixed_mbps(&points, read_share)?;
+        let latency_ns = self.latency_ns;
+        Ok(CacheMemory { bytes, latency_ns, bandwidth_mbps, thread_mbps, thread_store_mbps })
+    }
 }
 
 /// Memory through which a chase goes, and its speed.
@@ -180,13 +253,15 @@ fn memory(size: Size, from: Option<&Placement>) -> Result<(Window, Speed), Bench
         placement.check_free(bytes).map_err(Error::from)?;
         placement.apply(&window).map_err(Error::from)?;
     }
+    let store_ns = median_ns(size, || window.pass(0, bytes, Pass::Store4))?;
     for (line, next) in (0..).zip(random_cycle((bytes / LINE) as u32, SEED)) {
         window.store(line * LINE, u64::from(next) * LINE);
     }
     let latency_ns = chase_ns(size, |at| window.load(at))?;
     let pass_ns = median_ns(size, || window.pass(0, bytes, Pass::Load4))?;
-    let bandwidth = (bytes as f64 * 1e9 / pass_ns) as u64;
-    Ok((window, Speed { latency_ns, bandwidth }))
+    let [bandwidth, store_bandwidth] =
+        [pass_ns, store_ns].map(|ns| (bytes as f64 * 1e9 / ns) as u64);
+    Ok((window, Speed { latency_ns, bandwidth, store_bandwidth }))
 }
 
 impl TieringBench {
@@ -213,7 +288,13 @@ impl TieringBench {
                 window.pass(chunk, CHUNK_BYTES, Pass::Load4);
             }
         })?;
-        let stream = bytes as f64 * 1e9 / stream_ns;
+        let store_ns = median_ns(size, || {
+            for chunk in (0..bytes).step_by(CHUNK_BYTES as usize) {
+                emulation.write(chunk, CHUNK_BYTES);
+                window.pass(chunk, CHUNK_BYTES, Pass::Store4);
+            }
+        })?;
+        let [stream, stores] = [stream_ns, store_ns].map(|ns| bytes as f64 * 1e9 / ns);
         report.results.push(
             Row::new("emulated_chase", "ns", Better::Lower, far_ns)
                 .against(Reference::Raw(latency_ns.into())),
@@ -222,7 +303,11 @@ impl TieringBench {
             Row::new("emulated_stream", "B/s", Better::Higher, stream)
                 .against(Reference::Raw(far.bandwidth as f64)),
         );
-        let speed = Speed { latency_ns: latency_ns.into(), bandwidth: far.bandwidth };
+        let speed = Speed {
+            latency_ns: latency_ns.into(),
+            bandwidth: far.bandwidth,
+            store_bandwidth: stores as u64,
+        };
         Ok(TieringBench::new(size, Far::Emulated(far), [near, speed], report))
     }
 
@@ -256,11 +341,20 @@ impl TieringBench {
             ("far_latency_ns", far.latency_ns),
             ("near_bandwidth_mbps", near.bandwidth as f64 / 1e6),
             ("far_bandwidth_mbps", far.bandwidth as f64 / 1e6),
+            ("near_store_mbps", near.store_bandwidth as f64 / 1e6),
+            ("far_store_mbps", far.store_bandwidth as f64 / 1e6),
         ] {
             report.extra.insert(field.into(), value.into());
         }
-        let bandwidths = Bandwidths { near: near.bandwidth, far: far.bandwidth };
-        TieringBench { size, bandwidths, far: kind, stored: vec![0x5a; VALUE_BYTES_MAX] }
+        let stored = vec![0x5a; VALUE_BYTES_MAX];
+        TieringBench { size, near_speed: near, far_speed: far, far: kind, stored }
+    }
+
+    fn kind(&self) -> Kind {
+        match self.far {
+            Far::Emulated(_) => Kind::Emulated,
+            Far::Nodes(_) => Kind::Measured,
+        }
     }
 
     /// What the operating system can do here; the report says why it lacks others.
@@ -283,66 +377,117 @@ impl TieringBench {
     /// Look-ups alone, of items that all fit; and what the emulation itself takes of them.
     fn zipf(&self, peers: &mut OsPeers<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         let test = TieringTest::zipfian(self.size);
-        self.compare_all(&test, peers, rows)?;
+        let budget = Budget::same_capacity(test.memory);
+        self.compare_all(&test, budget, peers, rows)?;
         if let Far::Nodes(_) = self.far {
             return Ok(());
         }
-        let mut plain = self.load(Tiering::Data, &test)?;
-        let mut ours = self.load(Tiering::Data, &test)?;
+        let mut plain = self.load(Tiering::Data, budget, &test)?;
+        let mut ours = self.load(Tiering::Data, budget, &test)?;
         ours.emulate(FarModel { latency_ns: 0, bandwidth: u64::MAX }, None)?;
         let compared = self.compare(|slice| Ok(ours.slice(slice)), &mut plain)?;
         let name = "zipf99_data_without_waits_emulated";
         let row = Row::compared(name, "ops/s", Better::Higher, &compared, Reference::Peer);
-        let row = finished(row, ours.seen(), &test);
+        let row = finished(row, ours.seen(), test.memory);
         rows.push(row.with("beside", "data without the emulation"));
         Ok(())
     }
 
-    /// The cache in DRAM, and the others beside it.
-    fn compare_all(
+    /// A workload, and whether the mode that is advised for it is the best.
+    fn judge(
         &self,
         test: &TieringTest<'_>,
         peers: &mut OsPeers<'_>,
         rows: &mut Vec<Row>,
-    ) -> Result<(), BenchError> {
-        let mut dram = self.load(Tiering::Dram, test)?;
+    ) -> Result<Judged, BenchError> {
+        let advice = self.advise(test)?;
+        let budget = Budget::same_dram(test.memory, &advice);
+        let hits_per_s = self.compare_all(test, budget, peers, rows)?;
+        let judged = Judged { hits_per_s, advised: advice.chosen.name() };
+        rows.push(judged.row(test.name, self.kind().name()));
+        Ok(judged)
+    }
+
+    /// What `tiers advise` says of a `kv --advise` in DRAM alone that has the threads of this
+    /// benchmark, one, and more to do than that thread can.
+    fn advise(&self, test: &TieringTest<'_>) -> Result<TieringAdvice, BenchError> {
+        let half = test.memory / 2;
+        let options = rackpool_cache::Options {
+            placement: self.nodes().map(|nodes| nodes.near.clone()),
+            samples_reuse: true,
+            ..test.options(half)
+        };
+        let observed = test.load(options, &self.stored)?.observe(test.warm_up / 2);
+        let advice = || {
+            let memory = |speed: Speed| speed.memory(half, observed.read_share());
+            let (near, far) = (memory(self.near_speed)?, memory(self.far_speed)?);
+            advise(&near, Some(&far), &observed.load(&near, None, 1, 0.0)?)
+        };
+        advice().map_err(|error: WeightsError| BenchError::Option {
+            option: "workload",
+            reason: format!("no advice for {}: {error}", test.name),
+        })
+    }
+
+    fn nodes(&self) -> Option<&Nodes> {
+        match &self.far {
+            Far::Emulated(_) => None,
+            Far::Nodes(nodes) => Some(nodes),
+        }
+    }
+
+    /// The cache in DRAM, and the others beside it. Hits a second by mode, DRAM and then those of
+    /// [`BESIDE_DRAM`].
+    fn compare_all(
+        &self,
+        test: &TieringTest<'_>,
+        budget: Budget,
+        peers: &mut OsPeers<'_>,
+        rows: &mut Vec<Row>,
+    ) -> Result<[f64; 4], BenchError> {
+        let mut dram = self.load(Tiering::Dram, budget, test)?;
         let mut others = Vec::new();
-        let mut dram_rate = 0.0;
-        let kind = match self.far {
-            Far::Emulated(_) => Kind::Emulated.name(),
-            Far::Nodes(_) => Kind::Measured.name(),
-        };
-        let mut add = |word: &str, compared: &Comparison, seen: LoadSummary| {
-            dram_rate = compared.reference;
+        let (mut dram_rate, mut hits) = (0.0, [1.0; 4]);
+        let kind = self.kind().name();
+        let row = |word: &str, compared: &Comparison| {
             let name = format!("{}_{word}_{kind}", test.name);
-            let row = Row::compared(&name, "ops/s", Better::Higher, compared, Reference::Peer);
-            finished(row, seen, test)
+            Row::compared(&name, "ops/s", Better::Higher, compared, Reference::Peer)
         };
-        for (tiering, word) in BESIDE_DRAM {
-            let mut ours = self.load(tiering, test)?;
+        for ((tiering, word), hits) in BESIDE_DRAM.into_iter().zip(&mut hits[1..]) {
+            let mut ours = self.load(tiering, budget, test)?;
             if let Far::Emulated(model) = self.far {
-                let weights = (tiering == Tiering::Transparent).then_some([1, 1]);
+                let weights = (tiering == Tiering::Transparent).then_some(budget.weights);
                 ours.emulate(model, weights)?;
             }
             let compared = self.compare(|slice| Ok(ours.slice(slice)), &mut dram)?;
-            let row = add(word, &compared, ours.seen());
+            dram_rate = compared.reference;
+            *hits = compared.ratio * ours.seen().hits_per_op / dram.seen().hits_per_op;
+            let mut row = finished(row(word, &compared), ours.seen(), budget.of(tiering));
+            if tiering == Tiering::Transparent {
+                let [near, far] = budget.weights;
+                row = row.with("weights", format!("{near}:{far}"));
+            }
             let is_promised = tiering == Tiering::Data && test.name == ZIPFIAN;
             others.push(if is_promised { row.with("limit", RATIO_MIN) } else { row });
         }
         for policy in &peers.policies {
-            let mut theirs = OsCache::start(policy, test, self.size, peers.worker)?;
+            let both = if policy.has_near { test.memory } else { budget.far };
+            let job = OsJob { test: test.name.to_owned(), size: self.size, memory: both };
+            let mut theirs = OsCache::start(policy, &job, peers.worker)?;
             let compared = self.compare(|slice| theirs.slice(slice), &mut dram)?;
             let seen = theirs.seen().expect("a comparison has slices");
-            let row = add(policy.name, &compared, seen).with("policy", policy.command());
+            let row = finished(row(policy.name, &compared), seen, job.memory);
+            let row = row.with("policy", policy.command());
             others.push(match &policy.weights {
                 Some(weights) => row.with("weights", weights.as_str()),
                 None => row,
             });
         }
+        let seen = dram.seen();
         let row = Row::new(&format!("{}_dram", test.name), "ops/s", Better::Higher, dram_rate);
-        rows.push(finished(row, dram.seen(), test));
+        rows.push(finished(row, seen, budget.dram));
         rows.append(&mut others);
-        Ok(())
+        Ok(hits.map(|hits| hits * dram_rate * seen.hits_per_op))
     }
 
     fn compare(
@@ -360,24 +505,23 @@ impl TieringBench {
     fn load<'s, 'w: 's>(
         &'s self,
         tiering: Tiering,
+        budget: Budget,
         test: &TieringTest<'w>,
     ) -> Result<Load<'s>, BenchError> {
-        let mut options = test.options();
-        let nodes = match &self.far {
-            Far::Emulated(_) => None,
-            Far::Nodes(nodes) => Some(nodes),
-        };
+        let mut options = test.options(budget.of(tiering));
+        let nodes = self.nodes();
         let placement = nodes.map(|nodes| match tiering {
-            Tiering::Dram | Tiering::Data => &nodes.near,
-            Tiering::Far => &nodes.far,
-            Tiering::Transparent => &nodes.both,
+            Tiering::Dram | Tiering::Data => Ok(nodes.near.clone()),
+            Tiering::Far => Ok(nodes.far.clone()),
+            Tiering::Transparent => nodes.both(budget.weights),
         });
-        options.placement = placement.cloned();
+        options.placement = placement.transpose()?;
         if tiering == Tiering::Data {
-            let memory = test.memory / 2;
-            let (placement, bandwidths) =
-                (nodes.map(|nodes| nodes.far.clone()), Some(self.bandwidths));
-            options.memory = memory;
+            let [near, memory] = budget.data;
+            let placement = nodes.map(|nodes| nodes.far.clone());
+            let [near_rate, far] = [self.near_speed, self.far_speed].map(|speed| speed.bandwidth);
+            let bandwidths = Some(Bandwidths { near: near_rate, far });
+            options.memory = near;
             options.far = Some(FarMemory { memory, placement, bandwidths });
         }
         test.load(options, &self.stored)
@@ -385,11 +529,13 @@ impl TieringBench {
 }
 
 /// With what all rows of a test tell.
-fn finished(row: Row, seen: LoadSummary, test: &TieringTest<'_>) -> Row {
+fn finished(row: Row, seen: LoadSummary, memory_bytes: u64) -> Row {
+    let hits_per_s = row.ours * seen.hits_per_op;
     row.percentiles(seen.batches)
         .with("batch", BATCH)
         .with("hit_ratio", seen.hit_ratio)
-        .with("memory_bytes", test.memory)
+        .with("hits_per_s", hits_per_s)
+        .with("memory_bytes", memory_bytes)
 }
 
 /// Nanoseconds that a step takes by which the next one is known.
@@ -437,6 +583,8 @@ mod tests {
         expected.extend(four("zipf99", "emulated"));
         expected.push("zipf99_data_without_waits_emulated".to_owned());
         expected.extend(four("follower_assocs", "emulated"));
+        expected.push("follower_assocs_advised_emulated".to_owned());
+        expected.push("advised_within_3_percent_emulated".to_owned());
         assert_eq!(rows, expected);
         let hit_ratios = report.results.iter().filter_map(|row| row.extra.get("hit_ratio"));
         assert!(hit_ratios.clone().count() == 9 && hit_ratios.clone().all(|it| it.is_number()));
@@ -449,11 +597,13 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_is_transparent_is_near_however_many_far_nodes_there_are() {
+    fn what_is_transparent_is_near_by_its_weight_however_many_far_nodes_there_are() {
         let nodes = Nodes::new(0, vec![1, 2]).unwrap();
         assert_eq!(nodes.far.to_string(), "numa:1=1,numa:2=1");
-        assert_eq!(nodes.both.to_string(), "numa:0=2,numa:1=1,numa:2=1");
-        assert_eq!(Nodes::new(0, vec![0]).unwrap().both.to_string(), "numa:0");
+        let both = |nodes: &Nodes, weights| nodes.both(weights).unwrap().to_string();
+        assert_eq!(both(&nodes, [1, 1]), "numa:0=2,numa:1=1,numa:2=1");
+        assert_eq!(both(&nodes, [3, 2]), "numa:0=6,numa:1=2,numa:2=2");
+        assert_eq!(both(&Nodes::new(0, vec![0]).unwrap(), [1, 1]), "numa:0");
     }
 
     #[test]

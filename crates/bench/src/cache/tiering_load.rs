@@ -5,11 +5,12 @@ use super::items::{BATCH, BLOCK, KEY_BYTES, SEED, VALUE_BYTES};
 use super::ratio::ORIGINAL_BYTES;
 use super::workload::{CacheWorkload, Key, Op};
 use crate::run::{BenchError, Size};
-use rackpool_cache::{Cache, Options, PartitionShare};
+use rackpool_cache::{Cache, Options, PartitionShare, Reuse};
 use rackpool_mem::emulation::{FarModel, SystemClock};
 use rackpool_stats::histogram::{Histogram, Summary};
 use rackpool_stats::random::Rng;
 use rackpool_stats::zipf::Zipfian;
+use rackpool_tiers::advice::ObservedLoad;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -31,12 +32,12 @@ pub(super) const VALUE_BYTES_MAX: usize = 8 << 20;
 #[derive(Clone, Copy)]
 pub(super) struct TieringTest<'w> {
     pub name: &'static str,
-    /// Of all kinds, bytes.
+    /// Near and far together, bytes.
     pub memory: u64,
     /// For which the index is made; 0 = it grows.
     items: u64,
     /// Operations that do not count.
-    warm_up: u64,
+    pub warm_up: u64,
     /// None: look-ups of small items by a Zipfian popularity, all of which fit.
     workload: Option<&'w CacheWorkload>,
 }
@@ -63,12 +64,13 @@ impl<'w> TieringTest<'w> {
         TieringTest { name: workload.name, memory, items: 0, warm_up, workload: Some(workload) }
     }
 
-    /// Those of a cache in one memory.
-    pub fn options(&self) -> Options {
+    /// Those of a cache with so many bytes in one memory.
+    pub fn options(&self, memory: u64) -> Options {
         Options {
-            memory: self.memory,
-            // The longest value is for all the one of a far half.
-            max_value: self.memory / 2 / UNIT_BYTES / 4 * UNIT_BYTES,
+            memory,
+            // The longest value is the same for all: one that half of the memory can have, beside
+            // its tables.
+            max_value: self.memory / 2 / UNIT_BYTES / 5 * UNIT_BYTES,
             items_expected: self.items,
             seed: SEED,
             ..Options::default()
@@ -97,6 +99,7 @@ impl<'w> TieringTest<'w> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct LoadSummary {
     pub hit_ratio: f64,
+    pub hits_per_op: f64,
     /// How long batches took, ns.
     pub batches: Summary,
 }
@@ -111,6 +114,7 @@ pub(super) struct Load<'w> {
     stored: &'w [u8],
     /// The cache's clock.
     passed: Duration,
+    ops_done: u64,
     gets: u64,
     hits: u64,
     /// How long batches took.
@@ -140,6 +144,7 @@ impl<'w> Load<'w> {
             read: vec![0; VALUE_BYTES_MAX],
             stored,
             passed: Duration::from_secs(1),
+            ops_done: 0,
             gets: 0,
             hits: 0,
             batches: Histogram::new(),
@@ -153,7 +158,7 @@ impl<'w> Load<'w> {
             self.run_block();
             self.passed += WARM_UP / blocks as u32;
         }
-        (self.gets, self.hits) = (0, 0);
+        (self.ops_done, self.gets, self.hits) = (0, 0, 0);
         self.batches.clear();
     }
 
@@ -163,8 +168,50 @@ impl<'w> Load<'w> {
     }
 
     pub fn seen(&self) -> LoadSummary {
-        let hit_ratio = self.hits as f64 / self.gets as f64;
-        LoadSummary { hit_ratio, batches: self.batches.summary() }
+        let [gets, ops] = [self.gets, self.ops_done].map(|count| count as f64);
+        let hits = self.hits as f64;
+        let batches = self.batches.summary();
+        LoadSummary { hit_ratio: hits / gets, hits_per_op: hits / ops, batches }
+    }
+
+    /// What the counters of its cache, with [`Options::samples_reuse`], say of so many operations
+    /// more.
+    pub fn observe(&mut self, operations: u64) -> ObservedLoad {
+        let counters = |cache: &Cache| (cache.stats(), cache.reuse().expect("reads are sampled"));
+        let (before, reuse_before) = counters(&self.cache);
+        let mut spent = Duration::ZERO;
+        for _ in 0..operations.div_ceil(BLOCK) {
+            spent += self.run_block();
+        }
+        let (now, reuse) = counters(&self.cache);
+        let hits = (now.hits - before.hits) as f64;
+        let misses = (now.misses - before.misses) as f64;
+        let (sets, gets) = ((now.sets - before.sets) as f64, hits + misses);
+        let since = |of: fn(&Reuse) -> &[(u64, u64)]| -> Vec<(u64, f64)> {
+            let both = of(&reuse).iter().zip(of(&reuse_before));
+            both.map(|((bytes, now), (_, before))| (*bytes, (now - before) as f64)).collect()
+        };
+        let mut within = since(|reuse| &reuse.by_capacity);
+        let sampled = within.iter().map(|(_, reads)| reads).sum::<f64>()
+            + (reuse.first_reads - reuse_before.first_reads) as f64;
+        // Keys that are read much are in the sample or not by chance: any cache answers them.
+        let mut answered = gets - sampled;
+        for (_, reads) in &mut within {
+            answered += *reads;
+            *reads = answered;
+        }
+        ObservedLoad {
+            gets,
+            gets_per_s: None,
+            sets_per_get: sets / gets,
+            misses_per_get: misses / gets,
+            item_bytes: now.live_bytes as f64 / now.items as f64,
+            within,
+            by_item: since(|reuse| &reuse.by_item),
+            found_bytes: (reuse.found_bytes - reuse_before.found_bytes) as f64,
+            threads: 1,
+            command_ns: Some(spent.as_secs_f64() * 1e9 / (gets + sets)),
+        }
     }
 
     /// Operations a second, over at least `least`.
@@ -193,6 +240,7 @@ impl<'w> Load<'w> {
         self.cache.tidy(PartitionShare::ALL, self.now(), || std::mem::take(&mut is_first));
         let spent = start.elapsed();
         self.passed += spent;
+        self.ops_done += BLOCK;
         spent
     }
 

@@ -21,9 +21,11 @@ const WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
 const WARM_UP_WITHIN: Duration = Duration::from_secs(1800);
 
 #[derive(Serialize, Deserialize)]
-struct OsJob {
-    test: String,
-    size: Size,
+pub(super) struct OsJob {
+    pub test: String,
+    pub size: Size,
+    /// Of the cache, bytes.
+    pub memory: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -64,6 +66,8 @@ impl WorkerReply for OsReply {
 pub(super) struct OsPolicy {
     pub name: &'static str,
     option: String,
+    /// Whether near memory has a part.
+    pub has_near: bool,
     /// In force for it, by node; the kernel's, which are left as they are.
     pub weights: Option<String>,
 }
@@ -80,13 +84,17 @@ impl OsPolicy {
         };
         let weights = both.iter().map(weight).collect::<Option<Vec<_>>>();
         let (far, both) = (list(far), list(&both));
-        let policy = |name, option| OsPolicy { name, option, weights: None };
+        let policy = |name, option, has_near| OsPolicy { name, option, has_near, weights: None };
         [
-            policy("numactl_membind", format!("--membind={far}")),
-            policy("numactl_interleave", format!("--interleave={both}")),
+            policy("numactl_membind", format!("--membind={far}"), false),
+            policy("numactl_interleave", format!("--interleave={both}"), true),
             OsPolicy {
                 weights: weights.map(|weights| weights.join(",")),
-                ..policy("numactl_weighted_interleave", format!("--weighted-interleave={both}"))
+                ..policy(
+                    "numactl_weighted_interleave",
+                    format!("--weighted-interleave={both}"),
+                    true,
+                )
             },
         ]
     }
@@ -133,12 +141,11 @@ pub(super) struct OsCache {
 impl OsCache {
     pub fn start(
         policy: &OsPolicy,
-        test: &TieringTest<'_>,
-        size: Size,
+        job: &OsJob,
         worker: &mut dyn FnMut(u32) -> Command,
     ) -> Result<OsCache, BenchError> {
         let mut crew: Crew<OsReply> = Crew::start(1, &mut |client| policy.apply(&worker(client)))?;
-        crew.tell_all(&OsJob { test: test.name.to_owned(), size })?;
+        crew.tell_all(job)?;
         crew.gather(WARM_UP_WITHIN, |answer| match answer {
             OsReply::Ready => Ok(()),
             other => Err(other),
@@ -187,7 +194,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
         TieringTest::of(&workloads[0], job.size)
     };
     let stored = vec![0x5a; VALUE_BYTES_MAX];
-    let mut load = test.load(test.options(), &stored)?;
+    let mut load = test.load(test.options(job.memory), &stored)?;
     say(output, &OsReply::Ready)?;
     while let Some(OsCommand::Slice { least_ns }) = next_order::<OsCommand>(input)? {
         let rate = load.slice(Duration::from_nanos(least_ns));
@@ -203,7 +210,7 @@ mod tests {
     #[test]
     fn a_process_answers_each_slice_with_what_it_saw() {
         for test in [ZIPFIAN, "follower_assocs"] {
-            let job = OsJob { test: test.to_owned(), size: Size::Smoke };
+            let job = OsJob { test: test.to_owned(), size: Size::Smoke, memory: 16 << 20 };
             let slice = OsCommand::Slice { least_ns: 1000 };
             let mut orders = Vec::new();
             say(&mut orders, &job).unwrap();

@@ -154,7 +154,7 @@ fn bench_verbs_reports_each_verb_alone_in_out_and_all_to_all() {
 
 #[cfg(feature = "lab")]
 #[test]
-fn bench_tiers_reports_the_allocator_beside_mimalloc() {
+fn bench_tiers_reports_chosen_weights_beside_others_and_the_allocator_beside_mimalloc() {
     let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let report = match tiers::run(Size::Smoke, &mut |_| ()) {
         Err(BenchError::Arena(error)) => {
@@ -163,6 +163,14 @@ fn bench_tiers_reports_the_allocator_beside_mimalloc() {
         }
         report => report.unwrap(),
     };
+    let text = |row: &Row, field: &str| row.extra[field].as_str().map(str::to_owned).unwrap();
+    for (name, weights) in [("300_100", "3:1"), ("350_60", "6:1"), ("200_80_40", "5:2:1")] {
+        assert!(row(&report, &format!("weights_{name}_alone_emulated")).raw.is_some());
+        let row = row(&report, &format!("weights_{name}_emulated"));
+        assert_eq!(text(row, "kind"), "emulated");
+        assert_eq!((text(row, "weights").as_str(), row.peer.is_some()), (weights, true));
+        assert_eq!(row.extra.contains_key("rounded_ratio"), name != "300_100");
+    }
     for name in ["alloc_replace", "alloc_replace_by_size", "alloc_resize"] {
         let row = row(&report, &format!("{name}_vs_mimalloc"));
         assert!(row.p50.is_some() && count(row, "other_p99") > 0, "{row:?}");

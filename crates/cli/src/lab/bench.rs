@@ -81,7 +81,7 @@ fn far_memory(args: &BenchArgs) -> Result<FarKind> {
     })
 }
 
-/// Measures the allocator in this process.
+/// Measures weights and the allocator in this process.
 fn measure_tiers(args: &BenchArgs) -> Result<Report> {
     let report = watch(|say| Ok(tiers::run(Size::quick(args.quick), say)?))?;
     for absent in ["jemalloc_absent", "memkind_absent"] {

@@ -3,6 +3,7 @@
 mod coro;
 mod determinism;
 mod fabric_conformance;
+mod interleaving;
 mod litmus;
 mod memory;
 mod net_example;

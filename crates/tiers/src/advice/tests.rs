@@ -11,6 +11,7 @@ fn near() -> CacheMemory {
         latency_ns: 90.0,
         bandwidth_mbps: 300_000.0,
         thread_mbps: 10_000.0,
+        thread_store_mbps: 5_000.0,
     }
 }
 
@@ -20,6 +21,7 @@ fn far() -> CacheMemory {
         latency_ns: 250.0,
         bandwidth_mbps: 100_000.0,
         thread_mbps: 5_000.0,
+        thread_store_mbps: 2_000.0,
     }
 }
 
@@ -37,11 +39,13 @@ fn load(points: &[(u64, f64)]) -> CacheLoad {
     CacheLoad {
         gets_per_s: Some(1e6),
         sets_per_get: 0.05,
+        fills_per_miss: 0.0,
         item_bytes: 500.0,
         sizes: vec![SizeShare { bytes: 500.0, share: 1.0 }],
         curve: curve(points),
         threads: 64,
         work_ns: 500.0,
+        wait_share: 1.0,
         miss_ns: 100_000.0,
     }
 }
@@ -97,6 +101,7 @@ fn where_stores_and_long_items_bind_the_bandwidth_all_is_interleaved() {
         sets_per_get: 0.3,
         item_bytes: 16_384.0,
         sizes: Vec::new(),
+        threads: 128,
         ..load(&[(16, 0.95)])
     };
     let advice = advice(&long);
@@ -160,12 +165,76 @@ fn threads_that_do_not_saturate_near_memory_have_no_reads_split() {
 }
 
 #[test]
-fn stores_take_the_threads_time_as_look_ups_do() {
-    let gets = |sets_per_get| {
-        let advice = advice(&CacheLoad { sets_per_get, ..load(&[(16, 0.95)]) });
-        of(&advice, TieringMode::Dram).thread_gets_per_s
+fn stores_take_the_threads_time_by_the_memories_that_they_go_to() {
+    let advice = |sets_per_get| advice(&CacheLoad { sets_per_get, ..load(&[(16, 0.95)]) });
+    let (without, with) = (advice(0.0), advice(1.0));
+    let time = |advice: &TieringAdvice, mode| 64e9 / of(advice, mode).thread_gets_per_s;
+    // By hand: the work, and 500 bytes at 5 bytes a ns near, at 2 bytes a ns far.
+    let near_ns = 90.0 + 100.0;
+    for (mode, waits) in [
+        (TieringMode::Dram, near_ns),
+        (TieringMode::Data, near_ns + 250.0),
+        (TieringMode::Transparent, 0.75 * near_ns + 0.25 * (250.0 + 250.0)),
+    ] {
+        let store_ns = time(&with, mode) - time(&without, mode);
+        assert!((store_ns - 500.0 - waits).abs() < 1e-6, "{mode:?}: {store_ns}");
+    }
+}
+
+/// Half of all look-ups miss, and a store follows each; one more in ten look-ups.
+fn observed() -> ObservedLoad {
+    ObservedLoad {
+        gets: 1000.0,
+        gets_per_s: None,
+        sets_per_get: 0.6,
+        misses_per_get: 0.5,
+        item_bytes: 500.0,
+        within: vec![(59 * GIB, 500.0), (250 * GIB, 900.0)],
+        by_item: vec![(512, 500.0)],
+        found_bytes: 250_000.0,
+        threads: 1,
+        command_ns: None,
+    }
+}
+
+#[test]
+fn a_mode_that_misses_less_stores_less() {
+    let load = observed().load(&near(), None, 1, 0.0).unwrap();
+    assert!((load.sets_per_get - 0.1).abs() < 1e-9 && load.fills_per_miss == 1.0, "{load:?}");
+    let advice = advice(&load);
+    let (dram, data) = (of(&advice, TieringMode::Dram), of(&advice, TieringMode::Data));
+    assert!(data.hit_ratio - dram.hit_ratio > 0.35, "{advice:?}");
+    // A thread's time: a look-up, and 0.6 stores in DRAM alone, 0.2 with far memory.
+    let stores = |one: &Predicted| 1e9 / one.thread_gets_per_s - one.get_ns;
+    assert!((stores(dram) - 0.6 * 190.0).abs() < 3.0, "{dram:?}");
+    assert!((stores(data) - 0.2 * (190.0 + 250.0)).abs() < 3.0, "{data:?}");
+    // Fewer stores than misses: each of them follows one.
+    let few = ObservedLoad { sets_per_get: 0.1, ..observed() };
+    let load = few.load(&near(), None, 1, 0.0).unwrap();
+    assert_eq!((load.sets_per_get, load.fills_per_miss), (0.0, 0.2));
+    let none = ObservedLoad { misses_per_get: 0.0, ..observed() };
+    let load = none.load(&near(), None, 1, 0.0).unwrap();
+    assert_eq!((load.sets_per_get, load.fills_per_miss), (0.6, 0.0));
+}
+
+#[test]
+fn what_a_command_took_tells_its_work_or_how_much_its_waits_overlap() {
+    let load = |command_ns| {
+        let observed = ObservedLoad { command_ns: Some(command_ns), ..observed() };
+        observed.load(&near(), None, 1, 0.0).unwrap()
     };
-    assert!((gets(0.0) / gets(1.0) - 2.0).abs() < 1e-9);
+    // Of 1.6 commands.
+    let waits = (90.0 * 1.5 + 0.5 * (500.0 - 64.0) / 10.0 + 0.6 * 190.0) / 1.6;
+    for command_ns in [40.0, 1000.0] {
+        let load = load(command_ns);
+        let advice = advice(&load);
+        let dram = of(&advice, TieringMode::Dram);
+        let commands = dram.thread_gets_per_s * (1.0 + load.sets(dram.hit_ratio));
+        assert!((1e9 / commands - command_ns).abs() < 1e-6, "{load:?}");
+        let work_ns = (command_ns - waits).max(0.0);
+        assert!((load.work_ns - work_ns).abs() < 3.0, "{load:?}");
+        assert_eq!(load.wait_share < 1.0, command_ns < waits);
+    }
 }
 
 #[test]
@@ -182,6 +251,8 @@ fn one_memory_leaves_no_choice_and_wrong_figures_are_refused() {
         CacheLoad { threads: 0, ..right.clone() },
         CacheLoad { gets_per_s: Some(f64::NAN), ..right.clone() },
         CacheLoad { miss_ns: -1.0, ..right.clone() },
+        CacheLoad { fills_per_miss: 1.5, ..right.clone() },
+        CacheLoad { wait_share: 0.0, ..right.clone() },
         CacheLoad { curve: curve(&[(1, 1.5)]), ..right.clone() },
     ] {
         let refused = advise(&near(), Some(&far()), &wrong);
@@ -197,6 +268,7 @@ fn memories() -> impl Strategy<Value = (CacheMemory, CacheMemory)> {
         latency_ns,
         bandwidth_mbps,
         thread_mbps,
+        thread_store_mbps: thread_mbps / 2.0,
     });
     (near, 1.0..8.0, 1.0..5.0, 0.1..1.0, 0.1..1.0).prop_map(
         |(near, more, slower, bandwidth, thread)| {
@@ -205,6 +277,7 @@ fn memories() -> impl Strategy<Value = (CacheMemory, CacheMemory)> {
                 latency_ns: near.latency_ns * slower,
                 bandwidth_mbps: near.bandwidth_mbps * bandwidth,
                 thread_mbps: near.thread_mbps * thread,
+                thread_store_mbps: near.thread_store_mbps * thread,
             };
             (near, far)
         },
@@ -214,9 +287,11 @@ fn memories() -> impl Strategy<Value = (CacheMemory, CacheMemory)> {
 fn loads() -> impl Strategy<Value = CacheLoad> {
     let steps = proptest::collection::vec((1u64..100, 0.0..0.2), 1..6);
     let rate = prop_oneof![Just(None), (1e3..1e8).prop_map(Some)];
-    let rates = (rate, 0.0..1.0, 20.0..100_000.0);
-    (rates, steps, 1u32..200, 0.0..5e3, 0.0..1e6).prop_map(
-        |((gets_per_s, sets_per_get, item_bytes), steps, threads, work_ns, miss_ns)| {
+    let rates = (rate, 0.0..1.0, 0.0..1.0, 20.0..100_000.0);
+    let times = (0.0..5e3, 0.1..1.0, 0.0..1e6);
+    (rates, steps, 1u32..200, times).prop_map(
+        |(rates, steps, threads, (work_ns, wait_share, miss_ns))| {
+            let (gets_per_s, sets_per_get, fills_per_miss, item_bytes) = rates;
             let (mut gib, mut hit_ratio) = (0, 0.0);
             let curve: Vec<CurvePoint> = steps
                 .iter()
@@ -228,11 +303,13 @@ fn loads() -> impl Strategy<Value = CacheLoad> {
             CacheLoad {
                 gets_per_s,
                 sets_per_get,
+                fills_per_miss,
                 item_bytes,
                 sizes: Vec::new(),
                 curve,
                 threads,
                 work_ns,
+                wait_share,
                 miss_ns,
             }
         },
