@@ -48,7 +48,6 @@ struct ClientProcess {
 }
 
 impl<A: WorkerReply> Crew<A> {
-    /// Starts `count` clients.
     pub(crate) fn start(
         count: u32,
         command: &mut dyn FnMut(u32) -> Command,

@@ -29,15 +29,15 @@ const LIGHT_GAP: u64 = 20;
 /// So many times smaller than in the paper is WL-Mix.
 const WLMIX_DIVISOR: u64 = 64;
 
-struct Case {
+struct PaceCase {
     name: &'static str,
     pace: ArrivalRate,
     ramulator2: f64,
 }
 
-const CASES: [Case; 2] = [
-    Case { name: "random_saturated", pace: ArrivalRate::Saturated, ramulator2: 228_000.0 },
-    Case { name: "random_light", pace: ArrivalRate::Every(LIGHT_GAP), ramulator2: 645_000.0 },
+const CASES: [PaceCase; 2] = [
+    PaceCase { name: "random_saturated", pace: ArrivalRate::Saturated, ramulator2: 228_000.0 },
+    PaceCase { name: "random_light", pace: ArrivalRate::Every(LIGHT_GAP), ramulator2: 645_000.0 },
 ];
 
 /// Simulates the streams in turn, so that a disturbance meets both.
@@ -149,7 +149,7 @@ fn wlmix(size: Size) -> Result<Row, BenchError> {
 }
 
 fn row(
-    case: &Case,
+    case: &PaceCase,
     mut rates: Vec<f64>,
     requests: u64,
     outcome: &StreamResult,

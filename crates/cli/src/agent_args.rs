@@ -25,13 +25,11 @@ first. Refused while the host's agent is connected.
 Examples:
   rackpool fence --rack 0 --host node7";
 
-/// Options of `agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
     /// The rack that shares its memory with this host
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
     /// The rack's memory as this host has it, such as dax:/dev/dax0.0; whether its caches are kept
@@ -59,13 +57,11 @@ pub struct AgentArgs {
     pub metrics_token_file: Option<PathBuf>,
 }
 
-/// Options of `fence`.
 #[derive(Debug, Args)]
 pub struct FenceArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
     /// Name of the host that is switched off or cut off

@@ -159,14 +159,12 @@ Examples:
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Two racks in real processes here: real files in and out, YCSB, latency ladder, a report
@@ -234,7 +232,6 @@ pub enum Command {
     LocksWorker,
 }
 
-/// Options of `demo`.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Take a capped share of the input and short measurements: ends within a minute
@@ -265,7 +262,6 @@ pub struct DemoArgs {
     pub emulate: Option<Emulate>,
 }
 
-/// Options of `master`.
 #[derive(Debug, Args)]
 pub struct MasterArgs {
     /// Address to serve at; port 0 takes any free one, a port alone is one of 127.0.0.1. Other
@@ -305,7 +301,6 @@ pub struct MasterArgs {
     pub exit_with_parent: bool,
 }
 
-/// Options of `daemon`.
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
     /// The rack that this daemon serves
@@ -410,10 +405,8 @@ pub struct PoolArgs {
     pub timeout_ms: Option<u64>,
 }
 
-/// Options of `shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
-    /// The pool.
     #[command(flatten)]
     pub pool: PoolArgs,
     /// Commands, separated by semicolons; may be given several times
@@ -424,10 +417,8 @@ pub struct ShellArgs {
     pub words: Vec<String>,
 }
 
-/// Options of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
     /// Seconds between two looks
@@ -472,7 +463,6 @@ pub enum BenchName {
     Dram,
 }
 
-/// Options of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// What to measure
@@ -527,7 +517,6 @@ pub struct BenchArgs {
     pub clients: u32,
 }
 
-/// Options of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Print JSON
@@ -535,7 +524,6 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Options of `fsck`.
 #[derive(Debug, Args)]
 pub struct FsckArgs {
     /// The pool; without --rack any rack of this host is joined.
@@ -549,7 +537,6 @@ pub struct FsckArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Options of `inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     /// Path of the region, as in --memory

@@ -60,7 +60,6 @@ pub fn open_any_rack(args: &PoolArgs) -> Result<Pool> {
 /// A look at a pool from outside.
 pub struct Watch {
     pub monitor: Monitor,
-    /// Where its masters are.
     pub masters: String,
 }
 

@@ -152,7 +152,6 @@ Examples:
   redis-cli -p 6379 set greeting hello                         then, from another client:
   printf 'get greeting\\r\\nquit\\r\\n' | nc 127.0.0.1 11211";
 
-/// Options of `kv`.
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("listener").required(true).multiple(true)))]
 pub struct KvArgs {

@@ -65,10 +65,8 @@ pub enum Switch {
     On,
 }
 
-/// Options of `racks`.
 #[derive(Debug, Args)]
 pub struct RacksArgs {
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
     /// Print JSON
@@ -76,13 +74,11 @@ pub struct RacksArgs {
     pub json: bool,
 }
 
-/// Options of `drain`.
 #[derive(Debug, Args)]
 pub struct DrainArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
     /// Wait until the rack has left the pool (the default)
@@ -96,24 +92,20 @@ pub struct DrainArgs {
     pub timeout: Option<Duration>,
 }
 
-/// Options of `undrain`.
 #[derive(Debug, Args)]
 pub struct UndrainArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
 }
 
-/// Options of `forget`.
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
     /// Do not ask; needed where standard input is no terminal

@@ -80,7 +80,6 @@ Examples:
 
 #[derive(Debug, Args)]
 pub struct TiersArgs {
-    /// What to do
     #[command(subcommand)]
     pub command: TiersCommand,
 }

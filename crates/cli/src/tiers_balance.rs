@@ -229,7 +229,6 @@ fn rehearsed(writes: &[Write]) -> String {
     text
 }
 
-/// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Signal,

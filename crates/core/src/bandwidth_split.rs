@@ -80,7 +80,7 @@ pub struct Turn {
 
 /// An item that was read.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate {
+pub struct ReadItem {
     pub is_far: bool,
     /// Its bytes × how often it was read lately, bytes a second.
     pub need: u64,
@@ -148,7 +148,7 @@ impl BandwidthSplit {
     }
 
     /// Whether the item moves to the other memory; then it is counted as moved.
-    pub fn takes(&mut self, item: &Candidate) -> bool {
+    pub fn takes(&mut self, item: &ReadItem) -> bool {
         let charge = (item.need / self.gain).max(1);
         let fits = charge <= self.left && item.bytes <= self.budget_left;
         if !self.wants(item.is_far) || item.need > self.wanted || !fits {

@@ -80,7 +80,7 @@ pub struct Superblock {
     pub reserved_0: u8,
     /// The rack.
     pub rack: u16,
-    /// Identity of this region, random; a new region has a new one.
+    /// Identity of this region, random.
     pub region_id: [u64; 2],
     /// Frames in the pages section.
     pub frame_count: u64,
@@ -90,8 +90,8 @@ pub struct Superblock {
     pub sessions: u32,
     /// Slots.
     pub slots: u32,
-    /// Memories of a region that has several, each a range of frames, in order: frames in bits
-    /// 0–31, the memory node in bits 32–47; 0 for none (`tier.rs`).
+    /// Memories of a region that has several, each a range of frames: frames in bits 0–31, the
+    /// memory node in bits 32–47; 0 for none (`tier.rs`).
     pub tiers: [u64; 4],
     /// Tenant and capability of the region; zero today.
     pub reserved: [u64; 4],
@@ -148,7 +148,7 @@ pub enum StateWord {
     LockToken = 5,
     /// The number of the last debt.
     DebtLast = 6,
-    /// Sessions that ended in the middle of a change: what they held is to be looked for.
+    /// Sessions that ended in a change: what they held is to be looked for.
     SweepsDue = 7,
 }
 
@@ -190,10 +190,10 @@ pub enum FrameWord {
     /// Its generation.
     Generation = 1,
     /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
-    /// first page of a run, [`AllocationKind`] in bits 17–19. Bits 32–63 of the first page: pages
-    /// of the run, which may be in other racks; of a later page: its index in the run, so that
-    /// attach finds the first page, whose state decides for those that are in the same rack. Bit 20
-    /// ([`FRAME_SHARED`]): the page has or had replicas, and its table word a key of its own.
+    /// first page of a run, [`AllocationKind`] in bits 17–19. Bit 20 ([`FRAME_SHARED`]): the page
+    /// has or had replicas, and its table word a key of its own. Bits 32–63 of the first page:
+    /// pages of the run, which may be in other racks; of a later page: its index in the run, by
+    /// which attach finds the first one, which decides for those in its rack.
     State = 2,
     /// The session that owns it, 0 for none.
     Owner = 3,
@@ -252,12 +252,11 @@ impl FrameState {
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum AllocationKind {
-    /// An application's: nobody else knows whether it is in use. All that versions before 8 of this
-    /// layout allocated counts as this.
+    /// An application's, or allocated by a version before 8 of this layout.
     #[default]
     User = 0,
-    /// A part of a hash table, named by one word of it, or held by a session whose word
-    /// [`SlotWord::Changing`] says so.
+    /// A part of a hash table, named by one word of it, or held by a session that is
+    /// [`SlotWord::Changing`].
     Table = 1,
     /// A session's own: it ends with the session.
     Session = 2,
@@ -293,8 +292,8 @@ pub enum SessionWord {
     Session = 0,
     /// Process id of the client, for a remote one as it says itself.
     Pid = 1,
-    /// Start time of a local client's process in clock ticks after boot, which makes the pid
-    /// unique. Of a remote client: [`SessionWord::CONSUMED_SEQ`].
+    /// Start time of a local client's process, clock ticks after boot. Of a remote client:
+    /// [`SessionWord::CONSUMED_SEQ`].
     StartTime = 2,
     /// Sequence number of the last mutating request that was applied.
     LastSeq = 3,
@@ -302,10 +301,9 @@ pub enum SessionWord {
     ResultKind = 4,
     /// Its value: an address or an old value.
     ResultValue = 5,
-    /// Bytes of the allocation, if it is one that comes back when its answer is not taken; else 0.
+    /// Bytes of an allocation that comes back when its answer is not taken; else 0.
     ResultBytes = 6,
-    /// Sequence number of a mutating request whose effect is not covered by a redo record
-    /// (an atomic on page memory) while it runs.
+    /// Sequence number of a running request that no redo record covers (an atomic on page memory).
     IntentSeq = 7,
 }
 
@@ -446,14 +444,14 @@ pub enum SlotWord {
     ConsumedSeq = 128,
     /// 1 once the client left on purpose.
     Left = 136,
-    /// 1 while the client sleeps on its control connection: the daemon says there that the ring
-    /// for remote replies has something, and stores 0.
+    /// 1 while the client sleeps on its control connection: the daemon wakes it there for the ring
+    /// of remote replies, and stores 0.
     FabricSleeping = 144,
-    /// Odd while the client may hold allocations of the kind `Table` that no word names: it has
-    /// begun a change and not ended it. Counts beginnings and ends.
+    /// Counts begins and ends of changes: odd while the client may hold allocations of the kind
+    /// `Table` that no word names.
     Changing = 152,
-    /// The first of `LOCK_RELEASES` words: tokens of locks that are given back, or 0. Clients fill
-    /// them, the daemon empties them.
+    /// The first of `LOCK_RELEASES` words: tokens of locks that the client gives back; the daemon
+    /// stores 0.
     Releases = 192,
 }
 

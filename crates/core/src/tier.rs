@@ -64,7 +64,6 @@ impl FromStr for Tier {
 /// One memory of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TierRange {
-    /// The memory node.
     pub node: u16,
     pub first_frame: u32,
     /// Not 0.
@@ -80,7 +79,6 @@ impl TierRange {
 /// What a daemon says of one memory of its rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierStats {
-    /// The memory node.
     pub node: u16,
     pub first_frame: u32,
     pub frames: u64,

@@ -635,7 +635,6 @@ answers! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resolved {
     Home(PageHome),
-    /// It is not allocated.
     Unmapped,
     Lost(RackId),
 }

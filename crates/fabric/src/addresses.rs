@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_oldest_of_who_has_most_gives_way_and_who_comes_counts() {
         let silent = [(5, 'a', 1), (3, 'b', 2), (4, 'c', 2), (1, 'd', 3)];
-        assert_eq!(oldest_of_most(silent.into_iter(), 3), Some('d'), "as many, with who comes");
+        assert_eq!(oldest_of_most(silent.into_iter(), 3), Some('d'), "as many, with the newcomer");
         assert_eq!(oldest_of_most(silent.into_iter(), 9), Some('b'));
         assert_eq!(oldest_of_most(silent[..1].iter().copied(), 9), Some('a'));
         assert_eq!(oldest_of_most(silent[..0].iter().copied(), 9), None::<char>);

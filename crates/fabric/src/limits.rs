@@ -116,7 +116,11 @@ mod tests {
         };
         come(c, None, None).unwrap();
         assert!(matches!(come(c, None, None), Err(FabricError::Busy { limit: 8, .. })));
-        assert_eq!(limits.gives_way(&table, c, 9), Some(old), "who has not been let in, first");
+        assert_eq!(
+            limits.gives_way(&table, c, 9),
+            Some(old),
+            "one that has not been let in, first"
+        );
         table.get_mut(old).unwrap().1 = None;
         assert_eq!(limits.gives_way(&table, c, 9), Some(ours[0]));
         ours.iter().for_each(|peer| table.get_mut(*peer).unwrap().2 = None);

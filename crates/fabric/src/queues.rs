@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Counters.
 const STATS: usize = size_of::<FabricStats>() / 8;
 
 /// What the application puts in for a connection.

@@ -48,7 +48,6 @@ impl Patience {
         }
     }
 
-    /// A wait begins.
     pub(super) fn begin(&mut self, now: Nanos) {
         self.waits = self.waits.wrapping_add(1);
         let is_probe = self.waits.is_multiple_of(SPIN_PROBES);

@@ -63,7 +63,6 @@ pub struct MasterLink {
     /// A descriptor that stays the same across connections.
     epoll: Option<OwnedFd>,
     random: u64,
-    /// When to connect again.
     retry_at: Nanos,
 }
 

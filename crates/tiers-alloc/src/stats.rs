@@ -37,7 +37,6 @@ pub struct NodeBytes {
     pub bytes: u64,
 }
 
-/// Of one placement.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaceStatistics {
     count: usize,

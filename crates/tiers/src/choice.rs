@@ -40,7 +40,7 @@ impl Memory {
 
 /// Some memories with weights, and what they do for the demand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Share {
+pub struct WeightedUse {
     /// A weight for each memory that was given; 0 for one that is left out.
     pub weights: Vec<u32>,
     /// What they reach together.
@@ -51,7 +51,7 @@ pub struct Share {
     pub latency_ns: f64,
 }
 
-impl Share {
+impl WeightedUse {
     fn has_spare(&self) -> bool {
         self.load <= SPARE_SHARE
     }
@@ -62,9 +62,9 @@ impl Share {
 pub struct Choice {
     pub memories: Vec<Memory>,
     pub demand_mbps: f64,
-    pub chosen: Share,
+    pub chosen: WeightedUse,
     /// All memories by their best weights.
-    pub interleaved: Share,
+    pub interleaved: WeightedUse,
 }
 
 /// Chooses for a program that moves `demand_mbps` MB/s, by weights up to `weight_max`.
@@ -117,7 +117,7 @@ fn share(
     used: &[usize],
     demand_mbps: f64,
     weight_max: u32,
-) -> Result<Share, WeightsError> {
+) -> Result<WeightedUse, WeightsError> {
     let bandwidths: Vec<f64> = used.iter().map(|index| memories[*index].bandwidth_mbps).collect();
     let Weights { weights, utilisation } = solve(&bandwidths, weight_max)?;
     let bandwidth_mbps = utilisation * bandwidths.iter().sum::<f64>();
@@ -129,7 +129,7 @@ fn share(
         sum += f64::from(weight);
     }
     let load = demand_mbps / bandwidth_mbps;
-    Ok(Share { weights: all, bandwidth_mbps, load, latency_ns: latency_ns / sum })
+    Ok(WeightedUse { weights: all, bandwidth_mbps, load, latency_ns: latency_ns / sum })
 }
 
 impl fmt::Display for Choice {

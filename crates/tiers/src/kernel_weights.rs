@@ -237,7 +237,7 @@ impl KernelWeights {
     #[must_use]
     pub fn saved(&self) -> String {
         let weights = self.weights.iter();
-        let saved = Saved {
+        let saved = SavedWeights {
             schema: SCHEMA.to_owned(),
             nodes: weights.map(|(id, weight)| SavedNode { id: *id, weight: *weight }).collect(),
             auto: self.auto,
@@ -342,7 +342,7 @@ impl KernelWeights {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Saved {
+struct SavedWeights {
     schema: String,
     nodes: Vec<SavedNode>,
     auto: Option<bool>,
@@ -363,7 +363,7 @@ fn parse(bytes: &[u8]) -> Result<KernelWeights, String> {
     if value["schema"] != SCHEMA {
         return Err(format!("its schema is {}, not {SCHEMA:?}", value["schema"]));
     }
-    let Saved { nodes, auto, .. } = serde_json::from_value(value).map_err(wrong)?;
+    let SavedWeights { nodes, auto, .. } = serde_json::from_value(value).map_err(wrong)?;
     let mut weights = BTreeMap::new();
     for SavedNode { id, weight } in nodes {
         if !(1..=WEIGHT_MAX).contains(&weight) || u32::from(id) >= NODES_MAX {
@@ -414,7 +414,6 @@ fn write_weight(folder: &Path, node: u16, weight: u16, write: Writer<'_>) -> Res
     write(&path, &weight.to_string()).map_err(|error| Refusal { path, error })
 }
 
-/// Has the kernel choose.
 fn write_auto(folder: &Path, write: Writer<'_>) -> Result<(), Refusal> {
     let path = auto_file(folder).unwrap_or_else(|| folder.join(AUTO_NAMES[0]));
     write(&path, "true").map_err(|error| Refusal { path, error })

@@ -50,17 +50,10 @@ pub(crate) enum BaselineCommand {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub(crate) enum BaselineReply {
-    Serving {
-        number: usize,
-        address: ServerAddress,
-    },
+    Serving { number: usize, address: ServerAddress },
     Ready,
     Ran(Box<BaselineMeasurement>),
-    Failed {
-        /// A short word.
-        code: String,
-        reason: String,
-    },
+    Failed { code: String, reason: String },
 }
 
 impl WorkerReply for BaselineReply {

@@ -16,7 +16,7 @@ const TURNS_PER_CLOCK_LOOK: u32 = 1 << 16;
 
 /// Alone on its line, also for processors that fetch lines in pairs.
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct SharedLine(AtomicU64);
 
 /// Why there is no number. A retry helps when the machine was overloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ pub fn ping_pong_ns(
 ) -> Result<f64, LineError> {
     assert!(round_trips > 0, "no round trip, no time");
     let wait = if core_first == core_second { Wait::Yield } else { Wait::Spin };
-    let (line, stop) = (Line(AtomicU64::new(0)), AtomicBool::new(false));
+    let (line, stop) = (SharedLine(AtomicU64::new(0)), AtomicBool::new(false));
     let warmup = (round_trips / 10).clamp(1, 10_000);
     thread::scope(|scope| {
         let answerer = scope.spawn(|| {

@@ -17,7 +17,6 @@ pub struct Stats {
     pub expired: u64,
     /// Items that a policy or a compaction moved.
     pub moved: u64,
-    /// Bytes of them.
     pub moved_bytes: u64,
     /// Items now, expired ones that were not found yet included.
     pub items: u64,
@@ -30,9 +29,7 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// Units of 64 KiB.
     pub units: u64,
-    /// Units that are free.
     pub free_units: u64,
-    /// Units of the index.
     pub index_units: u64,
     /// Units in far memory, of all.
     pub far_units: u64,
@@ -70,7 +67,6 @@ pub struct Stats {
     pub tier_promotions: u64,
     /// Reads of values there that a copy here has answered.
     pub tier_near_hits: u64,
-    /// Bytes of copies.
     pub tier_near_bytes: u64,
 }
 

@@ -80,7 +80,6 @@ impl ClientTransport for ShmClient {
     }
 }
 
-/// Lets clients in.
 pub(super) struct ShmAcceptor {
     listener: ControlAcceptor,
     bell: OwnedFd,

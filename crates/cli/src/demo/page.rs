@@ -11,7 +11,6 @@ use rackpool_bench::report::{Kind, Report, Row};
 use rackpool_stats::format::{Unit, digits};
 use serde_json::Value;
 
-/// The whole page.
 pub fn page(findings: &Findings, report: &Report, finished_at: String) -> DemoReport {
     let good = findings.judge().is_ok();
     let detail = format!(

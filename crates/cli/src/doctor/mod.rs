@@ -45,7 +45,7 @@ struct Check {
 }
 
 #[derive(Debug, Serialize)]
-struct Answer {
+struct DoctorReport {
     schema: &'static str,
     machine: Machine,
     /// Whether a pool can run here.
@@ -58,12 +58,12 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let checks = checks();
     let usable = checks.iter().all(|check| check.state != State::Bad);
     let machine = Machine::here();
-    let answer = Answer { schema: "rackpool-doctor/2", machine, usable, checks };
+    let answer = DoctorReport { schema: "rackpool-doctor/2", machine, usable, checks };
     let text = if args.json { output::json(&answer)? } else { table(&answer) };
     output::print(&format!("{}\n", text.trim_end()))
 }
 
-fn table(answer: &Answer) -> String {
+fn table(answer: &DoctorReport) -> String {
     let Machine { cpu, cores, memory_bytes, kernel } = &answer.machine;
     let memory = Unit::Bytes.show(*memory_bytes as f64);
     let mut text = format!("{cpu}, {cores} cores, {memory}, {kernel}\n\n");

@@ -50,7 +50,6 @@ A recording stays useful: name it in a plan as [live] recording = \"seen/recordi
 choice in it is made again by the simulator; one that comes out otherwise is an error. docs/plan.md
 describes the file.";
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// The same engines in virtual time: seeds with faults, and clusters that are not there
@@ -92,7 +91,6 @@ pub enum PaperName {
     Hmsdk,
 }
 
-/// Options of `repro`.
 #[derive(Debug, Args)]
 pub struct ReproArgs {
     /// Which paper

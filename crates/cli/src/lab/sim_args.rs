@@ -52,15 +52,12 @@ Examples:
   rackpool sim rack wl-mix --preset dracksim-faithful --checkpoint state --json wl-mix.json
   rackpool sim rack mine.toml --chunk-kib 256,1024,4096 --seed 1,2,3 --threads 2";
 
-/// Options of `sim`.
 #[derive(Debug, Args)]
 pub struct SimArgs {
-    /// What to simulate.
     #[command(subcommand)]
     pub command: SimCommand,
 }
 
-/// The commands of `sim`.
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Run many seeds under faults and check everything
@@ -124,7 +121,6 @@ pub struct SimOutputArgs {
     pub html: Option<PathBuf>,
 }
 
-/// Options of `sim run`.
 #[derive(Debug, Args)]
 pub struct SimRunArgs {
     /// How many seeds
@@ -134,7 +130,6 @@ pub struct SimRunArgs {
     /// The first seed; the others follow it
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub first_seed: u64,
-    /// The runs.
     #[command(flatten)]
     pub config: SimConfigArgs,
     /// Threads, each with a seed of its own [default: one for each processor]
@@ -149,18 +144,15 @@ pub struct SimRunArgs {
     /// Write shrunk failing seeds into this directory, for the test-suite
     #[arg(long, value_name = "DIR", conflicts_with = "no_shrink")]
     pub store: Option<PathBuf>,
-    /// The reports.
     #[command(flatten)]
     pub output: SimOutputArgs,
 }
 
-/// Options of `sim replay`.
 #[derive(Debug, Args)]
 pub struct SimReplayArgs {
     /// The seed
     #[arg(value_name = "SEED")]
     pub seed: u64,
-    /// The run.
     #[command(flatten)]
     pub config: SimConfigArgs,
     /// How many of the last lines of the trace are shown
@@ -187,7 +179,6 @@ fn mutation_of(name: &str) -> Result<Mutation> {
     found.ok_or_else(|| Failure::usage(format!("`{name}` is no mutation; there are {}", names())))
 }
 
-/// Options of `sim scale`.
 #[derive(Debug, Args)]
 pub struct SimScaleArgs {
     /// Device profile: a name or a file
@@ -208,12 +199,10 @@ pub struct SimScaleArgs {
     /// For every random choice
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
-    /// The reports.
     #[command(flatten)]
     pub output: SimOutputArgs,
 }
 
-/// Options of `sim rack`.
 #[derive(Debug, Args)]
 pub struct SimRackArgs {
     /// A file, or a built-in configuration: wl-mix, wl-mix-64th
@@ -253,7 +242,6 @@ pub struct SimRackArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Options of `sim ladder`.
 #[derive(Debug, Args)]
 pub struct SimLadderArgs {
     /// Device profile: a name or a file
@@ -262,12 +250,10 @@ pub struct SimLadderArgs {
     /// Measure this machine as well: real processes, some ten seconds
     #[arg(long)]
     pub measure: bool,
-    /// The reports.
     #[command(flatten)]
     pub output: SimOutputArgs,
 }
 
-/// Options of `calibrate`.
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
     /// Write the profile into this file instead of to standard output
@@ -304,7 +290,6 @@ pub struct SimMutationsArgs {
     /// Only these, with commas between
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// The runs.
     #[command(flatten)]
     pub config: SimConfigArgs,
     /// Threads, each with a seed of its own [default: one for each processor]
@@ -323,11 +308,9 @@ impl SimMutationsArgs {
     }
 }
 
-/// Options of `plan`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PlanArgs {
-    /// Write an example instead.
     #[command(subcommand)]
     pub command: Option<PlanCommand>,
     /// What is asked
@@ -356,7 +339,6 @@ fn span(text: &str) -> Result<Duration, String> {
     Span::try_from(text.to_owned()).map(|span| Duration::from_nanos(span.0))
 }
 
-/// The commands of `plan`.
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
     /// Write an example that runs as it is, with comments

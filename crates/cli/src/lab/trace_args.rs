@@ -71,15 +71,12 @@ Examples:
   rackpool trace packing little --out little
   rackpool trace packing much --machines 200 --days 14 --out much";
 
-/// Options of `trace`.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: TraceCommand,
 }
 
-/// The commands of `trace`.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
     /// Record the loads and stores of a program with Valgrind
@@ -116,7 +113,6 @@ pub struct TraceReadArgs {
     pub node: u16,
 }
 
-/// Options of `trace run`.
 #[derive(Debug, Args)]
 pub struct TraceRunArgs {
     /// Where the trace goes: .parquet, .csv or .csv.gz
@@ -139,7 +135,6 @@ pub struct TraceRunArgs {
     pub program: Vec<std::ffi::OsString>,
 }
 
-/// Options of `trace convert`.
 #[derive(Debug, Args)]
 pub struct TraceConvertArgs {
     /// The trace
@@ -148,7 +143,6 @@ pub struct TraceConvertArgs {
     /// Where it goes: .parquet, .csv or .csv.gz
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
-    /// The input.
     #[command(flatten)]
     pub read: TraceReadArgs,
     /// Caches before the memory: dracksim, or what differs from it
@@ -159,13 +153,11 @@ pub struct TraceConvertArgs {
     pub limit: Option<u64>,
 }
 
-/// Options of `trace stat`.
 #[derive(Debug, Args)]
 pub struct TraceStatArgs {
     /// The trace
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The input.
     #[command(flatten)]
     pub read: TraceReadArgs,
     /// As JSON
@@ -173,7 +165,6 @@ pub struct TraceStatArgs {
     pub json: bool,
 }
 
-/// Options of `trace kernel`.
 #[derive(Debug, Args)]
 pub struct TraceKernelArgs {
     /// lbm, fdtd, fft or fmm
@@ -211,7 +202,6 @@ pub struct TraceKernelArgs {
     pub workers: Option<usize>,
 }
 
-/// Options of `trace packing`.
 #[derive(Debug, Args)]
 pub struct TracePackingArgs {
     /// How much memory is stranded: little or much

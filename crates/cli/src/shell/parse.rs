@@ -19,7 +19,6 @@ pub enum Data {
     File(PathBuf),
 }
 
-/// How bytes are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Show {
     /// Two digits a byte.
@@ -77,9 +76,7 @@ pub enum ShellCommand {
     Explain(Subject),
     /// `stats [--json|--prometheus|--decisions]`
     Stats(StatsForm),
-    /// `help`
     Help,
-    /// `quit`
     Quit,
 }
 

@@ -91,7 +91,7 @@ impl World {
             let (is_far, bytes) = (self.is_far[item], self.bytes[item]);
             // One that is read seldom seems to be read more often than it is.
             let need = bytes * u64::max((rate * self.use_of[item]) as u64, SAMPLED * 2 / 3);
-            if splits[item % count].takes(&Candidate { is_far, need, bytes }) {
+            if splits[item % count].takes(&ReadItem { is_far, need, bytes }) {
                 self.is_far[item] = !is_far;
                 moved_bytes += bytes;
             }
@@ -178,7 +178,7 @@ fn at_the_best_split_and_near_it_nothing_moves() {
         let all = ReadBytes { near: BANDWIDTHS.near - far, far };
         Turn { ms: 1000, samples: SAMPLES_MIN, all, own: all }
     };
-    let candidate = |is_far| Candidate { is_far, need: 1, bytes: 1 };
+    let candidate = |is_far| ReadItem { is_far, need: 1, bytes: 1 };
     for far_percent in [20, 20, 20] {
         split.end_turn(&turn(far_percent));
         assert!(split.is_split());
@@ -196,7 +196,7 @@ fn an_item_that_carries_more_than_is_wanted_stays() {
     let turn = Turn { ms: 1000, samples: SAMPLES_MIN, all, own: all };
     split.end_turn(&turn);
     let wanted = BANDWIDTHS.far_part(BANDWIDTHS.near);
-    let mut takes = |need, bytes| split.takes(&Candidate { is_far: false, need, bytes });
+    let mut takes = |need, bytes| split.takes(&ReadItem { is_far: false, need, bytes });
     assert!(!takes(wanted + 1, 100));
     assert!(!takes(wanted / 2, BUDGET_BYTES + 1));
     assert!(takes(wanted / 2, 100) && takes(wanted / 2, 100));

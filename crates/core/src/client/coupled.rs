@@ -70,7 +70,6 @@ pub trait CoupledIo<M: Mem> {
     fn packed(&self) -> Option<(&Flush, &[u8])>;
     /// Makes a write buffer with halves of so many bytes.
     fn open_buffer(&mut self, half_bytes: u32) -> Result<()>;
-    /// Calls [`Flush::begin`].
     fn begin_flush(&mut self);
     /// Goes on with a flush that is under way, as [`Flush::look`] says; its result when it has
     /// ended, after [`Flush::ended`].
@@ -82,7 +81,6 @@ pub trait CoupledIo<M: Mem> {
     fn ask(&mut self, link: LinkId, request: Request) -> Result<Reply>;
     /// Reads from home, whatever is buffered or cached.
     fn read_home(&mut self, piece: Piece, to: &mut [u8]) -> Result<()>;
-    /// The coupled locks themselves.
     fn coupled(&mut self) -> &mut Coupled;
     /// Lets the coupled locks do something with the rest of the handle. Meanwhile it has an empty
     /// one in their place, so nothing that it does for them looks at locks again.

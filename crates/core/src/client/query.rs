@@ -103,7 +103,6 @@ impl DaemonQuery<DrainReport> {
 }
 
 impl DaemonQuery<AuditReply> {
-    /// About its allocations.
     pub fn audit(request: AuditRequest) -> Self {
         Self { request: Request::Audit(request), take: take!(Reply::Audit(reply) => reply) }
     }

@@ -60,7 +60,6 @@ impl Default for Relocator {
     }
 }
 
-/// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelocationOutcome {
     /// The rack wants nothing now.

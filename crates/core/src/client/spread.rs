@@ -19,9 +19,8 @@
 //! Source: decision 0031; Rcmp has one copy of a page, or copies that writes end.
 
 use super::locate::unexpected;
-use super::transfer::Fragment;
 use super::{Access, Client, Context, Io, LinkId, Locate, Operation, Reach, Translation};
-use crate::addr::{Generation, PageId, RackId};
+use crate::addr::{GAddr, Generation, PageId, RackId};
 use crate::constants::{
     FABRIC_OUTSTANDING_MAX, REPLICA_PLACES_MAX, REPLICA_TRIES_MAX, SHARERS_MAX, STALE_RETRIES_MAX,
 };
@@ -126,6 +125,17 @@ enum After {
     Connect,
     ByHome,
     Stale,
+}
+
+/// A part of a transfer's piece within one page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fragment {
+    pub(super) piece: u32,
+    pub(super) offset: u64,
+    pub(super) addr: GAddr,
+    pub(super) bytes: u64,
+    /// The key that it was posted with.
+    pub(super) key: Generation,
 }
 
 /// One write within a page.

@@ -7,7 +7,7 @@
 //! be applied a second time while it is still under way (`docs/semantics.md`).
 
 use super::locate::{Retries, unexpected};
-use super::spread::{Spread, Spreading};
+use super::spread::{Fragment, Spread, Spreading};
 use super::{Client, Context, Io, LinkId, Locate, Miss, Operation, Reach};
 use crate::addr::{GAddr, Generation};
 use crate::constants::FABRIC_OUTSTANDING_MAX;
@@ -29,17 +29,6 @@ pub enum Access {
 pub struct Piece {
     pub addr: GAddr,
     pub bytes: u64,
-}
-
-/// A part of a piece within one page.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fragment {
-    pub(super) piece: u32,
-    pub(super) offset: u64,
-    pub(super) addr: GAddr,
-    pub(super) bytes: u64,
-    /// The key that it was posted with.
-    key: Generation,
 }
 
 /// Work requests that one doorbell carries at most.

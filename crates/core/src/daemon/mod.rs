@@ -144,7 +144,6 @@ pub trait World {
     fn proxy_counts(&self) -> ProxyCounts {
         ProxyCounts::default()
     }
-    /// What the engine says.
     fn outbox(&mut self) -> &mut Self::Outbox;
 }
 

@@ -68,7 +68,6 @@ impl MoveClaims {
         self.0.retain(|_, claim| awake_ns.saturating_sub(claim.asked_at) < lease_ns);
     }
 
-    /// Ends all claims.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

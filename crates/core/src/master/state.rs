@@ -27,7 +27,6 @@ pub enum Command {
     JoinDaemon(RackInfo),
     /// A range of page ids is given out.
     LeasePageIds { count: u64 },
-    /// Pages get their homes.
     CommitPages {
         /// The rack of the daemon that asks.
         rack: RackId,
@@ -35,7 +34,6 @@ pub enum Command {
         region_id: [u64; 2],
         homes: Vec<PageHome>,
     },
-    /// Pages are forgotten.
     RemovePages {
         /// The rack of the daemon that asks.
         rack: RackId,

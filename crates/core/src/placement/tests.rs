@@ -110,7 +110,7 @@ fn round_robin_takes_turns_and_leaves_the_own_rack_out() {
     let mut next = |own| pick(Choice::RoundRobin, &racks, own, &mut chooser).unwrap();
     let got: Vec<u16> = (0..5).map(|_| next(RackId(2))).collect();
     assert_eq!(got, [0, 1, 3, 0, 1]);
-    assert_eq!(next(RackId(1)), 2, "whoever asks, the turn goes on");
+    assert_eq!(next(RackId(1)), 2, "the turn goes on with each request");
 }
 
 /// Six pools, as in the source: m = ceil(log2 6) = 3 of the idlest, then the least used that is

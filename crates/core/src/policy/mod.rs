@@ -66,7 +66,6 @@ pub enum Decision {
 /// Why a page stays where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// The policy is [`MigrationPolicy::Off`].
     Off,
     /// The page is at home in the rack that asks.
     OwnRack,
@@ -225,9 +224,7 @@ pub struct DecisionRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reasoning {
     Off,
-    /// Of [`MigrationPolicy::Paper`].
     Paper(PaperReasoning),
-    /// Of [`MigrationPolicy::Cost`].
     Cost(CostReasoning),
 }
 

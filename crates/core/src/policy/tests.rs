@@ -117,7 +117,7 @@ fn paper_clears_the_heat_of_who_lost_and_of_what_moved() {
     assert_eq!(effect(&wanted()), HeatEffect::ClearAtOldHomes);
     let mut o = wanted();
     o.asker_use.heat_milli = 4000;
-    assert_eq!(effect(&o), HeatEffect::Keep, "who does not ask loses nothing");
+    assert_eq!(effect(&o), HeatEffect::Keep, "a rack that does not ask loses nothing");
     assert_eq!(effect(&Observation { under_way: true, ..wanted() }), HeatEffect::ClearAtAsker);
     let mut o = wanted();
     o.home_use.heat_milli = u64::MAX;

@@ -137,7 +137,6 @@ impl<M: Mem> Consumer<M> {
         self.header().is_some()
     }
 
-    /// The ring's memory.
     #[inline]
     pub fn window(&self) -> &M {
         &self.window

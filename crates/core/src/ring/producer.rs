@@ -86,7 +86,6 @@ impl<M: Mem> Producer<M> {
         Ok(())
     }
 
-    /// The ring's memory.
     #[inline]
     pub fn window(&self) -> &M {
         &self.window

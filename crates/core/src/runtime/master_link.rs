@@ -78,7 +78,6 @@ impl Call {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct MasterLink {
     /// A call that is made on every new connection before the link is up: that of
@@ -215,7 +214,6 @@ impl MasterLink {
         Ok(request)
     }
 
-    /// The answers that came.
     pub fn take_replies(&mut self) -> Vec<MasterReply> {
         std::mem::take(&mut self.replies)
     }

@@ -54,7 +54,6 @@ pub enum RemoteReply {
         lost: Vec<u64>,
         region: RegionInfo,
     },
-    /// `Join` was refused.
     Refused(Error),
     Reply(ReplyFrame),
     /// To `Consumed`: it is known, also to the next daemon.

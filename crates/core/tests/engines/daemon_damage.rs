@@ -258,7 +258,7 @@ fn a_frame_whose_entry_is_lost_is_not_handed_out() {
                 let freed = rig.ask(0, Request::Free { addr: page, bytes: PAGE });
                 assert!(freed.is_err(), "{freed:?}");
                 let word = rig.world.table_word(FrameIndex(frame as u32));
-                assert_ne!(word, 0, "who knows where it is may read it");
+                assert_ne!(word, 0, "by its place it may be read");
             }
             rig.free(0, other, PAGE);
             rig.verify();

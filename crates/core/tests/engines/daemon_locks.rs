@@ -244,7 +244,7 @@ fn who_waits_in_vain_learns_who_holds_it_and_for_how_long_and_leaves_nothing() {
     assert_eq!(all.stats().lock_waiters, 0);
     let token = all.held[&(0, name.0)].token;
     all.send(0, Request::Unlock { addr: name, token });
-    assert_eq!(all.stats().locks_held, 0, "nobody was given what he no longer wants");
+    assert_eq!(all.stats().locks_held, 0, "no lock is granted that is no longer wanted");
     all.finish();
 }
 
@@ -355,7 +355,7 @@ fn ranges_that_share_a_line_exclude_each_other_and_others_do_not() {
         let token = all.held[&(holder, at(line).0)].token;
         all.send(holder, Request::Unlock { addr: at(line), token });
     }
-    assert!(all.holds(3, at(4)) && !all.holds(4, at(7)), "who came first is first");
+    assert!(all.holds(3, at(4)) && !all.holds(4, at(7)), "first come, first served");
     all.finish();
 }
 
@@ -369,10 +369,10 @@ fn who_waits_for_a_range_holds_no_part_of_it_and_is_not_overtaken_there() {
     all.send(2, lock(at(4), true));
     assert!(all.holds(2, at(4)), "beside what is waited for");
     all.send(3, lock(at(0), false));
-    assert!(!all.holds(3, at(0)), "behind who waits for it");
+    assert!(!all.holds(3, at(0)), "behind the one that waits for it");
     all.send(4, lock_lines(at(3), 1, false));
     all.kill(1);
-    assert!(all.holds(3, at(0)) && all.holds(4, at(3)), "nobody is before them any more");
+    assert!(all.holds(3, at(0)) && all.holds(4, at(3)), "none is before them any more");
     all.finish();
 }
 

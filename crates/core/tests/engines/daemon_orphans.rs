@@ -281,7 +281,7 @@ fn memory_that_is_about_to_be_freed_for_another_rack_stays_and_is_free_only_then
     assert_eq!(rig.world.private_mem().peek(due_word(0, DebtWord::Addr)), object.0);
     assert_eq!(code(move_out(&mut rig, 0, other)), "stays");
     let live = rig.daemon.as_ref().unwrap().stats(&rig.world).allocations;
-    assert_eq!(live, 2, "nobody else can have it");
+    assert_eq!(live, 2, "no other client can have it");
     rig.quiesce();
     assert_eq!(rig.world.private_mem().peek(due_word(0, DebtWord::Addr)), 0);
     assert!(matches!(move_out(&mut rig, 0, other), Ok(Reply::Shut { .. })));

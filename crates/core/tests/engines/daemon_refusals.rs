@@ -469,7 +469,7 @@ fn who_has_a_lock_keeps_its_session_from_newcomers_for_a_lease() {
     let reply = rig.world.replies.pop_front().map(|(_, frame)| frame.reply);
     let Some(Ok(Reply::Locked { token })) = reply else { panic!("{reply:?}") };
     rig.run(|daemon, _| daemon.leave_remote(holder));
-    assert_eq!(code(join(&mut rig, 5000)), "busy", "nobody else is closed");
+    assert_eq!(code(join(&mut rig, 5000)), "busy", "no other is closed");
     rig.run(|daemon, _| daemon.leave_remote(other));
     assert_eq!(join(&mut rig, 5000), Ok((other, false)), "not the oldest, which has a lock");
     assert!(rig.daemon.as_ref().unwrap().holds_lock(holder, addr, token));

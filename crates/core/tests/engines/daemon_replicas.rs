@@ -78,7 +78,7 @@ fn a_write_waits_until_replicas_are_closed_and_follows_to_them() {
     add(&mut rig, addr);
     assert_eq!(answer(&mut rig, WRITER), None, "the replica may be read");
     assert_eq!(orders(&mut rig), [ReplicaOrder::Close(page)]);
-    assert_eq!(answer(&mut rig, WRITER), None, "nobody said that it is closed");
+    assert_eq!(answer(&mut rig, WRITER), None, "no message said that it is closed");
     poll(&mut rig, 4);
     assert!(matches!(answer(&mut rig, WRITER), Some(Ok(Reply::Old { .. }))));
     let found = orders(&mut rig);

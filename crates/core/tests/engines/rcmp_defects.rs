@@ -106,7 +106,7 @@ impl Move {
         let page = self.from.page;
         let settled = old.ask(0, Request::MoveSettle { page });
         let now = old.world.master.pages[&page.0];
-        assert_eq!(settled, Ok(Reply::Settled { here: now.rack == RACK }), "who has it");
+        assert_eq!(settled, Ok(Reply::Settled { here: now.rack == RACK }), "which rack has it");
         new.world.master.pages.insert(page.0, seen_from_there(now));
         if now.rack == RACK {
             return false;

@@ -264,7 +264,7 @@ impl VerbsSession {
         moved
     }
 
-    /// Says that a key is no more, if there is room: whoever does not hear it finds out.
+    /// Says that a key is no more, if there is room: a client that does not hear it finds out.
     pub(super) fn tell_closed(&mut self, at: RemoteAddr) -> Result<(), CloseReason> {
         let Some((lane, _)) = &mut self.lane else { return Ok(()) };
         if self.is_ready && lane.has_credit() {

@@ -42,7 +42,7 @@ fn accept(listener: &ControlListener) -> ControlConn {
         }
         poller.wait(Some(Duration::from_millis(100)), &mut events).unwrap();
     }
-    panic!("nobody connected within {PATIENCE:?}");
+    panic!("no connection came within {PATIENCE:?}");
 }
 
 fn recv_message(conn: &ControlConn) -> (Vec<u8>, Vec<OwnedFd>) {

@@ -59,11 +59,11 @@ impl Drop for Backing {
     fn drop(&mut self) {
         match *self {
             Backing::Heap { base, layout } => {
-                // SAFETY: allocated with this layout in `Window::heap`, and nobody has it left.
+                // SAFETY: allocated with this layout in `Window::heap`, and no reference is left.
                 unsafe { dealloc(base.as_ptr(), layout) };
             }
             Backing::Map { base, bytes } | Backing::Private { base, bytes } => {
-                // SAFETY: mapped with this length by whoever made it; nobody has it left.
+                // SAFETY: mapped with this length by its maker; no reference is left.
                 let unmapped = unsafe { munmap(base.as_ptr().cast(), bytes) };
                 assert!(unmapped.is_ok(), "munmap of a whole mapping of ours failed");
             }

@@ -99,7 +99,6 @@ impl HelperThread {
         Ok(())
     }
 
-    /// There may be work.
     pub(super) fn wake(&self) {
         self.0.iter().for_each(|(signal, _)| signal.wake());
     }

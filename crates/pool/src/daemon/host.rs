@@ -14,7 +14,7 @@ use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::SlotWord;
 use rackpool_core::member::RackState;
 use rackpool_core::runtime::daemon::{
-    Client, DaemonHost, FabricTarget, Fault, TargetCommand, Welcome,
+    Client, DaemonHost, FabricTarget, Fault, SlotGrant, TargetCommand,
 };
 use rackpool_core::runtime::master_link::Call;
 use rackpool_core::seam::{EncodedWriteBack, FabricEvent, Mem, Nanos, PeerId, Verb};
@@ -112,7 +112,12 @@ impl DaemonHost for PoolHost {
         Ok((u64::from(process.pid), process.start_time))
     }
 
-    fn welcome(&mut self, world: &RegionWorld, conn: &ControlConn, welcome: Welcome) -> Result<()> {
+    fn welcome(
+        &mut self,
+        world: &RegionWorld,
+        conn: &ControlConn,
+        welcome: SlotGrant,
+    ) -> Result<()> {
         let slot = welcome.slot;
         let token = TOKEN_SLOT + u64::from(slot);
         let watched = self.poller.add(conn, token, Interest::Read);

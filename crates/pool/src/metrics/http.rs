@@ -97,7 +97,7 @@ pub(crate) fn start<T: Send + 'static>(
     let wake = wake.try_clone().map_err(|error| io_error("serving metrics", &error))?;
     let snapshot = move || {
         let (reply, answer) = sync_channel(1);
-        // A question that was never answered may be in the queue still: nobody waits once more.
+        // A question that was never answered may be in the queue still: it is not waited for again.
         ask.try_send(reply).ok()?;
         wake.notify();
         answer.recv_timeout(Duration::from_millis(METRICS_SNAPSHOT_MS_MAX)).ok()

@@ -14,7 +14,6 @@ use std::sync::atomic::AtomicBool;
 /// What one seed says of a design.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// The mean access, ns.
     pub mean_ns: f64,
     pub p50_ns: f64,
     /// Of 100 accesses 99 are faster.

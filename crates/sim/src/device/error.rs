@@ -6,32 +6,16 @@
 pub enum ProfileError {
     /// The file is not TOML.
     #[error("{path}:{line}: {reason}")]
-    Syntax {
-        /// The file.
-        path: String,
-        line: usize,
-        reason: String,
-    },
+    Syntax { path: String, line: usize, reason: String },
     /// A number that every profile has is not there.
     #[error("{path}:{line}: `{key}` is missing")]
-    Missing {
-        /// The file.
-        path: String,
-        line: usize,
-        key: String,
-    },
+    Missing { path: String, line: usize, key: String },
     /// A key that no profile has.
     #[error("{path}:{line}: `{key}` is not known")]
-    Unknown {
-        /// The file.
-        path: String,
-        line: usize,
-        key: String,
-    },
+    Unknown { path: String, line: usize, key: String },
     /// A value that makes no sense.
     #[error("{path}:{line}: {reason}")]
     Invalid {
-        /// The file.
         path: String,
         line: usize,
         /// What is wrong and what is allowed.

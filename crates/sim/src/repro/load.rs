@@ -120,7 +120,6 @@ pub struct LoadStats {
     pub asked: Histogram,
     /// Operations a second of all clients together if each does as many: see [`same_work`].
     pub rate: f64,
-    /// Pages that moved.
     pub moves: u64,
 }
 

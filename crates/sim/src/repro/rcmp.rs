@@ -68,7 +68,6 @@ const PARTS: [(&str, Part<Rcmp>); 11] = [
     ("what each mechanism adds", Evaluation::ablation),
 ];
 
-/// The evaluation of Rcmp.
 pub enum Rcmp {}
 
 impl PaperParts for Rcmp {

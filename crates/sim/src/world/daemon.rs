@@ -14,8 +14,8 @@ use rackpool_core::crash;
 use rackpool_core::daemon::{Daemon, SessionInfo, World, format};
 use rackpool_core::member::RackState;
 use rackpool_core::runtime::daemon::{
-    Client, DaemonHost, DaemonLoop, Fault, Joining, LoopParts, RackAddress, TargetCommand, Welcome,
-    Work, join_call, refusal, region_info,
+    Client, DaemonHost, DaemonLoop, Fault, Joining, LoopParts, RackAddress, SlotGrant,
+    TargetCommand, Work, join_call, refusal, region_info,
 };
 use rackpool_core::runtime::master_link::Call;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, Verb};
@@ -127,7 +127,12 @@ impl DaemonHost for SimHost {
         Ok((pid, pid))
     }
 
-    fn welcome(&mut self, _world: &RackWorld, conn: &ControlConn, welcome: Welcome) -> Result<()> {
+    fn welcome(
+        &mut self,
+        _world: &RackWorld,
+        conn: &ControlConn,
+        welcome: SlotGrant,
+    ) -> Result<()> {
         let beside_daemon = self.ctx.kernel.host_of(conn.process) == self.rack.host;
         self.trace(|| format!("to process {}: {welcome:?}", conn.process.0));
         self.ctx.send(conn.id, welcome.encode(true, beside_daemon, [0; 4]));

@@ -264,7 +264,7 @@ impl Scene {
         }
     }
 
-    /// No fault any more: who is down comes up, who was cut off is reached, who was stopped goes
+    /// No fault any more: what is down comes up, what was cut off is reached, what was stopped goes
     /// on.
     pub fn repair(self: &Rc<Self>) {
         let kernel = &self.cluster.kernel;

@@ -7,8 +7,8 @@
 use super::BalanceError;
 use super::kernel::{Kernel, is_absent, number, put, put_if_there, text};
 use super::plan::{Direction, Kdamond, Plan, Scheme, Watched};
-use super::state::SavedKdamonds;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::io;
 
 const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
@@ -21,6 +21,16 @@ const BASIS_POINTS: f64 = 10_000.0;
 /// So much more than is aimed at free is promoted into, that hot pages have cold ones make room.
 /// Source: Linux `samples/damon/mtier.c`.
 const OVERLAP_SHARE: f64 = 0.002;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedKdamonds {
+    /// How many there were, none of them in use.
+    pub(super) before: u64,
+    /// How many are ours.
+    pub(super) made: u64,
+    /// Of those that were turned on; none where the kernel does not say it.
+    pub(super) threads: Vec<Option<u32>>,
+}
 
 fn count_file() -> String {
     format!("{KDAMONDS}/nr_kdamonds")

@@ -22,12 +22,12 @@ pub use plan::{Direction, Kdamond, Parameters, Plan, Scheme, Sides, Target, Watc
 pub use state::{STATE_FOLDER, StateFile};
 
 use crate::topology::Topology;
+use damon::SavedKdamonds;
 use kernel::Rehearsal;
 use process::WatchedProcess;
-use state::{Saved, SavedKdamonds};
+use state::Saved;
 use tiering::PageCounts;
 
-/// What moves the pages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mechanism {
     Damon(Plan),
@@ -41,7 +41,6 @@ pub struct Moved {
     /// None where the kernel does not tell nodes apart.
     pub scheme: Option<Scheme>,
     pub bytes: u64,
-    /// What DAMON counts.
     pub counts: Option<Counts>,
 }
 
@@ -73,7 +72,12 @@ fn before(
     saved: &mut Saved,
 ) -> Result<(), BalanceError> {
     match mechanism {
-        Mechanism::KernelTiering => tiering::before(kernel, topology, saved),
+        Mechanism::KernelTiering => {
+            let before = tiering::before(kernel, topology)?;
+            saved.numa_balancing = Some(before.numa_balancing);
+            saved.demotion_enabled = Some(before.demotion_enabled);
+            Ok(())
+        }
         Mechanism::Damon(plan) => {
             let before = damon::before(kernel)?;
             saved.damon_statistics = damon::has_statistics(kernel);

@@ -22,7 +22,6 @@ const PIECE_BYTES_MIN: u64 = 4 << 20;
 const CGROUPS_MAX: usize = 256;
 const BLOCKS: &str = "/sys/devices/system/memory";
 
-/// Whose memory is balanced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Machine,
@@ -230,7 +229,6 @@ impl Scheme {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Physical addresses.
     Physical(Vec<Range<u64>>),
     /// All virtual addresses of a process.
     Process(u32),

@@ -1,6 +1,7 @@
 //! What was set before a balance began, in a file: a balance that is killed leaves it, and the next
 //! one finds it. The file holds values alone; where they are written is known here.
 
+use super::damon::SavedKdamonds;
 use super::error::failed;
 use super::kernel::{Kernel, put};
 use super::tiering::{DEMOTION, NUMA_BALANCING};
@@ -32,16 +33,6 @@ pub(super) struct Saved {
     pub(super) damon_statistics: bool,
     pub(super) numa_balancing: Option<u32>,
     pub(super) demotion_enabled: Option<bool>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SavedKdamonds {
-    /// How many there were, none of them in use.
-    pub(super) before: u64,
-    /// How many are ours.
-    pub(super) made: u64,
-    /// Of those that were turned on; none where the kernel does not say it.
-    pub(super) threads: Vec<Option<u32>>,
 }
 
 impl Saved {

@@ -6,7 +6,6 @@
 
 use super::BalanceError;
 use super::kernel::{Kernel, is_absent, put, text};
-use super::state::Saved;
 use crate::topology::Topology;
 
 pub(super) const NUMA_BALANCING: &str = "/proc/sys/kernel/numa_balancing";
@@ -14,6 +13,11 @@ pub(super) const DEMOTION: &str = "/sys/kernel/mm/numa/demotion_enabled";
 const VMSTAT: &str = "/proc/vmstat";
 /// NUMA_BALANCING_MEMORY_TIERING.
 const MODE_TIERING: u32 = 2;
+
+pub(super) struct TieringSettings {
+    pub(super) numa_balancing: u32,
+    pub(super) demotion_enabled: bool,
+}
 
 /// Pages that were moved since the machine began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,12 +38,11 @@ impl PageCounts {
     }
 }
 
-/// Reads what is set, into `saved`.
+/// What is set, where the kernel has tiering and two tiers.
 pub(super) fn before(
     kernel: &dyn Kernel,
     topology: &Topology,
-    saved: &mut Saved,
-) -> Result<(), BalanceError> {
+) -> Result<TieringSettings, BalanceError> {
     if topology.tiers.len() < 2 {
         return Err(BalanceError::OneTier);
     }
@@ -56,14 +59,13 @@ pub(super) fn before(
         text: text.to_owned(),
         expected,
     };
-    let parsed = mode.parse().map_err(|_| garbage(NUMA_BALANCING, &mode, "a number"))?;
-    saved.numa_balancing = Some(parsed);
-    saved.demotion_enabled = Some(match is_on.as_str() {
+    let numa_balancing = mode.parse().map_err(|_| garbage(NUMA_BALANCING, &mode, "a number"))?;
+    let demotion_enabled = match is_on.as_str() {
         "true" => true,
         "false" => false,
         other => return Err(garbage(DEMOTION, other, "true or false")),
-    });
-    Ok(())
+    };
+    Ok(TieringSettings { numa_balancing, demotion_enabled })
 }
 
 pub(super) fn set(kernel: &dyn Kernel) -> Result<(), BalanceError> {

@@ -14,7 +14,7 @@ use crate::cache::options::Options;
 use crate::cache::partition::Partition;
 use crate::cache::segments::{Memory, Stream};
 use crate::cache::{Millis, layout};
-use rackpool_core::bandwidth_split::{BandwidthSplit, Candidate, ReadBytes, Turn};
+use rackpool_core::bandwidth_split::{BandwidthSplit, ReadBytes, ReadItem, Turn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -180,7 +180,7 @@ impl Partition {
         let need = samples.note(hash, lines * reads);
         if self.segments.uses_far() && samples.split.wants(is_far) {
             self.disturbances += 1;
-            self.move_by_need(samples, (hash, pos, header), Candidate { is_far, need, bytes }, now);
+            self.move_by_need(samples, (hash, pos, header), ReadItem { is_far, need, bytes }, now);
         }
     }
 
@@ -189,7 +189,7 @@ impl Partition {
         &mut self,
         samples: &mut ReadSamples,
         (hash, pos, header): (u64, Pos, Header),
-        item: Candidate,
+        item: ReadItem,
         now: Millis,
     ) {
         if self.round.is_open() {
@@ -209,7 +209,7 @@ impl Partition {
         // As much leaves near memory for what comes there.
         let bytes = if item.is_far { 2 * item.bytes } else { item.bytes };
         let Some(found) = self.index.find(hash, |slot| slot.pos() == pos) else { return };
-        if samples.split.takes(&Candidate { bytes, ..item }) {
+        if samples.split.takes(&ReadItem { bytes, ..item }) {
             self.keep(found, hash, if item.is_far { Stream::Main } else { Stream::Far }, now);
         }
     }

@@ -454,5 +454,5 @@ fn a_rack_that_lost_its_region_gets_nothing_under_a_key_of_the_old_one() {
     });
     assert_eq!(ended.unwrap_err().code(), "stays");
     assert_eq!(log[3..5], ["settle 0", "settle 1"]);
-    assert_eq!(world.remote.pages.load(frame), 0xdead, "it is somebody else's by now");
+    assert_eq!(world.remote.pages.load(frame), 0xdead, "another client has it by now");
 }

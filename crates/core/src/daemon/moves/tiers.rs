@@ -23,14 +23,12 @@ use crate::tier::TierReport;
 use crate::wire::{Reply, Resolved};
 use std::ops::Range;
 
-/// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TierMoveStage {
     /// The new frame gets its memory; so many bytes have it.
     Backing(u64),
     /// The page is shut; so many bytes are copied, none while users of it are waited for.
     Copying(u64),
-    /// The directory is asked.
     Asking,
 }
 

@@ -21,7 +21,6 @@ pub struct Wait<'a, I> {
     pub deadline: I,
 }
 
-/// What a link sends.
 pub type LinkMessage = Routed<RemoteRequest>;
 
 /// What has become of messages that were to be sent.
@@ -46,7 +45,6 @@ pub trait Transport: Environment {
     fn is_served(&mut self) -> bool;
     fn open_buffer(&mut self) -> Result<Self::Buffer>;
     fn close_buffer(&mut self, buffer: Self::Buffer);
-    /// Begins a connection.
     fn connect(&mut self, info: &RackInfo) -> Result<PeerId>;
     /// Ends a connection, if it has not ended.
     fn close(&mut self, peer: PeerId);

@@ -4,7 +4,7 @@
 //! hosts of the rack have their connections to the agents there (`hosts.rs`), which say which
 //! clients come and which are gone.
 
-use super::{DaemonHost, DaemonLoop, Welcome};
+use super::{DaemonHost, DaemonLoop, SlotGrant};
 use crate::constants::{SLOTS_MAX, SLOTS_OF_USER_MAX};
 use crate::daemon::{LocalClient, SessionInfo, World};
 use crate::error::{Error, Result};
@@ -45,7 +45,6 @@ pub struct Joining<C> {
     pub conn: C,
     /// Of the process at its other end, if that is known.
     pub user: Option<User>,
-    /// The message.
     pub hello: Vec<u8>,
 }
 
@@ -149,7 +148,7 @@ impl<H: DaemonHost> DaemonLoop<H> {
         let mut client = self.begin(slot);
         (client.user, client.resumed) = (user.map(|user| user.id), hello.resume_slot.is_some());
         let (region, read_only) = (self.region.clone(), hello.read_only);
-        let welcome = Welcome { slot, read_only, region };
+        let welcome = SlotGrant { slot, read_only, region };
         let sent = self.host.welcome(&self.world, &conn, welcome);
         client.conn = Some(conn);
         self.slots[slot as usize] = Some(client);

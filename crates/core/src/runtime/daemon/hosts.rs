@@ -7,7 +7,7 @@
 //!
 //! Source: DESIGN §3 (expiry never permits reuse).
 
-use super::{Client, DaemonHost, DaemonLoop, Fault, TargetCommand, Welcome};
+use super::{Client, DaemonHost, DaemonLoop, Fault, SlotGrant, TargetCommand};
 use crate::SessionId;
 use crate::constants::{LEASE_MS_DEFAULT, SLOTS_MAX};
 use crate::daemon::Daemon;
@@ -143,7 +143,7 @@ impl<H: DaemonHost> DaemonLoop<H> {
         let client = self.begin(slot).of_host(tag, hello);
         self.slots[slot as usize] = Some(client);
         let (region, read_only) = (self.region.clone(), hello.read_only);
-        let welcome = Welcome { slot, read_only, region };
+        let welcome = SlotGrant { slot, read_only, region };
         welcome.reply(false, false, H::offsets(&self.world, slot))
     }
 

@@ -98,7 +98,7 @@ pub trait DaemonHost: Sized {
     ///
     /// # Errors
     /// If the client cannot be told: its connection is over.
-    fn welcome(&mut self, world: &Self::World, conn: &Self::Conn, reply: Welcome) -> Result<()>;
+    fn welcome(&mut self, world: &Self::World, conn: &Self::Conn, reply: SlotGrant) -> Result<()>;
     /// Says with [`refusal`] that a hello is refused; the connection ends.
     fn refuse(&mut self, conn: Self::Conn, error: Error);
     /// The process of a slot, if it lives; its end is noticed from now on.
@@ -137,7 +137,7 @@ pub trait DaemonHost: Sized {
 
 /// What a client is told that is let in.
 #[derive(Debug)]
-pub struct Welcome {
+pub struct SlotGrant {
     pub slot: u32,
     /// The pages are to be handed over read-only.
     pub read_only: bool,
@@ -366,7 +366,7 @@ impl<H: DaemonHost> DaemonLoop<H> {
     }
 }
 
-impl Welcome {
+impl SlotGrant {
     /// The message. `asymmetric_fence`, `beside_daemon`, `offsets`: see [`ControlReply`].
     pub fn encode(self, asymmetric_fence: bool, beside_daemon: bool, offsets: [u64; 4]) -> Vec<u8> {
         wire::encode_vec(&self.reply(asymmetric_fence, beside_daemon, offsets))

@@ -133,7 +133,6 @@ impl FromStr for Config {
 /// What went in and what came out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Accesses to lines.
     pub accesses: u64,
     /// Pages that a TLB did not know.
     pub tlb_misses: u64,

@@ -76,7 +76,6 @@ const PARTS: [(&str, Part<Herd>); 14] = [
     ("full tables", Evaluation::full),
 ];
 
-/// The evaluation of HERD.
 pub enum Herd {}
 
 impl PaperParts for Herd {

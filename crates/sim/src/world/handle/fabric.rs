@@ -2,10 +2,9 @@
 //! daemon, which works for it.
 
 use super::local::SimSlot;
-use super::node::Node;
-use super::sort;
 use crate::mem::SimMem;
 use crate::net::EndpointId;
+use crate::time::Ps;
 use crate::world::kernel::{ConnId, Ctx, Input, SEND_ID};
 use crate::world::rack::Rack;
 use rackpool_core::fabric::proxied::{Pieces, Queue};
@@ -122,6 +121,26 @@ impl Fabric {
         }
     }
 
+    /// What the daemon's work has come to. `poll_cost`: of one look at the ring.
+    pub(super) fn poll(&self, ctx: &Ctx, poll_cost: Ps, closed: &[ConnId]) -> Vec<FabricEvent> {
+        let mut events = Vec::new();
+        let Some(queue) = &self.queue else { return events };
+        {
+            let mut queue = queue.borrow_mut();
+            let mut pieces = Registered(ctx, self.endpoint);
+            ctx.cpu.charge(poll_cost);
+            queue.poll(&mut pieces, &mut events);
+            let Some(own) = &self.own else { return Vec::new() };
+            let is_over = own.conn.is_none_or(|conn| closed.contains(&conn));
+            if is_over && queue.is_attached() {
+                queue.detach();
+                queue.poll(&mut pieces, &mut events);
+            }
+        }
+        self.ring(ctx);
+        events
+    }
+
     /// Rings the daemon's bell if something was ordered.
     fn ring(&self, ctx: &Ctx) {
         let (Some(queue), Some(own)) = (&self.queue, &self.own) else { return };
@@ -132,32 +151,5 @@ impl Fabric {
                 ctx.ring(daemon, Input::Bell(own.slot));
             }
         }
-    }
-}
-
-impl Node {
-    /// Takes what the daemon's work has come to; whether there was anything.
-    pub(super) fn poll_proxy(&mut self) -> bool {
-        let Some(queue) = &self.fabric.queue else { return false };
-        let mut events: Vec<FabricEvent> = Vec::new();
-        {
-            let mut queue = queue.borrow_mut();
-            let mut pieces = Registered(&self.ctx, self.fabric.endpoint);
-            self.ctx.cpu.charge(self.cluster.costs.client_poll);
-            queue.poll(&mut pieces, &mut events);
-            let Some(own) = &self.fabric.own else { return false };
-            let is_over = own.conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn));
-            if is_over && queue.is_attached() {
-                queue.detach();
-                queue.poll(&mut pieces, &mut events);
-            }
-        }
-        self.fabric.ring(&self.ctx);
-        let happened = !events.is_empty();
-        for event in events {
-            let (endpoint, input) = (self.fabric.endpoint, Input::Fabric(event));
-            sort(&self.ctx, endpoint, &mut self.master, &mut self.inbox, input);
-        }
-        happened
     }
 }

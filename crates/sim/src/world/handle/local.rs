@@ -57,7 +57,6 @@ impl Home {
     }
 }
 
-/// See the module.
 pub(super) struct SimSlot {
     pub(super) rack: Rc<Rack>,
     pub(super) conn: Option<ConnId>,

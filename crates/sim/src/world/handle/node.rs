@@ -3,7 +3,7 @@
 
 use super::fabric::Fabric;
 use super::local::{Home, SimSlot};
-use super::{ConnId, Ctx, Inbox, MasterCaller, MasterLink, Path, sort};
+use super::{ConnId, Ctx, Inbox, Input, MasterCaller, MasterLink, Path, sort};
 use crate::time::Ps;
 use crate::world::Cluster;
 use rackpool_core::error::DeathCause;
@@ -24,7 +24,6 @@ const LEAVE_MAX: Ps = Ps::ms(5);
 const RING_LOOK: Ps = Ps::us(1);
 const RING_LOOK_MAX: Ps = Ps::ms(1);
 
-/// See the module.
 pub(super) struct Node {
     pub(super) ctx: Ctx,
     pub(super) cluster: Rc<Cluster>,
@@ -41,6 +40,18 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Takes what the daemon's work has come to; whether there was anything.
+    fn poll_proxy(&mut self) -> bool {
+        let poll_cost = self.cluster.costs.client_poll;
+        let events = self.fabric.poll(&self.ctx, poll_cost, &self.inbox.closed_conns);
+        let happened = !events.is_empty();
+        for event in events {
+            let (endpoint, input) = (self.fabric.endpoint, Input::Fabric(event));
+            sort(&self.ctx, endpoint, &mut self.master, &mut self.inbox, input);
+        }
+        happened
+    }
+
     /// Takes the next input and sorts it; `false` when the time is up.
     pub(super) async fn turn(&mut self, until: Ps) -> bool {
         let due = self.master.due().unwrap_or(Ps(u64::MAX));

@@ -53,7 +53,7 @@ pub trait Tables: Sync {
     ) -> std::result::Result<Box<dyn TableClient>, TableError>;
     /// Keys that clients use in this run, at least 1.
     fn keys(&self, seed: u64) -> u64;
-    /// Gives back what no table names and nobody holds, as long as that is due in a rack, or all
+    /// Gives back what no table names and no client holds, while that is due in a rack, or all
     /// of it; an error if something else is wrong. `false`: it could not be done now.
     fn sweep(
         &self,
@@ -148,7 +148,6 @@ impl<'a> TableMem<'a> {
         block_on(self.handle.read(addr, to))
     }
 
-    /// Writes `from` at `addr`.
     pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         block_on(self.handle.write(addr, from))
     }

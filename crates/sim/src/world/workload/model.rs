@@ -23,7 +23,7 @@ const CONFIGURATIONS_MAX: usize = 400_000;
 /// What the nemesis wants of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Whoever has the page frees it.
+    /// The holder of the page frees it.
     Free,
     Move,
 }
@@ -61,7 +61,7 @@ pub enum Fate {
     Unknown,
 }
 
-/// An allocation that nobody holds.
+/// An allocation that no client holds.
 pub struct DeferredFree {
     pub addr: GAddr,
     pub bytes: u64,
@@ -177,7 +177,7 @@ impl WorkloadModel {
         self.ranges.borrow_mut().on_jump(rack, at);
     }
 
-    /// What nobody holds any more.
+    /// What no client holds any more.
     pub fn orphans(&self) -> Vec<DeferredFree> {
         let objects = self.objects.borrow();
         let orphan = |(addr, one): (&u64, &Object)| DeferredFree {

@@ -1,35 +1,15 @@
-//! `bench migrate` with real client processes: this program starts itself as a client. It has a
-//! `main` of its own for that, instead of the usual test harness. The racks are threads here.
+//! `bench migrate` with real client processes. The racks are threads here.
 
+use crate::this_program;
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool_bench::migrate::{self, Options, Racks, Wanted};
 use rackpool_bench::run::{BenchError, PoolSource, Size};
-use std::process::{Command, ExitCode};
 
-/// The word that makes this program a client.
-const CLIENT: &str = "migrate-client";
+pub const CLIENT: &str = "migrate-client";
 
-fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some(CLIENT) => {
-            let (input, output) = (std::io::stdin(), std::io::stdout());
-            match migrate::worker(&mut input.lock(), &mut output.lock()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("{error}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        // Cargo lists tests in this way; there is one.
-        Some("--list") => ExitCode::SUCCESS,
-        _ => {
-            each_load_runs_under_each_policy_and_no_byte_is_foreign();
-            println!("migrate: ok");
-            ExitCode::SUCCESS
-        }
-    }
+pub fn test() {
+    each_load_runs_under_each_policy_and_no_byte_is_foreign();
 }
 
 /// In threads of this process; the daemons leave the master before it goes.
@@ -70,9 +50,7 @@ fn each_load_runs_under_each_policy_and_no_byte_is_foreign() {
     let mut started = 0;
     let mut command = |_| {
         started += 1;
-        let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
-        command.arg(CLIENT);
-        command
+        this_program(CLIENT)
     };
     let report = migrate::run(&options, &mut racks, &mut command, &mut |_| ());
     let report = report.expect("the run succeeds");

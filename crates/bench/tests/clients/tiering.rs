@@ -1,39 +1,18 @@
 //! `bench cache --tiering` on nodes that are named, with processes under `numactl` where that is
-//! installed: this program starts itself as one. It has a `main` of its own for that, instead of
-//! the usual test harness.
+//! installed.
 
+use crate::this_program;
 use rackpool_bench::cache::tiering::{FarKind, Options, run};
-use rackpool_bench::cache::tiering_os;
 use rackpool_bench::report::Kind;
 use rackpool_bench::run::Size;
 use std::path::Path;
-use std::process::{Command, ExitCode};
 
-/// The word that makes this program such a process.
-const WORKER: &str = "tiering-worker";
+pub const WORKER: &str = "tiering-worker";
 const POLICIES: [&str; 3] =
     ["numactl_membind", "numactl_interleave", "numactl_weighted_interleave"];
 
-fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some(WORKER) => {
-            let (input, output) = (std::io::stdin(), std::io::stdout());
-            match tiering_os::worker(&mut input.lock(), &mut output.lock()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("{error}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        // Cargo lists tests in this way; there is one.
-        Some("--list") => ExitCode::SUCCESS,
-        _ => {
-            what_lies_on_named_nodes_is_measured_beside_what_the_system_places();
-            println!("tiering: ok");
-            ExitCode::SUCCESS
-        }
-    }
+pub fn test() {
+    what_lies_on_named_nodes_is_measured_beside_what_the_system_places();
 }
 
 /// Node 0 is as far as it is near: a machine has no other for sure. In a guest it may be another.
@@ -47,9 +26,7 @@ fn what_lies_on_named_nodes_is_measured_beside_what_the_system_places() {
     let mut started = 0;
     let mut worker = |_| {
         started += 1;
-        let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
-        command.arg(WORKER);
-        command
+        this_program(WORKER)
     };
     let options = Options {
         names: &["follower_assocs".to_owned()],

@@ -1,50 +1,26 @@
-//! YCSB with real client processes: this program starts itself as a client. It has a `main` of
-//! its own for that, instead of the usual test harness.
+//! YCSB with real client processes.
 
-use rackpool_bench::run::Size;
+use crate::this_program;
+use rackpool_bench::run::{BenchError, Size};
 use rackpool_bench::ycsb::Workload;
 use rackpool_bench::ycsb_run::{self, Options};
-use std::process::{Command, ExitCode};
+use std::io::{BufRead, Write};
 
-/// The word that makes this program a client.
-const CLIENT: &str = "ycsb-client";
-/// The word that makes it a client that ends at its first order.
-const DYING_CLIENT: &str = "dying-ycsb-client";
+pub const CLIENT: &str = "ycsb-client";
+pub const DYING_CLIENT: &str = "dying-ycsb-client";
 
-fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some(CLIENT) => {
-            let (input, output) = (std::io::stdin(), std::io::stdout());
-            match ycsb_run::worker(&mut input.lock(), &mut output.lock()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("{error}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        Some(DYING_CLIENT) => {
-            let mut line = String::new();
-            for _ in 0..2 {
-                std::io::stdin().read_line(&mut line).expect("standard input is a pipe");
-            }
-            std::process::abort()
-        }
-        // Cargo lists tests in this way; there is one.
-        Some("--list") => ExitCode::SUCCESS,
-        _ => {
-            every_workload_runs_with_four_processes_in_two_racks_and_verifies_every_value();
-            a_client_that_dies_fails_the_run_and_leaves_no_process();
-            println!("ycsb: ok");
-            ExitCode::SUCCESS
-        }
-    }
+pub fn test() {
+    every_workload_runs_with_four_processes_in_two_racks_and_verifies_every_value();
+    a_client_that_dies_fails_the_run_and_leaves_no_process();
 }
 
-fn this_program(word: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
-    command.arg(word);
-    command
+/// A client that ends at its first order.
+pub fn die(input: &mut dyn BufRead, _: &mut dyn Write) -> Result<(), BenchError> {
+    let mut line = String::new();
+    for _ in 0..2 {
+        input.read_line(&mut line).expect("standard input is a pipe");
+    }
+    std::process::abort()
 }
 
 fn every_workload_runs_with_four_processes_in_two_racks_and_verifies_every_value() {

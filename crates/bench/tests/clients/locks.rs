@@ -1,45 +1,20 @@
-//! `bench locks` with real client processes: this program starts itself as a client. It has a
-//! `main` of its own for that, instead of the usual test harness.
+//! `bench locks` with real client processes.
 
+use crate::this_program;
 use rackpool::FabricChoice;
 use rackpool_bench::locks::{self, Options};
 use rackpool_bench::run::{PoolSource, Size};
-use std::process::{Command, ExitCode};
 
-/// The word that makes this program a client.
-const CLIENT: &str = "locks-client";
+pub const CLIENT: &str = "locks-client";
 
-fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some(CLIENT) => {
-            let (input, output) = (std::io::stdin(), std::io::stdout());
-            match locks::worker(&mut input.lock(), &mut output.lock()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("{error}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        // Cargo lists tests in this way; there is one.
-        Some("--list") => ExitCode::SUCCESS,
-        _ => {
-            every_row_is_there_and_buffer_and_cache_were_used_where_they_should_be();
-            println!("locks: ok");
-            ExitCode::SUCCESS
-        }
-    }
+pub fn test() {
+    every_row_is_there_and_buffer_and_cache_were_used_where_they_should_be();
 }
 
 fn every_row_is_there_and_buffer_and_cache_were_used_where_they_should_be() {
     let (size, source) = (Size::Smoke, PoolSource::default());
     let options = Options { size, source, fabric: FabricChoice::Tcp };
-    let mut command = |_| {
-        let own = std::env::current_exe().expect("a program has a path");
-        let mut command = Command::new(own);
-        command.arg(CLIENT);
-        command
-    };
+    let mut command = |_| this_program(CLIENT);
     let report = locks::run(&options, &mut command, &mut |_| ()).expect("the run succeeds");
     let row = |name: &str| {
         let row = report.results.iter().find(|row| row.name == name);
