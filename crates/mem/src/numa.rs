@@ -286,7 +286,7 @@ impl Placement {
         missing_bytes: u64,
         file: Option<BorrowedFd<'_>>,
     ) -> Result<(), NumaError> {
-        window.refuse_huge_pages();
+        window.allow_huge_pages(false);
         if missing_bytes > 0 {
             for (node, _) in &self.0 {
                 let share_bytes = self.share_bytes(*node, window.bytes(), grain_bytes);

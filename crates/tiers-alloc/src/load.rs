@@ -1,6 +1,6 @@
 //! The same blocks from an arena, from mimalloc as it is, from an arena of jemalloc and from
-//! memkind, for measurements. A [`Table`] owns blocks of one [`Source`]; its loops are compiled for each source
-//! by itself, so that none pays for the choice. Called by `rackpool bench tiers`.
+//! memkind, for measurements. A [`Table`] owns blocks of one [`Source`]; its loops are compiled for
+//! each source by itself, so that none pays for the choice. Called by `rackpool bench tiers`.
 
 use crate::arena::{Arena, free};
 use libmimalloc_sys::{mi_free, mi_malloc, mi_realloc, mi_version};

@@ -5,8 +5,8 @@
 //! pair by pair. Percentiles are those of a batch of 32 operations.
 //!
 //! On look-ups of small items by a Zipfian popularity, all of which fit, they have the same
-//! capacity ([`Budget::same_capacity`]): what is told is what far memory costs. On the eight
-//! workloads they have the same DRAM, and as much far memory ([`Budget::same_dram`]): what is told
+//! capacity (`Budget::same_capacity`): what is told is what far memory costs. On the eight
+//! workloads they have the same DRAM, and as much far memory (`Budget::same_dram`): what is told
 //! is whether the capacity and the bandwidth that far memory adds are worth its slower answers.
 //! There the mode is judged that `tiers advise` names from the counters of the cache in DRAM
 //! (`tiering_advice.rs`).

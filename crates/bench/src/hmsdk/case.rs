@@ -202,8 +202,8 @@ impl Case<'_> {
         let ([paced_busy, _], [paced_ddr, _]) = (Self::core_percents(paced), paced.gbytes_per_s());
         let because = format!(
             "cores in closed loop are never idle; they compute {computing:.0} % of the time and \
-             wait for memory else. Nor is it said what load the study had: at {:.0} Mops/s they are \
-             busy {paced_busy:.0} % of the time, and DDR memory carries {:.1} % of its peak",
+             wait for memory else. Nor is it said what load the study had: at {:.0} Mops/s they \
+             are busy {paced_busy:.0} % of the time, and DDR memory carries {:.1} % of its peak",
             paced.ops_per_s() / 1e6,
             100.0 * paced_ddr / peak,
         );

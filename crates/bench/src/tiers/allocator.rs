@@ -1,7 +1,7 @@
 //! An operation on an arena, beside the same of mimalloc itself, on which arenas are built, and of
-//! an arena of jemalloc and of memkind where they are installed: a block given back and another taken, by one
-//! thread and by two; a block resized; a block that another thread gives back. All blocks come from
-//! node 0: what is measured is the allocator, not the memory.
+//! an arena of jemalloc and of memkind where they are installed: a block given back and another
+//! taken, by one thread and by two; a block resized; a block that another thread gives back. All
+//! blocks come from node 0: what is measured is the allocator, not the memory.
 
 use crate::interleave::{Comparison, compare};
 use crate::micro::pin::{self, CorePair};

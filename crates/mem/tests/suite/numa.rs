@@ -1,5 +1,5 @@
-//! Memory that is dealt out to nodes in small grains: each where its turn says, also if it is in use
-//! by then.
+//! Memory that is dealt out to nodes in small grains: each where its turn says, also if it is in
+//! use by then.
 
 use rackpool_core::seam::Mem;
 use rackpool_mem::numa::{GRAIN_BYTES_MAX, MovedPages, PageTarget, Placement};

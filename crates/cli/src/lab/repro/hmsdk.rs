@@ -82,7 +82,8 @@ fn inputs_table(study: &Study) -> Table {
     let columns = [("input", ""), ("paper", ""), ("ours", ""), ("says", ""), ("origin", "")];
     let mut table = Table::new("inputs", "What the study says of its setting", &columns);
     let keys = format!(
-        "input: from the paper, put in by {:.2} times the keys that CacheBench has for such a cache",
+        "input: from the paper, put in by {:.2} times the keys that CacheBench has for such a \
+         cache",
         study.follower_keys
     );
     for input in &study.claims.input {
