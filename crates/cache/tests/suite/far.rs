@@ -68,23 +68,26 @@ fn long_values_go_far_at_once_and_are_limited_by_its_size() {
 
 #[test]
 fn idle_turns_keep_to_their_pace_also_where_items_are_long() {
-    let cache = Cache::new(options(4, 32)).unwrap();
-    let (keys, bytes, mut now, seconds) = (0..450_u64, 60_000, 1, 4);
-    for key in keys.clone() {
-        cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, now).unwrap();
+    // Of one piece, for which rounds make room near; of several, with room there.
+    for (near, far, count, bytes) in [(4, 32, 450_u64, 60_000), (16, 60, 200, 200_000)] {
+        let cache = Cache::new(options(near, far)).unwrap();
+        let (keys, mut now, seconds) = (0..count, 1, 4);
+        for key in keys.clone() {
+            cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, now).unwrap();
+        }
+        let is_far = |key: &u64| cache.lies_far(&key.to_le_bytes()) == Some(true);
+        let far: Vec<u64> = keys.filter(is_far).collect();
+        for key in (0..10).flat_map(|_| &far) {
+            cache.get(&key.to_le_bytes(), now, |_| ()).unwrap();
+        }
+        let before = cache.stats();
+        idle(&cache, &mut now, seconds);
+        let after = cache.stats();
+        assert!(after.promotions > before.promotions, "{after:?}");
+        // One MiB a second is the least for a partition, and a step may be a little longer.
+        let moved_bytes = after.moved_bytes - before.moved_bytes;
+        assert!(moved_bytes < (seconds + 1) * MIB, "{moved_bytes} bytes of {bytes} moved");
     }
-    let is_far = |key: &u64| cache.lies_far(&key.to_le_bytes()) == Some(true);
-    let far: Vec<u64> = keys.filter(is_far).collect();
-    for key in (0..10).flat_map(|_| &far) {
-        cache.get(&key.to_le_bytes(), now, |_| ()).unwrap();
-    }
-    let before = cache.stats();
-    idle(&cache, &mut now, seconds);
-    let after = cache.stats();
-    assert!(after.promotions > before.promotions, "{after:?}");
-    // One MiB a second is the least for a partition, and a step may be a little longer.
-    let moved_bytes = after.moved_bytes - before.moved_bytes;
-    assert!(moved_bytes < (seconds + 1) * MIB, "{moved_bytes} bytes moved");
 }
 
 #[test]

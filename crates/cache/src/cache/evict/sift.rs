@@ -51,10 +51,9 @@ impl Partition {
         }
         self.disturbances += 1;
         let moved_before = self.stats.moved_bytes;
-        let bytes = if self.round.is_open() {
+        let gone_through = if self.round.is_open() {
             self.go_on(ROUND_BYTES, now);
-            // Long items are moved whole.
-            (self.stats.moved_bytes - moved_before).max(ROUND_BYTES)
+            ROUND_BYTES
         } else if self.segments.uses_far() {
             self.sift_some(now)
         } else if self.leave_far(now) {
@@ -62,6 +61,8 @@ impl Partition {
         } else {
             return false;
         };
+        // Long items are moved whole, with pieces that no step goes through.
+        let bytes = gone_through.max(self.stats.moved_bytes - moved_before);
         let pace = (far_bytes / PASS_S).clamp(PACE_MIN, PACE_MAX);
         self.sift.paid_until += (bytes * 1000).div_ceil(pace).max(1);
         true
