@@ -99,6 +99,14 @@ impl Budget {
             Tiering::Data => self.data.iter().sum(),
         }
     }
+
+    /// What a cache may have that the operating system places with this share in near memory: no
+    /// more of either memory than the others have, nor of both.
+    fn placed(&self, near_share: f64) -> u64 {
+        let [dram, far] = [self.dram, self.far].map(|bytes| bytes as f64);
+        let most = (dram / near_share).min(far / (1.0 - near_share));
+        (most as u64).min(self.of(Tiering::Data))
+    }
 }
 
 /// What far memory is.
@@ -471,8 +479,8 @@ impl TieringBench {
             others.push(if is_promised { row.with("limit", RATIO_MIN) } else { row });
         }
         for policy in &peers.policies {
-            let both = if policy.has_near { test.memory } else { budget.far };
-            let job = OsJob { test: test.name.to_owned(), size: self.size, memory: both };
+            let memory = budget.placed(policy.near_share);
+            let job = OsJob { test: test.name.to_owned(), size: self.size, memory };
             let mut theirs = OsCache::start(policy, &job, peers.worker)?;
             let compared = self.compare(|slice| theirs.slice(slice), &mut dram)?;
             let seen = theirs.seen().expect("a comparison has slices");
@@ -604,6 +612,17 @@ mod tests {
         assert_eq!(both(&nodes, [1, 1]), "numa:0=2,numa:1=1,numa:2=1");
         assert_eq!(both(&nodes, [3, 2]), "numa:0=6,numa:1=2,numa:2=2");
         assert_eq!(both(&Nodes::new(0, vec![0]).unwrap(), [1, 1]), "numa:0");
+    }
+
+    #[test]
+    fn what_the_operating_system_places_has_no_more_of_a_memory_than_the_others() {
+        let capacity = Budget::same_capacity(1200);
+        assert_eq!([0.0, 0.5, 0.75].map(|share| capacity.placed(share)), [1200; 3]);
+        let data = [600, 600];
+        let dram = Budget { dram: 600, far: 600, transparent: 800, weights: [3, 1], data };
+        // All far, in equal parts, by these weights, in equal parts of near and two far nodes.
+        let placed = [0.0, 0.5, 0.75, 0.25].map(|share| dram.placed(share));
+        assert_eq!(placed, [600, 1200, 800, 800]);
     }
 
     #[test]

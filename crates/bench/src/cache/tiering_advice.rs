@@ -14,6 +14,9 @@ const SHARE_MIN: f64 = 0.97;
 /// Of the eight workloads, those for which the advice has to be right.
 const RIGHT_MIN: usize = 7;
 const WORKLOADS: usize = 8;
+/// Of these, those for which one answer ever may be right: else the workloads tell nothing of the
+/// advice.
+const CONSTANT_MAX: usize = 5;
 
 /// A workload.
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +56,14 @@ impl Judged {
 pub(super) fn summary(judged: &[Judged], kind: &str) -> Row {
     let advised = judged.iter().filter(|one| one.is_right(one.advised)).count();
     let name = format!("advised_within_3_percent_{kind}");
+    let always = MODES.map(|mode| judged.iter().filter(|one| one.is_right(mode)).count());
     let mut row = Row::new(&name, "count", Better::Higher, advised as f64);
     if judged.len() == WORKLOADS {
-        row = row.with("limit", RIGHT_MIN);
+        let holds = advised >= RIGHT_MIN && always.iter().all(|count| *count <= CONSTANT_MAX);
+        row = row.with("limit", RIGHT_MIN).with("always_limit", CONSTANT_MAX).with("holds", holds);
     }
-    for mode in MODES {
-        let always = judged.iter().filter(|one| one.is_right(mode)).count();
-        row = row.with(&format!("always_{mode}"), always);
+    for (mode, count) in MODES.into_iter().zip(always) {
+        row = row.with(&format!("always_{mode}"), count);
     }
     row.samples(judged.len() as u64)
 }
@@ -83,6 +87,14 @@ mod tests {
         assert_eq!((row.ours, row.n, row.extra.contains_key("limit")), (2.0, 3, false));
         let always = MODES.map(|mode| row.extra[&format!("always_{mode}")].as_u64().unwrap());
         assert_eq!(always, [1, 0, 1, 2]);
-        assert_eq!(summary(&[judged[0]; 8], "emulated").extra["limit"], 7);
+        // Advice that is right does not hold where one answer ever is.
+        let holds = |all: &[Judged]| summary(all, "emulated").extra["holds"] == true;
+        assert!(!holds(&[judged[0]; 8]));
+        let far = one([90.0, 100.0, 80.0, 60.0], "far");
+        let mixed = [&[judged[0]; 4][..], &[judged[1]; 3], &[far]].concat();
+        assert_eq!(summary(&mixed, "emulated").extra["limit"], 7);
+        assert!(holds(&mixed));
+        let wrong = [&[judged[0]; 4][..], &[judged[2]; 2], &[judged[1], far]].concat();
+        assert!(!holds(&wrong));
     }
 }

@@ -66,8 +66,8 @@ impl WorkerReply for OsReply {
 pub(super) struct OsPolicy {
     pub name: &'static str,
     option: String,
-    /// Whether near memory has a part.
-    pub has_near: bool,
+    /// Of its pages, those in near memory.
+    pub near_share: f64,
     /// In force for it, by node; the kernel's, which are left as they are.
     pub weights: Option<String>,
 }
@@ -80,20 +80,34 @@ impl OsPolicy {
         both.dedup();
         let weight = |node: &u16| {
             let text = fs::read_to_string(format!("{WEIGHTS}/node{node}")).ok()?;
-            Some(format!("{node}={}", text.trim()))
+            text.trim().parse::<u32>().ok().filter(|weight| *weight > 0)
         };
         let weights = both.iter().map(weight).collect::<Option<Vec<_>>>();
-        let (far, both) = (list(far), list(&both));
-        let policy = |name, option, has_near| OsPolicy { name, option, has_near, weights: None };
+        let equal = vec![1; both.len()];
+        let policy = |name, option, weights: &[u32]| OsPolicy {
+            name,
+            option,
+            near_share: share_of(near, &both, weights),
+            weights: None,
+        };
+        let weighted = |weights: &[u32]| {
+            let each = both.iter().zip(weights).map(|(node, weight)| format!("{node}={weight}"));
+            each.collect::<Vec<_>>().join(",")
+        };
+        let (far, all) = (list(far), list(&both));
+        let in_force = weights.as_ref().unwrap_or(&equal);
         [
-            policy("numactl_membind", format!("--membind={far}"), false),
-            policy("numactl_interleave", format!("--interleave={both}"), true),
             OsPolicy {
-                weights: weights.map(|weights| weights.join(",")),
+                near_share: 0.0,
+                ..policy("numactl_membind", format!("--membind={far}"), &equal)
+            },
+            policy("numactl_interleave", format!("--interleave={all}"), &equal),
+            OsPolicy {
+                weights: weights.as_deref().map(weighted),
                 ..policy(
                     "numactl_weighted_interleave",
-                    format!("--weighted-interleave={both}"),
-                    true,
+                    format!("--weighted-interleave={all}"),
+                    in_force,
                 )
             },
         ]
@@ -130,6 +144,12 @@ impl OsPolicy {
     pub fn command(&self) -> String {
         format!("{PROGRAM} {}", self.option)
     }
+}
+
+/// The share of a node, which is one of `nodes`, in pages that are dealt out by these weights.
+fn share_of(node: u16, nodes: &[u16], weights: &[u32]) -> f64 {
+    let own = nodes.iter().zip(weights).find(|(other, _)| **other == node);
+    own.map_or(0.0, |(_, weight)| f64::from(*weight) / f64::from(weights.iter().sum::<u32>()))
 }
 
 /// A cache in a process of its own, warmed up, which ends with this.
@@ -234,6 +254,8 @@ mod tests {
         let commands = policies.each_ref().map(OsPolicy::command);
         assert_eq!(commands[0], "numactl --membind=1-2");
         assert_eq!(commands[2], "numactl --weighted-interleave=0-2");
+        assert_eq!([policies[0].near_share, policies[1].near_share], [0.0, 1.0 / 3.0]);
+        assert_eq!(share_of(2, &[1, 2], &[1, 3]), 0.75);
         let mut own = Command::new("rackpool");
         own.arg("worker").env("A", "1").env_remove("B");
         let command = policies[1].apply(&own);
