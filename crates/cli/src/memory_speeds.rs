@@ -52,7 +52,10 @@ impl MemorySpeeds {
         let measured = pairs.iter().map(|pair| measure(pair, effort, &mut |_| {}));
         let measured = measured.collect::<Result<Vec<PairProfile>, _>>().map_err(failed)?;
         let profile = Profile::new(tiers_measure::unix_s(), effort.rule.bound, measured);
-        Ok(MemorySpeeds::new(profile, "a measurement of now".to_owned()))
+        // Unlike memories look more alike then.
+        let is_cached = effort.bytes < effort.uncached_bytes;
+        let part = if is_cached { ", of which caches answered a part" } else { "" };
+        Ok(MemorySpeeds::new(profile, format!("a measurement of now{part}")))
     }
 
     /// By what, where and when it was measured.
@@ -114,14 +117,12 @@ fn memory(pair: &PairProfile, read_share: f64) -> Option<CacheMemory> {
             pair.bandwidth.iter().find(|curve| curve.traffic == traffic)?.points.first()?;
         Some(fewest.mbps.value / f64::from(fewest.threads))
     };
-    let thread_mbps = by_thread(Traffic::Read)?;
     Some(CacheMemory {
         bytes: 0,
         latency_ns: pair.idle_latency_ns()?,
         bandwidth_mbps: mixed_mbps(&pair.mix_points(), read_share).ok()?,
-        thread_mbps,
-        // Firmware tells reads only, on some machines.
-        thread_store_mbps: by_thread(Traffic::Write).unwrap_or(thread_mbps),
+        thread_mbps: by_thread(Traffic::Read)?,
+        thread_store_mbps: by_thread(Traffic::Write)?,
     })
 }
 
@@ -135,7 +136,8 @@ mod tests {
         let figure = |value| Figure { value, spread: 0.0, runs: 5, disturbed: 0, is_settled: true };
         let point = |threads, mbps| BandwidthPoint { threads, mbps: figure(mbps) };
         let points = vec![point(1, thread_mbps), point(8, thread_mbps * 4.0)];
-        let bandwidth = vec![Curve { traffic: Traffic::Read, points, is_saturated: true }];
+        let curve = |traffic| Curve { traffic, points: points.clone(), is_saturated: true };
+        let bandwidth = vec![curve(Traffic::Read), curve(Traffic::Write)];
         let latency_ns = figure(latency_ns);
         let latency = vec![LoadedPoint { threads: 0, load_mbps: 0.0, latency_ns }];
         PairProfile { cpu_node: 1, memory_node, is_verified: true, bandwidth, latency }

@@ -159,6 +159,9 @@ fn a_device_profile_has_the_memories_of_a_stored_profile_or_measures_them() {
     ] {
         assert!(text.contains(&format!("{figure}, source = \"{source}\"")), "{figure}: {text}");
     }
+    // A store was not timed.
+    let store = "cxl_store_line = { value = 250, unit = \"ns\", source = \"as cxl_load_line: ";
+    assert!(text.contains(&format!("{store}{source}\"")), "{text}");
     assert!(text.contains(&format!("memory {source}; processor and sockets")), "{text}");
     let (code, _, err) = calibrate(&["--tiers", &stored, "--cxl-node", "7"]);
     assert!(code == 1 && err.contains("has nothing of memory node 7"), "{err}");

@@ -43,11 +43,12 @@ pub const ROUNDS_QUICK: usize = 3;
 /// One figure: table, key, value, unit.
 pub type Figure = (&'static str, &'static str, f64, &'static str);
 
-/// What was measured of memories.
+/// What is known of memories.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryFigures {
-    pub figures: Vec<Figure>,
-    /// By what, where and when.
+    /// With the source of each.
+    pub figures: Vec<(Figure, String)>,
+    /// By what, where and when they were measured.
     pub source: String,
 }
 
@@ -66,12 +67,12 @@ pub fn calibrate(
     let cpu = processor_name();
     let here = format!("measured by rackpool calibrate on {cpu}, {}", today());
     let here = figures.iter().map(|figure| (figure, here.as_str()));
-    let memories = memory.figures.iter().map(|figure| (figure, memory.source.as_str()));
+    let memories = memory.figures.iter().map(|(figure, source)| (figure, source.as_str()));
     let measured: Vec<(&Figure, &str)> = here.chain(memories).collect();
     let parameters = base.parameters().iter();
     let parameters: Vec<Parameter> =
         parameters.map(|parameter| merge(parameter, &measured, &base.name)).collect();
-    let has_cxl = memory.figures.iter().any(|(_, key, ..)| key.starts_with("cxl_"));
+    let has_cxl = memory.figures.iter().any(|((_, key, ..), _)| key.starts_with("cxl_"));
     let cxl = if has_cxl { "" } else { "CXL, " };
     let against = format!(
         "memory {}; processor and sockets measured on {cpu}; {cxl}PCIe, card and switch are those \
@@ -317,8 +318,9 @@ mod tests {
     #[test]
     fn a_machine_is_measured_and_the_rest_is_marked_as_not_measured() {
         let base = Profile::load("modern").unwrap();
-        let figures = vec![("memory", "dram_load", 81.5, "ns")];
-        let memory = MemoryFigures { figures, source: "measured by a test".to_owned() };
+        let source = "measured by a test".to_owned();
+        let figures = vec![(("memory", "dram_load", 81.5, "ns"), source.clone())];
+        let memory = MemoryFigures { figures, source };
         let text = calibrate("here", &base, ROUNDS_QUICK, &memory).unwrap();
         let profile = Profile::parse("here", &text).unwrap();
         assert!(!profile.calibrated && profile.label().contains("here: uncalibrated (memory"));

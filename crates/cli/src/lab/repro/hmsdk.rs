@@ -13,6 +13,10 @@ use rackpool_sim::report::Table;
 use serde_json::{Value, json};
 use std::time::Instant;
 
+/// Where the figures of claims come from, and those that were measured for the model.
+const PREDICTED: &str = "predicted";
+const INPUT: &str = "input";
+
 /// Runs all cases and writes what came out.
 pub fn run(args: &ReproArgs) -> Result<()> {
     if args.profile.is_some() {
@@ -69,7 +73,7 @@ fn claims_table(study: &Study) -> Table {
             claim.value.into(),
             judged.ours.into(),
             (&*claim.unit).into(),
-            Kind::Simulated.name().into(),
+            PREDICTED.into(),
             holds(judged).into(),
             (&*judged.because).into(),
         ]);
@@ -89,7 +93,7 @@ fn inputs_table(study: &Study) -> Table {
     for input in &study.claims.input {
         let (ours, origin) = match &*input.name {
             "hit_ratio_percent" => (Some(study.follower_hits_percent), &*keys),
-            "object_bytes" => (None, "the workload has its own"),
+            "object_bytes" => (None, "not put in: the workload has its own"),
             _ => (input.value.as_f64(), "input: from the paper, put in"),
         };
         table.row([
@@ -114,7 +118,7 @@ fn cpu_table(study: &Study) -> Table {
     let mut table = Table::new("cpu", "The engine with all in the processor's caches", &columns);
     for (name, model_ps, here) in cpu_times(study) {
         let model = model_ps as f64 / 1e3;
-        table.row([name.into(), here.into(), model.into(), Kind::Measured.name().into()]);
+        table.row([name.into(), here.into(), model.into(), INPUT.into()]);
     }
     table
 }
@@ -124,7 +128,8 @@ fn report_of(study: &Study, tables: &[Table]) -> Report {
     report.results = study.judged.iter().map(row).collect();
     for (name, model_ps, here) in cpu_times(study) {
         let row = Row::new(name, "ns", Better::Lower, here)
-            .with("origin", Kind::Measured.name())
+            .with("origin", INPUT)
+            .with("kind", Kind::Measured.name())
             .with("model", model_ps as f64 / 1e3);
         report.results.push(row);
     }
@@ -140,7 +145,7 @@ fn row(judged: &Judged) -> Row {
     let claim = &judged.claim;
     let better = if claim.value.is_some_and(|v| v < 0.0) { Better::Lower } else { Better::Higher };
     let row = Row::new(&claim.name, &claim.unit, better, judged.ours)
-        .with("origin", Kind::Simulated.name())
+        .with("origin", PREDICTED)
         .with("case", judged.case.clone())
         .with("paper_words", claim.says.clone())
         .with("holds_if", claim.holds_if.clone())

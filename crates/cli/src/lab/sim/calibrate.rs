@@ -40,12 +40,13 @@ fn memory(args: &CalibrateArgs) -> Result<MemoryFigures> {
     let local = (speeds.near, ["dram_load", "dram_store", "dram_bandwidth"]);
     let shared = ["cxl_load_line", "cxl_store_line", "cxl_bandwidth"];
     let shared = args.cxl_node.map(|node| (node, shared));
-    let mut figures = Vec::new();
+    let (mut figures, source) = (Vec::new(), speeds.source());
     for (node, [load, store, bandwidth]) in once(local).chain(shared) {
         let CacheMemory { latency_ns, thread_mbps, .. } = speeds.memory(&[(node, 1)], 1.0)?;
+        figures.push((("memory", load, latency_ns, "ns"), source.clone()));
         // A store has to fetch its line, as a load does; writing it back goes on beside that.
-        figures.extend([load, store].map(|key| ("memory", key, latency_ns, "ns")));
-        figures.push(("memory", bandwidth, thread_mbps / 1e3, "GB/s"));
+        figures.push((("memory", store, latency_ns, "ns"), format!("as {load}: {source}")));
+        figures.push((("memory", bandwidth, thread_mbps / 1e3, "GB/s"), source.clone()));
     }
-    Ok(MemoryFigures { figures, source: speeds.source() })
+    Ok(MemoryFigures { figures, source })
 }
