@@ -35,15 +35,17 @@ impl MemorySpeeds {
         Ok(MemorySpeeds::new(profile, format!("{} ({age})", path.display())))
     }
 
-    /// Measures the memory of the first node with processors, and of the nodes `far`, from there,
-    /// by one thread. Blocks.
+    /// Measures the memory of the first node with processors and memory, and of the nodes `far`,
+    /// from there, by one thread. Blocks.
     pub fn measure(far: &[u16], effort: impl FnOnce(&[Pair]) -> Effort) -> Result<MemorySpeeds> {
         let failed = |error: MeasureError| {
             let hint = "or give a profile: `rackpool tiers measure --store FILE` makes one";
             tiers_measure::failure(error).with_hint(hint)
         };
         let topology = Topology::read(&Sources::here()).map_err(tiers::failure)?;
-        let near = pairs(&topology, &Selection::default()).map_err(failed)?[0].cpu_node;
+        let all = pairs(&topology, &Selection::default()).map_err(failed)?;
+        let own = all.iter().find(|pair| pair.cpu_node == pair.memory_node);
+        let near = own.unwrap_or(&all[0]).cpu_node;
         let far = far.iter().copied().filter(|node| *node != near);
         let memory_nodes = Some(once(near).chain(far).collect());
         let selection = Selection { cpu_nodes: Some(vec![near]), memory_nodes };
