@@ -28,8 +28,10 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Calls for the pages of a piece that go to one node: one that cannot move ends a call early.
 const TRIES: usize = 3;
 /// Where it is asked how much lies where: so many places, spread over all memory, of so many bytes.
-const LOOKS: u64 = 64;
-const LOOK_BYTES: u64 = 1 << 20;
+const LOOKS: u64 = 256;
+const LOOK_BYTES: u64 = 256 << 10;
+/// 2^64 by the golden ratio: multiples of it fall evenly over all numbers.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Where the pages of memory in use are to lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,12 +107,19 @@ impl PageTarget {
         let bytes: u64 = windows.iter().map(Window::bytes).sum();
         if self.is_dealt {
             self.nodes.check(bytes)?;
+            self.try_nodes().map_err(failed(CHOOSING))?;
         }
         let there = bytes_by_node(windows).map_err(failed("asking where memory lies"))?;
         for (node, asked_bytes) in self.asked(bytes, &there) {
             require_room(node, asked_bytes)?;
         }
         Ok(())
+    }
+
+    /// Whether this process may bind memory to each of the nodes, by a page that is given back.
+    fn try_nodes(&self) -> io::Result<()> {
+        let trial = Window::private(PAGE_BYTES)?;
+        self.nodes.nodes().iter().try_for_each(|(node, _)| trial.bind_to_node(*node))
     }
 
     /// What each node is to give if of so many bytes these lie on nodes already.
@@ -151,22 +160,48 @@ impl PageTarget {
     }
 
     /// Moves the pages of a piece of a window that begins `start` bytes behind the start of the
-    /// whole. Of a file, and if they are dealt out, pages that are not there are taken. Blocks for
-    /// up to some ms a MiB; threads that touch a page that moves wait for that page.
+    /// whole. Of a file, and if they are dealt out, pages that are not there are taken; those that
+    /// no node has room for are counted as if they could not move. Blocks for up to some ms a MiB;
+    /// threads that touch a page that moves wait for that page.
     ///
     /// # Panics
     /// Outside the window.
     pub fn move_pages(&self, window: &Window, start: u64, at: u64, bytes: u64) -> MovedPages {
-        if self.is_dealt || !window.is_private() {
-            // Where there is no memory for it a page stays away: it may come later.
+        let pages: Vec<u64> = (at..at + bytes).step_by(PAGE_BYTES as usize).collect();
+        let mut left_out_bytes = 0;
+        if self.is_dealt && window.is_private() {
+            let has_room = |node, bytes| require_room(node, bytes).is_ok();
+            left_out_bytes = self.left_out_bytes(window, &pages, has_room);
+        }
+        if (self.is_dealt || !window.is_private()) && left_out_bytes == 0 {
+            // Where a file system has no memory for it a page stays away: it may come later.
             let _ = window.populate(at, bytes);
         }
         if self.needs_small_pages() {
             window.split_huge_pages(at, bytes);
         }
-        let pages: Vec<u64> = (at..at + bytes).step_by(PAGE_BYTES as usize).collect();
         let nothing_known = MovedPages { moved_bytes: 0, stayed_bytes: bytes };
-        self.move_wrong(window, start, &pages).unwrap_or(nothing_known)
+        let mut moved = self.move_wrong(window, start, &pages).unwrap_or(nothing_known);
+        moved.stayed_bytes = (moved.stayed_bytes + left_out_bytes).min(bytes);
+        moved
+    }
+
+    /// Those of the pages that are not there, if no node has room for them by now: bound memory
+    /// that no node has would have the kernel end this process.
+    fn left_out_bytes(
+        &self,
+        of: &impl Pages,
+        pages: &[u64],
+        has_room: impl Fn(u16, u64) -> bool,
+    ) -> u64 {
+        let count = |found: Vec<i32>| found.into_iter().filter(|node| *node < 0).count();
+        let missing = of.nodes_of(pages).map_or(pages.len(), count);
+        let bytes = missing as u64 * PAGE_BYTES;
+        let nodes = self.nodes.nodes();
+        match bytes == 0 || nodes.iter().any(|(node, _)| has_room(*node, bytes)) {
+            true => 0,
+            false => bytes,
+        }
     }
 
     /// Moves those of the pages that lie elsewhere, a node's together.
@@ -224,11 +259,15 @@ impl PageTarget {
 /// touched counts, too.
 fn bytes_by_node(windows: &[Window]) -> io::Result<BTreeMap<i32, u64>> {
     let bytes: u64 = windows.iter().map(Window::bytes).sum();
-    let step = (bytes / LOOKS).next_multiple_of(PAGE_BYTES).max(LOOK_BYTES);
-    let (mut looked_bytes, mut pages) = (0, BTreeMap::<i32, u64>::new());
+    let (mut start, mut looked_bytes, mut pages) = (0, 0, BTreeMap::<i32, u64>::new());
     for window in windows {
-        for at in (0..window.bytes()).step_by(step as usize) {
-            let length = LOOK_BYTES.min(window.bytes() - at);
+        let end = start + window.bytes();
+        for look in looks(bytes) {
+            let (from, upto) = (look.max(start), (look + LOOK_BYTES).min(end));
+            if from >= upto {
+                continue;
+            }
+            let (at, length) = (from - start, upto - from);
             if !window.is_private() {
                 // What it has no memory for is not there.
                 let _ = window.populate(at, length);
@@ -238,11 +277,24 @@ fn bytes_by_node(windows: &[Window]) -> io::Result<BTreeMap<i32, u64>> {
             }
             looked_bytes += length;
         }
+        start = end;
     }
     let scaled = |count: u64| {
         (u128::from(count * PAGE_BYTES) * u128::from(bytes) / u128::from(looked_bytes)) as u64
     };
     Ok(pages.into_iter().map(|(node, count)| (node, scaled(count))).collect())
+}
+
+/// Where samples of so many bytes begin: one in each of equal parts, and in each at another place,
+/// since parts may be as long as windows, or as turns of memory that is dealt out.
+fn looks(bytes: u64) -> impl Iterator<Item = u64> {
+    let part = (bytes / LOOKS).max(LOOK_BYTES).next_multiple_of(PAGE_BYTES);
+    (0..bytes.div_ceil(part)).map(move |index| {
+        let at = index * part;
+        let room = (bytes - at).min(part).saturating_sub(LOOK_BYTES);
+        let shift = (u128::from(index.wrapping_mul(GOLDEN)) * u128::from(room)) >> 64;
+        at + shift as u64 / PAGE_BYTES * PAGE_BYTES
+    })
 }
 
 /// Those with memory and processors that the process may use.
@@ -361,6 +413,36 @@ mod tests {
         let moved = target.move_wrong(&full, 0, &all_pages()).unwrap();
         assert_eq!(moved, MovedPages { moved_bytes: 10 << 12, stayed_bytes: 54 << 12 });
         assert_eq!(*full.calls.borrow(), 1);
+    }
+
+    #[test]
+    fn what_is_not_there_is_left_out_and_counted_if_no_node_has_room_for_it_by_now() {
+        let target = dealt("numa:0=3,numa:1=1", 64 << 10);
+        let machine = Machine::of((0..256).map(|page| [0, -2][page % 2]).collect());
+        let left_out = |room: [u64; 2]| {
+            target.left_out_bytes(&machine, &all_pages(), |node, bytes| {
+                assert_eq!(bytes, 128 << 12);
+                bytes <= room[usize::from(node)]
+            })
+        };
+        assert_eq!(left_out([0, 128 << 12]), 0);
+        assert_eq!(left_out([127 << 12, 0]), 128 << 12);
+        let whole = Machine::of(vec![0; 256]);
+        assert_eq!(target.left_out_bytes(&whole, &all_pages(), |_, _| false), 0);
+    }
+
+    #[test]
+    fn samples_meet_every_turn_of_extents_and_every_part_of_windows_and_all_of_a_little() {
+        // Of 256 windows, with turns of 8 MiB by weights of 3 and 1.
+        let all: Vec<u64> = looks(256 * 16 * MIB).collect();
+        assert!(all.iter().map(|at| at / (16 * MIB)).eq(0..256));
+        for turn in 0..4 {
+            let count = all.iter().filter(|at| *at / (2 * MIB) % 4 == turn).count();
+            assert!((56..=72).contains(&count), "{count} of 256 at turn {turn}");
+        }
+        let early = all.iter().filter(|at| *at % (16 * MIB) < 4 * MIB).count();
+        assert!((56..=72).contains(&early), "{early} of 256 in a quarter");
+        assert!(looks(5 * MIB + 4096).eq((0..21).map(|index| index * LOOK_BYTES)));
     }
 
     #[test]
