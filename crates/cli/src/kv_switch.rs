@@ -63,7 +63,7 @@ impl PageProgress {
         let old_mode = std::mem::replace(&mut self.mode, mode.clone());
         self.looks += 1;
         if self.is_moving {
-            let is_due = !was_moving || self.looks >= LOOKS_PER_LINE;
+            let is_due = !was_moving || old_mode != *mode || self.looks >= LOOKS_PER_LINE;
             self.looks = if is_due { 0 } else { self.looks };
             let (mode, left) = (mode.name(), show(stats.pages_left_bytes));
             return is_due
@@ -146,6 +146,10 @@ mod tests {
         assert!(said.contains("tiering transparent") && said.contains("64.0 MiB"), "{said}");
         let moving = stats(32 << 20, 8 << 20, 0);
         assert_eq!((0..60).filter_map(|_| progress.look(&transparent, &moving)).count(), 2);
+        // Another mode meanwhile.
+        let said = progress.look(&dram, &moving).unwrap();
+        assert!(said.starts_with("tiering dram: pages move"), "{said}");
+        assert!(progress.look(&transparent, &moving).is_some());
         let said = progress.look(&transparent, &stats(0, 16 << 20, 4096)).unwrap();
         assert!(said.contains("16.0 MiB of pages") && said.contains("set it again"), "{said}");
         assert_eq!(progress.look(&transparent, &stats(0, 16 << 20, 4096)), None);

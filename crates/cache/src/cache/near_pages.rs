@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes a second that are gone over.
 const PACE: u64 = 64 << 20;
-/// What was left out for longer is not made up for.
+/// What was left out for longer is not made up for; before the first piece nothing was.
 const OWED_MS_MAX: Millis = 1000;
 
 #[derive(Debug)]
@@ -73,7 +73,8 @@ impl NearPages {
         let Ok(mut pass) = self.pass.try_lock() else { return false };
         let pass = &mut *pass;
         let Some(target) = &pass.target else { return false };
-        pass.paid_until = pass.paid_until.max(now.saturating_sub(OWED_MS_MAX));
+        let owed_ms_max = if pass.at == 0 { 1 } else { OWED_MS_MAX };
+        pass.paid_until = pass.paid_until.max(now.saturating_sub(owed_ms_max));
         if pass.paid_until >= now {
             return false;
         }

@@ -81,7 +81,9 @@ impl Cache {
     ///
     /// # Errors
     /// Of [`Cache::use_far`]; [`Error::Numa`] if a node is not there or has too little left, or if
-    /// pages may not be moved: nothing has changed then.
+    /// pages may not be moved: nothing has changed then. If the system binds only some of the
+    /// memory ([`NumaError::Io`](rackpool_mem::numa::NumaError::Io)) the mode holds; given again,
+    /// the rest follows.
     pub fn switch(&self, tiering: &Tiering) -> Result<()> {
         let (uses_far, nodes) = match tiering {
             Tiering::Dram => (false, None),
@@ -103,11 +105,12 @@ impl Cache {
         if uses_far != self.uses_far() {
             self.use_far(uses_far)?;
         }
+        // First: what has begun is to be known, also if a later partition is refused.
+        dealt.now = nodes.cloned();
+        dealt.last = dealt.now.clone().or(dealt.last.take());
         if let Some(target) = &target {
             self.partitions.iter().try_for_each(|part| part.pages.begin(target))?;
         }
-        dealt.now = nodes.cloned();
-        dealt.last = dealt.now.clone().or(dealt.last.take());
         Ok(())
     }
 
