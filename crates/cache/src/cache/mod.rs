@@ -715,12 +715,14 @@ impl Cache {
         now: Millis,
         mut goes_on: impl FnMut() -> bool,
     ) -> bool {
-        for index in (share.index..self.partitions.len()).step_by(share.count) {
+        let own = (share.index..self.partitions.len()).step_by(share.count);
+        let count = own.len() as u64;
+        for index in own {
             loop {
                 if !goes_on() {
                     return true;
                 }
-                let has_moved = self.partitions[index].pages.step(now);
+                let has_moved = self.partitions[index].pages.step(now, count);
                 if !self.lock(index).tidy(now) && !has_moved {
                     break;
                 }

@@ -11,8 +11,10 @@ use rackpool_mem::numa::{NumaError, PageTarget};
 use rackpool_mem::window::Window;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes a second that are gone over.
+/// Bytes a second that are gone over, of a partition and of all that one thread tidies: more would
+/// take most of its time.
 const PACE: u64 = 64 << 20;
+const PACE_OF_ALL: u64 = 256 << 20;
 /// What was left out for longer is not made up for; before the first piece nothing was.
 const OWED_MS_MAX: Millis = 1000;
 
@@ -67,8 +69,9 @@ impl NearPages {
         Ok(())
     }
 
-    /// Goes over the next piece, if one is due; whether it was.
-    pub fn step(&self, now: Millis) -> bool {
+    /// Goes over the next piece, if one is due to one of so many partitions that the thread tidies;
+    /// whether it was.
+    pub fn step(&self, now: Millis, partitions: u64) -> bool {
         // Another thread may be at it.
         let Ok(mut pass) = self.pass.try_lock() else { return false };
         let pass = &mut *pass;
@@ -84,7 +87,7 @@ impl NearPages {
         pass.moved_bytes += moved.moved_bytes;
         pass.stayed_bytes += moved.stayed_bytes;
         pass.at += bytes;
-        pass.paid_until += (bytes * 1000).div_ceil(PACE);
+        pass.paid_until += (bytes * 1000).div_ceil(PACE.min(PACE_OF_ALL / partitions));
         if pass.at == self.window.bytes() {
             pass.target = None;
         }
