@@ -3,7 +3,8 @@
    Link with `pkg-config --cflags --libs rackpool_tiers`. All functions may be called by any thread;
    a block is given back by any thread, and by no other allocator. The child of a fork goes on with
    all arenas; but if another thread may end at that moment, or take its first block of an arena, it
-   calls exec before it allocates. */
+   calls exec before it allocates. Of the blocks that it frees for other threads a thread keeps up to
+   some 3.5 MB of a placement for its own next ones, until it ends. */
 #ifndef RACKPOOL_TIERS_H
 #define RACKPOOL_TIERS_H
 
