@@ -38,6 +38,21 @@ struct List {
 
 type Lists = [List; CLASSES];
 
+impl List {
+    /// Back to mimalloc.
+    fn give(&self) {
+        self.count.set(0);
+        let mut block = self.first.replace(ptr::null_mut());
+        while !block.is_null() {
+            // SAFETY: a block of the list.
+            let next = unsafe { next_of(block) };
+            // SAFETY: no longer used, as `keep` was promised, and in no list any more.
+            unsafe { sys::give(block) };
+            block = next;
+        }
+    }
+}
+
 /// Of one thread and one placement. All zero is empty.
 pub(crate) struct Kept {
     /// A bit for each class that has blocks.
@@ -95,7 +110,7 @@ impl Kept {
         list.count.set(count);
         self.filled.set(self.filled.get() | 1 << class);
         if count > BLOCKS_MAX || count * bytes > BYTES_MAX {
-            self.give(list);
+            list.give();
             self.filled.set(self.filled.get() & !(1 << class));
         }
         true
@@ -104,24 +119,11 @@ impl Kept {
     /// The thread ends.
     pub fn give_all(&self) {
         if let Some(lists) = self.lists() {
-            lists.iter().for_each(|list| self.give(list));
+            lists.iter().for_each(List::give);
             self.filled.set(0);
             let lists = self.lists.replace(ptr::null()).cast_mut();
             // SAFETY: of `keep`, and named nowhere any more.
             unsafe { sys::give(lists.cast()) };
-        }
-    }
-
-    /// Back to mimalloc.
-    fn give(&self, list: &List) {
-        list.count.set(0);
-        let mut block = list.first.replace(ptr::null_mut());
-        while !block.is_null() {
-            // SAFETY: a block of the list.
-            let next = unsafe { next_of(block) };
-            // SAFETY: no longer used, as `keep` was promised, and in no list any more.
-            unsafe { sys::give(block) };
-            block = next;
         }
     }
 

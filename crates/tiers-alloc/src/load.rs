@@ -319,6 +319,8 @@ pub struct Memkind {
 
 // SAFETY: a kind is for all threads.
 unsafe impl Send for Memkind {}
+// SAFETY: as above.
+unsafe impl Sync for Memkind {}
 
 impl Memkind {
     /// Loads it, for ever.

@@ -213,15 +213,15 @@ fn threads_that_end_leave_their_memory_to_others() {
     assert!(kept <= 16 * EXTENT, "{kept}");
 }
 
-/// Blocks of this thread that another one frees, which takes its own in `taken`.
-fn free_in_another_thread(blocks: Vec<*mut u8>, taken: impl FnOnce(&[*mut u8]) + Send) {
+/// Another thread does something with blocks of this one.
+fn hand_to_another_thread(blocks: Vec<*mut u8>, taken: impl FnOnce(&[*mut u8]) + Send) {
     let blocks: Vec<_> = blocks.into_iter().map(<*mut u8>::expose_provenance).collect();
-    let free = move || {
-        let blocks: Vec<_> =
+    let work = move || {
+        let blocks: Vec<*mut u8> =
             blocks.into_iter().map(std::ptr::with_exposed_provenance_mut).collect();
         taken(&blocks);
     };
-    std::thread::scope(|scope| scope.spawn(free).join().unwrap());
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap());
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn what_a_thread_frees_for_another_is_what_it_takes_next_from_the_same_memory() 
     let arena = arena("kept", "hint;preferred:0;preferred:1", recorder);
     for size in [9, 16, 17, 33, 130, 2049, 40_000, 65_536] {
         let far = arena.malloc_hint(size, Hint::Far);
-        free_in_another_thread(vec![arena.malloc(size), far], |blocks| {
+        hand_to_another_thread(vec![arena.malloc(size), far], |blocks| {
             // It keeps blocks of memory that it uses itself.
             let own = vec![arena.malloc(size), arena.malloc_hint(size, Hint::Far)];
             give(blocks.to_vec());
@@ -256,7 +256,7 @@ fn nothing_is_lost_of_what_threads_keep_when_they_end() {
     let arena = arena("kept-end", "preferred:1", recorder);
     for _ in 0..100 {
         let blocks = (0..1000).map(|_| arena.malloc(1000)).collect();
-        free_in_another_thread(blocks, |blocks| {
+        hand_to_another_thread(blocks, |blocks| {
             give(vec![arena.malloc(1000)]);
             give(blocks.to_vec());
         });
