@@ -173,8 +173,14 @@ pub(crate) unsafe fn owner(block: *const u8) -> usize {
     let map = unsafe { _mi_page_map };
     // SAFETY: within the map, which has a place for each address.
     let part = unsafe { map.wrapping_add(slice / PART_SLICES).read() };
-    // SAFETY: within the part, which is there since a block is.
+    if part.is_null() {
+        return 0;
+    }
+    // SAFETY: within the part.
     let page = unsafe { part.wrapping_add(slice % PART_SLICES).read() };
+    if page.is_null() {
+        return 0;
+    }
     // SAFETY: the page of the block, which is there as long; all use its number by atomics.
     let owner = unsafe { AtomicUsize::from_ptr(page) };
     // Relaxed: this thread alone makes it this thread, or another.
