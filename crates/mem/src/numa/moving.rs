@@ -168,6 +168,10 @@ impl PageTarget {
     /// Outside the window.
     pub fn move_pages(&self, window: &Window, start: u64, at: u64, bytes: u64) -> MovedPages {
         let pages: Vec<u64> = (at..at + bytes).step_by(PAGE_BYTES as usize).collect();
+        if self.needs_small_pages() {
+            // First: of a page that is broken up, parts without a bit set may go.
+            window.split_huge_pages(at, bytes);
+        }
         let mut left_out_bytes = 0;
         if self.is_dealt && window.is_private() {
             let has_room = |node, bytes| require_room(node, bytes).is_ok();
@@ -176,9 +180,6 @@ impl PageTarget {
         if (self.is_dealt || !window.is_private()) && left_out_bytes == 0 {
             // Where a file system has no memory for it a page stays away: it may come later.
             let _ = window.populate(at, bytes);
-        }
-        if self.needs_small_pages() {
-            window.split_huge_pages(at, bytes);
         }
         let nothing_known = MovedPages { moved_bytes: 0, stayed_bytes: bytes };
         let mut moved = self.move_wrong(window, start, &pages).unwrap_or(nothing_known);

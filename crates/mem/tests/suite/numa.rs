@@ -100,7 +100,9 @@ fn pages_move_by_turns_and_come_back_while_they_are_written() {
             assert_eq!(moved(window, &target), quarter);
             is_dealt_out(window, nodes, grain);
             assert_eq!(moved(window, &target), MovedPages::default());
-            assert_eq!(moved(window, &PageTarget::near(grain).unwrap()), quarter);
+            // The kernel may put small pages together to huge ones meanwhile, and so moves some.
+            let back = moved(window, &PageTarget::near(grain).unwrap());
+            assert!(back.stayed_bytes == 0 && back.moved_bytes <= BYTES / 4, "{back:?}");
             let pages = window.node_pages().unwrap();
             assert_eq!(pages, BTreeMap::from([(nodes[0], PAGES)]));
         }

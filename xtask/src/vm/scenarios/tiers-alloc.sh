@@ -95,7 +95,7 @@ cc -O1 -shared -fPIC -fno-builtin "$RACKPOOL_SOURCE/crates/tiers-alloc/preload/m
   -o /run/malloc.so -L "$ALLOC" -lrackpool_tiers_alloc -Wl,-rpath,"$ALLOC"
 for weights in 0=3,1=1 0=5,1=2; do
   PYTHONMALLOC=malloc RACKPOOL_TIERS_POLICY=weighted:$weights LD_PRELOAD=/run/malloc.so \
-    python3 /rig/bin/rig-take take 320 & pid=$!
+    python3 /rig/bin/rig-take take 480 & pid=$!
   for ((look = 0; look < 300; look++)); do [ -e /run/take.pid ] && break; sleep 0.1; done
   rig-pages $pid $weights 256
   kill $pid; wait $pid || true; rm /run/take.pid
