@@ -177,6 +177,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "tiers-kv",
         about: "the cache in each mode on three memory nodes, killed and there again",
         uses_program: true,
+        limit_s: 420,
         script: include_str!("scenarios/tiers-kv.sh"),
         ..ON_TIERS
     },
