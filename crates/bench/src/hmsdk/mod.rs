@@ -102,7 +102,7 @@ impl Scale {
     fn of(size: Size) -> Scale {
         let (engine_mib, stored, warm_up, cdn_ops, follower_ops) = match size {
             Size::Smoke => (16, 0.5, 1.0, 180, 1_800),
-            Size::Quick => (32, 3.0, 24.0, 1_200, 60_000),
+            Size::Quick => (16, 1.0, 4.0, 400, 8_000),
             Size::Full => (64, 3.0, 60.0, 4_000, 240_000),
         };
         Scale { engine_bytes: engine_mib << 20, stored, warm_up, cdn_ops, follower_ops }
