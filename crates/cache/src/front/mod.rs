@@ -42,6 +42,7 @@ mod store;
 mod text;
 mod timer;
 mod tls;
+pub mod values;
 mod worker;
 
 pub use auth::{read_password, read_users};
