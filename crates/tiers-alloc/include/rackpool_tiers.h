@@ -3,8 +3,7 @@
    Link with `pkg-config --cflags --libs rackpool_tiers`. All functions may be called by any thread;
    a block is given back by any thread, and by no other allocator. The child of a fork goes on with
    all arenas; but if another thread may end at that moment, or take its first block of an arena, it
-   calls exec before it allocates. Of the blocks that it frees for other threads a thread keeps up to
-   some 3.5 MB of a placement for its own next ones, until it ends. */
+   calls exec before it allocates. */
 #ifndef RACKPOOL_TIERS_H
 #define RACKPOOL_TIERS_H
 
@@ -66,8 +65,7 @@ size_t rackpool_tiers_usable_size(const void *block);
 /* Bytes of addresses that a node was given to. */
 uint64_t rackpool_tiers_node_bytes(rackpool_tiers_arena *arena, unsigned node);
 /* How many blocks are in use of the class (powers of two) that blocks of this size belong to, and
-   how many bytes they have, with those that another thread than the one that took them has freed,
-   until they are used again. Looks at the whole arena. */
+   how many bytes they have. Looks at the whole arena. */
 uint64_t rackpool_tiers_class_blocks(rackpool_tiers_arena *arena, size_t size, uint64_t *bytes);
 /* Writes the figures of all arenas as Prometheus reads them, ended by a zero byte, as much as the
    buffer holds. The answer is the length without that byte, as snprintf's. */

@@ -93,9 +93,8 @@ impl Arena {
         let mut kept = [0; NAME_BYTES_MAX];
         kept[..name.len()].copy_from_slice(name.as_bytes());
         let mut places = [const { None }; PLACEMENTS_MAX];
-        for (index, placement) in policy.placements().iter().enumerate() {
-            let slot = number * PLACEMENTS_MAX + index;
-            places[index] = Some(Place::new(*placement, slot, placer));
+        for (place, placement) in places.iter_mut().zip(policy.placements()) {
+            *place = Some(Place::new(*placement, placer));
         }
         let inner = Inner { number, name: kept, name_bytes: name.len(), policy, places };
         let inner = sys::leak(inner).ok_or(Error::Addresses)?;
@@ -136,13 +135,15 @@ impl Arena {
         block.map_or_else(|| self.take_unusual(request, hint), NonNull::as_ptr)
     }
 
-    /// From what this thread keeps, or has of the heap that gave it the last block.
+    /// From what this thread has of the heap that gave it the last block.
     #[inline]
     fn take_usual(self, bytes: usize, is_zero: bool, hint: Hint) -> Option<NonNull<u8>> {
-        if bytes >= MAPPED_BYTES_MIN {
+        let theap = recent::theap(self.slot(bytes, hint));
+        if bytes >= MAPPED_BYTES_MIN || theap.is_null() {
             return None;
         }
-        NonNull::new(recent::take(self.slot(bytes, hint), bytes, is_zero))
+        // SAFETY: this thread's own.
+        NonNull::new(unsafe { sys::take_of_thread(theap, bytes, is_zero) })
     }
 
     /// The first block of a thread, or one that is long, or aligned, or from a full region.
@@ -322,12 +323,8 @@ pub unsafe fn free(block: *mut u8) {
     if block.addr().is_multiple_of(mapped::ALIGN) {
         // SAFETY: as the caller promises.
         unsafe { free_aligned(block) }
-        return;
-    }
-    // SAFETY: as the caller promises, and of mimalloc: others are aligned.
-    let is_kept = unsafe { recent::keep(block) };
-    if !is_kept {
-        // SAFETY: as above, and kept nowhere.
+    } else {
+        // SAFETY: as the caller promises, and of mimalloc: others are aligned.
         unsafe { sys::give(block) }
     }
 }

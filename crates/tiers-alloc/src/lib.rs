@@ -4,11 +4,10 @@
 //!
 //! A policy chooses a [`Placement`] by the size of a block or by a hint. A placement (`place`) owns
 //! *regions* of addresses (`region`), each an exclusive arena of mimalloc with one heap, which all
-//! threads use: mimalloc has a cache for each thread, and takes frees from any; a thread keeps some
-//! of the blocks that it frees for others (`kept`). When mimalloc first uses a part of a region,
-//! the *extents* of 2 MiB under it are given nodes by a [`Placer`], which is the kernel's `mbind`
-//! but in tests. Blocks of 32 MiB and more, or aligned to more than 64 KiB, are mappings of their
-//! own (`mapped`).
+//! threads use: mimalloc keeps a cache for each thread, and takes frees from any. When mimalloc
+//! first uses a part of a region, the *extents* of 2 MiB under it are given nodes by a [`Placer`],
+//! which is the kernel's `mbind` but in tests. Blocks of 32 MiB and more, or aligned to more than
+//! 64 KiB, are mappings of their own (`mapped`).
 //!
 //! Nothing in here allocates by Rust's allocator, which may be this one. Arenas are never taken
 //! back. A child of a fork goes on with them: this crate's locks are mended (`locks`), mimalloc's
@@ -31,7 +30,6 @@ mod arena;
 mod c;
 mod error;
 mod global;
-mod kept;
 #[cfg(feature = "load")]
 pub mod load;
 mod locks;

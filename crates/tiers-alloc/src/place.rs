@@ -30,8 +30,6 @@ static EXTENTS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Place {
     pub placement: Placement,
-    /// Its number in the process.
-    pub slot: usize,
     placer: &'static dyn Placer,
     /// That gave the last block when another was full.
     heap: AtomicPtr<RawHeap>,
@@ -50,10 +48,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub fn new(placement: Placement, slot: usize, placer: &'static dyn Placer) -> Place {
+    pub fn new(placement: Placement, placer: &'static dyn Placer) -> Place {
         Place {
             placement,
-            slot,
             placer,
             heap: AtomicPtr::new(ptr::null_mut()),
             regions: [const { AtomicPtr::new(ptr::null_mut()) }; REGIONS_MAX],

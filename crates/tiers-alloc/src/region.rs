@@ -9,7 +9,7 @@ use crate::place::Place;
 use crate::sys::{self, RawHeap};
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// One arena of mimalloc takes less than 16 GiB, since its books must be shorter than 32 MiB.
 const BYTES_MAX: usize = 8 << 30;
@@ -18,13 +18,6 @@ const BYTES_MIN: usize = 64 << 20;
 /// A huge page: no extent cuts one.
 pub(crate) const EXTENT_BYTES: usize = 2 << 20;
 const EXTENTS_MAX: usize = BYTES_MAX / EXTENT_BYTES;
-
-/// Regions that are not shorter begin at a multiple of it.
-const CELL_BYTES: usize = 1 << 30;
-/// Of the addresses that processes have: those beyond are not asked for.
-const CELLS: usize = (1 << 47) / CELL_BYTES;
-/// 1 + the slot of the placement whose region has a cell; 0 if none has all of it.
-static SLOTS: [AtomicU16; CELLS] = [const { AtomicU16::new(0) }; CELLS];
 
 /// What an extent's state says beside 1 + the index of the share that it came from.
 const NOT_PLACED: u8 = 0;
@@ -66,16 +59,7 @@ impl Region {
             unsafe { sys::forget(start, bytes) };
         }
         // mimalloc refuses when it has no room for another arena.
-        let (region, heap) = (region.ok_or(Error::Addresses)?, heap.ok_or(Error::Arenas)?);
-        region.take_cells();
-        Ok((region, heap))
-    }
-
-    fn take_cells(&self) {
-        let slot = 1 + self.place.slot as u16;
-        let cells = SLOTS.iter().skip(self.start / CELL_BYTES).take(self.bytes / CELL_BYTES);
-        // Relaxed: a thread that has a block of the region learned of it after this.
-        cells.for_each(|cell| cell.store(slot, Ordering::Relaxed));
+        Ok((region.ok_or(Error::Addresses)?, heap.ok_or(Error::Arenas)?))
     }
 
     pub fn holds(&self, block: *const u8) -> bool {
@@ -130,13 +114,6 @@ impl Region {
     }
 }
 
-/// The slot of the placement that a block lies in, if its region is not a short one.
-pub(crate) fn slot_of(block: *const u8) -> Option<usize> {
-    // Relaxed: see `take_cells`.
-    let slot = SLOTS.get(block.addr() / CELL_BYTES)?.load(Ordering::Relaxed);
-    usize::from(slot).checked_sub(1)
-}
-
 fn on_commit_gives_back(region: &Region, start: *mut u8, bytes: usize) -> bool {
     // SAFETY: whole slices of the region's mapping, which mimalloc has no block in.
     unsafe { sys::forget(start, bytes) };
@@ -165,19 +142,18 @@ extern "C" fn on_commit(
     region.take(start.addr(), bytes)
 }
 
-/// Addresses that begin with a cell or a huge page: as many as there are, within bounds.
+/// Addresses that begin with a huge page: as many as there are, within bounds.
 fn reserve() -> Option<(*mut u8, usize)> {
     let mut bytes = BYTES_MAX;
     while bytes >= BYTES_MIN {
-        let align = if bytes < CELL_BYTES { EXTENT_BYTES } else { CELL_BYTES };
-        let start = sys::map(bytes + align);
+        let start = sys::map(bytes + EXTENT_BYTES);
         if !start.is_null() {
-            let before = start.align_offset(align);
+            let before = start.align_offset(EXTENT_BYTES);
             let aligned = start.wrapping_add(before);
             // SAFETY: the beginning of the new mapping.
             unsafe { sys::unmap(start, before) };
             // SAFETY: its end, behind the range that is kept.
-            unsafe { sys::unmap(aligned.wrapping_add(bytes), align - before) };
+            unsafe { sys::unmap(aligned.wrapping_add(bytes), EXTENT_BYTES - before) };
             aligned.expose_provenance();
             return Some((aligned, bytes));
         }

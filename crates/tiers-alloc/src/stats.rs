@@ -22,8 +22,7 @@ pub(crate) fn class_of(bytes: usize) -> usize {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// In use, or freed by a thread whose page it is not in: kept by that one for its next blocks,
-    /// or not yet taken back.
+    /// In use, or freed by another thread and not yet taken back.
     pub blocks: u64,
     /// Of these blocks, as mimalloc rounds their sizes.
     pub bytes: u64,

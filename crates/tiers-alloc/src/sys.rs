@@ -7,7 +7,6 @@ use libmimalloc_sys::{
 };
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A heap of mimalloc (version 3): any thread allocates from it. It is never deleted.
 pub(crate) type RawHeap = mi_heap_t;
@@ -28,21 +27,7 @@ pub(crate) struct RawTheap {
 
 pub(crate) type EndFn = unsafe extern "C" fn(*mut u8);
 
-/// mimalloc's page map: a page for each slice of addresses, in parts.
-const SLICE_BYTES: usize = 64 << 10;
-const PART_SLICES: usize = 8192;
-/// What a page's number of its thread has beside.
-const PAGE_FLAGS: usize = 3;
-/// Numbers up to here say that a page has no thread.
-const NO_THREAD_MAX: usize = 4;
-
 unsafe extern "C" {
-    /// In mimalloc's `internal.h`, as what begins a page: the number of its thread.
-    static _mi_page_map: *const *const *mut usize;
-
-    /// In mimalloc's `internal.h`.
-    fn _mi_thread_id() -> usize;
-
     /// In `mimalloc.h`, but not in `libmimalloc-sys`: this thread's part of a heap.
     fn mi_heap_theap(heap: *mut mi_heap_t) -> *mut RawTheap;
 
@@ -154,42 +139,6 @@ pub(crate) fn is_in_heap(block: *const u8) -> bool {
 pub(crate) unsafe fn give(block: *mut u8) {
     // SAFETY: as the caller promises; from any thread.
     unsafe { mi_free(block.cast()) }
-}
-
-/// This thread, as mimalloc numbers it.
-pub(crate) fn thread() -> usize {
-    // SAFETY: takes nothing.
-    unsafe { _mi_thread_id() }
-}
-
-/// The thread that the page of a block belongs to, if it is one.
-///
-/// # Safety
-/// `block` is a block of mimalloc.
-#[inline]
-pub(crate) unsafe fn owner(block: *const u8) -> usize {
-    let slice = block.addr() / SLICE_BYTES;
-    // SAFETY: written before the first block is given.
-    let map = unsafe { _mi_page_map };
-    // SAFETY: within the map, which has a place for each address.
-    let part = unsafe { map.wrapping_add(slice / PART_SLICES).read() };
-    if part.is_null() {
-        return 0;
-    }
-    // SAFETY: within the part.
-    let page = unsafe { part.wrapping_add(slice % PART_SLICES).read() };
-    if page.is_null() {
-        return 0;
-    }
-    // SAFETY: the page of the block, which is there as long; all use its number by atomics.
-    let owner = unsafe { AtomicUsize::from_ptr(page) };
-    // Relaxed: this thread alone makes it this thread, or another.
-    owner.load(Ordering::Relaxed) & !PAGE_FLAGS
-}
-
-/// Whether [`owner`] says a thread, which may have ended.
-pub(crate) fn is_thread(owner: usize) -> bool {
-    owner > NO_THREAD_MAX
 }
 
 /// # Safety

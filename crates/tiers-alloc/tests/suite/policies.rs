@@ -213,58 +213,6 @@ fn threads_that_end_leave_their_memory_to_others() {
     assert!(kept <= 16 * EXTENT, "{kept}");
 }
 
-/// Another thread does something with blocks of this one.
-fn hand_to_another_thread(blocks: Vec<*mut u8>, taken: impl FnOnce(&[*mut u8]) + Send) {
-    let blocks: Vec<_> = blocks.into_iter().map(<*mut u8>::expose_provenance).collect();
-    let work = move || {
-        let blocks: Vec<*mut u8> =
-            blocks.into_iter().map(std::ptr::with_exposed_provenance_mut).collect();
-        taken(&blocks);
-    };
-    std::thread::scope(|scope| scope.spawn(work).join().unwrap());
-}
-
-#[test]
-fn what_a_thread_frees_for_another_is_what_it_takes_next_from_the_same_memory() {
-    let recorder = Recorder::new(u64::MAX);
-    let arena = arena("kept", "hint;preferred:0;preferred:1", recorder);
-    for size in [9, 16, 17, 33, 130, 2049, 40_000, 65_536] {
-        let far = arena.malloc_hint(size, Hint::Far);
-        hand_to_another_thread(vec![arena.malloc(size), far], |blocks| {
-            // It keeps blocks of memory that it uses itself.
-            let own = vec![arena.malloc(size), arena.malloc_hint(size, Hint::Far)];
-            give(blocks.to_vec());
-            // SAFETY: a block of the arena, and the bytes that were asked for.
-            let zeros = unsafe { std::slice::from_raw_parts(arena.calloc(size, 1), size) };
-            assert!(zeros.iter().all(|byte| *byte == 0));
-            let again = vec![arena.malloc(size), arena.malloc_hint(size, Hint::Far)];
-            assert_eq!(again, blocks, "{size}");
-            // SAFETY: a block of the arena.
-            assert!(unsafe { usable_size(again[0]) } >= size);
-            let nodes = again.iter().map(|block| recorder.node_of(*block));
-            assert!(nodes.eq([Some(0), Some(1)]));
-            give(again);
-            give(own);
-            give(vec![zeros.as_ptr().cast_mut()]);
-        });
-    }
-}
-
-#[test]
-fn nothing_is_lost_of_what_threads_keep_when_they_end() {
-    let recorder = Recorder::new(u64::MAX);
-    let arena = arena("kept-end", "preferred:1", recorder);
-    for _ in 0..100 {
-        let blocks = (0..1000).map(|_| arena.malloc(1000)).collect();
-        hand_to_another_thread(blocks, |blocks| {
-            give(vec![arena.malloc(1000)]);
-            give(blocks.to_vec());
-        });
-    }
-    // Of 100 MB that were taken one after the other.
-    assert!(arena.node_bytes(1) <= 16 * EXTENT, "{}", arena.node_bytes(1));
-}
-
 #[test]
 fn what_cannot_move_for_want_of_memory_shrinks_where_it_is() {
     let recorder = Recorder::new(u64::MAX);
