@@ -99,8 +99,10 @@ fn chosen_weights_reach_what_the_best_of_all_reach_and_rounded_ones_do_not() {
             let found = aggregate_mbps(&mbps, weights);
             let by_formula = utilisation(&mbps, weights).unwrap() * mbps.iter().sum::<f64>();
             let off = found / by_formula;
-            // By weights far from the best, streams go from memory to memory together.
-            assert!((0.9..1.05).contains(&off), "{gbps:?} {weights:?}: {found} {by_formula}");
+            // By weights far from the best, streams go from memory to memory together, and queues
+            // grow and shrink for longer than is counted.
+            let bound = if by_formula > 0.9 * mbps.iter().sum::<f64>() { 0.05 } else { 0.15 };
+            assert!((off - 1.0).abs() < bound, "{gbps:?} {weights:?}: {found} {by_formula}");
             found
         };
         let all = all_weights(mbps.len());
