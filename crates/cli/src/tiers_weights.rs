@@ -56,9 +56,13 @@ fn wrong(error: WeightsError) -> Failure {
 
 pub fn load(path: &Path) -> Result<Profile> {
     let hint = "rackpool tiers measure --store FILE makes one";
-    let unread =
-        |error: ProfileError| Failure::new(error.code(), error.to_string()).with_hint(hint);
-    Profile::load(path).map_err(unread)
+    Profile::load(path).map_err(|error| {
+        let said = match &error {
+            ProfileError::Io { .. } => error.to_string(),
+            of_text => format!("{}: {of_text}", path.display()),
+        };
+        Failure::new(error.code(), said).with_hint(hint)
+    })
 }
 
 fn lines(report: &Report) -> String {
