@@ -3,6 +3,7 @@
 
 use super::binary::{BinaryReply, BinaryRequest, ReplyBody, Status};
 use super::core::{Core, push_value};
+use super::commands::memcached;
 use super::counters::Count;
 use super::memcached::AfterCommand;
 use super::outcome::{StoreOutcome, Verb};
@@ -38,43 +39,6 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The command, and whether it is quiet.
-    pub fn of(opcode: u8) -> (Self, bool) {
-        let get = |key, touch| Opcode::Get { key, touch };
-        let loud = match opcode {
-            0x09 => 0x00,
-            0x0d => 0x0c,
-            0x11..=0x18 => opcode - 0x10,
-            0x19 | 0x1a => opcode - 0x0b,
-            0x1e => 0x1d,
-            0x24 => 0x23,
-            loud => loud,
-        };
-        let command = match loud {
-            0x00 => get(false, false),
-            0x01 => Opcode::Store(Verb::Set),
-            0x02 => Opcode::Store(Verb::Add),
-            0x03 => Opcode::Store(Verb::Replace),
-            0x04 => Opcode::Delete,
-            0x05 => Opcode::Count { down: false },
-            0x06 => Opcode::Count { down: true },
-            0x07 => Opcode::Quit,
-            0x08 => Opcode::Flush,
-            0x0a => Opcode::Noop,
-            0x0b => Opcode::Version,
-            0x0c => get(true, false),
-            0x0e => Opcode::Store(Verb::Append),
-            0x0f => Opcode::Store(Verb::Prepend),
-            0x10 => Opcode::Stat,
-            0x1c => Opcode::Touch,
-            0x1d => get(false, true),
-            0x20..=0x22 => Opcode::Sasl,
-            0x23 => get(true, true),
-            _ => Opcode::Unknown,
-        };
-        (command, loud != opcode)
-    }
-
     /// Whether a request for it has the parts that it must have.
     fn is_whole(self, request: &BinaryRequest<'_>) -> bool {
         let (extras, key) = (request.extras.len(), request.key.len());
@@ -109,7 +73,7 @@ impl Core {
         &mut self,
         request: &BinaryRequest<'_>,
     ) -> Result<(Opcode, bool), AfterCommand> {
-        let (opcode, quiet) = Opcode::of(request.opcode);
+        let (opcode, quiet) = memcached::binary(request.opcode);
         if request.broken {
             self.binary_error(request, Status::UnknownCommand);
             return Err(AfterCommand::Close);

@@ -10,7 +10,8 @@
 
 use super::bytes::push_u64;
 use super::clients::ClientInfo;
-use super::counters::Count;
+use super::commands;
+use super::counters::{Count, Counters};
 use super::outcome::{StoreOutcome, stored_text};
 use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
 use super::shared::Shared;
@@ -41,6 +42,8 @@ pub struct Core {
     /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
     pub scratch: Vec<u8>,
+    /// Plain stores of RESP since the counters last heard of them.
+    resp_sets: u64,
 }
 
 impl Core {
@@ -57,6 +60,7 @@ impl Core {
             tidies_all: false,
             timer: CommandTimer::default(),
             scratch: Vec::new(),
+            resp_sets: 0,
         }
     }
 
@@ -65,12 +69,24 @@ impl Core {
     }
 
     pub fn add(&self, count: Count, by: u64) {
-        self.shared.counters[self.thread].add(count, by);
+        self.counters().add(count, by);
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters[self.thread]
     }
 
     /// Counts how long commands took together.
     pub fn took(&self, commands: u64, ns: u64) {
-        self.shared.counters[self.thread].took(commands, ns);
+        self.counters().took(commands, ns);
+    }
+
+    /// Counts plain look-ups and stores of RESP that took so long together, each as its share.
+    pub fn took_plain(&mut self, commands: u64, ns: u64) {
+        let sets = std::mem::take(&mut self.resp_sets);
+        let sets_ns = ns / commands.max(1) * sets;
+        self.counters().ran(commands::SET, sets, sets_ns);
+        self.counters().ran(commands::GET, commands - sets, ns - sets_ns);
     }
 
     pub fn note_slow<'a>(
@@ -154,13 +170,17 @@ impl Core {
         };
         let (out, counters) = (&mut self.out.bytes, &self.shared.counters[self.thread]);
         self.shared.cache.set_many(waiting.len(), put, self.now, |index, stored| {
-            if let Some(count) = answer_set(out, waiting[index].answer, stored.err()) {
+            let answer = waiting[index].answer;
+            if let Some(count) = answer_set(out, answer, stored.err()) {
                 counters.add(count, 1);
+                if answer == SetReply::Resp {
+                    counters.failed(commands::SET);
+                }
             }
         });
         let texts = waiting.iter().filter(|set| set.answer != SetReply::Resp).count();
         self.add(Count::CmdSet, texts as u64);
-        self.add(Count::RespCommands, (waiting.len() - texts) as u64);
+        self.resp_sets += (waiting.len() - texts) as u64;
         self.sets = waiting;
         self.sets.clear();
     }

@@ -1,6 +1,7 @@
 //! What a server counts. Each thread has counters of its own, which only it changes; any thread may
 //! read them.
 
+use super::commands::{COMMANDS, CommandId};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter by its name in `stats` and for Prometheus, and what it counts.
@@ -64,7 +65,7 @@ counts! {
     /// For Prometheus alone.
     MORE_COUNTS {
         Commands "commands" "Commands of all protocols",
-        RespCommands "resp_commands" "Commands of RESP",
+        RespUnknown "resp_unknown" "Commands of RESP that are not known, or not offered",
         KeyHits "resp_hits" "Keys that commands of RESP found",
         KeyMisses "resp_misses" "Keys that commands of RESP did not find",
         Accepted "connections_accepted" "Connections taken",
@@ -87,13 +88,59 @@ pub struct Counters {
     /// Commands by how long they took, and the time of all, ns.
     took: [AtomicU64; BUCKETS],
     took_ns: AtomicU64,
+    /// By command of Redis.
+    commands: [CommandCounters; COMMANDS.len()],
+}
+
+#[derive(Debug, Default)]
+struct CommandCounters {
+    calls: AtomicU64,
+    took_ns: AtomicU64,
+    rejected: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What was counted of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandStats {
+    /// Those that ran.
+    pub calls: u64,
+    /// The time of all.
+    pub took_ns: u64,
+    /// Those that did not run, for their number of words or want of a password.
+    pub rejected: u64,
+    /// Those that ran and answered with an error.
+    pub failed: u64,
+}
+
+impl CommandStats {
+    /// What was counted by both.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            calls: self.calls + other.calls,
+            took_ns: self.took_ns + other.took_ns,
+            rejected: self.rejected + other.rejected,
+            failed: self.failed + other.failed,
+        }
+    }
+
+    /// What was counted since `base`.
+    pub fn since(self, base: Self) -> Self {
+        Self {
+            calls: self.calls.wrapping_sub(base.calls),
+            took_ns: self.took_ns.wrapping_sub(base.took_ns),
+            rejected: self.rejected.wrapping_sub(base.rejected),
+            failed: self.failed.wrapping_sub(base.failed),
+        }
+    }
 }
 
 impl Default for Counters {
     fn default() -> Self {
         let zero = |_| AtomicU64::new(0);
         let (counts, took) = (std::array::from_fn(zero), std::array::from_fn(zero));
-        Self { counts, took, took_ns: AtomicU64::new(0) }
+        let commands = std::array::from_fn(|_| CommandCounters::default());
+        Self { counts, took, took_ns: AtomicU64::new(0), commands }
     }
 }
 
@@ -125,6 +172,35 @@ impl Counters {
         let index = (u64::BITS - (starts - 1).leading_zeros()) as usize;
         raise(&self.took[index.min(BUCKETS - 1)], commands);
         raise(&self.took_ns, ns);
+    }
+
+    /// Counts commands that ran, and their time. For the owner only, too.
+    pub fn ran(&self, command: CommandId, calls: u64, ns: u64) {
+        let counters = &self.commands[command.index()];
+        raise(&counters.calls, calls);
+        raise(&counters.took_ns, ns);
+    }
+
+    /// Counts a command that was not run. For the owner only, too.
+    pub fn rejected(&self, command: CommandId) {
+        raise(&self.commands[command.index()].rejected, 1);
+    }
+
+    /// Counts a command that answered with an error. For the owner only, too.
+    pub fn failed(&self, command: CommandId) {
+        raise(&self.commands[command.index()].failed, 1);
+    }
+
+    pub fn command(&self, command: CommandId) -> CommandStats {
+        let counters = &self.commands[command.index()];
+        // Relaxed: as above.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CommandStats {
+            calls: read(&counters.calls),
+            took_ns: read(&counters.took_ns),
+            rejected: read(&counters.rejected),
+            failed: read(&counters.failed),
+        }
     }
 
     pub fn get(&self, count: Count) -> u64 {

@@ -6,10 +6,11 @@
 //! worker.rs session.rs       text.rs   core.rs: look-ups       core.rs   worker.rs
 //!                            meta.rs   memcached.rs, meta_run.rs
 //!                            binary.rs binary_run.rs
-//!                            resp.rs   redis_commands.rs, redis_*.rs
+//!                            resp.rs   redis_*.rs
 //! ```
 //!
-//! Parsers are pure functions over bytes; a [`Session`] knows no socket; a `Worker` moves bytes.
+//! Which commands there are says the one table of `commands`, by which all but the most frequent
+//! ones are found. Parsers are pure functions over bytes; a [`Session`] knows no socket; a `Worker` moves bytes.
 //! One thread serves a connection for its whole life and answers everything that one read brought
 //! with one write. Look-ups that arrive together are done together ([`Core::flush_batch`]). Long
 //! values are written into the cache as they arrive and sent from its memory.
@@ -19,6 +20,7 @@ mod binary;
 mod binary_run;
 mod bytes;
 mod clients;
+mod commands;
 mod core;
 mod counters;
 mod glob;
@@ -28,7 +30,6 @@ mod meta;
 mod meta_run;
 mod outcome;
 mod redis;
-mod redis_commands;
 mod redis_keys;
 mod redis_server;
 mod redis_strings;
@@ -47,7 +48,7 @@ mod worker;
 pub use auth::{read_password, read_users};
 pub use clients::ClientInfo;
 pub use core::{Core, Output};
-pub use counters::Count;
+pub use counters::{CommandStats, Count};
 pub use server::{ListenConfig, Server, StartError};
 pub use session::Session;
 pub use shared::{Protocol, Settings, Shared};

@@ -62,6 +62,8 @@ pub enum Refusal {
     Shutdown,
     #[error("CLIENT_ERROR watch commands not allowed")]
     Watch,
+    #[error("CLIENT_ERROR not offered: {0}")]
+    NotOffered(&'static str),
     /// A flag twice, or one that is no letter.
     #[error("CLIENT_ERROR duplicate flag")]
     DuplicateFlag,

@@ -3,6 +3,7 @@
 //! are in `redis_*.rs`.
 
 use super::clients::ClientInfo;
+use super::commands::CommandId;
 use super::core::Core;
 use super::counters::Count;
 use super::resp::{
@@ -24,9 +25,6 @@ pub type Unfinished = (ResumePoint, Resume);
 /// An error's text, or nothing if the answer was given.
 pub type CommandResult = Result<(), String>;
 
-/// A subcommand: its name in lower case, its words as [`RespCall::fits`] has them, what it does.
-pub type Subcommand = (&'static str, i32, fn(&mut RespCall<'_>) -> CommandResult);
-
 /// Goes on with a command at this part.
 pub type Resume = fn(&mut RespCall<'_>, ResumePoint) -> CommandResult;
 
@@ -42,6 +40,7 @@ pub struct ResumePoint {
     pub text: String,
     /// Time that was spent on it, nanoseconds.
     pub took_ns: u64,
+    pub command: Option<CommandId>,
 }
 
 impl ResumePoint {
@@ -63,8 +62,15 @@ impl<'c> RespCall<'c> {
 
 impl RespCall<'_> {
     /// Answers with the error, if there is one; what is left of the command.
-    pub fn finish(self, answer: CommandResult) -> Option<Unfinished> {
+    pub fn finish(
+        self,
+        command: Option<CommandId>,
+        answer: CommandResult,
+    ) -> Option<Unfinished> {
         if let Err(text) = answer {
+            if let Some(command) = command {
+                self.core.counters().failed(command);
+            }
             self.core.fail(&text);
         }
         self.unfinished
@@ -149,22 +155,9 @@ impl RespCall<'_> {
 
     /// Goes on with the command; what is left of it.
     pub fn go_on(mut self, part: ResumePoint, go_on: Resume) -> Option<Unfinished> {
+        let command = part.command;
         let answer = go_on(&mut self, part);
-        self.finish(answer)
-    }
-
-    /// Executes the subcommand that word 1 names.
-    pub fn subcommand(&mut self, command: &str, known: &[Subcommand]) -> CommandResult {
-        let Some((name, arity, run)) = known.iter().find(|(name, ..)| self.is(1, name)) else {
-            let command = command.to_ascii_uppercase();
-            let word = self.arg(1);
-            let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
-            return Err(format!("ERR unknown subcommand '{word}'. Try {command} HELP."));
-        };
-        if !self.fits(*arity) {
-            return Err(wrong_arity(&format!("{command}|{name}")));
-        }
-        run(self)
+        self.finish(command, answer)
     }
 
     /// Whether there are so many words with the name; negative: at least so many.

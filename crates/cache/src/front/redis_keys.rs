@@ -221,11 +221,7 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
 }
 
 /// `MEMORY USAGE key [SAMPLES count]`
-pub fn memory(call: &mut RespCall<'_>) -> CommandResult {
-    call.subcommand("memory", &[("usage", -3, memory_usage)])
-}
-
-fn memory_usage(call: &mut RespCall<'_>) -> CommandResult {
+pub fn memory_usage(call: &mut RespCall<'_>) -> CommandResult {
     let samples = call.count() == 5 && call.is(3, "samples");
     if call.count() != 3 && !samples || samples && call.number(4)? < 0 {
         return Err(syntax());

@@ -4,7 +4,7 @@
 use super::auth::same;
 use super::counters::Count;
 use super::glob::Glob;
-use super::redis::{CommandResult, RespCall, ResumePoint, Subcommand, syntax, wrong_arity};
+use super::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_arity};
 use super::resp::{
     REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_verbatim,
 };
@@ -157,33 +157,34 @@ fn checked_name(name: &[u8]) -> Result<Vec<u8>, String> {
 /// Bytes of a client's name that are kept.
 const NAME_BYTES_MAX: usize = 256;
 
-/// `CLIENT SETNAME|GETNAME|ID|LIST|INFO|SETINFO`
-pub fn client(call: &mut RespCall<'_>) -> CommandResult {
-    let known: &[Subcommand] = &[
-        ("getname", 2, |call| match &call.client.name[..] {
-            b"" => call.null(),
-            name => {
-                push_bulk(&mut call.core.out.bytes, name);
-                Ok(())
-            }
-        }),
-        ("id", 2, |call| call.integer(call.client.id as i64)),
-        ("info", 2, |call| {
-            let line = call.core.shared.clients.line(call.core.now, call.client.id);
-            client_lines(call, &line.unwrap_or_default())
-        }),
-        ("list", -2, client_list),
-        ("setinfo", 4, client_setinfo),
-        ("setname", 3, |call| {
-            call.client.name = checked_name(call.arg(2))?;
-            call.core.shared.clients.changed(call.client);
-            call.status("OK")
-        }),
-    ];
-    call.subcommand("client", known)
+pub fn client_getname(call: &mut RespCall<'_>) -> CommandResult {
+    match &call.client.name[..] {
+        b"" => call.null(),
+        name => {
+            push_bulk(&mut call.core.out.bytes, name);
+            Ok(())
+        }
+    }
 }
 
-fn client_setinfo(call: &mut RespCall<'_>) -> CommandResult {
+pub fn client_id(call: &mut RespCall<'_>) -> CommandResult {
+    call.integer(call.client.id as i64)
+}
+
+pub fn client_info(call: &mut RespCall<'_>) -> CommandResult {
+    let line = call.core.shared.clients.line(call.core.now, call.client.id);
+    client_lines(call, &line.unwrap_or_default())
+}
+
+/// `CLIENT SETNAME name`
+pub fn client_setname(call: &mut RespCall<'_>) -> CommandResult {
+    call.client.name = checked_name(call.arg(2))?;
+    call.core.shared.clients.changed(call.client);
+    call.status("OK")
+}
+
+/// `CLIENT SETINFO LIB-NAME name|LIB-VER version`
+pub fn client_setinfo(call: &mut RespCall<'_>) -> CommandResult {
     let value = checked_name(call.arg(3))?;
     if call.is(2, "lib-name") {
         call.client.library.0 = value;
@@ -202,7 +203,7 @@ fn client_lines(call: &mut RespCall<'_>, lines: &str) -> CommandResult {
 }
 
 /// `CLIENT LIST [TYPE type|ID number ...]`
-fn client_list(call: &mut RespCall<'_>) -> CommandResult {
+pub fn client_list(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
         return client_list_all(call, ResumePoint::default());
     }
@@ -251,24 +252,24 @@ fn client_list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandRes
 /// Clients listed in one turn.
 const CLIENTS_AT_ONCE: usize = 64;
 
-/// `CONFIG GET pattern ...|SET tiering mode|RESETSTAT`
-pub fn config(call: &mut RespCall<'_>) -> CommandResult {
-    let known: &[Subcommand] = &[
-        ("get", -3, |call| config_get(call, ResumePoint::at(2))),
-        ("resetstat", -2, |call| {
-            call.core.shared.reset_counts();
-            call.status("OK")
-        }),
-        ("rewrite", -2, |_| Err(FIXED.into())),
-        ("set", -2, config_set),
-    ];
-    call.subcommand("config", known)
+/// `CLUSTER subcommand ...`
+pub fn cluster(_: &mut RespCall<'_>) -> CommandResult {
+    Err("ERR This instance has cluster support disabled".into())
+}
+
+pub fn config_resetstat(call: &mut RespCall<'_>) -> CommandResult {
+    call.core.shared.reset_counts();
+    call.status("OK")
+}
+
+pub fn config_rewrite(_: &mut RespCall<'_>) -> CommandResult {
+    Err(FIXED.into())
 }
 
 const FIXED: &str = "ERR options are given when the server is started";
 
 /// `CONFIG SET tiering dram|data|transparent[:NODES]`
-fn config_set(call: &mut RespCall<'_>) -> CommandResult {
+pub fn config_set(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() != 4 || !call.is(2, "tiering") {
         return Err(FIXED.into());
     }
@@ -298,8 +299,13 @@ const NO_WEIGHTS: &str = "ERR no nodes were given so far: set transparent:numa:0
 const NO_FAR_MEMORY: &str = "ERR this server was started without far memory: start it with \
                              --tiering data:NODES, or dram:NODES";
 
+/// `CONFIG GET pattern ...`
+pub fn config_get(call: &mut RespCall<'_>) -> CommandResult {
+    config_get_from(call, ResumePoint::at(2))
+}
+
 /// Answers with the options that match words from the part's on.
-fn config_get(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
+fn config_get_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let all = stats::config(&call.core.shared);
     let longest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
@@ -310,7 +316,7 @@ fn config_get(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
         Ok(matching.fold(asked, |asked, (index, _)| asked | 1 << index))
     })?;
     if !is_done {
-        return call.go_on_later(part, config_get);
+        return call.go_on_later(part, config_get_from);
     }
     let out = &mut call.core.out.bytes;
     push_map(out, part.sum.count_ones() as usize, call.client.version);
@@ -337,29 +343,24 @@ fn info_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     if !is_done {
         return call.go_on_later(part, info_from);
     }
-    let asked = if call.count() == 1 { stats::info_sections(b"all") } else { part.sum };
+    let asked = if call.count() == 1 { stats::info_sections(b"default") } else { part.sum };
     let text = stats::info(call.core, asked);
     push_verbatim(&mut call.core.out.bytes, text.as_bytes(), call.client.version);
     Ok(())
 }
 
-/// `SLOWLOG GET [count]|LEN|RESET`
-pub fn slowlog(call: &mut RespCall<'_>) -> CommandResult {
-    let known: &[Subcommand] = &[
-        ("get", -2, slowlog_get),
-        ("len", 2, |call| {
-            let len = call.core.shared.slow().entries().len();
-            call.integer(len as i64)
-        }),
-        ("reset", 2, |call| {
-            call.core.shared.slow().clear();
-            call.status("OK")
-        }),
-    ];
-    call.subcommand("slowlog", known)
+pub fn slowlog_len(call: &mut RespCall<'_>) -> CommandResult {
+    let len = call.core.shared.slow().entries().len();
+    call.integer(len as i64)
 }
 
-fn slowlog_get(call: &mut RespCall<'_>) -> CommandResult {
+pub fn slowlog_reset(call: &mut RespCall<'_>) -> CommandResult {
+    call.core.shared.slow().clear();
+    call.status("OK")
+}
+
+/// `SLOWLOG GET [count]`
+pub fn slowlog_get(call: &mut RespCall<'_>) -> CommandResult {
     let wanted = if call.count() > 2 { call.number(2)? } else { 10 };
     let shared = Arc::clone(&call.core.shared);
     let log = shared.slow();

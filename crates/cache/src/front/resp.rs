@@ -464,6 +464,18 @@ pub fn push_map(out: &mut Vec<u8>, len: usize, version: Version) {
     }
 }
 
+/// Appends the head of a set of `len` elements, which must follow; RESP2 has arrays for it.
+pub fn push_set(out: &mut Vec<u8>, len: usize, version: Version) {
+    match version {
+        Version::Two => push_array(out, len),
+        Version::Three => {
+            out.push(b'~');
+            push_u64(out, len as u64);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
 /// Appends a text for display: RESP3 marks it as such.
 pub fn push_verbatim(out: &mut Vec<u8>, text: &[u8], version: Version) {
     match version {

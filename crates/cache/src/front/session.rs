@@ -10,6 +10,7 @@ use super::auth::{self, Attempt};
 use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
 use super::binary_run::Opcode;
 use super::clients::ClientInfo;
+use super::commands::CommandId;
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
 use super::memcached::AfterCommand;
@@ -20,7 +21,7 @@ use super::shared::Protocol;
 use super::store::StoreValue;
 use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
-use super::{redis_commands, redis_strings};
+use super::{commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
@@ -259,6 +260,9 @@ impl Session {
     fn end_batch(&mut self, core: &mut Core, input: &[u8], at: usize) {
         let Some(batch) = core.timer.end_batch(at) else { return };
         core.took(batch.commands, batch.took_ns);
+        if self.dialect == Dialect::Resp {
+            core.took_plain(batch.commands, batch.took_ns);
+        }
         if batch.took_ns / 1000 >= core.shared.settings.slow_us {
             self.note_batch(core, &input[batch.from..], batch);
         }
@@ -299,22 +303,26 @@ impl Session {
         words: impl Iterator<Item = &'a [u8]>,
     ) {
         core.timer.commands += 1;
-        self.end_part(core, before_ns, &mut None, words);
+        self.end_part(core, before_ns, &mut None, None, words);
     }
 
-    /// A part of a command ended, the last one if nothing is left.
+    /// A part of a command ended, the last one if nothing is left; of RESP this one, if it ran.
     fn end_part<'a>(
         &self,
         core: &mut Core,
         before_ns: u64,
         left: &mut Option<Unfinished>,
+        command: Option<CommandId>,
         words: impl Iterator<Item = &'a [u8]>,
     ) {
         let took_ns = before_ns + core.timer.alone();
         match left {
-            Some((part, _)) => part.took_ns = took_ns,
+            Some((part, _)) => (part.took_ns, part.command) = (took_ns, command),
             None => {
                 core.took(1, took_ns);
+                if let Some(command) = command {
+                    core.counters().ran(command, 1, took_ns);
+                }
                 core.note_slow(&self.client, took_ns, words);
             }
         }
@@ -561,15 +569,19 @@ impl Session {
     /// Executes a `SET` with a streamed value, if there was memory for it.
     fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], incoming: Incoming) {
         let Incoming { head: key, writer, took_ns, .. } = incoming;
-        core.count(Count::RespCommands);
-        if let Ok(writer) = writer {
-            let mut call = RespCall::new(core, &mut self.client, input, args);
-            if let Err(text) = redis_strings::set_streamed(&mut call, writer) {
-                core.fail(&text);
+        let set = Some(commands::SET);
+        match writer {
+            Ok(writer) => {
+                let mut call = RespCall::new(core, &mut self.client, input, args);
+                let answer = redis_strings::set_streamed(&mut call, writer);
+                call.finish(set, answer);
             }
+            // It was answered when the value had been passed over.
+            Err(_) => core.counters().failed(commands::SET),
         }
         let words = [&b"set"[..], &key, b"(a long value)"].into_iter().chain(args.words(input));
-        self.end_alone(core, took_ns, words);
+        core.timer.commands += 1;
+        self.end_part(core, took_ns, &mut None, set, words);
     }
 
     fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> ParseStep {
@@ -625,7 +637,6 @@ impl Session {
             if !core.sets.is_empty() {
                 core.flush_batch(input);
             }
-            core.count(Count::RespCommands);
             core.timer.commands += 1;
             let form = ReplyFormat::Resp(self.client.version);
             core.batch.push(at + start as usize, len as usize, form);
@@ -644,9 +655,10 @@ impl Session {
         }
         core.flush_batch(input);
         self.end_batch(core, input, at);
-        let mut left = redis_commands::run(RespCall::new(core, &mut self.client, rest, args));
+        let call = RespCall::new(core, &mut self.client, rest, args);
+        let (mut left, command) = commands::run(call);
         core.timer.commands += 1;
-        self.end_part(core, 0, &mut left, args.words(rest));
+        self.end_part(core, 0, &mut left, command, args.words(rest));
         self.closing = self.client.quits;
         left
     }
@@ -658,10 +670,10 @@ impl Session {
             return ParseStep::Used(0);
         };
         let (part, go_on) = next;
-        let before_ns = part.took_ns;
+        let (before_ns, command) = (part.took_ns, part.command);
         let mut left = RespCall::new(core, &mut self.client, input, &args).go_on(part, go_on);
         // It was counted when it began.
-        self.end_part(core, before_ns, &mut left, args.words(input));
+        self.end_part(core, before_ns, &mut left, command, args.words(input));
         let Some(next) = left else { return ParseStep::Used(used) };
         self.pending = Pending::Words(SuspendedCommand { used, args, next });
         ParseStep::Used(0)
@@ -756,7 +768,7 @@ fn finish_binary(
     writer: Result<Writer, Error>,
     expires: Millis,
 ) {
-    let (Opcode::Store(verb), quiet) = Opcode::of(request.opcode) else {
+    let (Opcode::Store(verb), quiet) = commands::memcached::binary(request.opcode) else {
         unreachable!("only values are streamed")
     };
     match writer {

@@ -1,7 +1,8 @@
 //! What all threads of a server share: its settings, the cache, the counters, the clients.
 
 use super::clients::Clients;
-use super::counters::{Count, Counters};
+use super::commands::CommandId;
+use super::counters::{CommandStats, Count, Counters};
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
@@ -131,6 +132,8 @@ pub struct Shared {
     /// What HERD's listener counts, if it is open.
     pub herd: OnceLock<Vec<Arc<HerdCounters>>>,
     pub baseline: Mutex<[u64; Count::COUNT]>,
+    /// By command; empty before the first reset.
+    command_baseline: Mutex<Vec<CommandStats>>,
     pub cache_baseline: Mutex<Stats>,
     pub rate: Mutex<Rate>,
 }
@@ -162,6 +165,7 @@ impl Shared {
             failure: Mutex::default(),
             herd: OnceLock::new(),
             baseline: Mutex::new([0; Count::COUNT]),
+            command_baseline: Mutex::default(),
             cache_baseline: Mutex::default(),
             rate: Mutex::default(),
         }
@@ -173,11 +177,34 @@ impl Shared {
         all.wrapping_sub(baseline[count as usize])
     }
 
+    fn counted(&self, command: CommandId) -> CommandStats {
+        let counted = self.counters.iter().map(|counters| counters.command(command));
+        counted.fold(CommandStats::default(), CommandStats::plus)
+    }
+
+    /// What was counted of each command of Redis since the last reset.
+    pub fn command_stats(&self) -> impl Iterator<Item = (&'static str, CommandStats)> {
+        let baseline = self.command_baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        let baseline = baseline.clone();
+        CommandId::all().map(move |command| {
+            let base = baseline.get(command.index()).copied().unwrap_or_default();
+            (command.command().name, self.counted(command).since(base))
+        })
+    }
+
+    /// Commands of RESP since the last reset, those among them that are not known.
+    pub fn resp_commands(&self) -> u64 {
+        let known = self.command_stats().map(|(_, stats)| stats.calls + stats.rejected);
+        known.sum::<u64>() + self.count(Count::RespUnknown)
+    }
+
     pub fn reset_counts(&self) {
         let mut baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, base) in baseline.iter_mut().enumerate() {
             *base = self.counters.iter().map(|counters| counters.at(index)).sum();
         }
+        let commands = CommandId::all().map(|command| self.counted(command)).collect();
+        *self.command_baseline.lock().unwrap_or_else(PoisonError::into_inner) = commands;
         let counted = self.cache.stats();
         *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner) = counted;
     }

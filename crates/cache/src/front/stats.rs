@@ -4,7 +4,7 @@
 
 use super::binary::{BinaryRequest, ReplyBody, Status};
 use super::core::Core;
-use super::counters::{self, COUNTS, Count, Counted, MORE_COUNTS, REFUSALS};
+use super::counters::{self, COUNTS, CommandStats, Count, Counted, MORE_COUNTS, REFUSALS};
 use super::resp::REDIS_VERSION;
 use super::shared::Shared;
 use super::text::{VERSION, WordIter};
@@ -256,8 +256,12 @@ pub fn config(shared: &Shared) -> Pairs {
 /// A bit for each section of [`info`] that this word asks for.
 pub fn info_sections(word: &[u8]) -> i64 {
     let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-    if ["all", "default", "everything"].into_iter().any(is) {
-        return (1 << SECTIONS.len()) - 1;
+    let all = (1 << SECTIONS.len()) - 1;
+    if ["all", "everything"].into_iter().any(is) {
+        return all;
+    }
+    if is("default") {
+        return all & !info_sections(COMMAND_STATS.as_bytes());
     }
     SECTIONS.iter().position(|(name, _)| is(name)).map_or(0, |index| 1 << index)
 }
@@ -280,6 +284,9 @@ pub fn info(core: &Core, asked: i64) -> String {
 
 type Section = (&'static str, fn(&Core) -> Pairs);
 
+/// The section that is shown only to those who ask for it.
+const COMMAND_STATS: &str = "Commandstats";
+
 const SECTIONS: &[Section] = &[
     ("Server", info_server),
     ("Clients", info_clients),
@@ -291,6 +298,7 @@ const SECTIONS: &[Section] = &[
         let [user, system] = cpu_seconds();
         pairs! { "used_cpu_sys" => system, "used_cpu_user" => user, }
     }),
+    (COMMAND_STATS, info_commands),
     ("Cluster", |_| pairs! { "cluster_enabled" => 0, }),
     // How many of them expire is not counted.
     ("Keyspace", |core| match core.cache().len() {
@@ -365,6 +373,22 @@ fn info_stats(core: &Core) -> Pairs {
     }
 }
 
+fn info_commands(core: &Core) -> Pairs {
+    let stats = core.shared.command_stats();
+    let stats = stats.filter(|(_, stats)| stats.calls + stats.rejected > 0);
+    let pair = |(name, stats): (&str, CommandStats)| {
+        let CommandStats { calls, took_ns, rejected, failed } = stats;
+        let us = took_ns / 1000;
+        let each = us as f64 / calls.max(1) as f64;
+        let text = format!(
+            "calls={calls},usec={us},usec_per_call={each:.2},rejected_calls={rejected},\
+             failed_calls={failed}"
+        );
+        (format!("cmdstat_{name}"), text)
+    };
+    stats.map(pair).collect()
+}
+
 /// A page of the server for monitoring.
 ///
 /// # Errors
@@ -392,6 +416,7 @@ fn prometheus(shared: &Shared) -> String {
     for (name, count, help) in COUNTS.iter().chain(MORE_COUNTS).chain(REFUSALS) {
         show(&format!("{name}_total"), Kind::Counter, help, shared.count(*count));
     }
+    show("resp_commands_total", Kind::Counter, "Commands of RESP", shared.resp_commands());
     for (name, value) in herd(shared) {
         show(&format!("{name}_total"), Kind::Counter, "What HERD's path counts, as stats", value);
     }

@@ -7,6 +7,7 @@
 //! Source: memcached's `protocol.txt`; refusals word by word as memcached 1.6.18 sends them.
 
 use super::bytes::{signed32, unsigned, unsigned32, value_bytes};
+use super::commands::memcached;
 use super::http;
 use super::meta::{self, MetaCommand, ParsedMeta};
 use super::outcome::{Refusal, Verb};
@@ -131,7 +132,7 @@ pub struct Line<'a> {
     words: [&'a [u8]; WORDS_MAX],
     count: usize,
     /// What is behind the first word.
-    tail: WordIter<'a>,
+    pub tail: WordIter<'a>,
 }
 
 impl<'a> Line<'a> {
@@ -202,47 +203,28 @@ fn command(bytes: &[u8]) -> (Result<Command<'_>, Refusal>, bool) {
     let (Some(name), count) = (line.words().first().copied(), line.count) else {
         return (Err(Refusal::Unknown), false);
     };
-    let may_be_quiet = match name {
-        b"set" if matches!(count, 5 | 6) => store(&line, Verb::Set),
-        b"add" if matches!(count, 5 | 6) => store(&line, Verb::Add),
-        b"replace" if matches!(count, 5 | 6) => store(&line, Verb::Replace),
-        b"append" if matches!(count, 5 | 6) => store(&line, Verb::Append),
-        b"prepend" if matches!(count, 5 | 6) => store(&line, Verb::Prepend),
-        b"cas" if matches!(count, 6 | 7) => store(&line, Verb::Cas(0)),
-        b"incr" | b"decr" if matches!(count, 3 | 4) => count_by(&line, name == b"decr"),
-        b"touch" if matches!(count, 3 | 4) => touch(&line),
-        b"delete" if matches!(count, 2..=4) => delete(&line),
-        b"flush_all" if matches!(count, 1..=3) => flush_all(&line),
-        b"verbosity" if matches!(count, 2 | 3) => {
-            unsigned32(line.words()[1]).map(|_| Command::Verbosity).ok_or(Refusal::Format)
-        }
-        _ => return (loud_command(name, &line, bytes), false),
-    };
-    // The one word behind `delete` is a key.
-    (may_be_quiet, line.quiet() && !(name == b"delete" && count == 2))
-}
-
-/// A command that is always answered.
-fn loud_command<'a>(name: &[u8], line: &Line<'a>, bytes: &[u8]) -> Result<Command<'a>, Refusal> {
-    let count = line.count;
+    // The next most frequent ones without a look at the table.
     match name {
-        [b'm', kind] => meta::command(*kind, line.words()).map(|parsed| of_meta(parsed, line)),
-        b"get" | b"bget" if count >= 2 => get(line.tail, false),
-        b"gets" if count >= 2 => get(line.tail, true),
-        b"gat" | b"gats" if count >= 2 => get_touch(line, name == b"gats"),
-        b"version" => Ok(Command::Version),
-        b"quit" => Ok(Command::Quit),
-        b"stats" => Ok(Command::Stats(line.tail)),
-        b"shutdown" => Err(Refusal::Shutdown),
-        b"watch" => Err(Refusal::Watch),
-        // As memcached has it, and where no version is said.
-        _ if count > 1 && line.words()[count - 1].starts_with(b"HTTP/") => Ok(Command::Http),
-        _ if http::is_line(bytes) => Ok(Command::Http),
-        _ => Err(Refusal::Unknown),
+        b"set" if matches!(count, 5 | 6) => return (store(&line, Verb::Set), line.quiet()),
+        [b'm', kind] => {
+            let parsed = meta::command(*kind, line.words());
+            return (parsed.map(|parsed| of_meta(parsed, &line)), false);
+        }
+        _ => {}
+    }
+    match memcached::text(name).filter(|known| known.takes(count)) {
+        Some(known) => ((known.parse)(&line), count >= known.quiet_from && line.quiet()),
+        None => (unknown(&line, bytes), false),
     }
 }
 
-fn get(keys: WordIter<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
+fn unknown<'a>(line: &Line<'a>, bytes: &[u8]) -> Result<Command<'a>, Refusal> {
+    // As memcached has it, and where no version is said.
+    let is_http = line.count > 1 && line.words()[line.count - 1].starts_with(b"HTTP/");
+    if is_http || http::is_line(bytes) { Ok(Command::Http) } else { Err(Refusal::Unknown) }
+}
+
+pub fn get(keys: WordIter<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
     // A line that is short enough holds no key that is too long.
     if keys.0.len() > MEMCACHED_KEY_BYTES_MAX {
         let mut keys = keys;
@@ -256,7 +238,7 @@ fn get(keys: WordIter<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
     Ok(Command::Get(Get { keys, cas, touch: None }))
 }
 
-fn get_touch<'a>(line: &Line<'a>, cas: bool) -> Result<Command<'a>, Refusal> {
+pub fn get_touch<'a>(line: &Line<'a>, cas: bool) -> Result<Command<'a>, Refusal> {
     let mut keys = line.tail;
     let exptime = keys.next().and_then(signed32).ok_or(Refusal::Exptime)?;
     let mut checked = keys;
@@ -271,7 +253,7 @@ fn key<'a>(line: &Line<'a>) -> Result<&'a [u8], Refusal> {
     if key.len() > MEMCACHED_KEY_BYTES_MAX { Err(Refusal::Format) } else { Ok(key) }
 }
 
-fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
+pub fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
     let (words, quiet) = (line.words(), line.quiet());
     let numbers = || Some((unsigned32(words[2])?, signed32(words[3])?, value_bytes(words[4])?));
     let (flags, exptime, len) = numbers().ok_or(Refusal::Format)?;
@@ -282,18 +264,18 @@ fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
     Ok(Command::Store(Store { verb, key: key(line)?, flags, exptime, len, quiet, meta: None }))
 }
 
-fn count_by<'a>(line: &Line<'a>, down: bool) -> Result<Command<'a>, Refusal> {
+pub fn count_by<'a>(line: &Line<'a>, down: bool) -> Result<Command<'a>, Refusal> {
     let key = key(line)?;
     let delta = unsigned(line.words()[2]).ok_or(Refusal::Delta)?;
     Ok(Command::Count(CounterChange { key, delta, down }))
 }
 
-fn touch<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+pub fn touch<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     let key = key(line)?;
     Ok(Command::Touch(key, signed32(line.words()[2]).ok_or(Refusal::Exptime)?))
 }
 
-fn delete<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+pub fn delete<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     let is_valid = match line.words() {
         [_, _] | [_, _, b"0" | b"noreply"] => true,
         words => matches!(words, [_, _, b"0", b"noreply"]),
@@ -301,7 +283,11 @@ fn delete<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     if is_valid { key(line).map(Command::Delete) } else { Err(Refusal::DeleteUsage) }
 }
 
-fn flush_all<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+pub fn verbosity<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    unsigned32(line.words()[1]).map(|_| Command::Verbosity).ok_or(Refusal::Format)
+}
+
+pub fn flush_all<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     match (line.words(), line.quiet()) {
         ([_], _) | ([_, _], true) => Ok(Command::FlushAll(0)),
         (words, _) => signed32(words[1]).map(Command::FlushAll).ok_or(Refusal::Exptime),

@@ -103,8 +103,8 @@ fn a_pipeline_of_costly_commands_leaves_others_their_turn() {
     let mut greedy = resp(&server);
     let answer = ask(&mut greedy, &[&scan[..], b"PING\r\n"].concat(), b"+PONG\r\n");
     let answer = &answer[..answer.len() - 7];
-    let before = server.shared().count(Count::RespCommands);
-    let done = || server.shared().count(Count::RespCommands) - before;
+    let before = server.shared().resp_commands();
+    let done = || server.shared().resp_commands() - before;
     greedy.write_all(&scan.repeat(COMMANDS)).unwrap();
     wait_until("it has begun", || done() > 0);
     assert_eq!(ask(&mut resp(&server), b"PING\r\n", b"\r\n"), b"+PONG\r\n");

@@ -181,14 +181,19 @@ static SLOTS: [u16; SLOTS_COUNT] = slots();
 /// Names have at most so many bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Where the command of that name, in upper or lower case, is first looked for.
-const fn slot(name: &[u8]) -> usize {
+/// A hash of a name that is the same for upper and lower case; its upper bits are the good ones.
+const fn hash(name: &[u8]) -> u32 {
     let (mut hash, mut at) = (0_u32, 0);
     while at < name.len() {
         hash = (hash ^ (name[at] | 0x20) as u32).wrapping_mul(0x9e37_79b1);
         at += 1;
     }
-    (hash >> (u32::BITS - SLOT_BITS)) as usize
+    hash
+}
+
+/// Where the command of that name is first looked for.
+const fn slot(name: &[u8]) -> usize {
+    (hash(name) >> (u32::BITS - SLOT_BITS)) as usize
 }
 
 const fn slots() -> [u16; SLOTS_COUNT] {
