@@ -2,8 +2,8 @@
 //! quiet requests have none when they succeed (or, for look-ups, when they find nothing).
 
 use super::binary::{BinaryReply, BinaryRequest, ReplyBody, Status};
-use super::core::{Core, push_value};
 use super::commands::memcached;
+use super::core::{Core, push_value};
 use super::counters::Count;
 use super::memcached::AfterCommand;
 use super::outcome::{StoreOutcome, Verb};

@@ -62,11 +62,7 @@ impl<'c> RespCall<'c> {
 
 impl RespCall<'_> {
     /// Answers with the error, if there is one; what is left of the command.
-    pub fn finish(
-        self,
-        command: Option<CommandId>,
-        answer: CommandResult,
-    ) -> Option<Unfinished> {
+    pub fn finish(self, command: Option<CommandId>, answer: CommandResult) -> Option<Unfinished> {
         if let Err(text) = answer {
             if let Some(command) = command {
                 self.core.counters().failed(command);

@@ -103,11 +103,8 @@ fn push_key_spec(out: &mut Vec<u8>, spec: &KeySpec, version: Version) {
     push_bulk(out, b"begin_search");
     push_search(out, "index", &[("index", i64::from(spec.first))], version);
     push_bulk(out, b"find_keys");
-    let range = [
-        ("lastkey", i64::from(spec.last)),
-        ("keystep", i64::from(spec.step)),
-        ("limit", 0),
-    ];
+    let range =
+        [("lastkey", i64::from(spec.last)), ("keystep", i64::from(spec.step)), ("limit", 0)];
     push_search(out, "range", &range, version);
 }
 

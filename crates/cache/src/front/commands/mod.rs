@@ -31,7 +31,15 @@ pub struct KeySpec {
 
 /// `COMMAND`'s flags, in its order.
 static FLAG_NAMES: [&str; 10] = [
-    "write", "readonly", "denyoom", "admin", "noscript", "loading", "stale", "fast", "no_auth",
+    "write",
+    "readonly",
+    "denyoom",
+    "admin",
+    "noscript",
+    "loading",
+    "stale",
+    "fast",
+    "no_auth",
     "allow_busy",
 ];
 

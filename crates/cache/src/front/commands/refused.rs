@@ -54,8 +54,10 @@ pub static REFUSED: &[Refused] = refused! {
     "parts and bits of a string are not offered":
         "bitcount" "bitfield" "bitfield_ro" "bitop" "bitpos" "getbit" "getrange" "lcs" "pfadd"
         "pfcount" "pfdebug" "pfmerge" "pfselftest" "setbit" "setrange" "substr";
-    "a value is compared in no command":
-        "delex" "delifeq" "digest" "msetex" "msetnx";
+    "a value is compared by no command":
+        "delex" "delifeq" "digest";
+    "several values are set without a condition":
+        "msetex" "msetnx";
     "numbers are integers":
         "incrbyfloat";
     "keys are not renamed, copied or sorted":

@@ -6,7 +6,7 @@ use super::introspection::{
 };
 use super::{
     ADMIN, ALLOW_BUSY, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE, KeySpec,
-    LOADING, NOSCRIPT, NO_AUTH, READONLY, STALE, WRITE,
+    LOADING, NO_AUTH, NOSCRIPT, READONLY, STALE, WRITE,
 };
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_server as server;
@@ -49,9 +49,8 @@ const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
 const O_ENTRIES: &str = "O(N) in the entries";
 
-/// The one difference that all commands have whose work grows with their words.
-const IN_TURNS: &str = "Long ones go on in later turns: others see their first keys changed before \
-                        the last ones.";
+/// The one difference of the commands whose work grows with their words.
+const IN_TURNS: &str = "A long one is not one step to others.";
 
 macro_rules! commands {
     ($($name:literal $arity:literal $flags:expr, $keys:ident $group:literal $since:literal
@@ -94,7 +93,7 @@ pub const COMMANDS: &[Command] = commands! {
         "" "Tells the connection's number.";
     "client|info" 2 CLIENT, NONE "connection" "6.2.0" O_1
         tips "nondeterministic_output" => server::client_info,
-        "" "Tells of the connection, as LIST does." differs "As `client|list`.";
+        "" "Tells of the connection, as LIST does." differs "As `client list`.";
     "client|list" -2 ADMINS, NONE "connection" "2.4.0" O_CLIENTS
         tips "nondeterministic_output" => server::client_list,
         "[TYPE type | ID number ...]" "Tells of all connections."
