@@ -10,10 +10,11 @@
 //! ```
 //!
 //! Which commands there are says the table in `commands`, by which all but the most frequent ones
-//! are found. Parsers are pure functions over bytes; a [`Session`] knows no socket; a `Worker` moves
-//! bytes. One thread serves a connection for its whole life and answers everything that one read
-//! brought with one write. Look-ups that arrive together are done together ([`Core::flush_batch`]).
-//! Long values are written into the cache as they arrive and sent from its memory.
+//! are found. Parsers are pure functions over bytes; a [`Session`] knows no socket; a `Worker`
+//! moves bytes. One thread serves a connection for its whole life and answers everything that one
+//! read brought with one write. Look-ups that arrive together are done together
+//! ([`Core::flush_batch`]). Long values are written into the cache as they arrive and sent from its
+//! memory.
 
 mod auth;
 mod binary;
