@@ -470,10 +470,28 @@ fn prometheus(shared: &Shared) -> String {
     if let Some(reuse) = shared.cache.reuse() {
         reads_by_capacity(&mut text, &reuse);
     }
+    calls_by_command(&mut text, shared);
     let (buckets, sum_ns) = counters::durations(&shared.counters);
     let help = "Time of commands; those that came together count as their share of it";
     text.durations("kv_command_seconds", help, buckets.into_iter(), sum_ns);
     text.finish()
+}
+
+type ByCommand = (&'static str, &'static str, fn(CommandStats) -> u64);
+
+const BY_COMMAND: &[ByCommand] = &[
+    ("kv_resp_calls_total", "Commands of RESP that ran", |stats| stats.calls),
+    ("kv_resp_us_total", "Microseconds that they took", |stats| stats.took_ns / 1000),
+    ("kv_resp_failed_total", "Those that answered with an error", |stats| stats.failed),
+    ("kv_resp_rejected_total", "Those that did not run", |stats| stats.rejected),
+];
+
+fn calls_by_command(text: &mut Text, shared: &Shared) {
+    for (name, help, value) in BY_COMMAND {
+        let stats = shared.command_stats().filter(|(_, stats)| *stats != CommandStats::default());
+        let values = stats.map(|(name, stats)| (name, value(stats)));
+        text.by(name, Kind::Counter, help, "command", values);
+    }
 }
 
 impl Shared {

@@ -16,7 +16,7 @@ use crate::stats::{HandleStats, PoolStats};
 use rackpool_core::RackId;
 use rackpool_core::tier::{TierReport, TierStats};
 use rackpool_core::wire::{DaemonStats, MasterStats, RackInfo};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// A counter that has no label of its own: name, whether it only grows, what it says, its value.
 type Metric<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
@@ -238,7 +238,7 @@ impl Text {
         kind: Kind,
         help: &str,
         label: &str,
-        values: impl Iterator<Item = (u64, u64)>,
+        values: impl Iterator<Item = (impl Display, u64)>,
     ) {
         self.head(name, kind, help);
         for (word, value) in values {
