@@ -1,6 +1,7 @@
 //! Items on their way into the log: what a new one is made of, in which pieces it lies, what its
 //! words say. Pure data; `log.rs` places it.
 
+use super::key::Key;
 use super::layout::{Fields, Header, Pos, UNIT_BYTES, expiry_in};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::{Bare, Window};
@@ -26,7 +27,7 @@ impl Hasher {
 
 #[derive(Clone, Copy)]
 pub(crate) struct ItemDraft<'a> {
-    pub key: &'a [u8],
+    pub key: Key<'a>,
     pub hash: u64,
     pub value_bytes: u64,
     pub fields: Fields,
@@ -36,7 +37,7 @@ impl ItemDraft<'_> {
     /// Bytes that it takes if it lies in one piece.
     pub fn whole_bytes(&self) -> u64 {
         let before = Header::new(0, 0, self.fields.options()).key_at();
-        (u64::from(before) + self.key.len() as u64 + self.value_bytes).next_multiple_of(8)
+        (u64::from(before) + self.key.stored_bytes() as u64 + self.value_bytes).next_multiple_of(8)
     }
 
     /// Units that must be free before it is placed, whatever is left in the active segment.

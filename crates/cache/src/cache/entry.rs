@@ -4,6 +4,7 @@
 use super::draft::{Hasher, ItemDraft, PlacedItem};
 use super::error::{Error, Result};
 use super::item::Item;
+use super::key::Key;
 use super::layout::{Fields, Slot};
 use super::partition::{Abandoned, Found, Partition};
 use super::segments::Pins;
@@ -17,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 #[derive(Debug)]
 pub struct Entry<'a> {
     partition: MutexGuard<'a, Partition>,
-    key: &'a [u8],
+    key: Key<'a>,
     hash: u64,
     now: Millis,
     found: Option<Found>,
@@ -26,7 +27,7 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     pub(crate) fn new(
         mut partition: MutexGuard<'a, Partition>,
-        key: &'a [u8],
+        key: Key<'a>,
         hash: u64,
         now: Millis,
     ) -> Entry<'a> {
@@ -150,7 +151,8 @@ impl<'a> Entry<'a> {
     /// # Panics
     /// With the writer of another key.
     pub fn commit(&mut self, mut writer: Writer) -> Result<u64> {
-        assert_eq!((writer.key.as_slice(), writer.hash), (self.key, self.hash), "another key");
+        let key = Key { bytes: &writer.key, space: writer.space };
+        assert_eq!((key, writer.hash), (self.key, self.hash), "another key");
         if writer.written < writer.len {
             return Err(Error::Incomplete { written_bytes: writer.written, bytes: writer.len });
         }
@@ -236,7 +238,8 @@ pub(crate) fn reserve(
         WriteTarget::Here(partition.reserve(draft, now)?)
     };
     Ok(Writer {
-        key: key.to_vec(),
+        key: key.bytes.to_vec(),
+        space: key.space,
         hash,
         len,
         fields,
@@ -254,6 +257,7 @@ pub(crate) fn reserve(
 #[derive(Debug)]
 pub struct Writer {
     key: Vec<u8>,
+    space: u8,
     hash: u64,
     len: u64,
     fields: Fields,

@@ -4,6 +4,7 @@
 use super::draft::{Piece, fields_at};
 use super::emulated::{INSTRUCTIONS_AHEAD, instructions_of};
 use super::error::Result;
+use super::key::Key;
 use super::layout::{Fields, Header, Pos, Slot};
 use super::partition::{Found, Partition};
 use super::segments::Pins;
@@ -63,7 +64,7 @@ enum Source<'a> {
 pub(crate) struct Origin<'a> {
     pub partition: &'a Mutex<Partition>,
     pub hash: u64,
-    pub key: &'a [u8],
+    pub key: Key<'a>,
     /// What a caller was told of it, once it has asked.
     pub told: Cell<Option<Told>>,
 }
@@ -127,13 +128,21 @@ impl<'a> Item<'a> {
 
     /// Length of the key, bytes.
     pub fn key_len(&self) -> usize {
-        self.header.key_bytes() as usize
+        self.header.key_bytes() as usize - usize::from(self.header.is_spaced())
+    }
+
+    pub(super) fn space(&self) -> u8 {
+        if !self.header.is_spaced() {
+            return 0;
+        }
+        let at = self.at + u64::from(self.header.key_at()) + self.key_len() as u64;
+        self.units.load(at & !7).to_le_bytes()[(at & 7) as usize]
     }
 
     /// Appends the key to `out`.
     pub fn append_key_to(&self, out: &mut Vec<u8>) {
         let at = self.at + u64::from(self.header.key_at());
-        self.units.append_to(at, u64::from(self.header.key_bytes()), out);
+        self.units.append_to(at, self.key_len() as u64, out);
     }
 
     /// The key.
@@ -346,7 +355,7 @@ impl Partition {
         &'a mut self,
         units: Bare<'a>,
         hash: u64,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
     ) -> Option<Item<'a>> {
         let found = self.find_in(units, hash, key);

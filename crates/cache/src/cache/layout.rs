@@ -9,9 +9,10 @@
 //! bucket    7 slots, {version 32 | link 32}                            one cache line
 //! item      header, [meta], [extra], [cas], [total, next], key, value  padded to 8 bytes
 //! piece     header, next, bytes of the value of an item before
-//! header    key bytes 16 | value bytes 16 | options 8 | check 24 (see `log.rs`)
+//! header    key bytes 15 | spaced | value bytes 16 | options 8 | check 24 (see `log.rs`)
 //! meta      is wall time 1 | expires 47 | flags 16
 //! extra     flags 32 | second of the last access 32
+//! key       of an item of another space than 0: its last byte is the space
 //! value     of an item in another tier: its place there, its length
 //! link      pos 36 | sequence number of its segment 28
 //! ```
@@ -138,6 +139,9 @@ pub(crate) fn tag_in_slot(hash: u64) -> u64 {
 pub(crate) struct Header(pub u64);
 
 impl Header {
+    /// The last byte of what stands as the key is the item's space.
+    pub const SPACED: u32 = 1 << 15;
+
     pub const META: u64 = 1 << 32;
     pub const EXTRA: u64 = 1 << 33;
     pub const CAS: u64 = 1 << 34;
@@ -160,13 +164,25 @@ impl Header {
     const OPTIONS: u64 = 0xff << 32;
     const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;
 
-    pub fn new(key_bytes: u32, value_bytes: u32, options: u64) -> Header {
-        debug_assert!(key_bytes < UNIT_BYTES && value_bytes < UNIT_BYTES);
-        Header(u64::from(key_bytes) | (u64::from(value_bytes) << 16) | options)
+    /// The first parameter is as [`Header::key_word`].
+    pub fn new(key_word: u32, value_bytes: u32, options: u64) -> Header {
+        debug_assert!(key_word < UNIT_BYTES && value_bytes < UNIT_BYTES);
+        Header(u64::from(key_word) | (u64::from(value_bytes) << 16) | options)
     }
 
+    /// Bytes that stand as the key, its space among them.
     pub fn key_bytes(self) -> u32 {
+        self.key_word() & !Self::SPACED
+    }
+
+    /// Bytes of the key, and whether one of them is its space.
+    #[inline(always)]
+    pub fn key_word(self) -> u32 {
         self.0 as u32 & 0xffff
+    }
+
+    pub fn is_spaced(self) -> bool {
+        self.key_word() & Self::SPACED != 0
     }
 
     /// Bytes of the value in this piece.
@@ -182,11 +198,11 @@ impl Header {
         Header(if on { self.0 | option } else { self.0 & !option })
     }
 
-    /// Whether it is an item with a key of so many bytes and nothing beside key and value.
+    /// Whether it is an item with a key of this word and nothing beside key and value.
     #[inline(always)]
-    pub fn is_plain(self, key_bytes: usize) -> bool {
+    pub fn is_plain(self, key_word: u32) -> bool {
         // Apart: then the compiler knows that there are none.
-        self.0 & Self::OPTIONS == 0 && self.key_bytes() as usize == key_bytes
+        self.0 & Self::OPTIONS == 0 && self.key_word() == key_word
     }
 
     pub fn check(self) -> u32 {

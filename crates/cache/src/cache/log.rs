@@ -12,6 +12,7 @@
 //! what is none, and nothing of an earlier use of the unit looks like one of this use.
 
 use super::draft::{ItemDraft, PIECE_VALUE_AT, Piece, PlacedItem, fields_at};
+use super::key::Key;
 use super::layout::{Fields, Header, NextPiece, Pos, Slot, UNIT_BYTES, meta_word, mix};
 use super::partition::{Found, Partition};
 use super::segments::Stream;
@@ -97,9 +98,9 @@ impl Partition {
         now: Millis,
     ) -> PlacedItem {
         let options = draft.fields.options() | Header::RESERVED;
-        let key_bytes = draft.key.len() as u32;
+        let key_word = draft.key.word();
         let whole = draft.whole_bytes();
-        let chained = Header::new(key_bytes, 0, options | Header::CHAINED);
+        let chained = Header::new(key_word, 0, options | Header::CHAINED);
         let mut room = self.segments.room(stream, class);
         let is_store = self.mode == Mode::Store;
         if u64::from(room) < whole
@@ -109,10 +110,10 @@ impl Partition {
             room = UNIT_BYTES;
         }
         let header = if whole <= u64::from(room) {
-            Header::new(key_bytes, draft.value_bytes as u32, options)
+            Header::new(key_word, draft.value_bytes as u32, options)
         } else {
             let bytes = u64::from(room - chained.value_at()).min(draft.value_bytes);
-            Header::new(key_bytes, bytes as u32, options | Header::CHAINED)
+            Header::new(key_word, bytes as u32, options | Header::CHAINED)
         };
         let unit = self.segments.active(stream, class).expect("opened above");
         let offset = self.segments.take(unit, header, draft.fields.expires);
@@ -166,7 +167,11 @@ impl Partition {
             self.units.store(at + header.total_at(), draft.value_bytes);
             self.units.store(at + header.total_at() + 8, 0);
         }
-        self.units.copy_in(at + u64::from(header.key_at()), draft.key);
+        let (key_at, key) = (at + u64::from(header.key_at()), draft.key);
+        self.units.copy_in(key_at, key.bytes);
+        if key.space != 0 {
+            self.units.copy_in(key_at + key.bytes.len() as u64, &[key.space]);
+        }
         if header.has(Header::CHAINED) {
             // Space that others may overtake: it has to be walked over until it is published.
             self.units.store(at, self.sealed(head, header).0);
@@ -293,6 +298,7 @@ impl Partition {
         self.units.store(pos.byte(), self.sealed(pos, header.set(Header::DEAD, true)).0);
     }
 
+    /// What stands as the key of an item.
     pub(crate) fn key_of(&self, pos: Pos, header: Header, key: &mut Vec<u8>) {
         key.clear();
         let at = pos.byte() + u64::from(header.key_at());
@@ -317,7 +323,7 @@ impl Partition {
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(from, header, &mut key);
         let value_bytes = self.value_bytes(from, header);
-        let draft = ItemDraft { key: &key, hash, value_bytes, fields };
+        let draft = ItemDraft { key: Key::of_stored(&key, header), hash, value_bytes, fields };
         // Of the same class, so that the items of one segment never need more than one new one.
         let class = self.segments.get(from.unit()).class;
         let moved = self.copy_item(found, &draft, stream, class, now);

@@ -19,6 +19,7 @@
 
 use super::index::{self, flat_at};
 use super::item::{Item, Origin};
+use super::key::Key;
 use super::layout::{BUCKET_BYTES, Header, PLAIN_KEY_AT, Slot, tag_in_slot};
 use super::partition::{Found, Partition};
 use super::view::{
@@ -116,7 +117,10 @@ impl Cache {
     /// the partition if there is one alone, else copies of them, and must not call the cache.
     /// Counts as [`Cache::get`] does.
     pub fn get_many(&self, keys: &[&[u8]], now: Millis, f: impl FnMut(usize, Option<&Item<'_>>)) {
-        self.look_many_up::<true>(keys, now, f);
+        match self.space {
+            0 => self.look_many_up::<true, false>(keys, now, f),
+            _ => self.look_many_up::<true, true>(keys, now, f),
+        }
     }
 
     /// As [`Cache::get_many`], but `f` may see the items of up to 64 keys in any order: first those
@@ -127,10 +131,13 @@ impl Cache {
         now: Millis,
         f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
-        self.look_many_up::<false>(keys, now, f);
+        match self.space {
+            0 => self.look_many_up::<false, false>(keys, now, f),
+            _ => self.look_many_up::<false, true>(keys, now, f),
+        }
     }
 
-    fn look_many_up<const ORDERED: bool>(
+    fn look_many_up<const ORDERED: bool, const SPACED: bool>(
         &self,
         keys: &[&[u8]],
         now: Millis,
@@ -146,7 +153,7 @@ impl Cache {
                 let Scratch { asked, copy } = scratch;
                 // Where items lie.
                 let units = lone.map_or_else(|| copy.bare(), |part| part.view.bare());
-                let mut locked = lone.map(|part| Locked::new(part, keys, asked));
+                let mut locked = lone.map(|part| Locked::new(part, keys, self.seed, asked));
                 if locked.is_none() {
                     self.ask_shared(keys, asked);
                 }
@@ -156,7 +163,9 @@ impl Cache {
                 for nth in 0..keys.len().min(BATCH) {
                     let is_nth = ORDERED || locked.is_none();
                     let index = if is_nth { nth } else { usize::from(asked.order[nth]) };
-                    let key = keys[index];
+                    // Where the space is 0 no instruction asks for it.
+                    let space = if SPACED { self.space } else { 0 };
+                    let key = Key { bytes: keys[index], space };
                     let (part, origin);
                     let mut held: Option<(MutexGuard<'_, Partition>, Option<Found>)> = None;
                     let item = match &mut locked {
@@ -270,7 +279,7 @@ impl Cache {
                         Some((_, partition)) => partition,
                         None => self.lock(number),
                     };
-                    let mut entry = Entry::new(partition, key, hash, now);
+                    let mut entry = Entry::new(partition, self.key(key), hash, now);
                     f(index, entry.put(&[value], flags, expires));
                     held = Some((number, entry.into_partition()));
                 }
@@ -287,7 +296,7 @@ impl Cache {
     #[inline(never)]
     fn ask_shared(&self, keys: &[&[u8]], asked: &mut Asked) {
         for (index, key) in keys.iter().enumerate() {
-            let hash = hash_of(key, self.options.seed);
+            let hash = hash_of(key, self.seed);
             asked.hashes[index] = hash;
             asked.places[index] = self.view_of(hash).ask_bucket(hash);
         }
@@ -311,7 +320,7 @@ impl PartitionView {
         &self,
         asked: &Asked,
         index: usize,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
         copy: &Window,
     ) -> UnlockedLookup {
@@ -329,7 +338,7 @@ impl PartitionView {
     fn look_up_after_all(
         &self,
         hash: u64,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
         copy: &Window,
     ) -> UnlockedLookup {
@@ -386,11 +395,11 @@ impl Asked {
     /// As `ask_buckets` and `find_items`, with the waits of emulated far memory.
     #[cold]
     #[inline(never)]
-    fn ask_emulated(&mut self, partition: &Partition, keys: &[&[u8]], reach: u64) {
+    fn ask_emulated(&mut self, partition: &Partition, keys: &[&[u8]], seed: u64, reach: u64) {
         let Some(far) = &partition.emulation else { return };
         let (units, wide) = (partition.units.bare(), Wide::of_this_processor());
         for (index, key) in keys[..keys.len().min(BATCH)].iter().enumerate() {
-            let hash = hash_of(key, partition.seed);
+            let hash = hash_of(key, seed);
             self.ask_bucket(units, index, hash, partition.index.bucket_at(hash));
             far.ask(self.places[index], BUCKET_BYTES);
         }
@@ -478,14 +487,14 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Locks, asks for the buckets of these keys, and then for what they name.
     #[inline(never)]
-    fn new(part: &'a LockedPartition, keys: &[&[u8]], asked: &mut Asked) -> Locked<'a> {
+    fn new(part: &'a LockedPartition, keys: &[&[u8]], seed: u64, asked: &mut Asked) -> Locked<'a> {
         let (partition, units) = (part.lock(), part.view.bare());
         // Not out of the partition in a loop, which would read them for each key.
-        let (index, seed) = (&partition.index, partition.seed);
+        let index = &partition.index;
         let mean_bytes = partition.segments.live_bytes() / index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
         if partition.emulation.is_some() {
-            asked.ask_emulated(&partition, keys, reach);
+            asked.ask_emulated(&partition, keys, seed, reach);
         } else {
             match index.flat() {
                 Some(buckets) => {
@@ -538,16 +547,17 @@ impl<'a> Locked<'a> {
         units: Bare<'b>,
         asked: &mut Asked,
         index: usize,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
     ) -> Option<Item<'b>> {
         let (at, slot) = (asked.places[index], Slot(asked.words[index]));
         if slot.0 != 0
-            && let Some(header) = units.load_before(slot.pos().byte(), key).map(Header)
-            && header.is_plain(key.len())
+            && let Some(header) = units.load_before(slot.pos().byte(), key.bytes).map(Header)
+            && header.is_plain(key.word())
+            && key.has_space_at(slot.pos().byte() + u64::from(PLAIN_KEY_AT), |at| units.load(at))
         {
             // Not out of the header: the value is read while that is on its way.
-            let value_at = PLAIN_KEY_AT + key.len() as u32;
+            let value_at = PLAIN_KEY_AT + key.stored_bytes() as u32;
             return Some(Item::plain(&self.partition, units, (at, slot), header, value_at, now));
         }
         let found = self.look_up_after_all(asked, index, key, now)?;
@@ -562,7 +572,7 @@ impl<'a> Locked<'a> {
         &mut self,
         asked: &mut Asked,
         index: usize,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
     ) -> Option<Found> {
         self.rest += 1;

@@ -21,6 +21,7 @@ mod error;
 mod evict;
 mod index;
 mod item;
+mod key;
 mod layout;
 mod log;
 mod many;
@@ -59,6 +60,7 @@ pub use view::{Copied, CopyTarget};
 use draft::ItemDraft;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
+use key::Key;
 use layout::TAG_BITS;
 use near_pages::NearPages;
 use partition::Partition;
@@ -72,7 +74,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use switch::DealtNodes;
 use tier::TierSlab;
 use view::{DueSample, LookupCounters, PartitionView, UnlockedLookup};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A share of a cache's partitions: every `count`th from `index` on.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +110,7 @@ pub fn wall_of(expires: Millis) -> Option<u64> {
 pub(crate) const WALL_TIME: Millis = 1 << 63;
 
 /// Longest key, bytes: key and header lie in one segment.
-pub const KEY_BYTES_MAX: usize = 32 << 10;
+pub const KEY_BYTES_MAX: usize = (32 << 10) - 2;
 /// Most partitions.
 pub const PARTITIONS_MAX: u32 = 64;
 /// Partitions for each thread, where there is room for so many: threads then seldom wait for one
@@ -184,7 +185,7 @@ impl LockedPartition {
     fn get_shared<R>(
         &self,
         hash: u64,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
         copy: &Window,
         f: impl FnOnce(&Item<'_>) -> R,
@@ -216,6 +217,9 @@ impl LockedPartition {
 pub struct Cache {
     partitions: Arc<[LockedPartition]>,
     options: Arc<Options>,
+    /// Whose items this handle sees, and the seed of their keys' hashes.
+    space: u8,
+    seed: u64,
     /// Look-ups without a lock.
     counters: Arc<LookupCounters>,
     reuse: Option<Arc<ReuseSampler>>,
@@ -293,9 +297,26 @@ impl Cache {
         };
         let partitions: Arc<[_]> = (0..options.partitions).map(partition).collect();
         let reuse = sample_reads(&partitions, &options);
-        let (dealt, options, counters) =
-            (DealtNodes::of(&options), Arc::new(options), Arc::default());
-        Cache { partitions, options, counters, reuse, far_bytes_min: u64::MAX, dealt, file: None }
+        Cache::of(partitions, options, reuse, None)
+    }
+
+    fn of(
+        partitions: Arc<[LockedPartition]>,
+        options: Options,
+        reuse: Option<Arc<ReuseSampler>>,
+        file: Option<Arc<(Window, Arc<File>)>>,
+    ) -> Cache {
+        Cache {
+            partitions,
+            space: 0,
+            seed: options.seed,
+            dealt: DealtNodes::of(&options),
+            options: Arc::new(options),
+            counters: Arc::default(),
+            reuse,
+            far_bytes_min: u64::MAX,
+            file,
+        }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -343,18 +364,9 @@ impl Cache {
             partitions.push(LockedPartition::new(partition, pages));
         }
         let reuse = sample_reads(&partitions, &options);
-        let cache = Cache {
-            partitions: partitions.into(),
-            dealt: DealtNodes::of(&options),
-            options: Arc::new(options),
-            counters: Arc::default(),
-            reuse,
-            far_bytes_min: u64::MAX,
-            file: Some(Arc::new((
-                opened.window.slice(0, recover::SUPERBLOCK_BYTES),
-                Arc::clone(&opened.file),
-            ))),
-        };
+        let superblock = opened.window.slice(0, recover::SUPERBLOCK_BYTES);
+        let file = Some(Arc::new((superblock, Arc::clone(&opened.file))));
+        let cache = Cache::of(partitions.into(), options, reuse, file);
         if !opened.is_new {
             cache.gather_pages();
         }
@@ -475,11 +487,6 @@ impl Cache {
         &self.options
     }
 
-    #[inline]
-    fn hash(&self, key: &[u8]) -> u64 {
-        xxh3_64_with_seed(key, self.options.seed)
-    }
-
     /// The partition of a key. Threads that keep to partitions of their own never wait.
     pub fn partition_of(&self, key: &[u8]) -> usize {
         self.index_of(self.hash(key))
@@ -502,13 +509,13 @@ impl Cache {
     pub fn get<R>(&self, key: &[u8], now: Millis, f: impl FnOnce(&Item<'_>) -> R) -> Option<R> {
         let hash = self.hash(key);
         self.note_reads(&[key], &[hash]);
-        let part = &self.partitions[self.index_of(hash)];
+        let (part, keys, key) = (&self.partitions[self.index_of(hash)], [key], self.key(key));
         if self.options.shared_reads {
             return many::with_scratch(|scratch| {
                 let copy = &scratch.copy;
                 let (found, [hits, misses]) = part.get_shared(hash, key, now, copy, f);
                 if let Some(sample) = self.counters.add(hits, misses) {
-                    self.sample(&[key], &sample, now);
+                    self.sample(&keys, &sample, now);
                 }
                 found
             });
@@ -542,9 +549,12 @@ impl Cache {
         to: CopyTarget<'_>,
         f: impl FnOnce(Copied) -> R,
     ) -> Option<R> {
+        if self.space != 0 {
+            return None;
+        }
         let hash = self.hash(key);
         let view = &self.partitions[self.index_of(hash)].view;
-        let result = f(view.copy_value(hash, key, now, to)?);
+        let result = f(view.copy_value(hash, Key::plain(key), now, to)?);
         if let Some(sample) = self.counters.add(1, 0) {
             self.sample(&[key], &sample, now);
         }
@@ -566,7 +576,7 @@ impl Cache {
     #[inline(never)]
     fn note_read(&self, key: &[u8], hash: u64) {
         let partition = self.lock(self.index_of(hash));
-        partition.note_read(hash, partition.find(hash, key));
+        partition.note_read(hash, partition.find(hash, self.key(key)));
     }
 
     /// Looks at an item of these keys, which were read without the lock.
@@ -580,7 +590,7 @@ impl Cache {
         for key in behind.iter().chain(before) {
             let hash = self.hash(key);
             let mut partition = self.lock(self.index_of(hash));
-            if let Some((_, slot)) = partition.find(hash, key) {
+            if let Some((_, slot)) = partition.find(hash, self.key(key)) {
                 partition.count_reads(sample.reads);
                 return partition.sample_if_due(slot.pos(), now);
             }
@@ -592,7 +602,7 @@ impl Cache {
     pub fn lies_far(&self, key: &[u8]) -> Option<bool> {
         let hash = self.hash(key);
         let partition = self.lock(self.index_of(hash));
-        let (_, slot) = partition.find(hash, key)?;
+        let (_, slot) = partition.find(hash, self.key(key))?;
         Some(partition.segments.memory_of(slot.pos().unit()) == segments::Memory::Far)
     }
 
@@ -602,15 +612,7 @@ impl Cache {
     /// [`Error::KeySize`].
     pub fn entry<'a>(&'a self, key: &'a [u8], now: Millis) -> Result<Entry<'a>> {
         let hash = self.checked_hash(key)?;
-        Ok(Entry::new(self.lock(self.index_of(hash)), key, hash, now))
-    }
-
-    fn checked_hash(&self, key: &[u8]) -> Result<u64> {
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            let (bytes, max_bytes) = (key.len() as u64, KEY_BYTES_MAX as u64);
-            return Err(Error::KeySize { bytes, max_bytes });
-        }
-        Ok(self.hash(key))
+        Ok(Entry::new(self.lock(self.index_of(hash)), self.key(key), hash, now))
     }
 
     /// Stores a value that expires at `expires` (0 = never); the new cas.
@@ -630,12 +632,6 @@ impl Cache {
             return self.set_far(key, value, flags, expires, now);
         }
         self.entry(key, now)?.put(&[value], flags, expires)
-    }
-
-    /// Whether it is a key that there may be, and a value that is none of a tier's.
-    #[inline]
-    fn is_short(&self, key: &[u8], value: &[u8]) -> bool {
-        (1..=KEY_BYTES_MAX).contains(&key.len()) && (value.len() as u64) < self.far_bytes_min
     }
 
     /// Stores a value in the tier, which takes its bytes outside the lock.
@@ -670,7 +666,8 @@ impl Cache {
         let hash = self.checked_hash(key)?;
         let mut partition = self.lock(self.index_of(hash));
         let fields = partition.fields_of(flags, expires, 0, now);
-        entry::reserve(&mut partition, &ItemDraft { key, hash, value_bytes: len, fields }, now)
+        let draft = ItemDraft { key: self.key(key), hash, value_bytes: len, fields };
+        entry::reserve(&mut partition, &draft, now)
     }
 
     /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that
@@ -731,7 +728,7 @@ impl Cache {
         false
     }
 
-    /// Visits some `count` items from `cursor` on (0 = start), fewer where most of the index is
+    /// Visits some `count` items of the handle's space from `cursor` on (0 = start), fewer where most of the index is
     /// empty; the next cursor, 0 at the end. Every item that is there throughout is seen at least
     /// once, others perhaps, none of them expired. `f` must not call the cache.
     pub fn scan(
@@ -750,8 +747,10 @@ impl Cache {
             let partition = self.lock(index);
             loop {
                 inner = partition.scan(inner, now, |item| {
-                    seen += 1;
-                    f(item);
+                    if item.space() == self.space {
+                        seen += 1;
+                        f(item);
+                    }
                 });
                 left = left.saturating_sub(1);
                 if inner == 0 || seen >= count || left == 0 {

@@ -14,6 +14,7 @@ use super::evict::ranks::Round;
 use super::evict::reads::ReadSamples;
 use super::evict::sift::Sift;
 use super::index::{ItemIndex, Room, Shape, next_of, probe};
+use super::key::Key;
 use super::layout::{
     Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, expiry_in, tag_in_slot, tag_of,
 };
@@ -226,7 +227,7 @@ impl Partition {
 
     /// Finds the entry of a key, expired or not.
     #[inline]
-    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+    pub fn find(&self, hash: u64, key: Key<'_>) -> Option<Found> {
         self.find_in(self.units.bare(), hash, key).map(|(found, _)| found)
     }
 
@@ -236,7 +237,7 @@ impl Partition {
         &self,
         units: Bare<'_>,
         hash: u64,
-        key: &[u8],
+        key: Key<'_>,
     ) -> Option<(Found, Header)> {
         let (wide, tag) = (Wide::of_this_processor(), tag_in_slot(hash));
         let mut bucket_at = self.index.bucket_at(hash);
@@ -247,8 +248,10 @@ impl Partition {
                 // The line behind, where small items end, comes together with the first.
                 units.prefetch(at + 63);
                 let header = Header(units.load(at));
-                if header.key_bytes() as usize == key.len()
-                    && units.equals(at + u64::from(header.key_at()), key)
+                let key_at = at + u64::from(header.key_at());
+                if header.key_word() == key.word()
+                    && units.equals(key_at, key.bytes)
+                    && key.has_space_at(key_at, |at| units.load(at))
                 {
                     return Some(((probe.at, probe.word), header));
                 }
@@ -263,16 +266,18 @@ impl Partition {
 
     /// Finds the entry of a key behind that of another one with its tag.
     #[cold]
-    fn find_behind(&self, hash: u64, key: &[u8]) -> Option<(Found, Header)> {
+    fn find_behind(&self, hash: u64, key: Key<'_>) -> Option<(Found, Header)> {
         let found = self.index.find(hash, |slot| self.is_key(slot.pos(), key))?;
         Some((found, self.header(found.1.pos())))
     }
 
     #[inline]
-    pub fn is_key(&self, pos: Pos, key: &[u8]) -> bool {
+    pub fn is_key(&self, pos: Pos, key: Key<'_>) -> bool {
         let header = self.header(pos);
-        header.key_bytes() as usize == key.len()
-            && self.units.equals(pos.byte() + u64::from(header.key_at()), key)
+        let at = pos.byte() + u64::from(header.key_at());
+        header.key_word() == key.word()
+            && self.units.equals(at, key.bytes)
+            && key.has_space_at(at, |at| self.units.load(at))
     }
 
     /// Whether the item has expired, or is flushed.
@@ -300,7 +305,7 @@ impl Partition {
 
     /// Finds the entry of a key; takes it out if it has expired.
     #[inline]
-    pub fn find_fresh(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
+    pub fn find_fresh(&mut self, hash: u64, key: Key<'_>, now: Millis) -> Option<Found> {
         let (found, header) = self.find_in(self.units.bare(), hash, key)?;
         self.keep_fresh(hash, found, header, now).then_some(found)
     }
@@ -329,7 +334,7 @@ impl Partition {
 
     /// Looks a key up for a reader: counts, and marks the item as used.
     #[inline]
-    pub fn look_up(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
+    pub fn look_up(&mut self, hash: u64, key: Key<'_>, now: Millis) -> Option<Found> {
         let found = self.find_fresh(hash, key, now);
         self.count_use(hash, found, now)
     }
@@ -695,7 +700,7 @@ impl Partition {
     pub fn set_expiry(
         &mut self,
         hash: u64,
-        key: &[u8],
+        key: Key<'_>,
         found: Found,
         expires: Millis,
         now: Millis,
@@ -752,7 +757,7 @@ impl Partition {
 
     /// Enters an item that was found in the log of an earlier process; one of the same key is
     /// older. `false` if the index has no room.
-    pub fn enter_recovered(&mut self, hash: u64, key: &[u8], pos: Pos, now: Millis) -> bool {
+    pub fn enter_recovered(&mut self, hash: u64, key: Key<'_>, pos: Pos, now: Millis) -> bool {
         self.extend_index(now);
         // A client may have been told the cas.
         let slot = Slot::new(hash, pos).set(Slot::SEEN, true);

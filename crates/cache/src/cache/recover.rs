@@ -12,6 +12,7 @@
 use super::Options;
 use super::draft::body_check;
 use super::error::{Error, Result};
+use super::key::Key;
 use super::layout::{Header, Pos, UNIT_BYTES, UNIT_SHIFT, mix};
 use super::log::ACCESS_UNKNOWN;
 use super::partition::Partition;
@@ -28,7 +29,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub(super) const SUPERBLOCK_BYTES: u64 = UNIT_BYTES as u64;
 /// Identifies the file; its last byte is the version of all layouts.
@@ -377,16 +378,16 @@ impl Partition {
         }
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(pos, header, &mut key);
-        let found = self.recover_item(pos, header, &key);
+        let found = self.recover_item(pos, header, Key::of_stored(&key, header));
         self.key_buffer = key;
         found
     }
 
-    fn recover_item(&mut self, pos: Pos, header: Header, key: &[u8]) -> SegmentContent {
-        if key.is_empty() {
+    fn recover_item(&mut self, pos: Pos, header: Header, key: Key<'_>) -> SegmentContent {
+        if key.bytes.is_empty() || key.word() != header.key_word() {
             return SegmentContent::Damaged;
         }
-        let hash = xxh3_64_with_seed(key, self.seed);
+        let hash = key.hash(self.seed);
         let Some(value_hash) = self.whole_value(pos, header) else {
             return SegmentContent::Damaged;
         };

@@ -32,7 +32,7 @@ impl Cache {
             let memory = partition.segments.memory_of((at >> UNIT_SHIFT) as u32);
             Touched { at, bytes, is_bucket, is_far: memory == Memory::Far }
         };
-        let found = partition.find(hash, key);
+        let found = partition.find(hash, self.key(key));
         let last = found.map(|(slot_at, _)| slot_at & !(BUCKET_BYTES - 1));
         let mut runs = Vec::new();
         let mut next = Some(partition.index.bucket_at(hash));

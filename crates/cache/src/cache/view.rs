@@ -21,6 +21,7 @@
 use super::draft::fields_at;
 use super::evict::reads::SAMPLED_READS;
 use super::index::{self, Probe, Shape, TAIL_AT};
+use super::key::Key;
 use super::layout::{
     BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
 };
@@ -167,7 +168,7 @@ impl PartitionView {
     /// Looks a key up and marks its item as used; counts nothing. The copy of the item begins at
     /// the start of `copy`.
     #[inline]
-    pub fn look_up(&self, hash: u64, key: &[u8], now: Millis, copy: &Window) -> UnlockedLookup {
+    pub fn look_up(&self, hash: u64, key: Key<'_>, now: Millis, copy: &Window) -> UnlockedLookup {
         if self.shape.is_sweeping() {
             return UnlockedLookup::Unsure;
         }
@@ -205,7 +206,7 @@ impl PartitionView {
     pub fn copy_value(
         &self,
         hash: u64,
-        key: &[u8],
+        key: Key<'_>,
         now: Millis,
         to: CopyTarget<'_>,
     ) -> Option<Copied> {
@@ -225,12 +226,17 @@ impl PartitionView {
         let header = Header(units.load(item));
         reached(LookupStage::Entry);
         let room = u64::from(UNIT_BYTES) - item % u64::from(UNIT_BYTES);
-        let (key_at, fields) = match header.is_plain(key.len()) {
+        let (key_at, fields) = match header.is_plain(key.word()) {
             true => (PLAIN_KEY_AT.into(), Fields::default()),
-            false => self.fields_of(item, header, key.len(), room, now)?,
+            false => self.fields_of(item, header, key.word(), room, now)?,
         };
-        let (value_at, bytes) = (key_at + key.len() as u64, u64::from(header.value_bytes()));
-        if value_at + bytes > room || bytes > to.bytes_max || !units.equals(item + key_at, key) {
+        let (value_at, bytes) =
+            (key_at + key.stored_bytes() as u64, u64::from(header.value_bytes()));
+        if value_at + bytes > room
+            || bytes > to.bytes_max
+            || !units.equals(item + key_at, key.bytes)
+            || !key.has_space_at(item + key_at, |at| units.load(at))
+        {
             return None;
         }
         reached(LookupStage::Compared);
@@ -251,11 +257,11 @@ impl PartitionView {
         &self,
         item: u64,
         header: Header,
-        key_bytes: usize,
+        key_word: u32,
         room: u64,
         now: Millis,
     ) -> Option<(u64, Fields)> {
-        let is_usual = header.key_bytes() as usize == key_bytes
+        let is_usual = header.key_word() == key_word
             && u64::from(header.key_at()) <= room
             && !header.has(Header::CHAINED | Header::FAR | Header::PIECE)
             && !self.is_due(item, header, now);
@@ -282,7 +288,14 @@ impl PartitionView {
     }
 
     #[inline(always)]
-    fn search(&self, first: u64, hash: u64, key: &[u8], now: Millis, copy: &Window) -> ChainMatch {
+    fn search(
+        &self,
+        first: u64,
+        hash: u64,
+        key: Key<'_>,
+        now: Millis,
+        copy: &Window,
+    ) -> ChainMatch {
         let mut bucket = first;
         for _ in 0..CHAIN_BUCKETS_MAX {
             let mut matches = index::matches(&self.units, bucket, hash);
@@ -304,15 +317,17 @@ impl PartitionView {
 
     /// What the entry at `at` says, unless it is another key's.
     #[inline(always)]
-    fn examine(&self, at: u64, key: &[u8], now: Millis, copy: &Window) -> Option<ChainMatch> {
+    fn examine(&self, at: u64, key: Key<'_>, now: Millis, copy: &Window) -> Option<ChainMatch> {
         let slot = Slot(self.units.load(at));
         reached(LookupStage::Entry);
         let (byte, offset) = (slot.pos().byte(), slot.pos().offset());
         ask_for_item(self.units.bare(), byte, REACH_MAX);
         let header = Header(self.units.load(byte));
-        if header.key_bytes() as usize != key.len()
+        let key_at = byte + u64::from(header.key_at());
+        if header.key_word() != key.word()
             || header.bytes() > UNIT_BYTES - offset
-            || !self.units.equals(byte + u64::from(header.key_at()), key)
+            || !self.units.equals(key_at, key.bytes)
+            || !key.has_space_at(key_at, |at| self.units.load(at))
         {
             return None;
         }
@@ -383,7 +398,7 @@ impl PartitionView {
     pub fn copy_plain(
         &self,
         ProbedItem { tail, at, item }: ProbedItem,
-        key: &[u8],
+        key: Key<'_>,
         copy: &Window,
     ) -> Option<(Slot, Header)> {
         const UNUSUAL: u64 =
@@ -394,11 +409,12 @@ impl PartitionView {
         let seen = Seen::of(tail)?;
         let room = COPIED_BYTES_MAX.min(UNIT_BYTES - (item as u32 & (UNIT_BYTES - 1)));
         if slot.pos().byte() != item
-            || header.key_bytes() as usize != key.len()
+            || header.key_word() != key.word()
             || self.shape.is_sweeping()
             || header.has(UNUSUAL)
             || header.bytes() > room
-            || !units.equals(item + u64::from(header.key_at()), key)
+            || !units.equals(item + u64::from(header.key_at()), key.bytes)
+            || !key.has_space_at(item + u64::from(header.key_at()), |at| units.load(at))
         {
             return None;
         }

@@ -4,8 +4,7 @@
 //! In: the time. Out: free units, entries that are gone. Called by `partition.rs` and `evict.rs`
 //! where room is needed, by `mod.rs` beside changes and in idle turns.
 
-use super::{Header, Millis, Partition, Pos, Round, SegmentState};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use super::{Header, Key, Millis, Partition, Pos, Round, SegmentState};
 
 /// What one step of [`Partition::tidy`] does, some 20 us each: buckets that are swept …
 const SWEPT_BUCKETS: u64 = 512;
@@ -130,7 +129,7 @@ impl Partition {
         }
         let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(pos, header, &mut key);
-        let hash = xxh3_64_with_seed(&key, self.seed);
+        let hash = Key::of_stored(&key, header).hash(self.seed);
         self.key_buffer = key;
         hash
     }
