@@ -151,6 +151,10 @@ impl<'a> Entry<'a> {
     /// # Panics
     /// With the writer of another key.
     pub fn commit(&mut self, mut writer: Writer) -> Result<u64> {
+        if writer.space != self.key.space {
+            // Its database was flushed or swapped since.
+            return Err(Error::Evicted { bytes: writer.len });
+        }
         let key = Key { bytes: &writer.key, space: writer.space };
         assert_eq!((key, writer.hash), (self.key, self.hash), "another key");
         if writer.written < writer.len {

@@ -14,6 +14,7 @@
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
 
+mod databases;
 mod draft;
 mod emulated;
 mod entry;
@@ -41,6 +42,7 @@ mod timeline;
 mod touched;
 mod view;
 
+pub use databases::DATABASES_MAX;
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
@@ -57,6 +59,7 @@ pub use timeline::Timeline;
 pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
 
+use databases::Databases;
 use draft::ItemDraft;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
@@ -220,6 +223,7 @@ pub struct Cache {
     /// Whose items this handle sees, and the seed of their keys' hashes.
     space: u8,
     seed: u64,
+    databases: Arc<Databases>,
     /// Look-ups without a lock.
     counters: Arc<LookupCounters>,
     reuse: Option<Arc<ReuseSampler>>,
@@ -306,8 +310,10 @@ impl Cache {
         reuse: Option<Arc<ReuseSampler>>,
         file: Option<Arc<(Window, Arc<File>)>>,
     ) -> Cache {
+        let databases = Databases::of(file.as_ref().map(|file| &file.0), &partitions);
         Cache {
             partitions,
+            databases: Arc::new(databases),
             space: 0,
             seed: options.seed,
             dealt: DealtNodes::of(&options),

@@ -5,8 +5,11 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 mod far;
+mod spaces;
 mod sweep;
 mod switch;
+
+pub(crate) use spaces::{SpaceCounts, SpaceSet};
 
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
@@ -118,6 +121,7 @@ pub(crate) struct Partition {
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,
     pub tier_slab: Option<TierSlab>,
+    pub spaces: SpaceCounts,
     /// Of a part of the units, for measurements.
     pub emulation: Option<Box<FarEmulation>>,
 }
@@ -214,6 +218,7 @@ impl Partition {
             wall: Arc::default(),
             is_recovering: false,
             tier_slab: None,
+            spaces: SpaceCounts::default(),
             emulation: None,
         }
     }
@@ -407,7 +412,11 @@ impl Partition {
             self.index.forget_stale();
             self.kill_here(slot.pos());
         } else {
-            self.kill(slot.pos());
+            let (pos, header) = (slot.pos(), self.header(slot.pos()));
+            if header.is_spaced() {
+                self.space_lost(pos, header);
+            }
+            self.kill(pos);
         }
     }
 
@@ -431,7 +440,7 @@ impl Partition {
         }
         let body = if self.is_checked { body_check(draft.hash, hash_of(parts)) } else { 0 };
         self.publish(&placed, body);
-        *found = Some(self.enter(draft.hash, room, before, placed.head));
+        *found = Some(self.enter(draft, room, before, placed.head));
         Ok(())
     }
 
@@ -484,7 +493,7 @@ impl Partition {
         let room = self.entry_room(draft, found)?;
         let body = if self.is_checked { body_check(draft.hash, value_hash) } else { 0 };
         self.publish(placed, body);
-        Ok(self.enter(draft.hash, room, found, placed.head))
+        Ok(self.enter(draft, room, found, placed.head))
     }
 
     fn abandon(&mut self, head: Pos, seq: u64) {
@@ -576,8 +585,18 @@ impl Partition {
         }
     }
 
-    fn enter(&mut self, hash: u64, room: Option<u64>, found: Option<Found>, pos: Pos) -> Found {
+    fn enter(
+        &mut self,
+        draft: &ItemDraft<'_>,
+        room: Option<u64>,
+        found: Option<Found>,
+        pos: Pos,
+    ) -> Found {
+        let hash = draft.hash;
         self.stats.sets += 1;
+        if draft.key.space != 0 && found.is_none() {
+            self.space_gained(draft.key.space);
+        }
         if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
             reuse.stored(hash, self.bytes_of(pos, self.header(pos)));
         }
@@ -770,6 +789,9 @@ impl Partition {
             Room::At(at) => Some(at),
             Room::Full(bucket) => self.index.lengthen(bucket),
         };
+        if at.is_some() && key.space != 0 {
+            self.space_gained(key.space);
+        }
         at.map(|at| self.index.insert_at(at, slot)).is_some()
     }
 }

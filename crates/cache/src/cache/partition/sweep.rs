@@ -60,6 +60,7 @@ impl Partition {
         self.last_ranks = [0; 2];
         self.segments.flush();
         self.index.flush();
+        self.forget_spaces();
         if let Some(tier_slab) = &mut self.tier_slab {
             tier_slab.flush();
         }
@@ -80,6 +81,7 @@ impl Partition {
                 .as_mut()
                 .is_some_and(|tier_slab| tier_slab.drop_flushed(RELEASED_VALUES))
             || self.expire_one(now)
+            || self.sweep_spaces()
             || self.sift(now)
     }
 
