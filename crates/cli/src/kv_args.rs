@@ -287,6 +287,10 @@ pub struct KvArgs {
     /// Disconnect a client that is silent for so long; 0: only if all connections are in use
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub idle_seconds: u64,
+    /// Databases of RESP (SELECT)
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub databases: u8,
     /// Remember commands that take longer, microseconds (SLOWLOG)
     #[arg(long, value_name = "US", default_value_t = 10_000)]
     pub slow_us: u64,

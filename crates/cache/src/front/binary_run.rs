@@ -208,14 +208,14 @@ impl Core {
         let mut failed = None;
         let found = if touch {
             let expires = expiry(i64::from(request.extra32(0)), times);
-            self.shared.cache.entry(request.key, now).is_ok_and(|mut entry| {
+            self.db.entry(request.key, now).is_ok_and(|mut entry| {
                 let Some(item) = entry.read() else { return false };
                 let shown = show(&item);
                 failed = set_expiry(&mut entry, expires).err();
                 shown
             })
         } else {
-            self.shared.cache.get(request.key, now, show) == Some(true)
+            self.db.get(request.key, now, show) == Some(true)
         };
         let (all, hits, misses) = if touch {
             (Count::CmdTouch, Count::TouchHits, Count::TouchMisses)

@@ -21,6 +21,7 @@ pub struct ClientInfo {
     pub active: Arc<AtomicU64>,
     /// Whether it has authenticated, or need not.
     pub known: bool,
+    pub database: u8,
     pub quits: bool,
 }
 
@@ -86,7 +87,7 @@ impl ClientEntry {
         // Writing to a string cannot fail.
         let _ = writeln!(
             lines,
-            "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags=N db=0 sub=0 psub=0 \
+            "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags=N sub=0 psub=0 \
              ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 obl=0 oll=0 omem=0 \
              tot-mem=0 events=r cmd=NULL user=default redir=-1"
         );
@@ -97,5 +98,6 @@ fn about(client: &ClientInfo) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let resp = if client.version == Version::Two { 2 } else { 3 };
     let (name, (library, version)) = (text(&client.name), &client.library);
-    format!("name={name} resp={resp} lib-name={} lib-ver={}", text(library), text(version))
+    let (library, version, database) = (text(library), text(version), client.database);
+    format!("name={name} db={database} resp={resp} lib-name={library} lib-ver={version}")
 }

@@ -27,6 +27,10 @@ use std::sync::Arc;
 
 pub struct Core {
     pub shared: Arc<Shared>,
+    /// The cache, as the database of the connection that is served.
+    pub db: Cache,
+    /// Which one that is, and the version of the databases when `db` was made.
+    db_is: (u8, u64),
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
@@ -48,7 +52,10 @@ pub struct Core {
 
 impl Core {
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
+        let version = shared.cache.databases_version();
         Self {
+            db: shared.cache.in_database(0),
+            db_is: (0, version),
             shared,
             thread,
             now,
@@ -112,13 +119,36 @@ impl Core {
     }
 
     pub fn cache(&self) -> &Cache {
-        &self.shared.cache
+        &self.db
+    }
+
+    /// Commands are on this database from now on.
+    #[inline]
+    pub fn use_database(&mut self, number: u8) {
+        let version = self.shared.cache.databases_version();
+        if self.db_is != (number, version) {
+            (self.db, self.db_is) = (self.shared.cache.in_database(number), (number, version));
+        }
     }
 
     /// Empties the cache; what that leaves to do is done in turns.
     pub fn flush(&mut self) {
         self.cache().flush_all();
         self.tidy_all();
+    }
+
+    /// As [`Core::flush`], of the database alone on which commands are.
+    pub fn flush_database(&mut self) {
+        let (number, _) = self.db_is;
+        self.cache().flush_database(number, self.now);
+        self.use_database(number);
+        self.tidy_all();
+    }
+
+    /// Another space may be the database on which commands are.
+    pub fn swap_databases(&mut self, one: u8, other: u8) {
+        self.cache().swap_databases(one, other);
+        self.use_database(self.db_is.0);
     }
 
     /// The whole cache is to be tidied by this thread: others may sleep.
@@ -169,7 +199,7 @@ impl Core {
             Put { key: slice(key), value: slice(value), flags, expires }
         };
         let (out, counters) = (&mut self.out.bytes, &self.shared.counters[self.thread]);
-        self.shared.cache.set_many(waiting.len(), put, self.now, |index, stored| {
+        self.db.set_many(waiting.len(), put, self.now, |index, stored| {
             let answer = waiting[index].answer;
             if let Some(count) = answer_set(out, answer, stored.err()) {
                 counters.add(count, 1);
@@ -204,7 +234,7 @@ impl Core {
             }
             let keys = &keys[..some.len()];
             let out = &mut self.out;
-            self.shared.cache.get_many(keys, self.now, |index, item| {
+            self.db.get_many(keys, self.now, |index, item| {
                 let (.., form) = some[index];
                 match form {
                     ReplyFormat::Text { cas, last } => {

@@ -77,7 +77,7 @@ impl Core {
         let mut keys = get.keys;
         while let Some(key) = keys.next() {
             let start = self.out.bytes.len();
-            let touched = self.shared.cache.entry(key, self.now).ok().and_then(|mut entry| {
+            let touched = self.db.entry(key, self.now).ok().and_then(|mut entry| {
                 let shown = push_text_item(&mut self.out, key, &entry.read()?, get.cas);
                 Some((shown, set_expiry(&mut entry, expires)))
             });

@@ -27,7 +27,7 @@ impl Core {
         let key = meta.key.bytes();
         let (now, times) = (self.now, self.times());
         let out = &mut self.out.bytes;
-        let entry = self.shared.cache.entry(key, now);
+        let entry = self.db.entry(key, now);
         let Some(item) = entry.as_ref().ok().and_then(|entry| entry.item()) else {
             return out.extend_from_slice(b"EN\r\n");
         };
@@ -56,7 +56,7 @@ impl Core {
         let changes = meta.vivify.is_some() || meta.exptime.is_some() || meta.recache.is_some();
         let observes = meta.no_update || meta.flags().iter().any(|f| matches!(f[0], b'h' | b'l'));
         let (now, times) = (self.now, self.times());
-        let (cache, out) = (&self.shared.cache, &mut self.out);
+        let (cache, out) = (&self.db, &mut self.out);
         let found = if changes || observes {
             None
         } else {
@@ -87,7 +87,7 @@ impl Core {
     fn meta_get_locked(&mut self, meta: &MetaCommand<'_>) -> bool {
         let (now, times) = (self.now, self.times());
         let key = meta.key.bytes();
-        let Ok(mut entry) = self.shared.cache.entry(key, now) else { return false };
+        let Ok(mut entry) = self.db.entry(key, now) else { return false };
         let mut created = false;
         if entry.item().is_none() {
             let Some(exptime) = meta.vivify else { return false };
@@ -152,7 +152,7 @@ impl Core {
 
     fn meta_invalidate(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
         let (now, times) = (self.now, self.times());
-        let Ok(mut entry) = self.shared.cache.entry(meta.key.bytes(), now) else {
+        let Ok(mut entry) = self.db.entry(meta.key.bytes(), now) else {
             return StoreOutcome::NotFound;
         };
         let Some(item) = entry.item() else { return StoreOutcome::NotFound };

@@ -1,6 +1,7 @@
 //! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`RespCall`]. Out: its
 //! answer, or an error's text.
 
+use super::core::Core;
 use super::counters::Count;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
@@ -45,7 +46,7 @@ pub fn type_of(call: &mut RespCall<'_>) -> CommandResult {
 
 /// When word 1 expires (0 = never), if there is such an item; counts nothing.
 fn expires(call: &RespCall<'_>) -> Option<Millis> {
-    let entry = call.core.shared.cache.entry(call.arg(1), call.core.now).ok()?;
+    let entry = call.core.db.entry(call.arg(1), call.core.now).ok()?;
     entry.item().map(|item| item.expires())
 }
 
@@ -117,7 +118,7 @@ pub fn expire(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
     let at = unit.at(call, 2, || call.name())?;
     let (expires, now) =
         (past_or(at.max(0) as u64, unit.absolute, call.core.times()), call.core.now);
-    let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
+    let Ok(mut entry) = call.core.db.entry(call.args.get(call.input, 1), now) else {
         return call.integer(0);
     };
     let before = entry.item().map(|item| call.core.cache().expiry_at_wall(item.expires()));
@@ -131,7 +132,7 @@ pub fn expire(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
 
 pub fn persist(call: &mut RespCall<'_>) -> CommandResult {
     let now = call.core.now;
-    let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
+    let Ok(mut entry) = call.core.db.entry(call.args.get(call.input, 1), now) else {
         return call.integer(0);
     };
     let had = entry.item().is_some_and(|item| item.expires() != 0);
@@ -143,17 +144,45 @@ pub fn persist(call: &mut RespCall<'_>) -> CommandResult {
 }
 
 pub fn dbsize(call: &mut RespCall<'_>) -> CommandResult {
-    let items = call.core.cache().len();
+    let items = call.core.cache().items_of(call.client.database);
     call.integer(items as i64)
 }
 
-/// `FLUSHALL [ASYNC|SYNC]`, `FLUSHDB [ASYNC|SYNC]`
-pub fn flush(call: &mut RespCall<'_>) -> CommandResult {
+/// `FLUSHALL [ASYNC|SYNC]`, `FLUSHDB [ASYNC|SYNC]`: empties by `flush`.
+pub fn flush(call: &mut RespCall<'_>, flush: fn(&mut Core)) -> CommandResult {
     if call.count() > 2 || call.count() == 2 && !call.is(1, "async") && !call.is(1, "sync") {
         return Err(syntax());
     }
     call.core.count(Count::CmdFlush);
-    call.core.flush();
+    flush(call.core);
+    call.status("OK")
+}
+
+/// The database that word `index` names; `invalid`: what is said if that is no number.
+pub fn database(call: &RespCall<'_>, index: usize, invalid: &str) -> Result<u8, String> {
+    let number = call.number(index).map_err(|_| format!("ERR {invalid}"))?;
+    let number = u8::try_from(number).ok();
+    let known = number.filter(|number| *number < call.core.shared.settings.databases);
+    known.ok_or_else(|| "ERR DB index is out of range".into())
+}
+
+/// `MOVE key database`
+pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
+    let number = database(call, 2, "value is not an integer or out of range")?;
+    if number == call.client.database {
+        return Err("ERR source and destination objects are the same".into());
+    }
+    let to = call.core.cache().in_database(number);
+    let moved = call.core.cache().move_to(&to, call.arg(1), call.core.now);
+    let moved = moved.map_err(|error| failed(&error))?;
+    call.integer(i64::from(moved))
+}
+
+/// `SWAPDB database database`
+pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
+    let one = database(call, 1, "invalid first DB index")?;
+    let other = database(call, 2, "invalid second DB index")?;
+    call.core.swap_databases(one, other);
     call.status("OK")
 }
 
@@ -227,7 +256,7 @@ pub fn memory_usage(call: &mut RespCall<'_>) -> CommandResult {
         return Err(syntax());
     }
     let key = call.args.get(call.input, 2);
-    let entry = call.core.shared.cache.entry(key, call.core.now).map_err(|e| failed(&e))?;
+    let entry = call.core.db.entry(key, call.core.now).map_err(|e| failed(&e))?;
     let bytes = entry.item().map(|item| item.len() + key.len() as u64 + ITEM_BYTES);
     drop(entry);
     match bytes {

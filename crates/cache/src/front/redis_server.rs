@@ -5,6 +5,7 @@ use super::auth::same;
 use super::counters::Count;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_arity};
+use super::redis_keys::database;
 use super::resp::{
     REDIS_VERSION, Version, push_array, push_bulk, push_integer, push_map, push_verbatim,
 };
@@ -37,13 +38,13 @@ pub fn quit(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `SELECT 0`
+/// `SELECT database`
 pub fn select(call: &mut RespCall<'_>) -> CommandResult {
-    match call.number(1) {
-        Ok(0) => call.status("OK"),
-        Ok(_) => Err("ERR DB index is out of range".into()),
-        Err(_) => Err("ERR value is not an integer or out of range".into()),
-    }
+    let number = database(call, 1, "value is not an integer or out of range")?;
+    call.client.database = number;
+    call.core.use_database(number);
+    call.core.shared.clients.changed(call.client);
+    call.status("OK")
 }
 
 pub fn time(call: &mut RespCall<'_>) -> CommandResult {

@@ -157,7 +157,7 @@ fn set_with(
 ) -> CommandResult {
     let version = call.client.version;
     let core = &mut *call.core;
-    let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
+    let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let item = entry.item();
     let there = item.is_some();
     let kept = item.as_ref().map_or(0, |item| item.expires());
@@ -196,7 +196,7 @@ pub fn setnx(call: &mut RespCall<'_>) -> CommandResult {
 }
 
 fn entry<'e>(call: &'e RespCall<'_>, key: &'e [u8]) -> Result<Entry<'e>, String> {
-    call.core.shared.cache.entry(key, call.core.now).map_err(|error| failed(&error))
+    call.core.db.entry(key, call.core.now).map_err(|error| failed(&error))
 }
 
 /// `SETEX key seconds value`, `PSETEX key milliseconds value`
@@ -237,7 +237,7 @@ pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
 fn mset_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 2, |call, index, sum| {
         let (key, value) = (call.arg(index), call.arg(index + 1));
-        let set = call.core.shared.cache.set(key, value, 0, 0, call.core.now);
+        let set = call.core.db.set(key, value, 0, 0, call.core.now);
         set.map(|_| sum).map_err(|error| failed(&error))
     })?;
     if is_done { call.status("OK") } else { call.go_on_later(part, mset_from) }
@@ -274,7 +274,7 @@ fn read(
     let version = call.client.version;
     let core = &mut *call.core;
     let start = core.out.bytes.len();
-    let found = core.shared.cache.entry(key, core.now).ok().and_then(|mut entry| {
+    let found = core.db.entry(key, core.now).ok().and_then(|mut entry| {
         let shown = push_resp_item(&mut core.out, Some(&entry.read()?), version);
         // What could not be read stays as it is: the answer says so.
         Some(if shown { then(&mut entry) } else { Ok(()) })
@@ -323,7 +323,7 @@ fn mget_one(call: &mut RespCall<'_>, index: usize) -> CommandResult {
     let core = &mut *call.core;
     let out = &mut core.out;
     let show = |item: &Item<'_>| push_resp_item(out, Some(item), version);
-    let found = core.shared.cache.get(call.args.get(call.input, index), core.now, show);
+    let found = core.db.get(call.args.get(call.input, index), core.now, show);
     call.counted(found.is_some());
     if found.is_none() { call.null() } else { Ok(()) }
 }
@@ -340,7 +340,7 @@ pub fn append(call: &mut RespCall<'_>) -> CommandResult {
     let core = &mut *call.core;
     let old = &mut core.scratch;
     old.clear();
-    let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
+    let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let (mut flags, mut expires) = (0, 0);
     if let Some(item) = entry.item() {
         item.append_to(old).map_err(|error| failed(&error))?;
@@ -364,7 +364,7 @@ const NUMBER_BYTES_MAX: u64 = 20;
 pub fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
     let key = call.args.get(call.input, 1);
     let core = &mut *call.core;
-    let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
+    let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let (mut value, mut flags, mut expires) = (0, 0, 0);
     if let Some(item) = entry.item() {
         if item.len() > NUMBER_BYTES_MAX {

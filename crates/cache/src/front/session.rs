@@ -176,6 +176,7 @@ impl Session {
     /// Understands what it can of `input` and answers; how many bytes that was. The rest is to be
     /// given again with more behind it, or, if there is much to be sent, when that was sent.
     pub fn feed(&mut self, core: &mut Core, input: &[u8]) -> usize {
+        core.use_database(self.client.database);
         let mut args = std::mem::take(&mut core.args);
         let mut at = 0;
         self.need = 0;

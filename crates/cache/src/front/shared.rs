@@ -4,7 +4,7 @@ use super::clients::Clients;
 use super::commands::CommandId;
 use super::counters::{CommandStats, Count, Counters};
 use super::slowlog::SlowLog;
-use crate::cache::{Cache, Millis, Stats};
+use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
@@ -56,6 +56,8 @@ pub struct Settings {
     /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
     pub memory_bytes: u64,
     pub value_bytes_max: u64,
+    /// Databases of RESP, at most [`crate::cache::DATABASES_MAX`].
+    pub databases: u8,
     pub policy: String,
     /// A command that takes as long, or longer, is remembered, microseconds.
     pub slow_us: u64,
@@ -82,6 +84,7 @@ impl Default for Settings {
             users: Vec::new(),
             memory_bytes: 64 << 20,
             value_bytes_max: 1 << 20,
+            databases: DATABASES_MAX as u8,
             policy: "default".into(),
             slow_us: 10_000,
             populates: false,
@@ -267,7 +270,7 @@ impl Shared {
             let taken =
                 self.flush_at.compare_exchange(due, 0, Ordering::Relaxed, Ordering::Relaxed);
             if taken.is_ok() {
-                self.cache.flush_all();
+                self.cache.flush_database(0, now);
                 return true;
             }
         }

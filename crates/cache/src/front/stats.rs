@@ -239,7 +239,7 @@ pub fn config(shared: &Shared) -> Pairs {
     pairs! {
         "appendonly" => "no",
         "bind" => resp.map_or(String::new(), |addr| addr.ip().to_string()),
-        "databases" => 1,
+        "databases" => settings.databases,
         "io-threads" => settings.threads,
         "maxclients" => settings.connections_max,
         "maxmemory" => settings.memory_bytes,
@@ -301,9 +301,11 @@ const SECTIONS: &[Section] = &[
     (COMMAND_STATS, info_commands),
     ("Cluster", |_| pairs! { "cluster_enabled" => 0, }),
     // How many of them expire is not counted.
-    ("Keyspace", |core| match core.cache().len() {
-        0 => Pairs::new(),
-        keys => pairs! { "db0" => format!("keys={keys}"), },
+    ("Keyspace", |core| {
+        let databases = (0..core.shared.settings.databases)
+            .map(|number| (format!("db{number}"), core.cache().items_of(number)));
+        let filled = databases.filter(|(_, keys)| *keys > 0);
+        filled.map(|(name, keys)| (name, format!("keys={keys}"))).collect()
     }),
 ];
 

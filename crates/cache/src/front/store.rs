@@ -64,7 +64,7 @@ impl Core {
     ) -> Result<StoreOutcome, Error> {
         let mut old = std::mem::take(&mut self.scratch);
         old.clear();
-        let mut entry = self.shared.cache.entry(change.key, self.now)?;
+        let mut entry = self.db.entry(change.key, self.now)?;
         let (mut flags, mut expires, mut mark) = (change.flags, change.expires, None);
         let outcome = match (change.verb, entry.item()) {
             (Verb::Set, _) | (Verb::Add, None) | (Verb::Replace, Some(_)) => None,
@@ -130,7 +130,7 @@ impl Core {
         text: &mut Vec<u8>,
     ) -> Result<Counted, StoreOutcome> {
         let failed = |error: Error| StoreOutcome::of(&error);
-        let mut entry = self.shared.cache.entry(step.key, self.now).map_err(failed)?;
+        let mut entry = self.db.entry(step.key, self.now).map_err(failed)?;
         let Some(item) = entry.item() else {
             let (first, expires) = step.first.ok_or(StoreOutcome::NotFound)?;
             let mut digits = itoa::Buffer::new();
@@ -165,7 +165,7 @@ impl Core {
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> StoreOutcome {
         self.count(Count::CmdTouch);
         let expires = expiry(exptime, self.times());
-        let touched = self.shared.cache.entry(key, self.now).map(|mut entry| {
+        let touched = self.db.entry(key, self.now).map(|mut entry| {
             match entry.item().map(|item| item.cas()) {
                 None => StoreOutcome::NotFound,
                 Some(cas) => match set_expiry(&mut entry, expires) {
@@ -190,7 +190,7 @@ impl Core {
 
     /// Removes an item, if it has version `cas` or `cas` is 0.
     pub fn delete(&mut self, key: &[u8], cas: u64) -> StoreOutcome {
-        let removed = self.shared.cache.entry(key, self.now).map(|mut entry| {
+        let removed = self.db.entry(key, self.now).map(|mut entry| {
             match entry.item().map(|item| item.cas()) {
                 None => StoreOutcome::NotFound,
                 Some(there) if cas != 0 && cas != there => StoreOutcome::Exists,
@@ -213,7 +213,7 @@ impl Core {
         self.shared.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
         if at == 0 || has_passed(at, self.times()) {
             self.shared.flush_at.store(0, std::sync::atomic::Ordering::Relaxed);
-            self.flush();
+            self.flush_database();
         }
     }
 }

@@ -61,7 +61,9 @@ struct Turn<'a> {
 
 /// The engine of one serving thread.
 pub struct Engine {
+    /// Database 0.
     cache: Cache,
+    databases_version: u64,
     form: SlotFormat,
     writer: ReplyWriter,
     batch: RequestBatch,
@@ -76,7 +78,9 @@ impl Engine {
     pub fn new(cache: Cache, form: SlotFormat, geometry: Geometry, clients: u32) -> Engine {
         let (batch, writer) =
             (RequestBatch::new(&geometry), ReplyWriter::new(cache.clone(), geometry, clients));
-        Engine { cache, form, writer, batch, pipeline: Pipeline::default(), begun: 0 }
+        let databases_version = cache.databases_version();
+        let (cache, pipeline) = (cache.in_database(0), Pipeline::default());
+        Engine { cache, databases_version, form, writer, batch, pipeline, begun: 0 }
     }
 
     /// The same with another pipeline.
@@ -203,16 +207,28 @@ impl Engine {
         replied: &mut impl FnMut(Replied),
     ) {
         let turn = Turn { now, counters };
+        if self.batch.taken.is_empty() {
+            return;
+        }
+        self.look_at_databases();
         if self.pipeline == Pipeline::TwoStage {
             return self.run_staged(turn, replied);
         }
         match &self.batch.taken[..] {
-            [] => return,
             [DequeuedRequest { work: Work::Get, .. }] => self.run_get(0, turn, replied),
             _ => self.run_many(turn, replied),
         }
         counters.add(HerdCounter::Batches, 1);
         self.batch.taken.clear();
+    }
+
+    /// Another space may be database 0 by now.
+    #[inline(always)]
+    fn look_at_databases(&mut self) {
+        let version = self.cache.databases_version();
+        if version != self.databases_version {
+            (self.cache, self.databases_version) = (self.cache.in_database(0), version);
+        }
     }
 
     /// Each new request goes into the pipeline, and the oldest one leaves it.

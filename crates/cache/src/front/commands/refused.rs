@@ -64,8 +64,6 @@ pub static REFUSED: &[Refused] = refused! {
         "copy" "rename" "renamenx" "sort" "sort_ro";
     "use SCAN, which is not one long step":
         "keys" "randomkey";
-    "there is one database":
-        "move" "swapdb";
     "values have no form for other servers":
         "dump" "migrate" "restore" "restore-asking";
     "items have one encoding, and their uses are not told":

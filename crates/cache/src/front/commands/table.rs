@@ -8,6 +8,7 @@ use super::{
     ADMIN, ALLOW_BUSY, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE, KeySpec,
     LOADING, NO_AUTH, NOSCRIPT, READONLY, STALE, WRITE,
 };
+use crate::front::core::Core;
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_server as server;
 use crate::front::redis_strings::{self as strings, Unit};
@@ -145,7 +146,7 @@ pub const COMMANDS: &[Command] = commands! {
         differs "`tiering` alone.";
     "dbsize" 1 READONLY | FAST | KEYSPACE, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:agg_sum" => redis_keys::dbsize,
-        "" "Counts the keys.";
+        "" "Counts the keys of the database.";
     "decr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, -1),
         "key" "Takes one from an integer, which is 0 at first.";
@@ -169,12 +170,14 @@ pub const COMMANDS: &[Command] = commands! {
         => |call| left(call, |_, at| (at + 500) / 1000),
         "key" "Tells when a key expires, seconds since 1970.";
     "flushall" -1 WRITE | KEYSPACE | DANGEROUS, NONE "server" "1.0.0" O_1
-        tips "request_policy:all_shards response_policy:all_succeeded" => redis_keys::flush,
-        "[ASYNC | SYNC]" "Deletes all keys."
+        tips "request_policy:all_shards response_policy:all_succeeded"
+        => |call| redis_keys::flush(call, Core::flush),
+        "[ASYNC | SYNC]" "Deletes all keys of all databases."
         differs "At once in both modes; memory returns in turns.";
     "flushdb" -1 WRITE | KEYSPACE | DANGEROUS, NONE "server" "1.0.0" O_1
-        tips "request_policy:all_shards response_policy:all_succeeded" => redis_keys::flush,
-        "[ASYNC | SYNC]" "Deletes all keys." differs "As `flushall`.";
+        tips "request_policy:all_shards response_policy:all_succeeded"
+        => |call| redis_keys::flush(call, Core::flush_database),
+        "[ASYNC | SYNC]" "Deletes all keys of the database." differs "As `flushall`.";
     "get" 2 READONLY | FAST, RO_ACCESS "string" "1.0.0" O_1 => strings::get,
         "key" "Tells a value.";
     "getdel" 2 WRITE | FAST, RW_DELETE "string" "6.2.0" O_1 => strings::getdel,
@@ -207,6 +210,8 @@ pub const COMMANDS: &[Command] = commands! {
     "mget" -2 READONLY | FAST, ALL_READ "string" "1.0.0" O_KEYS
         tips "request_policy:multi_shard" => strings::mget,
         "key ..." "Tells the values of several keys." differs IN_TURNS;
+    "move" 3 WRITE | FAST, RW_DELETE "generic" "1.0.0" O_1 => redis_keys::move_key,
+        "key database" "Moves a key to another database, if that has none of it.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
         "key value ..." "Sets the values of several keys."
@@ -238,7 +243,7 @@ pub const COMMANDS: &[Command] = commands! {
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
         differs "Answers early where keys or pattern are long.";
     "select" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::select,
-        "database" "Chooses a database." differs "There is one, 0.";
+        "database" "Chooses a database.";
     "set" -3 WRITE | DENYOOM, OF_SET "string" "1.0.0" O_1 => strings::set,
         "key value [NX | XX] [GET] [EX seconds | PX ms | EXAT seconds | PXAT ms | KEEPTTL]"
         "Sets a value, if asked so only if there is one, or none.";
@@ -264,6 +269,9 @@ pub const COMMANDS: &[Command] = commands! {
         "" "Forgets them.";
     "strlen" 2 READONLY | FAST, RO "string" "2.2.0" O_1 => strings::strlen,
         "key" "Tells how long a value is.";
+    "swapdb" 3 WRITE | FAST | KEYSPACE | DANGEROUS, NONE "server" "4.0.0" O_1
+        => redis_keys::swapdb,
+        "database database" "Has two databases change their places.";
     "time" 1 LOADING | STALE | FAST, NONE "server" "2.6.0" O_1
         tips "nondeterministic_output" => server::time,
         "" "Tells the time." differs "To the millisecond.";
