@@ -33,7 +33,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub(super) const SUPERBLOCK_BYTES: u64 = UNIT_BYTES as u64;
 /// Identifies the file; its last byte is the version of all layouts.
-const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x02");
+const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x03");
 /// Its part that all versions share.
 const MAGIC_MASK: u64 = !0xff;
 /// Where the superblock lies, and once more: on pages of their own.

@@ -158,9 +158,19 @@ pub fn flush(call: &mut RespCall<'_>, flush: fn(&mut Core)) -> CommandResult {
     call.status("OK")
 }
 
-/// The database that word `index` names; `invalid`: what is said if that is no number.
-pub fn database(call: &RespCall<'_>, index: usize, invalid: &str) -> Result<u8, String> {
-    let number = call.number(index).map_err(|_| format!("ERR {invalid}"))?;
+/// The database that word `index` names; `which` of several.
+pub fn database(call: &RespCall<'_>, index: usize, which: &str) -> Result<u8, String> {
+    let number = match (call.number(index), which) {
+        (Ok(number), _) if i32::try_from(number).is_ok() => number,
+        (Ok(_), "") => {
+            let (least, most) = (i32::MIN, i32::MAX);
+            return Err(format!(
+                "ERR value is out of range, value must between {least} and {most}"
+            ));
+        }
+        (Err(error), "") => return Err(error),
+        (_, which) => return Err(format!("ERR invalid {which} DB index")),
+    };
     let number = u8::try_from(number).ok();
     let known = number.filter(|number| *number < call.core.shared.settings.databases);
     known.ok_or_else(|| "ERR DB index is out of range".into())
@@ -168,7 +178,7 @@ pub fn database(call: &RespCall<'_>, index: usize, invalid: &str) -> Result<u8, 
 
 /// `MOVE key database`
 pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
-    let number = database(call, 2, "value is not an integer or out of range")?;
+    let number = database(call, 2, "")?;
     if number == call.client.database {
         return Err("ERR source and destination objects are the same".into());
     }
@@ -180,8 +190,8 @@ pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `SWAPDB database database`
 pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
-    let one = database(call, 1, "invalid first DB index")?;
-    let other = database(call, 2, "invalid second DB index")?;
+    let one = database(call, 1, "first")?;
+    let other = database(call, 2, "second")?;
     call.core.swap_databases(one, other);
     call.status("OK")
 }

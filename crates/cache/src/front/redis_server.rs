@@ -40,7 +40,7 @@ pub fn quit(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `SELECT database`
 pub fn select(call: &mut RespCall<'_>) -> CommandResult {
-    let number = database(call, 1, "value is not an integer or out of range")?;
+    let number = database(call, 1, "")?;
     call.client.database = number;
     call.core.use_database(number);
     call.core.shared.clients.changed(call.client);

@@ -2,6 +2,7 @@
 
 use crate::peers::{self, ask, ask_text, connect, memcached_of, ours, resp_of, words};
 use rackpool_cache::front::Settings;
+use rackpool_cache::{Cache, Options, PartitionShare};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::TcpStream;
@@ -215,4 +216,61 @@ fn commands_are_counted_each_by_itself() {
         ask_text(&mut client, command.as_bytes(), b"+PONG\r\n")
     };
     assert!(!counted("commandstats").contains("cmdstat_get:"));
+}
+
+#[test]
+fn databases_are_told_apart_swapped_and_flushed_and_memcached_sees_the_first() {
+    let server = ours(Settings { threads: 2, ..Settings::default() });
+    let (mut client, mut memcached) = (resp_of(&server), memcached_of(&server));
+    let mut say = |commands: &str, answers: &str| {
+        let said = commands.split('|').map(|command| told(&mut client, command));
+        let said: Vec<_> = said
+            .map(|answer| match answer {
+                Answer::Text(text) => text,
+                Answer::Number(number) => number.to_string(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(said.join("|"), answers, "{commands}");
+    };
+    say("SET a zero|SELECT 1|GET a|SET a one|GET a|DBSIZE", "OK|OK|Null|OK|one|1");
+    say("SELECT 0|GET a|MOVE a 1|MOVE a 2|GET a|DBSIZE", "OK|zero|0|1|Null|0");
+    say("SWAPDB 0 2|GET a|SELECT 2|GET a", "OK|zero|OK|Null");
+    let found = ask(&mut memcached, b"get a\r\n", b"END\r\n");
+    assert_eq!(found, b"VALUE a 0 4\r\nzero\r\nEND\r\n");
+    say("SELECT 0|SET b zero|FLUSHDB|GET a|GET b|SELECT 1|GET a", "OK|OK|OK|Null|Null|OK|one");
+    assert_eq!(ask(&mut memcached, b"get a\r\n", b"END\r\n"), b"END\r\n");
+    assert_eq!(ask(&mut memcached, b"set c 0 0 4\r\nzero\r\n", b"\r\n"), b"STORED\r\n");
+    say("GET c|SELECT 0|GET c|SELECT 16|GET c", "Null|OK|zero|ERR DB index is out of range|zero");
+    let keyspace = told(&mut resp_of(&server), "INFO keyspace");
+    assert_eq!(keyspace.text(), "# Keyspace\r\ndb0:keys=1\r\ndb1:keys=1\r\n");
+    assert_eq!(ask(&mut memcached, b"flush_all\r\n", b"\r\n"), b"OK\r\n");
+    say("DBSIZE|SELECT 1|GET a|FLUSHALL|GET a", "0|OK|one|OK|Null");
+}
+
+#[test]
+fn databases_of_a_warm_file_are_there_again_and_what_was_flushed_is_not() {
+    let path = std::env::temp_dir().join(format!("rackpool-databases-{}", std::process::id()));
+    let options = Options { memory: 16 << 20, partitions: 2, ..Options::default() };
+    let open = || Cache::open(options.clone(), &path).unwrap().0;
+    let value = |cache: &Cache, number: u8| {
+        let mut value = Vec::new();
+        let item = cache.in_database(number).get(b"key", 1, |item| item.append_to(&mut value));
+        item.map(|read| read.map(|()| value).unwrap())
+    };
+    let cache = open();
+    for number in 0..4 {
+        cache.in_database(number).set(b"key", &[number], 0, 0, 1).unwrap();
+    }
+    cache.swap_databases(0, 1);
+    cache.flush_database(2, 1);
+    drop(cache);
+    let cache = open();
+    let all = [0, 1, 2, 3].map(|number| value(&cache, number));
+    assert_eq!(all, [Some(vec![1]), Some(vec![0]), None, Some(vec![3])]);
+    cache.tidy(PartitionShare::ALL, 1, || true);
+    assert_eq!([0, 1, 2, 3].map(|number| cache.items_of(number)), [1, 1, 0, 1]);
+    assert_eq!(cache.len(), 3);
+    drop(cache);
+    std::fs::remove_file(&path).unwrap();
 }

@@ -210,7 +210,7 @@ pub const COMMANDS: &[Command] = commands! {
     "mget" -2 READONLY | FAST, ALL_READ "string" "1.0.0" O_KEYS
         tips "request_policy:multi_shard" => strings::mget,
         "key ..." "Tells the values of several keys." differs IN_TURNS;
-    "move" 3 WRITE | FAST, RW_DELETE "generic" "1.0.0" O_1 => redis_keys::move_key,
+    "move" 3 WRITE | FAST, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
         "key database" "Moves a key to another database, if that has none of it.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
