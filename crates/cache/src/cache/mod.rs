@@ -734,8 +734,8 @@ impl Cache {
         false
     }
 
-    /// Visits some `count` items of the handle's space from `cursor` on (0 = start), fewer where most of the index is
-    /// empty; the next cursor, 0 at the end. Every item that is there throughout is seen at least
+    /// Visits some `count` items of this space from `cursor` on (0 = start), fewer where there are
+    /// few; the next cursor, 0 at the end. Every item that is there throughout is seen at least
     /// once, others perhaps, none of them expired. `f` must not call the cache.
     pub fn scan(
         &self,

@@ -6,6 +6,7 @@ use rackpool_cache::{Cache, Options, PartitionShare};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::TcpStream;
+use std::path::Path;
 
 /// An answer of RESP2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,9 +251,9 @@ fn databases_are_told_apart_swapped_and_flushed_and_memcached_sees_the_first() {
 
 #[test]
 fn databases_of_a_warm_file_are_there_again_and_what_was_flushed_is_not() {
-    let path = std::env::temp_dir().join(format!("rackpool-databases-{}", std::process::id()));
+    let path = format!("/dev/shm/rackpool-cache-test-{}-databases", std::process::id());
     let options = Options { memory: 16 << 20, partitions: 2, ..Options::default() };
-    let open = || Cache::open(options.clone(), &path).unwrap().0;
+    let open = || Cache::open(options.clone(), Path::new(&path)).unwrap().0;
     let value = |cache: &Cache, number: u8| {
         let mut value = Vec::new();
         let item = cache.in_database(number).get(b"key", 1, |item| item.append_to(&mut value));
