@@ -44,6 +44,7 @@ mod store;
 mod text;
 mod timer;
 mod tls;
+pub mod values;
 mod worker;
 
 pub use auth::{read_password, read_users};
