@@ -296,7 +296,8 @@ mod tests {
             apply(&mut value, &[op(FieldAction::Set(number))], |_| ());
             let unused = 64 - bits;
             let high = number << unused;
-            let wrapped = if field.signed { high >> unused } else { (high as u64 >> unused) as i64 };
+            let unsigned = (high as u64 >> unused) as i64;
+            let wrapped = if field.signed { high >> unused } else { unsigned };
             prop_assert_eq!(op(FieldAction::Get).get(&value), wrapped);
             for at in 0..30 * 8 {
                 let bit = bits::get(&value, at);

@@ -170,7 +170,10 @@ mod tests {
         assert_eq!(count(b"foobar", None), 26);
         assert_eq!((counted(0, 0, Byte), counted(1, 1, Byte), counted(0, -5, Byte)), (4, 6, 10));
         assert_eq!((counted(5, 30, Bit), counted(1, 1, Byte), counted(0, -1, Bit)), (17, 6, 26));
-        assert_eq!((counted(-2, -3, Byte), counted(10, 20, Byte), counted(0, -100, Byte)), (0, 0, 4));
+        assert_eq!(
+            (counted(-2, -3, Byte), counted(10, 20, Byte), counted(0, -100, Byte)),
+            (0, 0, 4)
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The checksum of Redis's dumps: CRC-64 with Jones's polynomial 0xad93d23594c935a9, bits reflected,
+//! The checksum of dumps: CRC-64 with the polynomial of Jones, 0xad93d23594c935a9, bits reflected,
 //! starting from 0 with nothing added at the end. Eight bytes a step, by tables.
 
 /// The polynomial, reflected.
@@ -39,9 +39,8 @@ pub fn checksum(bytes: &[u8]) -> u64 {
         let tables = TABLES.iter().rev();
         mixed.iter().zip(tables).fold(0, |sum, (byte, table)| sum ^ table[usize::from(*byte)])
     });
-    rest.iter().fold(by_words, |sum, byte| {
-        sum >> 8 ^ TABLES[0][usize::from((sum & 0xff) as u8 ^ byte)]
-    })
+    rest.iter()
+        .fold(by_words, |sum, byte| sum >> 8 ^ TABLES[0][usize::from((sum & 0xff) as u8 ^ byte)])
 }
 
 #[cfg(test)]
@@ -54,7 +53,8 @@ mod tests {
         assert_eq!(checksum(b""), 0);
         assert_eq!(checksum(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
         // With the zero at the end, as the published value has it.
-        let text = b"Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor \
+        let text =
+            b"Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor \
             incididunt ut labore et dolore magna aliqua. Ut enim ad minim veniam, quis nostrud \
             exercitation ullamco laboris nisi ut aliquip ex ea commodo consequat. Duis aute irure \
             dolor in reprehenderit in voluptate velit esse cillum dolore eu fugiat nulla pariatur. \

@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(packed(&[]), b"\x07\0\0\0\0\0\xff");
         assert_eq!(packed(&[b"f1", b"v1"]), b"\x0f\0\0\0\x02\0\x82f1\x03\x82v1\x03\xff");
         for (number, expected) in [
-            (0, b"\x00\x01".as_slice()),
+            (0i64, b"\x00\x01".as_slice()),
             (127, b"\x7f\x01"),
             (128, b"\xc0\x80\x02"),
             (-1, b"\xdf\xff\x02"),

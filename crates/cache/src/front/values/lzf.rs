@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn what_is_no_short_form_of_that_length_is_refused() {
-        for bad in ["\x02ab", "\x00a\x20", "\x00a\x20\x01", "\x00a\x20\x00", "\x00a\u{1f}", "\x20"] {
+        for bad in ["\x02ab", "\x00a\x20", "\x00a\x20\x01", "\x00a\x20\x00", "\x00a\u{1f}", "\x20"]
+        {
             assert_eq!(decompress(bad.as_bytes(), 3), None, "{bad:?}");
         }
         assert_eq!(decompress(b"\x02abc\x20\x02", 5), None);

@@ -15,6 +15,7 @@ pub mod bits;
 mod crc64;
 pub mod dump;
 pub mod hyperloglog;
+mod hyperloglog_sparse;
 pub mod lcs;
 mod listpack;
 pub mod long_double;
@@ -53,9 +54,7 @@ pub enum ValueError {
     Overflow,
     #[error("ERR BITFIELD_RO only supports the GET subcommand")]
     ReadOnly,
-    #[error(
-        "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"
-    )]
+    #[error("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len")]
     LcsTooLong,
     #[error("WRONGTYPE Key is not a valid HyperLogLog string value.")]
     NoHyperLogLog,

@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn elements_of_each_kind_are_read() {
-        let three = b"\x19\0\0\0\x16\0\0\0\x06\0\0\xf1\x02\xf1\x02\xf2\x02\x02_1\x04\xf3\x02\xf3\xff";
+        let three =
+            b"\x19\0\0\0\x16\0\0\0\x06\0\0\xf1\x02\xf1\x02\xf2\x02\x02_1\x04\xf3\x02\xf3\xff";
         assert_eq!(texts(three).unwrap(), ["0", "0", "1", "_1", "2", "2"]);
         for (element, expected) in [
             (b"\xfe\x80".as_slice(), "-128"),
