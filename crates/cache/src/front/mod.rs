@@ -15,6 +15,7 @@
 //! read brought with one write. Look-ups that arrive together are done together
 //! ([`Core::flush_batch`]). Long values are written into the cache as they arrive and sent from its
 //! memory.
+//! What Redis does with one value is in [`values`], as pure functions.
 
 mod auth;
 mod binary;

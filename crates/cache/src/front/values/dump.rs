@@ -37,6 +37,8 @@ const TYPE_HASH_LISTPACK_EXPIRING: u8 = 25;
 
 const VERSION: u16 = 10;
 const VERSION_EXPIRING: u16 = 12;
+/// The last version that is known to have nothing new for strings and hashes: Redis 8.8.
+const VERSION_MAX: u16 = 14;
 /// Versions of Valkey's own, of which those types that are read here are the same.
 const VERSIONS_VALKEY: [u16; 2] = [80, 81];
 const VERSION_BYTES: usize = 2;
@@ -165,7 +167,7 @@ pub fn restore(payload: &[u8], bytes_max: u64) -> Result<Restored, ValueError> {
     let (object, footer) = payload.split_at(split);
     let (version, sum) = footer.split_at(VERSION_BYTES);
     let version = u16::from_le_bytes([version[0], version[1]]);
-    let is_known = version <= VERSION_EXPIRING || VERSIONS_VALKEY.contains(&version);
+    let is_known = version <= VERSION_MAX || VERSIONS_VALKEY.contains(&version);
     let is_whole = sum == checksum(&payload[..split + VERSION_BYTES]).to_le_bytes();
     if !is_known || !is_whole {
         return Err(ValueError::DumpChecksum);
@@ -356,7 +358,7 @@ mod tests {
         assert_eq!(restore(redis_2_6, MAX), string(b"redis"));
         let redis_2_6 = b"\x00\x15hello, dumping world!\x06\x00E\xa0Z\x82\xd8r\xc1\xde";
         assert_eq!(restore(redis_2_6, MAX), string(b"hello, dumping world!"));
-        assert_eq!(restored(b"\0\x01a", 12), string(b"a"));
+        assert_eq!(restored(b"\0\x01a", 14), string(b"a"));
         assert_eq!(restored(b"\0\x01a", 80), string(b"a"));
         let ziplist = b"\x0d\x19\x19\0\0\0\x16\0\0\0\x06\0\0\xf1\x02\xf1\x02\xf2\x02\x02_1\x04\xf3\
             \x02\xf3\xff";
@@ -399,7 +401,7 @@ mod tests {
             assert_eq!(restore(&bad, MAX), Err(ValueError::DumpChecksum), "{at}");
             assert_eq!(restore(&good[..at], MAX), Err(ValueError::DumpChecksum), "{at}");
         }
-        assert_eq!(restored(b"\0\x01a", 13), Err(ValueError::DumpChecksum));
+        assert_eq!(restored(b"\0\x01a", 15), Err(ValueError::DumpChecksum));
         assert_eq!(restored(b"\0\x01a", 79), Err(ValueError::DumpChecksum));
         for bad in [
             b"".as_slice(),

@@ -1,7 +1,7 @@
 //! `PFADD`, `PFCOUNT` and `PFMERGE`: how many different texts were seen, in Redis's own format, so
 //! that a value may be read and written by Redis as well. A header of 16 bytes (`HYLL`, encoding,
 //! three zeros, the last count or that there is none), then 16384 registers: of 6 bits each
-//! (dense), or runs of equal ones (sparse, see [`super::hyperloglog_sparse`]). A text's hash says
+//! (dense), or runs of equal ones (sparse, see `hyperloglog_sparse.rs`). A text's hash says
 //! which register is meant and, by its zeros, what is in it at least.
 //!
 //! Source of the estimate: Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog

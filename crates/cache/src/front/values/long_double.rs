@@ -8,7 +8,7 @@ use super::ValueError;
 use super::natural::Natural;
 
 /// `mantissa` times 2 to the `exponent`; the highest bit of the mantissa is set, unless the
-/// exponent is [`EXPONENT_MIN`].
+/// exponent is `EXPONENT_MIN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongDouble {
     is_negative: bool,
@@ -206,7 +206,7 @@ impl LongDouble {
             // Below 2^121.
             let scaled = u128::from(self.mantissa) * scale;
             let rounded = half_even(scaled, self.exponent.unsigned_abs(), false);
-            (format!("{}", rounded / scale), format!(".{:017}", rounded % scale))
+            ((rounded / scale).to_string(), format!(".{:017}", rounded % scale))
         };
         decimals.truncate(decimals.trim_end_matches('0').trim_end_matches('.').len());
         let is_zero = whole == "0" && decimals.is_empty();
