@@ -35,8 +35,10 @@
 mod cache;
 pub mod clock;
 pub mod constants;
+mod decimal;
 #[cfg(feature = "front")]
 pub mod front;
+pub mod hashes;
 pub mod herd;
 pub mod numa_tier;
 #[cfg(feature = "pool-tier")]

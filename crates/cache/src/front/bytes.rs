@@ -6,6 +6,8 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::general_purpose::STANDARD;
 
+pub use crate::decimal::strict_i64;
+
 /// A blank by the C library's `isspace`.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
@@ -61,29 +63,6 @@ pub fn signed32(text: &[u8]) -> Option<i32> {
 pub fn value_bytes(text: &[u8]) -> Option<u32> {
     let length = signed32(text).and_then(|length| u32::try_from(length).ok());
     length.filter(|length| *length <= i32::MAX as u32 - 2)
-}
-
-/// A number by Redis's rules: exactly the form in which it would be printed.
-pub fn strict_i64(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        _ => (false, text),
-    };
-    match digits {
-        [b'0'] => return (!negative).then_some(0),
-        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        _ => return None,
-    }
-    let mut value = 0i64;
-    for digit in digits {
-        if !digit.is_ascii_digit() {
-            return None;
-        }
-        let digit = i64::from(digit - b'0');
-        // Downwards: the smallest number has no positive counterpart.
-        value = value.checked_mul(10)?.checked_sub(digit)?;
-    }
-    if negative { Some(value) } else { value.checked_neg() }
 }
 
 pub fn push_u64(out: &mut Vec<u8>, value: u64) {

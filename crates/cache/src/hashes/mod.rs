@@ -1,0 +1,38 @@
+//! Hashes: keys whose value is fields with values of their own, as pure data. Bytes of items in,
+//! bytes of items out; where items lie, and which of them go, the cache decides. No clock (the times
+//! are handed in).
+//!
+//! - `text.rs`: one field or value; `expiry.rs`: when fields expire; `packed.rs`, `edit.rs`: all
+//!   fields of a small hash one behind the other, read and changed.
+//!
+//! Decision 0058.
+
+mod edit;
+mod expiry;
+mod packed;
+mod text;
+
+pub use edit::{PackedHash, Stored};
+pub use expiry::{Condition, Expired, FieldExpiry, Persisted};
+pub use packed::{Field, FieldName, Packed};
+pub use text::{LongValue, Text};
+
+/// What was read is no hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a hash is damaged")]
+pub struct Damaged;
+
+/// How far a packed hash grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes of all fields together.
+    pub bytes_max: usize,
+    /// Most bytes of a value.
+    pub value_bytes_max: usize,
+}
+
+impl Limits {
+    /// Of a small hash: a reader without the lock can copy its item in one piece, and a change
+    /// writes no more than that anew.
+    pub const SMALL: Limits = Limits { bytes_max: 2048, value_bytes_max: 1024 };
+}
