@@ -9,7 +9,7 @@ use crate::Millis;
 use crate::clock::{Times, has_passed};
 
 /// A packed hash that is being changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedHash {
     /// Well-formed, always.
     kept: Vec<u8>,
@@ -56,11 +56,21 @@ impl Gathered {
         kept.extend_from_slice(&(self.marks.len() as u16).to_le_bytes());
         kept.extend_from_slice(&self.marks);
         kept.extend_from_slice(&self.entries);
-        PackedHash { kept, ..PackedHash::default() }
+        PackedHash::of(kept)
+    }
+}
+
+impl Default for PackedHash {
+    fn default() -> PackedHash {
+        PackedHash::new()
     }
 }
 
 impl PackedHash {
+    fn of(kept: Vec<u8>) -> PackedHash {
+        PackedHash { kept, expired: 0, freed: Vec::new() }
+    }
+
     /// One without fields.
     #[must_use]
     pub fn new() -> PackedHash {
@@ -83,7 +93,7 @@ impl PackedHash {
             return Err(Damaged);
         }
         if expired == 0 {
-            return Ok(PackedHash { kept, ..PackedHash::default() });
+            return Ok(PackedHash::of(kept));
         }
         let (mut left, mut freed) = (Gathered::default(), Vec::new());
         for entry in packed.walk() {

@@ -169,6 +169,9 @@ impl<'a> Walk<'a> {
     fn entry(&self, mark: u8) -> Option<Entry<'a>> {
         let (index, at, entries) = (self.index, self.at, self.packed.entries);
         let (name, bytes) = text::read(entries.get(at..)?)?;
+        if matches!(name, Text::Long(_)) {
+            return None;
+        }
         let tail_at = at + bytes;
         let (expires, value_at) = match mark & HAS_EXPIRY {
             0 => (0, tail_at),

@@ -13,6 +13,7 @@ mod front_full;
 mod front_limits;
 mod front_loan;
 mod front_tls;
+mod hashes;
 mod herd;
 mod herd_engine;
 mod herd_fabric;
