@@ -14,6 +14,7 @@ pub struct PackedHash {
     /// Well-formed, always.
     kept: Vec<u8>,
     expired: usize,
+    is_changed: bool,
     freed: Vec<LongValue>,
 }
 
@@ -68,7 +69,7 @@ impl Default for PackedHash {
 
 impl PackedHash {
     fn of(kept: Vec<u8>) -> PackedHash {
-        PackedHash { kept, expired: 0, freed: Vec::new() }
+        PackedHash { kept, expired: 0, is_changed: false, freed: Vec::new() }
     }
 
     /// One without fields.
@@ -103,13 +104,19 @@ impl PackedHash {
                 true => freed.extend(long_of(entry.field.value)),
             }
         }
-        Ok(PackedHash { expired, freed, ..left.hash() })
+        Ok(PackedHash { expired, is_changed: true, freed, ..left.hash() })
     }
 
     /// What an item keeps of it.
     #[must_use]
     pub fn kept(&self) -> &[u8] {
         &self.kept
+    }
+
+    /// Whether it is not as its bytes were.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
     }
 
     /// Fields that had expired when it was opened.
@@ -171,6 +178,7 @@ impl PackedHash {
         if is_full || is_long || (bytes > limits.bytes_max && bytes > self.kept.len()) {
             return Stored::TooLarge;
         }
+        self.is_changed = true;
         let Some(span) = found else {
             self.add(name, expires, &tail);
             return Stored::Added;
@@ -211,6 +219,7 @@ impl PackedHash {
 
     fn cut(&mut self, span: &Span) {
         let count = self.packed().count();
+        self.is_changed = true;
         self.freed.extend(span.long);
         self.kept.drain(span.at..span.end);
         self.kept.remove(COUNT_BYTES + span.index);
@@ -254,12 +263,13 @@ impl PackedHash {
         let new = if expires == 0 { None } else { Some(kept_expiry(expires)) };
         self.kept.splice(span.tail_at..span.tail_at + old, new.into_iter().flatten());
         self.note_expiry(span.index, expires);
+        self.is_changed = true;
     }
 
     /// Cuts it in two by this bit of the fields' hashes, counted from the highest one: those that
     /// have 0 there, and the others, each in the order in which they came.
     #[must_use]
-    pub fn split(&self, seed: u64, bit: u32) -> [PackedHash; 2] {
+    pub fn split(self, seed: u64, bit: u32) -> [PackedHash; 2] {
         let packed = self.packed();
         let mut halves = [Gathered::default(), Gathered::default()];
         for entry in packed.walk() {
@@ -267,17 +277,22 @@ impl PackedHash {
             let hash = entry.field.name.hash(seed).expect("no field is long");
             halves[(hash << bit >> (u64::BITS - 1)) as usize].push(packed, &entry);
         }
-        halves.map(|half| half.hash())
+        let [mut low, high] = halves.map(|half| half.hash());
+        (low.expired, low.freed) = (self.expired, self.freed);
+        [low, high]
     }
 
     /// Takes the fields of another hash behind its own; it has none of them.
-    pub fn absorb(&mut self, other: &PackedHash) {
+    pub fn absorb(&mut self, other: PackedHash) {
         let mut all = Gathered::default();
         for packed in [self.packed(), other.packed()] {
             all.marks.extend_from_slice(packed.marks);
             all.entries.extend_from_slice(packed.entries);
         }
         self.kept = all.hash().kept;
+        self.is_changed = true;
+        self.expired += other.expired;
+        self.freed.extend(other.freed);
     }
 }
 

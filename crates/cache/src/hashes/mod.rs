@@ -4,17 +4,28 @@
 //!
 //! - `text.rs`: one field or value; `expiry.rs`: when fields expire; `packed.rs`, `edit.rs`: all
 //!   fields of a small hash one behind the other, read and changed.
+//! - `large.rs`: a root and parts, which are packed hashes; `shape.rs`: which parts there are;
+//!   `root.rs`: the words of the root and the keys of its items; `stream.rs`: all fields as they were
+//!   at one moment, in steps.
 //!
 //! Decision 0058.
 
 mod edit;
 mod expiry;
+mod large;
 mod packed;
+mod root;
+mod shape;
+mod stream;
 mod text;
 
 pub use edit::{PackedHash, Stored};
 pub use expiry::{Condition, Expired, FieldExpiry, Persisted};
+pub use large::{Form, HashItems, LargeHash, Sweep};
 pub use packed::{Field, FieldName, Packed};
+pub use root::{HashItem, HashItemKey, ROOT_BYTES, Root};
+pub use shape::{PART_BYTES_MEAN, PartId, Shape};
+pub use stream::{Next, Stream};
 pub use text::{LongValue, Text};
 
 /// What was read is no hash.
@@ -35,4 +46,7 @@ impl Limits {
     /// Of a small hash: a reader without the lock can copy its item in one piece, and a change
     /// writes no more than that anew.
     pub const SMALL: Limits = Limits { bytes_max: 2048, value_bytes_max: 1024 };
+    /// Of a part: it splits by what all have on average, and longer values would be written anew
+    /// with each of their neighbours.
+    pub const PART: Limits = Limits { bytes_max: usize::MAX, value_bytes_max: 512 };
 }

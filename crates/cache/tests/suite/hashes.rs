@@ -295,8 +295,9 @@ proptest! {
         let mut bed = Bed { hash: PackedHash::new(), model: Model::new(), limits };
         ops.iter().for_each(|op| bed.run(op));
         for bit in [0, 1, 9] {
-            let [mut low, high] = bed.hash.split(SEED, bit);
-            let (halves, all) = ([low.clone(), high.clone()], known(bed.hash.packed()));
+            let all = known(bed.hash.packed());
+            let [mut low, high] = bed.hash.clone().split(SEED, bit);
+            let halves = [low.clone(), high.clone()];
             for (half, expected) in halves.iter().zip([0, 1]) {
                 let is_its = |(name, ..): &&Known| {
                     FieldName::new(name, SEED).hash() >> (63 - bit) & 1 == expected
@@ -304,7 +305,7 @@ proptest! {
                 let its: Vec<Known> = all.iter().filter(is_its).cloned().collect();
                 prop_assert_eq!(known(half.packed()), its);
             }
-            low.absorb(&high);
+            low.absorb(high);
             let [mut both, mut all] = [known(low.packed()), all];
             both.sort();
             all.sort();
