@@ -27,6 +27,10 @@ pub trait HashItems {
     /// Its own.
     fn part(&mut self, part: PartId) -> Result<Vec<u8>, Self::Error>;
 
+    /// The part is to be replaced, by itself, its halves or the whole: the time to keep it, and its
+    /// long values, for a [`Stream`](super::Stream) that wants it.
+    fn about_to_go(&mut self, part: PartId);
+
     /// Puts a part in place of the one that there may be.
     ///
     /// # Errors
@@ -249,8 +253,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
     }
 
     /// Visits the fields from a cursor on, 0 to begin with, whole parts until there were `count`;
-    /// the next cursor, 0 at the end. Every field that is there throughout is seen, and once unless
-    /// its part was joined with the one before meanwhile.
+    /// the next cursor, 0 at the end. Every field that is there throughout is seen once.
     ///
     /// # Errors
     /// Of its items.
@@ -260,7 +263,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         count: usize,
         mut f: impl FnMut(Field<'_>),
     ) -> Result<u32, I::Error> {
-        let (mut at, mut seen) = (u64::from(cursor) << 32, 0);
+        let (mut at, mut seen) = (u64::from(cursor) << 32, 0usize);
         loop {
             let part = self.root.shape.part_of(at);
             let kept = self.items.part(part)?;
@@ -328,6 +331,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         let mut hash = PackedHash::open(kept, self.times)?;
         let result = f(&mut hash);
         if hash.is_changed() {
+            self.items.about_to_go(part);
             self.put(part, &hash)?;
             self.account([fields, bytes], &mut [hash]);
         }
@@ -364,6 +368,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         let Ok(whole) = PackedHash::open(kept, self.times) else { return false };
         let fields = whole.packed().count() + whole.expired();
         let mut halves = whole.split(self.seed, part.depth());
+        self.items.about_to_go(part);
         for (half, hash) in part.halves().into_iter().zip(&halves) {
             if self.put(half, hash).is_err() {
                 let [low, _] = part.halves();
@@ -391,6 +396,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         }
         let [mut whole, high]: [PackedHash; 2] = both.try_into().expect("two halves");
         whole.absorb(high);
+        part.halves().into_iter().for_each(|half| self.items.about_to_go(half));
         if self.put(part, &whole).is_err() {
             return;
         }

@@ -14,6 +14,7 @@ mod front_limits;
 mod front_loan;
 mod front_tls;
 mod hashes;
+mod hashes_large;
 mod herd;
 mod herd_engine;
 mod herd_fabric;
