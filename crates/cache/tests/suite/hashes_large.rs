@@ -195,7 +195,9 @@ impl Bed {
                 let removed = self.with(|hash| hash.remove(&FieldName::new(&name, SEED)));
                 if let Ok(was_there) = removed {
                     assert_eq!(was_there, index.is_some());
-                    index.map(|index| self.model.fields.remove(index)).unwrap_or_default();
+                    if let Some(index) = index {
+                        self.model.fields.remove(index);
+                    }
                 }
             }
             Op::Expire { field, after, is_wall, condition } => {
@@ -219,9 +221,6 @@ impl Bed {
             }
             Op::Pass(_) | Op::SetWall(_) => {}
         }
-        if let Some(scan) = &mut self.scan {
-            scan.throughout.retain(|name| self.model.index(name).is_some());
-        }
     }
 
     fn set(&mut self, name: &[u8], value: &[u8], expiry: FieldExpiry) {
@@ -234,10 +233,15 @@ impl Bed {
 
     /// All that goes on beside the commands takes a step.
     fn step(&mut self) {
+        // What was stored with an expiry that is over.
+        self.model.pass(&Op::Pass(0));
+        if let Some(scan) = &mut self.scan {
+            scan.throughout.retain(|name| self.model.index(name).is_some());
+        }
         if self.sweep.is_none() && self.root.may_have_expired(self.model.times) {
             self.sweep = Some(Sweep::default());
         }
-        if self.sweep.is_some() && self.with(LargeHash::sweep) == Ok(true) {
+        if self.sweep.is_some() && self.with(|hash| hash.sweep()) == Ok(true) {
             self.sweep = None;
         }
         self.step_scan();
@@ -296,6 +300,7 @@ impl Bed {
     }
 
     fn check(&mut self) {
+        self.model.pass(&Op::Pass(0));
         let mut at = Some(0);
         let (mut parts, mut longs) = (Vec::new(), BTreeSet::new());
         while let Some(first) = at {
@@ -355,7 +360,6 @@ proptest! {
         let mut bed = Bed::new(full_every);
         for (index, op) in ops.iter().enumerate() {
             bed.run(op);
-            // Expiry is of one moment, and so is what is compared.
             bed.step();
             if index % 50 == 0 {
                 bed.check();
