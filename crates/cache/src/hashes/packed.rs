@@ -138,6 +138,22 @@ impl<'a> Packed<'a> {
         self.walk().map(|entry| entry.map(|entry| entry.field))
     }
 
+    /// The fields from a cursor on, all at once: for a walk by [`LargeHash::scan`], which may have
+    /// begun when the hash was large. From 0 on those are all.
+    ///
+    /// [`LargeHash::scan`]: super::LargeHash::scan
+    pub fn fields_from(
+        &self,
+        cursor: u32,
+        seed: u64,
+    ) -> impl Iterator<Item = Result<Field<'a>, Damaged>> + use<'a> {
+        let at = u64::from(cursor) << 32;
+        let is_ahead = move |field: &Field<'a>| {
+            at == 0 || field.name.hash(seed).is_some_and(|hash| hash >= at)
+        };
+        self.fields().filter(move |field| field.as_ref().map_or(true, is_ahead))
+    }
+
     pub(super) fn find(&self, name: &FieldName<'_>) -> Result<Option<Entry<'a>>, Damaged> {
         let tag = name.tag();
         let Some(last) = self.marks.iter().rposition(|mark| mark & TAG_MASK == tag) else {

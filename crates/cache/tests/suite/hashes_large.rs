@@ -176,7 +176,7 @@ impl Bed {
         let grown = LargeHash::grow(&mut shared, small, generation, SEED, self.model.times);
         self.root = *grown.unwrap().root();
         self.items.full_every = full_every;
-        (self.sweep, self.scan) = (None, None);
+        self.sweep = None;
     }
 
     fn run(&mut self, op: &Op) {
@@ -248,18 +248,24 @@ impl Bed {
         self.step_stream();
     }
 
+    /// A walk goes on where the hash has become small, or a large one again.
     fn step_scan(&mut self) {
         let names = || self.model.fields.iter().map(|(name, ..)| name.clone()).collect();
         let mut scan =
             self.scan.take().unwrap_or_else(|| Scan { throughout: names(), ..Scan::default() });
-        let Scan { cursor, seen, .. } = &mut scan;
-        let see = |field: Field<'_>| seen.push(field.name.with_bytes(<[u8]>::to_vec).unwrap());
-        let generation = self.root.generation;
-        let next = self.with(|hash| hash.scan(*cursor, 3, see)).unwrap();
-        *cursor = next;
-        if next != 0 {
-            // A new hash begins a new walk.
-            self.scan = Some(scan).filter(|_| self.root.generation == generation);
+        let (cursor, before, times) = (scan.cursor, scan.seen.len(), self.model.times);
+        let bytes = |name: Text<'_>| name.with_bytes(<[u8]>::to_vec).unwrap();
+        let small = self.items.parts.get(&PartId::WHOLE).map(|kept| {
+            let fields = Packed::new(kept).unwrap().fields_from(cursor, SEED).map(Result::unwrap);
+            let live = fields.filter(|field| !field.is_over(times));
+            live.map(|field| bytes(field.name)).collect::<Vec<_>>()
+        });
+        let seen = &mut scan.seen;
+        let see = |field: Field<'_>| seen.push(bytes(field.name));
+        scan.cursor = self.with(|hash| hash.scan(cursor, 3, see)).unwrap();
+        assert!(small.is_none_or(|small| small == scan.seen[before..]));
+        if scan.cursor != 0 {
+            self.scan = Some(scan);
             return;
         }
         for name in &scan.throughout {
