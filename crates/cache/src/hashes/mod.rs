@@ -28,6 +28,9 @@ pub use shape::{PART_BYTES_MEAN, PartId, Shape};
 pub use stream::{Next, Stream};
 pub use text::{LongValue, Text};
 
+/// Longest field, bytes: as a key.
+pub const FIELD_BYTES_MAX: usize = crate::KEY_BYTES_MAX;
+
 /// What was read is no hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hash is damaged")]
