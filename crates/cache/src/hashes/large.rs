@@ -265,24 +265,40 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
     ) -> Result<u32, I::Error> {
         let (mut at, mut seen) = (u64::from(cursor) << 32, 0usize);
         loop {
-            let part = self.root.shape.part_of(at);
-            let kept = self.items.part(part)?;
-            for field in Packed::new(&kept)?.fields() {
-                let field = field?;
-                // What lies before the cursor was seen before two parts were joined.
-                let is_ahead = part.first_hash() == at
-                    || field.name.hash(self.seed).is_some_and(|hash| hash >= at);
-                if is_ahead && !field.is_over(self.times) {
-                    f(field);
-                    seen += 1;
-                }
+            let next = self.visit(at, |field| {
+                f(field);
+                seen += 1;
+            })?;
+            match next {
+                None => return Ok(0),
+                Some(next) if seen >= count => return Ok((next >> 32) as u32),
+                Some(next) => at = next,
             }
-            let Some(next) = part.next_hash() else { return Ok(0) };
-            if seen >= count {
-                return Ok((next >> 32) as u32);
-            }
-            at = next;
         }
+    }
+
+    /// Visits the fields from this hash on that lie in its part; where the next part begins. To draw
+    /// one at random, begin with the part of a random hash.
+    ///
+    /// # Errors
+    /// Of its items.
+    pub fn visit(
+        &mut self,
+        at: u64,
+        mut f: impl FnMut(Field<'_>),
+    ) -> Result<Option<u64>, I::Error> {
+        let part = self.root.shape.part_of(at);
+        let kept = self.items.part(part)?;
+        for field in Packed::new(&kept)?.fields() {
+            let field = field?;
+            // What lies before was seen before two parts were joined.
+            let is_ahead = part.first_hash() == at
+                || field.name.hash(self.seed).is_some_and(|hash| hash >= at);
+            if is_ahead && !field.is_over(self.times) {
+                f(field);
+            }
+        }
+        Ok(part.next_hash())
     }
 
     /// What is to lie under the key now, and the items that are to go when it does.
