@@ -10,7 +10,7 @@ use super::edit::{PackedHash, Stored};
 use super::expiry::{Condition, Expired, FieldExpiry, Persisted};
 use super::packed::{Field, FieldName, Packed};
 use super::root::{HashItem, Root, note_earliest};
-use super::shape::{PartId, Shape};
+use super::shape::{PART_BYTES_MEAN, PartId, Shape};
 use super::text::{LongValue, Text};
 use super::{Damaged, Limits};
 use crate::Millis;
@@ -310,9 +310,8 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         if root.fields == 0 {
             return Ok((Form::Gone, self.retired));
         }
-        let is_small = root.shape.parts() == 1
-            && root.long_bytes == 0
-            && root.bytes <= Limits::SMALL.bytes_max as u64 / 2;
+        let is_small =
+            root.shape.parts() == 1 && root.long_bytes == 0 && root.bytes <= PART_BYTES_MEAN;
         if is_small {
             let whole = PackedHash::open(self.items.part(PartId::WHOLE)?, self.times)?;
             if whole.packed().count() as u64 == root.fields {

@@ -174,7 +174,10 @@ impl Bed {
         let mut shared = Shared { items: &mut self.items, running: &mut None };
         let generation = self.root.generation + 1;
         let grown = LargeHash::grow(&mut shared, small, generation, SEED, self.model.times);
-        self.root = *grown.unwrap().root();
+        let grown = grown.unwrap();
+        self.root = *grown.root();
+        let (_, retired) = grown.finish().unwrap();
+        assert!(retired.is_empty(), "what has become small does not split at once");
         self.items.full_every = full_every;
         self.sweep = None;
     }
