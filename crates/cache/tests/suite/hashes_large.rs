@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use rackpool_cache::Millis;
 use rackpool_cache::clock::Times;
 use rackpool_cache::hashes::{
-    Damaged, Field, FieldExpiry, FieldName, Form, HashItem, HashItems, LargeHash, Next, Packed,
-    PackedHash, PartId, Root, Shape, Stored, Stream, Sweep, Text,
+    Damaged, Field, FieldExpiry, FieldName, Form, HashItem, HashItems, LargeHash, Limits, Next,
+    Packed, PackedHash, PartId, Root, Shape, Stored, Stream, Sweep, Text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +41,15 @@ impl Items {
         match self.full_every != 0 && self.puts.is_multiple_of(self.full_every) {
             true => Err(Refused::Full),
             false => Ok(()),
+        }
+    }
+
+    fn remove(&mut self, retired: Vec<HashItem>) {
+        for item in retired {
+            match item {
+                HashItem::Part(part) => drop(self.parts.remove(&part)),
+                HashItem::Long(serial) => drop(self.longs.remove(&serial)),
+            }
         }
     }
 
@@ -148,12 +157,7 @@ impl Bed {
             .during(self.sweep.as_mut());
         let result = f(&mut hash);
         let (form, retired) = hash.finish().unwrap();
-        for item in retired {
-            match item {
-                HashItem::Part(part) => drop(self.items.parts.remove(&part)),
-                HashItem::Long(serial) => drop(self.items.longs.remove(&serial)),
-            }
-        }
+        self.items.remove(retired);
         match form {
             Form::Large(root) => self.root = root,
             Form::Small(small) => self.begin_anew(&small),
@@ -402,4 +406,31 @@ fn a_hash_of_many_fields_has_many_parts_and_costs_few_bytes_a_field() {
         assert_eq!(bed.with(|hash| hash.remove(&field)), Ok(true));
     }
     assert_eq!(bed.root.shape.parts(), 1);
+}
+
+#[test]
+fn a_small_hash_that_is_full_becomes_a_large_one_with_the_same_fields() {
+    let (mut bed, mut small) = (Bed::new(0), PackedHash::new());
+    let refused = loop {
+        let name = format!("field {}", bed.model.fields.len()).into_bytes();
+        let (field, value) = (FieldName::new(&name, SEED), Text::of(b"a value"));
+        match small.set(&field, value, FieldExpiry::Keep, Limits::SMALL) {
+            Stored::TooLarge => break name,
+            stored => assert_eq!(stored, bed.model.set(&name, b"a value", FieldExpiry::Keep)),
+        }
+    };
+    assert!(small.kept().len() > 2000 && small.kept().len() <= 2048);
+    bed.items = Items::default();
+    let mut shared = Shared { items: &mut bed.items, running: &mut bed.running };
+    let times = bed.model.times;
+    let mut large = LargeHash::grow(&mut shared, &small, 2, SEED, times).unwrap();
+    let stored = large.set(&FieldName::new(&refused, SEED), b"a value", FieldExpiry::Keep);
+    assert_eq!(stored, Ok(Stored::Added));
+    let (form, retired) = large.finish().unwrap();
+    let Form::Large(root) = form else { panic!("{form:?}") };
+    assert_eq!(root.shape.parts(), 3);
+    bed.items.remove(retired);
+    bed.root = root;
+    bed.model.set(&refused, b"a value", FieldExpiry::Keep);
+    bed.check();
 }
