@@ -1,5 +1,5 @@
-//! Decimal numbers as Redis prints them, read and written. Pure functions; called by the parsers, and
-//! by `hashes`, which keeps a text that is a number as one.
+//! Decimal numbers as Redis prints them, read and written. Pure functions; called by the parsers,
+//! and by `hashes`, which keeps a text that is a number as one.
 
 /// A number by Redis's rules: exactly the form in which it would be printed.
 pub fn strict_i64(text: &[u8]) -> Option<i64> {

@@ -125,7 +125,8 @@ impl PackedHash {
         self.expired
     }
 
-    /// Values that are items of their own and were its until they were replaced, removed or expired.
+    /// Values that are items of their own and were its until they were replaced or removed, or
+    /// expired.
     pub fn take_freed(&mut self) -> Vec<LongValue> {
         std::mem::take(&mut self.freed)
     }

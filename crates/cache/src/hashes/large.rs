@@ -277,8 +277,8 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         }
     }
 
-    /// Visits the fields from this hash on that lie in its part; where the next part begins. To draw
-    /// one at random, begin with the part of a random hash.
+    /// Visits the fields from this hash on that lie in its part; where the next part begins. To
+    /// draw one at random, begin with the part of a random hash.
     ///
     /// # Errors
     /// Of its items.

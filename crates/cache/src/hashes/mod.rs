@@ -1,12 +1,12 @@
 //! Hashes: keys whose value is fields with values of their own, as pure data. Bytes of items in,
-//! bytes of items out; where items lie, and which of them go, the cache decides. No clock (the times
-//! are handed in).
+//! bytes of items out; where items lie, and which of them go, the cache decides. No clock (the
+//! times are handed in).
 //!
 //! - `text.rs`: one field or value; `expiry.rs`: when fields expire; `packed.rs`, `edit.rs`: all
 //!   fields of a small hash one behind the other, read and changed.
 //! - `large.rs`: a root and parts, which are packed hashes; `shape.rs`: which parts there are;
-//!   `root.rs`: the words of the root and the keys of its items; `stream.rs`: all fields as they were
-//!   at one moment, in steps.
+//!   `root.rs`: the words of the root and the keys of its items; `stream.rs`: all fields as they
+//!   were at one moment, in steps.
 //!
 //! Decision 0058.
 

@@ -6,8 +6,8 @@
 //! entry      field, [expiry 6], value     texts as in `text.rs`
 //! ```
 //!
-//! Fields lie in the order in which they came, so `HGETALL` answers in the order in which Redis does
-//! for its own small hashes. A field is found by its tag among the marks; then entries are walked
+//! Fields lie in the order in which they came, so `HGETALL` answers in the order in which Redis
+//! does for its own small hashes. A field is found by its tag among the marks; then entries are walked
 //! over up to it.
 
 use super::Damaged;

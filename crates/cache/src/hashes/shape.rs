@@ -1,7 +1,7 @@
 //! Of which parts a large hash consists. A part has the fields whose hashes begin with the same
-//! bits. Parts split and join one at a time, in order (linear hashing by the highest bits), so their
-//! number alone says which there are; and each has one range of hashes, so that what goes over a
-//! hash in the order of ranges sees every field once, whatever splits and joins meanwhile.
+//! bits. Parts split and join one at a time, in order (linear hashing by the highest bits), so
+//! their number alone says which there are; and each has one range of hashes, so that what goes
+//! over a hash in the order of ranges sees every field once, whatever splits and joins meanwhile.
 //!
 //! Source: Litwin's linear hashing.
 
