@@ -213,25 +213,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()
     };
-    let listen = ListenConfig {
-        memcached: args.memcached,
-        resp: args.resp,
-        metrics: args.metrics,
-        metrics_token: crate::connect::token(args.metrics_token_file.as_deref())?,
-        herd: args.herd.as_deref().map(|name| herd::ServerOptions {
-            clients: herd_clients(args),
-            pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),
-            ..herd::ServerOptions::new(name)
-        }),
-        herd_fabric: args.herd_listen.map(|listen| {
-            let options = herd::FabricServerOptions::new(listen, threads as u32);
-            let (clients, device) = (herd_clients(args), args.herd_device.clone());
-            let pipeline = args.herd_pipeline.unwrap_or(Pipeline::Batched);
-            herd::FabricServerOptions { clients, pipeline, secret, device, ..options }
-        }),
-        open_to_all: args.insecure_open,
-        tls,
-    };
+    let listen = listen_config(args, tls, threads)?;
     let mut server = Server::start(cache, settings, &listen)?;
     why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
     few_descriptors.iter().for_each(|few| warn!(target: "kv", "{few}"));
@@ -256,6 +238,28 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     }
     info!(target: "kv", "stopped");
     Ok(())
+}
+
+fn listen_config(args: &KvArgs, tls: Option<Tls>, threads: usize) -> Result<ListenConfig> {
+    Ok(ListenConfig {
+        memcached: args.memcached,
+        resp: args.resp,
+        metrics: args.metrics,
+        metrics_token: crate::connect::token(args.metrics_token_file.as_deref())?,
+        herd: args.herd.as_deref().map(|name| herd::ServerOptions {
+            clients: herd_clients(args),
+            pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),
+            ..herd::ServerOptions::new(name)
+        }),
+        herd_fabric: args.herd_listen.map(|listen| {
+            let options = herd::FabricServerOptions::new(listen, threads as u32);
+            let (clients, device) = (herd_clients(args), args.herd_device.clone());
+            let pipeline = args.herd_pipeline.unwrap_or(Pipeline::Batched);
+            herd::FabricServerOptions { clients, pipeline, secret, device, ..options }
+        }),
+        open_to_all: args.insecure_open,
+        tls,
+    })
 }
 
 /// What is asked about the mode of this cache while it serves.

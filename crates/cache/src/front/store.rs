@@ -10,6 +10,7 @@ use crate::cache::{Entry, Error, Millis, Writer};
 use crate::clock::{PAST, expiry, has_passed};
 
 /// A value as it came.
+#[expect(clippy::large_enum_variant, reason = "it is handed on, and never stored")]
 pub enum StoreValue<'a> {
     Bytes(&'a [u8]),
     /// In the cache already, not visible yet.

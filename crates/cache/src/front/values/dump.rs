@@ -124,9 +124,9 @@ fn finish(mut out: Vec<u8>, version: u16) -> Vec<u8> {
 
 fn push_length(out: &mut Vec<u8>, length: u64) {
     match length {
-        ..0x40 => out.push(length as u8),
-        ..0x4000 => out.extend([0x40 | (length >> 8) as u8, length as u8]),
-        ..=0xffff_ffff => {
+        0..=0x3f => out.push(length as u8),
+        0x40..=0x3fff => out.extend([0x40 | (length >> 8) as u8, length as u8]),
+        0x4000..=0xffff_ffff => {
             out.push(0x80);
             out.extend_from_slice(&(length as u32).to_be_bytes());
         }

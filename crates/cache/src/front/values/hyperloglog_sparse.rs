@@ -32,11 +32,11 @@ struct Run {
 /// The first run of these bytes.
 fn run(bytes: &[u8]) -> Option<Run> {
     Some(match *bytes {
-        [first @ 0x80.., ..] => {
+        [first @ 0x80..=0xff, ..] => {
             let (rank, registers) = ((first >> 2 & 0x1f) + 1, usize::from(first & 3) + 1);
             Run { rank, registers, bytes: 1 }
         }
-        [first @ ..0x40, ..] => Run { rank: 0, registers: usize::from(first) + 1, bytes: 1 },
+        [first @ 0..=0x3f, ..] => Run { rank: 0, registers: usize::from(first) + 1, bytes: 1 },
         [first, second, ..] => {
             let registers = (usize::from(first & 0x3f) << 8 | usize::from(second)) + 1;
             Run { rank: 0, registers, bytes: 2 }

@@ -49,9 +49,9 @@ impl Listpack {
             // Shortest of 16, 24, 32 and 64 bits.
             let bits = 65 - (number ^ (number >> 63)).leading_zeros();
             let (kind, count) = match bits {
-                ..=16 => (0xf1, 2),
-                ..=24 => (0xf2, 3),
-                ..=32 => (0xf3, 4),
+                0..=16 => (0xf1, 2),
+                17..=24 => (0xf2, 3),
+                25..=32 => (0xf3, 4),
                 _ => (0xf4, 8),
             };
             self.bytes.push(kind);
