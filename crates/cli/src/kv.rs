@@ -188,9 +188,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let users = args.auth_file.as_deref().map(read_users).transpose()?.unwrap_or_default();
-    let tls = tls(args)?;
-    let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
-    let secret = secret.transpose()?;
+    let listen = listen_config(args, threads)?;
     let is_free = check_memory(args)?;
     check_addresses(args)?;
     let advice_query = advice_query(args)?;
@@ -213,7 +211,6 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()
     };
-    let listen = listen_config(args, tls, threads)?;
     let mut server = Server::start(cache, settings, &listen)?;
     why_tiering.iter().for_each(|why| info!(target: "kv", "{why}"));
     few_descriptors.iter().for_each(|few| warn!(target: "kv", "{few}"));
@@ -240,7 +237,10 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn listen_config(args: &KvArgs, tls: Option<Tls>, threads: usize) -> Result<ListenConfig> {
+fn listen_config(args: &KvArgs, threads: usize) -> Result<ListenConfig> {
+    let tls = tls(args)?;
+    let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
+    let secret = secret.transpose()?;
     Ok(ListenConfig {
         memcached: args.memcached,
         resp: args.resp,
