@@ -6,15 +6,16 @@
 //!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
 //!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
 //!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
-//!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
-//!   copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by
-//!   capacity; `touched.rs`: what a look-up reads; `switch.rs`: in which memories items lie;
-//!   `near_pages.rs`: pages that move for it.
+//!   memory; `options.rs`, `division.rs`: how one is made; `tier.rs`: values that lie elsewhere;
+//!   `promotion.rs`: copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`:
+//!   hits by capacity; `touched.rs`: what a look-up reads; `switch.rs`: in which memories items
+//!   lie; `near_pages.rs`: pages that move for it.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
 
 mod databases;
+mod division;
 mod draft;
 mod emulated;
 mod entry;
@@ -43,6 +44,7 @@ mod touched;
 mod view;
 
 pub use databases::DATABASES_MAX;
+pub use division::{Division, VALUE_BYTES_MAX, partitions_for};
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
@@ -116,9 +118,6 @@ pub(crate) const WALL_TIME: Millis = 1 << 63;
 pub const KEY_BYTES_MAX: usize = (32 << 10) - 2;
 /// Most partitions.
 pub const PARTITIONS_MAX: u32 = 64;
-/// Partitions for each thread, where there is room for so many: threads then seldom wait for one
-/// another.
-const PARTITIONS_PER_THREAD: u32 = 4;
 /// Filled share of the slots of an index that holds the items it was made for, percent: 4 of 100
 /// items then lie in overflow buckets, each of which costs a look-up some 40 ns in a batch. Less
 /// would cost more than 24 bytes an item over key and value.
@@ -249,19 +248,6 @@ fn sample_reads(partitions: &[LockedPartition], options: &Options) -> Option<Arc
         partition.reuse.clone_from(&reuse);
     }
     reuse
-}
-
-/// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
-/// them, so that a thread of HERD's server, to which clients bring the keys of its share, has its
-/// partitions for itself.
-pub fn partitions_for(threads: u32) -> u32 {
-    match threads {
-        0 | 1 => 1,
-        several => {
-            let each = (PARTITIONS_MAX / several).clamp(1, PARTITIONS_PER_THREAD);
-            (several * each).min(PARTITIONS_MAX)
-        }
-    }
 }
 
 impl Cache {

@@ -154,6 +154,12 @@ impl Options {
         items.div_ceil(per_unit).clamp(1, units / 2)
     }
 
+    /// Longest value with so many partitions, bytes; 0 if there cannot be a cache with so many.
+    pub fn longest_value(&self, partitions: u32) -> u64 {
+        let options = Options { partitions, max_value: 0, ..self.clone() };
+        options.checked().map_or(0, |(options, _)| options.max_value)
+    }
+
     pub(super) fn checked(mut self) -> Result<(Options, u64)> {
         let units = self.units()?;
         // Long values lie in far memory, if there is any.

@@ -10,6 +10,7 @@ use super::outcome::{StoreOutcome, Verb};
 use super::stats;
 use super::store::{Change, CounterStep, StoreValue, set_expiry};
 use super::text::VERSION;
+use super::too_long::{Limit, TooLong};
 use crate::cache::{Item, Millis};
 use crate::clock::expiry;
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
@@ -170,12 +171,17 @@ impl Core {
     }
 
     /// Answers to a value that is too long, before it came.
-    pub fn binary_too_large(&mut self, request: &BinaryRequest<'_>, verb: Verb) {
+    pub fn binary_too_large(&mut self, request: &BinaryRequest<'_>, verb: Verb, why: TooLong) {
         self.count(Count::TooLarge);
         if verb == Verb::Set {
             self.cache().remove(request.key, self.now);
         }
-        self.binary_error(request, Status::TooLarge);
+        if why.limit == Limit::MaxValue {
+            return self.binary_error(request, Status::TooLarge);
+        }
+        let text = why.to_string();
+        let body = ReplyBody { key: b"", value: text.as_bytes() };
+        self.binary_reply(request, Status::TooLarge, body, 0);
     }
 
     fn binary_get(

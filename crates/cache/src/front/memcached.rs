@@ -7,6 +7,7 @@ use super::outcome::{StoreOutcome, Verb, stored_text};
 use super::stats;
 use super::store::{Change, CounterStep, StoreValue, set_expiry};
 use super::text::{Command, CounterChange, Get, Store, VERSION, WordIter};
+use super::too_long::{Limit, TooLong};
 use crate::cache::Millis;
 use crate::clock::expiry;
 use crate::constants::OUTPUT_SOFT_BYTES;
@@ -142,13 +143,19 @@ impl Core {
     }
 
     /// Answers to a value that is too long, before it came; what it would replace is not true any
-    /// more and goes.
-    pub fn text_too_large(&mut self, store: &Store<'_>) {
+    /// more and goes. memcached's own words mean its limit of a value, here `--max-value`.
+    pub fn text_too_large(&mut self, store: &Store<'_>, why: TooLong) {
         self.count(Count::TooLarge);
         if store.verb == Verb::Set || store.meta.is_some() {
             self.cache().remove(store.key(), self.now);
         }
-        self.say(stored_text(StoreOutcome::TooLarge), store.is_silent());
+        let text = stored_text(StoreOutcome::TooLarge);
+        match why.limit {
+            Limit::MaxValue => self.say(text, store.is_silent()),
+            Limit::Partition | Limit::Held => {
+                self.say(&format!("{text}: {why}"), store.is_silent())
+            }
+        }
     }
 
     /// Answers to a value for which there was no memory, after it was passed over.

@@ -45,6 +45,7 @@ mod store;
 mod text;
 mod timer;
 mod tls;
+mod too_long;
 pub mod values;
 mod worker;
 

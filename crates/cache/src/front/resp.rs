@@ -160,6 +160,13 @@ impl Scan {
         None
     }
 
+    /// Gives the command up: where its first word begins that is not whole, and how many words
+    /// there are from it on.
+    pub fn give_up(&mut self) -> (usize, usize) {
+        let Scan { at, index, count } = std::mem::take(self);
+        (at, count - index)
+    }
+
     /// With the end of the word, how many bytes there must be.
     fn need(&self, end: usize) -> usize {
         end + usize::from(self.index + 1 < self.count)
@@ -248,8 +255,11 @@ fn bulks(
 }
 
 /// The head of the word at `at`: where the word itself begins, and how long it is.
+///
+/// # Errors
+/// More bytes must be there, or none can follow.
 #[inline]
-fn head(input: &[u8], at: usize, limits: Limits) -> Result<(usize, usize), ParsedResp> {
+pub fn head(input: &[u8], at: usize, limits: Limits) -> Result<(usize, usize), ParsedResp> {
     match input.get(at) {
         None => return Err(ParsedResp::Need(at + 1)),
         Some(b'$') => {}

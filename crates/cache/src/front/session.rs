@@ -21,6 +21,7 @@ use super::shared::Protocol;
 use super::store::StoreValue;
 use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
+use super::too_long::TooLong;
 use super::{commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
 use crate::clock::{PAST, expiry};
@@ -47,7 +48,11 @@ enum Dialect {
 #[derive(Debug)]
 enum Pending {
     None,
-    Skip(u64),
+    /// To be passed over: so many bytes, and words of RESP behind them.
+    Skip {
+        bytes: u64,
+        words: usize,
+    },
     /// A value that goes into the cache.
     Value(Box<Incoming>),
     /// The words behind such a value, of a RESP command; no memory for it: it was refused already.
@@ -164,7 +169,7 @@ impl Session {
         match &self.pending {
             Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
             Pending::Words(words) => words.args.held_bytes() + words.next.0.text.capacity() as u64,
-            Pending::None | Pending::Skip(_) | Pending::Keys(_) => 0,
+            Pending::None | Pending::Skip { .. } | Pending::Keys(_) => 0,
         }
     }
 
@@ -215,14 +220,7 @@ impl Session {
         let rest = &input[at..];
         match &mut self.pending {
             Pending::None => {}
-            Pending::Skip(left) => {
-                let used = (*left).min(rest.len() as u64);
-                *left -= used;
-                if *left == 0 {
-                    self.pending = Pending::None;
-                }
-                return ParseStep::Used(used as usize);
-            }
+            Pending::Skip { .. } => return self.skip(core, rest),
             Pending::Value(_) => {
                 core.flush_batch(input);
                 return self.value(core, input, at);
@@ -333,7 +331,7 @@ impl Session {
         match next {
             AfterCommand::Command => {}
             AfterCommand::Skip(0) => {}
-            AfterCommand::Skip(bytes) => self.pending = Pending::Skip(bytes),
+            AfterCommand::Skip(bytes) => self.pending = Pending::Skip { bytes, words: 0 },
             AfterCommand::Close => self.closing = true,
         }
     }
@@ -386,10 +384,10 @@ impl Session {
         // The line end is found again if the value is not there yet.
         self.seen = used - 1;
         let len = u64::from(store.len);
-        if is_too_long(core, len) {
+        if let Some(why) = TooLong::of(core, len, streams(store.verb)) {
             core.flush_batch(input);
             core.timer.commands += 1;
-            core.text_too_large(&store);
+            core.text_too_large(&store, why);
             self.next(AfterCommand::Skip(len + 2));
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
@@ -589,6 +587,9 @@ impl Session {
         let rest = &input[at..];
         let limits = Limits::new(self.client.known);
         match resp::parse(rest, limits, args, &mut self.scan) {
+            resp::ParsedResp::Need(need) if need > core.shared.settings.input_bytes_max() => {
+                self.refuse_command(core, input, at, need)
+            }
             resp::ParsedResp::Need(need) => ParseStep::Need(need),
             resp::ParsedResp::Command { used } => {
                 let left = self.command(core, args, input, at);
@@ -601,6 +602,10 @@ impl Session {
                 core.flush_batch(input);
                 self.end_batch(core, input, at);
                 let key = args.get(rest, 1);
+                if let Some(why) = TooLong::of(core, len, true) {
+                    self.refuse_set(core, key, why, Pending::Skip { bytes: len + 2, words });
+                    return ParseStep::Used(used);
+                }
                 if !self.has_room(core, key, len) {
                     return ParseStep::Used(0);
                 }
@@ -703,9 +708,9 @@ impl Session {
         };
         let len = u64::from(request.value_bytes);
         let expires = expiry(i64::from(request.extra32(4)), core.times());
-        if is_too_long(core, len) {
+        if let Some(why) = TooLong::of(core, len, streams(verb)) {
             core.timer.commands += 1;
-            core.binary_too_large(&request, verb);
+            core.binary_too_large(&request, verb, why);
             self.next(AfterCommand::Skip(len));
         } else if len >= STREAM_BYTES_MIN && streams(verb) {
             self.end_batch(core, input, at);
@@ -737,13 +742,6 @@ fn set_later(core: &mut Core, input: &[u8], set: PendingSet) {
 /// of another one.
 fn streams(verb: Verb) -> bool {
     !matches!(verb, Verb::Append | Verb::Prepend)
-}
-
-/// Whether no value of this length is taken now. The lock is taken for long ones alone: the limit
-/// is never below two units.
-fn is_too_long(core: &Core, len: u64) -> bool {
-    len > core.shared.settings.value_bytes_max
-        || (len >= STREAM_BYTES_MIN && len > core.cache().longest_value())
 }
 
 fn finish_text(
@@ -788,5 +786,6 @@ fn no_memory(core: &mut Core, request: &BinaryRequest<'_>) {
     core.binary_error(request, binary::Status::OutOfMemory);
 }
 
+mod refused;
 #[cfg(test)]
 mod tests;
