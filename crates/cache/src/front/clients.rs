@@ -84,10 +84,12 @@ impl ClientEntry {
         // Relaxed: a time for display. A client that has just connected was not served yet.
         let active = active.load(Ordering::Relaxed).max(*came);
         let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
+        // Those of a Unix socket have its path for an address.
+        let flags = if addr.starts_with('/') { 'U' } else { 'N' };
         // Writing to a string cannot fail.
         let _ = writeln!(
             lines,
-            "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags=N sub=0 psub=0 \
+            "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags={flags} sub=0 psub=0 \
              ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 obl=0 oll=0 omem=0 \
              tot-mem=0 events=r cmd=NULL user=default redir=-1"
         );

@@ -6,6 +6,7 @@
 
 use super::core::Core;
 use super::counters::Count;
+use super::listen::{self, Listener, SocketPaths};
 use super::shared::{Protocol, Settings, Shared};
 use super::stats;
 use super::tls::{Channel, Tls};
@@ -20,9 +21,10 @@ use rackpool_mem::names::peer_addr;
 use rackpool_mem::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -32,6 +34,11 @@ use std::time::Duration;
 pub struct ListenConfig {
     pub memcached: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
+    /// Unix sockets, for processes of this host: without TLS, and as open as their files' rights.
+    pub memcached_socket: Option<PathBuf>,
+    pub resp_socket: Option<PathBuf>,
+    /// Rights of the files of these sockets; `None`: their user's alone, 0700.
+    pub socket_mode: Option<u32>,
     /// For Prometheus, at `/metrics`.
     pub metrics: Option<SocketAddr>,
     /// What its readers have to send; without it only a loopback address may be.
@@ -89,22 +96,17 @@ impl Server {
     ) -> Result<Self, StartError> {
         check_open(&settings, listen)?;
         raise_file_limit(settings.connections_max);
-        let bind = |addr: Option<SocketAddr>| {
-            addr.map(|addr| listener(addr).map_err(io_error(format!("listening at {addr}"))))
-                .transpose()
-        };
-        let (memcached, resp) = (bind(listen.memcached)?, bind(listen.resp)?);
-        let local = |listener: &Option<TcpListener>| {
-            listener.as_ref().and_then(|listener| listener.local_addr().ok())
-        };
-        let addrs = (local(&memcached), local(&resp));
+        let listeners = listen::open(listen)?;
+        let addr = |protocol| listen::addr_of(&listeners, protocol);
+        let addrs = (addr(Protocol::Memcached), addr(Protocol::Resp));
         let threads = settings.threads.max(1);
         settings.clock = settings.clock.resumed(cache.timeline());
         let timeline = settings.clock.timeline();
         cache.keep_timeline(&timeline);
         let started = (monotonic_ns() / 1_000_000, timeline.wall);
-        let shared = Shared::new(cache, settings, started);
+        let mut shared = Shared::new(cache, settings, started);
         *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner) = addrs;
+        shared.sockets = SocketPaths::of(&listeners, listen);
         let shared = Arc::new(shared);
         let inboxes: io::Result<Vec<Inbox>> = (0..threads).map(|_| Inbox::new()).collect();
         let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
@@ -116,7 +118,6 @@ impl Server {
         for thread in 0..threads {
             server.start_worker(thread)?;
         }
-        let listeners = [(Protocol::Memcached, memcached), (Protocol::Resp, resp)];
         server.start_acceptor(listeners, listen.tls.clone())?;
         if let Some(addr) = listen.metrics {
             let (shared, token) = (Arc::clone(&server.shared), listen.metrics_token.clone());
@@ -237,7 +238,7 @@ impl Server {
 
     fn start_acceptor(
         &mut self,
-        listeners: [(Protocol, Option<TcpListener>); 2],
+        listeners: Vec<Listener>,
         tls: Option<Tls>,
     ) -> Result<(), StartError> {
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;
@@ -245,10 +246,8 @@ impl Server {
             poller.add(fd.as_fd(), token, Interest::Read).map_err(io_error("waiting for clients"))
         };
         wait(&*self.stop, STOP)?;
-        for (index, (_, listener)) in listeners.iter().enumerate() {
-            if let Some(listener) = listener {
-                wait(listener, index as u64)?;
-            }
+        for (index, listener) in listeners.iter().enumerate() {
+            wait(listener, index as u64)?;
         }
         let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
         let assigned = vec![0; inboxes.len()];
@@ -302,7 +301,8 @@ impl Drop for Server {
     }
 }
 
-const STOP: u64 = 2;
+/// Token of the end; listeners have those from 0 on.
+const STOP: u64 = u64::MAX;
 /// Nice value of a thread in the background: it gets a tenth of a processor that is busy.
 const STEP_BACK: i32 = 10;
 /// Pause after a client could not be let in: out of descriptors, as a rule.
@@ -312,7 +312,7 @@ struct Acceptor {
     shared: Arc<Shared>,
     inboxes: Arc<Vec<Inbox>>,
     assigned: Vec<u64>,
-    listeners: [(Protocol, Option<TcpListener>); 2],
+    listeners: Vec<Listener>,
     poller: Poller,
     tls: Option<Tls>,
 }
@@ -336,10 +336,9 @@ impl Acceptor {
 
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS_MAX {
-            let (protocol, Some(listener)) = &self.listeners[index] else { return };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match accept_with(listener, flags) {
-                Ok(fd) => self.register(*protocol, fd),
+            match accept_with(&self.listeners[index], flags) {
+                Ok(fd) => self.register(index, fd),
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
@@ -347,19 +346,21 @@ impl Acceptor {
         }
     }
 
-    fn register(&mut self, protocol: Protocol, fd: OwnedFd) {
+    fn register(&mut self, index: usize, fd: OwnedFd) {
         let closed = |thread: usize| self.shared.counters[thread].get(Count::Closed);
         let open = |thread: usize| self.assigned[thread] - closed(thread);
         let settings = &self.shared.settings;
         let all: u64 = (0..self.assigned.len()).map(open).sum();
         let most = settings.connections_max as u64;
+        let (protocol, socket_client) = self.listeners[index].clients();
+        let is_unix = socket_client.is_some();
         let addr = peer_addr(&fd);
         let share = |addr: SocketAddr| settings.address_max(addr.ip());
         let place = addr.map(|addr| self.shared.addresses.take(addr.ip(), share(addr)));
         let channel = Channel::Plain;
         let (is_too_many, is_refused) = (all >= most, place.as_ref().is_some_and(Option::is_none));
-        let (addr, place) =
-            (addr.map_or_else(String::new, |addr| addr.to_string()), place.flatten());
+        let name = || addr.map_or_else(String::new, |addr| addr.to_string());
+        let (addr, place) = (socket_client.unwrap_or_else(name), place.flatten());
         let mut accepted = AcceptedConnection { fd, protocol, addr, channel, place, is_too_many };
         // Those that wait for an idle one to be closed have descriptors, too.
         if is_refused || all >= most + ACCEPTS_MAX as u64 {
@@ -367,14 +368,16 @@ impl Acceptor {
             self.shared.counters[self.assigned.len()].add(why, 1);
             return accepted.refuse();
         }
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = self.tls.as_ref().filter(|_| !is_unix) {
             match tls.channel() {
                 Ok(channel) => accepted.channel = channel,
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             }
         }
-        // A socket that refuses them has lost its client already.
-        let _ = tune(&accepted.fd);
+        if !is_unix {
+            // A socket that refuses them has lost its client already.
+            let _ = tune(&accepted.fd);
+        }
         // One that takes another's place comes where most are, of which some are silent.
         let by_count =
             |thread: &usize| if is_too_many { u64::MAX - open(*thread) } else { open(*thread) };
@@ -409,14 +412,6 @@ fn check_open(settings: &Settings, listen: &ListenConfig) -> Result<(), StartErr
         }
     }
     Ok(())
-}
-
-fn listener(addr: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(addr)?;
-    // Bursts of clients wait here rather than being sent away; the system knows its own limit.
-    rustix::net::listen(&listener, 1024)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Connections need descriptors; a system that grants fewer will refuse clients one by one.

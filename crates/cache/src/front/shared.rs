@@ -3,6 +3,7 @@
 use super::clients::Clients;
 use super::commands::CommandId;
 use super::counters::{CommandStats, Count, Counters};
+use super::listen::SocketPaths;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
@@ -120,6 +121,7 @@ pub struct Shared {
     slow: Mutex<SlowLog>,
     /// Addresses, for `INFO` and `stats`.
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
+    pub sockets: SocketPaths,
     /// When the server started, monotonic milliseconds and since the epoch.
     pub started: (u64, Millis),
     /// A `flush_all` that is due later, as an expiry; 0 for none.
@@ -158,6 +160,7 @@ impl Shared {
             settings,
             slow: Mutex::default(),
             addrs: Mutex::default(),
+            sockets: SocketPaths::default(),
             started,
             flush_at: AtomicU64::new(0),
             next_client: AtomicU64::new(1),

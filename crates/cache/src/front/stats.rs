@@ -13,6 +13,7 @@ use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -185,6 +186,8 @@ fn settings(shared: &Shared) -> Pairs {
         "tcpport" => memcached.map_or(0, |addr| addr.port()),
         "udpport" => 0,
         "inter" => memcached.map_or("NULL".into(), |addr| addr.ip().to_string()),
+        "domain_socket" => shown(&shared.sockets.memcached).unwrap_or("NULL".into()),
+        "umask" => format!("{:o}", shared.sockets.mode),
         "verbosity" => 0,
         "evictions" => if evicts { "on" } else { "off" },
         "num_threads" => settings.threads,
@@ -250,7 +253,13 @@ pub fn config(shared: &Shared) -> Pairs {
         "slowlog-log-slower-than" => settings.slow_us,
         "tiering" => shared.cache.tiering().name(),
         "timeout" => settings.idle_ms / 1000,
+        "unixsocket" => shown(&shared.sockets.resp).unwrap_or_default(),
+        "unixsocketperm" => format!("{:o}", shared.sockets.mode),
     }
+}
+
+fn shown(path: &Option<PathBuf>) -> Option<String> {
+    path.as_ref().map(|path| path.display().to_string())
 }
 
 /// A bit for each section of [`info`] that this word asks for.

@@ -35,7 +35,7 @@ impl TooLong {
             if bytes < STREAM_BYTES_MIN {
                 return None;
             }
-            let held = (settings.input_bytes_max() - LINE_BYTES_MAX) as u64;
+            let held = (settings.input_bytes_max() - 2 * LINE_BYTES_MAX) as u64;
             over(Limit::Partition, core.cache().longest_value())
                 .or_else(|| if streams { None } else { over(Limit::Held, held) })
         })
