@@ -9,16 +9,16 @@ use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
 use crate::memory_speeds::MemorySpeeds;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use crate::tiers_advise::Query;
-use crate::{kv_switch, kv_tiering, tiers, tiers_advise};
+use crate::{kv_config, kv_switch, kv_tiering, tiers, tiers_advise};
 use rackpool_cache::front::{
-    ListenConfig, Server, Settings, StartError, Tls, read_password, read_users,
+    ListenConfig, Server, Settings, StartError, Tls, check_socket, read_password, read_users,
 };
 use rackpool_cache::herd::{self, Pipeline};
 use rackpool_cache::numa_tier::NumaTier;
 use rackpool_cache::pool_tier::{PoolTier, read_cost};
 use rackpool_cache::{
-    Bandwidths, Cache, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered, Speeds,
-    TierConfig, TierRule, partitions_for,
+    Bandwidths, Cache, Division, Error, FarMemory, Mode, Options, Policy, ReadCost, Recovered,
+    Speeds, TierConfig, TierRule,
 };
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
@@ -119,7 +119,10 @@ pub fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
 /// Refuses options that would have no effect: a user that gives one expects its effect, above all
 /// passwords and certificates. `why_tiering`: of a mode that was not named.
 fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
-    let (memcached, resp) = (args.memcached.is_some(), args.resp.is_some());
+    let is_tcp = args.memcached.is_some() || args.resp.is_some();
+    let is_unix = args.memcached_socket.is_some() || args.resp_socket.is_some();
+    let memcached = args.memcached.is_some() || args.memcached_socket.is_some();
+    let resp = args.resp.is_some() || args.resp_socket.is_some();
     let herd = args.herd.is_some() || args.herd_listen.is_some();
     let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
     let secret = args.pool.is_some() || args.herd_listen.is_some();
@@ -127,8 +130,10 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     for (is_given, has_effect, what) in [
         (args.secret_file.is_some(), secret, "--secret-file is for --pool and --herd-listen"),
         (args.password_file.is_some(), resp, "--password-file is for --resp"),
+        (args.password.is_some(), resp, "requirepass is for RESP: port, unixsocket"),
+        (args.socket_mode.is_some(), is_unix, "--socket-mode is for --resp-socket and such"),
         (args.auth_file.is_some(), memcached, "--auth-file is for --memcached"),
-        (tls, memcached || resp, "--tls-cert and --tls-key are for --memcached and --resp"),
+        (tls, is_tcp, "--tls-cert and --tls-key are for --memcached and --resp"),
         (args.herd_clients.is_some(), herd, "--herd-clients is for --herd and --herd-listen"),
         (args.herd_pipeline.is_some(), herd, "--herd-pipeline is for --herd and --herd-listen"),
         (
@@ -173,11 +178,16 @@ fn check_addresses(args: &KvArgs) -> Result<()> {
         let what = format!("listening at {addr}");
         drop(TcpListener::bind(addr).map_err(|error| Failure::io(&what, &error))?);
     }
+    for path in [&args.memcached_socket, &args.resp_socket].into_iter().flatten() {
+        let what = format!("listening at {}", path.display());
+        check_socket(path).map_err(|error| Failure::io(what, &error))?;
+    }
     Ok(())
 }
 
 pub fn run(args: &KvArgs) -> Result<()> {
-    let (args, why_tiering) = kv_tiering::resolved(args);
+    let (mut args, why_tiering) = kv_tiering::resolved(args);
+    args.password = kv_config::password(&args)?;
     refuse_idle_options(&args, why_tiering.as_deref())?;
     serve(&args, why_tiering.as_deref())
 }
@@ -187,6 +197,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
+    let password = password.or_else(|| args.password.clone());
     let users = args.auth_file.as_deref().map(read_users).transpose()?.unwrap_or_default();
     let listen = listen_config(args, threads)?;
     let is_free = check_memory(args)?;
@@ -220,10 +231,11 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let metrics = server.metrics_addr().map_or(String::new(), |addr| format!(" metrics={addr}"));
     let herd = args.herd.as_ref().map_or(String::new(), |name| format!(" herd={name}"));
     let fabric = server.herd_addr().map_or(String::new(), |addr| format!(" herd-fabric={addr}"));
-    let herd = herd + &fabric;
+    let herd = herd + &fabric + &sockets(args);
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
+    let longest = server.shared().settings.value_bytes_max;
     let what = format!("serving {} bytes with {threads} threads", args.memory);
-    info!(target: "kv", "{what}: memcached {memcached}, resp {resp}{metrics}{herd}");
+    info!(target: "kv", "{what}, values of up to {longest}: memcached {memcached}, resp {resp}{metrics}{herd}");
     let start = |query| tiers_advise::live(query, Arc::clone(server.shared()));
     let _advice = advice_query.map(start).transpose()?;
     let _switches = kv_switch::start(server.shared())?;
@@ -237,6 +249,14 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// The Unix sockets, as the line says them that tells that it serves.
+fn sockets(args: &KvArgs) -> String {
+    let named = [("memcached", &args.memcached_socket), ("resp", &args.resp_socket)];
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let shown = named.into_iter().filter_map(|(name, at)| Some((name, path(at)?)));
+    shown.map(|(name, path)| format!(" {name}-socket={path}")).collect()
+}
+
 fn listen_config(args: &KvArgs, threads: usize) -> Result<ListenConfig> {
     let tls = tls(args)?;
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
@@ -244,6 +264,9 @@ fn listen_config(args: &KvArgs, threads: usize) -> Result<ListenConfig> {
     Ok(ListenConfig {
         memcached: args.memcached,
         resp: args.resp,
+        memcached_socket: args.memcached_socket.clone(),
+        resp_socket: args.resp_socket.clone(),
+        socket_mode: args.socket_mode,
         metrics: args.metrics,
         metrics_token: crate::connect::token(args.metrics_token_file.as_deref())?,
         herd: args.herd.as_deref().map(|name| herd::ServerOptions {
@@ -325,11 +348,8 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     }
     let options = Options {
         memory: args.memory,
-        partitions: partitions_for(threads as u32),
         policy: args.policy.policy,
         mode: args.policy.mode,
-        // With a tier it is a limit of what lies there.
-        max_value: args.max_value.filter(|_| !has_tier(args)).unwrap_or(0),
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
         // One thread shares with no other.
         shared_reads: threads > 1,
@@ -348,6 +368,11 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         takes_file_later: true,
         ..Options::default()
     };
+    let Division { partitions, max_value } = divided(args, threads as u32, &options)?;
+    let args = &KvArgs { max_value: Some(max_value), ..args.clone() };
+    // With a tier it is a limit of what lies there.
+    let max_value = if has_tier(args) { 0 } else { max_value };
+    let options = Options { partitions, max_value, ..options };
     let tier_config = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;
     let Some(path) = &args.warm else {
         let cache = Cache::new(options).map_err(failure)?;
@@ -360,8 +385,8 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     let opened = Cache::open_with_tier(options, path, tier_config.as_ref());
     let (cache, found) = opened.map_err(|error| match error {
         error @ Error::Corrupt { .. } => {
-            let way_out = "start with the --memory, --policy, --tiering and --threads that it was \
-                           made with, name another file, or remove it to start empty";
+            let way_out = "start with the --memory, --policy, --tiering, --threads and --max-value \
+                           that it was made with, name another file, or remove it to start empty";
             Failure::new(error.code(), format!("{error}: {way_out}"))
         }
         error => failure(error),
@@ -373,6 +398,42 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         _ => warn!(target: "kv", "{what}, {damaged} places in it were damaged"),
     }
     Ok(cache)
+}
+
+/// Into how many partitions all of it is divided, so that the longest value has room.
+fn divided(args: &KvArgs, threads: u32, options: &Options) -> Result<Division> {
+    let tier_bytes = match (&args.pool, &args.value_tier) {
+        (None, None) => None,
+        (Some(_), _) => Some(args.pool_memory.unwrap_or(args.memory)),
+        (None, Some(_)) => Some(value_tier_bytes(args)),
+    };
+    // Far memory that waits to be switched to takes no values yet.
+    let near = Options { far: None, ..options.clone() };
+    let options = if options.far_waits { &near } else { options };
+    let memory = options.far.as_ref().map_or(args.memory, |far| far.memory);
+    let asked = args.max_value.filter(|_| tier_bytes.is_none());
+    let in_cache = |count| options.longest_value(count);
+    let division = Division::new(threads, memory, asked, in_cache);
+    let division = match (division, tier_bytes) {
+        (Ok(short), Some(bytes)) => Division::new(threads, bytes, args.max_value, |count| {
+            if count <= short.partitions { bytes / u64::from(count) / 4 } else { 0 }
+        }),
+        (division, _) => division,
+    };
+    let division = division.map_err(|longest| {
+        let asked = args.max_value.unwrap_or_default();
+        Failure::usage(format!(
+            "--max-value is {asked}, and values of up to {longest} bytes fit: a value takes at \
+             most a quarter of the memory that long values lie in; give more of it, or a lower \
+             --max-value"
+        ))
+    })?;
+    let Division { partitions, max_value } = division;
+    if partitions < threads {
+        let what = format!("{threads} threads share {partitions} partitions");
+        info!(target: "kv", "{what}, so that values of up to {max_value} bytes fit");
+    }
+    Ok(division)
 }
 
 /// Whether there is far memory, if only to be switched to.

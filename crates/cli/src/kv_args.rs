@@ -4,7 +4,7 @@ use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
 use rackpool_cache::herd::Pipeline;
-use rackpool_cache::{Mode, Policy};
+use rackpool_cache::{Mode, Policy, VALUE_BYTES_MAX};
 use rackpool_mem::numa::{GRAIN_BYTES_MAX, GRAIN_BYTES_MIN, Placement};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -54,6 +54,17 @@ fn parse_tiering(text: &str) -> Result<Tiering, String> {
     }
 }
 
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| (1..=0o777).contains(mode));
+    mode.ok_or_else(|| format!("`{text}` is no octal number such as 700 or 770"))
+}
+
+fn parse_value_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    let is_possible = (1..=VALUE_BYTES_MAX).contains(&bytes);
+    is_possible.then_some(bytes).ok_or_else(|| format!("`{text}` is not from 1 to 512M"))
+}
+
 fn parse_grain(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
     let is_grain = bytes.is_power_of_two() && (GRAIN_BYTES_MIN..=GRAIN_BYTES_MAX).contains(&bytes);
@@ -64,6 +75,8 @@ pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a
 listener that is not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that
 are); stops on SIGINT, SIGTERM and SIGHUP.
+--memcached-socket and --resp-socket serve at Unix sockets, beside the ports or alone. The files go
+at the end; one that a killed server has left is replaced.
 Ordinary clients need no change: text, meta and binary commands of memcached at one address, RESP2
 and RESP3 at the other, one cache behind both.
 
@@ -79,6 +92,12 @@ connections or SEND over datagrams, replies over datagrams.
 Other machines are let in with passwords only: --auth-file holds lines user:password for memcached's
 text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
 --tls-cert and --tls-key both listeners speak TLS.
+
+With --config FILE options come from a file as well, one directive a line: names of options here
+without --, or Redis's: bind, port, tls-port, unixsocket, unixsocketperm, maxmemory,
+maxmemory-policy (allkeys-lru and allkeys-lfu are tinylfu), maxclients, timeout, databases,
+requirepass, io-threads, slowlog-log-slower-than, proto-max-bulk-len, tls-cert-file, tls-key-file,
+protected-mode. A name that is not known is refused; of several lines with one name the last counts.
 
 With --pool long values lie in the memory of a running pool, in all its racks: index, keys and short
 values stay in --memory, values from --pool-values on go to the pool, up to --pool-memory of it,
@@ -149,6 +168,12 @@ Examples:
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
   rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
 
+  rackpool kv --memory 1g --resp-socket /run/kv/redis.sock --socket-mode 770
+  rackpool kv --config kv.conf --memory 2g                     kv.conf has lines such as
+                                                               maxmemory 1gb
+                                                               port 6379
+                                                               maxclients 5000
+
   redis-cli -p 6379 set greeting hello                         then, from another client:
   printf 'get greeting\\r\\nquit\\r\\n' | nc 127.0.0.1 11211";
 
@@ -167,6 +192,15 @@ pub struct KvArgs {
     /// Serve Redis's protocol; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "listener")]
     pub resp: Option<SocketAddr>,
+    /// Serve memcached's protocols at a Unix socket, which is a file with this path; without TLS
+    #[arg(long, value_name = "PATH", group = "listener")]
+    pub memcached_socket: Option<PathBuf>,
+    /// Serve Redis's protocol at a Unix socket
+    #[arg(long, value_name = "PATH", group = "listener")]
+    pub resp_socket: Option<PathBuf>,
+    /// Rights of the files of Unix sockets, octal: 770 lets their group in [default: 700]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub socket_mode: Option<u32>,
     /// Serve HERD's fast path to processes of this host under this name: shared memory instead of
     /// sockets
     #[arg(long, value_name = "NAME", group = "listener")]
@@ -201,8 +235,10 @@ pub struct KvArgs {
     /// an item that finds its bucket full replaces another one
     #[arg(long, requires = "items")]
     pub lossy_index: bool,
-    /// Longest value [default: a quarter of the memory of a thread's share]
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    /// Longest value, up to 512M and a quarter of the memory that long values lie in; long ones
+    /// leave fewer partitions for the threads [default: a 32nd of that memory up to 16M, a 256th
+    /// if that is more]
+    #[arg(long, value_name = "BYTES", value_parser = parse_value_bytes)]
     pub max_value: Option<u64>,
     /// Keep the cache in this file of shared memory (in /dev/shm), and find it there again
     #[arg(long, value_name = "FILE")]
@@ -316,6 +352,13 @@ pub struct KvArgs {
     /// (`Authorization: Bearer TOKEN`): then other machines may read them
     #[arg(long, value_name = "FILE", requires = "metrics")]
     pub metrics_token_file: Option<PathBuf>,
+    /// Read options from this file, one a line, by their names here or by Redis's (`port`,
+    /// `maxmemory`, `requirepass` ...); what the command line says as well counts
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The password that the file says.
+    #[arg(skip)]
+    pub password: Option<String>,
     /// End when standard input ends
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,

@@ -22,6 +22,8 @@ mod inspect;
 mod interrupt;
 mod kv;
 mod kv_args;
+mod kv_config;
+mod kv_directives;
 mod kv_switch;
 mod kv_tiering;
 #[cfg(feature = "lab")]
@@ -66,7 +68,11 @@ fn main() -> ExitCode {
 }
 
 fn run_command() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = match kv_config::expanded(std::env::args_os().collect()) {
+        Ok(words) => words,
+        Err(failure) => return finish(Err(failure)),
+    };
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
