@@ -131,7 +131,11 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         (args.secret_file.is_some(), secret, "--secret-file is for --pool and --herd-listen"),
         (args.password_file.is_some(), resp, "--password-file is for --resp"),
         (args.password.is_some(), resp, "requirepass is for RESP: port, unixsocket"),
-        (args.socket_mode.is_some(), is_unix, "--socket-mode is for --resp-socket and such"),
+        (
+            args.socket_mode.is_some(),
+            is_unix,
+            "--socket-mode is for --memcached-socket and --resp-socket",
+        ),
         (args.auth_file.is_some(), memcached, "--auth-file is for --memcached"),
         (tls, is_tcp, "--tls-cert and --tls-key are for --memcached and --resp"),
         (args.herd_clients.is_some(), herd, "--herd-clients is for --herd and --herd-listen"),
@@ -235,7 +239,8 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
     let longest = server.shared().settings.value_bytes_max;
     let what = format!("serving {} bytes with {threads} threads", args.memory);
-    info!(target: "kv", "{what}, values of up to {longest}: memcached {memcached}, resp {resp}{metrics}{herd}");
+    let what = format!("{what}, values of up to {longest}");
+    info!(target: "kv", "{what}: memcached {memcached}, resp {resp}{metrics}{herd}");
     let start = |query| tiers_advise::live(query, Arc::clone(server.shared()));
     let _advice = advice_query.map(start).transpose()?;
     let _switches = kv_switch::start(server.shared())?;

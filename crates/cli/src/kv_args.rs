@@ -73,8 +73,9 @@ fn parse_grain(text: &str) -> Result<u64, String> {
 
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a
-listener that is not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that
-are); stops on SIGINT, SIGTERM and SIGHUP.
+listener that is not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR`,
+` memcached-socket=PATH`, ` resp-socket=PATH` for those that are); stops on SIGINT, SIGTERM and
+SIGHUP.
 --memcached-socket and --resp-socket serve at Unix sockets, beside the ports or alone. The files go
 at the end; one that a killed server has left is replaced.
 Ordinary clients need no change: text, meta and binary commands of memcached at one address, RESP2

@@ -1,7 +1,7 @@
 //! `rackpool kv --config FILE`: one directive a line, by our names of options or by Redis's where
 //! it has one. In: the words of the command line. Out: the same words and, behind them, those of
-//! the file that the command line does not say otherwise. What is not known, or would mean something
-//! else than in Redis, is refused with its line.
+//! the file that the command line does not say otherwise. What is not known, or would mean
+//! something else than in Redis, is refused with its line.
 
 use crate::args::{Cli, KvArgs};
 use crate::failure::{Failure, Result};
@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, Command, CommandFactory};
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Longest file, bytes.
@@ -71,7 +72,11 @@ impl Configuration {
 }
 
 fn read(path: &Path) -> Result<Configuration> {
-    let text = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
+    let mut text = Vec::new();
+    // It is read twice.
+    let file = rackpool_mem::files::open_regular(path);
+    let bytes = file.and_then(|file| file.take(FILE_BYTES_MAX as u64).read_to_end(&mut text));
+    bytes.map_err(|error| Failure::file(path, &error))?;
     let at = |line: usize, what: &str| Failure::usage(format!("{}:{line}: {what}", path.display()));
     let text = String::from_utf8(text).map_err(|_| at(1, "the file is no text in UTF-8"))?;
     let command = KvArgs::augment_args(Command::new("kv"));
@@ -236,7 +241,8 @@ mod tests {
                      maxmemory-policy allkeys-lru\nmaxclients 77\ntimeout 300\ndatabases 4\n\
                      requirepass \"a \\\"b\\\"\"\nslowlog-log-slower-than -1\nio-threads 3\n\
                      unixsocket '/tmp/a b.sock'\nunixsocketperm 770\nproto-max-bulk-len 1k\n\
-                     appendonly no\nsave \"\"\nmemcached 11212\ninsecure-open yes\nitems 10\nitems 20";
+                     appendonly no\nsave \"\"\nmemcached 11212\ninsecure-open yes\n\
+                     items 10\nitems 20";
         let args = parsed(lines, &[]).unwrap();
         assert_eq!(args.resp.unwrap().to_string(), "127.0.0.1:6380");
         assert_eq!(args.memcached.unwrap().port(), 11212);

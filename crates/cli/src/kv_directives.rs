@@ -97,8 +97,8 @@ fn distance(from: &str, to: &str) -> usize {
 }
 
 impl Meaning {
-    /// The option and value that a line with this name says, if it says one by itself; addresses are
-    /// put together from several lines.
+    /// The option and value that a line with this name says, if it says one by itself; addresses
+    /// are put together from several lines.
     pub fn read(
         self,
         name: &str,

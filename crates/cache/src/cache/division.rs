@@ -43,7 +43,7 @@ impl Division {
     /// bytes has room. Without it the longest value follows from `memory` alone, in which long
     /// values lie: a quarter of a partition of 64 MiB, or of an 8th or a 64th of the memory if that
     /// is less or more. `longest_in`: the longest value with so many partitions; 0: there cannot be
-    /// so many.
+    /// so many. Where there can be none at all the options will say why.
     ///
     /// # Errors
     /// The longest value that can be asked for.
@@ -63,6 +63,7 @@ impl Division {
         let mut counts = (1..=partitions_for(threads)).rev().filter(is_even);
         match counts.find(|count| longest_in(*count) >= max_value) {
             Some(partitions) => Ok(Division { partitions, max_value }),
+            None if longest_in(1) == 0 => Ok(Division { partitions: 1, max_value: 0 }),
             None => Err(longest_in(1)),
         }
     }

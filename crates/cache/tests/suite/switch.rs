@@ -2,7 +2,7 @@
 //! used often stays, the work is bounded, and far memory goes back to the system.
 
 use crate::far::{MIB, idle, is_whole, options, value};
-use crate::peers::{ask, ask_text, memcached_of, ours, resp_of, wait_until};
+use crate::peers::{ask, ask_text, memcached_of, ours, resp_of, wait_until, words};
 use rackpool_cache::front::{ListenConfig, Server, Settings};
 use rackpool_cache::{Cache, Error, Options, PartitionShare, Tiering};
 use std::net::SocketAddr;
@@ -401,8 +401,12 @@ fn a_value_that_is_too_long_without_far_memory_takes_the_old_one_with_it() {
     assert_eq!(ask_text(&mut r, b"CONFIG SET tiering dram\r\n", b"\r\n"), "+OK\r\n");
     assert_eq!(ask_text(&mut m, b"set k 0 0 5\r\nshort\r\n", b"\r\n"), "STORED\r\n");
     let said = ask_text(&mut m, &set, b"\r\n");
-    assert!(said.starts_with("SERVER_ERROR object too large"), "{said}");
+    let why = "the memory of a partition takes values of up to ";
+    let expected = format!("SERVER_ERROR object too large for cache: {why}");
+    assert!(said.starts_with(&expected), "{said}");
     assert_eq!(ask_text(&mut m, b"get k\r\n", b"END\r\n"), "END\r\n");
+    let said = ask_text(&mut r, &words(&[b"SET", b"k", &long]), b"\r\n");
+    assert!(said.starts_with(&format!("-ERR a value of {bytes} bytes: {why}")), "{said}");
     let head = format!("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n${bytes}\r\n");
     let said = ask_text(&mut r, &[head.as_bytes(), &long, b"\r\n"].concat(), b"\r\n");
     assert!(said.starts_with("-ERR "), "{said}");
