@@ -678,6 +678,7 @@ mod tests {
             "rackpool tiers advise --workload cdn --near-memory 8g --profile a.json",
             "rackpool kv --resp 0 --tiering auto --far-memory 1g --advise --profile a.json",
             "rackpool kv --resp 0 --tiering transparent:numa:0=3,numa:1=1 --grain 4k",
+            "rackpool kv --resp-socket r --memcached-socket m --socket-mode 770 --max-value 512m",
             "rackpool bench cache --tiering --far-nodes 1-2 --workload cdn",
             "rackpool inspect /dev/shm/rack0",
         ] {
@@ -731,6 +732,9 @@ mod tests {
             "rackpool tiers advise --kv 9402",
             "rackpool tiers advise --workload cdn --profile a.json",
             "rackpool kv --resp 0 --advise",
+            "rackpool kv --socket-mode 770",
+            "rackpool kv --resp 0 --socket-mode 980",
+            "rackpool kv --resp 0 --max-value 513m",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
         }
