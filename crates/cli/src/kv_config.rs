@@ -271,13 +271,13 @@ mod tests {
             ("maxmemory 0", 1, "always has a limit"),
             ("maxmemory-policy volatile-lru", 1, "volatile-lru"),
             ("maxclients many", 1, "many"),
-            ("appendonly yes", 1, "only `no`"),
+            ("appendonly yes", 1, "only \"no\""),
             ("save 3600 1", 1, "only"),
             ("bind 10.0.0.1 10.0.0.2", 1, "one address"),
             ("requirepass 'x", 1, "quotes"),
             ("tls-port 6380", 1, "tls-cert-file"),
             ("timeout", 1, "one value"),
-            ("insecure-open perhaps", 1, "yes or no"),
+            ("insecure-open perhaps", 1, "yes nor no"),
         ] {
             let said = refused(lines);
             assert!(said.contains(&format!(":{line}: ")) && said.contains(what), "{lines}: {said}");

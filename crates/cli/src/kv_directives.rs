@@ -147,14 +147,14 @@ impl Meaning {
 
 fn only(meaning: Meaning, name: &str) -> String {
     let Meaning::Only(known) = meaning else { unreachable!("it takes one value") };
-    format!("`{name}` takes only `{known}`: nothing else is offered")
+    format!("`{name}` takes only {known:?}: nothing else is offered")
 }
 
 fn yes(value: &str) -> Result<bool, String> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(format!("`{value}` is neither yes or no")),
+        _ => Err(format!("`{value}` is neither yes nor no")),
     }
 }
 

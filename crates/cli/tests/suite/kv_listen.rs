@@ -86,7 +86,7 @@ fn what_a_file_cannot_mean_is_refused_with_its_line() {
             ":2: no directive is named `maxmemmory`; is `maxmemory` meant?",
         ),
         ("port 0\n\nmaxclients many\n", ":3: invalid value 'many' for '--max-connections <N>'"),
-        ("appendonly yes\n", ":1: `appendonly` takes only `no`"),
+        ("appendonly yes\n", ":1: `appendonly` takes only \"no\""),
     ] {
         std::fs::write(&file, lines).unwrap();
         let (code, out, err) = told(&run(&["kv", "--config", &file]));
