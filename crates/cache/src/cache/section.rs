@@ -8,7 +8,7 @@
 
 use super::databases::Databases;
 use super::partition::Partition;
-use super::{Cache, LockedPartition};
+use super::{Cache, LockedPartition, Millis};
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Looks at a section before a thread that waits for it sleeps: some us, as most take.
 const SPINS: u32 = 256;
+/// What an item takes beside key and value, at most.
+const ITEM_BYTES: u64 = 48;
 
 /// A hash whose order is that of the partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -323,6 +325,24 @@ impl Cache {
     /// none; with `None` they are in no section any more.
     pub fn enter_section(&mut self, section: Option<&Section>) {
         self.section = section.map_or(0, |section| section.number);
+    }
+
+    /// Whether there is room for all of these values, each with the number of its database, its key
+    /// and its bytes, without that anything goes: always, where items are evicted.
+    pub fn has_room<'a>(
+        &self,
+        stores: impl Iterator<Item = (u8, &'a [u8], u64)>,
+        now: Millis,
+    ) -> bool {
+        let mut needed = vec![0; self.partitions.len()];
+        for (number, key, bytes) in stores {
+            let database = self.in_database(number);
+            if bytes < self.far_bytes_min {
+                needed[database.partition_of(key)] += bytes + ITEM_BYTES;
+            }
+        }
+        let all = self.partitions.iter().zip(needed);
+        all.filter(|(_, bytes)| *bytes > 0).all(|(part, bytes)| part.lock().has_room(bytes, now))
     }
 
     /// Counts sections that are over: what was read between two equal counts is of one moment, as
