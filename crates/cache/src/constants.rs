@@ -92,7 +92,7 @@ pub const ACCEPTS_MAX: usize = 64;
 pub const QUEUED_MAX: usize = 128 << 10;
 /// … and their bytes, less for a small cache: half of what one command may have.
 pub const QUEUED_BYTES_MAX: usize = 32 << 20;
-/// Keys that one client watches: each is looked at by `EXEC`, and costs some 150 bytes.
+/// Keys that one client watches: each is looked at by `EXEC`, and costs some 320 bytes beside itself.
 pub const WATCHED_MAX: usize = 1024;
 /// A transaction of more commands is executed by the thread for what takes long: so many take some
 /// 50 µs …

@@ -316,9 +316,14 @@ impl Cache {
         Section { partitions, databases, number, held: vec![held], is_alone: false }
     }
 
-    /// A section over all keys, unless this handle is in a section.
-    pub(super) fn alone(&self) -> Option<Section> {
-        (self.section == 0).then(|| self.hold_all())
+    /// Calls `f` in a section over all keys, or in that in which this handle is.
+    pub(super) fn alone(&self, f: impl FnOnce(&Cache)) {
+        if self.section != 0 {
+            return f(self);
+        }
+        let (section, mut inside) = (self.hold_all(), self.clone());
+        inside.enter_section(Some(&section));
+        f(&inside);
     }
 
     /// From now on this handle, and those made of it, see keys that the section holds and wait for

@@ -156,7 +156,7 @@ impl Core {
 
     /// Another space may be the database on which commands are.
     pub fn swap_databases(&mut self, one: u8, other: u8) {
-        self.cache().swap_databases(one, other);
+        self.cache().swap_databases(one, other, self.now);
         self.use_database(self.db_is.0);
     }
 
