@@ -140,6 +140,11 @@ impl Core {
         self.db_is.0
     }
 
+    /// Whether `db` is this database, as of this version of the databases.
+    pub fn is_on(&self, number: u8, version: u64) -> bool {
+        self.db_is == (number, version)
+    }
+
     /// Empties the cache; what that leaves to do is done in turns.
     pub fn flush(&mut self) {
         self.cache().flush_all();

@@ -155,7 +155,7 @@ impl Transaction {
         let stores = commands.filter(|(id, ..)| id.may_need_memory());
         let stores = stores.filter_map(|(id, words, database)| {
             let key = id.keys(words.len()).next()?;
-            let bytes = words.iter().map(|(_, len)| u64::from(*len)).sum();
+            let bytes: u64 = words.iter().map(|(_, len)| u64::from(*len)).sum();
             Some((database, self.queue.word(words[key]), bytes))
         });
         core.db.has_room(stores, core.now)
