@@ -76,8 +76,12 @@ impl Held {
     }
 
     /// Waits until it is over. The caller has no lock.
+    ///
+    /// # Panics
+    /// In a thread that waits for itself.
     #[cold]
     pub fn wait(&self) {
+        assert_ne!(self.section >> COUNT_BITS, LAST.get() >> COUNT_BITS, "a section of its own");
         for _ in 0..SPINS {
             // Acquire: pairs with the Release in section.rs::end.
             if self.is_over.load(Ordering::Acquire) {
@@ -119,17 +123,22 @@ impl Sections {
     }
 }
 
+/// Bits of a section's number that count those of a thread.
+const COUNT_BITS: u32 = 40;
+
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The number of the last section of this thread.
+    // Relaxed: a number that no other thread gets.
+    static LAST: Cell<u64> =
+        Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) << COUNT_BITS);
+}
+
 /// A number that no other section has, and not 0.
 fn next_number() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        // Relaxed: a number that no other thread gets.
-        static LAST: Cell<u64> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) << 40);
-    }
-    LAST.with(|last| {
-        last.set(last.get() + 1);
-        last.get()
-    })
+    LAST.set(LAST.get() + 1);
+    LAST.get()
 }
 
 /// Keys that a section is to hold, of any spaces.
