@@ -163,7 +163,7 @@ impl Session {
     pub fn held_bytes(&self) -> u64 {
         match &self.pending {
             Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
-            Pending::Words(words) => words.args.held_bytes() + words.next.0.text.capacity() as u64,
+            Pending::Words(words) => words.args.held_bytes() + words.next.0.held_bytes(),
             Pending::None | Pending::Skip(_) | Pending::Keys(_) => 0,
         }
     }
