@@ -1,6 +1,6 @@
 //! Conditions on what a value is, as Redis 8.4 and Valkey 9 have them: those of `SET` (`IFEQ`,
-//! `IFNE`, `IFDEQ`, `IFDNE`), and `DELEX`, `DELIFEQ`, `DIGEST`. In: a [`RespCall`]. Out: its answer,
-//! or an error's text.
+//! `IFNE`, `IFDEQ`, `IFDNE`), and `DELEX`, `DELIFEQ`, `DIGEST`. In: a [`RespCall`]. Out: its
+//! answer, or an error's text.
 
 use super::redis::{CommandResult, RespCall, wrong_arity};
 use super::redis_values::read;

@@ -1,5 +1,5 @@
-//! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MSETNX`), and on keys that are
-//! not named (`KEYS`, `RANDOMKEY`). In: a [`RespCall`]. Out: its answer, or an error's text.
+//! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MSETNX`), and on keys that
+//! are not named (`KEYS`, `RANDOMKEY`). In: a [`RespCall`]. Out: its answer, or an error's text.
 
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, Resume, ResumePoint, send_found, syntax};

@@ -30,8 +30,9 @@ pub fn read(call: &mut RespCall<'_>, index: usize) -> Result<bool, String> {
     }
 }
 
-/// Has `change` make another value of that of word 1, of an empty one if there is none (`false`). If
-/// it says that it did, that is stored, with the flags and the expiry that there were. Its answer.
+/// Has `change` make another value of that of word 1, of an empty one if there is none (`false`).
+/// If it says that it did, that is stored, with the flags and the expiry that there were. Its
+/// answer.
 pub fn change<R>(
     call: &mut RespCall<'_>,
     change: impl FnOnce(&mut Vec<u8>, bool) -> Result<(bool, R), ValueError>,

@@ -43,7 +43,6 @@ enum Dialect {
 }
 
 /// What the next bytes are, if not a command. One a connection.
-#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 enum Pending {
     None,
@@ -55,7 +54,7 @@ enum Pending {
     /// A look-up with its first keys answered.
     Keys(Keys),
     /// A command of RESP with its first words answered.
-    Words(SuspendedCommand),
+    Words(Box<SuspendedCommand>),
 }
 
 /// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
@@ -594,7 +593,7 @@ impl Session {
                 let left = self.command(core, args, input, at);
                 let Some(next) = left else { return ParseStep::Used(used) };
                 let args = std::mem::take(args);
-                self.pending = Pending::Words(SuspendedCommand { used, args, next });
+                self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
                 ParseStep::Used(0)
             }
             resp::ParsedResp::Large { used, len, rest: words } => {
@@ -667,16 +666,14 @@ impl Session {
     fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let input = &input[at..];
         let pending = std::mem::replace(&mut self.pending, Pending::None);
-        let Pending::Words(SuspendedCommand { used, args, next }) = pending else {
-            return ParseStep::Used(0);
-        };
-        let (part, go_on) = next;
+        let Pending::Words(suspended) = pending else { return ParseStep::Used(0) };
+        let SuspendedCommand { used, args, next: (part, go_on) } = *suspended;
         let (before_ns, command) = (part.took_ns, part.command);
         let mut left = RespCall::new(core, &mut self.client, input, &args).go_on(part, go_on);
         // It was counted when it began.
         self.end_part(core, before_ns, &mut left, command, args.words(input));
         let Some(next) = left else { return ParseStep::Used(used) };
-        self.pending = Pending::Words(SuspendedCommand { used, args, next });
+        self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
         ParseStep::Used(0)
     }
 
