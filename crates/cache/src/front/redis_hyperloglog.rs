@@ -31,7 +31,7 @@ pub fn pfcount(call: &mut RespCall<'_>) -> CommandResult {
     }
     let (args, input) = (call.args, call.input);
     let core = &*call.core;
-    let keys = || (1..args.len()).map(|index| args.get(input, index));
+    let keys = || (1..args.len()).map(move |index| args.get(input, index));
     let named = keys().map(|key| (&core.db, key));
     let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
     let mut union = Union::default();
@@ -69,7 +69,7 @@ fn count_one(call: &mut RespCall<'_>) -> CommandResult {
 pub fn pfmerge(call: &mut RespCall<'_>) -> CommandResult {
     let (args, input) = (call.args, call.input);
     let core = &*call.core;
-    let keys = || (1..args.len()).map(|index| args.get(input, index));
+    let keys = || (1..args.len()).map(move |index| args.get(input, index));
     let named = keys().map(|key| (&core.db, key));
     let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
     let mut union = Union::default();

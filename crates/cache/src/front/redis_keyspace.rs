@@ -80,7 +80,7 @@ pub fn msetnx(call: &mut RespCall<'_>) -> CommandResult {
     check_pairs(call, "msetnx")?;
     let (args, input) = (call.args, call.input);
     let core = &*call.core;
-    let keys = || (1..args.len()).step_by(2).map(|index| args.get(input, index));
+    let keys = || (1..args.len()).step_by(2).map(move |index| args.get(input, index));
     let named = keys().map(|key| (&core.db, key));
     let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
     let is_free = keys().all(|key| locked.at(&core.db, key, |entry| entry.item().is_none()));

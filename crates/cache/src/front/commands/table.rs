@@ -75,6 +75,8 @@ const O_BYTES: &str = "O(N) in the bytes of values";
 const O_PAIRS: &str = "O(N*M) in the bytes of two values";
 const O_ALL_KEYS: &str = "O(N) in the keys of the database";
 
+/// The one difference of those that see several values at one moment.
+const OF_SO_MANY: &str = "At most 512 MB of values.";
 /// The one difference of the commands whose work grows with their words.
 const IN_TURNS: &str = "A long one is not one step to others.";
 
@@ -323,9 +325,9 @@ pub const COMMANDS: &[Command] = commands! {
         => hyperloglog::pfadd,
         "key [text ...]" "Counts texts that were not seen before.";
     "pfcount" -2 READONLY, ALL_COUNTED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfcount,
-        "key ..." "Tells how many different texts were seen, about.";
+        "key ..." "Tells how many different texts were seen, about." differs OF_SO_MANY;
     "pfmerge" -2 WRITE | DENYOOM, MERGED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfmerge,
-        "target [key ...]" "Has one key count what others have seen.";
+        "target [key ...]" "Has one key count what others have seen." differs OF_SO_MANY;
     "ping" -1 FAST, NONE "connection" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded" => server::ping,
         "[text]" "Answers PONG, or the given text.";
