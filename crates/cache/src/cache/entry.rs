@@ -87,6 +87,7 @@ impl<'a> Entry<'a> {
             }
             return self.put_far(far, flags, expires, cas);
         }
+        let cas = self.partition.cas_for(self.key, value_bytes, cas);
         let fields = self.partition.fields_of(flags, expires, cas, self.now);
         let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes, fields };
         let put = self.partition.put(&draft, parts, &mut self.found, self.now);
@@ -133,7 +134,8 @@ impl<'a> Entry<'a> {
     /// # Errors
     /// As [`Entry::put`].
     pub fn reserve(&mut self, len: u64, flags: u32, expires: Millis) -> Result<Writer> {
-        let fields = self.partition.fields_of(flags, expires, 0, self.now);
+        let cas = self.partition.cas_for(self.key, len, 0);
+        let fields = self.partition.fields_of(flags, expires, cas, self.now);
         let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes: len, fields };
         let writer = reserve(&mut self.partition, &draft, self.now);
         self.found = self.partition.find(self.hash, self.key);

@@ -9,8 +9,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key is empty or too long. Do not retry.
-    #[error("a key of {bytes} bytes: 1 to {max_bytes} bytes can be stored")]
+    /// The key is too long. Do not retry.
+    #[error("a key of {bytes} bytes: up to {max_bytes} bytes can be stored")]
     KeySize {
         /// Length of the key.
         bytes: u64,

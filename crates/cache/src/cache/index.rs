@@ -545,6 +545,12 @@ impl ItemIndex {
         self.publish();
     }
 
+    /// The cursor that stands for the first bucket of `hash`.
+    pub fn cursor_at(&self, hash: u64) -> u64 {
+        let first = ((u128::from(hash) * u128::from(self.base)) >> 64) as u64;
+        (first << TAG_BITS) | (tag_of(hash) & ((1 << self.level) - 1))
+    }
+
     /// Visits all entries of the buckets that the cursor stands for; the next cursor, 0 at the
     /// end. However the index grows between two calls, no entry is missed that stays.
     ///

@@ -13,6 +13,7 @@ use super::{CHUNK_BYTES, Millis};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::{self, Bare, Window};
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is known of an item beside key and value.
@@ -202,20 +203,30 @@ impl<'a> Item<'a> {
         self.before.has(Slot::STALE) || self.before.has(Slot::WON)
     }
 
-    /// All that is known beside key and value. As [`Item::cas`] for the cas.
-    pub fn meta(&self) -> Meta {
-        let fields = self.fields();
+    /// As [`Meta::idle_s`].
+    pub fn idle_s(&self) -> u32 {
         let since = match self.source {
             Source::Locked(partition, _) => partition.used_since(self.pos(), self.header),
             Source::Copied(origin) => origin.tell(self).since,
         };
+        u32::try_from(self.now.saturating_sub(since) / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// Uses that its policy of eviction has counted before this look-up, as far as it counts.
+    pub fn uses(&self) -> u64 {
+        self.before.freq()
+    }
+
+    /// All that is known beside key and value. As [`Item::cas`] for the cas.
+    pub fn meta(&self) -> Meta {
+        let fields = self.fields();
         Meta {
             flags: fields.flags,
             cas: self.cas(),
             expires: fields.expires,
             len: self.len(),
             fetched: self.before.has(Slot::FETCHED),
-            idle_s: u32::try_from(self.now.saturating_sub(since) / 1000).unwrap_or(u32::MAX),
+            idle_s: self.idle_s(),
             stale: self.before.has(Slot::STALE),
             won: self.before.has(Slot::WON),
         }
@@ -332,7 +343,8 @@ impl<'a> Item<'a> {
     pub fn pin(&self) -> Result<Pinned> {
         if self.is_far() {
             let value = Arc::clone(self.far()?);
-            let mut far = FarPin { value, chunk: Vec::new(), chunk_at: 0 };
+            let part = 0..value.bytes();
+            let mut far = FarPin { value, part, chunk: Vec::new(), chunk_at: 0 };
             far.load(0)?;
             far.value.was_read(&far.chunk);
             return Ok(Pinned(Kept::Far(far)));
@@ -468,15 +480,21 @@ struct Pin {
     pieces: Vec<Piece>,
 }
 
-/// A value in another tier, and what of it was read last.
+/// A part of a value in another tier, and what of it was read last.
 #[derive(Debug)]
 struct FarPin {
     value: Arc<FarValue>,
+    part: Range<u64>,
     chunk: Vec<u8>,
+    /// From where on in the part.
     chunk_at: u64,
 }
 
 impl FarPin {
+    fn bytes(&self) -> u64 {
+        self.part.end - self.part.start
+    }
+
     /// What of the chunk lies from `offset` on.
     fn loaded(&self, offset: u64) -> &[u8] {
         let skipped = offset.checked_sub(self.chunk_at);
@@ -484,17 +502,55 @@ impl FarPin {
     }
 
     fn load(&mut self, offset: u64) -> Result<()> {
-        if !self.loaded(offset).is_empty() || offset == self.value.bytes() {
+        if !self.loaded(offset).is_empty() || offset == self.bytes() {
             return Ok(());
         }
-        self.chunk.resize(CHUNK_BYTES.min(self.value.bytes() - offset) as usize, 0);
+        self.chunk.resize(CHUNK_BYTES.min(self.bytes() - offset) as usize, 0);
         self.chunk_at = offset;
-        let read = self.value.read(offset, &mut self.chunk);
+        let read = self.value.read(self.part.start + offset, &mut self.chunk);
         read.inspect_err(|_| self.chunk.clear())
     }
 }
 
+impl Pin {
+    /// Lets go of all but these bytes.
+    fn keep(&mut self, part: &Range<u64>) {
+        let Pin { pins, pieces, .. } = self;
+        let (mut offset, mut left) = (part.start, part.end - part.start);
+        pieces.retain_mut(|piece| {
+            let skipped = offset.min(piece.bytes);
+            offset -= skipped;
+            piece.at += skipped;
+            piece.bytes = (piece.bytes - skipped).min(left);
+            left -= piece.bytes;
+            if piece.bytes == 0 {
+                pins.unpin(piece.unit);
+            }
+            piece.bytes > 0
+        });
+    }
+}
+
 impl Pinned {
+    /// A part of the value, which has so many bytes, alone.
+    ///
+    /// # Errors
+    /// [`Error::Tier`](super::Error::Tier).
+    pub fn part(mut self, part: Range<u64>) -> Result<Pinned> {
+        match &mut self.0 {
+            Kept::Here(pin) => pin.keep(&part),
+            Kept::Far(far) => {
+                (far.part, far.chunk) = (part, Vec::new());
+                far.load(0)?;
+            }
+            Kept::Copied(value) => {
+                value.truncate(part.end as usize);
+                value.drain(..part.start as usize);
+            }
+        }
+        Ok(self)
+    }
+
     /// Makes sure that [`Pinned::pieces`] from `offset` on names something: bytes of a value in
     /// another tier are read, up to 128 KiB.
     ///
@@ -518,7 +574,7 @@ impl Pinned {
         match &self.0 {
             Kept::Far(far) => {
                 let bytes = far.loaded(offset);
-                let is_end = offset + bytes.len() as u64 == far.value.bytes();
+                let is_end = offset + bytes.len() as u64 == far.bytes();
                 (bytes.is_empty() || piece(window::Piece::Private(bytes))) && is_end
             }
             Kept::Copied(value) => {
@@ -538,7 +594,7 @@ impl Pinned {
     pub fn len(&self) -> u64 {
         match &self.0 {
             Kept::Here(pin) => pin.pieces.iter().map(|piece| piece.bytes).sum(),
-            Kept::Far(far) => far.value.bytes(),
+            Kept::Far(far) => far.bytes(),
             Kept::Copied(value) => value.len() as u64,
         }
     }

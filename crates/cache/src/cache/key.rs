@@ -72,14 +72,15 @@ impl Cache {
     }
 
     pub(super) fn checked_hash(&self, key: &[u8]) -> Result<u64> {
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        if key.len() > KEY_BYTES_MAX {
             let (bytes, max_bytes) = (key.len() as u64, KEY_BYTES_MAX as u64);
             return Err(Error::KeySize { bytes, max_bytes });
         }
         Ok(self.hash(key))
     }
 
-    /// Whether it is a key that there may be, and a value that is none of a tier's.
+    /// Whether it is a key that there may be and that is not empty, and a value that is none of a
+    /// tier's.
     #[inline]
     pub(super) fn is_short(&self, key: &[u8], value: &[u8]) -> bool {
         (1..=KEY_BYTES_MAX).contains(&key.len()) && (value.len() as u64) < self.far_bytes_min

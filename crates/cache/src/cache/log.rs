@@ -88,6 +88,16 @@ impl Partition {
         sum
     }
 
+    /// The cas for a new item. An empty value of the empty key gets one that is written, if there
+    /// is nothing else: its header would be zero as memory that was never written is.
+    #[inline]
+    pub(crate) fn cas_for(&mut self, key: Key<'_>, value_bytes: u64, cas: u64) -> u64 {
+        match key.bytes.len() as u64 + value_bytes {
+            0 if cas == 0 => self.segments.unused_cas(),
+            _ => cas,
+        }
+    }
+
     /// Finds a place for an item in a stream and writes all but its value. There have to be
     /// [`ItemDraft::units_needed`] free units.
     pub(crate) fn place(

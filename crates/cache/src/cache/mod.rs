@@ -4,13 +4,13 @@
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `draft.rs`,
 //!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
-//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`:
-//!   reads without the lock; `recover.rs`: a file that outlives the process; `populate.rs`: its
-//!   memory; `options.rs`, `division.rs`: how one is made; `tier.rs`: values that lie elsewhere;
-//!   `promotion.rs`: copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`:
-//!   hits by capacity; `touched.rs`: what a look-up reads; `switch.rs`: in which memories items
-//!   lie; `near_pages.rs`: pages that move for it; `section.rs`: several keys as one step;
-//!   `watch.rs`: whether a key was changed.
+//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `locked_keys.rs`: several keys
+//!   at once; `section.rs`: several keys as one step; `watch.rs`: whether a key was changed;
+//!   `many.rs`: batches; `scan.rs`: walks; `view.rs`: reads without the lock; `recover.rs`: a file
+//!   that outlives the process; `populate.rs`: its memory; `options.rs`, `division.rs`: how one is
+//!   made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these; `emulated.rs`: far
+//!   memory that this host has not; `reuse.rs`: hits by capacity; `touched.rs`: what a look-up
+//!   reads; `switch.rs`: in which memories items lie; `near_pages.rs`: pages that move for it.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -26,6 +26,7 @@ mod index;
 mod item;
 mod key;
 mod layout;
+mod locked_keys;
 mod log;
 mod many;
 mod near_pages;
@@ -36,6 +37,7 @@ mod populate;
 mod promotion;
 mod recover;
 mod reuse;
+mod scan;
 mod section;
 mod segments;
 mod stats;
@@ -51,6 +53,7 @@ pub use division::{Division, VALUE_BYTES_MAX, partitions_for};
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
+pub use locked_keys::LockedKeys;
 pub use many::Put;
 pub use options::{FarMemory, Options};
 pub use policy::Policy;
@@ -71,7 +74,6 @@ use draft::ItemDraft;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
 use key::Key;
-use layout::TAG_BITS;
 use near_pages::NearPages;
 use partition::Partition;
 use populate::Populator;
@@ -136,8 +138,6 @@ const POPULATED_BYTES: u64 = 4 << 20;
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
 /// Bytes of a value of a tier that are read at once.
 const CHUNK_BYTES: u64 = 128 << 10;
-/// Buckets that a scan looks into for each item that it is to visit.
-const SCANNED_PER_ITEM: usize = 10;
 const EXPIRES_MAX: Millis = (1 << 47) - 1;
 
 /// What happens when memory is full.
@@ -665,7 +665,8 @@ impl Cache {
     ) -> Result<Writer> {
         let hash = self.checked_hash(key)?;
         let mut partition = self.lock(self.index_of(hash));
-        let fields = partition.fields_of(flags, expires, 0, now);
+        let cas = partition.cas_for(self.key(key), len, 0);
+        let fields = partition.fields_of(flags, expires, cas, now);
         let draft = ItemDraft { key: self.key(key), hash, value_bytes: len, fields };
         entry::reserve(&mut partition, &draft, now)
     }
@@ -711,45 +712,6 @@ impl Cache {
             }
         }
         false
-    }
-
-    /// Visits some `count` items of this space from `cursor` on (0 = start), fewer where there are
-    /// few; the next cursor, 0 at the end. Every item that is there throughout is seen at least
-    /// once, others perhaps, none of them expired. `f` must not call the cache.
-    pub fn scan(
-        &self,
-        cursor: u64,
-        count: usize,
-        now: Millis,
-        mut f: impl FnMut(&Item<'_>),
-    ) -> u64 {
-        // {partition | cursor of its index}
-        const INDEX_BITS: u32 = 32 + TAG_BITS;
-        let mut index = (cursor >> INDEX_BITS) as usize;
-        let mut inner = cursor & ((1 << INDEX_BITS) - 1);
-        let (mut seen, mut left) = (0, count.saturating_mul(SCANNED_PER_ITEM));
-        while index < self.partitions.len() {
-            let partition = self.lock(index);
-            loop {
-                inner = partition.scan(inner, now, |item| {
-                    if item.space() == self.space {
-                        seen += 1;
-                        f(item);
-                    }
-                });
-                left = left.saturating_sub(1);
-                if inner == 0 || seen >= count || left == 0 {
-                    break;
-                }
-            }
-            if inner == 0 {
-                index += 1;
-            }
-            if (seen >= count || left == 0) && (inner != 0 || index < self.partitions.len()) {
-                return ((index as u64) << INDEX_BITS) | inner;
-            }
-        }
-        0
     }
 
     /// Items, expired ones that were not found yet included.

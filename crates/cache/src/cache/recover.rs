@@ -384,7 +384,8 @@ impl Partition {
     }
 
     fn recover_item(&mut self, pos: Pos, header: Header, key: Key<'_>) -> SegmentContent {
-        if key.bytes.is_empty() || key.word() != header.key_word() {
+        // What was never written is no item: see `Partition::cas_for`.
+        if header.unchecked() == 0 || key.word() != header.key_word() {
             return SegmentContent::Damaged;
         }
         let hash = key.hash(self.seed);

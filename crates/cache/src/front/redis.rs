@@ -10,6 +10,7 @@ use super::jobs::Job;
 use super::resp::{
     Args, OUT_OF_MEMORY, push_array, push_error, push_integer, push_null, push_status,
 };
+use super::values::lcs::Lcs;
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
 use std::sync::Arc;
 
@@ -40,6 +41,9 @@ pub struct ResumePoint {
     pub sum: i64,
     /// An answer that is not whole.
     pub text: String,
+    /// What was found so far, or is worked on.
+    pub bytes: Vec<u8>,
+    pub lcs: Option<Box<Lcs>>,
     /// Time that was spent on it, nanoseconds.
     pub took_ns: u64,
     pub command: Option<CommandId>,
@@ -50,6 +54,12 @@ pub struct ResumePoint {
 impl ResumePoint {
     pub fn at(index: u64) -> Self {
         Self { index, ..Self::default() }
+    }
+
+    pub fn held_bytes(&self) -> u64 {
+        let lcs = self.lcs.as_ref().map_or(0, |lcs| lcs.held_bytes());
+        let job = self.job.as_ref().map_or(0, |job| job.held_bytes());
+        (self.text.capacity() + self.bytes.capacity()) as u64 + lcs + job
     }
 }
 
@@ -171,6 +181,26 @@ impl RespCall<'_> {
         self.core.count(if found { Count::KeyHits } else { Count::KeyMisses });
     }
 }
+
+/// Answers with all that was found, which lies in the part's bytes from its index on, as fast as it
+/// is taken.
+pub fn send_found(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
+    loop {
+        let rest = &part.bytes[part.index as usize..];
+        let some = &rest[..rest.len().min(FOUND_AT_ONCE)];
+        call.core.out.bytes.extend_from_slice(some);
+        part.index += some.len() as u64;
+        if part.index == part.bytes.len() as u64 {
+            return Ok(());
+        }
+        if call.is_to_pause() {
+            return call.go_on_later(part, send_found);
+        }
+    }
+}
+
+/// Bytes of what was found that are sent between two looks at the clock.
+const FOUND_AT_ONCE: usize = 64 << 10;
 
 pub fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")

@@ -4,6 +4,7 @@ use super::atomic::Keys;
 use super::bytes::strict_i64;
 use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
+use super::redis_compare::Comparison;
 use super::resp::{failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
@@ -19,8 +20,16 @@ struct Extra {
     get: bool,
     keep: bool,
     persist: bool,
+    /// On which value there is, and the word that it is compared with.
+    comparison: Option<(Comparison, usize)>,
     /// When the item expires, and whether that was given as a point in time.
     expires: Option<Millis>,
+}
+
+impl Extra {
+    fn has_condition(&self) -> bool {
+        self.if_absent || self.if_present || self.comparison.is_some()
+    }
 }
 
 /// Reads the words from `first` on. `set`: as for `SET`, else as for `GETEX`.
@@ -31,10 +40,17 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
     while index < call.count() {
         let is = |word| call.is(index, word);
         let timeless = time.is_none() && !extra.keep && !extra.persist;
-        if set && is("nx") && !extra.if_present {
+        if set && is("nx") && !extra.if_present && extra.comparison.is_none() {
             extra.if_absent = true;
-        } else if set && is("xx") && !extra.if_absent {
+        } else if set && is("xx") && !extra.if_absent && extra.comparison.is_none() {
             extra.if_present = true;
+        } else if set
+            && let Some(comparison) = Comparison::of(call.arg(index))
+            && index + 1 < call.count()
+            && !extra.has_condition()
+        {
+            extra.comparison = Some((comparison, index + 1));
+            index += 1;
         } else if set && is("get") {
             extra.get = true;
         } else if set && is("keepttl") && time.is_none() {
@@ -137,7 +153,7 @@ fn put(entry: &mut Entry<'_>, value: StoreValue<'_>, expires: Millis) -> Result<
     }
 }
 
-/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
+/// `SET key value [NX|XX|IFEQ value|...] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
 pub fn set(call: &mut RespCall<'_>) -> CommandResult {
     let extra = extra(call, 3, true)?;
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
@@ -158,17 +174,24 @@ fn set_with(
     extra: Extra,
 ) -> CommandResult {
     let version = call.client.version;
+    let (args, input) = (call.args, call.input);
     let core = &mut *call.core;
     let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let item = entry.item();
     let there = item.is_some();
+    let holds = match extra.comparison {
+        None => true,
+        Some((comparison, index)) => {
+            comparison.holds(item.as_ref(), args.get(input, index), &mut core.scratch)?
+        }
+    };
     let kept = item.as_ref().map_or(0, |item| item.expires());
     let start = core.out.bytes.len();
     if extra.get && !push_resp_item(&mut core.out, item.as_ref(), version) && there {
         // The old value could not be read, which was answered: nothing is stored.
         return Ok(());
     }
-    if extra.if_absent && there || extra.if_present && !there {
+    if extra.if_absent && there || extra.if_present && !there || !holds {
         if !extra.get {
             push_null(&mut core.out.bytes, version);
         }
@@ -217,14 +240,19 @@ pub fn getset(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `MSET key value [key value ...]`
 pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
+    check_pairs(call, "mset")?;
+    mset_from(call, ResumePoint::at(1))
+}
+
+/// Refuses keys and values that cannot be stored, before any of them is.
+pub fn check_pairs(call: &RespCall<'_>, command: &str) -> CommandResult {
     if call.count().is_multiple_of(2) {
-        return Err(wrong_arity("mset"));
+        return Err(wrong_arity(command));
     }
-    // A failure that can be foreseen is answered before anything is stored.
     let max_bytes = call.core.cache().longest_value();
     for index in (1..call.count()).step_by(2) {
         let (key, bytes) = (call.arg(index).len(), call.arg(index + 1).len() as u64);
-        if !(1..=KEY_BYTES_MAX).contains(&key) {
+        if key > KEY_BYTES_MAX {
             let (bytes, max_bytes) = (key as u64, KEY_BYTES_MAX as u64);
             return Err(failed(&Error::KeySize { bytes, max_bytes }));
         }
@@ -232,7 +260,7 @@ pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
             return Err(failed(&Error::TooLarge { bytes, max_bytes }));
         }
     }
-    mset_from(call, ResumePoint::at(1))
+    Ok(())
 }
 
 /// Stores the values from this part on.

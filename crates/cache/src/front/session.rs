@@ -50,7 +50,6 @@ enum Dialect {
 }
 
 /// What the next bytes are, if not a command. One a connection.
-#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 enum Pending {
     None,
@@ -66,7 +65,7 @@ enum Pending {
     /// A look-up with its first keys answered.
     Keys(Keys),
     /// A command of RESP with its first words answered.
-    Words(SuspendedCommand),
+    Words(Box<SuspendedCommand>),
 }
 
 /// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
@@ -179,9 +178,8 @@ impl Session {
             Pending::Value(incoming) | Pending::Rest(incoming) => {
                 of_client + incoming.head.capacity() as u64
             }
-            Pending::Words(SuspendedCommand { args, next: (part, _), .. }) => {
-                let of_job = part.job.as_ref().map_or(0, |job| job.held_bytes());
-                of_client + args.held_bytes() + part.text.capacity() as u64 + of_job
+            Pending::Words(words) => {
+                of_client + words.args.held_bytes() + words.next.0.held_bytes()
             }
             Pending::None | Pending::Skip { .. } | Pending::Keys(_) => of_client,
         }
@@ -617,7 +615,7 @@ impl Session {
                 let left = self.command(core, args, input, at);
                 let Some(next) = left else { return ParseStep::Used(used) };
                 let args = std::mem::take(args);
-                self.pending = Pending::Words(SuspendedCommand { used, args, next });
+                self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
                 ParseStep::Used(0)
             }
             resp::ParsedResp::Large { used, len, rest: words } => {
@@ -703,10 +701,8 @@ impl Session {
             return ParseStep::Need(input.len() + 1);
         }
         let pending = std::mem::replace(&mut self.pending, Pending::None);
-        let Pending::Words(SuspendedCommand { used, args, next }) = pending else {
-            return ParseStep::Used(0);
-        };
-        let (part, go_on) = next;
+        let Pending::Words(suspended) = pending else { return ParseStep::Used(0) };
+        let SuspendedCommand { used, args, next: (part, go_on) } = *suspended;
         let job_ns = part.job.as_ref().map_or(0, |job| job.took_ns());
         let (before_ns, command) = (part.took_ns + job_ns, part.command);
         let mut left = RespCall::new(core, &mut self.client, input, &args).go_on(part, go_on);
@@ -714,7 +710,7 @@ impl Session {
         // It was counted when it began.
         self.end_part(core, before_ns, &mut left, command, args.words(input));
         let Some(next) = left else { return ParseStep::Used(used) };
-        self.pending = Pending::Words(SuspendedCommand { used, args, next });
+        self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
         ParseStep::Used(0)
     }
 

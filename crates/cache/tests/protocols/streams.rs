@@ -394,8 +394,9 @@ fn request(
 }
 
 /// Redis's protocol. Left out: what lists everything in its own order, what differs by nature
-/// (`INFO`, `COMMAND`, `CONFIG`, `TIME`, `DBSIZE`), commands of types that are not offered, empty
-/// keys.
+/// (`INFO`, `COMMAND`, `CONFIG`, `TIME`, `DBSIZE`), commands of types that are not offered, ranges of
+/// `GETRANGE` that end before the value (Redis has changed what they show), dumps (which may be
+/// shortened in several ways), how values are kept.
 pub fn resp(rng: &mut Rng, index: usize) -> Stream {
     let mut stream = Stream::new(false);
     for _ in 0..1 + rng.below(14) {
@@ -555,12 +556,71 @@ const TEMPLATES: &[&str] = &[
     "scan 0 count 0",
     "scan 0 match",
     "config get",
+    "getrange K I E",
+    "substr K I E",
+    "setrange K R V",
+    "incrbyfloat K F",
+    "setbit K B D",
+    "getbit K B",
+    "bitcount K",
+    "bitcount K I I",
+    "bitcount K I I bit",
+    "bitcount K I",
+    "bitpos K D",
+    "bitpos K D I",
+    "bitpos K D I I",
+    "bitpos K D I I BIT",
+    "bitop and K K K",
+    "bitop OR K K K",
+    "bitop xor K K K K",
+    "bitop not K K",
+    "bitop not K K K",
+    "bitop nand K K",
+    "bitfield K get u8 0 set i5 3 7 incrby u4 #1 3",
+    "bitfield K overflow fail incrby u2 B N",
+    "bitfield K overflow sat set i8 B N get u8 B",
+    "bitfield K set u63 B N",
+    "bitfield K get u64 0",
+    "bitfield_ro K get u16 B",
+    "bitfield_ro K set u8 0 1",
+    "pfadd H V V",
+    "pfadd H",
+    "pfadd K V",
+    "pfcount H",
+    "pfcount H H K",
+    "pfmerge H H",
+    "get H",
+    "msetnx K V K V",
+    "msetnx K V K",
+    "rename K K",
+    "renamenx K K",
+    "copy K K",
+    "copy K K replace",
+    "copy K K db 1 replace",
+    "copy K K DB 99",
+    "copy K K x",
+    "lcs K K",
+    "lcs K K len",
+    "lcs K K idx minmatchlen 2 withmatchlen",
+    "lcs K K idx len",
+    "keys r0",
+    "keys nonsense*",
+    "restore K 0 V",
+    "restore K N V",
+    "restore K 0 V x",
+    "object encoding",
+    "object nonsense K",
+    "wait 0 0",
+    "wait x 0",
+    "wait 0 -1",
+    "wait 0 x",
 ];
 
 fn resp_words(rng: &mut Rng) -> Vec<Vec<u8>> {
     let key = |rng: &mut Rng| match rng.below(25) {
         0 => vec![b'K'; 300],
         1 => b"\x00\r\n\xff".to_vec(),
+        2 => Vec::new(),
         n => format!("r{}", n % 8).into_bytes(),
     };
     let value = |rng: &mut Rng| match rng.below(20) {
@@ -587,6 +647,13 @@ fn resp_words(rng: &mut Rng) -> Vec<Vec<u8>> {
         "N" => number(rng).into_bytes(),
         "O" => rng.pick(&["nx", "XX", "get", "KEEPTTL", "ex", "bad", "persist"]).into(),
         "C" => rng.pick(&["nx", "XX", "bad"]).into(),
+        "I" => rng.pick(&["0", "1", "-1", "-3", "5", "100", "x"]).into(),
+        "E" => rng.pick(&["0", "3", "10", "-1", "100000"]).into(),
+        "R" => rng.pick(&["0", "1", "5", "100", "-1", "x"]).into(),
+        "B" => rng.pick(&["0", "7", "8", "100", "999", "4294967296", "-1", "x"]).into(),
+        "D" => rng.pick(&["0", "1", "1", "0", "2", "x"]).into(),
+        "F" => rng.pick(&["1.5", "-0.25", "3.0e3", "0.1", "1e40", "inf", "x"]).into(),
+        "H" => rng.pick(&["h0", "h1", "h2", "h3"]).into(),
         name if index == 0 && rng.chance(3) => name.to_ascii_uppercase().into_bytes(),
         word => word.as_bytes().to_vec(),
     });

@@ -23,6 +23,7 @@ mod herd_fabric;
 mod herd_long;
 mod herd_processes;
 mod herd_rdma;
+mod keys;
 mod numa;
 mod peers;
 mod policies;

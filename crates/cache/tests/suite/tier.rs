@@ -14,7 +14,7 @@ const FAR_BYTES: u64 = 1024;
 
 /// A tier in this process that counts, and fails on demand.
 #[derive(Debug, Default)]
-struct Store {
+pub struct Store {
     inner: Mutex<Inner>,
 }
 
@@ -83,7 +83,7 @@ impl Tier for Store {
     }
 }
 
-fn tiered(options: Options, memory: u64) -> (Cache, Arc<Store>) {
+pub fn tiered(options: Options, memory: u64) -> (Cache, Arc<Store>) {
     ruled(options, memory, TierRule::Length)
 }
 
@@ -150,7 +150,7 @@ fn a_batch_is_stored_each_by_itself_where_the_tier_takes_it_or_its_key_is_refuse
     let (cache, store) = tiered(Options { partitions: 4, ..Options::default() }, 64 << 20);
     let long = FAR_BYTES as usize;
     let keys: Vec<Vec<u8>> = (0..200_usize)
-        .map(|i| if i % 50 == 7 { Vec::new() } else { format!("key {i}").into_bytes() })
+        .map(|i| if i % 50 == 7 { vec![b'k'; 40_000] } else { format!("key {i}").into_bytes() })
         .collect();
     let values: Vec<Vec<u8>> =
         (0..200).map(|i| value(if i % 3 == 0 { long + 7 * i } else { i }, i as u64)).collect();
@@ -159,8 +159,8 @@ fn a_batch_is_stored_each_by_itself_where_the_tier_takes_it_or_its_key_is_refuse
     cache.set_many(keys.len(), put, 1, |i, result| told.push((i, result.map(|cas| cas != 0))));
     assert!(told.iter().map(|(i, _)| *i).eq(0..200));
     for (i, result) in told {
-        match keys[i].is_empty() {
-            true => assert!(matches!(result, Err(Error::KeySize { bytes: 0, .. }))),
+        match keys[i].len() == 40_000 {
+            true => assert!(matches!(result, Err(Error::KeySize { bytes: 40_000, .. }))),
             false => {
                 assert!(result.unwrap());
                 assert_eq!(get(&cache, &keys[i], 1).unwrap().unwrap(), values[i]);

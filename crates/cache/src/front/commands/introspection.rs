@@ -77,7 +77,8 @@ fn push_command(call: &mut RespCall<'_>, id: CommandId) {
     push_statuses(out, command.flag_names(), version);
     let (first, last, step) = match command.keys {
         [] => (0, 0, 0),
-        [spec, ..] => (i64::from(spec.first), spec.last_key(), i64::from(spec.step)),
+        [spec, .., last] => (i64::from(spec.first), last.last_key(), i64::from(spec.step)),
+        [spec] => (i64::from(spec.first), spec.last_key(), i64::from(spec.step)),
     };
     [first, last, step].into_iter().for_each(|number| push_integer(out, number));
     push_statuses(out, command.categories(), version);
@@ -227,7 +228,7 @@ pub fn command_list(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `COMMAND GETKEYS name word ...`
 pub fn command_getkeys(call: &mut RespCall<'_>) -> CommandResult {
-    let count = asked_keys(call)?.len();
+    let count = asked_keys(call)?.words().count();
     call.array(count);
     getkeys_from(call, ResumePoint::default())
 }
@@ -238,7 +239,7 @@ fn getkeys_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
 
 /// `COMMAND GETKEYSANDFLAGS name word ...`
 pub fn command_getkeys_and_flags(call: &mut RespCall<'_>) -> CommandResult {
-    let count = asked_keys(call)?.len();
+    let count = asked_keys(call)?.words().count();
     call.array(count);
     getkeys_and_flags_from(call, ResumePoint::default())
 }
@@ -251,18 +252,23 @@ fn getkeys_and_flags_from(call: &mut RespCall<'_>, part: ResumePoint) -> Command
     })
 }
 
-/// The words that are keys of the command in the words from the second on, and what is done to
-/// them: of commands so far all keys of one are in one range.
+/// The command in the words from the second on whose keys are asked for.
 struct AskedKeys {
-    spec: &'static KeySpec,
-    flags: &'static str,
+    command: &'static Command,
     /// Words of the command.
     count: usize,
+    /// What is done to keys of which that depends on the command's words.
+    variable_flags: &'static str,
 }
 
 impl AskedKeys {
-    fn len(&self) -> usize {
-        self.spec.words(self.count).len()
+    /// Each word that is a key, and what is done to it.
+    fn words(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        self.command.keys.iter().flat_map(|spec| {
+            let is_variable = spec.flags.ends_with("variable_flags");
+            let flags = if is_variable { self.variable_flags } else { spec.flags };
+            spec.words(self.count).map(move |word| (word, flags))
+        })
     }
 }
 
@@ -271,19 +277,23 @@ const ASKED: usize = 2;
 
 fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {
     let command = called(call, ASKED).ok_or("ERR Invalid command specified")?.command();
-    let [spec] = command.keys else { return Err("ERR The command has no key arguments".into()) };
+    if command.keys.is_empty() {
+        return Err("ERR The command has no key arguments".into());
+    }
     let count = call.count() - ASKED;
     let least = command.arity.unsigned_abs() as usize;
     if count < least || command.arity > 0 && count != least {
         return Err("ERR Invalid number of arguments specified for command".into());
     }
-    // A `SET` without `GET` does not read its key.
-    let flags = match spec.flags.strip_suffix(" variable_flags") {
-        None => spec.flags,
-        Some(flags) if (ASKED + 3..call.count()).any(|index| call.is(index, "get")) => flags,
-        Some(_) => "OW update",
+    let has = |word| (ASKED + 2..call.count()).any(|index| call.is(index, word));
+    let variable_flags = match command.name {
+        "bitfield" if has("set") || has("incrby") => "RW access update",
+        "bitfield" => "RO access",
+        // A `SET` without `GET` does not read its key.
+        _ if (ASKED + 3..call.count()).any(|index| call.is(index, "get")) => "RW access update",
+        _ => "OW update",
     };
-    Ok(AskedKeys { spec, flags, count })
+    Ok(AskedKeys { command, count, variable_flags })
 }
 
 /// Answers with each key behind the part's by `push`.
@@ -294,14 +304,13 @@ fn push_keys(
     push: fn(&mut Vec<u8>, &[u8], &'static str, Version),
 ) -> CommandResult {
     let asked = asked_keys(call)?;
-    let keys = asked.spec.words(asked.count).enumerate().skip(part.index as usize);
-    for (index, word) in keys {
+    for (index, (word, flags)) in asked.words().enumerate().skip(part.index as usize) {
         let index = index as u64;
         if index > part.index && index.is_multiple_of(WORDS_AT_ONCE) && call.is_to_pause() {
             return call.go_on_later(ResumePoint::at(index), go_on);
         }
         let key = call.args.get(call.input, ASKED + word);
-        push(&mut call.core.out.bytes, key, asked.flags, call.client.version);
+        push(&mut call.core.out.bytes, key, flags, call.client.version);
     }
     Ok(())
 }

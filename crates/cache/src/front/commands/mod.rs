@@ -104,11 +104,14 @@ impl Command {
     /// In the order of `ACL CAT`.
     fn categories(&self) -> impl Iterator<Item = &'static str> + use<> {
         let is_of_connection = self.group == "connection" && !self.has(CONTAINER);
+        let is_of_keys = self.group == "generic" && !self.has(CONTAINER | CONNECTION);
         let all = [
-            ("@keyspace", self.group == "generic" || self.has(KEYSPACE)),
+            ("@keyspace", is_of_keys || self.has(KEYSPACE)),
             ("@read", self.has(READONLY)),
             ("@write", self.has(WRITE)),
             ("@string", self.group == "string"),
+            ("@bitmap", self.group == "bitmap"),
+            ("@hyperloglog", self.group == "hyperloglog"),
             ("@admin", self.has(ADMIN)),
             ("@fast", self.has(FAST)),
             ("@slow", !self.has(FAST)),

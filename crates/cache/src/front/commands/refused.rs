@@ -49,25 +49,14 @@ pub static REFUSED: &[Refused] = refused! {
         "sunsubscribe" "unsubscribe";
     "scripts are not offered":
         "eval" "eval_ro" "evalsha" "evalsha_ro" "fcall" "fcall_ro" "function" "script";
-    "parts and bits of a string are not offered":
-        "bitcount" "bitfield" "bitfield_ro" "bitop" "bitpos" "getbit" "getrange" "lcs" "pfadd"
-        "pfcount" "pfdebug" "pfmerge" "pfselftest" "setbit" "setrange" "substr";
-    "a value is compared by no command":
-        "delex" "delifeq" "digest";
-    "several values are set without a condition":
-        "msetex" "msetnx";
-    "numbers are integers":
-        "incrbyfloat";
-    "keys are not renamed, copied or sorted":
-        "copy" "rename" "renamenx" "sort" "sort_ro";
-    "use SCAN, which is not one long step":
-        "keys" "randomkey";
-    "values have no form for other servers":
-        "dump" "migrate" "restore" "restore-asking";
-    "items have one encoding, and their uses are not told":
-        "object";
+    "several values are set by MSET and MSETNX":
+        "msetex";
+    "keys are not sorted":
+        "sort" "sort_ro";
+    "use DUMP and RESTORE":
+        "migrate" "restore-asking";
     "a server has no replicas":
-        "failover" "psync" "replconf" "replicaof" "role" "slaveof" "sync" "wait" "waitaof";
+        "failover" "psync" "replconf" "replicaof" "role" "slaveof" "sync" "waitaof";
     "nothing is saved: --warm FILE keeps the cache over a restart":
         "bgrewriteaof" "bgsave" "lastsave" "save";
     "this is no cluster":
@@ -81,7 +70,7 @@ pub static REFUSED: &[Refused] = refused! {
     "modules are not offered":
         "module";
     "the server is not debugged by its clients":
-        "debug" "lolwut";
+        "lolwut" "pfdebug" "pfselftest";
     "keys are not tracked":
         "client|caching" "client|getredir" "client|tracking" "client|trackinginfo";
     "clients are not managed by others":

@@ -9,13 +9,23 @@ use super::{
     KeySpec, LOADING, NO_AUTH, NOSCRIPT, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
 };
 use crate::front::core::Core;
+use crate::front::redis_bits as bits;
+use crate::front::redis_compare as compare;
+use crate::front::redis_hyperloglog as hyperloglog;
 use crate::front::redis_keys::{self, left};
+use crate::front::redis_keyspace as keyspace;
+use crate::front::redis_objects as objects;
+use crate::front::redis_ranges as ranges;
 use crate::front::redis_server as server;
 use crate::front::redis_strings::{self as strings, Unit};
 use crate::front::transactions;
 
 const fn one(flags: &'static str) -> KeySpec {
     KeySpec { flags, first: 1, last: 0, step: 1 }
+}
+
+const fn second(flags: &'static str) -> KeySpec {
+    KeySpec { flags, first: 2, last: 0, step: 1 }
 }
 
 const fn all(flags: &'static str) -> KeySpec {
@@ -37,6 +47,18 @@ const ALL_READ: &[KeySpec] = &[all("RO access")];
 const ALL_REMOVED: &[KeySpec] = &[all("RM delete")];
 const PAIRS: &[KeySpec] = &[KeySpec { flags: "OW update", first: 1, last: -1, step: 2 }];
 const SECOND: &[KeySpec] = &[KeySpec { flags: "RO", first: 2, last: 0, step: 1 }];
+const RM_DELETE: &[KeySpec] = &[one("RM access delete")];
+const RW_DELETED: &[KeySpec] = &[one("RW delete")];
+const ALL_COUNTED: &[KeySpec] = &[all("RW access")];
+const NEW_PAIRS: &[KeySpec] = &[KeySpec { flags: "OW insert", first: 1, last: -1, step: 2 }];
+const TWO_READ: &[KeySpec] = &[KeySpec { flags: "RO access", first: 1, last: 1, step: 1 }];
+const COPIED: &[KeySpec] = &[one("RO access"), second("OW update")];
+const RENAMED: &[KeySpec] = &[one("RW access delete"), second("OW update")];
+const RENAMED_NEW: &[KeySpec] = &[one("RW access delete"), second("OW insert")];
+const MERGED: &[KeySpec] =
+    &[one("RW access insert"), KeySpec { flags: "RO access", first: 2, last: -1, step: 1 }];
+const JOINED: &[KeySpec] =
+    &[second("OW update"), KeySpec { flags: "RO access", first: 3, last: -1, step: 1 }];
 
 const CLIENT: u32 = NOSCRIPT | LOADING | STALE;
 const ADMINS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
@@ -52,7 +74,12 @@ const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
 const O_QUEUED: &str = "O(N) in the commands that wait";
 const O_ENTRIES: &str = "O(N) in the entries";
+const O_BYTES: &str = "O(N) in the bytes of values";
+const O_PAIRS: &str = "O(N*M) in the bytes of two values";
+const O_ALL_KEYS: &str = "O(N) in the keys of the database";
 
+/// The one difference of those that see several values at one moment.
+const OF_SO_MANY: &str = "At most 512 MB of values.";
 /// The one difference of the commands whose work grows with their words.
 const IN_TURNS: &str = "A long one is not one step to others.";
 
@@ -87,6 +114,20 @@ pub const COMMANDS: &[Command] = commands! {
     "auth" -2 LOG_IN, NONE "connection" "1.0.0" O_1 => server::auth,
         "[user] password" "Authenticates the connection."
         differs "There is one user, `default`.";
+    "bitcount" -2 READONLY, RO_ACCESS "bitmap" "2.6.0" O_BYTES => bits::bitcount,
+        "key [start end [BYTE | BIT]]" "Counts the bits of a value that are set.";
+    "bitfield" -2 WRITE | DENYOOM, OF_SET "bitmap" "3.2.0" O_BYTES => bits::bitfield,
+        "key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset number | INCRBY type \
+         offset number ...]"
+        "Reads and changes integers of any width in a value.";
+    "bitfield_ro" -2 READONLY | FAST, RO_ACCESS "bitmap" "6.0.0" O_BYTES => bits::bitfield_ro,
+        "key [GET type offset ...]" "Reads integers of any width in a value.";
+    "bitop" -4 WRITE | DENYOOM, JOINED "bitmap" "2.6.0" O_BYTES => bits::bitop,
+        "AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE target key ..."
+        "Combines values bit by bit and stores the result."
+        differs "Also with Redis 8.2's operations; at most 512 MB of values.";
+    "bitpos" -3 READONLY, RO_ACCESS "bitmap" "2.8.7" O_BYTES => bits::bitpos,
+        "key bit [start [end [BYTE | BIT]]]" "Finds the first bit that is set, or is not.";
     "client" -2 CONTAINER, NONE "connection" "2.4.0" O_1 => no_subcommand,
         "subcommand ..." "Names the connection, or tells of all.";
     "client|getname" 2 CLIENT, NONE "connection" "2.6.9" O_1 => server::client_getname,
@@ -147,9 +188,15 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_nodes response_policy:all_succeeded" => server::config_set,
         "tiering mode" "Changes an option of the running server."
         differs "`tiering` alone.";
+    "copy" -3 WRITE | DENYOOM, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
+        "key target [DB database] [REPLACE]" "Copies a key.";
     "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:agg_sum" => redis_keys::dbsize,
         "" "Counts the keys of the database.";
+    "debug" -2 ADMINS | UNNAMED, NONE "server" "1.0.0" O_1 => objects::debug,
+        "POPULATE count [prefix [bytes]] | OBJECT key | ERROR text | PROTOCOL type | HELP"
+        "Fills the database, or answers in a given form, for tests."
+        differs "These subcommands alone; OBJECT without addresses.";
     "decr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, -1),
         "key" "Takes one from an integer, which is 0 at first.";
@@ -158,9 +205,19 @@ pub const COMMANDS: &[Command] = commands! {
     "del" -2 WRITE, ALL_REMOVED "generic" "1.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::del,
         "key ..." "Deletes keys." differs IN_TURNS;
+    "delex" -2 WRITE | FAST, RW_DELETED "string" "8.4.0" O_BYTES => compare::delex,
+        "key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]"
+        "Deletes a key if its value is what was thought." differs "As of Redis 8.4.";
+    "delifeq" 3 WRITE, RM_DELETE "string" "9.0.0" O_BYTES => compare::delifeq,
+        "key value" "Deletes a key if it has this value." differs "As of Valkey 9.";
+    "digest" 2 READONLY | FAST, RO_ACCESS "string" "8.4.0" O_BYTES => compare::digest_of,
+        "key" "Tells the hash (XXH3) of a value." differs "As of Redis 8.4.";
     "discard" 1 TRANSACTION | AT_ONCE, NONE "transactions" "2.0.0" O_QUEUED
         => transactions::discard,
         "" "Forgets the commands since MULTI, and watched keys.";
+    "dump" 2 READONLY, RO_ACCESS "generic" "2.6.0" O_BYTES
+        tips "nondeterministic_output" => objects::dump,
+        "key" "Tells a value in Redis's form for other servers.";
     "echo" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::echo,
         "text" "Answers the given text.";
     "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE, NONE "transactions" "1.2.0"
@@ -190,11 +247,16 @@ pub const COMMANDS: &[Command] = commands! {
         "[ASYNC | SYNC]" "Deletes all keys of the database." differs "As `flushall`.";
     "get" 2 READONLY | FAST, RO_ACCESS "string" "1.0.0" O_1 => strings::get,
         "key" "Tells a value.";
+    "getbit" 3 READONLY | FAST, RO_ACCESS "bitmap" "2.2.0" O_1 => bits::getbit,
+        "key offset" "Tells a bit of a value.";
     "getdel" 2 WRITE | FAST, RW_DELETE "string" "6.2.0" O_1 => strings::getdel,
         "key" "Tells a value and deletes its key.";
     "getex" -2 WRITE | FAST, RW_BOTH "string" "6.2.0" O_1 => strings::getex,
         "key [EX seconds | PX ms | EXAT seconds | PXAT ms | PERSIST]"
         "Tells a value and sets when its key expires.";
+    "getrange" 4 READONLY, RO_ACCESS "string" "2.4.0" O_BYTES => ranges::getrange,
+        "key start end" "Tells a part of a value."
+        differs "An end before the first byte shows nothing, as of Redis 8.";
     "getset" 3 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1 => strings::getset,
         "key value" "Sets a value and tells what it was.";
     "hello" -1 LOG_IN, NONE "connection" "6.0.0" O_1 => server::hello,
@@ -206,11 +268,21 @@ pub const COMMANDS: &[Command] = commands! {
     "incrby" 3 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, call.number(2)?),
         "key number" "Adds a number to an integer, which is 0 at first.";
+    "incrbyfloat" 3 WRITE | DENYOOM | FAST, RW_BOTH "string" "2.6.0" O_1
+        => ranges::incrbyfloat,
+        "key number" "Adds a number with a point to one, which is 0 at first.";
     "info" -1 LOADING | STALE | DANGEROUS, NONE "server" "1.0.0" O_1
         tips "nondeterministic_output request_policy:all_shards response_policy:special"
         => server::info,
         "[section ...]" "Tells what the server is and counts."
         differs "Fields that mean something here.";
+    "keys" 2 READONLY | DANGEROUS | UNNAMED, NONE "generic" "1.0.0" O_ALL_KEYS
+        tips "request_policy:all_shards nondeterministic_output_order" => keyspace::keys,
+        "pattern" "Tells all keys that match."
+        differs "In turns: keys that come or go meanwhile may be told or not.";
+    "lcs" -3 READONLY, TWO_READ "string" "7.0.0" O_PAIRS => ranges::lcs,
+        "key key [LEN] [IDX] [MINMATCHLEN bytes] [WITHMATCHLEN]"
+        "Finds the longest text that two values have in common.";
     "memory" -2 CONTAINER, NONE "server" "4.0.0" O_1 => no_subcommand,
         "subcommand ..." "Tells how much memory a key takes.";
     "memory|help" 2 HELP, NONE "server" "4.0.0" O_1 => help,
@@ -226,9 +298,31 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
         "key value ..." "Sets the values of several keys."
         differs "One after the other, visible to others in between.";
+    "msetnx" -3 WRITE | DENYOOM, NEW_PAIRS "string" "1.0.1" O_KEYS
+        tips "request_policy:multi_shard response_policy:agg_min" => keyspace::msetnx,
+        "key value ..." "Sets the values of several keys, if there is none of them.";
     "multi" 1 TRANSACTION | AT_ONCE, NONE "transactions" "1.2.0" O_1 => transactions::multi,
         "" "Has the commands that follow wait for EXEC."
         differs "131,072 commands and 32 MiB at most.";
+    "object" -2 CONTAINER, NONE "generic" "2.2.3" O_1 => no_subcommand,
+        "subcommand ..." "Tells how a value is kept.";
+    "object|encoding" 3 READONLY, SECOND "generic" "2.2.3" O_1
+        tips "nondeterministic_output" => objects::object_encoding,
+        "key" "Tells how Redis would keep the value."
+        differs "As of a value that was set as a whole.";
+    "object|freq" 3 READONLY, SECOND "generic" "4.0.0" O_1
+        tips "nondeterministic_output" => objects::object_freq,
+        "key" "Tells how often a key was used."
+        differs "Under any policy; as far as that counts, at most 15.";
+    "object|help" 2 HELP, NONE "generic" "6.2.0" O_1 => help,
+        "" "Prints this help.";
+    "object|idletime" 3 READONLY, SECOND "generic" "2.2.3" O_1
+        tips "nondeterministic_output" => objects::object_idletime,
+        "key" "Tells how many seconds ago a key was used."
+        differs "Since the value came, about, unless uses are kept.";
+    "object|refcount" 3 READONLY, SECOND "generic" "2.2.3" O_1
+        tips "nondeterministic_output" => objects::object_refcount,
+        "key" "Tells how many keys share the value." differs "1: none is shared.";
     "persist" 2 WRITE | FAST, RW_UPDATE "generic" "2.2.0" O_1 => redis_keys::persist,
         "key" "Has a key never expire.";
     "pexpire" -3 WRITE | FAST, RW_UPDATE "generic" "2.6.0" O_1
@@ -240,6 +334,13 @@ pub const COMMANDS: &[Command] = commands! {
     "pexpiretime" 2 READONLY | FAST, RO_ACCESS "generic" "7.0.0" O_1
         => |call| left(call, |_, at| at),
         "key" "Tells when a key expires, milliseconds since 1970.";
+    "pfadd" -2 WRITE | DENYOOM | FAST, RW_INSERT "hyperloglog" "2.8.9" O_WORDS
+        => hyperloglog::pfadd,
+        "key [text ...]" "Counts texts that were not seen before.";
+    "pfcount" -2 READONLY, ALL_COUNTED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfcount,
+        "key ..." "Tells how many different texts were seen, about." differs OF_SO_MANY;
+    "pfmerge" -2 WRITE | DENYOOM, MERGED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfmerge,
+        "target [key ...]" "Has one key count what others have seen." differs OF_SO_MANY;
     "ping" -1 FAST, NONE "connection" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded" => server::ping,
         "[text]" "Answers PONG, or the given text.";
@@ -251,8 +352,21 @@ pub const COMMANDS: &[Command] = commands! {
         "key" "Tells how long a key has, milliseconds.";
     "quit" -1 LOG_IN | AT_ONCE, NONE "connection" "1.0.0" O_1 => server::quit,
         "" "Ends the connection.";
+    "randomkey" 1 READONLY | UNNAMED, NONE "generic" "1.0.0" O_1
+        tips "request_policy:all_shards nondeterministic_output" => keyspace::randomkey,
+        "" "Tells one of the keys by chance.";
+    "rename" 3 WRITE, RENAMED "generic" "1.0.0" O_BYTES
+        => |call| keyspace::rename(call, false),
+        "key name" "Gives a key another name.";
+    "renamenx" 3 WRITE | FAST, RENAMED_NEW "generic" "1.0.0" O_BYTES
+        => |call| keyspace::rename(call, true),
+        "key name" "Gives a key another name that no key has.";
     "reset" 1 LOG_IN | AT_ONCE, NONE "connection" "6.2.0" O_1 => server::reset,
         "" "Has the connection be as a new one.";
+    "restore" -4 WRITE | DENYOOM | DANGEROUS, OW_UPDATE "generic" "2.6.0" O_BYTES
+        => objects::restore,
+        "key ms dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ uses]"
+        "Sets a value that DUMP has told." differs "IDLETIME and FREQ change nothing.";
     "scan" -2 READONLY | UNNAMED, NONE "generic" "2.8.0" O_1
         tips "nondeterministic_output request_policy:special" => redis_keys::scan,
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
@@ -260,13 +374,19 @@ pub const COMMANDS: &[Command] = commands! {
     "select" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::select,
         "database" "Chooses a database.";
     "set" -3 WRITE | DENYOOM, OF_SET "string" "1.0.0" O_1 => strings::set,
-        "key value [NX | XX] [GET] [EX seconds | PX ms | EXAT seconds | PXAT ms | KEEPTTL]"
-        "Sets a value, if asked so only if there is one, or none.";
+        "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX \
+         seconds | PX ms | EXAT seconds | PXAT ms | KEEPTTL]"
+        "Sets a value, if asked so only if there is one, or none, or a certain one."
+        differs "Also with the conditions of Redis 8.4.";
+    "setbit" 4 WRITE | DENYOOM, RW_BOTH "bitmap" "2.2.0" O_BYTES => bits::setbit,
+        "key offset bit" "Sets a bit of a value and tells what it was.";
     "setex" 4 WRITE | DENYOOM, OW_UPDATE "string" "2.0.0" O_1
         => |call| strings::set_for(call, Unit::EX),
         "key seconds value" "Sets a value that expires, seconds from now.";
     "setnx" 3 WRITE | DENYOOM | FAST, OW_INSERT "string" "1.0.0" O_1 => strings::setnx,
         "key value" "Sets a value if there is none.";
+    "setrange" 4 WRITE | DENYOOM, RW_UPDATE "string" "2.2.0" O_BYTES => ranges::setrange,
+        "key offset text" "Writes a text into a value.";
     "slowlog" -2 CONTAINER, NONE "server" "2.2.12" O_1 => no_subcommand,
         "subcommand ..." "Tells of commands that took long.";
     "slowlog|get" -2 ADMIN | LOADING | STALE, NONE "server" "2.2.12" O_ENTRIES
@@ -284,6 +404,8 @@ pub const COMMANDS: &[Command] = commands! {
         "" "Forgets them.";
     "strlen" 2 READONLY | FAST, RO "string" "2.2.0" O_1 => strings::strlen,
         "key" "Tells how long a value is.";
+    "substr" 4 READONLY, RO_ACCESS "string" "1.0.0" O_BYTES => ranges::getrange,
+        "key start end" "Tells a part of a value." differs "As `getrange`.";
     "swapdb" 3 WRITE | FAST | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "4.0.0" O_1
         => redis_keys::swapdb,
         "database database" "Has two databases change their places.";
@@ -303,6 +425,10 @@ pub const COMMANDS: &[Command] = commands! {
         "key ..." "Deletes keys." differs IN_TURNS;
     "unwatch" 1 TRANSACTION, NONE "transactions" "2.2.0" O_1 => transactions::unwatch,
         "" "Forgets watched keys.";
+    "wait" 3 NOSCRIPT | CONNECTION, NONE "generic" "3.0.0" O_1
+        tips "request_policy:all_shards response_policy:agg_min" => keyspace::wait,
+        "replicas ms" "Tells how many replicas have what was written."
+        differs "0, at once: there are none.";
     "watch" -2 TRANSACTION | AT_ONCE, ALL_RO "transactions" "2.2.0" O_KEYS
         => transactions::watch,
         "key ..." "Has EXEC do nothing if one of the keys is changed before."

@@ -50,6 +50,11 @@ fn is_dense(value: &[u8]) -> Result<bool, ValueError> {
     }
 }
 
+/// Refuses a value of another kind.
+pub fn check(value: &[u8]) -> Result<(), ValueError> {
+    is_dense(value).map(drop)
+}
+
 /// Counts a text in; whether that changed anything. A value that would be longer than
 /// `sparse_bytes_max` becomes dense. After an error the value is as it was.
 pub fn add(value: &mut Vec<u8>, text: &[u8], sparse_bytes_max: usize) -> Result<bool, ValueError> {

@@ -79,6 +79,12 @@ impl Lcs {
         self.rows_done += 1;
     }
 
+    /// Memory that it takes, bytes.
+    pub fn held_bytes(&self) -> u64 {
+        (self.row.capacity() * size_of::<u32>() + self.without_first.capacity() * size_of::<u64>())
+            as u64
+    }
+
     /// How long it is, once all is done.
     pub fn length(&self) -> u64 {
         u64::from(self.row.last().copied().unwrap_or(0))

@@ -1,0 +1,89 @@
+//! Redis's commands on HyperLogLogs: `PFADD`, `PFCOUNT`, `PFMERGE`. In: a [`RespCall`]. Out: its
+//! answer, or an error's text.
+
+use super::redis::{CommandResult, RespCall};
+use super::redis_values::{change, read_all, read_locked};
+use super::resp::failed;
+use super::values::hyperloglog::{self, SPARSE_BYTES_MAX, Union};
+
+/// `PFADD key [text ...]`
+pub fn pfadd(call: &mut RespCall<'_>) -> CommandResult {
+    let texts = call.args.words(call.input).skip(2);
+    let is_changed = change(call, |value, is_there| {
+        if is_there {
+            hyperloglog::check(value)?;
+        } else {
+            *value = hyperloglog::empty();
+        }
+        let mut is_changed = !is_there;
+        for text in texts {
+            is_changed |= hyperloglog::add(value, text, SPARSE_BYTES_MAX)?;
+        }
+        Ok((is_changed, is_changed))
+    })?;
+    call.integer(i64::from(is_changed))
+}
+
+/// `PFCOUNT key [key ...]`
+pub fn pfcount(call: &mut RespCall<'_>) -> CommandResult {
+    if call.count() == 2 {
+        return count_one(call);
+    }
+    let (args, input) = (call.args, call.input);
+    let core = &*call.core;
+    let keys = || (1..args.len()).map(move |index| args.get(input, index));
+    let named = keys().map(|key| (&core.db, key));
+    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
+    let mut union = Union::default();
+    read_all(core, &mut locked, keys(), |value| value.map_or(Ok(()), |value| union.add(&value)))?;
+    drop(locked);
+    call.integer(union.count() as i64)
+}
+
+/// Counts what one value has seen, and has it know that until it changes.
+fn count_one(call: &mut RespCall<'_>) -> CommandResult {
+    let key = call.args.get(call.input, 1);
+    let core = &mut *call.core;
+    let value = &mut core.scratch;
+    value.clear();
+    let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
+    let Some(item) = entry.read() else {
+        drop(entry);
+        call.counted(false);
+        return call.integer(0);
+    };
+    item.append_to(value).map_err(|error| failed(&error))?;
+    let (flags, expires) = (item.flags(), item.expires());
+    let counted = hyperloglog::count(value).map_err(|error| error.to_string())?;
+    if !counted.is_kept {
+        hyperloglog::keep_count(value, counted.count);
+        // Where there is no memory for it, it is counted again the next time.
+        let _ = entry.put(&[&value[..]], flags, expires);
+    }
+    drop(entry);
+    call.counted(true);
+    call.integer(counted.count as i64)
+}
+
+/// `PFMERGE target [key ...]`
+pub fn pfmerge(call: &mut RespCall<'_>) -> CommandResult {
+    let (args, input) = (call.args, call.input);
+    let core = &*call.core;
+    let keys = || (1..args.len()).map(move |index| args.get(input, index));
+    let named = keys().map(|key| (&core.db, key));
+    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
+    let mut union = Union::default();
+    read_all(core, &mut locked, keys(), |value| value.map_or(Ok(()), |value| union.add(&value)))?;
+    let target = args.get(input, 1);
+    let mut stored = read_locked(&mut locked, &core.db, target)?.unwrap_or_default();
+    if stored.value.is_empty() {
+        stored.value = hyperloglog::empty();
+    }
+    let merged = union.store_in(&mut stored.value, SPARSE_BYTES_MAX);
+    merged.map_err(|error| error.to_string())?;
+    let (value, flags, expires) = (&stored.value[..], stored.flags, stored.expires);
+    let put = locked.at(&core.db, target, |entry| entry.put(&[value], flags, expires));
+    put.map_err(|error| failed(&error))?;
+    drop(locked);
+    call.status("OK")
+}
