@@ -10,11 +10,8 @@ use super::ValueError;
 pub fn shown(bytes: u64, start: i64, end: i64) -> Range<u64> {
     let count = bytes as i64;
     let from_start = |index: i64| if index < 0 { index + count } else { index };
-    let (start, end) = (from_start(start), from_start(end));
-    if start > end || end < 0 || start >= count {
-        return 0..0;
-    }
-    start.max(0) as u64..end.min(count - 1) as u64 + 1
+    let (start, end) = (from_start(start).max(0), from_start(end).min(count - 1));
+    if start > end { 0..0 } else { start as u64..end as u64 + 1 }
 }
 
 /// Writes `bytes` at an offset, behind zeros where the value was shorter; whether it did, which an
@@ -69,7 +66,7 @@ mod tests {
             let shown = &value[range.start as usize..range.end as usize];
             assert_eq!(shown, expected.as_bytes(), "{start} {end}");
         }
-        assert_eq!(shown(0, 0, -1), 0..0);
+        assert_eq!((shown(0, 0, -1), shown(0, -3, 9)), (0..0, 0..0));
     }
 
     #[test]
