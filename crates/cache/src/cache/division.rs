@@ -2,7 +2,7 @@
 //! larger ones. In: memory, threads, the longest value if one was asked for. Out: both numbers,
 //! where the longest value does not depend on the threads.
 
-use super::{Options, PARTITIONS_MAX};
+use super::PARTITIONS_MAX;
 
 /// Partitions for each thread, where there is room for so many: threads then seldom wait for one
 /// another.
@@ -72,6 +72,7 @@ impl Division {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Options;
 
     const MIB: u64 = 1 << 20;
 
