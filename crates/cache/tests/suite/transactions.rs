@@ -3,7 +3,7 @@
 
 use crate::herd::{ShmClient, unique};
 use crate::peers::{
-    Rng, ask, ask_text, connect, memcached_of, ours, read_until, redis, resp_of, wait_until, words,
+    ask, ask_text, connect, memcached_of, ours, read_until, redis, resp_of, wait_until, words,
 };
 use rackpool_cache::front::{
     ClientInfo, Core, ListenConfig, Protocol, Server, Session, Settings, Shared,
