@@ -152,11 +152,11 @@ const WATCHED: &[Case] = &[
     &[('A', "watch k"), ('B', "swapdb 0 2"), ('B', "select 2"), ('B', "set k v")],
     // What ends a watch.
     &[('A', "watch k"), ('B', "set k v"), ('A', "unwatch")],
-    &[('A', "watch k"), ('B', "set k v"), ('A', "multi"), ('A', "discard")],
-    &[('A', "watch k"), ('B', "set k v"), ('A', "multi"), ('A', "exec")],
+    &[('A', "watch k"), ('B', "set k v"), ('A', "multi\r\ndiscard")],
+    &[('A', "watch k"), ('B', "set k v"), ('A', "multi\r\nexec")],
     &[('A', "watch k"), ('B', "set k v"), ('A', "discard")],
     &[('A', "watch k"), ('B', "set k v"), ('A', "reset")],
-    &[('A', "watch k"), ('A', "multi"), ('B', "set k v"), ('A', "unwatch"), ('A', "discard")],
+    &[('A', "watch k"), ('B', "set k v"), ('A', "multi\r\nunwatch\r\nexec")],
 ];
 
 #[test]
