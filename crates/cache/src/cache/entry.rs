@@ -229,6 +229,44 @@ impl<'a> Entry<'a> {
     }
 }
 
+impl Cache {
+    /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the
+    /// key by [`Entry::commit`] or [`Writer::commit`].
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub fn reserve(
+        &self,
+        key: &[u8],
+        len: u64,
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<Writer> {
+        self.reserve_with_cas(key, len, flags, expires, 0, now)
+    }
+
+    /// As [`Cache::reserve`] with this cas; 0 = the cache chooses.
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub fn reserve_with_cas(
+        &self,
+        key: &[u8],
+        len: u64,
+        flags: u32,
+        expires: Millis,
+        cas: u64,
+        now: Millis,
+    ) -> Result<Writer> {
+        let hash = self.checked_hash(key)?;
+        let mut partition = self.lock(self.index_of(hash));
+        let fields = partition.fields_of(flags, expires, cas, now);
+        let draft = ItemDraft { key: self.key(key), hash, value_bytes: len, fields };
+        reserve(&mut partition, &draft, now)
+    }
+}
+
 /// Places a value that comes later.
 pub(crate) fn reserve(
     partition: &mut Partition,

@@ -60,7 +60,6 @@ pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
 
 use databases::Databases;
-use draft::ItemDraft;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
 use key::Key;
@@ -654,26 +653,6 @@ impl Cache {
         let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64, now)?;
         far.write(0, value)?;
         self.entry(key, now)?.put_far(far, flags, expires, 0)
-    }
-
-    /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the
-    /// key by [`Entry::commit`] or [`Writer::commit`].
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub fn reserve(
-        &self,
-        key: &[u8],
-        len: u64,
-        flags: u32,
-        expires: Millis,
-        now: Millis,
-    ) -> Result<Writer> {
-        let hash = self.checked_hash(key)?;
-        let mut partition = self.lock(self.index_of(hash));
-        let fields = partition.fields_of(flags, expires, 0, now);
-        let draft = ItemDraft { key: self.key(key), hash, value_bytes: len, fields };
-        entry::reserve(&mut partition, &draft, now)
     }
 
     /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that

@@ -158,6 +158,8 @@ impl Core {
                 stale: false,
                 if_cas: (request.cas != 0).then_some(request.cas),
                 tells_cas: !quiet,
+                new_cas: 0,
+                vivifies: false,
             },
             value,
         );
@@ -245,7 +247,8 @@ impl Core {
         let expires = expiry(i64::from(exptime), self.times());
         let first = (exptime != u32::MAX).then_some((request.extra64(8), expires));
         let (key, delta, cas) = (request.key, request.extra64(0), request.cas);
-        match self.count_by(&CounterStep { key, delta, down, cas, first, expires: None }) {
+        let (new_cas, expires) = (0, None);
+        match self.count_by(&CounterStep { key, delta, down, cas, new_cas, first, expires }) {
             Ok(_) if quiet => {}
             Ok(counted) => {
                 let body = ReplyBody { key: b"", value: &counted.value.to_be_bytes() };

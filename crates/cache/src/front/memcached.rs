@@ -3,6 +3,7 @@
 
 use super::core::{Core, push_text_item};
 use super::counters::Count;
+use super::meta::MetaCommand;
 use super::outcome::{StoreOutcome, Verb, stored_text};
 use super::stats;
 use super::store::{Change, CounterStep, StoreValue, set_expiry};
@@ -102,7 +103,8 @@ impl Core {
 
     fn text_count(&mut self, count: &CounterChange<'_>, quiet: bool) {
         let &CounterChange { key, delta, down } = count;
-        match self.count_by(&CounterStep { key, delta, down, cas: 0, first: None, expires: None }) {
+        let (cas, new_cas, first, expires) = (0, 0, None, None);
+        match self.count_by(&CounterStep { key, delta, down, cas, new_cas, first, expires }) {
             Ok(counted) => self.say(itoa::Buffer::new().format(counted.value), quiet),
             Err(outcome @ (StoreOutcome::NotFound | StoreOutcome::NotNumber)) => {
                 self.say(stored_text(outcome), quiet);
@@ -122,21 +124,23 @@ impl Core {
         if !whole {
             return self.say("CLIENT_ERROR bad data chunk", store.is_silent());
         }
-        let if_cas = store.meta.as_ref().and_then(|meta| meta.cas).filter(|cas| *cas != 0);
-        let outcome = self.store(
+        let meta = store.meta.as_ref();
+        let (outcome, before) = self.store_beside(
             &Change {
                 verb: store.verb,
                 key: store.key(),
                 flags: store.flags,
                 expires,
-                stale: store.meta.as_ref().is_some_and(|meta| meta.stale),
-                if_cas,
-                tells_cas: store.meta.is_some(),
+                stale: meta.is_some_and(|meta| meta.stale),
+                if_cas: meta.and_then(|meta| meta.cas).filter(|cas| *cas != 0),
+                tells_cas: meta.is_some(),
+                new_cas: store.new_cas(),
+                vivifies: meta.is_some_and(MetaCommand::vivifies),
             },
             value,
         );
-        match &store.meta {
-            Some(meta) => self.meta_stored(meta, outcome),
+        match meta {
+            Some(meta) => self.meta_stored(meta, outcome, before + u64::from(store.len)),
             None => self.say(stored_text(outcome), store.quiet),
         }
     }

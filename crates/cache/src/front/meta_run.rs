@@ -92,7 +92,7 @@ impl Core {
         if entry.item().is_none() {
             let Some(exptime) = meta.vivify else { return false };
             let expires = expiry(i64::from(exptime), times);
-            if entry.put(&[], 0, expires).is_err() {
+            if entry.put_with_cas(&[], 0, expires, meta.new_cas.unwrap_or(0)).is_err() {
                 return false;
             }
             created = true;
@@ -135,8 +135,8 @@ impl Core {
     fn meta_delete(&mut self, meta: &MetaCommand<'_>) {
         let now = self.now;
         let key = meta.key.bytes();
-        let outcome = if meta.stale {
-            self.meta_invalidate(meta)
+        let outcome = if meta.stale || meta.removes_value {
+            self.meta_change(meta)
         } else {
             match meta.cas {
                 // No item has version 0, so asking for it finds nothing to remove.
@@ -147,10 +147,22 @@ impl Core {
                 cas => self.delete(key, cas.unwrap_or(0)),
             }
         };
-        self.meta_status(meta, outcome);
+        self.meta_status(meta, outcome, 0);
     }
 
-    fn meta_invalidate(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
+    /// Marks an item as stale, or takes its value away, or both.
+    fn meta_change(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
+        let outcome = self.meta_change_at(meta);
+        match outcome {
+            StoreOutcome::Stored(_) if meta.stale => {}
+            StoreOutcome::Stored(_) => self.count(Count::DeleteHits),
+            StoreOutcome::NoMemory => self.count(Count::NoMemory),
+            _ => self.count(Count::DeleteMisses),
+        }
+        outcome
+    }
+
+    fn meta_change_at(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
         let (now, times) = (self.now, self.times());
         let Ok(mut entry) = self.db.entry(meta.key.bytes(), now) else {
             return StoreOutcome::NotFound;
@@ -160,24 +172,33 @@ impl Core {
         if meta.cas.is_some_and(|wanted| wanted != info.cas) {
             return StoreOutcome::Exists;
         }
-        let new = meta.exptime.map(|exptime| expiry(i64::from(exptime), times));
-        if new == Some(PAST) {
+        // As memcached has it: an item without its value has only what this command gives it, but
+        // it is no new version by itself.
+        let (flags, expires, cas) = match (meta.removes_value, meta.stale) {
+            (true, true) => (meta.flags, 0, 0),
+            (true, false) => (meta.flags, 0, info.cas),
+            (false, _) => (info.flags, info.expires, 0),
+        };
+        let expires = meta.exptime.map_or(expires, |exptime| expiry(i64::from(exptime), times));
+        if expires == PAST {
             entry.remove();
             return StoreOutcome::Stored(info.cas);
         }
         // A new version is a new copy.
         let value = &mut self.scratch;
         value.clear();
-        if item.append_to(value).is_err() {
+        if !meta.removes_value && item.append_to(value).is_err() {
             return StoreOutcome::NoMemory;
         }
-        let stored = entry.put(&[value], info.flags, new.unwrap_or(info.expires));
-        entry.mark(true, false);
+        let cas = meta.new_cas.unwrap_or(cas);
+        let stored = entry.put_with_cas(&[value], flags, expires, cas);
+        entry.mark(meta.stale, false);
         stored.map_or(StoreOutcome::NoMemory, StoreOutcome::Stored)
     }
 
-    /// Appends the answer without a value: a two-character status, then what was asked for.
-    fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
+    /// Appends the answer without a value: a two-character status, then what was asked for. The
+    /// value that was stored, or was to be, has so many bytes.
+    fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome, bytes: u64) {
         let status = match outcome {
             StoreOutcome::Stored(_) if meta.quiet => return,
             StoreOutcome::Stored(_) => b"HD",
@@ -194,15 +215,19 @@ impl Core {
                     self.out.bytes.extend_from_slice(b" c");
                     push_u64(&mut self.out.bytes, cas);
                 }
+                (b's', MetaKind::Set) => {
+                    self.out.bytes.extend_from_slice(b" s");
+                    push_u64(&mut self.out.bytes, bytes);
+                }
                 _ => push_name(&mut self.out.bytes, meta, flag),
             }
         }
         self.out.bytes.extend_from_slice(b"\r\n");
     }
 
-    pub fn meta_stored(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
+    pub fn meta_stored(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome, bytes: u64) {
         self.count(Count::CmdMeta);
-        self.meta_status(meta, outcome);
+        self.meta_status(meta, outcome, bytes);
     }
 
     fn meta_count(&mut self, meta: &MetaCommand<'_>) {
@@ -217,18 +242,18 @@ impl Core {
             delta: meta.delta,
             down: matches!(meta.mode, Some(b'D' | b'-')),
             cas: meta.cas.unwrap_or(0),
+            new_cas: meta.new_cas.unwrap_or(0),
             first: first.filter(|_| vivify.is_some()).map(|expires| (meta.initial, expires)),
             expires: exptime,
         };
         let counted = self.count_by(&step);
         match counted {
-            // As memcached has it, `q` keeps only the answer to a step quiet: neither that there is
-            // no item nor that one was made.
-            Ok(Counted { expires: Some(_), .. }) if meta.quiet => {}
+            // That there is no item is said in any case.
+            Ok(_) if meta.quiet => {}
             Ok(counted) => push_counted(&mut self.out.bytes, meta, counted, times),
             Err(
                 outcome @ (StoreOutcome::NotFound | StoreOutcome::Exists | StoreOutcome::NotNumber),
-            ) => self.meta_status(meta, outcome),
+            ) => self.meta_status(meta, outcome, 0),
             Err(_) => self.say("SERVER_ERROR out of memory", false),
         }
     }
@@ -260,7 +285,9 @@ fn push_meta_item(
 ) {
     let start = out.bytes.len();
     let bytes = &mut out.bytes;
-    push_flags(bytes, meta, item.len(), life, |letter| match letter {
+    // A client that has this version already needs no value.
+    let has_value = meta.value && meta.cas.is_none_or(|known| known != item.cas());
+    push_flags(bytes, meta, has_value.then(|| item.len()), life, |letter| match letter {
         b's' => Some(item.len()),
         b'c' => Some(item.cas()),
         b'f' => Some(u64::from(item.flags())),
@@ -274,7 +301,7 @@ fn push_meta_item(
         }
     }
     bytes.extend_from_slice(b"\r\n");
-    if meta.value {
+    if has_value {
         if push_value(out, item, item.len()).is_err() {
             out.fail(start);
             out.bytes.extend_from_slice(b"SERVER_ERROR the value's tier of memory failed");
@@ -291,7 +318,7 @@ fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, tim
     let created = before.is_none().then(vivified);
     let life = Lifetime { expires: before.unwrap_or(0), created, times };
     let number = |letter| (letter == b'c').then_some(cas);
-    push_flags(out, meta, digits.len() as u64, life, number);
+    push_flags(out, meta, meta.value.then_some(digits.len() as u64), life, number);
     out.extend_from_slice(b"\r\n");
     if meta.value {
         out.extend_from_slice(digits);
@@ -304,15 +331,16 @@ fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, tim
 fn push_flags(
     out: &mut Vec<u8>,
     meta: &MetaCommand<'_>,
-    len: u64,
+    len: Option<u64>,
     mut life: Lifetime,
     number: impl Fn(u8) -> Option<u64>,
 ) {
-    if meta.value {
-        out.extend_from_slice(b"VA ");
-        push_u64(out, len);
-    } else {
-        out.extend_from_slice(b"HD");
+    match len {
+        Some(len) => {
+            out.extend_from_slice(b"VA ");
+            push_u64(out, len);
+        }
+        None => out.extend_from_slice(b"HD"),
     }
     for flag in meta.flags() {
         match flag[0] {

@@ -86,6 +86,8 @@ struct AnnouncedValue<'a> {
     len: u64,
     flags: u32,
     expires: Millis,
+    /// The version that comes then; 0: any.
+    cas: u64,
     /// As [`Incoming::rest`].
     rest: usize,
 }
@@ -468,8 +470,8 @@ impl Session {
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
-        let (key, flags) = (store.key(), store.flags);
-        self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
+        let (key, flags, cas) = (store.key(), store.flags, store.new_cas());
+        self.stream(core, &AnnouncedValue { head, key, len, flags, expires, cas, rest: 0 });
     }
 
     /// Whether there is room for a long value. It is made step by step: other connections are
@@ -485,10 +487,10 @@ impl Session {
     }
 
     fn stream(&mut self, core: &Core, value: &AnnouncedValue<'_>) {
-        let &AnnouncedValue { head, key, len, flags, expires, rest } = value;
+        let &AnnouncedValue { head, key, len, flags, expires, cas, rest } = value;
         // What is expired at once is never seen; it still has to be taken in.
         let kept = if expires == PAST { 0 } else { expires };
-        let writer = core.cache().reserve(key, len, flags, kept, core.now);
+        let writer = core.cache().reserve_with_cas(key, len, flags, kept, cas, core.now);
         let (head, bytes, missing, began, took_ns) = (head.to_vec(), len, len, core.now, 0);
         let incoming = Incoming { head, writer, bytes, missing, began, rest, expires, took_ns };
         self.pending = Pending::Value(Box::new(incoming));
@@ -604,8 +606,8 @@ impl Session {
                 if !self.has_room(core, key, len) {
                     return ParseStep::Used(0);
                 }
-                let (head, flags, expires, rest) = (key, 0, 0, words);
-                self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest });
+                let (head, flags, expires, cas, rest) = (key, 0, 0, 0, words);
+                self.stream(core, &AnnouncedValue { head, key, len, flags, expires, cas, rest });
                 ParseStep::Used(used)
             }
             resp::ParsedResp::Violation(violation) => {
@@ -713,7 +715,8 @@ impl Session {
                 return ParseStep::Used(0);
             }
             let (head, key, flags) = (&rest[..used], request.key, request.extra32(0));
-            self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
+            let (cas, rest) = (0, 0);
+            self.stream(core, &AnnouncedValue { head, key, len, flags, expires, cas, rest });
         } else {
             let end = used + request.value_bytes as usize;
             let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };

@@ -28,23 +28,44 @@ pub struct Change<'a> {
     pub if_cas: Option<u64>,
     /// The client is told the new version, which stays the item's then wherever it is moved.
     pub tells_cas: bool,
+    /// The new version; 0: any.
+    pub new_cas: u64,
+    /// `append` and `prepend` make the item where there is none.
+    pub vivifies: bool,
+}
+
+/// What is stored beside a value; as [`Change`].
+#[derive(Clone, Copy)]
+struct StoredWith {
+    flags: u32,
+    expires: Millis,
+    cas: u64,
 }
 
 impl Core {
     pub fn store(&mut self, change: &Change<'_>, value: StoreValue<'_>) -> StoreOutcome {
+        self.store_beside(change, value).0
+    }
+
+    /// As [`Core::store`]; and how many bytes the value was put to, if it was.
+    pub fn store_beside(
+        &mut self,
+        change: &Change<'_>,
+        value: StoreValue<'_>,
+    ) -> (StoreOutcome, u64) {
         self.count(Count::CmdSet);
         let plain = change.verb == Verb::Set && change.expires != PAST && !change.tells_cas;
         let stored = match value {
             StoreValue::Bytes(bytes) if plain => {
                 let set =
                     self.cache().set(change.key, bytes, change.flags, change.expires, self.now);
-                set.map(StoreOutcome::Stored)
+                set.map(|cas| (StoreOutcome::Stored(cas), 0))
             }
             value => self.store_at(change, value),
         };
-        let outcome = stored.unwrap_or_else(|error| StoreOutcome::of(&error));
+        let (outcome, before) = stored.unwrap_or_else(|error| (StoreOutcome::of(&error), 0));
         self.count_stored(change.verb, outcome);
-        outcome
+        (outcome, before)
     }
 
     fn count_stored(&self, verb: Verb, outcome: StoreOutcome) {
@@ -62,7 +83,7 @@ impl Core {
         &mut self,
         change: &Change<'_>,
         value: StoreValue<'_>,
-    ) -> Result<StoreOutcome, Error> {
+    ) -> Result<(StoreOutcome, u64), Error> {
         let mut old = std::mem::take(&mut self.scratch);
         old.clear();
         let mut entry = self.db.entry(change.key, self.now)?;
@@ -70,6 +91,7 @@ impl Core {
         let outcome = match (change.verb, entry.item()) {
             (Verb::Set, _) | (Verb::Add, None) | (Verb::Replace, Some(_)) => None,
             (Verb::Add, Some(_)) | (Verb::Replace, None) => Some(StoreOutcome::NotStored),
+            (Verb::Append | Verb::Prepend, None) if change.vivifies => None,
             (Verb::Append | Verb::Prepend, None) => Some(StoreOutcome::NotStored),
             (Verb::Cas(_), None) => Some(StoreOutcome::NotFound),
             (Verb::Cas(wanted), Some(item)) if wanted == item.cas() => None,
@@ -90,9 +112,14 @@ impl Core {
         };
         let stored = match outcome {
             Some(refused) => Ok(refused),
-            None => put(&mut entry, change.verb, value, &old, flags, expires),
+            None => {
+                let with = StoredWith { flags, expires, cas: change.new_cas };
+                put(&mut entry, change.verb, value, &old, with)
+            }
         };
+        let mut before = 0;
         if let Ok(StoreOutcome::Stored(_)) = &stored {
+            before = old.len() as u64;
             if let Some(won) = mark {
                 entry.mark(true, won);
             }
@@ -102,7 +129,7 @@ impl Core {
         }
         drop(entry);
         self.scratch = old;
-        stored
+        stored.map(|outcome| (outcome, before))
     }
 
     /// Counts a number up or down; `first` is stored, with an expiry, where there is none. A
@@ -136,7 +163,7 @@ impl Core {
             let (first, expires) = step.first.ok_or(StoreOutcome::NotFound)?;
             let mut digits = itoa::Buffer::new();
             let parts = [digits.format(first).as_bytes()];
-            let cas = entry.put(&parts, 0, expires).map_err(failed)?;
+            let cas = entry.put_with_cas(&parts, 0, expires, step.new_cas).map_err(failed)?;
             return Ok(Counted { value: first, cas, expires: None });
         };
         let meta = item.meta();
@@ -159,7 +186,7 @@ impl Core {
         text.fill(b' ');
         let expires = step.expires.unwrap_or(meta.expires);
         let parts = [digits, &text[..blanks]];
-        let cas = entry.put(&parts, meta.flags, expires).map_err(failed)?;
+        let cas = entry.put_with_cas(&parts, meta.flags, expires, step.new_cas).map_err(failed)?;
         Ok(Counted { value, cas, expires: Some(meta.expires) })
     }
 
@@ -229,6 +256,8 @@ pub struct CounterStep<'a> {
     pub down: bool,
     /// The version that must be there; 0 for any.
     pub cas: u64,
+    /// The version that comes then; 0 for any.
+    pub new_cas: u64,
     /// The first value and its expiry, where there is no item.
     pub first: Option<(u64, Millis)>,
     pub expires: Option<Millis>,
@@ -275,18 +304,21 @@ fn put(
     verb: Verb,
     value: StoreValue<'_>,
     old: &[u8],
-    flags: u32,
-    expires: Millis,
+    with: StoredWith,
 ) -> Result<StoreOutcome, Error> {
+    let StoredWith { flags, expires, cas } = with;
     if expires == PAST {
         entry.remove();
         return Ok(StoreOutcome::Stored(0));
     }
-    let cas = match (value, verb) {
-        (StoreValue::Bytes(bytes), Verb::Append) => entry.put(&[old, bytes], flags, expires)?,
-        (StoreValue::Bytes(bytes), Verb::Prepend) => entry.put(&[bytes, old], flags, expires)?,
-        (StoreValue::Bytes(bytes), _) => entry.put(&[bytes], flags, expires)?,
-        (StoreValue::Written(writer), _) => commit(entry, writer, expires)?,
+    let cas = match value {
+        StoreValue::Bytes(bytes) => match verb {
+            Verb::Append => entry.put_with_cas(&[old, bytes], flags, expires, cas)?,
+            Verb::Prepend => entry.put_with_cas(&[bytes, old], flags, expires, cas)?,
+            _ => entry.put_with_cas(&[bytes], flags, expires, cas)?,
+        },
+        // It was given its version when its place was.
+        StoreValue::Written(writer) => commit(entry, writer, expires)?,
     };
     Ok(StoreOutcome::Stored(cas))
 }

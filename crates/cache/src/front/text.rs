@@ -90,6 +90,11 @@ impl Store<'_> {
         self.meta.as_ref().map_or(self.key, |meta| meta.key.bytes())
     }
 
+    /// The version that comes then; 0: any.
+    pub fn new_cas(&self) -> u64 {
+        self.meta.as_ref().and_then(|meta| meta.new_cas).unwrap_or(0)
+    }
+
     /// Whether nothing is said of what went wrong before the value counted: `q` keeps only an
     /// answer of the ordinary kind quiet.
     pub fn is_silent(&self) -> bool {
@@ -303,7 +308,7 @@ fn of_meta<'a>(parsed: ParsedMeta<'a>, line: &Line<'a>) -> Command<'a> {
             // A key that was decoded is in `meta`.
             key: line.words()[1],
             flags: meta.flags,
-            exptime: meta.exptime.unwrap_or(0),
+            exptime: meta.stored_exptime(),
             len,
             quiet: meta.quiet,
             meta: Some(meta),
