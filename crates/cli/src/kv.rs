@@ -128,6 +128,7 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         (args.secret_file.is_some(), secret, "--secret-file is for --pool and --herd-listen"),
         (args.password_file.is_some(), resp, "--password-file is for --resp"),
         (args.auth_file.is_some(), memcached, "--auth-file is for --memcached"),
+        (args.enable_shutdown, memcached, "--enable-shutdown is for --memcached"),
         (tls, memcached || resp, "--tls-cert and --tls-key are for --memcached and --resp"),
         (args.herd_clients.is_some(), herd, "--herd-clients is for --herd and --herd-listen"),
         (args.herd_pipeline.is_some(), herd, "--herd-pipeline is for --herd and --herd-listen"),
@@ -207,6 +208,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         policy: args.policy.name.clone(),
         databases: args.databases,
         slow_us: args.slow_us,
+        allows_shutdown: args.enable_shutdown,
         // The memory of a file is taken in any case: later there may be none.
         populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()

@@ -327,6 +327,11 @@ impl Writer {
         &self.key
     }
 
+    /// Length of the value, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len
+    }
+
     /// Bytes that are missing.
     pub fn missing(&self) -> u64 {
         self.len - self.written

@@ -9,7 +9,7 @@
 //!   memory; `options.rs`: how one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`:
 //!   copies of these; `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by
 //!   capacity; `touched.rs`: what a look-up reads; `switch.rs`: in which memories items lie;
-//!   `near_pages.rs`: pages that move for it.
+//!   `near_pages.rs`: pages that move for it; `limit.rs`: how much of it is used.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -24,6 +24,7 @@ mod index;
 mod item;
 mod key;
 mod layout;
+mod limit;
 mod log;
 mod many;
 mod near_pages;
@@ -72,6 +73,7 @@ use rackpool_mem::window::Window;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use switch::DealtNodes;
 use tier::TierSlab;
@@ -228,6 +230,8 @@ pub struct Cache {
     reuse: Option<Arc<ReuseSampler>>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
+    /// Bytes of near memory that may be used.
+    limit: Arc<AtomicU64>,
     dealt: Arc<Mutex<DealtNodes>>,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
     file: Option<Arc<(Window, Arc<File>)>>,
@@ -315,6 +319,7 @@ impl Cache {
             databases: Arc::new(databases),
             space: 0,
             seed: options.seed,
+            limit: Arc::new(AtomicU64::new(options.memory)),
             dealt: DealtNodes::of(&options),
             options: Arc::new(options),
             counters: Arc::default(),
@@ -771,7 +776,7 @@ impl Cache {
     pub fn stats(&self) -> Stats {
         let (hits, misses) = self.counters.sum();
         let far_bytes = self.options.far.as_ref().map_or(0, |far| far.memory);
-        let memory_bytes = self.options.memory + far_bytes;
+        let memory_bytes = self.memory_limit() + far_bytes;
         let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
         (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
         self.partitions.iter().for_each(|part| part.pages.count(&mut stats));

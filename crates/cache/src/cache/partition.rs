@@ -5,6 +5,7 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 mod far;
+mod limit;
 mod spaces;
 mod sweep;
 mod switch;
@@ -749,7 +750,7 @@ impl Partition {
             items: self.index.items(),
             live_bytes: self.segments.live_bytes(),
             metadata_bytes: self.metadata_bytes(),
-            units: self.segments.count() as u64,
+            units: (self.segments.count() - self.segments.withheld_count()) as u64,
             free_units: self.segments.unused_count() as u64,
             index_units: self.index.unit_count(),
             far_units: u64::from(self.segments.far_units()),

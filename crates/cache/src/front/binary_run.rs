@@ -105,7 +105,7 @@ impl Core {
                 self.binary_get(request, GetForm { key: false, value: false, touch: true }, quiet)
             }
             Opcode::Delete => {
-                let outcome = self.delete(request.key, request.cas);
+                let outcome = self.delete(request.key, request.cas, "delete");
                 let gone = matches!(outcome, StoreOutcome::Stored(_));
                 self.binary_stored(
                     request,
@@ -188,8 +188,10 @@ impl Core {
     ) {
         let begin = self.out.bytes.len();
         let (now, times, out) = (self.now, self.times(), &mut self.out);
+        let mut bytes = 0;
         let mut show = |item: &Item<'_>| {
             let (len, start) = (item.len(), out.bytes.len());
+            bytes = len;
             let key_bytes = if key { request.key.len() } else { 0 };
             let value_bytes = if value { len } else { 0 };
             let head = BinaryReply {
@@ -219,6 +221,9 @@ impl Core {
         } else {
             self.db.get(request.key, now, show) == Some(true)
         };
+        if self.log.watches_commands() {
+            self.log.fetched(request.key, found.then_some(bytes));
+        }
         let (all, hits, misses) = if touch {
             (Count::CmdTouch, Count::TouchHits, Count::TouchMisses)
         } else {

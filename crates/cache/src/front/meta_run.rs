@@ -54,6 +54,8 @@ impl Core {
     fn meta_get(&mut self, meta: &MetaCommand<'_>) {
         // What changes the item, or must see it as it was before, needs its partition's lock.
         let changes = meta.vivify.is_some() || meta.exptime.is_some() || meta.recache.is_some();
+        // There it is known what watchers are told.
+        let changes = changes || self.log.watches_commands();
         let observes = meta.no_update || meta.flags().iter().any(|f| matches!(f[0], b'h' | b'l'));
         let (now, times) = (self.now, self.times());
         let (cache, out) = (&self.db, &mut self.out);
@@ -73,7 +75,13 @@ impl Core {
         let found = match found {
             Some(Some(true)) => true,
             Some(None) => false,
-            _ => self.meta_get_locked(meta),
+            _ => {
+                let found = self.meta_get_locked(meta);
+                if self.log.watches_commands() {
+                    self.log.fetched(meta.key.bytes(), found);
+                }
+                found.is_some()
+            }
         };
         self.count(Count::CmdGet);
         self.count(if found { Count::GetHits } else { Count::GetMisses });
@@ -84,21 +92,22 @@ impl Core {
         }
     }
 
-    fn meta_get_locked(&mut self, meta: &MetaCommand<'_>) -> bool {
+    /// The value's length, if there is an item.
+    fn meta_get_locked(&mut self, meta: &MetaCommand<'_>) -> Option<u64> {
         let (now, times) = (self.now, self.times());
         let key = meta.key.bytes();
-        let Ok(mut entry) = self.db.entry(key, now) else { return false };
+        let mut entry = self.db.entry(key, now).ok()?;
         let mut created = false;
         if entry.item().is_none() {
-            let Some(exptime) = meta.vivify else { return false };
+            let exptime = meta.vivify?;
             let expires = expiry(i64::from(exptime), times);
             if entry.put_with_cas(&[], 0, expires, meta.new_cas.unwrap_or(0)).is_err() {
-                return false;
+                return None;
             }
             created = true;
         }
         let item = if meta.no_update { entry.item() } else { entry.read() };
-        let Some(item) = item else { return false };
+        let item = item?;
         let info = item.meta();
         // Flags are obeyed in order: `R` sees what a `T` before it did.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
@@ -129,7 +138,7 @@ impl Core {
             self.out.truncate(start);
             self.say(stored_text(outcome), false);
         }
-        true
+        Some(info.len)
     }
 
     fn meta_delete(&mut self, meta: &MetaCommand<'_>) {
@@ -144,7 +153,7 @@ impl Core {
                     Some(()) => StoreOutcome::Exists,
                     None => StoreOutcome::NotFound,
                 },
-                cas => self.delete(key, cas.unwrap_or(0)),
+                cas => self.delete(key, cas.unwrap_or(0), "md"),
             }
         };
         self.meta_status(meta, outcome, 0);

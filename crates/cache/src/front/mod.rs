@@ -27,6 +27,7 @@ mod core;
 mod counters;
 mod glob;
 mod http;
+mod listing;
 mod memcached;
 mod meta;
 mod meta_run;
@@ -46,6 +47,7 @@ mod text;
 mod timer;
 mod tls;
 pub mod values;
+mod watch;
 mod worker;
 
 pub use auth::{read_password, read_users};

@@ -13,6 +13,7 @@ use super::clients::ClientInfo;
 use super::commands::CommandId;
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
+use super::listing::ListingInProgress;
 use super::memcached::AfterCommand;
 use super::outcome::Verb;
 use super::redis::{RespCall, Unfinished};
@@ -21,10 +22,12 @@ use super::shared::Protocol;
 use super::store::StoreValue;
 use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
+use super::watch::Watcher;
 use super::{commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
+use streamed::{finish_binary, finish_text};
 
 /// Words kept of the first of several commands that were timed together.
 const FIRST_WORDS: usize = 16;
@@ -56,6 +59,10 @@ enum Pending {
     Keys(Keys),
     /// A command of RESP with its first words answered.
     Words(SuspendedCommand),
+    /// A listing with its first parts answered.
+    List(Box<ListingInProgress>),
+    /// Nothing that counts: the client is told of events.
+    Watch(Watcher),
 }
 
 /// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
@@ -166,7 +173,8 @@ impl Session {
         match &self.pending {
             Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
             Pending::Words(words) => words.args.held_bytes() + words.next.0.text.capacity() as u64,
-            Pending::None | Pending::Skip(_) | Pending::Keys(_) => 0,
+            Pending::List(listing) => listing.held_bytes(),
+            Pending::None | Pending::Skip(_) | Pending::Keys(_) | Pending::Watch(_) => 0,
         }
     }
 
@@ -210,6 +218,9 @@ impl Session {
             incoming.took_ns += core.timer.lap_ns();
         }
         core.add(Count::Commands, core.timer.commands);
+        if !core.log.is_empty() {
+            core.log.publish(&core.shared.watch, self.client.id);
+        }
         if self.closing { input.len() } else { at }
     }
 
@@ -239,6 +250,8 @@ impl Session {
                 return self.look_up_from(core, input, at, keys);
             }
             Pending::Words(_) => return self.words(core, input, at),
+            Pending::List(_) => return self.list(core, rest),
+            Pending::Watch(_) => return ParseStep::Used(rest.len()),
         }
         match self.dialect {
             Dialect::Memcached => {
@@ -337,6 +350,9 @@ impl Session {
             AfterCommand::Skip(0) => {}
             AfterCommand::Skip(bytes) => self.pending = Pending::Skip(bytes),
             AfterCommand::Close => self.closing = true,
+            AfterCommand::List(_) | AfterCommand::Watch(_) => {
+                unreachable!("only the text protocol has them")
+            }
         }
     }
 
@@ -382,8 +398,7 @@ impl Session {
             self.end_batch(core, input, at);
             let next = core.text(&command, quiet);
             self.end_alone(core, 0, text::line_words(rest));
-            self.next(next);
-            return ParseStep::Used(used);
+            return self.after_text(core, next, used);
         };
         // The line end is found again if the value is not there yet.
         self.seen = used - 1;
@@ -749,47 +764,12 @@ fn is_too_long(core: &Core, len: u64) -> bool {
         || (len >= STREAM_BYTES_MIN && len > core.cache().longest_value())
 }
 
-fn finish_text(
-    core: &mut Core,
-    head: &[u8],
-    writer: Result<Writer, Error>,
-    expires: Millis,
-    whole: bool,
-) {
-    let text::ParsedText::Command { command: Command::Store(store), .. } = text::parse(head, 0)
-    else {
-        unreachable!("the line was a storage command when it came")
-    };
-    match writer {
-        Ok(writer) => core.text_store(&store, StoreValue::Written(writer), expires, whole),
-        Err(_) => core.text_no_memory(&store),
-    }
-}
-
-fn finish_binary(
-    core: &mut Core,
-    request: &BinaryRequest<'_>,
-    writer: Result<Writer, Error>,
-    expires: Millis,
-) {
-    let (Opcode::Store(verb), quiet) = commands::memcached::binary(request.opcode) else {
-        unreachable!("only values are streamed")
-    };
-    match writer {
-        Ok(writer) => core.binary_store(request, verb, quiet, StoreValue::Written(writer), expires),
-        Err(_) => no_memory(core, request),
-    }
-}
-
 /// How a binary request is called among commands that took long.
 fn binary_name(request: &BinaryRequest<'_>) -> String {
     format!("binary {:#04x}", request.opcode)
 }
 
-fn no_memory(core: &mut Core, request: &BinaryRequest<'_>) {
-    core.count(Count::NoMemory);
-    core.binary_error(request, binary::Status::OutOfMemory);
-}
-
+mod lasting;
+mod streamed;
 #[cfg(test)]
 mod tests;

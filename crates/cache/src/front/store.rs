@@ -7,7 +7,7 @@ use super::core::Core;
 use super::counters::Count;
 use super::outcome::{StoreOutcome, Verb};
 use crate::cache::{Entry, Error, Millis, Writer};
-use crate::clock::{PAST, expiry, has_passed};
+use crate::clock::{PAST, expiry, has_passed, seconds_left};
 
 /// A value as it came.
 #[expect(clippy::large_enum_variant, reason = "it is handed on, and never stored")]
@@ -15,6 +15,16 @@ pub enum StoreValue<'a> {
     Bytes(&'a [u8]),
     /// In the cache already, not visible yet.
     Written(Writer),
+}
+
+impl StoreValue<'_> {
+    /// Its length.
+    fn bytes(&self) -> u64 {
+        match self {
+            StoreValue::Bytes(bytes) => bytes.len() as u64,
+            StoreValue::Written(writer) => writer.bytes(),
+        }
+    }
 }
 
 pub struct Change<'a> {
@@ -55,6 +65,7 @@ impl Core {
     ) -> (StoreOutcome, u64) {
         self.count(Count::CmdSet);
         let plain = change.verb == Verb::Set && change.expires != PAST && !change.tells_cas;
+        let bytes = value.bytes();
         let stored = match value {
             StoreValue::Bytes(bytes) if plain => {
                 let set =
@@ -64,6 +75,10 @@ impl Core {
             value => self.store_at(change, value),
         };
         let (outcome, before) = stored.unwrap_or_else(|error| (StoreOutcome::of(&error), 0));
+        if self.log.watches_commands() {
+            let ttl_s = seconds_left(change.expires, self.times());
+            self.log.stored(change.key, change.verb, outcome, ttl_s, before + bytes);
+        }
         self.count_stored(change.verb, outcome);
         (outcome, before)
     }
@@ -216,13 +231,15 @@ impl Core {
         self.add(Count::NoMemory, u64::from(outcome == StoreOutcome::NoMemory));
     }
 
-    /// Removes an item, if it has version `cas` or `cas` is 0.
-    pub fn delete(&mut self, key: &[u8], cas: u64) -> StoreOutcome {
+    /// Removes an item, if it has version `cas` or `cas` is 0, by this command.
+    pub fn delete(&mut self, key: &[u8], cas: u64, command: &str) -> StoreOutcome {
+        let mut bytes = None;
         let removed = self.db.entry(key, self.now).map(|mut entry| {
-            match entry.item().map(|item| item.cas()) {
+            match entry.item().map(|item| (item.cas(), item.len())) {
                 None => StoreOutcome::NotFound,
-                Some(there) if cas != 0 && cas != there => StoreOutcome::Exists,
-                Some(there) => {
+                Some((there, _)) if cas != 0 && cas != there => StoreOutcome::Exists,
+                Some((there, len)) => {
+                    bytes = Some(len);
                     entry.remove();
                     StoreOutcome::Stored(there)
                 }
@@ -231,6 +248,9 @@ impl Core {
         let outcome = removed.unwrap_or(StoreOutcome::NotFound);
         let hit = matches!(outcome, StoreOutcome::Stored(_));
         self.count(if hit { Count::DeleteHits } else { Count::DeleteMisses });
+        if self.log.watches_commands() {
+            self.log.deleted(key, command, bytes);
+        }
         outcome
     }
 

@@ -82,6 +82,7 @@ impl Partition {
                 .is_some_and(|tier_slab| tier_slab.drop_flushed(RELEASED_VALUES))
             || self.expire_one(now)
             || self.sweep_spaces()
+            || self.approach_limit(now)
             || self.sift(now)
     }
 
