@@ -176,6 +176,11 @@ impl<'a> Item<'a> {
         if self.header.has(Header::META | Header::EXTRA) { self.fields().flags } else { 0 }
     }
 
+    /// [`super::StoredWith::has_binary_key`].
+    pub fn has_binary_key(&self) -> bool {
+        self.header.has(Header::META) && self.fields().has_binary_key
+    }
+
     /// When it expires; 0 = never. Cheaper than [`Item::meta`].
     #[inline]
     pub fn expires(&self) -> Millis {

@@ -44,7 +44,7 @@ mod touched;
 mod view;
 
 pub use databases::DATABASES_MAX;
-pub use entry::{Entry, Writer};
+pub use entry::{Entry, StoredWith, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
 pub use many::Put;
@@ -93,7 +93,7 @@ impl PartitionShare {
     pub const ALL: PartitionShare = PartitionShare { index: 0, count: 1 };
 }
 
-/// Milliseconds of a clock that never jumps, below 2^47; always handed in. Of an expiry, those of
+/// Milliseconds of a clock that never jumps, below 2^46; always handed in. Of an expiry, those of
 /// the wall clock if [`at_wall`] made it.
 pub type Millis = u64;
 
@@ -135,7 +135,7 @@ const TIER_VALUE_BYTES_MIN: u64 = 1024;
 const CHUNK_BYTES: u64 = 128 << 10;
 /// Buckets that a scan looks into for each item that it is to visit.
 const SCANNED_PER_ITEM: usize = 10;
-const EXPIRES_MAX: Millis = (1 << 47) - 1;
+const EXPIRES_MAX: Millis = (1 << 46) - 1;
 
 /// What happens when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -657,7 +657,9 @@ impl Cache {
         let hash = self.checked_hash(key)?;
         let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64, now)?;
         far.write(0, value)?;
-        self.entry(key, now)?.put_far(far, flags, expires, 0)
+        let mut entry = self.entry(key, now)?;
+        let fields = entry.fields_of(flags, expires);
+        entry.put_far(far, fields)
     }
 
     /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that

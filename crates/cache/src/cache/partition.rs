@@ -228,7 +228,7 @@ impl Partition {
     pub fn fields_of(&self, flags: u32, expires: Millis, cas: u64, now: Millis) -> Fields {
         let access_s = self.keeps_access.then_some((now / 1000) as u32);
         let expires = (expires & !WALL_TIME).min(EXPIRES_MAX) | (expires & WALL_TIME);
-        Fields { flags, expires, cas, access_s, is_far: false }
+        Fields { flags, expires, cas, access_s, is_far: false, has_binary_key: false }
     }
 
     /// Finds the entry of a key, expired or not.

@@ -160,6 +160,7 @@ impl Core {
                 tells_cas: !quiet,
                 new_cas: 0,
                 vivifies: false,
+                has_binary_key: false,
             },
             value,
         );
@@ -252,8 +253,9 @@ impl Core {
         let expires = expiry(i64::from(exptime), self.times());
         let first = (exptime != u32::MAX).then_some((request.extra64(8), expires));
         let (key, delta, cas) = (request.key, request.extra64(0), request.cas);
-        let (new_cas, expires) = (0, None);
-        match self.count_by(&CounterStep { key, delta, down, cas, new_cas, first, expires }) {
+        let (new_cas, expires, has_binary_key) = (0, None, false);
+        let step = CounterStep { key, delta, down, cas, new_cas, first, expires, has_binary_key };
+        match self.count_by(&step) {
             Ok(_) if quiet => {}
             Ok(counted) => {
                 let body = ReplyBody { key: b"", value: &counted.value.to_be_bytes() };

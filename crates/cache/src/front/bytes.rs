@@ -80,6 +80,11 @@ pub fn push_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
+/// Whether a key can stand in a line of memcached's text protocol.
+pub fn is_line_key(key: &[u8]) -> bool {
+    key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+}
+
 /// Appends `bytes` with `%` and two digits for all that is no letter, no digit and none of `-._~`.
 pub fn push_uri(out: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {

@@ -1,11 +1,11 @@
-//! Answers of memcached's text protocol that name every item or every connection, part by part:
-//! `lru_crawler metadump` and `mgdump`, `stats sizes`, `stats conns`. In: how far one has come. Out:
-//! its next part. The session asks for one after the other, as long as its turn lasts and the client
-//! takes them.
+//! Answers of memcached's text protocol that name every item or connection, part by part:
+//! `lru_crawler metadump` and `mgdump`, `stats sizes`, `stats conns`. In: how far one has come.
+//! Out: its next part. The session asks for one after the other, as long as its turn lasts and the
+//! client takes them.
 //!
 //! Every item of database 0 that is there throughout is named at least once, others perhaps.
 
-use super::bytes::{push_base64, push_i64, push_u64, push_uri};
+use super::bytes::{is_line_key, push_base64, push_i64, push_u64, push_uri};
 use super::core::Core;
 use crate::cache::{Item, Millis};
 use crate::clock::{Times, time_left};
@@ -70,7 +70,7 @@ impl Core {
             let out = &mut self.out.bytes;
             listing.cursor = self.db.scan(listing.cursor, ITEMS_AT_ONCE, now, |item| match what {
                 Listing::Metadump => push_meta(out, item, times),
-                Listing::Mgdump => push_request(out, &item.key()),
+                Listing::Mgdump => push_request(out, &item.key(), item.has_binary_key()),
                 Listing::Sizes | Listing::Connections => {
                     let bytes = item.key_len() as u64 + item.len();
                     *sizes.entry(bytes.next_multiple_of(SIZE_STEP_BYTES)).or_default() += 1;
@@ -114,14 +114,14 @@ fn push_meta(out: &mut Vec<u8>, item: &Item<'_>, times: Times) {
     out.push(b'\n');
 }
 
-/// Appends the line that asks for a key, if memcached's clients can: in base64 if it cannot stand
-/// in a line.
-fn push_request(out: &mut Vec<u8>, key: &[u8]) {
+/// Appends the line that asks for a key, if memcached's clients can: in base64 if it was sent so or
+/// cannot stand in a line.
+fn push_request(out: &mut Vec<u8>, key: &[u8], is_binary: bool) {
     if key.is_empty() || key.len() > MEMCACHED_KEY_BYTES_MAX {
         return;
     }
     out.extend_from_slice(b"mg ");
-    if key.iter().all(|byte| *byte > b' ' && *byte != 0x7f) {
+    if is_line_key(key) && !is_binary {
         out.extend_from_slice(key);
     } else {
         push_base64(out, key);
@@ -183,9 +183,10 @@ mod tests {
     fn keys_that_cannot_stand_in_a_line_are_asked_for_in_base64() {
         let mut out = Vec::new();
         for key in [&b"plain"[..], b"with blank", b"\xff", b"", &[b'k'; 251]] {
-            push_request(&mut out, key);
+            push_request(&mut out, key, false);
         }
-        assert_eq!(out, b"mg plain\r\nmg d2l0aCBibGFuaw== b\r\nmg \xff\r\n");
+        push_request(&mut out, b"plain", true);
+        assert_eq!(out, b"mg plain\r\nmg d2l0aCBibGFuaw== b\r\nmg \xff\r\nmg cGxhaW4= b\r\n");
     }
 
     #[test]

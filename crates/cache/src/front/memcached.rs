@@ -164,8 +164,9 @@ impl Core {
 
     fn text_count(&mut self, count: &CounterChange<'_>, quiet: bool) {
         let &CounterChange { key, delta, down } = count;
-        let (cas, new_cas, first, expires) = (0, 0, None, None);
-        match self.count_by(&CounterStep { key, delta, down, cas, new_cas, first, expires }) {
+        let (cas, new_cas, first, expires, has_binary_key) = (0, 0, None, None, false);
+        let step = CounterStep { key, delta, down, cas, new_cas, first, expires, has_binary_key };
+        match self.count_by(&step) {
             Ok(counted) => self.say(itoa::Buffer::new().format(counted.value), quiet),
             Err(outcome @ (StoreOutcome::NotFound | StoreOutcome::NotNumber)) => {
                 self.say(stored_text(outcome), quiet);
@@ -197,6 +198,7 @@ impl Core {
                 tells_cas: meta.is_some(),
                 new_cas: store.new_cas(),
                 vivifies: meta.is_some_and(MetaCommand::vivifies),
+                has_binary_key: store.has_binary_key(),
             },
             value,
         );

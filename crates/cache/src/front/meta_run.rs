@@ -1,13 +1,13 @@
 //! memcached's meta commands, executed. In: a command of `meta`. Out: its answer, put together from
 //! the flags in the order in which they were sent.
 
-use super::bytes::{push_base64, push_i64, push_u64};
+use super::bytes::{is_line_key, push_base64, push_i64, push_u64};
 use super::core::{Core, Output, push_value};
 use super::counters::Count;
 use super::meta::{MetaCommand, MetaKind};
 use super::outcome::{StoreOutcome, stored_text};
 use super::store::{Counted, CounterStep, set_expiry};
-use crate::cache::{Item, Millis};
+use crate::cache::{Item, Millis, StoredWith};
 use crate::clock::{PAST, Times, expiry, seconds_left};
 
 impl Core {
@@ -33,7 +33,7 @@ impl Core {
         };
         let info = item.meta();
         out.extend_from_slice(b"ME ");
-        if meta.binary_key {
+        if is_told_in_base64(&item, meta) {
             push_base64(out, key);
         } else {
             out.extend_from_slice(key);
@@ -101,7 +101,9 @@ impl Core {
         if entry.item().is_none() {
             let exptime = meta.vivify?;
             let expires = expiry(i64::from(exptime), times);
-            if entry.put_with_cas(&[], 0, expires, meta.new_cas.unwrap_or(0)).is_err() {
+            let (cas, has_binary_key) = (meta.new_cas.unwrap_or(0), meta.binary_key);
+            let with = StoredWith { flags: 0, expires, cas, has_binary_key };
+            if entry.put_with(&[], with).is_err() {
                 return None;
             }
             created = true;
@@ -199,8 +201,9 @@ impl Core {
         if !meta.removes_value && item.append_to(value).is_err() {
             return StoreOutcome::NoMemory;
         }
-        let cas = meta.new_cas.unwrap_or(cas);
-        let stored = entry.put_with_cas(&[value], flags, expires, cas);
+        let (cas, has_binary_key) = (meta.new_cas.unwrap_or(cas), item.has_binary_key());
+        let with = StoredWith { flags, expires, cas, has_binary_key };
+        let stored = entry.put_with(&[value], with);
         entry.mark(meta.stale, false);
         stored.map_or(StoreOutcome::NoMemory, StoreOutcome::Stored)
     }
@@ -228,7 +231,7 @@ impl Core {
                     self.out.bytes.extend_from_slice(b" s");
                     push_u64(&mut self.out.bytes, bytes);
                 }
-                _ => push_name(&mut self.out.bytes, meta, flag),
+                _ => push_name(&mut self.out.bytes, meta, flag, || meta.binary_key),
             }
         }
         self.out.bytes.extend_from_slice(b"\r\n");
@@ -254,6 +257,7 @@ impl Core {
             new_cas: meta.new_cas.unwrap_or(0),
             first: first.filter(|_| vivify.is_some()).map(|expires| (meta.initial, expires)),
             expires: exptime,
+            has_binary_key: meta.binary_key,
         };
         let counted = self.count_by(&step);
         match counted {
@@ -296,14 +300,22 @@ fn push_meta_item(
     let bytes = &mut out.bytes;
     // A client that has this version already needs no value.
     let has_value = meta.value && meta.cas.is_none_or(|known| known != item.cas());
-    push_flags(bytes, meta, has_value.then(|| item.len()), life, |letter| match letter {
-        b's' => Some(item.len()),
-        b'c' => Some(item.cas()),
-        b'f' => Some(u64::from(item.flags())),
-        b'l' => Some(u64::from(item.meta().idle_s)),
-        b'h' => Some(u64::from(item.meta().fetched)),
-        _ => None,
-    });
+    let is_base64 = || is_told_in_base64(item, meta);
+    push_flags(
+        bytes,
+        meta,
+        has_value.then(|| item.len()),
+        life,
+        is_base64,
+        |letter| match letter {
+            b's' => Some(item.len()),
+            b'c' => Some(item.cas()),
+            b'f' => Some(u64::from(item.flags())),
+            b'l' => Some(u64::from(item.meta().idle_s)),
+            b'h' => Some(u64::from(item.meta().fetched)),
+            _ => None,
+        },
+    );
     for (mark, letter) in [(marks.lost, b" Z"), (marks.stale, b" X"), (marks.won, b" W")] {
         if mark {
             bytes.extend_from_slice(letter);
@@ -327,7 +339,8 @@ fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, tim
     let created = before.is_none().then(vivified);
     let life = Lifetime { expires: before.unwrap_or(0), created, times };
     let number = |letter| (letter == b'c').then_some(cas);
-    push_flags(out, meta, meta.value.then_some(digits.len() as u64), life, number);
+    let len = meta.value.then_some(digits.len() as u64);
+    push_flags(out, meta, len, life, || meta.binary_key, number);
     out.extend_from_slice(b"\r\n");
     if meta.value {
         out.extend_from_slice(digits);
@@ -342,6 +355,7 @@ fn push_flags(
     meta: &MetaCommand<'_>,
     len: Option<u64>,
     mut life: Lifetime,
+    is_base64: impl Fn() -> bool,
     number: impl Fn(u8) -> Option<u64>,
 ) {
     match len {
@@ -364,7 +378,7 @@ fn push_flags(
                     out.extend_from_slice(&[b' ', letter]);
                     push_u64(out, number);
                 }
-                None => push_name(out, meta, flag),
+                None => push_name(out, meta, flag, &is_base64),
             },
         }
     }
@@ -372,10 +386,16 @@ fn push_flags(
 
 /// Gives back opaque and key, where they were asked for.
 fn push_names(out: &mut Vec<u8>, meta: &MetaCommand<'_>) {
-    meta.flags().iter().for_each(|flag| push_name(out, meta, flag));
+    meta.flags().iter().for_each(|flag| push_name(out, meta, flag, || meta.binary_key));
 }
 
-fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8]) {
+/// Whether the key of an item is told in base64: it was sent so when it was stored, as memcached has
+/// it, or was sent so now and cannot stand in a line.
+fn is_told_in_base64(item: &Item<'_>, meta: &MetaCommand<'_>) -> bool {
+    item.has_binary_key() || meta.binary_key && !is_line_key(meta.key.bytes())
+}
+
+fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8], is_base64: impl Fn() -> bool) {
     match flag[0] {
         b'O' => {
             out.push(b' ');
@@ -383,7 +403,7 @@ fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8]) {
         }
         b'k' => {
             out.extend_from_slice(b" k");
-            if meta.binary_key {
+            if is_base64() {
                 push_base64(out, meta.key.bytes());
                 out.extend_from_slice(b" b");
             } else {

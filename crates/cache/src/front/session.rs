@@ -24,7 +24,7 @@ use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
 use super::watch::Watcher;
 use super::{commands, redis_strings};
-use crate::cache::{Error, Millis, Writer};
+use crate::cache::{Error, Millis, StoredWith, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 use streamed::{finish_binary, finish_text};
@@ -91,10 +91,7 @@ struct AnnouncedValue<'a> {
     head: &'a [u8],
     key: &'a [u8],
     len: u64,
-    flags: u32,
-    expires: Millis,
-    /// The version that comes then; 0: any.
-    cas: u64,
+    with: StoredWith,
     /// As [`Incoming::rest`].
     rest: usize,
 }
@@ -486,7 +483,8 @@ impl Session {
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
         let (key, flags, cas) = (store.key(), store.flags, store.new_cas());
-        self.stream(core, &AnnouncedValue { head, key, len, flags, expires, cas, rest: 0 });
+        let with = StoredWith { flags, expires, cas, has_binary_key: store.has_binary_key() };
+        self.stream(core, &AnnouncedValue { head, key, len, with, rest: 0 });
     }
 
     /// Whether there is room for a long value. It is made step by step: other connections are
@@ -502,10 +500,11 @@ impl Session {
     }
 
     fn stream(&mut self, core: &Core, value: &AnnouncedValue<'_>) {
-        let &AnnouncedValue { head, key, len, flags, expires, cas, rest } = value;
+        let &AnnouncedValue { head, key, len, with, rest } = value;
+        let expires = with.expires;
         // What is expired at once is never seen; it still has to be taken in.
-        let kept = if expires == PAST { 0 } else { expires };
-        let writer = core.cache().reserve_with_cas(key, len, flags, kept, cas, core.now);
+        let kept = StoredWith { expires: if expires == PAST { 0 } else { expires }, ..with };
+        let writer = core.cache().reserve_with(key, len, kept, core.now);
         let (head, bytes, missing, began, took_ns) = (head.to_vec(), len, len, core.now, 0);
         let incoming = Incoming { head, writer, bytes, missing, began, rest, expires, took_ns };
         self.pending = Pending::Value(Box::new(incoming));
@@ -621,8 +620,8 @@ impl Session {
                 if !self.has_room(core, key, len) {
                     return ParseStep::Used(0);
                 }
-                let (head, flags, expires, cas, rest) = (key, 0, 0, 0, words);
-                self.stream(core, &AnnouncedValue { head, key, len, flags, expires, cas, rest });
+                let (head, with, rest) = (key, StoredWith::default(), words);
+                self.stream(core, &AnnouncedValue { head, key, len, with, rest });
                 ParseStep::Used(used)
             }
             resp::ParsedResp::Violation(violation) => {
@@ -730,8 +729,8 @@ impl Session {
                 return ParseStep::Used(0);
             }
             let (head, key, flags) = (&rest[..used], request.key, request.extra32(0));
-            let (cas, rest) = (0, 0);
-            self.stream(core, &AnnouncedValue { head, key, len, flags, expires, cas, rest });
+            let with = StoredWith { flags, expires, ..StoredWith::default() };
+            self.stream(core, &AnnouncedValue { head, key, len, with, rest: 0 });
         } else {
             let end = used + request.value_bytes as usize;
             let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };

@@ -6,7 +6,7 @@ use super::bytes::unsigned;
 use super::core::Core;
 use super::counters::Count;
 use super::outcome::{StoreOutcome, Verb};
-use crate::cache::{Entry, Error, Millis, Writer};
+use crate::cache::{Entry, Error, Millis, StoredWith, Writer};
 use crate::clock::{PAST, expiry, has_passed, seconds_left};
 
 /// A value as it came.
@@ -42,14 +42,8 @@ pub struct Change<'a> {
     pub new_cas: u64,
     /// `append` and `prepend` make the item where there is none.
     pub vivifies: bool,
-}
-
-/// What is stored beside a value; as [`Change`].
-#[derive(Clone, Copy)]
-struct StoredWith {
-    flags: u32,
-    expires: Millis,
-    cas: u64,
+    /// The key was sent in base64.
+    pub has_binary_key: bool,
 }
 
 impl Core {
@@ -128,7 +122,8 @@ impl Core {
         let stored = match outcome {
             Some(refused) => Ok(refused),
             None => {
-                let with = StoredWith { flags, expires, cas: change.new_cas };
+                let (cas, has_binary_key) = (change.new_cas, change.has_binary_key);
+                let with = StoredWith { flags, expires, cas, has_binary_key };
                 put(&mut entry, change.verb, value, &old, with)
             }
         };
@@ -178,7 +173,9 @@ impl Core {
             let (first, expires) = step.first.ok_or(StoreOutcome::NotFound)?;
             let mut digits = itoa::Buffer::new();
             let parts = [digits.format(first).as_bytes()];
-            let cas = entry.put_with_cas(&parts, 0, expires, step.new_cas).map_err(failed)?;
+            let (cas, has_binary_key) = (step.new_cas, step.has_binary_key);
+            let with = StoredWith { flags: 0, expires, cas, has_binary_key };
+            let cas = entry.put_with(&parts, with).map_err(failed)?;
             return Ok(Counted { value: first, cas, expires: None });
         };
         let meta = item.meta();
@@ -188,6 +185,7 @@ impl Core {
         if step.cas != 0 && step.cas != meta.cas {
             return Err(StoreOutcome::Exists);
         }
+        let has_binary_key = item.has_binary_key();
         item.append_to(text).map_err(failed)?;
         let value = unsigned(text).ok_or(StoreOutcome::NotNumber)?;
         let value = if step.down {
@@ -201,7 +199,9 @@ impl Core {
         text.fill(b' ');
         let expires = step.expires.unwrap_or(meta.expires);
         let parts = [digits, &text[..blanks]];
-        let cas = entry.put_with_cas(&parts, meta.flags, expires, step.new_cas).map_err(failed)?;
+        let (flags, cas) = (meta.flags, step.new_cas);
+        let with = StoredWith { flags, expires, cas, has_binary_key };
+        let cas = entry.put_with(&parts, with).map_err(failed)?;
         Ok(Counted { value, cas, expires: Some(meta.expires) })
     }
 
@@ -281,6 +281,8 @@ pub struct CounterStep<'a> {
     /// The first value and its expiry, where there is no item.
     pub first: Option<(u64, Millis)>,
     pub expires: Option<Millis>,
+    /// The key was sent in base64.
+    pub has_binary_key: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -326,19 +328,18 @@ fn put(
     old: &[u8],
     with: StoredWith,
 ) -> Result<StoreOutcome, Error> {
-    let StoredWith { flags, expires, cas } = with;
-    if expires == PAST {
+    if with.expires == PAST {
         entry.remove();
         return Ok(StoreOutcome::Stored(0));
     }
     let cas = match value {
         StoreValue::Bytes(bytes) => match verb {
-            Verb::Append => entry.put_with_cas(&[old, bytes], flags, expires, cas)?,
-            Verb::Prepend => entry.put_with_cas(&[bytes, old], flags, expires, cas)?,
-            _ => entry.put_with_cas(&[bytes], flags, expires, cas)?,
+            Verb::Append => entry.put_with(&[old, bytes], with)?,
+            Verb::Prepend => entry.put_with(&[bytes, old], with)?,
+            _ => entry.put_with(&[bytes], with)?,
         },
-        // It was given its version when its place was.
-        StoreValue::Written(writer) => commit(entry, writer, expires)?,
+        // It got the rest of this with its place.
+        StoreValue::Written(writer) => commit(entry, writer, with.expires)?,
     };
     Ok(StoreOutcome::Stored(cas))
 }

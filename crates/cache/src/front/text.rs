@@ -109,6 +109,11 @@ impl Store<'_> {
         self.meta.as_ref().and_then(|meta| meta.new_cas).unwrap_or(0)
     }
 
+    /// Whether the key was sent in base64.
+    pub fn has_binary_key(&self) -> bool {
+        self.meta.as_ref().is_some_and(|meta| meta.binary_key)
+    }
+
     /// Whether nothing is said of what went wrong before the value counted: `q` keeps only an
     /// answer of the ordinary kind quiet.
     pub fn is_silent(&self) -> bool {

@@ -1,5 +1,5 @@
-//! What was written into the cache as it arrived is made the value of its key: the command is parsed
-//! once more from its head.
+//! What was written into the cache as it arrived is made the value of its key: the command is
+//! parsed once more from its head.
 
 use crate::cache::{Error, Millis, Writer};
 use crate::front::binary::{self, BinaryRequest};
