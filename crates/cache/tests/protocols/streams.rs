@@ -161,6 +161,12 @@ pub fn text(rng: &mut Rng, index: usize) -> Stream {
                 "flush_all x\r\n",
                 "flush_all noreply\r\n",
                 "mn\r\n",
+                "cache_memlimit 1\r\n",
+                "cache_memlimit 2000000000\r\n",
+                "cache_memlimit x noreply\r\n",
+                "shutdown graceful\r\n",
+                "watch nonsense\r\n",
+                "stats detail\r\n",
             ])),
             18 => stream.push(rng.pick(NONSENSE)),
             _ => stream.push(format!("set {} 0 0 1\r\n", "q".repeat(251))),
@@ -193,10 +199,10 @@ fn text_store(stream: &mut Stream, rng: &mut Rng, key: &str) {
     stream.push(if rng.chance(40) { "xx" } else { "\r\n" });
 }
 
-/// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), keys that are
-/// stored in base64 and asked for without, or the other way round, `ma` with a time and a number
-/// that may get longer (memcached copies it into a new item then, and gives the time to the old
-/// one: 7, `ma n T1000 D5`, then `ma n t` tells -1).
+/// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a time
+/// and a number that may get longer (memcached copies it into a new item then, and gives the time
+/// to the old one: 7, `ma n T1000 D5`, then `ma n t` tells -1), and with both `q` and `N` (Debian's
+/// is not quiet if it made the item).
 pub fn meta(rng: &mut Rng, index: usize) -> Stream {
     let mut stream = Stream::new(false);
     for _ in 0..1 + rng.below(10) {
@@ -231,10 +237,25 @@ pub fn meta(rng: &mut Rng, index: usize) -> Stream {
             }
             9 | 10 => {
                 stream.push(format!("ma metanum{}", rng.below(4)));
+                let quiet_or_made = rng.pick(&["q", "N1000", "N0"]);
                 for _ in 0..rng.below(6) {
                     let flag = rng.pick(&[
-                        "v", "t", "k", "q", "Oabc", "T1000 D0", "N1000", "N0", "J13", "D5", "MI",
-                        "MD", "M+", "M-", "Mx", "Dx", "c",
+                        "v",
+                        "t",
+                        "k",
+                        quiet_or_made,
+                        "Oabc",
+                        "T1000 D0",
+                        quiet_or_made,
+                        "J13",
+                        "D5",
+                        "MI",
+                        "MD",
+                        "M+",
+                        "M-",
+                        "Mx",
+                        "Dx",
+                        "c",
                     ]);
                     stream.push(format!(" {flag}"));
                 }
@@ -257,6 +278,9 @@ pub fn meta(rng: &mut Rng, index: usize) -> Stream {
                 "me absent",
                 "mn",
                 "mg bWV0YWI= b k v",
+                "mg bWV0YWI= T1000 b k t",
+                "mg metab k v s",
+                "md metab I",
                 "mg a=b b",
                 "gets meta0 meta1 meta2 meta3",
                 "gets meta4 meta5 meta6 meta7",
@@ -271,7 +295,11 @@ pub fn meta(rng: &mut Rng, index: usize) -> Stream {
 fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str) {
     let value = value(rng);
     let binary = rng.chance(8);
-    let key = if binary { "bWV0YWI=" } else { key };
+    let key = match binary {
+        true => "bWV0YWI=",
+        false if rng.chance(10) => "metab",
+        false => key,
+    };
     stream.push(format!("ms {key} {}", value.len()));
     if binary {
         stream.push(" b");

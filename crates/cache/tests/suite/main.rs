@@ -12,6 +12,7 @@ mod front_end;
 mod front_full;
 mod front_limits;
 mod front_loan;
+mod front_memcached;
 mod front_tls;
 mod hashes;
 mod hashes_large;
