@@ -389,8 +389,8 @@ fn push_names(out: &mut Vec<u8>, meta: &MetaCommand<'_>) {
     meta.flags().iter().for_each(|flag| push_name(out, meta, flag, || meta.binary_key));
 }
 
-/// Whether the key of an item is told in base64: it was sent so when it was stored, as memcached has
-/// it, or was sent so now and cannot stand in a line.
+/// Whether the key of an item is told in base64: it was sent so when it was stored, as memcached
+/// has it, or was sent so now and cannot stand in a line.
 fn is_told_in_base64(item: &Item<'_>, meta: &MetaCommand<'_>) -> bool {
     item.has_binary_key() || meta.binary_key && !is_line_key(meta.key.bytes())
 }

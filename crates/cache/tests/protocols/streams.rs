@@ -165,7 +165,6 @@ pub fn text(rng: &mut Rng, index: usize) -> Stream {
                 "cache_memlimit 2000000000\r\n",
                 "cache_memlimit x noreply\r\n",
                 "shutdown graceful\r\n",
-                "watch nonsense\r\n",
                 "stats detail\r\n",
             ])),
             18 => stream.push(rng.pick(NONSENSE)),
@@ -199,10 +198,10 @@ fn text_store(stream: &mut Stream, rng: &mut Rng, key: &str) {
     stream.push(if rng.chance(40) { "xx" } else { "\r\n" });
 }
 
-/// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a time
-/// and a number that may get longer (memcached copies it into a new item then, and gives the time
-/// to the old one: 7, `ma n T1000 D5`, then `ma n t` tells -1), and with both `q` and `N` (Debian's
-/// is not quiet if it made the item).
+/// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a
+/// time and a number that may get longer (memcached copies it into a new item then, and gives the
+/// time to the old one: 7, `ma n T1000 D5`, then `ma n t` tells -1), and with both `q` and `N`
+/// (Debian's is not quiet if it made the item).
 pub fn meta(rng: &mut Rng, index: usize) -> Stream {
     let mut stream = Stream::new(false);
     for _ in 0..1 + rng.below(10) {
