@@ -46,6 +46,7 @@ mod view;
 pub use databases::DATABASES_MAX;
 pub use entry::{Entry, StoredWith, Writer};
 pub use error::{Error, Result};
+pub use evict::evicted::EvictedItem;
 pub use item::{Item, Meta, Pinned};
 pub use many::Put;
 pub use options::{FarMemory, Options};

@@ -176,6 +176,14 @@ impl Core {
         self.log.begin(self.shared.watch.watched(), self.shared.wall(self.now));
     }
 
+    /// Tells watchers which items of database 0 went for want of room.
+    pub fn tell_of_evictions(&mut self) {
+        let (cache, times) = (self.shared.cache.in_database(0), self.times());
+        let dropped = cache.take_evicted(|item| self.log.evicted(item, times));
+        self.log.drop_events(dropped);
+        self.log.publish(&self.shared.watch, 0);
+    }
+
     pub fn times(&self) -> Times {
         Times { now: self.now, wall: self.shared.wall(self.now) }
     }

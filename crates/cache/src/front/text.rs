@@ -327,7 +327,7 @@ pub fn watch<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
             b"mutations" => Watched::MUTATIONS,
             b"deletions" => Watched::DELETIONS,
             b"connevents" => Watched::CONNECTIONS,
-            b"evictions" => return Err(Refusal::NotOffered("evictions are counted, see stats")),
+            b"evictions" => Watched::EVICTIONS,
             b"rawcmds" | b"sysevents" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => {
                 return Err(Refusal::NotOffered("there are no such events"));
             }

@@ -9,6 +9,8 @@
 use super::bytes::push_uri;
 use super::clients::ClientInfo;
 use super::outcome::{StoreOutcome, Verb};
+use crate::cache::{Cache, EvictedItem};
+use crate::clock::{Times, seconds_left};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,6 +36,7 @@ impl Watched {
     pub const MUTATIONS: Watched = Watched(1 << 1);
     pub const DELETIONS: Watched = Watched(1 << 2);
     pub const CONNECTIONS: Watched = Watched(1 << 3);
+    pub const EVICTIONS: Watched = Watched(1 << 5);
     /// Prefixes of keys are counted.
     const PREFIXES: Watched = Watched(1 << 4);
     /// Of commands.
@@ -92,6 +95,10 @@ impl EventLog {
     #[inline]
     pub fn watches_commands(&self) -> bool {
         self.watched.has(Watched::COMMANDS)
+    }
+
+    pub fn watches_evictions(&self) -> bool {
+        self.watched.has(Watched::EVICTIONS)
     }
 
     pub fn watches_connections(&self) -> bool {
@@ -177,6 +184,23 @@ impl EventLog {
         });
     }
 
+    /// An item went for want of room.
+    #[cold]
+    pub fn evicted(&mut self, item: &EvictedItem, times: Times) {
+        let EvictedItem { key, bytes, expires, idle_s, fetched } = item;
+        let (fetched, ttl_s) = (if *fetched { "yes" } else { "no" }, seconds_left(*expires, times));
+        self.note(Watched::EVICTIONS, b"", PrefixCounts::default(), |text| {
+            text.extend_from_slice(b"type=eviction key=");
+            push_uri(text, key);
+            write!(text, " fetch={fetched} ttl={ttl_s} la={idle_s} clsid=1 size={bytes}")
+        });
+    }
+
+    /// So many events were not noted.
+    pub fn drop_events(&mut self, count: u64) {
+        self.dropped += count;
+    }
+
     fn note(
         &mut self,
         kind: Watched,
@@ -200,7 +224,7 @@ impl EventLog {
         }
     }
 
-    /// Hands on what was noted, all of it by this client.
+    /// Hands on what was noted, all of it by this client; 0: by none.
     #[cold]
     pub fn publish(&mut self, watch: &Watch, client: u64) {
         let mut state = watch.state();
@@ -253,7 +277,10 @@ impl WatchState {
         let (gid, seconds, micros) = (self.written, wall / 1000, wall % 1000 * 1000);
         let mut line = format!("ts={seconds}.{micros:06} gid={gid} ").into_bytes();
         line.extend_from_slice(&event.text);
-        line.extend_from_slice(format!(" cfd={client}\n").as_bytes());
+        if client != 0 {
+            line.extend_from_slice(format!(" cfd={client}").as_bytes());
+        }
+        line.push(b'\n');
         for watcher in self.watchers.iter_mut().filter(|one| one.wants.has(event.kind)) {
             if watcher.lines.len() + line.len() <= LINES_BYTES_MAX {
                 watcher.lines.extend_from_slice(&line);
@@ -289,6 +316,13 @@ impl WatchState {
 impl Watch {
     fn state(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the cache note evictions if they are watched, and only then.
+    pub fn tell_cache(&self, cache: &Cache) {
+        let state = self.state();
+        // Under the lock, so that of two threads that do so the later one knows better.
+        cache.watch_evictions(state.watched().has(Watched::EVICTIONS));
     }
 
     /// What any watcher wants, and `stats detail`.

@@ -283,10 +283,32 @@ fn watchers_are_told_what_clients_do() {
     wait_until("watchers are gone", || stats(&mut m, "")["log_watchers"] == "0");
     for (line, expected) in [
         ("watch nonsense", "ERROR\r\n"),
-        ("watch evictions", "CLIENT_ERROR not offered: evictions are counted, see stats\r\n"),
         ("watch proxyreqs", "CLIENT_ERROR not offered: there are no such events\r\n"),
     ] {
         assert_eq!(answers(&mut m, &format!("{line}\r\n")), expected);
+    }
+}
+
+#[test]
+fn watchers_are_told_which_items_went_for_want_of_room() {
+    let server = ours_of(16 << 20, Settings::default());
+    let mut m = memcached(&server);
+    let mut watcher = memcached(&server);
+    assert_eq!(ask(&mut watcher, b"watch evictions\r\n", b"\r\n"), b"OK\r\n");
+    let value = "x".repeat(1000);
+    for key in 0..40_000 {
+        let quiet = format!("set key{key} 0 1000 1000 noreply\r\n{value}\r\n");
+        m.write_all(quiet.as_bytes()).unwrap();
+    }
+    answers(&mut m, "");
+    let lines = told(&mut watcher, "type=eviction");
+    for line in &lines {
+        let rest = line.strip_prefix("type=eviction key=key").unwrap();
+        let words: Vec<_> = rest.split(' ').collect();
+        assert!(words[0].parse::<u32>().unwrap() < 40_000, "{line}");
+        assert_eq!((words[1], words[4], words[5]), ("fetch=no", "clsid=1", "size=1000"), "{line}");
+        let ttl = words[2].strip_prefix("ttl=").unwrap().parse::<u32>().unwrap();
+        assert!((900..=1000).contains(&ttl), "{line}");
     }
 }
 

@@ -88,6 +88,11 @@ impl Partition {
 
     /// Drops everything in a segment and gives it back; how many items there were.
     pub fn drop_segment(&mut self, unit: u32) -> u64 {
+        self.drop_items(unit, None)
+    }
+
+    /// As [`Partition::drop_segment`]; with a time for want of room.
+    pub fn drop_items(&mut self, unit: u32, evicted: Option<Millis>) -> u64 {
         self.disturbances += 1;
         if self.segments.get(unit).kind != SegmentState::Leaving {
             self.segments.leave(unit);
@@ -105,6 +110,9 @@ impl Partition {
                 assert!(partition.segments.is_flushed(unit), "a live item has an entry");
                 return;
             };
+            if let Some(now) = evicted {
+                partition.note_evicted(found, now);
+            }
             partition.remove(hash, found);
             items += 1;
         });

@@ -123,9 +123,9 @@ pub const TEXT: &[TextCommand] = text_commands! {
     "version" ANY, LOUD, |_| Ok(Command::Version),
         "";
     "watch" ANY, LOUD, text::watch,
-        "[fetchers] [mutations] [deletions] [connevents]"
+        "[fetchers] [mutations] [deletions] [evictions] [connevents]"
         differs "What clients of memcached's protocols do; lines come within some 20 ms, `cfd` is \
-                 a number of ours; no `evictions`, which are counted, no events of a proxy.";
+                 a number of ours; no events of a proxy.";
 };
 
 /// Meta commands: name, and what stands behind it; how it differs.

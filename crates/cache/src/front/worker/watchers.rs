@@ -29,6 +29,10 @@ impl Worker<'_> {
             let places = (0..self.connections.len())
                 .filter(|place| self.connections[*place].as_deref().is_some_and(is_watcher));
             self.watchers = LocalWatchers { places: places.collect(), version };
+            self.core.shared.watch.tell_cache(&self.core.shared.cache);
+        }
+        if !self.watchers.is_empty() && self.core.log.watches_evictions() {
+            self.core.tell_of_evictions();
         }
         for place in &self.watchers.places {
             let Some(Some(connection)) = self.connections.get_mut(*place) else { continue };
