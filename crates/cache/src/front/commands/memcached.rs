@@ -103,6 +103,8 @@ pub const TEXT: &[TextCommand] = text_commands! {
         "key flags exptime bytes [noreply]";
     "quit" ANY, LOUD, |_| Ok(Command::Quit),
         "";
+    "refresh_certs" ANY, LOUD, |_| Err(Refusal::NotOffered("certificates are read at the start")),
+        "" refused "certificates are read at the start";
     "replace" (5, 6), 5, |line| text::store(line, Verb::Replace),
         "key flags exptime bytes [noreply]";
     "set" (5, 6), 5, |line| text::store(line, Verb::Set),
