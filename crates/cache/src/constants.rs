@@ -2,6 +2,10 @@
 
 /// Longest key of the memcached protocols, bytes: clients rely on it.
 pub const MEMCACHED_KEY_BYTES_MAX: usize = 250;
+/// Highest level of memcached's `verbosity`.
+pub const VERBOSITY_MAX: u32 = 2;
+/// How long a thread with watchers sleeps at most before it sends them what waits, milliseconds.
+pub const WATCH_MS: u64 = 20;
 /// Longest line of a memcached command without its end, bytes; look-ups excepted.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Longest line of a memcached look-up, bytes: 4000 of the longest keys.

@@ -137,6 +137,7 @@ fn refuse_idle_options(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
             "--socket-mode is for --memcached-socket and --resp-socket",
         ),
         (args.auth_file.is_some(), memcached, "--auth-file is for --memcached"),
+        (args.enable_shutdown, memcached, "--enable-shutdown is for --memcached"),
         (tls, is_tcp, "--tls-cert and --tls-key are for --memcached and --resp"),
         (args.herd_clients.is_some(), herd, "--herd-clients is for --herd and --herd-listen"),
         (args.herd_pipeline.is_some(), herd, "--herd-pipeline is for --herd and --herd-listen"),
@@ -222,6 +223,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         policy: args.policy.name.clone(),
         databases: args.databases,
         slow_us: args.slow_us,
+        allows_shutdown: args.enable_shutdown,
         // The memory of a file is taken in any case: later there may be none.
         populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()

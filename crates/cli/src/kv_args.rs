@@ -337,6 +337,9 @@ pub struct KvArgs {
     /// File with lines user:password for memcached's text protocol; only you may read it
     #[arg(long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
+    /// Let clients of memcached's protocol stop the server (shutdown)
+    #[arg(long)]
+    pub enable_shutdown: bool,
     /// Speak TLS: chain of certificates in PEM form, the server's own first
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

@@ -2,7 +2,7 @@
 //! words say. Pure data; `log.rs` places it.
 
 use super::key::Key;
-use super::layout::{Fields, Header, Pos, UNIT_BYTES, expiry_in};
+use super::layout::{Fields, Header, Pos, UNIT_BYTES, expiry_in, has_binary_key_in};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::{Bare, Window};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -116,6 +116,7 @@ pub(crate) fn fields_at(units: Bare<'_>, at: u64, header: Header) -> Fields {
         let meta = word(Header::META);
         fields.expires = expiry_in(meta);
         fields.flags = meta as u32 & 0xffff;
+        fields.has_binary_key = has_binary_key_in(meta);
     }
     if header.has(Header::EXTRA) {
         let extra = word(Header::EXTRA);

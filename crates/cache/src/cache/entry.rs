@@ -13,6 +13,27 @@ use super::{Cache, Millis};
 use rackpool_mem::window::Window;
 use std::sync::{Arc, MutexGuard};
 
+/// What is stored beside a value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoredWith {
+    /// The caller's flags.
+    pub flags: u32,
+    /// When the item expires; 0 = never.
+    pub expires: Millis,
+    /// The cas; 0 = the cache chooses.
+    pub cas: u64,
+    /// A client of memcached sent the key in base64, and such clients are told it in base64. Costs
+    /// 8 bytes beside a value that never expires and has no flags.
+    pub has_binary_key: bool,
+}
+
+impl StoredWith {
+    fn fields(self, partition: &Partition, now: Millis) -> Fields {
+        let StoredWith { flags, expires, cas, has_binary_key } = self;
+        Fields { has_binary_key, ..partition.fields_of(flags, expires, cas, now) }
+    }
+}
+
 /// A key in its locked partition. No other call of the cache may be made by the thread that holds
 /// one.
 #[derive(Debug)]
@@ -62,7 +83,7 @@ impl<'a> Entry<'a> {
     /// [`Error::TooLarge`], [`Error::OutOfMemory`]; the old value stays then, but a cache that is
     /// short of memory may have evicted it.
     pub fn put(&mut self, parts: &[&[u8]], flags: u32, expires: Millis) -> Result<u64> {
-        self.put_with_cas(parts, flags, expires, 0)
+        self.put_with(parts, StoredWith { flags, expires, ..StoredWith::default() })
     }
 
     /// As [`Entry::put`] with this cas; 0 = the cache chooses.
@@ -76,6 +97,15 @@ impl<'a> Entry<'a> {
         expires: Millis,
         cas: u64,
     ) -> Result<u64> {
+        self.put_with(parts, StoredWith { flags, expires, cas, ..StoredWith::default() })
+    }
+
+    /// As [`Entry::put`] with all of this.
+    ///
+    /// # Errors
+    /// As [`Entry::put`].
+    pub fn put_with(&mut self, parts: &[&[u8]], with: StoredWith) -> Result<u64> {
+        let fields = with.fields(&self.partition, self.now);
         let value_bytes = parts.iter().map(|part| part.len() as u64).sum();
         if self.partition.is_for_tier(value_bytes) {
             let far = self.partition.far_alloc(value_bytes, self.now);
@@ -85,27 +115,24 @@ impl<'a> Entry<'a> {
                 far.write(offset, part)?;
                 offset += part.len() as u64;
             }
-            return self.put_far(far, flags, expires, cas);
+            return self.put_far(far, fields);
         }
-        let cas = self.partition.cas_for(self.key, value_bytes, cas);
-        let fields = self.partition.fields_of(flags, expires, cas, self.now);
+        let cas = self.partition.cas_for(self.key, value_bytes, fields.cas);
+        let fields = Fields { cas, ..fields };
         let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes, fields };
         let put = self.partition.put(&draft, parts, &mut self.found, self.now);
         self.entered(put)
     }
 
-    /// As [`Entry::put_with_cas`], with a value that lies in the tier.
-    pub(crate) fn put_far(
-        &mut self,
-        value: FarValue,
-        flags: u32,
-        expires: Millis,
-        cas: u64,
-    ) -> Result<u64> {
-        let fields = self.partition.fields_of(flags, expires, cas, self.now);
+    /// As [`Entry::put`], with a value that lies in the tier.
+    pub(crate) fn put_far(&mut self, value: FarValue, fields: Fields) -> Result<u64> {
         let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes: 0, fields };
         let put = self.partition.put_far(&draft, value, &mut self.found, self.now);
         self.entered(put)
+    }
+
+    pub(crate) fn fields_of(&self, flags: u32, expires: Millis) -> Fields {
+        self.partition.fields_of(flags, expires, 0, self.now)
     }
 
     #[inline]
@@ -165,8 +192,7 @@ impl<'a> Entry<'a> {
             WriteTarget::Here(placed) => placed,
             WriteTarget::Far(far) => {
                 let (value, result) = *far;
-                return result
-                    .and_then(|()| self.put_far(value, fields.flags, fields.expires, fields.cas));
+                return result.and_then(|()| self.put_far(value, fields));
             }
             WriteTarget::Gone => unreachable!("a writer is committed once"),
         };
@@ -235,6 +261,44 @@ impl<'a> Entry<'a> {
     }
 }
 
+impl Cache {
+    /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the
+    /// key by [`Entry::commit`] or [`Writer::commit`].
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub fn reserve(
+        &self,
+        key: &[u8],
+        len: u64,
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<Writer> {
+        let with = StoredWith { flags, expires, ..StoredWith::default() };
+        self.reserve_with(key, len, with, now)
+    }
+
+    /// As [`Cache::reserve`] with all of this.
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub fn reserve_with(
+        &self,
+        key: &[u8],
+        len: u64,
+        with: StoredWith,
+        now: Millis,
+    ) -> Result<Writer> {
+        let hash = self.checked_hash(key)?;
+        let mut partition = self.lock(self.index_of(hash));
+        let cas = partition.cas_for(self.key(key), len, with.cas);
+        let fields = StoredWith { cas, ..with }.fields(&partition, now);
+        let draft = ItemDraft { key: self.key(key), hash, value_bytes: len, fields };
+        reserve(&mut partition, &draft, now)
+    }
+}
+
 /// Places a value that comes later.
 pub(crate) fn reserve(
     partition: &mut Partition,
@@ -293,6 +357,11 @@ impl Writer {
     /// The key.
     pub fn key(&self) -> &[u8] {
         &self.key
+    }
+
+    /// Length of the value, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len
     }
 
     /// Bytes that are missing.

@@ -6,6 +6,7 @@
 //! oldest segment is dropped as it is. TinyLFU's rounds, the only ones of several segments, are
 //! made in steps (`evict/round.rs`).
 
+pub(crate) mod evicted;
 mod leave_far;
 pub(crate) mod ranks;
 pub(crate) mod reads;
@@ -54,10 +55,10 @@ impl Partition {
         let can_leave = memory == Memory::Near && self.has_free_far(far_reserve + 1);
         if self.segments.free_count(memory) == 0 && !can_leave {
             // Moving needs a unit.
-            return self.drop_oldest(memory);
+            return self.drop_oldest(memory, now);
         }
         match self.policy {
-            Policy::Fifo => self.drop_oldest(memory),
+            Policy::Fifo => self.drop_oldest(memory, now),
             Policy::FifoReinsertion { threshold } => self.reinsert(threshold, now),
             Policy::Sieve => self.sieve(now),
             Policy::S3Fifo => self.s3_fifo(now),
@@ -65,7 +66,29 @@ impl Partition {
         }
     }
 
-    fn drop_oldest(&mut self, memory: Memory) -> bool {
+    /// Makes place in a full bucket: one that was flushed goes, else the least used entry, of these
+    /// the oldest. Where the place is.
+    pub(super) fn evict_entry(&mut self, hash: u64, now: Millis) -> u64 {
+        let mut victim: Option<((bool, u64, u64), Found)> = None;
+        self.index.for_bucket(hash, |at, slot| {
+            let (unit, offset) = (slot.pos().unit(), slot.pos().offset());
+            let age = (self.segments.get(unit).seq << 13) | u64::from(offset >> 3);
+            let rank = (!self.segments.is_flushed(unit), slot.freq(), age);
+            if victim.is_none_or(|(least, _)| rank < least) {
+                victim = Some((rank, (at, slot)));
+            }
+        });
+        let ((is_live, ..), (at, slot)) = victim.expect("a full bucket has entries");
+        self.stats.index_evictions += u64::from(is_live);
+        if is_live {
+            self.note_evicted((at, slot), now);
+        }
+        self.index.forget(hash, at);
+        self.kill_entry(slot);
+        at
+    }
+
+    fn drop_oldest(&mut self, memory: Memory, now: Millis) -> bool {
         let queues = match memory {
             Memory::Near => 0..FAR_QUEUE,
             Memory::Far => FAR_QUEUE..FAR_QUEUE + 1,
@@ -74,7 +97,7 @@ impl Partition {
         let Some(unit) = oldest.min_by_key(|unit| self.segments.get(*unit).seq) else {
             return false;
         };
-        let items = self.drop_segment(unit);
+        let items = self.drop_items(unit, Some(now));
         self.stats.evictions += items;
         true
     }
@@ -137,6 +160,7 @@ impl Partition {
                     partition.keep((at, slot), hash, stream, now);
                 }
                 _ => {
+                    partition.note_evicted((at, slot), now);
                     partition.stats.evictions += 1;
                     partition.remove(hash, (at, slot));
                 }

@@ -10,7 +10,7 @@
 //! item      header, [meta], [extra], [cas], [total, next], key, value  padded to 8 bytes
 //! piece     header, next, bytes of the value of an item before
 //! header    key bytes 15 | spaced | value bytes 16 | options 8 | check 24 (see `log.rs`)
-//! meta      is wall time 1 | expires 47 | flags 16
+//! meta      is wall time 1 | key in base64 1 | expires 46 | flags 16
 //! extra     flags 32 | second of the last access 32
 //! key       of an item of another space than 0: its last byte is the space
 //! value     of an item in another tier: its place there, its length
@@ -277,11 +277,19 @@ pub(crate) fn mix(sum: u64, word: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
+/// In a word of expiry and flags: see [`Fields::has_binary_key`].
+const BINARY_KEY: u64 = 1 << 62;
+
 /// Expiry and small flags. The highest of the 48 bits of an expiry says that it is wall time.
-pub(crate) fn meta_word(expires: Millis, flags: u32) -> u64 {
+pub(crate) fn meta_word(expires: Millis, flags: u32, has_binary_key: bool) -> u64 {
     let wall = (expires & WALL_TIME) >> (63 - 47);
     let at = (expires & !WALL_TIME).min(EXPIRES_MAX);
-    ((wall | at) << 16) | u64::from(flags & 0xffff)
+    let binary = if has_binary_key { BINARY_KEY } else { 0 };
+    ((wall | at) << 16) | binary | u64::from(flags & 0xffff)
+}
+
+pub(crate) fn has_binary_key_in(meta: u64) -> bool {
+    meta & BINARY_KEY != 0
 }
 
 /// The expiry in a word of expiry and flags.
@@ -323,6 +331,8 @@ pub(crate) struct Fields {
     pub access_s: Option<u32>,
     /// Whether the value is a reference to another tier.
     pub is_far: bool,
+    /// Whether a client of memcached sent the key in base64: it is told in base64.
+    pub has_binary_key: bool,
 }
 
 impl Fields {
@@ -330,7 +340,8 @@ impl Fields {
     pub fn options(&self) -> u64 {
         let has_extra = self.flags > 0xffff || self.access_s.is_some();
         let option = |on: bool, option: u64| if on { option } else { 0 };
-        option(self.expires != 0 || (self.flags != 0 && !has_extra), Header::META)
+        let has_meta = self.expires != 0 || self.has_binary_key || self.flags != 0 && !has_extra;
+        option(has_meta, Header::META)
             | option(has_extra, Header::EXTRA)
             | option(self.cas != 0, Header::CAS)
             | option(self.is_far, Header::FAR)
@@ -354,9 +365,12 @@ mod tests {
         let link = NextPiece::new(pos, 0x1_2345_6789);
         assert!(link.pos() == pos && link.is_of(0x1_2345_6789) && !link.is_of(0x2345_6788));
         for expires in [0, 1, EXPIRES_MAX, WALL_TIME | 77, WALL_TIME | EXPIRES_MAX] {
-            assert_eq!(expiry_in(meta_word(expires, 0xffff)), expires);
+            for has_binary_key in [false, true] {
+                let word = meta_word(expires, 0xffff, has_binary_key);
+                assert_eq!((expiry_in(word), has_binary_key_in(word)), (expires, has_binary_key));
+            }
         }
-        assert_eq!(expiry_in(meta_word(u64::MAX, 0)), WALL_TIME | EXPIRES_MAX);
+        assert_eq!(expiry_in(meta_word(u64::MAX, 0, true)), WALL_TIME | EXPIRES_MAX);
         let options = Header::META | Header::CAS | Header::CHAINED;
         let header = Header::new(5, 100, options).with_check(0xabcdef);
         assert_eq!((header.key_bytes(), header.value_bytes()), (5, 100));

@@ -162,7 +162,7 @@ impl Partition {
         let (at, fields) = (head.byte(), &draft.fields);
         if header.has(Header::META) {
             let flags = if header.has(Header::EXTRA) { 0 } else { fields.flags };
-            let word = meta_word(fields.expires, flags);
+            let word = meta_word(fields.expires, flags, fields.has_binary_key);
             self.units.store(at + header.word_at(Header::META), word);
         }
         if header.has(Header::EXTRA) {

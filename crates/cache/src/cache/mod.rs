@@ -10,7 +10,8 @@
 //!   that outlives the process; `populate.rs`: its memory; `options.rs`, `division.rs`: how one is
 //!   made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these; `emulated.rs`: far
 //!   memory that this host has not; `reuse.rs`: hits by capacity; `touched.rs`: what a look-up
-//!   reads; `switch.rs`: in which memories items lie; `near_pages.rs`: pages that move for it.
+//!   reads; `switch.rs`: in which memories items lie; `near_pages.rs`: pages that move for it;
+//!   `limit.rs`: how much of it is used.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -26,6 +27,7 @@ mod index;
 mod item;
 mod key;
 mod layout;
+mod limit;
 mod locked_keys;
 mod log;
 mod many;
@@ -50,8 +52,9 @@ mod watch;
 
 pub use databases::DATABASES_MAX;
 pub use division::{Division, VALUE_BYTES_MAX, partitions_for};
-pub use entry::{Entry, Writer};
+pub use entry::{Entry, StoredWith, Writer};
 pub use error::{Error, Result};
+pub use evict::evicted::EvictedItem;
 pub use item::{Item, Meta, Pinned};
 pub use locked_keys::LockedKeys;
 pub use many::Put;
@@ -70,7 +73,6 @@ pub use view::{Copied, CopyTarget};
 pub use watch::Watch;
 
 use databases::Databases;
-use draft::ItemDraft;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
 use key::Key;
@@ -82,6 +84,7 @@ use rackpool_mem::window::Window;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use switch::DealtNodes;
 use tier::TierSlab;
@@ -101,7 +104,7 @@ impl PartitionShare {
     pub const ALL: PartitionShare = PartitionShare { index: 0, count: 1 };
 }
 
-/// Milliseconds of a clock that never jumps, below 2^47; always handed in. Of an expiry, those of
+/// Milliseconds of a clock that never jumps, below 2^46; always handed in. Of an expiry, those of
 /// the wall clock if [`at_wall`] made it.
 pub type Millis = u64;
 
@@ -138,7 +141,7 @@ const POPULATED_BYTES: u64 = 4 << 20;
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
 /// Bytes of a value of a tier that are read at once.
 const CHUNK_BYTES: u64 = 128 << 10;
-const EXPIRES_MAX: Millis = (1 << 47) - 1;
+const EXPIRES_MAX: Millis = (1 << 46) - 1;
 
 /// What happens when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,6 +239,8 @@ pub struct Cache {
     reuse: Option<Arc<ReuseSampler>>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
+    /// Bytes of near memory that may be used.
+    limit: Arc<AtomicU64>,
     dealt: Arc<Mutex<DealtNodes>>,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
     file: Option<Arc<(Window, Arc<File>)>>,
@@ -312,6 +317,7 @@ impl Cache {
             space: 0,
             seed: options.seed,
             section: 0,
+            limit: Arc::new(AtomicU64::new(options.memory)),
             dealt: DealtNodes::of(&options),
             options: Arc::new(options),
             counters: Arc::default(),
@@ -647,28 +653,9 @@ impl Cache {
         let hash = self.checked_hash(key)?;
         let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64, now)?;
         far.write(0, value)?;
-        self.entry(key, now)?.put_far(far, flags, expires, 0)
-    }
-
-    /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the
-    /// key by [`Entry::commit`] or [`Writer::commit`].
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub fn reserve(
-        &self,
-        key: &[u8],
-        len: u64,
-        flags: u32,
-        expires: Millis,
-        now: Millis,
-    ) -> Result<Writer> {
-        let hash = self.checked_hash(key)?;
-        let mut partition = self.lock(self.index_of(hash));
-        let cas = partition.cas_for(self.key(key), len, 0);
-        let fields = partition.fields_of(flags, expires, cas, now);
-        let draft = ItemDraft { key: self.key(key), hash, value_bytes: len, fields };
-        entry::reserve(&mut partition, &draft, now)
+        let mut entry = self.entry(key, now)?;
+        let fields = entry.fields_of(flags, expires);
+        entry.put_far(far, fields)
     }
 
     /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that
@@ -733,7 +720,7 @@ impl Cache {
     pub fn stats(&self) -> Stats {
         let (hits, misses) = self.counters.sum();
         let far_bytes = self.options.far.as_ref().map_or(0, |far| far.memory);
-        let memory_bytes = self.options.memory + far_bytes;
+        let memory_bytes = self.memory_limit() + far_bytes;
         let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
         (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
         self.partitions.iter().for_each(|part| part.pages.count(&mut stats));

@@ -6,6 +6,7 @@
 
 mod far;
 mod holds;
+mod limit;
 mod spaces;
 mod sweep;
 mod switch;
@@ -15,6 +16,7 @@ pub(crate) use sweep::Abandoned;
 
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
+use super::evict::evicted::EvictedItems;
 use super::evict::ranks::Round;
 use super::evict::reads::ReadSamples;
 use super::evict::sift::Sift;
@@ -75,6 +77,7 @@ pub(crate) struct Partition {
     pub sampled_reads: u32,
     pub mode: Mode,
     pub stats: Stats,
+    pub evicted: EvictedItems,
     pub seed: u64,
     pub keeps_access: bool,
     pub abandoned: Arc<Abandoned>,
@@ -183,6 +186,7 @@ impl Partition {
             policy_state: PolicyState::new(options.policy, units + far_units),
             mode: options.mode,
             stats: Stats::default(),
+            evicted: EvictedItems::default(),
             seed: options.seed,
             keeps_access: options.keeps_access,
             abandoned: Arc::default(),
@@ -207,7 +211,7 @@ impl Partition {
     pub fn fields_of(&self, flags: u32, expires: Millis, cas: u64, now: Millis) -> Fields {
         let access_s = self.keeps_access.then_some((now / 1000) as u32);
         let expires = (expires & !WALL_TIME).min(EXPIRES_MAX) | (expires & WALL_TIME);
-        Fields { flags, expires, cas, access_s, is_far: false }
+        Fields { flags, expires, cas, access_s, is_far: false, has_binary_key: false }
     }
 
     /// Finds the entry of a key, expired or not.
@@ -395,7 +399,7 @@ impl Partition {
 
     /// Kills the item of an entry that was taken out. The value that a flushed one had in the tier
     /// is in no slab any more.
-    fn kill_entry(&mut self, slot: Slot) {
+    pub(super) fn kill_entry(&mut self, slot: Slot) {
         if self.segments.is_flushed(slot.pos().unit()) {
             self.index.forget_stale();
             self.kill_here(slot.pos());
@@ -419,7 +423,7 @@ impl Partition {
         now: Millis,
     ) -> Result<()> {
         let (stream, class, before) = self.prepare(draft, *found, now)?;
-        let room = self.entry_room(draft, before)?;
+        let room = self.entry_room(draft, before, now)?;
         let placed = self.place(draft, stream, class, now);
         let mut offset = 0;
         for part in parts {
@@ -478,7 +482,7 @@ impl Partition {
         if placed.pieces().any(|piece| is_gone(piece.unit, piece.seq)) {
             return Err(Error::Evicted { bytes: draft.value_bytes });
         }
-        let room = self.entry_room(draft, found)?;
+        let room = self.entry_room(draft, found, now)?;
         let body = if self.is_checked { body_check(draft.hash, value_hash) } else { 0 };
         self.publish(placed, body);
         Ok(self.enter(draft, room, found, placed.head))
@@ -559,7 +563,12 @@ impl Partition {
     }
 
     /// Where a new entry goes; nothing if an entry is replaced.
-    fn entry_room(&mut self, draft: &ItemDraft<'_>, found: Option<Found>) -> Result<Option<u64>> {
+    fn entry_room(
+        &mut self,
+        draft: &ItemDraft<'_>,
+        found: Option<Found>,
+        now: Millis,
+    ) -> Result<Option<u64>> {
         if found.is_some() {
             return Ok(None);
         }
@@ -567,7 +576,7 @@ impl Partition {
             Room::At(at) => Ok(Some(at)),
             Room::Full(bucket) => match self.index.lengthen(bucket) {
                 Some(at) => Ok(Some(at)),
-                None if self.mode == Mode::Cache => Ok(Some(self.evict_entry(draft.hash))),
+                None if self.mode == Mode::Cache => Ok(Some(self.evict_entry(draft.hash, now))),
                 None => Err(self.out_of_memory(draft.whole_bytes())),
             },
         }
@@ -603,25 +612,6 @@ impl Partition {
             }
             (None, None) => unreachable!("room is made for every new entry"),
         }
-    }
-
-    /// Makes place in a full bucket: one that was flushed goes, else the least used entry, of these
-    /// the oldest. Where the place is.
-    fn evict_entry(&mut self, hash: u64) -> u64 {
-        let mut victim: Option<((bool, u64, u64), Found)> = None;
-        self.index.for_bucket(hash, |at, slot| {
-            let (unit, offset) = (slot.pos().unit(), slot.pos().offset());
-            let age = (self.segments.get(unit).seq << 13) | u64::from(offset >> 3);
-            let rank = (!self.segments.is_flushed(unit), slot.freq(), age);
-            if victim.is_none_or(|(least, _)| rank < least) {
-                victim = Some((rank, (at, slot)));
-            }
-        });
-        let ((is_live, ..), (at, slot)) = victim.expect("a full bucket has entries");
-        self.stats.index_evictions += u64::from(is_live);
-        self.index.forget(hash, at);
-        self.kill_entry(slot);
-        at
     }
 
     fn add_overflow(&mut self, now: Millis) {
@@ -740,7 +730,7 @@ impl Partition {
             items: self.index.items(),
             live_bytes: self.segments.live_bytes(),
             metadata_bytes: self.metadata_bytes(),
-            units: self.segments.count() as u64,
+            units: (self.segments.count() - self.segments.withheld_count()) as u64,
             free_units: self.segments.unused_count() as u64,
             index_units: self.index.unit_count(),
             far_units: u64::from(self.segments.far_units()),

@@ -30,6 +30,7 @@
 
 mod far;
 mod queues;
+mod withheld;
 
 use super::layout::{Header, UNIT_BYTES, mix};
 use super::populate::Populator;
@@ -40,6 +41,7 @@ use rackpool_mem::window::Window;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use withheld::WithheldUnits;
 
 pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
 /// Queues: policies with two use the first for what is new; the third is that of far segments.
@@ -247,6 +249,7 @@ pub(crate) struct Segments {
     pub far: FarUnits,
     /// By memory.
     free: [Vec<u32>; 2],
+    withheld: WithheldUnits,
     pinned: Vec<u32>,
     /// How the units from `untaken` on get their memory.
     pub populator: Option<Arc<Populator>>,
@@ -287,6 +290,7 @@ impl Segments {
             far: FarUnits::new(near_units, count as u32),
             free: [(0..untaken.min(near_units)), (near_units..untaken.max(near_units))]
                 .map(|units| units.rev().collect()),
+            withheld: WithheldUnits::default(),
             pinned: Vec::new(),
             populator,
             untaken,

@@ -106,7 +106,7 @@ impl Core {
                 self.binary_get(request, GetForm { key: false, value: false, touch: true }, quiet)
             }
             Opcode::Delete => {
-                let outcome = self.delete(request.key, request.cas);
+                let outcome = self.delete(request.key, request.cas, "delete");
                 let gone = matches!(outcome, StoreOutcome::Stored(_));
                 self.binary_stored(
                     request,
@@ -159,6 +159,9 @@ impl Core {
                 stale: false,
                 if_cas: (request.cas != 0).then_some(request.cas),
                 tells_cas: !quiet,
+                new_cas: 0,
+                vivifies: false,
+                has_binary_key: false,
             },
             value,
         );
@@ -192,8 +195,10 @@ impl Core {
     ) {
         let begin = self.out.bytes.len();
         let (now, times, out) = (self.now, self.times(), &mut self.out);
+        let mut bytes = 0;
         let mut show = |item: &Item<'_>| {
             let (len, start) = (item.len(), out.bytes.len());
+            bytes = len;
             let key_bytes = if key { request.key.len() } else { 0 };
             let value_bytes = if value { len } else { 0 };
             let head = BinaryReply {
@@ -223,6 +228,9 @@ impl Core {
         } else {
             self.db.get(request.key, now, show) == Some(true)
         };
+        if self.log.watches_commands() {
+            self.log.fetched(request.key, found.then_some(bytes));
+        }
         let (all, hits, misses) = if touch {
             (Count::CmdTouch, Count::TouchHits, Count::TouchMisses)
         } else {
@@ -251,7 +259,9 @@ impl Core {
         let expires = expiry(i64::from(exptime), self.times());
         let first = (exptime != u32::MAX).then_some((request.extra64(8), expires));
         let (key, delta, cas) = (request.key, request.extra64(0), request.cas);
-        match self.count_by(&CounterStep { key, delta, down, cas, first, expires: None }) {
+        let (new_cas, expires, has_binary_key) = (0, None, false);
+        let step = CounterStep { key, delta, down, cas, new_cas, first, expires, has_binary_key };
+        match self.count_by(&step) {
             Ok(_) if quiet => {}
             Ok(counted) => {
                 let body = ReplyBody { key: b"", value: &counted.value.to_be_bytes() };

@@ -80,6 +80,22 @@ pub fn push_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
+/// Whether a key can stand in a line of memcached's text protocol.
+pub fn is_line_key(key: &[u8]) -> bool {
+    key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+}
+
+/// Appends `bytes` with `%` and two digits for all that is no letter, no digit and none of `-._~`.
+pub fn push_uri(out: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
+            out.push(*byte);
+        } else {
+            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+}
+
 /// Appends `bytes` in base64 with padding.
 pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
@@ -154,6 +170,20 @@ mod tests {
             out.clear();
             push_u64(&mut out, value as u64);
             prop_assert_eq!(unsigned(&out), Some(value as u64));
+        }
+
+        #[test]
+        fn what_is_written_for_uris_is_read_back(bytes: Vec<u8>) {
+            let mut out = Vec::new();
+            push_uri(&mut out, &bytes);
+            let mut parts = out.split(|byte| *byte == b'%');
+            let mut read = parts.next().unwrap().to_vec();
+            for part in parts {
+                let digits = std::str::from_utf8(&part[..2]).unwrap();
+                read.push(u8::from_str_radix(digits, 16).unwrap());
+                read.extend_from_slice(&part[2..]);
+            }
+            prop_assert_eq!(read, bytes);
         }
 
         #[test]

@@ -12,14 +12,15 @@ use super::bytes::push_u64;
 use super::clients::ClientInfo;
 use super::commands;
 use super::counters::{Count, Counters};
-use super::outcome::{StoreOutcome, stored_text};
+use super::outcome::{StoreOutcome, Verb, stored_text};
 use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
 use super::shared::Shared;
 use super::slowlog::SlowCommand;
 use super::text::{Get, WordIter};
 use super::timer::CommandTimer;
+use super::watch::EventLog;
 use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put, Section};
-use crate::clock::Times;
+use crate::clock::{Times, seconds_left};
 use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
 use rackpool_mem::process::monotonic_ns;
 use rackpool_mem::window::Piece;
@@ -47,6 +48,8 @@ pub struct Core {
     pub tidies_all: bool,
     /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
+    /// What commands note for watchers.
+    pub log: EventLog,
     pub scratch: Vec<u8>,
     /// Plain stores of RESP since the counters last heard of them.
     resp_sets: u64,
@@ -69,6 +72,7 @@ impl Core {
             has_to_tidy: false,
             tidies_all: false,
             timer: CommandTimer::default(),
+            log: EventLog::default(),
             scratch: Vec::new(),
             resp_sets: 0,
         }
@@ -181,6 +185,19 @@ impl Core {
         self.tidies_all &= self.has_to_tidy;
     }
 
+    /// Sees what is watched from now on.
+    pub fn look_at_watch(&mut self) {
+        self.log.begin(self.shared.watch.watched(), self.shared.wall(self.now));
+    }
+
+    /// Tells watchers which items of database 0 went for want of room.
+    pub fn tell_of_evictions(&mut self) {
+        let (cache, times) = (self.shared.cache.in_database(0), self.times());
+        let dropped = cache.take_evicted(|item| self.log.evicted(item, times));
+        self.log.drop_events(dropped);
+        self.log.publish(&self.shared.watch, 0);
+    }
+
     pub fn times(&self) -> Times {
         Times { now: self.now, wall: self.shared.wall(self.now) }
     }
@@ -204,7 +221,7 @@ impl Core {
     }
 
     /// Does the stores that wait; their values lie in `input`.
-    fn flush_sets(&mut self, input: &[u8]) {
+    fn flush_sets<const IS_WATCHED: bool>(&mut self, input: &[u8]) {
         let waiting = std::mem::take(&mut self.sets);
         let slice =
             |(start, len): (u32, u32)| &input[start as usize..start as usize + len as usize];
@@ -213,7 +230,17 @@ impl Core {
             Put { key: slice(key), value: slice(value), flags, expires }
         };
         let (out, counters) = (&mut self.out.bytes, &self.shared.counters[self.thread]);
-        self.db.set_many(waiting.len(), put, self.now, |index, stored| {
+        let (log, shared, now) = (&mut self.log, &self.shared, self.now);
+        self.db.set_many(waiting.len(), put, now, |index, stored| {
+            if IS_WATCHED && waiting[index].answer != SetReply::Resp {
+                let Put { key, value, expires, .. } = put(index);
+                let outcome = match &stored {
+                    Ok(cas) => StoreOutcome::Stored(*cas),
+                    Err(error) => StoreOutcome::of(error),
+                };
+                let ttl_s = seconds_left(expires, Times { now, wall: shared.wall(now) });
+                log.stored(key, Verb::Set, outcome, ttl_s, value.len() as u64);
+            }
             let answer = waiting[index].answer;
             if let Some(count) = answer_set(out, answer, stored.err()) {
                 counters.add(count, 1);
@@ -232,11 +259,21 @@ impl Core {
     /// Does the look-ups and changes that wait; their keys lie in `input`.
     pub fn flush_batch(&mut self, input: &[u8]) {
         if !self.sets.is_empty() {
-            self.flush_sets(input);
+            match self.log.watches_commands() {
+                true => self.flush_sets::<true>(input),
+                false => self.flush_sets::<false>(input),
+            }
         }
-        if self.batch.is_empty() {
-            return;
+        if !self.batch.is_empty() {
+            match self.log.watches_commands() {
+                true => self.flush_lookups::<true>(input),
+                false => self.flush_lookups::<false>(input),
+            }
         }
+    }
+
+    /// Does the look-ups that wait.
+    fn flush_lookups<const IS_WATCHED: bool>(&mut self, input: &[u8]) {
         let waiting = std::mem::take(&mut self.batch.keys);
         let mut hits = 0;
         let mut texts = 0;
@@ -247,7 +284,7 @@ impl Core {
                 *key = &input[*start as usize..*start as usize + *len as usize];
             }
             let keys = &keys[..some.len()];
-            let out = &mut self.out;
+            let (out, log) = (&mut self.out, &mut self.log);
             self.db.get_many(keys, self.now, |index, item| {
                 let (.., form) = some[index];
                 match form {
@@ -257,6 +294,9 @@ impl Core {
                         texts += 1;
                         text_hits += usize::from(shown);
                         hits += usize::from(shown);
+                        if IS_WATCHED {
+                            log.fetched(keys[index], item.filter(|_| shown).map(|it| it.len()));
+                        }
                         if last {
                             out.bytes.extend_from_slice(b"END\r\n");
                         }

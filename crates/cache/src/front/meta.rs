@@ -2,7 +2,7 @@
 //! character with arguments, and their combined meaning. Called by `text` for lines that begin with
 //! `m` and another character; executes nothing.
 //!
-//! Source: memcached's `protocol.txt`, as 1.6.18 understands it.
+//! Source: memcached's `protocol.txt` of 1.6.45; refusals as 1.6.18 sends them.
 
 use super::bytes::{base64_into, signed32, unsigned, unsigned32, value_bytes};
 use super::outcome::{Refusal, Verb};
@@ -62,10 +62,14 @@ pub struct MetaCommand<'a> {
     pub no_update: bool,
     /// `I`: mark as stale.
     pub stale: bool,
+    /// `x`: the item stays, without its value.
+    pub removes_value: bool,
     /// `b`: the key is sent in base64.
     pub binary_key: bool,
-    /// `C`: the version that must be there.
+    /// `C`: the version that must be there; of `mg`, whose value need not be sent.
     pub cas: Option<u64>,
+    /// `E`: the version that comes then.
+    pub new_cas: Option<u64>,
     /// `T`: a new expiry.
     pub exptime: Option<i32>,
     /// `N`: make the item if it is not there, with this expiry.
@@ -88,6 +92,23 @@ impl<'a> MetaCommand<'a> {
         &self.words[..self.count]
     }
 
+    /// When what `ms` stores expires, as the client says it: by `N` where that may make the item to
+    /// which it is put.
+    pub fn stored_exptime(&self) -> i32 {
+        self.vivify.filter(|_| self.is_put_to()).or(self.exptime).unwrap_or(0)
+    }
+
+    /// Whether `ms` puts its value to what is there and `N` has it make an item where there is
+    /// none.
+    pub fn vivifies(&self) -> bool {
+        self.vivify.is_some() && self.is_put_to()
+    }
+
+    /// The modes of `append` and `prepend`.
+    fn is_put_to(&self) -> bool {
+        matches!(self.mode, Some(b'A' | b'P'))
+    }
+
     fn new(kind: MetaKind, key: &'a [u8]) -> Self {
         Self {
             kind,
@@ -98,8 +119,10 @@ impl<'a> MetaCommand<'a> {
             value: false,
             no_update: false,
             stale: false,
+            removes_value: false,
             binary_key: false,
             cas: None,
+            new_cas: None,
             exptime: None,
             vivify: None,
             recache: None,
@@ -144,12 +167,14 @@ impl<'a> MetaCommand<'a> {
             b'u' => self.no_update = true,
             b'q' => self.quiet = true,
             b'I' => self.stale = true,
+            b'x' => self.removes_value = true,
             b'b' => self.decode_key()?,
             b'N' => self.vivify = Some(expiry()?),
             b'T' => self.exptime = Some(expiry()?),
             b'R' => self.recache = Some(expiry()?),
             b'F' => self.flags = unsigned32(argument).ok_or(Refusal::Format)?,
             b'C' => self.cas = Some(unsigned(argument).ok_or(Refusal::FlagToken)?),
+            b'E' => self.new_cas = Some(unsigned(argument).ok_or(Refusal::FlagToken)?),
             b'M' => match argument {
                 [mode] => self.mode = Some(*mode),
                 _ => return Err(Refusal::ModeLength),

@@ -1,13 +1,13 @@
 //! memcached's meta commands, executed. In: a command of `meta`. Out: its answer, put together from
 //! the flags in the order in which they were sent.
 
-use super::bytes::{push_base64, push_i64, push_u64};
+use super::bytes::{is_line_key, push_base64, push_i64, push_u64};
 use super::core::{Core, Output, push_value};
 use super::counters::Count;
 use super::meta::{MetaCommand, MetaKind};
 use super::outcome::{StoreOutcome, stored_text};
 use super::store::{Counted, CounterStep, set_expiry};
-use crate::cache::{Item, Millis};
+use crate::cache::{Item, Millis, StoredWith};
 use crate::clock::{PAST, Times, expiry, seconds_left};
 
 impl Core {
@@ -33,7 +33,7 @@ impl Core {
         };
         let info = item.meta();
         out.extend_from_slice(b"ME ");
-        if meta.binary_key {
+        if is_told_in_base64(&item, meta) {
             push_base64(out, key);
         } else {
             out.extend_from_slice(key);
@@ -54,6 +54,8 @@ impl Core {
     fn meta_get(&mut self, meta: &MetaCommand<'_>) {
         // What changes the item, or must see it as it was before, needs its partition's lock.
         let changes = meta.vivify.is_some() || meta.exptime.is_some() || meta.recache.is_some();
+        // There it is known what watchers are told.
+        let changes = changes || self.log.watches_commands();
         let observes = meta.no_update || meta.flags().iter().any(|f| matches!(f[0], b'h' | b'l'));
         let (now, times) = (self.now, self.times());
         let (cache, out) = (&self.db, &mut self.out);
@@ -73,7 +75,13 @@ impl Core {
         let found = match found {
             Some(Some(true)) => true,
             Some(None) => false,
-            _ => self.meta_get_locked(meta),
+            _ => {
+                let found = self.meta_get_locked(meta);
+                if self.log.watches_commands() {
+                    self.log.fetched(meta.key.bytes(), found);
+                }
+                found.is_some()
+            }
         };
         self.count(Count::CmdGet);
         self.count(if found { Count::GetHits } else { Count::GetMisses });
@@ -84,21 +92,24 @@ impl Core {
         }
     }
 
-    fn meta_get_locked(&mut self, meta: &MetaCommand<'_>) -> bool {
+    /// The value's length, if there is an item.
+    fn meta_get_locked(&mut self, meta: &MetaCommand<'_>) -> Option<u64> {
         let (now, times) = (self.now, self.times());
         let key = meta.key.bytes();
-        let Ok(mut entry) = self.db.entry(key, now) else { return false };
+        let mut entry = self.db.entry(key, now).ok()?;
         let mut created = false;
         if entry.item().is_none() {
-            let Some(exptime) = meta.vivify else { return false };
+            let exptime = meta.vivify?;
             let expires = expiry(i64::from(exptime), times);
-            if entry.put(&[], 0, expires).is_err() {
-                return false;
+            let (cas, has_binary_key) = (meta.new_cas.unwrap_or(0), meta.binary_key);
+            let with = StoredWith { flags: 0, expires, cas, has_binary_key };
+            if entry.put_with(&[], with).is_err() {
+                return None;
             }
             created = true;
         }
         let item = if meta.no_update { entry.item() } else { entry.read() };
-        let Some(item) = item else { return false };
+        let item = item?;
         let info = item.meta();
         // Flags are obeyed in order: `R` sees what a `T` before it did.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
@@ -129,14 +140,14 @@ impl Core {
             self.out.truncate(start);
             self.say(stored_text(outcome), false);
         }
-        true
+        Some(info.len)
     }
 
     fn meta_delete(&mut self, meta: &MetaCommand<'_>) {
         let now = self.now;
         let key = meta.key.bytes();
-        let outcome = if meta.stale {
-            self.meta_invalidate(meta)
+        let outcome = if meta.stale || meta.removes_value {
+            self.meta_change(meta)
         } else {
             match meta.cas {
                 // No item has version 0, so asking for it finds nothing to remove.
@@ -144,13 +155,25 @@ impl Core {
                     Some(()) => StoreOutcome::Exists,
                     None => StoreOutcome::NotFound,
                 },
-                cas => self.delete(key, cas.unwrap_or(0)),
+                cas => self.delete(key, cas.unwrap_or(0), "md"),
             }
         };
-        self.meta_status(meta, outcome);
+        self.meta_status(meta, outcome, 0);
     }
 
-    fn meta_invalidate(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
+    /// Marks an item as stale, or takes its value away, or both.
+    fn meta_change(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
+        let outcome = self.meta_change_at(meta);
+        match outcome {
+            StoreOutcome::Stored(_) if meta.stale => {}
+            StoreOutcome::Stored(_) => self.count(Count::DeleteHits),
+            StoreOutcome::NoMemory => self.count(Count::NoMemory),
+            _ => self.count(Count::DeleteMisses),
+        }
+        outcome
+    }
+
+    fn meta_change_at(&mut self, meta: &MetaCommand<'_>) -> StoreOutcome {
         let (now, times) = (self.now, self.times());
         let Ok(mut entry) = self.db.entry(meta.key.bytes(), now) else {
             return StoreOutcome::NotFound;
@@ -160,24 +183,34 @@ impl Core {
         if meta.cas.is_some_and(|wanted| wanted != info.cas) {
             return StoreOutcome::Exists;
         }
-        let new = meta.exptime.map(|exptime| expiry(i64::from(exptime), times));
-        if new == Some(PAST) {
+        // As memcached has it: an item without its value has only what this command gives it, but
+        // it is no new version by itself.
+        let (flags, expires, cas) = match (meta.removes_value, meta.stale) {
+            (true, true) => (meta.flags, 0, 0),
+            (true, false) => (meta.flags, 0, info.cas),
+            (false, _) => (info.flags, info.expires, 0),
+        };
+        let expires = meta.exptime.map_or(expires, |exptime| expiry(i64::from(exptime), times));
+        if expires == PAST {
             entry.remove();
             return StoreOutcome::Stored(info.cas);
         }
         // A new version is a new copy.
         let value = &mut self.scratch;
         value.clear();
-        if item.append_to(value).is_err() {
+        if !meta.removes_value && item.append_to(value).is_err() {
             return StoreOutcome::NoMemory;
         }
-        let stored = entry.put(&[value], info.flags, new.unwrap_or(info.expires));
-        entry.mark(true, false);
+        let (cas, has_binary_key) = (meta.new_cas.unwrap_or(cas), item.has_binary_key());
+        let with = StoredWith { flags, expires, cas, has_binary_key };
+        let stored = entry.put_with(&[value], with);
+        entry.mark(meta.stale, false);
         stored.map_or(StoreOutcome::NoMemory, StoreOutcome::Stored)
     }
 
-    /// Appends the answer without a value: a two-character status, then what was asked for.
-    fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
+    /// Appends the answer without a value: a two-character status, then what was asked for. The
+    /// value that was stored, or was to be, has so many bytes.
+    fn meta_status(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome, bytes: u64) {
         let status = match outcome {
             StoreOutcome::Stored(_) if meta.quiet => return,
             StoreOutcome::Stored(_) => b"HD",
@@ -194,15 +227,19 @@ impl Core {
                     self.out.bytes.extend_from_slice(b" c");
                     push_u64(&mut self.out.bytes, cas);
                 }
-                _ => push_name(&mut self.out.bytes, meta, flag),
+                (b's', MetaKind::Set) => {
+                    self.out.bytes.extend_from_slice(b" s");
+                    push_u64(&mut self.out.bytes, bytes);
+                }
+                _ => push_name(&mut self.out.bytes, meta, flag, || meta.binary_key),
             }
         }
         self.out.bytes.extend_from_slice(b"\r\n");
     }
 
-    pub fn meta_stored(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome) {
+    pub fn meta_stored(&mut self, meta: &MetaCommand<'_>, outcome: StoreOutcome, bytes: u64) {
         self.count(Count::CmdMeta);
-        self.meta_status(meta, outcome);
+        self.meta_status(meta, outcome, bytes);
     }
 
     fn meta_count(&mut self, meta: &MetaCommand<'_>) {
@@ -217,18 +254,19 @@ impl Core {
             delta: meta.delta,
             down: matches!(meta.mode, Some(b'D' | b'-')),
             cas: meta.cas.unwrap_or(0),
+            new_cas: meta.new_cas.unwrap_or(0),
             first: first.filter(|_| vivify.is_some()).map(|expires| (meta.initial, expires)),
             expires: exptime,
+            has_binary_key: meta.binary_key,
         };
         let counted = self.count_by(&step);
         match counted {
-            // As memcached has it, `q` keeps only the answer to a step quiet: neither that there is
-            // no item nor that one was made.
-            Ok(Counted { expires: Some(_), .. }) if meta.quiet => {}
+            // That there is no item is said in any case.
+            Ok(_) if meta.quiet => {}
             Ok(counted) => push_counted(&mut self.out.bytes, meta, counted, times),
             Err(
                 outcome @ (StoreOutcome::NotFound | StoreOutcome::Exists | StoreOutcome::NotNumber),
-            ) => self.meta_status(meta, outcome),
+            ) => self.meta_status(meta, outcome, 0),
             Err(_) => self.say("SERVER_ERROR out of memory", false),
         }
     }
@@ -260,21 +298,31 @@ fn push_meta_item(
 ) {
     let start = out.bytes.len();
     let bytes = &mut out.bytes;
-    push_flags(bytes, meta, item.len(), life, |letter| match letter {
-        b's' => Some(item.len()),
-        b'c' => Some(item.cas()),
-        b'f' => Some(u64::from(item.flags())),
-        b'l' => Some(u64::from(item.meta().idle_s)),
-        b'h' => Some(u64::from(item.meta().fetched)),
-        _ => None,
-    });
+    // A client that has this version already needs no value.
+    let has_value = meta.value && meta.cas.is_none_or(|known| known != item.cas());
+    let is_base64 = || is_told_in_base64(item, meta);
+    push_flags(
+        bytes,
+        meta,
+        has_value.then(|| item.len()),
+        life,
+        is_base64,
+        |letter| match letter {
+            b's' => Some(item.len()),
+            b'c' => Some(item.cas()),
+            b'f' => Some(u64::from(item.flags())),
+            b'l' => Some(u64::from(item.meta().idle_s)),
+            b'h' => Some(u64::from(item.meta().fetched)),
+            _ => None,
+        },
+    );
     for (mark, letter) in [(marks.lost, b" Z"), (marks.stale, b" X"), (marks.won, b" W")] {
         if mark {
             bytes.extend_from_slice(letter);
         }
     }
     bytes.extend_from_slice(b"\r\n");
-    if meta.value {
+    if has_value {
         if push_value(out, item, item.len()).is_err() {
             out.fail(start);
             out.bytes.extend_from_slice(b"SERVER_ERROR the value's tier of memory failed");
@@ -291,7 +339,8 @@ fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, tim
     let created = before.is_none().then(vivified);
     let life = Lifetime { expires: before.unwrap_or(0), created, times };
     let number = |letter| (letter == b'c').then_some(cas);
-    push_flags(out, meta, digits.len() as u64, life, number);
+    let len = meta.value.then_some(digits.len() as u64);
+    push_flags(out, meta, len, life, || meta.binary_key, number);
     out.extend_from_slice(b"\r\n");
     if meta.value {
         out.extend_from_slice(digits);
@@ -304,15 +353,17 @@ fn push_counted(out: &mut Vec<u8>, meta: &MetaCommand<'_>, counted: Counted, tim
 fn push_flags(
     out: &mut Vec<u8>,
     meta: &MetaCommand<'_>,
-    len: u64,
+    len: Option<u64>,
     mut life: Lifetime,
+    is_base64: impl Fn() -> bool,
     number: impl Fn(u8) -> Option<u64>,
 ) {
-    if meta.value {
-        out.extend_from_slice(b"VA ");
-        push_u64(out, len);
-    } else {
-        out.extend_from_slice(b"HD");
+    match len {
+        Some(len) => {
+            out.extend_from_slice(b"VA ");
+            push_u64(out, len);
+        }
+        None => out.extend_from_slice(b"HD"),
     }
     for flag in meta.flags() {
         match flag[0] {
@@ -327,7 +378,7 @@ fn push_flags(
                     out.extend_from_slice(&[b' ', letter]);
                     push_u64(out, number);
                 }
-                None => push_name(out, meta, flag),
+                None => push_name(out, meta, flag, &is_base64),
             },
         }
     }
@@ -335,10 +386,16 @@ fn push_flags(
 
 /// Gives back opaque and key, where they were asked for.
 fn push_names(out: &mut Vec<u8>, meta: &MetaCommand<'_>) {
-    meta.flags().iter().for_each(|flag| push_name(out, meta, flag));
+    meta.flags().iter().for_each(|flag| push_name(out, meta, flag, || meta.binary_key));
 }
 
-fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8]) {
+/// Whether the key of an item is told in base64: it was sent so when it was stored, as memcached
+/// has it, or was sent so now and cannot stand in a line.
+fn is_told_in_base64(item: &Item<'_>, meta: &MetaCommand<'_>) -> bool {
+    item.has_binary_key() || meta.binary_key && !is_line_key(meta.key.bytes())
+}
+
+fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8], is_base64: impl Fn() -> bool) {
     match flag[0] {
         b'O' => {
             out.push(b' ');
@@ -346,7 +403,7 @@ fn push_name(out: &mut Vec<u8>, meta: &MetaCommand<'_>, flag: &[u8]) {
         }
         b'k' => {
             out.extend_from_slice(b" k");
-            if meta.binary_key {
+            if is_base64() {
                 push_base64(out, meta.key.bytes());
                 out.extend_from_slice(b" b");
             } else {

@@ -29,8 +29,9 @@ mod core;
 mod counters;
 mod glob;
 mod http;
-mod listen;
 mod jobs;
+mod listen;
+mod listing;
 mod memcached;
 mod meta;
 mod meta_run;
@@ -59,6 +60,7 @@ mod tls;
 mod too_long;
 mod transactions;
 pub mod values;
+mod watch;
 mod worker;
 
 pub use auth::{read_password, read_users};

@@ -57,11 +57,18 @@ pub enum Refusal {
     Delta,
     #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
     DeleteUsage,
-    /// `shutdown`: only signals stop this server.
+    /// `shutdown` without [`super::Settings::allows_shutdown`].
     #[error("ERROR: shutdown not enabled")]
     Shutdown,
-    #[error("CLIENT_ERROR watch commands not allowed")]
-    Watch,
+    #[error("CLIENT_ERROR invalid shutdown mode")]
+    ShutdownMode,
+    /// Items are of class 1; others may be named.
+    #[error("BADCLASS invalid class id")]
+    BadClass,
+    #[error("NOTSTARTED no items to crawl")]
+    NotStarted,
+    #[error("WATCHER_TOO_MANY log watcher limit reached")]
+    TooManyWatchers,
     #[error("CLIENT_ERROR not offered: {0}")]
     NotOffered(&'static str),
     /// A flag twice, or one that is no letter.

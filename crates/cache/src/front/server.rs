@@ -113,6 +113,7 @@ impl Server {
         let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
         let stop = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
         let end = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
+        shared.end.set(Arc::clone(&end)).expect("a server is started once");
         let (metrics, herd) = (None, Vec::new());
         let mut server =
             Self { shared, inboxes, stop, end, threads: Vec::new(), metrics, herd, addrs };
@@ -144,7 +145,8 @@ impl Server {
     }
 
     /// Becomes readable when a thread has failed: the server serves no client any more, and
-    /// [`Server::failure`] says why.
+    /// [`Server::failure`] says why. Without that, when a client may and does ask for the end
+    /// ([`Settings::allows_shutdown`]): the server is to be stopped.
     pub fn end_event(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
     }

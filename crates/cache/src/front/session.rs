@@ -17,6 +17,7 @@ use super::commands::CommandId;
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
 use super::jobs::Job;
+use super::listing::ListingInProgress;
 use super::memcached::AfterCommand;
 use super::outcome::Verb;
 use super::redis::{RespCall, Unfinished};
@@ -26,8 +27,9 @@ use super::store::StoreValue;
 use super::text::{self, Command, Get, Store};
 use super::timer::TimedBatch;
 use super::too_long::TooLong;
+use super::watch::Watcher;
 use super::{commands, redis_strings};
-use crate::cache::{Error, Millis, Writer};
+use crate::cache::{Error, Millis, StoredWith, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 use std::sync::Arc;
@@ -66,6 +68,10 @@ enum Pending {
     Keys(Keys),
     /// A command of RESP with its first words answered.
     Words(Box<SuspendedCommand>),
+    /// A listing with its first parts answered.
+    List(Box<ListingInProgress>),
+    /// Nothing that counts: the client is told of events.
+    Watch(Watcher),
 }
 
 /// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
@@ -94,8 +100,7 @@ struct AnnouncedValue<'a> {
     head: &'a [u8],
     key: &'a [u8],
     len: u64,
-    flags: u32,
-    expires: Millis,
+    with: StoredWith,
     /// As [`Incoming::rest`].
     rest: usize,
 }
@@ -181,7 +186,10 @@ impl Session {
             Pending::Words(words) => {
                 of_client + words.args.held_bytes() + words.next.0.held_bytes()
             }
-            Pending::None | Pending::Skip { .. } | Pending::Keys(_) => of_client,
+            Pending::List(listing) => of_client + listing.held_bytes(),
+            Pending::None | Pending::Skip { .. } | Pending::Keys(_) | Pending::Watch(_) => {
+                of_client
+            }
         }
     }
 
@@ -233,6 +241,9 @@ impl Session {
             incoming.took_ns += core.timer.lap_ns();
         }
         core.add(Count::Commands, core.timer.commands);
+        if !core.log.is_empty() {
+            core.log.publish(&core.shared.watch, self.client.id);
+        }
         if self.closing { input.len() } else { at }
     }
 
@@ -255,6 +266,8 @@ impl Session {
                 return self.look_up_from(core, input, at, keys);
             }
             Pending::Words(_) => return self.words(core, input, at),
+            Pending::List(_) => return self.list(core, rest),
+            Pending::Watch(_) => return ParseStep::Used(rest.len()),
         }
         match self.dialect {
             Dialect::Memcached => {
@@ -353,6 +366,9 @@ impl Session {
             AfterCommand::Skip(0) => {}
             AfterCommand::Skip(bytes) => self.pending = Pending::Skip { bytes, words: 0 },
             AfterCommand::Close => self.closing = true,
+            AfterCommand::List(_) | AfterCommand::Watch(_) => {
+                unreachable!("only the text protocol has them")
+            }
         }
     }
 
@@ -398,8 +414,7 @@ impl Session {
             self.end_batch(core, input, at);
             let next = core.text(&command, quiet);
             self.end_alone(core, 0, text::line_words(rest));
-            self.next(next);
-            return ParseStep::Used(used);
+            return self.after_text(core, next, used);
         };
         // The line end is found again if the value is not there yet.
         self.seen = used - 1;
@@ -486,8 +501,9 @@ impl Session {
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
-        let (key, flags) = (store.key(), store.flags);
-        self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
+        let (key, flags, cas) = (store.key(), store.flags, store.new_cas());
+        let with = StoredWith { flags, expires, cas, has_binary_key: store.has_binary_key() };
+        self.stream(core, &AnnouncedValue { head, key, len, with, rest: 0 });
     }
 
     /// Whether there is room for a long value. It is made step by step: other connections are
@@ -503,10 +519,11 @@ impl Session {
     }
 
     fn stream(&mut self, core: &Core, value: &AnnouncedValue<'_>) {
-        let &AnnouncedValue { head, key, len, flags, expires, rest } = value;
+        let &AnnouncedValue { head, key, len, with, rest } = value;
+        let expires = with.expires;
         // What is expired at once is never seen; it still has to be taken in.
-        let kept = if expires == PAST { 0 } else { expires };
-        let writer = core.cache().reserve(key, len, flags, kept, core.now);
+        let kept = StoredWith { expires: if expires == PAST { 0 } else { expires }, ..with };
+        let writer = core.cache().reserve_with(key, len, kept, core.now);
         let (head, bytes, missing, began, took_ns) = (head.to_vec(), len, len, core.now, 0);
         let incoming = Incoming { head, writer, bytes, missing, began, rest, expires, took_ns };
         self.pending = Pending::Value(Box::new(incoming));
@@ -629,8 +646,8 @@ impl Session {
                 if !self.has_room(core, key, len) {
                     return ParseStep::Used(0);
                 }
-                let (head, flags, expires, rest) = (key, 0, 0, words);
-                self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest });
+                let (head, with, rest) = (key, StoredWith::default(), words);
+                self.stream(core, &AnnouncedValue { head, key, len, with, rest });
                 ParseStep::Used(used)
             }
             resp::ParsedResp::Violation(violation) => {
@@ -747,7 +764,8 @@ impl Session {
                 return ParseStep::Used(0);
             }
             let (head, key, flags) = (&rest[..used], request.key, request.extra32(0));
-            self.stream(core, &AnnouncedValue { head, key, len, flags, expires, rest: 0 });
+            let with = StoredWith { flags, expires, ..StoredWith::default() };
+            self.stream(core, &AnnouncedValue { head, key, len, with, rest: 0 });
         } else {
             let end = used + request.value_bytes as usize;
             let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };

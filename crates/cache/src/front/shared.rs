@@ -3,9 +3,11 @@
 use super::clients::Clients;
 use super::commands::CommandId;
 use super::counters::{CommandStats, Count, Counters};
-use super::listen::SocketPaths;
 use super::jobs::Jobs;
+use super::listen::SocketPaths;
+use super::listing::MemcachedClients;
 use super::slowlog::SlowLog;
+use super::watch::Watch;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
@@ -14,8 +16,9 @@ use crate::constants::{
 };
 use crate::herd::HerdCounters;
 use rackpool_fabric::addresses::Addresses;
+use rackpool_mem::event::WakeEvent;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Smaller steps are the noise between two readings of two clocks, milliseconds.
@@ -63,6 +66,8 @@ pub struct Settings {
     pub policy: String,
     /// A command that takes as long, or longer, is remembered, microseconds.
     pub slow_us: u64,
+    /// memcached's `shutdown` has the program that runs the server end it.
+    pub allows_shutdown: bool,
     /// The cache's memory is taken from the system at the start, by a thread of its own beside
     /// those that serve.
     pub populates: bool,
@@ -89,6 +94,7 @@ impl Default for Settings {
             databases: DATABASES_MAX as u8,
             policy: "default".into(),
             slow_us: 10_000,
+            allows_shutdown: false,
             populates: false,
             clock: Clock::system(),
         }
@@ -130,6 +136,12 @@ pub struct Shared {
     pub flush_at: AtomicU64,
     pub next_client: AtomicU64,
     pub clients: Clients,
+    pub memcached_clients: MemcachedClients,
+    pub watch: Arc<Watch>,
+    /// memcached's `verbosity`.
+    pub verbosity: AtomicU32,
+    /// Notified when a client has asked for the server's end; see [`super::Server::end_event`].
+    pub end: OnceLock<Arc<WakeEvent>>,
     pub addresses: Arc<Addresses>,
     /// Memory of all connections, bytes, beside the cache's.
     pub held_bytes: AtomicU64,
@@ -168,6 +180,10 @@ impl Shared {
             flush_at: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
             clients: Clients::default(),
+            memcached_clients: MemcachedClients::default(),
+            watch: Arc::default(),
+            verbosity: AtomicU32::new(0),
+            end: OnceLock::new(),
             addresses: Arc::default(),
             held_bytes: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -214,6 +230,7 @@ impl Shared {
         }
         let commands = CommandId::all().map(|command| self.counted(command)).collect();
         *self.command_baseline.lock().unwrap_or_else(PoisonError::into_inner) = commands;
+        self.watch.forget_prefixes();
         let counted = self.cache.stats();
         *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner) = counted;
     }
@@ -240,6 +257,13 @@ impl Shared {
         let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
         let (then, before) = std::mem::replace(&mut rate.seen, (now, commands));
         rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
+    }
+
+    /// Has the program that runs the server end it.
+    pub fn ask_for_end(&self) {
+        if let Some(end) = self.end.get() {
+            end.notify();
+        }
     }
 
     pub fn slow(&self) -> MutexGuard<'_, SlowLog> {

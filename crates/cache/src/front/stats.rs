@@ -5,10 +5,13 @@
 use super::binary::{BinaryRequest, ReplyBody, Status};
 use super::core::Core;
 use super::counters::{self, COUNTS, CommandStats, Count, Counted, MORE_COUNTS, REFUSALS};
+use super::listing::Listing;
+use super::memcached::AfterCommand;
 use super::resp::REDIS_VERSION;
 use super::shared::Shared;
 use super::text::{VERSION, WordIter};
-use crate::cache::{Mode, Reuse, Stats};
+use super::watch::{LINES_BYTES_MAX, PREFIX_END};
+use crate::cache::{Mode, Reuse};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
@@ -26,23 +29,25 @@ macro_rules! pairs {
 }
 
 /// Answers to `stats` with the words behind it.
-pub fn text(core: &mut Core, mut words: WordIter<'_>) {
+pub fn text(core: &mut Core, mut words: WordIter<'_>) -> AfterCommand {
     let word = words.next();
     let Some(pairs) = collect(core, word.unwrap_or(b"")) else {
-        let answer: &[u8] = match word {
+        let answer = match word {
+            Some(b"sizes") => return AfterCommand::List(Listing::Sizes),
+            Some(b"conns") => {
+                push_listener(core);
+                return AfterCommand::List(Listing::Connections);
+            }
             Some(b"reset") => {
                 core.shared.reset_counts();
-                b"RESET\r\n"
+                "RESET"
             }
-            Some(b"detail") => match words.next() {
-                Some(b"on" | b"off") => b"OK\r\n",
-                Some(b"dump") => b"END\r\n",
-                _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
-            },
-            Some(b"cachedump") => b"CLIENT_ERROR stats cachedump not allowed\r\n",
-            _ => b"ERROR\r\n",
+            Some(b"detail") => detail(core, words.next()),
+            Some(b"cachedump") => "CLIENT_ERROR stats cachedump not allowed",
+            _ => "ERROR",
         };
-        return core.out.bytes.extend_from_slice(answer);
+        core.say(answer, false);
+        return AfterCommand::Command;
     };
     let out = &mut core.out.bytes;
     for (name, value) in pairs {
@@ -50,6 +55,32 @@ pub fn text(core: &mut Core, mut words: WordIter<'_>) {
         let _ = std::io::Write::write_fmt(out, format_args!("STAT {name} {value}\r\n"));
     }
     out.extend_from_slice(b"END\r\n");
+    AfterCommand::Command
+}
+
+/// Counts by prefixes of keys from now on, or no more, or tells what was counted; the end of the
+/// answer.
+fn detail(core: &mut Core, word: Option<&[u8]>) -> &'static str {
+    match word {
+        Some(b"dump") => {
+            core.shared.watch.push_prefixes(&mut core.out.bytes);
+            return "END";
+        }
+        Some(b"on") => core.shared.watch.count_prefixes(true),
+        Some(b"off") => core.shared.watch.count_prefixes(false),
+        _ => return "CLIENT_ERROR usage: stats detail on|off|dump",
+    }
+    core.look_at_watch();
+    "OK"
+}
+
+/// Appends what is known of the socket at which clients of memcached's protocols come in.
+fn push_listener(core: &mut Core) {
+    let (memcached, _) = *core.shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(addr) = memcached {
+        core.say(&format!("STAT 0:addr tcp:{addr}"), false);
+        core.say("STAT 0:state conn_listening", false);
+    }
 }
 
 /// Answers to a `STAT` request: each pair is an answer of its own, an empty one ends them.
@@ -76,10 +107,8 @@ fn collect(core: &Core, word: &[u8]) -> Option<Pairs> {
     Some(match word {
         b"" => general(core),
         b"settings" => settings(shared),
-        b"items" => items(&shared.cache_stats()),
-        b"slabs" => slabs(&shared.cache_stats()),
-        b"sizes" => pairs! { "sizes_status" => "disabled", },
-        b"conns" => pairs! { "curr_connections" => shared.connections(), },
+        b"items" => items(shared),
+        b"slabs" => slabs(shared),
         _ => return None,
     })
 }
@@ -134,7 +163,7 @@ fn general(core: &Core) -> Pairs {
     pairs.extend(pairs! { "get_expired" => cache.expired, });
     pairs.extend(counts(REFUSALS));
     pairs.extend(pairs! {
-        "limit_maxbytes" => shared.settings.memory_bytes,
+        "limit_maxbytes" => shared.cache.memory_limit(),
         "accepting_conns" => 1,
         "threads" => shared.settings.threads,
         "bytes" => cache.live_bytes,
@@ -159,7 +188,10 @@ fn general(core: &Core) -> Pairs {
         "total_items" => cache.sets,
         "evictions" => cache.evictions + cache.index_evictions,
         "reclaimed" => cache.expired,
+        "hash_bytes" => cache.index_units * UNIT_BYTES,
     });
+    let watched = shared.watch.counts();
+    pairs.extend(watched.map(|(name, count)| (name.to_owned(), count.to_string())));
     pairs.extend(herd(shared).map(|(name, value)| (name, value.to_string())));
     pairs
 }
@@ -181,24 +213,33 @@ fn settings(shared: &Shared) -> Pairs {
     let yes = |on: bool| if on { "yes" } else { "no" };
     let evicts = shared.cache.options().mode == Mode::Cache;
     pairs! {
-        "maxbytes" => settings.memory_bytes,
+        "maxbytes" => shared.cache.memory_limit(),
         "maxconns" => settings.connections_max,
         "tcpport" => memcached.map_or(0, |addr| addr.port()),
         "udpport" => 0,
         "inter" => memcached.map_or("NULL".into(), |addr| addr.ip().to_string()),
         "domain_socket" => shown(&shared.sockets.memcached).unwrap_or("NULL".into()),
         "umask" => format!("{:o}", shared.sockets.mode),
-        "verbosity" => 0,
+        // Relaxed: a number for display.
+        "verbosity" => shared.verbosity.load(Ordering::Relaxed),
         "evictions" => if evicts { "on" } else { "off" },
+        "shutdown_command" => yes(settings.allows_shutdown),
         "num_threads" => settings.threads,
+        "stat_key_prefix" => char::from(PREFIX_END),
+        "detail_enabled" => yes(shared.watch.counts_prefixes()),
         "cas_enabled" => "yes",
         "binding_protocol" => "auto-negotiate",
         "auth_enabled_sasl" => "no",
         "auth_enabled_ascii" => yes(!settings.users.is_empty()),
         "item_size_max" => settings.value_bytes_max.min(shared.cache.longest_value()),
+        "maxconns_fast" => "yes",
         "flush_enabled" => "yes",
-        "dump_enabled" => "no",
+        "dump_enabled" => "yes",
         "hash_algorithm" => "xxh3",
+        "lru_crawler" => "no",
+        "watcher_logbuf_size" => LINES_BYTES_MAX,
+        "track_sizes" => "yes",
+        "client_flags_size" => size_of::<u32>(),
         "eviction_policy" => &settings.policy,
         "tiering" => shared.cache.tiering().name(),
         "idle_timeout" => settings.idle_ms / 1000,
@@ -207,7 +248,8 @@ fn settings(shared: &Shared) -> Pairs {
 }
 
 /// All items are of one class: segments hold items of every size.
-fn items(cache: &Stats) -> Pairs {
+fn items(shared: &Shared) -> Pairs {
+    let cache = shared.cache_stats();
     if cache.items == 0 {
         return Pairs::new();
     }
@@ -216,11 +258,13 @@ fn items(cache: &Stats) -> Pairs {
         "items:1:mem_requested" => cache.live_bytes,
         "items:1:evicted" => cache.evictions + cache.index_evictions,
         "items:1:reclaimed" => cache.expired,
-        "items:1:outofmemory" => 0,
+        "items:1:outofmemory" => shared.count(Count::NoMemory),
     }
 }
 
-fn slabs(cache: &Stats) -> Pairs {
+fn slabs(shared: &Shared) -> Pairs {
+    let cache = shared.cache_stats();
+    let count = |count| shared.count(count);
     pairs! {
         "1:chunk_size" => 64 << 10,
         "1:chunks_per_page" => 1,
@@ -231,6 +275,11 @@ fn slabs(cache: &Stats) -> Pairs {
         "1:get_hits" => cache.hits,
         "1:cmd_set" => cache.sets,
         "1:delete_hits" => cache.removes,
+        "1:incr_hits" => count(Count::IncrHits),
+        "1:decr_hits" => count(Count::DecrHits),
+        "1:cas_hits" => count(Count::CasHits),
+        "1:cas_badval" => count(Count::CasBadval),
+        "1:touch_hits" => count(Count::TouchHits),
         "active_slabs" => 1,
         "total_malloced" => cache.memory_bytes,
     }

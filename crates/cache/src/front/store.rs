@@ -6,8 +6,8 @@ use super::bytes::unsigned;
 use super::core::Core;
 use super::counters::Count;
 use super::outcome::{StoreOutcome, Verb};
-use crate::cache::{Entry, Error, Millis, Writer};
-use crate::clock::{PAST, expiry, has_passed};
+use crate::cache::{Entry, Error, Millis, StoredWith, Writer};
+use crate::clock::{PAST, expiry, has_passed, seconds_left};
 
 /// A value as it came.
 #[expect(clippy::large_enum_variant, reason = "it is handed on, and never stored")]
@@ -15,6 +15,16 @@ pub enum StoreValue<'a> {
     Bytes(&'a [u8]),
     /// In the cache already, not visible yet.
     Written(Writer),
+}
+
+impl StoreValue<'_> {
+    /// Its length.
+    fn bytes(&self) -> u64 {
+        match self {
+            StoreValue::Bytes(bytes) => bytes.len() as u64,
+            StoreValue::Written(writer) => writer.bytes(),
+        }
+    }
 }
 
 pub struct Change<'a> {
@@ -28,23 +38,43 @@ pub struct Change<'a> {
     pub if_cas: Option<u64>,
     /// The client is told the new version, which stays the item's then wherever it is moved.
     pub tells_cas: bool,
+    /// The new version; 0: any.
+    pub new_cas: u64,
+    /// `append` and `prepend` make the item where there is none.
+    pub vivifies: bool,
+    /// The key was sent in base64.
+    pub has_binary_key: bool,
 }
 
 impl Core {
     pub fn store(&mut self, change: &Change<'_>, value: StoreValue<'_>) -> StoreOutcome {
+        self.store_beside(change, value).0
+    }
+
+    /// As [`Core::store`]; and how many bytes the value was put to, if it was.
+    pub fn store_beside(
+        &mut self,
+        change: &Change<'_>,
+        value: StoreValue<'_>,
+    ) -> (StoreOutcome, u64) {
         self.count(Count::CmdSet);
         let plain = change.verb == Verb::Set && change.expires != PAST && !change.tells_cas;
+        let bytes = value.bytes();
         let stored = match value {
             StoreValue::Bytes(bytes) if plain => {
                 let set =
                     self.cache().set(change.key, bytes, change.flags, change.expires, self.now);
-                set.map(StoreOutcome::Stored)
+                set.map(|cas| (StoreOutcome::Stored(cas), 0))
             }
             value => self.store_at(change, value),
         };
-        let outcome = stored.unwrap_or_else(|error| StoreOutcome::of(&error));
+        let (outcome, before) = stored.unwrap_or_else(|error| (StoreOutcome::of(&error), 0));
+        if self.log.watches_commands() {
+            let ttl_s = seconds_left(change.expires, self.times());
+            self.log.stored(change.key, change.verb, outcome, ttl_s, before + bytes);
+        }
         self.count_stored(change.verb, outcome);
-        outcome
+        (outcome, before)
     }
 
     fn count_stored(&self, verb: Verb, outcome: StoreOutcome) {
@@ -62,7 +92,7 @@ impl Core {
         &mut self,
         change: &Change<'_>,
         value: StoreValue<'_>,
-    ) -> Result<StoreOutcome, Error> {
+    ) -> Result<(StoreOutcome, u64), Error> {
         let mut old = std::mem::take(&mut self.scratch);
         old.clear();
         let mut entry = self.db.entry(change.key, self.now)?;
@@ -70,6 +100,7 @@ impl Core {
         let outcome = match (change.verb, entry.item()) {
             (Verb::Set, _) | (Verb::Add, None) | (Verb::Replace, Some(_)) => None,
             (Verb::Add, Some(_)) | (Verb::Replace, None) => Some(StoreOutcome::NotStored),
+            (Verb::Append | Verb::Prepend, None) if change.vivifies => None,
             (Verb::Append | Verb::Prepend, None) => Some(StoreOutcome::NotStored),
             (Verb::Cas(_), None) => Some(StoreOutcome::NotFound),
             (Verb::Cas(wanted), Some(item)) if wanted == item.cas() => None,
@@ -90,9 +121,15 @@ impl Core {
         };
         let stored = match outcome {
             Some(refused) => Ok(refused),
-            None => put(&mut entry, change.verb, value, &old, flags, expires),
+            None => {
+                let (cas, has_binary_key) = (change.new_cas, change.has_binary_key);
+                let with = StoredWith { flags, expires, cas, has_binary_key };
+                put(&mut entry, change.verb, value, &old, with)
+            }
         };
+        let mut before = 0;
         if let Ok(StoreOutcome::Stored(_)) = &stored {
+            before = old.len() as u64;
             if let Some(won) = mark {
                 entry.mark(true, won);
             }
@@ -102,7 +139,7 @@ impl Core {
         }
         drop(entry);
         self.scratch = old;
-        stored
+        stored.map(|outcome| (outcome, before))
     }
 
     /// Counts a number up or down; `first` is stored, with an expiry, where there is none. A
@@ -136,7 +173,9 @@ impl Core {
             let (first, expires) = step.first.ok_or(StoreOutcome::NotFound)?;
             let mut digits = itoa::Buffer::new();
             let parts = [digits.format(first).as_bytes()];
-            let cas = entry.put(&parts, 0, expires).map_err(failed)?;
+            let (cas, has_binary_key) = (step.new_cas, step.has_binary_key);
+            let with = StoredWith { flags: 0, expires, cas, has_binary_key };
+            let cas = entry.put_with(&parts, with).map_err(failed)?;
             return Ok(Counted { value: first, cas, expires: None });
         };
         let meta = item.meta();
@@ -146,6 +185,7 @@ impl Core {
         if step.cas != 0 && step.cas != meta.cas {
             return Err(StoreOutcome::Exists);
         }
+        let has_binary_key = item.has_binary_key();
         item.append_to(text).map_err(failed)?;
         let value = unsigned(text).ok_or(StoreOutcome::NotNumber)?;
         let value = if step.down {
@@ -159,7 +199,9 @@ impl Core {
         text.fill(b' ');
         let expires = step.expires.unwrap_or(meta.expires);
         let parts = [digits, &text[..blanks]];
-        let cas = entry.put(&parts, meta.flags, expires).map_err(failed)?;
+        let (flags, cas) = (meta.flags, step.new_cas);
+        let with = StoredWith { flags, expires, cas, has_binary_key };
+        let cas = entry.put_with(&parts, with).map_err(failed)?;
         Ok(Counted { value, cas, expires: Some(meta.expires) })
     }
 
@@ -189,13 +231,15 @@ impl Core {
         self.add(Count::NoMemory, u64::from(outcome == StoreOutcome::NoMemory));
     }
 
-    /// Removes an item, if it has version `cas` or `cas` is 0.
-    pub fn delete(&mut self, key: &[u8], cas: u64) -> StoreOutcome {
+    /// Removes an item, if it has version `cas` or `cas` is 0, by this command.
+    pub fn delete(&mut self, key: &[u8], cas: u64, command: &str) -> StoreOutcome {
+        let mut bytes = None;
         let removed = self.db.entry(key, self.now).map(|mut entry| {
-            match entry.item().map(|item| item.cas()) {
+            match entry.item().map(|item| (item.cas(), item.len())) {
                 None => StoreOutcome::NotFound,
-                Some(there) if cas != 0 && cas != there => StoreOutcome::Exists,
-                Some(there) => {
+                Some((there, _)) if cas != 0 && cas != there => StoreOutcome::Exists,
+                Some((there, len)) => {
+                    bytes = Some(len);
                     entry.remove();
                     StoreOutcome::Stored(there)
                 }
@@ -204,6 +248,9 @@ impl Core {
         let outcome = removed.unwrap_or(StoreOutcome::NotFound);
         let hit = matches!(outcome, StoreOutcome::Stored(_));
         self.count(if hit { Count::DeleteHits } else { Count::DeleteMisses });
+        if self.log.watches_commands() {
+            self.log.deleted(key, command, bytes);
+        }
         outcome
     }
 
@@ -229,9 +276,13 @@ pub struct CounterStep<'a> {
     pub down: bool,
     /// The version that must be there; 0 for any.
     pub cas: u64,
+    /// The version that comes then; 0 for any.
+    pub new_cas: u64,
     /// The first value and its expiry, where there is no item.
     pub first: Option<(u64, Millis)>,
     pub expires: Option<Millis>,
+    /// The key was sent in base64.
+    pub has_binary_key: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -275,18 +326,20 @@ fn put(
     verb: Verb,
     value: StoreValue<'_>,
     old: &[u8],
-    flags: u32,
-    expires: Millis,
+    with: StoredWith,
 ) -> Result<StoreOutcome, Error> {
-    if expires == PAST {
+    if with.expires == PAST {
         entry.put_expired();
         return Ok(StoreOutcome::Stored(0));
     }
-    let cas = match (value, verb) {
-        (StoreValue::Bytes(bytes), Verb::Append) => entry.put(&[old, bytes], flags, expires)?,
-        (StoreValue::Bytes(bytes), Verb::Prepend) => entry.put(&[bytes, old], flags, expires)?,
-        (StoreValue::Bytes(bytes), _) => entry.put(&[bytes], flags, expires)?,
-        (StoreValue::Written(writer), _) => commit(entry, writer, expires)?,
+    let cas = match value {
+        StoreValue::Bytes(bytes) => match verb {
+            Verb::Append => entry.put_with(&[old, bytes], with)?,
+            Verb::Prepend => entry.put_with(&[bytes, old], with)?,
+            _ => entry.put_with(&[bytes], with)?,
+        },
+        // It got the rest of this with its place.
+        StoreValue::Written(writer) => commit(entry, writer, with.expires)?,
     };
     Ok(StoreOutcome::Stored(cas))
 }

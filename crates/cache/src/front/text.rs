@@ -4,17 +4,19 @@
 //! Nothing here executes, allocates or keeps state. The value of a storage command is not part of
 //! it: it follows the line, [`Store::len`] bytes and a line end, and the session takes it.
 //!
-//! Source: memcached's `protocol.txt`; refusals word by word as memcached 1.6.18 sends them.
+//! Source: memcached's `protocol.txt` of 1.6.45; refusals word by word as 1.6.18 sends them.
 
 use super::bytes::{signed32, unsigned, unsigned32, value_bytes};
 use super::commands::memcached;
 use super::http;
+use super::listing::Listing;
 use super::meta::{self, MetaCommand, ParsedMeta};
 use super::outcome::{Refusal, Verb};
+use super::watch::Watched;
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
 /// What we answer to `version`: clients compare numbers.
-pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = concat!("1.6.45-rackpool-", env!("CARGO_PKG_VERSION"));
 /// Words that a line is split into, as in memcached; only `get` takes more.
 pub const WORDS_MAX: usize = 23;
 
@@ -47,8 +49,20 @@ pub enum Command<'a> {
     Touch(&'a [u8], i32),
     /// `flush_all`, with a delay in seconds.
     FlushAll(i32),
-    /// `verbosity`: understood, without effect.
-    Verbosity,
+    /// `verbosity`: kept, without effect.
+    Verbosity(u32),
+    /// `cache_memlimit`, in MiB.
+    MemoryLimit(u32),
+    /// `shutdown`, and whether its mode is known.
+    Shutdown(bool),
+    /// `watch`: the connection is told of these from now on.
+    Watch(Watched),
+    /// `lru_crawler metadump` and `mgdump`: all items.
+    List(Listing),
+    /// `lru_crawler crawl`: what has expired is looked for.
+    Crawl,
+    /// What is so in any case.
+    Accepted,
     Version,
     /// `quit`: the connection ends without an answer.
     Quit,
@@ -88,6 +102,16 @@ pub struct Store<'a> {
 impl Store<'_> {
     pub fn key(&self) -> &[u8] {
         self.meta.as_ref().map_or(self.key, |meta| meta.key.bytes())
+    }
+
+    /// The version that comes then; 0: any.
+    pub fn new_cas(&self) -> u64 {
+        self.meta.as_ref().and_then(|meta| meta.new_cas).unwrap_or(0)
+    }
+
+    /// Whether the key was sent in base64.
+    pub fn has_binary_key(&self) -> bool {
+        self.meta.as_ref().is_some_and(|meta| meta.binary_key)
     }
 
     /// Whether nothing is said of what went wrong before the value counted: `q` keeps only an
@@ -284,7 +308,65 @@ pub fn delete<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
 }
 
 pub fn verbosity<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
-    unsigned32(line.words()[1]).map(|_| Command::Verbosity).ok_or(Refusal::Format)
+    unsigned32(line.words()[1]).map(Command::Verbosity).ok_or(Refusal::Format)
+}
+
+pub fn memory_limit<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    unsigned32(line.words()[1]).map(Command::MemoryLimit).ok_or(Refusal::Unknown)
+}
+
+pub fn shutdown<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    Ok(Command::Shutdown(matches!(line.words(), [_] | [_, b"graceful"])))
+}
+
+pub fn watch<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    let mut watched = Watched::default();
+    for word in &line.words()[1..] {
+        watched = watched.with(match *word {
+            b"fetchers" => Watched::FETCHERS,
+            b"mutations" => Watched::MUTATIONS,
+            b"deletions" => Watched::DELETIONS,
+            b"connevents" => Watched::CONNECTIONS,
+            b"evictions" => Watched::EVICTIONS,
+            b"rawcmds" | b"sysevents" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => {
+                return Err(Refusal::NotOffered("there are no such events"));
+            }
+            _ => return Err(Refusal::Unknown),
+        });
+    }
+    Ok(Command::Watch(if watched.is_none() { Watched::FETCHERS } else { watched }))
+}
+
+pub fn lru_crawler<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    match line.words() {
+        [_, b"enable"] => Ok(Command::Accepted),
+        [_, b"disable"] | [_, b"sleep" | b"tocrawl", _] => {
+            Err(Refusal::NotOffered("expired items go without a crawler"))
+        }
+        [_, b"crawl", classes] => has_items(classes, false).map(|()| Command::Crawl),
+        [_, b"metadump", classes] => {
+            has_items(classes, true).map(|()| Command::List(Listing::Metadump))
+        }
+        [_, b"mgdump", classes] => {
+            has_items(classes, true).map(|()| Command::List(Listing::Mgdump))
+        }
+        _ => Err(Refusal::Unknown),
+    }
+}
+
+/// Whether some of these classes has items: all items are of class 1. `is_listing`: the classes may
+/// be passed over.
+fn has_items(classes: &[u8], is_listing: bool) -> Result<(), Refusal> {
+    const CLASSES: std::ops::Range<u32> = 1..64;
+    if classes == b"all" || is_listing && classes == b"hash" {
+        return Ok(());
+    }
+    let mut has_items = false;
+    for class in classes.split(|byte| *byte == b',').filter(|class| !class.is_empty()) {
+        let class = unsigned32(class).filter(|class| CLASSES.contains(class));
+        has_items |= class.ok_or(Refusal::BadClass)? == 1;
+    }
+    if has_items { Ok(()) } else { Err(Refusal::NotStarted) }
 }
 
 pub fn flush_all<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
@@ -303,7 +385,7 @@ fn of_meta<'a>(parsed: ParsedMeta<'a>, line: &Line<'a>) -> Command<'a> {
             // A key that was decoded is in `meta`.
             key: line.words()[1],
             flags: meta.flags,
-            exptime: meta.exptime.unwrap_or(0),
+            exptime: meta.stored_exptime(),
             len,
             quiet: meta.quiet,
             meta: Some(meta),

@@ -10,6 +10,7 @@
 //! something comes in throws away what its client does not have yet.
 
 mod limits;
+mod watchers;
 
 use super::clients::ClientInfo;
 use super::core::{Core, Output};
@@ -18,7 +19,9 @@ use super::session::Session;
 use super::shared::Protocol;
 use super::tls::Channel;
 use crate::cache::Millis;
-use crate::constants::{BUSY_POLLS, INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN};
+use crate::constants::{
+    BUSY_POLLS, INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN, WATCH_MS,
+};
 use rackpool_fabric::addresses::ConnectionPermit;
 use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_mem::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
@@ -29,6 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use watchers::LocalWatchers;
 
 pub struct AcceptedConnection {
     /// Its socket, which does not block.
@@ -103,6 +107,7 @@ pub struct Worker<'i> {
     next_search: Millis,
     /// Places of connections that wait for what another thread does.
     waiting: Vec<usize>,
+    watchers: LocalWatchers,
     buffer: Vec<u8>,
 }
 
@@ -117,7 +122,19 @@ impl<'i> Worker<'i> {
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
         let (silent, next_search, waiting) = (Vec::new(), 0, Vec::new());
-        Ok(Self { core, inbox, poller, connections, free, silent, next_search, waiting, buffer })
+        let watchers = LocalWatchers::default();
+        Ok(Self {
+            core,
+            inbox,
+            poller,
+            connections,
+            free,
+            silent,
+            next_search,
+            waiting,
+            watchers,
+            buffer,
+        })
     }
 
     /// Serves until the server ends.
@@ -135,6 +152,7 @@ impl<'i> Worker<'i> {
             if self.core.shared.flush_if_due(self.core.now) {
                 self.core.tidy_all();
             }
+            self.core.look_at_watch();
             for event in &events {
                 match event.token {
                     TOKEN_WAKE => self.register(),
@@ -151,6 +169,7 @@ impl<'i> Worker<'i> {
                     kept_ahead = self.keep_time(kept_ahead);
                 }
             }
+            self.serve_watchers();
             if self.core.has_to_tidy {
                 self.core.tidy();
             }
@@ -207,7 +226,11 @@ impl<'i> Worker<'i> {
                 return Ok(());
             }
         }
-        let most = if self.core.has_to_tidy { 0 } else { SWEEP_MS };
+        let most = match () {
+            () if self.core.has_to_tidy => 0,
+            () if !self.watchers.is_empty() => WATCH_MS,
+            () => SWEEP_MS,
+        };
         self.poller.wait(Some(Duration::from_millis(most)), events)?;
         Ok(())
     }
@@ -240,8 +263,11 @@ impl<'i> Worker<'i> {
         let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
         let client = ClientInfo { id, addr: accepted.addr, known, ..ClientInfo::default() };
         let now = self.core.now;
-        if accepted.protocol == Protocol::Resp {
-            shared.clients.came(&client, now);
+        match accepted.protocol {
+            Protocol::Resp => shared.clients.came(&client, now),
+            Protocol::Memcached => {
+                shared.memcached_clients.came(id, &client.addr, &client.active, now);
+            }
         }
         let session = Session::new(accepted.protocol, client);
         let AcceptedConnection { fd, channel, place, .. } = accepted;
@@ -249,10 +275,12 @@ impl<'i> Worker<'i> {
         let connection = Box::new(connection);
         let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
         if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
-            self.core.count(Count::Closed);
-            self.core.shared.clients.gone(connection.client());
+            self.forget(connection.client());
             self.free.push(index as u32);
             return;
+        }
+        if self.core.log.watches_connections() {
+            self.note_connection("conn_new", connection.client());
         }
         note_held(&self.core, 0, connection.held_bytes());
         if index == self.connections.len() {
@@ -306,10 +334,19 @@ impl<'i> Worker<'i> {
             connection.end();
             // It may be gone from there already; it is closed in any case.
             let _ = self.poller.remove(&*connection);
-            self.core.count(Count::Closed);
-            self.core.shared.clients.gone(connection.client());
+            if self.core.log.watches_connections() {
+                self.note_connection("conn_close", connection.client());
+            }
+            self.forget(connection.client());
             self.free.push(index as u32);
         }
+    }
+
+    /// A client is gone.
+    fn forget(&self, client: &ClientInfo) {
+        self.core.count(Count::Closed);
+        self.core.shared.clients.gone(client);
+        self.core.shared.memcached_clients.gone(client.id);
     }
 }
 

@@ -47,6 +47,13 @@ const WORDS: &[&[u8]] = &[
     b"HELLO 3\r\n",
     b"quit\r\n",
     b"cas a 0 0 1 1\r\n",
+    b"md a x I E5 ",
+    b"watch fetchers mutations\r\n",
+    b"lru_crawler metadump all\r\n",
+    b"lru_crawler mgdump hash\r\n",
+    b"stats sizes\r\n",
+    b"stats detail on\r\n",
+    b"cache_memlimit 9\r\n",
     SAID_BY_TEXT,
     SAID_BY_RESP,
 ];

@@ -161,6 +161,11 @@ pub fn text(rng: &mut Rng, index: usize) -> Stream {
                 "flush_all x\r\n",
                 "flush_all noreply\r\n",
                 "mn\r\n",
+                "cache_memlimit 1\r\n",
+                "cache_memlimit 2000000000\r\n",
+                "cache_memlimit x noreply\r\n",
+                "shutdown graceful\r\n",
+                "stats detail\r\n",
             ])),
             18 => stream.push(rng.pick(NONSENSE)),
             _ => stream.push(format!("set {} 0 0 1\r\n", "q".repeat(251))),
@@ -193,10 +198,37 @@ fn text_store(stream: &mut Stream, rng: &mut Rng, key: &str) {
     stream.push(if rng.chance(40) { "xx" } else { "\r\n" });
 }
 
-/// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), keys that are
-/// stored in base64 and asked for without, or the other way round, `ma` with a time and a number
-/// that may get longer (memcached copies it into a new item then, and gives the time to the old
-/// one: 7, `ma n T1000 D5`, then `ma n t` tells -1).
+/// Lines of meta commands that cannot be meant, or not quite, and those of one key in base64.
+const META_LINES: &[&str] = &[
+    "mg",
+    "mg meta1 v v",
+    "mg meta1 !",
+    "mg meta1 Tx",
+    "mg meta1 Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "ms meta1",
+    "ms meta1 x",
+    "ms meta1 -1",
+    "md",
+    "md meta1 x x",
+    "ma",
+    "ma meta1 =",
+    "mx a",
+    "me",
+    "me absent",
+    "mn",
+    "mg bWV0YWI= b k v",
+    "mg bWV0YWI= T1000 b k t",
+    "mg metab k v s",
+    "md metab I",
+    "mg a=b b",
+    "gets meta0 meta1 meta2 meta3",
+    "gets meta4 meta5 meta6 meta7",
+];
+
+/// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a
+/// time and a number that may get longer (memcached copies it into a new item then, and gives the
+/// time to the old one: 7, `ma n T1000 D5`, then `ma n t` tells -1), and with both `q` and `N`
+/// (Debian's is not quiet if it made the item).
 pub fn meta(rng: &mut Rng, index: usize) -> Stream {
     let mut stream = Stream::new(false);
     for _ in 0..1 + rng.below(10) {
@@ -229,38 +261,8 @@ pub fn meta(rng: &mut Rng, index: usize) -> Stream {
                     stream.push_cas(&key, rng, false);
                 }
             }
-            9 | 10 => {
-                stream.push(format!("ma metanum{}", rng.below(4)));
-                for _ in 0..rng.below(6) {
-                    let flag = rng.pick(&[
-                        "v", "t", "k", "q", "Oabc", "T1000 D0", "N1000", "N0", "J13", "D5", "MI",
-                        "MD", "M+", "M-", "Mx", "Dx", "c",
-                    ]);
-                    stream.push(format!(" {flag}"));
-                }
-            }
-            _ => stream.push(rng.pick(&[
-                "mg",
-                "mg meta1 v v",
-                "mg meta1 !",
-                "mg meta1 Tx",
-                "mg meta1 Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-                "ms meta1",
-                "ms meta1 x",
-                "ms meta1 -1",
-                "md",
-                "md meta1 x x",
-                "ma",
-                "ma meta1 =",
-                "mx a",
-                "me",
-                "me absent",
-                "mn",
-                "mg bWV0YWI= b k v",
-                "mg a=b b",
-                "gets meta0 meta1 meta2 meta3",
-                "gets meta4 meta5 meta6 meta7",
-            ])),
+            9 | 10 => meta_count(&mut stream, rng),
+            _ => stream.push(rng.pick(META_LINES)),
         }
         stream.push(line_end(rng));
     }
@@ -268,10 +270,28 @@ pub fn meta(rng: &mut Rng, index: usize) -> Stream {
     stream
 }
 
+fn meta_count(stream: &mut Stream, rng: &mut Rng) {
+    stream.push(format!("ma metanum{}", rng.below(4)));
+    let quiet_or_made = rng.pick(&["q", "N1000", "N0"]);
+    let flags = [
+        ["v", "t", "k", quiet_or_made],
+        ["Oabc", "T1000 D0", quiet_or_made, "J13"],
+        ["D5", "MI", "MD", "M+"],
+        ["M-", "Mx", "Dx", "c"],
+    ];
+    for _ in 0..rng.below(6) {
+        stream.push(format!(" {}", rng.pick(flags.as_flattened())));
+    }
+}
+
 fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str) {
     let value = value(rng);
     let binary = rng.chance(8);
-    let key = if binary { "bWV0YWI=" } else { key };
+    let key = match binary {
+        true => "bWV0YWI=",
+        false if rng.chance(10) => "metab",
+        false => key,
+    };
     stream.push(format!("ms {key} {}", value.len()));
     if binary {
         stream.push(" b");

@@ -13,6 +13,7 @@ mod front_full;
 mod front_limits;
 mod front_listen;
 mod front_loan;
+mod front_memcached;
 mod front_tls;
 mod front_too_long;
 mod hashes;

@@ -244,6 +244,7 @@ impl Partition {
                 self.keep((at, slot.with_freq(later_uses)), item.hash, stream, now);
             }
             None => {
+                self.note_evicted((at, slot), now);
                 self.stats.evictions += 1;
                 self.remove(item.hash, (at, slot));
             }

@@ -58,7 +58,10 @@ impl Partition {
             }
             match is_expired {
                 true => self.stats.expired += 1,
-                false => self.stats.evictions += 1,
+                false => {
+                    self.note_evicted((at, slot), now);
+                    self.stats.evictions += 1;
+                }
             }
             self.remove(hash, (at, slot));
             return true;

@@ -116,11 +116,17 @@ impl Partition {
                 .is_some_and(|tier_slab| tier_slab.drop_flushed(RELEASED_VALUES))
             || self.expire_one(now)
             || self.sweep_spaces()
+            || self.approach_limit(now)
             || self.sift(now)
     }
 
     /// Drops everything in a segment and gives it back; how many items there were.
     pub fn drop_segment(&mut self, unit: u32) -> u64 {
+        self.drop_items(unit, None)
+    }
+
+    /// As [`Partition::drop_segment`]; with a time for want of room.
+    pub fn drop_items(&mut self, unit: u32, evicted: Option<Millis>) -> u64 {
         self.disturbances += 1;
         if self.segments.get(unit).kind != SegmentState::Leaving {
             self.segments.leave(unit);
@@ -138,6 +144,9 @@ impl Partition {
                 assert!(partition.segments.is_flushed(unit), "a live item has an entry");
                 return;
             };
+            if let Some(now) = evicted {
+                partition.note_evicted(found, now);
+            }
             partition.remove(hash, found);
             items += 1;
         });

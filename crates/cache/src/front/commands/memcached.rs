@@ -70,8 +70,8 @@ pub const TEXT: &[TextCommand] = text_commands! {
         "key flags exptime bytes [noreply]";
     "bget" (2, WORDS_MAX), LOUD, |line| text::get(line.tail, false),
         "key ...";
-    "cache_memlimit" ANY, LOUD, |_| Err(Refusal::NotOffered("memory is given at the start")),
-        "megabytes" refused "memory is given at the start";
+    "cache_memlimit" (2, 3), 2, text::memory_limit,
+        "megabytes [noreply]" differs "Up to the memory that was given at the start.";
     "cas" (6, 7), 6, |line| text::store(line, Verb::Cas(0)),
         "key flags exptime bytes unique [noreply]";
     "decr" (3, 4), 3, |line| text::count_by(line, true),
@@ -94,43 +94,55 @@ pub const TEXT: &[TextCommand] = text_commands! {
         "key number [noreply]";
     "lru" ANY, LOUD, |_| Err(Refusal::NotOffered("the policy is given at the start")),
         "subcommand ..." refused "the policy is given at the start";
-    "lru_crawler" ANY, LOUD, |_| Err(Refusal::NotOffered("expired items go without a crawler")),
-        "subcommand ..." refused "expired items go without a crawler";
+    "lru_crawler" ANY, LOUD, text::lru_crawler,
+        "metadump|mgdump|crawl all|hash|1 | enable"
+        differs "All items are of class 1; `crawl` frees memory in which all has expired; no \
+                 `disable`, `sleep`, `tocrawl`: expired items go without a crawler. Keys are in \
+                 base64 where they cannot stand in a line.";
     "prepend" (5, 6), 5, |line| text::store(line, Verb::Prepend),
         "key flags exptime bytes [noreply]";
     "quit" ANY, LOUD, |_| Ok(Command::Quit),
         "";
+    "refresh_certs" ANY, LOUD, |_| Err(Refusal::NotOffered("certificates are read at the start")),
+        "" refused "certificates are read at the start";
     "replace" (5, 6), 5, |line| text::store(line, Verb::Replace),
         "key flags exptime bytes [noreply]";
     "set" (5, 6), 5, |line| text::store(line, Verb::Set),
         "key flags exptime bytes [noreply]";
-    "shutdown" ANY, LOUD, |_| Err(Refusal::Shutdown),
-        "[graceful]" refused "signals stop the server";
+    "shutdown" ANY, LOUD, text::shutdown,
+        "[graceful]" differs "With `--enable-shutdown`; both ways clients get their answers.";
     "slabs" ANY, LOUD, |_| Err(Refusal::NotOffered("memory is not divided by size")),
         "subcommand ..." refused "memory is not divided by size";
     "stats" ANY, LOUD, |line| Ok(Command::Stats(line.tail)),
         "[settings | items | slabs | sizes | conns | reset | detail on|off|dump]"
-        differs "`slabs` tells of segments, `conns` counts, `sizes` and `detail` are empty; no \
-                 `cachedump`.";
+        differs "`slabs` tells of segments; `sizes`, always on, looks at all items; `conns` names \
+                 clients of memcached's protocols by numbers of ours; what means nothing here is \
+                 absent; no `cachedump`, see `lru_crawler`.";
     "touch" (3, 4), 3, text::touch,
         "key exptime [noreply]";
     "verbosity" (2, 3), 2, text::verbosity,
-        "level [noreply]" differs "Has no effect.";
+        "level [noreply]" differs "Is kept for `stats settings`, and has no other effect.";
     "version" ANY, LOUD, |_| Ok(Command::Version),
         "";
-    "watch" ANY, LOUD, |_| Err(Refusal::Watch),
-        "log ..." refused "see --slow-us, and `/metrics`";
+    "watch" ANY, LOUD, text::watch,
+        "[fetchers] [mutations] [deletions] [evictions] [connevents]"
+        differs "What clients of memcached's protocols do; lines come within some 20 ms, `cfd` is \
+                 a number of ours; no events of a proxy.";
 };
 
 /// Meta commands: name, and what stands behind it; how it differs.
 #[cfg(test)]
 pub const META: &[(&str, &str, &str)] = &[
-    ("ma", "key [b C D I J M N O T c k q t v]", ""),
-    ("md", "key [b C I O T k q]", ""),
+    ("ma", "key [b C D E I J M N O T c k q t v]", ""),
+    ("md", "key [b C E F I O T k q x]", ""),
     ("me", "key [b]", "Tells what items have here."),
-    ("mg", "key [b N O R T c f h k l q s t u v]", ""),
+    ("mg", "key [b C E N O R T c f h k l q s t u v]", ""),
     ("mn", "", ""),
-    ("ms", "key bytes [b C F I M O T c k q]", "`I` with an older version marks larger ones too."),
+    (
+        "ms",
+        "key bytes [b C E F I M N O T c k q s]",
+        "`I` with an older version marks larger ones too. `E0` has the server choose.",
+    ),
 ];
 
 macro_rules! binary_commands {
@@ -269,7 +281,7 @@ mod tests {
             assert_eq!(text(command.name.as_bytes()).unwrap().name, command.name);
             let is_refused = matches!(
                 parsed(&format!("{} 1 1 1 1\r\n", command.name)),
-                Command::Refused(Refusal::NotOffered(_) | Refusal::Shutdown | Refusal::Watch)
+                Command::Refused(Refusal::NotOffered(_))
             );
             assert_eq!(is_refused, !command.about.refused.is_empty(), "{}", command.name);
         }
@@ -282,7 +294,7 @@ mod tests {
             let (words, flags) = syntax.split_once(" [").unwrap_or((syntax, ""));
             for flag in flags.trim_end_matches(']').split_terminator(' ') {
                 let argument = match (*name, flag) {
-                    (_, "C" | "D" | "F" | "J" | "N" | "R" | "T") => "1",
+                    (_, "C" | "D" | "E" | "F" | "J" | "N" | "R" | "T") => "1",
                     ("ms", "M") => "S",
                     (_, "M") => "I",
                     _ => "",

@@ -16,7 +16,7 @@ const HEAD: &str = "\
 <!-- Written by `RACKPOOL_BLESS=1 cargo test -p rackpool-cache --lib commands::page`. -->
 
 What `rackpool kv` answers to clients of Redis and memcached: the same as redis 7.0 and memcached
-1.6.18, the same but for what is said here, or an error with the reason. `COMMAND DOCS`, `COMMAND
+1.6.45, the same but for what is said here, or an error with the reason. `COMMAND DOCS`, `COMMAND
 INFO` and `HELP` tell more of each, `INFO commandstats` how often each ran. What all have in common:
 [the cache](cache.md).
 ";
