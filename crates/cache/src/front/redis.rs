@@ -156,12 +156,6 @@ impl RespCall<'_> {
         self.finish(command, answer)
     }
 
-    /// Whether there are so many words with the name; negative: at least so many.
-    pub fn fits(&self, arity: i32) -> bool {
-        let words = i32::try_from(self.count()).unwrap_or(i32::MAX);
-        if arity < 0 { words >= -arity } else { words == arity }
-    }
-
     pub fn counted(&self, found: bool) {
         self.core.count(if found { Count::KeyHits } else { Count::KeyMisses });
     }
@@ -181,6 +175,7 @@ pub fn syntax() -> String {
 
 impl Core {
     pub fn fail(&mut self, text: &str) {
+        self.shared.errors.count(text.as_bytes());
         if text == OUT_OF_MEMORY {
             self.count(Count::NoMemory);
         }

@@ -17,6 +17,7 @@ mod table;
 
 use super::counters::Count;
 use super::redis::{CommandResult, RespCall, Unfinished, wrong_arity};
+use super::resp::Args;
 pub use table::COMMANDS;
 
 /// Words that are keys: the first one, the last one (from the end if negative, else from the first
@@ -57,6 +58,7 @@ const ALLOW_BUSY: u32 = 1 << 9;
 const KEYSPACE: u32 = 1 << 16;
 const CONNECTION: u32 = 1 << 17;
 const DANGEROUS: u32 = 1 << 18;
+const OF_ADMINS: u32 = 1 << 20;
 /// It has subcommands, which stand behind it.
 const CONTAINER: u32 = 1 << 19;
 
@@ -102,10 +104,10 @@ impl Command {
             ("@read", self.has(READONLY)),
             ("@write", self.has(WRITE)),
             ("@string", self.group == "string"),
-            ("@admin", self.has(ADMIN)),
+            ("@admin", self.has(ADMIN | OF_ADMINS)),
             ("@fast", self.has(FAST)),
             ("@slow", !self.has(FAST)),
-            ("@dangerous", self.has(ADMIN | DANGEROUS)),
+            ("@dangerous", self.has(ADMIN | OF_ADMINS | DANGEROUS)),
             ("@connection", is_of_connection || self.has(CONNECTION)),
         ];
         all.into_iter().filter(|(_, is)| *is).map(|(name, _)| name)
@@ -120,6 +122,9 @@ impl Command {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }
 }
+
+/// Commands that run others.
+const RUN_OTHERS: [&str; 4] = ["eval", "evalsha", "exec", "fcall"];
 
 /// A place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +145,31 @@ impl CommandId {
 
     pub fn index(self) -> usize {
         usize::from(self.0)
+    }
+
+    /// The command at a place in the table, if there is one.
+    pub fn at(index: u64) -> Option<CommandId> {
+        (index < COMMANDS.len() as u64).then_some(CommandId(index as u16))
+    }
+
+    /// Whether it may change an item, also by commands that it runs.
+    pub fn may_write(self) -> bool {
+        let is_named = |name: &&str| *name == self.command().name;
+        self.command().has(WRITE) || RUN_OTHERS.iter().any(is_named)
+    }
+
+    pub fn is_of_admins(self) -> bool {
+        self.command().has(ADMIN)
+    }
+
+    pub fn is_fast(self) -> bool {
+        self.command().has(FAST)
+    }
+
+    /// Whether it is called with so many words.
+    pub fn takes(self, words: usize) -> bool {
+        let (words, arity) = (i32::try_from(words).unwrap_or(i32::MAX), self.command().arity);
+        if arity < 0 { words >= -arity } else { words == arity }
     }
 
     pub fn command(self) -> &'static Command {
@@ -232,7 +262,7 @@ const fn bar(name: &[u8]) -> usize {
 }
 
 /// The command of that name, in upper or lower case, or the subcommand of a name as in the table.
-fn find_whole(name: &[u8]) -> Option<CommandId> {
+pub fn find_whole(name: &[u8]) -> Option<CommandId> {
     match name.get(bar(name) + 1..) {
         Some(own_name) => find(&name[..bar(name)])?.subcommand(own_name),
         None => find(name),
@@ -240,7 +270,7 @@ fn find_whole(name: &[u8]) -> Option<CommandId> {
 }
 
 /// The command of that name, in upper or lower case, and no subcommand.
-fn find(name: &[u8]) -> Option<CommandId> {
+pub fn find(name: &[u8]) -> Option<CommandId> {
     if name.len() > NAME_BYTES_MAX {
         return None;
     }
@@ -260,6 +290,7 @@ fn find(name: &[u8]) -> Option<CommandId> {
 pub fn run(mut call: RespCall<'_>) -> (Option<Unfinished>, Option<CommandId>) {
     match admit(&call) {
         Ok(id) => {
+            call.client.runs(id, call.core.now);
             let answer = (id.command().run)(&mut call);
             (call.finish(Some(id), answer), Some(id))
         }
@@ -278,7 +309,7 @@ fn admit(call: &RespCall<'_>) -> Result<CommandId, String> {
         Err(text)
     };
     let command = id.command();
-    if !call.fits(command.arity) {
+    if !id.takes(call.count()) {
         return rejected(wrong_arity(command.name));
     }
     if !call.client.known && !command.has(NO_AUTH) {
@@ -289,11 +320,16 @@ fn admit(call: &RespCall<'_>) -> Result<CommandId, String> {
 
 /// The command, or subcommand, that the words from `first` on call.
 fn called(call: &RespCall<'_>, first: usize) -> Option<CommandId> {
-    let id = find(call.arg(first))?;
-    if !id.command().has(CONTAINER) || call.count() == first + 1 {
+    named(call.args, call.input, first)
+}
+
+/// The command, or subcommand, that these words call from word `first` on, which there is.
+pub fn named(args: &Args, input: &[u8], first: usize) -> Option<CommandId> {
+    let id = find(args.get(input, first))?;
+    if !id.command().has(CONTAINER) || args.len() == first + 1 {
         return Some(id);
     }
-    id.subcommand(call.arg(first + 1))
+    id.subcommand(args.get(input, first + 1))
 }
 
 /// Bytes of its words that a command that is not known gets back.
