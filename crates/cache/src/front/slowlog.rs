@@ -34,7 +34,7 @@ pub fn redacted<'a>(words: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item
 }
 
 /// The first words, long ones without their ends; what is left out is said in Redis's words.
-fn cut_short<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+fn cut_short<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
     let cut = |word: &[u8]| match word.len().checked_sub(WORD_BYTES_MAX) {
         None | Some(0) => word.to_vec(),
         Some(more) => {
@@ -42,8 +42,7 @@ fn cut_short<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
             [&word[..WORD_BYTES_MAX], end.as_bytes()].concat()
         }
     };
-    let mut words = words.map(cut);
-    let mut all: Vec<_> = words.by_ref().take(WORDS_MAX).collect();
+    let mut all: Vec<_> = words.by_ref().take(WORDS_MAX).map(cut).collect();
     let more = words.count();
     if more > 0 {
         // The last one that is there makes room.

@@ -10,8 +10,9 @@
 //! something comes in throws away what its client does not have yet.
 
 mod limits;
+mod watched;
 
-use super::clients::ClientInfo;
+use super::clients::{ClientInfo, ClientOrigin, HeldMemory};
 use super::core::{Core, Output};
 use super::counters::Count;
 use super::session::Session;
@@ -21,11 +22,12 @@ use crate::cache::Millis;
 use crate::constants::{BUSY_POLLS, INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN};
 use rackpool_fabric::addresses::ConnectionPermit;
 use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_mem::names::local_addr;
 use rackpool_mem::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,6 +100,10 @@ pub struct Worker<'i> {
     silent: Vec<(Millis, usize, u64)>,
     next_search: Millis,
     buffer: Vec<u8>,
+    /// Connections of clients that are told the commands of others.
+    monitors: Vec<usize>,
+    /// Whether a connection waits until a pause is over.
+    has_held: bool,
 }
 
 impl<'i> Worker<'i> {
@@ -111,7 +117,19 @@ impl<'i> Worker<'i> {
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
         let (silent, next_search) = (Vec::new(), 0);
-        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer })
+        let (monitors, has_held) = (Vec::new(), false);
+        Ok(Self {
+            core,
+            inbox,
+            poller,
+            connections,
+            free,
+            silent,
+            next_search,
+            buffer,
+            monitors,
+            has_held,
+        })
     }
 
     /// Serves until the server ends.
@@ -126,6 +144,7 @@ impl<'i> Worker<'i> {
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
             self.core.now = self.core.shared.look_at_clock();
+            self.core.look_at_watchers();
             if self.core.shared.flush_if_due(self.core.now) {
                 self.core.tidy_all();
             }
@@ -134,6 +153,9 @@ impl<'i> Worker<'i> {
                     TOKEN_WAKE => self.register(),
                     token => self.serve(token as usize, event),
                 }
+            }
+            if self.core.is_watched || self.has_held {
+                self.serve_watched();
             }
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
                 swept = self.core.now;
@@ -200,13 +222,19 @@ impl<'i> Worker<'i> {
                 return Ok(());
             }
         }
-        let most = if self.core.has_to_tidy { 0 } else { SWEEP_MS };
+        let mut most = if self.core.has_to_tidy { 0 } else { SWEEP_MS };
+        if self.has_held {
+            most = most.min(self.core.pause.left(self.core.now));
+        }
         self.poller.wait(Some(Duration::from_millis(most)), events)?;
         Ok(())
     }
 
     fn register(&mut self) {
         self.inbox.wake.drain();
+        if self.core.shared.clients.are_ending() {
+            self.end_killed();
+        }
         let mut accepted = self.inbox.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         let accepted = std::mem::take(&mut *accepted);
         for accepted in accepted {
@@ -234,7 +262,9 @@ impl<'i> Worker<'i> {
         let client = ClientInfo { id, addr: accepted.addr, known, ..ClientInfo::default() };
         let now = self.core.now;
         if accepted.protocol == Protocol::Resp {
-            shared.clients.came(&client, now);
+            let (thread, descriptor) = (self.core.thread, accepted.fd.as_raw_fd());
+            let local = local_addr(&accepted.fd).map_or_else(String::new, |addr| addr.to_string());
+            shared.clients.came(&client, ClientOrigin { thread, descriptor, local }, now);
         }
         let session = Session::new(accepted.protocol, client);
         let AcceptedConnection { fd, channel, place, .. } = accepted;
@@ -256,20 +286,33 @@ impl<'i> Worker<'i> {
 
     fn serve(&mut self, index: usize, event: &Readiness) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        if self.core.is_watched && connection.waits_for(&self.core) {
+            return;
+        }
         let before = connection.held_bytes();
-        let next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
-        note_held(&self.core, before, connection.held_bytes());
+        let mut next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
+        connection.note_served();
+        note_connection(&self.core, before, connection);
+        if self.core.is_watched {
+            next_interest = self.watch(index, next_interest);
+        }
+        self.settle(index, next_interest);
+        self.hold_less();
+    }
+
+    /// Waits for what a connection waits for, or ends it.
+    fn settle(&mut self, index: usize, next_interest: NextInterest) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         match next_interest {
-            NextInterest::End => return self.end(index),
+            NextInterest::End => self.end(index),
             NextInterest::Wait(interest) if interest != connection.interest => {
                 connection.interest = interest;
                 if self.poller.modify(&**connection, index as u64, interest).is_err() {
-                    return self.end(index);
+                    self.end(index);
                 }
             }
             NextInterest::Wait(_) => {}
         }
-        self.hold_less();
     }
 
     fn end(&mut self, index: usize) {
@@ -281,8 +324,20 @@ impl<'i> Worker<'i> {
             let _ = self.poller.remove(&*connection);
             self.core.count(Count::Closed);
             self.core.shared.clients.gone(connection.client());
+            if let Some(queue) = &connection.client().monitor {
+                self.core.shared.monitors.remove(queue);
+            }
             self.free.push(index as u32);
         }
+    }
+}
+
+/// As [`note_held`], and tells others what the connection has in memory.
+fn note_connection(core: &Core, before: u64, connection: &Connection) {
+    let now = connection.held_bytes();
+    note_held(core, before, now);
+    if before | now != 0 {
+        connection.client().gauges.store_held(connection.held_memory());
     }
 }
 
@@ -321,6 +376,8 @@ pub struct Connection {
     pub has_spoken: bool,
     pub place: Option<ConnectionPermit>,
     pub interest: Interest,
+    /// Since when more waits to be sent than the soft limit allows.
+    over_since: Option<Millis>,
 }
 
 impl AsFd for Connection {
@@ -351,6 +408,7 @@ impl Connection {
             has_spoken: false,
             place,
             interest: Interest::Edges,
+            over_since: None,
         }
     }
 
@@ -362,6 +420,24 @@ impl Connection {
     pub fn held_bytes(&self) -> u64 {
         let (session, output) = (self.session.held_bytes(), self.output.held_bytes());
         self.rest.capacity() as u64 + session + output + self.channel.held_bytes()
+    }
+
+    /// As [`Connection::held_bytes`], by what it is for.
+    fn held_memory(&self) -> HeldMemory {
+        let input_bytes = self.rest.len() as u64;
+        let input_free_bytes = self.rest.capacity() as u64 - input_bytes;
+        let (output_bytes, all_bytes) = (self.output.len(), self.held_bytes());
+        HeldMemory { input_bytes, input_free_bytes, output_bytes, all_bytes }
+    }
+
+    /// Answers that wait for its client, bytes.
+    pub fn output_bytes(&self) -> u64 {
+        self.output.len()
+    }
+
+    /// Tells others when it was served last, and what its client asked for.
+    fn note_served(&self) {
+        self.session.client.was_served(self.active);
     }
 
     /// Since when it has taken that memory: the last time that a command was understood.
@@ -419,8 +495,6 @@ impl Connection {
         core.timer.begin_turn();
         self.active = core.now;
         self.has_left = true;
-        // Relaxed: a time for display.
-        self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
             return self.next_interest();
         }
