@@ -53,7 +53,7 @@ const SECTIONS: &[Section] = &[
     ("Memory", memory),
     ("Persistence", |_| {
         pairs! { "loading" => 0, "rdb_bgsave_in_progress" => 0, "aof_enabled" => 0,
-            "aof_rewrite_in_progress" => 0, }
+        "aof_rewrite_in_progress" => 0, }
     }),
     ("Stats", stats),
     ("Replication", |_| pairs! { "role" => "master", "connected_slaves" => 0, }),

@@ -71,7 +71,9 @@ mod tests {
     fn the_longest_of_each_second_is_remembered_and_the_last_seconds() {
         let mut log = LatencyLog::default();
         let mut note = |at_s, took_ms| log.note(COMMAND, LatencySample { at_s, took_ms });
-        [(1, 5), (1, 9), (1, 7), (2, 3)].into_iter().for_each(|(at_s, took_ms)| note(at_s, took_ms));
+        [(1, 5), (1, 9), (1, 7), (2, 3)]
+            .into_iter()
+            .for_each(|(at_s, took_ms)| note(at_s, took_ms));
         let events = log.of(b"command").unwrap();
         let samples: Vec<_> = events.samples.iter().map(|one| (one.at_s, one.took_ms)).collect();
         assert_eq!((samples, events.longest_ms), (vec![(1, 9), (2, 3)], 9));

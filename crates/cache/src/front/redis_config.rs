@@ -46,9 +46,11 @@ static OPTIONS: &[ConfigOption] = &[
     option("maxclients", |it| it.tunables.connections_max().to_string(), read_maxclients),
     option("maxmemory", |it| it.settings.memory_bytes.to_string(), read_maxmemory),
     option("maxmemory-clients", |it| it.settings.held_bytes_max.to_string(), fixed),
-    option("maxmemory-policy", |it| it.settings.policy.clone(), |shared, value| {
-        stays(value, &shared.settings.policy)
-    }),
+    option(
+        "maxmemory-policy",
+        |it| it.settings.policy.clone(),
+        |shared, value| stays(value, &shared.settings.policy),
+    ),
     option("port", port, fixed),
     option("proto-max-bulk-len", longest_value, fixed),
     option("save", |_| String::new(), |_, value| stays(value, "")),
@@ -56,16 +58,24 @@ static OPTIONS: &[ConfigOption] = &[
         let us = u64::try_from(number(value, -1, i64::MAX)?).ok();
         change(move |shared| shared.tunables.set_slow_us(us))
     }),
-    option("slowlog-max-len", |it| it.slow().entries_max().to_string(), |_, value| {
-        let count = number(value, 0, SLOW_ENTRIES_MAX as i64)?;
-        change(move |shared| shared.slow().set_entries_max(count as usize))
-    }),
+    option(
+        "slowlog-max-len",
+        |it| it.slow().entries_max().to_string(),
+        |_, value| {
+            let count = number(value, 0, SLOW_ENTRIES_MAX as i64)?;
+            change(move |shared| shared.slow().set_entries_max(count as usize))
+        },
+    ),
     option("tcp-keepalive", |_| KEEPALIVE_IDLE_S.to_string(), fixed),
     option("tiering", |it| it.cache.tiering().name().to_owned(), read_tiering),
-    option("timeout", |it| (it.tunables.idle_ms() / 1000).to_string(), |_, value| {
-        let seconds = number(value, 0, i64::from(i32::MAX))?;
-        change(move |shared| shared.tunables.set_idle_ms(seconds as u64 * 1000))
-    }),
+    option(
+        "timeout",
+        |it| (it.tunables.idle_ms() / 1000).to_string(),
+        |_, value| {
+            let seconds = number(value, 0, i64::from(i32::MAX))?;
+            change(move |shared| shared.tunables.set_idle_ms(seconds as u64 * 1000))
+        },
+    ),
 ];
 
 /// Of [`ResumePoint::sum`], a bit an option.
@@ -183,7 +193,8 @@ fn read_output_limit(_: &Shared, value: &str) -> Result<Change, String> {
         let (Some(hard_bytes), Some(soft_bytes), Some(seconds)) =
             (memory(some[1]), memory(some[2]), seconds)
         else {
-            let wrong = "Error in hard, soft or soft_seconds setting in buffer limit configuration.";
+            let wrong =
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration.";
             return Err(wrong.into());
         };
         limit = OutputLimit { hard_bytes, soft_bytes, soft_ms: u64::from(seconds) * 1000 };

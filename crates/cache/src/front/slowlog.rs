@@ -129,7 +129,10 @@ mod tests {
         assert_eq!((newest.id, newest.took_us), (199, 199));
         assert!(newest.words[0].ends_with(b"xx... (872 more bytes)"));
         log.set_entries_max(5);
-        assert_eq!(log.entries().map(|entry| entry.id).collect::<Vec<_>>(), [199, 198, 197, 196, 195]);
+        assert_eq!(
+            log.entries().map(|entry| entry.id).collect::<Vec<_>>(),
+            [199, 198, 197, 196, 195]
+        );
         log.push(SlowCommand::default(), [&b"word"[..]; 33].into_iter());
         let newest = log.entries().next().unwrap();
         assert_eq!((log.entries().len(), newest.words.len()), (5, 32));

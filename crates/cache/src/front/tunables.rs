@@ -99,7 +99,8 @@ impl Tunables {
     }
 
     pub fn output_limit(&self) -> OutputLimit {
-        let [hard_bytes, soft_bytes, soft_ms] = [0, 1, 2].map(|index| get(&self.output_limit[index]));
+        let [hard_bytes, soft_bytes, soft_ms] =
+            [0, 1, 2].map(|index| get(&self.output_limit[index]));
         OutputLimit { hard_bytes, soft_bytes, soft_ms }
     }
 

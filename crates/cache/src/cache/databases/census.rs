@@ -42,7 +42,6 @@ impl Census {
         }
     }
 
-
     /// Of a database with so many items: how many of them expire, and the milliseconds that these
     /// have left on average. Where not all were looked at, estimates.
     pub fn expiring(&self, number: u8, items: u64) -> (u64, Millis) {

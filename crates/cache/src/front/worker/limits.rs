@@ -101,7 +101,8 @@ impl Worker<'_> {
             }
             let why = if connection.waits_for(&self.core) {
                 continue;
-            } else if has_stalled && connection.is_held_up() || connection.is_over(output_limit, now)
+            } else if has_stalled && connection.is_held_up()
+                || connection.is_over(output_limit, now)
             {
                 Count::SlowReaders
             } else if connection.is_late(settings.stall_ms, now) {
