@@ -165,6 +165,15 @@ pub fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
+/// A subcommand has more words than it may.
+pub fn wrong_words(call: &RespCall<'_>) -> String {
+    let [name, subcommand] = [0, 1].map(|index| String::from_utf8_lossy(call.arg(index)));
+    let name = name.to_ascii_uppercase();
+    format!(
+        "ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {name} HELP."
+    )
+}
+
 pub fn not_an_integer() -> String {
     "ERR value is not an integer or out of range".into()
 }

@@ -3,7 +3,7 @@
 
 use super::clients::{ClientFilter, ReplyMode};
 use super::pause::Pause;
-use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax};
+use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_words};
 use super::redis_server::{USER, checked_name};
 use super::resp::{push_bulk, push_verbatim};
 
@@ -195,7 +195,7 @@ pub fn pause(call: &mut RespCall<'_>) -> CommandResult {
         4 if call.is(3, "all") => true,
         4 if call.is(3, "write") => false,
         4 => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
-        _ => return Err(wrong_words("PAUSE")),
+        _ => return Err(wrong_words(call)),
     };
     let ms = call.number(2).map_err(|_| "ERR timeout is not an integer or out of range")?;
     let ms = u64::try_from(ms).map_err(|_| "ERR timeout is negative")?;
@@ -206,12 +206,6 @@ pub fn pause(call: &mut RespCall<'_>) -> CommandResult {
     // What came behind it in the same read waits as well.
     call.core.timer.end_turn();
     call.status("OK")
-}
-
-fn wrong_words(subcommand: &str) -> String {
-    format!(
-        "ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLIENT HELP."
-    )
 }
 
 pub fn unpause(call: &mut RespCall<'_>) -> CommandResult {
@@ -269,7 +263,7 @@ pub fn unblock(call: &mut RespCall<'_>) -> CommandResult {
         3 => {}
         4 if call.is(3, "timeout") || call.is(3, "error") => {}
         4 => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
-        _ => return Err(wrong_words("UNBLOCK")),
+        _ => return Err(wrong_words(call)),
     }
     call.number(2).map_err(|_| not_an_integer())?;
     call.integer(0)

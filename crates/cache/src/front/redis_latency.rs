@@ -4,7 +4,7 @@
 use super::commands;
 use super::counters::CommandStats;
 use super::latency::{COMMAND, FAST_COMMAND, LatencyEvents};
-use super::redis::{CommandResult, RespCall, ResumePoint};
+use super::redis::{CommandResult, RespCall, ResumePoint, wrong_words};
 use super::resp::{Version, push_array, push_bulk, push_integer, push_map, push_verbatim};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -144,9 +144,7 @@ const SLOW_SHOWN: i64 = 10;
 /// `SLOWLOG GET [count]`
 pub fn slowlog_get(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
-        return Err("ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG \
-                    HELP."
-            .into());
+        return Err(wrong_words(call));
     }
     let wanted = if call.count() > 2 { call.number(2) } else { Ok(SLOW_SHOWN) };
     let wanted = wanted.ok().filter(|wanted| *wanted >= -1);

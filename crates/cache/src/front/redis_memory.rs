@@ -73,7 +73,7 @@ pub fn doctor(call: &mut RespCall<'_>) -> CommandResult {
         ),
     );
     say(
-        cache.items > 0 && cache.metadata_bytes > cache.live_bytes,
+        cache.live_bytes.max(cache.memory_bytes / 8) < cache.metadata_bytes,
         "Index, headers and tables take more than the items: items are few, or very small.".into(),
     );
     if text.is_empty() {

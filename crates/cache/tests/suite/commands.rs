@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// An answer of RESP2.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Answer {
+pub enum Answer {
     Text(String),
     Number(i64),
     Array(Vec<Answer>),
@@ -18,14 +18,14 @@ enum Answer {
 }
 
 impl Answer {
-    fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         match self {
             Answer::Text(text) => text,
             other => panic!("{other:?} is no text"),
         }
     }
 
-    fn array(&self) -> &[Answer] {
+    pub fn array(&self) -> &[Answer] {
         match self {
             Answer::Array(all) => all,
             other => panic!("{other:?} is no array"),
@@ -34,7 +34,7 @@ impl Answer {
 }
 
 /// Takes one answer off `bytes`.
-fn take(bytes: &mut &[u8]) -> Answer {
+pub fn take(bytes: &mut &[u8]) -> Answer {
     let end = bytes.windows(2).position(|two| two == b"\r\n").expect("a line");
     let line = std::str::from_utf8(&bytes[..end]).expect("text");
     *bytes = &bytes[end + 2..];
@@ -54,7 +54,7 @@ fn take(bytes: &mut &[u8]) -> Answer {
     }
 }
 
-fn told(stream: &mut TcpStream, command: &str) -> Answer {
+pub fn told(stream: &mut TcpStream, command: &str) -> Answer {
     let split: Vec<_> = command.split(' ').map(str::as_bytes).collect();
     let bytes = [words(&split), words(&[b"ECHO", b"the end"])].concat();
     let all = ask(stream, &bytes, b"$7\r\nthe end\r\n");
