@@ -6,10 +6,11 @@
 //! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
 //! is passed over.
 
+mod finish;
 mod gate;
 
 use super::auth::{self, Attempt};
-use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
+use super::binary::{self, MAGIC_REQUEST};
 use super::binary_run::Opcode;
 use super::clients::{ClientInfo, ReplyMode};
 use super::commands::CommandId;
@@ -27,6 +28,7 @@ use super::{commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
+use finish::{binary_name, finish_binary, finish_text};
 
 /// Words kept of the first of several commands that were timed together.
 const FIRST_WORDS: usize = 16;
@@ -766,48 +768,6 @@ fn streams(verb: Verb) -> bool {
 fn is_too_long(core: &Core, len: u64) -> bool {
     len > core.shared.settings.value_bytes_max
         || (len >= STREAM_BYTES_MIN && len > core.cache().longest_value())
-}
-
-fn finish_text(
-    core: &mut Core,
-    head: &[u8],
-    writer: Result<Writer, Error>,
-    expires: Millis,
-    whole: bool,
-) {
-    let text::ParsedText::Command { command: Command::Store(store), .. } = text::parse(head, 0)
-    else {
-        unreachable!("the line was a storage command when it came")
-    };
-    match writer {
-        Ok(writer) => core.text_store(&store, StoreValue::Written(writer), expires, whole),
-        Err(_) => core.text_no_memory(&store),
-    }
-}
-
-fn finish_binary(
-    core: &mut Core,
-    request: &BinaryRequest<'_>,
-    writer: Result<Writer, Error>,
-    expires: Millis,
-) {
-    let (Opcode::Store(verb), quiet) = commands::memcached::binary(request.opcode) else {
-        unreachable!("only values are streamed")
-    };
-    match writer {
-        Ok(writer) => core.binary_store(request, verb, quiet, StoreValue::Written(writer), expires),
-        Err(_) => no_memory(core, request),
-    }
-}
-
-/// How a binary request is called among commands that took long.
-fn binary_name(request: &BinaryRequest<'_>) -> String {
-    format!("binary {:#04x}", request.opcode)
-}
-
-fn no_memory(core: &mut Core, request: &BinaryRequest<'_>) {
-    core.count(Count::NoMemory);
-    core.binary_error(request, binary::Status::OutOfMemory);
 }
 
 #[cfg(test)]
