@@ -3,7 +3,7 @@
 
 use super::clients::{ClientFilter, ReplyMode};
 use super::pause::Pause;
-use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_words};
+use super::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_words};
 use super::redis_server::{USER, checked_name};
 use super::resp::{push_bulk, push_verbatim};
 
@@ -265,6 +265,6 @@ pub fn unblock(call: &mut RespCall<'_>) -> CommandResult {
         4 => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
         _ => return Err(wrong_words(call)),
     }
-    call.number(2).map_err(|_| not_an_integer())?;
+    call.number(2)?;
     call.integer(0)
 }

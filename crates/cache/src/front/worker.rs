@@ -336,7 +336,7 @@ impl<'i> Worker<'i> {
 fn note_connection(core: &Core, before: u64, connection: &Connection) {
     let now = connection.held_bytes();
     note_held(core, before, now);
-    if before | now != 0 {
+    if before > 0 || now > 0 {
         connection.client().gauges.store_held(connection.held_memory());
     }
 }
