@@ -594,7 +594,7 @@ fn scan_sees_every_key_once_and_memory_is_told() {
 /// Debian's interpreter, for which Debian's packages are: another one may come before it in `PATH`.
 const PYTHON: &str = "/usr/bin/python3";
 
-fn python(script: &str, words: &[String]) {
+pub fn python(script: &str, words: &[String]) {
     let output = Command::new(PYTHON).arg("-c").arg(script).args(words).output();
     let output = output.expect("python3 starts");
     let (out, err) =
@@ -602,7 +602,7 @@ fn python(script: &str, words: &[String]) {
     assert!(output.status.success() && out.trim() == "ok", "{out}\n{err}");
 }
 
-fn has_module(name: &str) -> bool {
+pub fn has_module(name: &str) -> bool {
     let there = Command::new(PYTHON)
         .args(["-c", &format!("import {name}")])
         .output()

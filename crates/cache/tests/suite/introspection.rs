@@ -2,6 +2,7 @@
 //! the same words.
 
 use crate::commands::{Answer, told};
+use crate::front::{has_module, python};
 use crate::peers::{
     self, ask, ask_text, connect, memcached_of, ours, ours_of, read_until, resp_of, wait_until,
     words,
@@ -338,5 +339,51 @@ fn the_exporter_shows_what_it_shows_of_redis() {
     ] {
         assert!(own.contains(name) || !theirs.contains(name), "{name} is missing");
         assert!(theirs.contains(name), "{name} is not one of the exporter's");
+    }
+}
+
+const REDIS_PY: &str = r"
+import sys, redis
+r = redis.Redis(port=int(sys.argv[1]))
+other = redis.Redis(port=int(sys.argv[1]), client_name='other')
+number = other.client_id()
+assert number in [int(c['id']) for c in r.client_list() if c['name'] == 'other']
+assert r.client_kill_filter(_id=number) == 1 and other.client_id() != number
+try:
+    r.client_kill('1.2.3.4:5')
+    assert False
+except redis.ResponseError as error:
+    assert str(error) == 'No such client', error
+assert r.client_pause(1) and r.client_unpause() and r.flushall()
+assert r.set('a', 'b', ex=100) and r.get('a') == b'b' and r.get('none') is None
+database = r.info('keyspace')['db0']
+assert database['keys'] == 1 and database['expires'] == 1, database
+assert 90000 < database['avg_ttl'] <= 100000, database
+assert r.info('commandstats')['cmdstat_set']['calls'] >= 1
+info = r.info()
+assert info['used_memory_peak_human'] and info['maxmemory_policy'] and info['maxclients'] > 0
+assert r.config_set('slowlog-log-slower-than', 0) and r.ping()
+assert r.slowlog_get(1)[0]['duration'] >= 0 and r.slowlog_len() > 0 and r.slowlog_reset()
+assert r.config_set('slowlog-log-slower-than', 10000)
+assert r.config_get('slowlog*')['slowlog-log-slower-than'] == '10000'
+assert r.memory_stats()['keys.count'] == 1 and r.memory_purge() and r.lastsave()
+assert r.execute_command('ROLE')[0] == b'master'
+with r.monitor() as monitor:
+    r.get('a')
+    command = monitor.next_command()
+    assert command['command'] == 'GET a' and command['db'] == 0, command
+assert r.config_resetstat() and 'errorstat_ERR' not in r.info('errorstats')
+print('ok')
+";
+
+#[test]
+fn redis_py_looks_into_the_server_as_into_the_original() {
+    if !has_module("redis") {
+        return;
+    }
+    let server = ours(Settings::default());
+    python(REDIS_PY, &[server.addrs().1.unwrap().port().to_string()]);
+    if let Some(redis) = peers::redis() {
+        python(REDIS_PY, &[redis.addr.port().to_string()]);
     }
 }
