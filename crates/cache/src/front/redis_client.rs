@@ -7,8 +7,10 @@ use super::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_words};
 use super::redis_server::{USER, checked_name};
 use super::resp::{push_bulk, push_verbatim};
 
-/// Clients that are looked at in one turn.
+/// Clients that are looked at between two looks at the clock.
 const CLIENTS_AT_ONCE: usize = 64;
+/// Words of a `CLIENT KILL`: each filter several times over. They are read again in each turn.
+const KILL_WORDS_MAX: usize = 64;
 
 pub fn getname(call: &mut RespCall<'_>) -> CommandResult {
     match &call.client.name[..] {
@@ -151,6 +153,9 @@ fn filter<'a>(call: &'a RespCall<'_>) -> Result<ClientFilter<'a>, String> {
     if call.count() == 3 {
         filter.addr = Some(call.arg(2));
         return Ok(filter);
+    }
+    if call.count() > KILL_WORDS_MAX {
+        return Err(syntax());
     }
     filter.skipped = Some(call.client.id);
     for index in (2..call.count()).step_by(2) {
