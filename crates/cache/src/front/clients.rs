@@ -112,6 +112,14 @@ impl ClientGauges {
     }
 }
 
+/// The client that asks, and what of its input is not done with: the command that asks, and what
+/// came behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct AskingClient {
+    pub id: u64,
+    pub input_bytes: u64,
+}
+
 /// Where a client is served, and how it comes there.
 #[derive(Debug, Default)]
 pub struct ClientOrigin {
@@ -203,20 +211,32 @@ impl Clients {
 
     /// Appends a line for each of `count` clients, from number `from` on; the next number, if there
     /// are more.
-    pub fn list(&self, now: Millis, from: u64, count: usize, lines: &mut String) -> Option<u64> {
+    pub fn list(
+        &self,
+        asking: AskingClient,
+        now: Millis,
+        (from, count): (u64, usize),
+        lines: &mut String,
+    ) -> Option<u64> {
         let entries = self.entries();
         let mut clients = entries.range(from..);
         for (id, entry) in clients.by_ref().take(count).filter(|(_, entry)| !entry.is_ending) {
-            entry.append_to(lines, *id, now);
+            entry.append_to(lines, *id, asking, now);
         }
         clients.next().map(|(id, _)| *id)
     }
 
-    pub fn line(&self, now: Millis, id: u64) -> Option<String> {
+    pub fn line(&self, asking: AskingClient, now: Millis, id: u64) -> Option<String> {
         let mut line = String::new();
         let entries = self.entries();
-        entries.get(&id).filter(|entry| !entry.is_ending)?.append_to(&mut line, id, now);
+        let entry = entries.get(&id).filter(|entry| !entry.is_ending)?;
+        entry.append_to(&mut line, id, asking, now);
         Some(line)
+    }
+
+    /// Whether a client is there, and was not killed.
+    pub fn is_there(&self, id: u64) -> bool {
+        self.entries().get(&id).is_some_and(|entry| !entry.is_ending)
     }
 
     /// Has those of `count` clients, from number `from` on, ended that are wanted; the next number,
@@ -281,16 +301,21 @@ impl ClientEntry {
         };
     }
 
-    /// The fields are those of Redis that libraries insist on. Those of subscriptions, transactions
-    /// and arguments are as of a client without any.
-    fn append_to(&self, lines: &mut String, id: u64, now: Millis) {
+    /// The fields are those of Redis, on which libraries insist. Those of subscriptions and
+    /// transactions are as of a client without any; buffers of arguments and replies are the
+    /// threads'.
+    fn append_to(&self, lines: &mut String, id: u64, asking: AskingClient, now: Millis) {
         let ClientEntry { came, gauges, addr, name, database, flag, tail, .. } = self;
         let ClientOrigin { descriptor, local, .. } = &self.origin;
         let (served, last) = gauges.served();
         // A client that has just connected was not served yet.
         let [age_s, idle_s] =
             [*came, served.max(*came)].map(|then| now.saturating_sub(then) / 1000);
-        let HeldMemory { input_bytes, input_free_bytes, output_bytes, all_bytes } = gauges.held();
+        let HeldMemory { mut input_bytes, input_free_bytes, output_bytes, all_bytes } =
+            gauges.held();
+        if id == asking.id {
+            input_bytes = asking.input_bytes;
+        }
         let events = if output_bytes > 0 { "rw" } else { "r" };
         let command = last.map_or("NULL", |last| last.command().name);
         // Writing to a string cannot fail.
@@ -298,9 +323,9 @@ impl ClientEntry {
             lines,
             "id={id} addr={addr} laddr={local} fd={descriptor} name={name} age={age_s} \
              idle={idle_s} flags={flag} db={database} sub=0 psub=0 ssub=0 multi=-1 \
-             qbuf={input_bytes} qbuf-free={input_free_bytes} argv-mem=0 multi-mem=0 obl=0 oll=0 \
-             omem={output_bytes} tot-mem={all_bytes} events={events} cmd={command} user=default \
-             redir=-1 {tail}"
+             qbuf={input_bytes} qbuf-free={input_free_bytes} argv-mem=0 multi-mem=0 rbs=0 \
+             rbp=0 obl=0 oll=0 omem={output_bytes} tot-mem={all_bytes} events={events} \
+             cmd={command} user=default redir=-1 {tail}"
         );
     }
 }
@@ -341,7 +366,8 @@ mod tests {
         assert_eq!(ending, [vec![2], vec![1, 3]]);
         assert!(!clients.are_ending());
         let mut lines = String::new();
-        clients.list(9000, 0, 10, &mut lines);
+        let asking = AskingClient { id: 0, input_bytes: 0 };
+        clients.list(asking, 9000, (0, 10), &mut lines);
         assert!(lines.starts_with("id=4 ") && lines.lines().count() == 1, "{lines}");
     }
 }

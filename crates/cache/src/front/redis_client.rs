@@ -1,7 +1,7 @@
 //! `CLIENT`: what clients are told of each other, and what they may do to each other. In: a
 //! [`RespCall`]. Out: its answer, or an error's text.
 
-use super::clients::{ClientFilter, ReplyMode};
+use super::clients::{AskingClient, ClientFilter, ReplyMode};
 use super::pause::Pause;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_words};
 use super::redis_server::{USER, checked_name};
@@ -26,8 +26,12 @@ pub fn id(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(call.client.id as i64)
 }
 
+fn asking(call: &RespCall<'_>) -> AskingClient {
+    AskingClient { id: call.client.id, input_bytes: call.input.len() as u64 }
+}
+
 pub fn info(call: &mut RespCall<'_>) -> CommandResult {
-    let line = call.core.shared.clients.line(call.core.now, call.client.id);
+    let line = call.core.shared.clients.line(asking(call), call.core.now, call.client.id);
     lines(call, &line.unwrap_or_default())
 }
 
@@ -90,8 +94,8 @@ pub fn list(call: &mut RespCall<'_>) -> CommandResult {
 /// Lists the clients with numbers no lower than the part's.
 fn list_all(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     loop {
-        let shared = &call.core.shared;
-        match shared.clients.list(call.core.now, part.index, CLIENTS_AT_ONCE, &mut part.text) {
+        let (shared, some) = (&call.core.shared, (part.index, CLIENTS_AT_ONCE));
+        match shared.clients.list(asking(call), call.core.now, some, &mut part.text) {
             Some(next) => part.index = next,
             None => return lines(call, &part.text),
         }
@@ -105,7 +109,7 @@ fn list_all(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
 fn list_ids(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     while (part.index as usize) < call.count() {
         let id = call.number(part.index as usize).map_err(|_| "ERR Invalid client ID")?;
-        let line = call.core.shared.clients.line(call.core.now, id as u64);
+        let line = call.core.shared.clients.line(asking(call), call.core.now, id as u64);
         part.text.push_str(&line.unwrap_or_default());
         part.index += 1;
         if call.is_to_pause() {
@@ -139,8 +143,8 @@ fn kill_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
         }
     }
     // It is not listed any more if it was among them.
-    let is_alive = call.core.shared.clients.line(call.core.now, call.client.id).is_some();
-    call.client.quits |= !is_alive && part.sum > 0;
+    let is_there = call.core.shared.clients.is_there(call.client.id);
+    call.client.quits |= !is_there && part.sum > 0;
     match (call.count(), part.sum) {
         (3, 0) => Err("ERR No such client".into()),
         (3, _) => call.status("OK"),

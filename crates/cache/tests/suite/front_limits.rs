@@ -233,7 +233,7 @@ fn a_command_of_many_words_leaves_others_their_turn_and_is_answered_as_if_it_wer
     }
     let line = |bytes: Vec<u8>| {
         let text = String::from_utf8(bytes).unwrap();
-        text.split_once(" cmd=").expect("a line").0.to_owned()
+        text.split_once(" qbuf=").expect("a line").0.to_owned()
     };
     let one = line(ask(&mut client, &words(&[b"CLIENT", b"LIST", b"ID", id]), b"lib-ver=\n\r\n"));
     assert_eq!(one, line(ask(&mut client, b"CLIENT INFO\r\n", b"lib-ver=\n\r\n")));
