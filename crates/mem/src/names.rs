@@ -60,12 +60,6 @@ pub fn peer_addr(socket: impl AsFd) -> Option<SocketAddr> {
     SocketAddr::try_from(peer).ok()
 }
 
-/// The address at this end of a connection of TCP.
-pub fn local_addr(socket: impl AsFd) -> Option<SocketAddr> {
-    let local = rustix::net::getsockname(socket).ok()?;
-    SocketAddr::try_from(local).ok()
-}
-
 pub fn peer_of(socket: impl AsFd) -> String {
     peer_addr(socket).map_or("an unknown address".into(), |peer| peer.to_string())
 }

@@ -22,11 +22,11 @@ use crate::cache::Millis;
 use crate::constants::{BUSY_POLLS, INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN};
 use rackpool_fabric::addresses::ConnectionPermit;
 use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_mem::names::local_addr;
 use rackpool_mem::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use rustix::net::{SendFlags, Shutdown, getsockname, send, shutdown};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -263,7 +263,7 @@ impl<'i> Worker<'i> {
         let now = self.core.now;
         if accepted.protocol == Protocol::Resp {
             let (thread, descriptor) = (self.core.thread, accepted.fd.as_raw_fd());
-            let local = local_addr(&accepted.fd).map_or_else(String::new, |addr| addr.to_string());
+            let local = local_addr(&accepted.fd);
             shared.clients.came(&client, ClientOrigin { thread, descriptor, local }, now);
         }
         let session = Session::new(accepted.protocol, client);
@@ -330,6 +330,12 @@ impl<'i> Worker<'i> {
             self.free.push(index as u32);
         }
     }
+}
+
+/// The address at our end of a connection of TCP; empty of another one.
+fn local_addr(fd: &OwnedFd) -> String {
+    let addr = getsockname(fd).ok().and_then(|addr| SocketAddr::try_from(addr).ok());
+    addr.map_or_else(String::new, |addr| addr.to_string())
 }
 
 /// As [`note_held`], and tells others what the connection has in memory.
