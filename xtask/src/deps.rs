@@ -29,6 +29,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("netcat-openbsd", "an example of the README asks the cache by it"),
     ("numactl", "looking at memory nodes, in the virtual machines"),
     ("perftest", "measures verbs beside our own figures, in the virtual machines"),
+    ("prometheus-redis-exporter", "shows the figures of our server as of the original"),
     ("python3", "the attacks on the program, in `crates/cli/tests/attack`"),
     ("python3-pymemcache", "a client of memcached that must need no change"),
     ("python3-redis", "a client of Redis that must need no change"),

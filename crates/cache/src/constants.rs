@@ -103,3 +103,22 @@ pub const WATCHED_MAX: usize = 1024;
 pub const EXEC_AT_ONCE_MAX: usize = 128;
 /// … of more bytes.
 pub const EXEC_AT_ONCE_BYTES_MAX: usize = 64 << 10;
+/// Clients that may `MONITOR` at once: each command is told to all of them.
+pub const MONITORS_MAX: usize = 16;
+/// Bytes that wait for one of them, at most; one that takes them more slowly than they come is
+/// disconnected.
+pub const MONITOR_QUEUE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a word that it is told.
+pub const MONITOR_WORD_BYTES_MAX: usize = 4096;
+/// Kinds of errors that are counted, each by itself …
+pub const ERROR_KINDS_MAX: usize = 128;
+/// … and bytes of a kind.
+pub const ERROR_KIND_BYTES_MAX: usize = 64;
+/// Slow commands that are remembered, at most, whatever `slowlog-max-len` is set to: some 4 KiB
+/// each.
+pub const SLOW_ENTRIES_MAX: usize = 10_000;
+/// Samples of an event of latency that are remembered: as many as in Redis.
+pub const LATENCY_SAMPLES: usize = 160;
+/// Items that `INFO keyspace` looks at: where there are more, what it says of expiries is estimated
+/// from them. Some 1 ms.
+pub const CENSUS_ITEMS: u64 = 8192;

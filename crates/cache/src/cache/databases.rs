@@ -3,6 +3,8 @@
 //! orders to swap two, to flush one. Out: handles. The cache's file keeps the map, from its
 //! superblock's page: twice, each with a check, as the timeline. Called by the servers.
 
+mod census;
+
 use super::layout::mix;
 use super::partition::SpaceSet;
 use super::section::Sections;

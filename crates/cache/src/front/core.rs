@@ -10,9 +10,11 @@
 
 use super::bytes::push_u64;
 use super::clients::ClientInfo;
-use super::commands;
-use super::counters::{Count, Counters};
+use super::commands::{self, CommandId};
+use super::counters::{Count, Counters, TimeBucket};
+use super::latency::{self, LatencySample};
 use super::outcome::{StoreOutcome, Verb, stored_text};
+use super::pause::Pause;
 use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
 use super::shared::Shared;
 use super::slowlog::SlowCommand;
@@ -53,6 +55,9 @@ pub struct Core {
     pub scratch: Vec<u8>,
     /// Plain stores of RESP since the counters last heard of them.
     resp_sets: u64,
+    /// Whether commands of RESP are to be looked at one by one before they run.
+    pub is_watched: bool,
+    pub pause: Pause,
 }
 
 impl Core {
@@ -75,6 +80,8 @@ impl Core {
             log: EventLog::default(),
             scratch: Vec::new(),
             resp_sets: 0,
+            is_watched: false,
+            pause: Pause::default(),
         }
     }
 
@@ -91,16 +98,23 @@ impl Core {
     }
 
     /// Counts how long commands took together.
-    pub fn took(&self, commands: u64, ns: u64) {
-        self.counters().took(commands, ns);
+    pub fn took(&self, commands: u64, ns: u64) -> TimeBucket {
+        self.counters().took(commands, ns)
     }
 
-    /// Counts plain look-ups and stores of RESP that took so long together, each as its share.
-    pub fn took_plain(&mut self, commands: u64, ns: u64) {
+    /// Counts plain look-ups and stores of RESP that took so long together, each as its share;
+    /// which of the two there were, look-ups if both.
+    pub fn took_plain(&mut self, commands: u64, ns: u64, bucket: TimeBucket) -> CommandId {
         let sets = std::mem::take(&mut self.resp_sets);
         let sets_ns = ns / commands.max(1) * sets;
-        self.counters().ran(commands::SET, sets, sets_ns);
-        self.counters().ran(commands::GET, commands - sets, ns - sets_ns);
+        if sets > 0 {
+            self.counters().ran(commands::SET, sets, sets_ns, bucket);
+        }
+        if sets == commands {
+            return commands::SET;
+        }
+        self.counters().ran(commands::GET, commands - sets, ns - sets_ns, bucket);
+        commands::GET
     }
 
     pub fn note_slow<'a>(
@@ -110,7 +124,13 @@ impl Core {
         words: impl Iterator<Item = &'a [u8]>,
     ) {
         let took_us = took_ns / 1000;
-        if took_us < self.shared.settings.slow_us {
+        if took_us < self.shared.tunables.noted_us() {
+            return;
+        }
+        let mut words = words.peekable();
+        let name = words.peek().copied().unwrap_or_default();
+        self.note_latency(took_us / 1000, name);
+        if self.shared.tunables.slow_us().is_none_or(|slow_us| took_us < slow_us) {
             return;
         }
         self.count(Count::Slow);
@@ -123,6 +143,24 @@ impl Core {
             ..SlowCommand::default()
         };
         log.push(command, words);
+    }
+
+    /// A command of this name took so long: an event, if it is as long as one.
+    #[cold]
+    fn note_latency(&self, took_ms: u64, name: &[u8]) {
+        if self.shared.tunables.latency_ms().is_none_or(|latency_ms| took_ms < latency_ms) {
+            return;
+        }
+        let is_fast = commands::find(name).is_some_and(CommandId::is_fast);
+        let kind = if is_fast { latency::FAST_COMMAND } else { latency::COMMAND };
+        let at_s = self.shared.wall(self.now) / 1000;
+        self.shared.latency().note(kind, LatencySample { at_s, took_ms });
+    }
+
+    /// Looks whether commands are to be held back or told; `is_watched` says so.
+    pub fn look_at_watchers(&mut self) {
+        self.pause = self.shared.pause.get();
+        self.is_watched = self.pause.left(self.now) > 0 || self.shared.monitors.are_any();
     }
 
     pub fn cache(&self) -> &Cache {
@@ -241,11 +279,12 @@ impl Core {
                 let ttl_s = seconds_left(expires, Times { now, wall: shared.wall(now) });
                 log.stored(key, Verb::Set, outcome, ttl_s, value.len() as u64);
             }
-            let answer = waiting[index].answer;
+            let (answer, start) = (waiting[index].answer, out.len());
             if let Some(count) = answer_set(out, answer, stored.err()) {
                 counters.add(count, 1);
                 if answer == SetReply::Resp {
                     counters.failed(commands::SET);
+                    shared.errors.count(&out[start + 1..]);
                 }
             }
         });

@@ -77,7 +77,7 @@ counts! {
 
 /// Buckets of durations: the first ends at 1 us, each further one at twice as much, the last but
 /// one at 4 s.
-const BUCKETS: usize = 24;
+pub const BUCKETS: usize = 24;
 /// Where the first one ends, ns.
 const FIRST_BUCKET_NS: u64 = 1_000;
 
@@ -92,12 +92,17 @@ pub struct Counters {
     commands: [CommandCounters; COMMANDS.len()],
 }
 
+/// One of the buckets of durations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeBucket(usize);
+
 #[derive(Debug, Default)]
 struct CommandCounters {
-    calls: AtomicU64,
     took_ns: AtomicU64,
     rejected: AtomicU64,
     failed: AtomicU64,
+    /// Calls by how long they took.
+    took: [AtomicU64; BUCKETS],
 }
 
 /// What was counted of a command.
@@ -111,6 +116,8 @@ pub struct CommandStats {
     pub rejected: u64,
     /// Those that ran and answered with an error.
     pub failed: u64,
+    /// Those that ran by how long they took.
+    pub took: [u64; BUCKETS],
 }
 
 impl CommandStats {
@@ -121,6 +128,7 @@ impl CommandStats {
             took_ns: self.took_ns + other.took_ns,
             rejected: self.rejected + other.rejected,
             failed: self.failed + other.failed,
+            took: std::array::from_fn(|index| self.took[index] + other.took[index]),
         }
     }
 
@@ -131,7 +139,19 @@ impl CommandStats {
             took_ns: self.took_ns.wrapping_sub(base.took_ns),
             rejected: self.rejected.wrapping_sub(base.rejected),
             failed: self.failed.wrapping_sub(base.failed),
+            took: std::array::from_fn(|index| self.took[index].wrapping_sub(base.took[index])),
         }
+    }
+
+    /// The end of each bucket that has calls, microseconds, and how many took no longer. What is in
+    /// the last one took longer than any end: it is shown at twice the one before.
+    pub fn histogram(&self) -> Vec<(u64, u64)> {
+        let calls = self.took.iter().enumerate().filter(|(_, calls)| **calls > 0);
+        let up_to = calls.scan(0, |sum, (index, calls)| {
+            *sum += calls;
+            Some((1 << index, *sum))
+        });
+        up_to.collect()
     }
 }
 
@@ -166,19 +186,22 @@ impl Counters {
         raise(&self.counts[count as usize], by);
     }
 
-    /// Counts commands that took so long together, each as its share. For the owner only, too.
-    pub fn took(&self, commands: u64, ns: u64) {
+    /// Counts commands that took so long together, each as its share; which bucket that is. For the
+    /// owner only, too.
+    pub fn took(&self, commands: u64, ns: u64) -> TimeBucket {
         let starts = (ns / commands.max(1)).div_ceil(FIRST_BUCKET_NS).max(1);
         let index = (u64::BITS - (starts - 1).leading_zeros()) as usize;
-        raise(&self.took[index.min(BUCKETS - 1)], commands);
+        let bucket = TimeBucket(index.min(BUCKETS - 1));
+        raise(&self.took[bucket.0], commands);
         raise(&self.took_ns, ns);
+        bucket
     }
 
-    /// Counts commands that ran, and their time. For the owner only, too.
-    pub fn ran(&self, command: CommandId, calls: u64, ns: u64) {
+    /// Counts commands that ran, their time, and how long each took. For the owner only, too.
+    pub fn ran(&self, command: CommandId, calls: u64, ns: u64, bucket: TimeBucket) {
         let counters = &self.commands[command.index()];
-        raise(&counters.calls, calls);
         raise(&counters.took_ns, ns);
+        raise(&counters.took[bucket.0], calls);
     }
 
     /// Counts a command that was not run. For the owner only, too.
@@ -195,11 +218,13 @@ impl Counters {
         let counters = &self.commands[command.index()];
         // Relaxed: as above.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let took: [u64; BUCKETS] = std::array::from_fn(|index| read(&counters.took[index]));
         CommandStats {
-            calls: read(&counters.calls),
+            calls: took.iter().sum(),
             took_ns: read(&counters.took_ns),
             rejected: read(&counters.rejected),
             failed: read(&counters.failed),
+            took,
         }
     }
 
@@ -215,6 +240,7 @@ impl Counters {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands;
     use super::*;
 
     #[test]
@@ -227,5 +253,20 @@ mod tests {
         let filled: Vec<_> = buckets.into_iter().filter(|(_, count)| *count > 0).collect();
         assert_eq!(filled, [(Some(1_000), 2), (Some(2_000), 10), (Some(4_000), 1), (None, 1)]);
         assert_eq!(sum_ns, (u64::MAX >> 1) + 20_000);
+    }
+
+    #[test]
+    fn each_command_has_a_histogram_of_its_own() {
+        let counters = Counters::default();
+        let [get, set] = [commands::GET, commands::SET];
+        for (command, calls, ns) in [(get, 3, 3_000), (get, 1, 5_000), (set, 2, 1 << 40)] {
+            let bucket = counters.took(calls, ns);
+            counters.ran(command, calls, ns, bucket);
+        }
+        let stats = counters.command(get);
+        assert_eq!((stats.calls, stats.took_ns), (4, 8_000));
+        assert_eq!(stats.histogram(), [(1, 3), (8, 4)]);
+        assert_eq!(counters.command(set).histogram(), [(1 << 23, 2)]);
+        assert_eq!(stats.since(stats), CommandStats::default());
     }
 }

@@ -6,13 +6,13 @@
 //! Every item of database 0 that is there throughout is named at least once, others perhaps.
 
 use super::bytes::{is_line_key, push_base64, push_i64, push_u64, push_uri};
+use super::clients::ClientGauges;
 use super::core::Core;
 use crate::cache::{Item, Millis};
 use crate::clock::{Times, time_left};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Items of one part.
@@ -139,7 +139,7 @@ pub struct MemcachedClients(Mutex<BTreeMap<u64, MemcachedClient>>);
 struct MemcachedClient {
     addr: Box<str>,
     came: Millis,
-    active: Arc<AtomicU64>,
+    gauges: Arc<ClientGauges>,
 }
 
 impl MemcachedClients {
@@ -147,9 +147,9 @@ impl MemcachedClients {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn came(&self, id: u64, addr: &str, active: &Arc<AtomicU64>, now: Millis) {
-        let (addr, active) = (addr.into(), Arc::clone(active));
-        self.all().insert(id, MemcachedClient { addr, came: now, active });
+    pub fn came(&self, id: u64, addr: &str, gauges: &Arc<ClientGauges>, now: Millis) {
+        let (addr, gauges) = (addr.into(), Arc::clone(gauges));
+        self.all().insert(id, MemcachedClient { addr, came: now, gauges });
     }
 
     /// The client is gone. One that was never entered, as Redis's, may be named.
@@ -163,10 +163,10 @@ impl MemcachedClients {
         let all = self.all();
         let mut clients = all.range(from..);
         for (id, client) in clients.by_ref().take(count) {
-            // Relaxed: a time for display. A client that has just connected was not served yet.
-            let active = client.active.load(Ordering::Relaxed).max(client.came);
+            // A client that has just connected was not served yet.
+            let active = client.gauges.served().0.max(client.came);
             let silent_s = now.saturating_sub(active) / 1000;
-            let kind = if client.addr.is_empty() { "unix" } else { "tcp:" };
+            let kind = if client.addr.starts_with('/') { "unix:" } else { "tcp:" };
             // Writing to a vector cannot fail.
             let _ = write!(out, "STAT {id}:addr {kind}{}\r\n", client.addr);
             let _ = write!(out, "STAT {id}:secs_since_last_cmd {silent_s}\r\n");
@@ -178,6 +178,7 @@ impl MemcachedClients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::clients::ClientInfo;
 
     #[test]
     fn keys_that_cannot_stand_in_a_line_are_asked_for_in_base64() {
@@ -193,8 +194,9 @@ mod tests {
     fn connections_are_listed_in_parts() {
         let clients = MemcachedClients::default();
         for id in 1..=5 {
-            let active = Arc::new(AtomicU64::new(1000 * id));
-            clients.came(id, "127.0.0.1:9", &active, 500);
+            let client = ClientInfo::default();
+            client.was_served(1000 * id);
+            clients.came(id, "127.0.0.1:9", &client.gauges, 500);
         }
         clients.gone(2);
         let mut out = Vec::new();

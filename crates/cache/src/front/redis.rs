@@ -171,12 +171,6 @@ impl RespCall<'_> {
         self.finish(command, answer)
     }
 
-    /// Whether there are so many words with the name; negative: at least so many.
-    pub fn fits(&self, arity: i32) -> bool {
-        let words = i32::try_from(self.count()).unwrap_or(i32::MAX);
-        if arity < 0 { words >= -arity } else { words == arity }
-    }
-
     pub fn counted(&self, found: bool) {
         self.core.count(if found { Count::KeyHits } else { Count::KeyMisses });
     }
@@ -206,6 +200,15 @@ pub fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
 
+/// A subcommand has more words than it may.
+pub fn wrong_words(call: &RespCall<'_>) -> String {
+    let [name, subcommand] = [0, 1].map(|index| String::from_utf8_lossy(call.arg(index)));
+    let name = name.to_ascii_uppercase();
+    format!(
+        "ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {name} HELP."
+    )
+}
+
 pub fn not_an_integer() -> String {
     "ERR value is not an integer or out of range".into()
 }
@@ -216,6 +219,7 @@ pub fn syntax() -> String {
 
 impl Core {
     pub fn fail(&mut self, text: &str) {
+        self.shared.errors.count(text.as_bytes());
         if text == OUT_OF_MEMORY {
             self.count(Count::NoMemory);
         }

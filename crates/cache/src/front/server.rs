@@ -96,7 +96,8 @@ impl Server {
         listen: &ListenConfig,
     ) -> Result<Self, StartError> {
         check_open(&settings, listen)?;
-        raise_file_limit(settings.connections_max);
+        // Not granted: clients are refused one by one.
+        let _ = raise_file_limit(settings.connections_max as u64);
         let listeners = listen::open(listen)?;
         let addr = |protocol| listen::addr_of(&listeners, protocol);
         let addrs = (addr(Protocol::Memcached), addr(Protocol::Resp));
@@ -111,6 +112,9 @@ impl Server {
         let shared = Arc::new(shared);
         let inboxes: io::Result<Vec<Inbox>> = (0..threads).map(|_| Inbox::new()).collect();
         let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
+        let woken = Arc::clone(&inboxes);
+        let waker = Box::new(move |thread: usize| woken[thread].wake());
+        assert!(shared.waker.set(waker).is_ok(), "a server sets its waker once");
         let stop = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
         let end = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
         shared.end.set(Arc::clone(&end)).expect("a server is started once");
@@ -318,6 +322,8 @@ impl Drop for Server {
 
 /// Token of the end; listeners have those from 0 on.
 const STOP: u64 = u64::MAX;
+/// Descriptors beside those of connections.
+const FILES_OF_OUR_OWN: u64 = 64;
 /// Nice value of a thread in the background: it gets a tenth of a processor that is busy.
 const STEP_BACK: i32 = 10;
 /// Pause after a client could not be let in: out of descriptors, as a rule.
@@ -366,11 +372,11 @@ impl Acceptor {
         let open = |thread: usize| self.assigned[thread] - closed(thread);
         let settings = &self.shared.settings;
         let all: u64 = (0..self.assigned.len()).map(open).sum();
-        let most = settings.connections_max as u64;
+        let most = self.shared.tunables.connections_max();
         let (protocol, socket_client) = self.listeners[index].clients();
         let is_unix = socket_client.is_some();
         let addr = peer_addr(&fd);
-        let share = |addr: SocketAddr| settings.address_max(addr.ip());
+        let share = |addr: SocketAddr| settings.address_max(addr.ip(), most);
         let place = addr.map(|addr| self.shared.addresses.take(addr.ip(), share(addr)));
         let channel = Channel::Plain;
         let (is_too_many, is_refused) = (all >= most, place.as_ref().is_some_and(Option::is_none));
@@ -429,17 +435,19 @@ fn check_open(settings: &Settings, listen: &ListenConfig) -> Result<(), StartErr
     Ok(())
 }
 
-/// Connections need descriptors; a system that grants fewer will refuse clients one by one.
-fn raise_file_limit(connections: usize) {
+/// Connections need descriptors.
+///
+/// # Errors
+/// For how many connections there are some.
+pub fn raise_file_limit(connections: u64) -> Result<(), u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    let wanted = connections as u64 + 64;
-    if limit.current.is_some_and(|current| current < wanted) {
-        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        let raised = Rlimit { current: Some(current), maximum: limit.maximum };
-        // Not granted: see above.
-        let _ = setrlimit(Resource::Nofile, raised);
-    }
+    let wanted = connections.saturating_add(FILES_OF_OUR_OWN);
+    let Some(before) = limit.current.filter(|current| *current < wanted) else { return Ok(()) };
+    let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let raised = Rlimit { current: Some(current), maximum: limit.maximum };
+    let now = setrlimit(Resource::Nofile, raised).map_or(before, |()| current);
+    if now < wanted { Err(now.saturating_sub(FILES_OF_OUR_OWN)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@
 //! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
 //! is passed over.
 
+mod gate;
 mod refused;
 mod streamed;
 
 use super::auth::{self, Attempt};
 use super::binary::{self, MAGIC_REQUEST};
 use super::binary_run::Opcode;
-use super::clients::ClientInfo;
+use super::clients::{ClientInfo, ReplyMode};
 use super::commands::CommandId;
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
@@ -21,7 +22,7 @@ use super::listing::ListingInProgress;
 use super::memcached::AfterCommand;
 use super::outcome::Verb;
 use super::redis::{RespCall, Unfinished};
-use super::resp::{self, Args, Limits, Scan, push_error};
+use super::resp::{self, Args, Limits, Scan};
 use super::shared::Protocol;
 use super::store::StoreValue;
 use super::text::{self, Command, Get, Store};
@@ -144,6 +145,8 @@ pub struct Session {
     /// Steps that were made towards room for the value that comes next.
     room_steps: u64,
     closing: bool,
+    /// Whether a command waits until a pause is over.
+    is_held: bool,
 }
 
 impl Session {
@@ -153,8 +156,9 @@ impl Session {
             Protocol::Resp => Dialect::Resp,
         };
         let (pending, scan) = (Pending::None, Scan::default());
-        let (is_plain, seen, need, room_steps, closing) = (client.known, 0, 0, 0, false);
-        Self { client, is_plain, dialect, pending, seen, scan, need, room_steps, closing }
+        let (is_plain, seen, need, room_steps) = (client.known, 0, 0, 0);
+        let (closing, is_held) = (false, false);
+        Self { client, is_plain, dialect, pending, seen, scan, need, room_steps, closing, is_held }
     }
 
     /// Whether it ends as soon as the answers are sent.
@@ -209,6 +213,15 @@ impl Session {
     /// Understands what it can of `input` and answers; how many bytes that was. The rest is to be
     /// given again with more behind it, or, if there is much to be sent, when that was sent.
     pub fn feed(&mut self, core: &mut Core, input: &[u8]) -> usize {
+        if core.is_watched || self.client.reply != ReplyMode::On {
+            self.feed_steps::<true>(core, input)
+        } else {
+            self.feed_steps::<false>(core, input)
+        }
+    }
+
+    /// As [`Session::feed`]; `GATED`: each command passes the gate.
+    fn feed_steps<const GATED: bool>(&mut self, core: &mut Core, input: &[u8]) -> usize {
         core.use_database(self.client.database);
         let mut args = std::mem::take(&mut core.args);
         let mut at = 0;
@@ -216,6 +229,10 @@ impl Session {
         core.timer.start();
         let mut steps = 0;
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
+            if GATED && !self.enter_gate(core, &mut args, &input[at..]) {
+                break;
+            }
+            let (reply, start) = (self.client.reply, core.out.bytes.len());
             match self.step(core, &mut args, input, at) {
                 ParseStep::Used(used) => {
                     at += used;
@@ -225,6 +242,9 @@ impl Session {
                     self.need = need;
                     break;
                 }
+            }
+            if GATED {
+                self.leave_gate(core, input, reply, start);
             }
             if core.batch.len().max(core.sets.len()) >= BATCH_KEYS_MAX {
                 core.flush_batch(input);
@@ -291,11 +311,11 @@ impl Session {
     /// first.
     fn end_batch(&mut self, core: &mut Core, input: &[u8], at: usize) {
         let Some(batch) = core.timer.end_batch(at) else { return };
-        core.took(batch.commands, batch.took_ns);
+        let bucket = core.took(batch.commands, batch.took_ns);
         if self.dialect == Dialect::Resp {
-            core.took_plain(batch.commands, batch.took_ns);
+            self.client.last = Some(core.took_plain(batch.commands, batch.took_ns, bucket));
         }
-        if batch.took_ns / 1000 >= core.shared.settings.slow_us {
+        if batch.took_ns / 1000 >= core.shared.tunables.noted_us() {
             self.note_batch(core, &input[batch.from..], batch);
         }
     }
@@ -351,9 +371,9 @@ impl Session {
         match left {
             Some((part, _)) => (part.took_ns, part.command) = (took_ns, command),
             None => {
-                core.took(1, took_ns);
+                let bucket = core.took(1, took_ns);
                 if let Some(command) = command {
-                    core.counters().ran(command, 1, took_ns);
+                    core.counters().ran(command, 1, took_ns, bucket);
                 }
                 core.note_slow(&self.client, took_ns, words);
             }
@@ -595,7 +615,7 @@ impl Session {
                 ParseStep::Used(used)
             }
             resp::ParsedResp::Violation(violation) => {
-                push_error(&mut core.out.bytes, format!("ERR {violation}").as_bytes());
+                core.fail(&format!("ERR {violation}"));
                 self.fail(core)
             }
             resp::ParsedResp::Large { .. } => unreachable!("words behind a value are not streamed"),
@@ -606,6 +626,7 @@ impl Session {
     fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], incoming: Incoming) {
         let Incoming { head: key, writer, took_ns, .. } = incoming;
         let set = Some(commands::SET);
+        self.client.runs(commands::SET, core.now);
         match writer {
             Ok(writer) => {
                 let mut call = RespCall::new(core, &mut self.client, input, args);
@@ -654,7 +675,7 @@ impl Session {
                 core.flush_batch(input);
                 let is_http = violation == resp::Violation::Http;
                 core.add(Count::HttpRefused, u64::from(is_http));
-                push_error(&mut core.out.bytes, format!("ERR {violation}").as_bytes());
+                core.fail(&format!("ERR {violation}"));
                 self.fail(core)
             }
         }
@@ -726,6 +747,7 @@ impl Session {
         self.note_client();
         // It was counted when it began.
         self.end_part(core, before_ns, &mut left, command, args.words(input));
+        self.closing |= self.client.quits;
         let Some(next) = left else { return ParseStep::Used(used) };
         self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
         ParseStep::Used(0)

@@ -3,10 +3,15 @@
 use super::clients::Clients;
 use super::commands::CommandId;
 use super::counters::{CommandStats, Count, Counters};
+use super::errors::ErrorCounts;
 use super::jobs::Jobs;
+use super::latency::LatencyLog;
 use super::listen::SocketPaths;
 use super::listing::MemcachedClients;
+use super::monitor::Monitors;
+use super::pause::PauseOrder;
 use super::slowlog::SlowLog;
+use super::tunables::Tunables;
 use super::watch::Watch;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
@@ -20,6 +25,9 @@ use rackpool_mem::event::WakeEvent;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Bytes of a unit of the cache's memory.
+pub const UNIT_BYTES: u64 = 64 << 10;
 
 /// Smaller steps are the noise between two readings of two clocks, milliseconds.
 const WALL_STEP_MS_MIN: u64 = 2;
@@ -113,8 +121,9 @@ impl Settings {
             .map_or(INPUT_BYTES_MAX, |share| share.min(INPUT_BYTES_MAX))
     }
 
-    pub fn address_max(&self, ip: IpAddr) -> usize {
-        let share = (self.connections_max / ADDRESS_SHARE).max(1);
+    /// Connections of one address where there may be so many of all.
+    pub fn address_max(&self, ip: IpAddr, connections_max: u64) -> usize {
+        let share = (connections_max as usize / ADDRESS_SHARE).max(1);
         let usual = if ip.to_canonical().is_loopback() { usize::MAX } else { share };
         self.address_max.unwrap_or(usual)
     }
@@ -123,10 +132,14 @@ impl Settings {
 pub struct Shared {
     pub cache: Cache,
     pub settings: Settings,
+    /// What holds now of those settings that can be changed.
+    pub tunables: Tunables,
     /// One for each thread, one for the thread that accepts, one for that of [`Jobs`].
     pub counters: Vec<Counters>,
     pub jobs: Jobs,
+    pub errors: ErrorCounts,
     slow: Mutex<SlowLog>,
+    latency: Mutex<LatencyLog>,
     /// Addresses, for `INFO` and `stats`.
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
     pub sockets: SocketPaths,
@@ -142,6 +155,14 @@ pub struct Shared {
     pub verbosity: AtomicU32,
     /// Notified when a client has asked for the server's end; see [`super::Server::end_event`].
     pub end: OnceLock<Arc<WakeEvent>>,
+    pub monitors: Monitors,
+    pub pause: PauseOrder,
+    /// Wakes a serving thread.
+    pub waker: OnceLock<Waker>,
+    /// 40 hexadecimal digits that no other run has; none where the system gives no random ones.
+    pub run_id: String,
+    /// Most memory of the cache that was in use, bytes.
+    pub used_bytes_max: AtomicU64,
     pub addresses: Arc<Addresses>,
     /// Memory of all connections, bytes, beside the cache's.
     pub held_bytes: AtomicU64,
@@ -157,12 +178,23 @@ pub struct Shared {
     pub rate: Mutex<Rate>,
 }
 
+pub type Waker = Box<dyn Fn(usize) + Send + Sync>;
+
+/// What came and went each second between the last two looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
-    /// Commands a second between the last two looks.
-    pub per_second: u64,
-    /// When that was, and all commands by then.
-    seen: (Millis, u64),
+    pub commands: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// When that was, and all of it by then.
+    seen: (Millis, [u64; 3]),
+}
+
+/// See [`Shared::run_id`].
+fn run_id() -> String {
+    let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let digits = [uuid(), uuid()].concat();
+    digits.chars().filter(char::is_ascii_hexdigit).take(40).collect()
 }
 
 impl Shared {
@@ -172,8 +204,11 @@ impl Shared {
             counters: (0..settings.threads.max(1) + 2).map(|_| Counters::default()).collect(),
             jobs: Jobs::default(),
             cache,
+            tunables: Tunables::of(&settings),
             settings,
+            errors: ErrorCounts::default(),
             slow: Mutex::default(),
+            latency: Mutex::default(),
             addrs: Mutex::default(),
             sockets: SocketPaths::default(),
             started,
@@ -184,6 +219,11 @@ impl Shared {
             watch: Arc::default(),
             verbosity: AtomicU32::new(0),
             end: OnceLock::new(),
+            monitors: Monitors::default(),
+            pause: PauseOrder::default(),
+            waker: OnceLock::new(),
+            run_id: run_id(),
+            used_bytes_max: AtomicU64::new(0),
             addresses: Arc::default(),
             held_bytes: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -231,6 +271,7 @@ impl Shared {
         let commands = CommandId::all().map(|command| self.counted(command)).collect();
         *self.command_baseline.lock().unwrap_or_else(PoisonError::into_inner) = commands;
         self.watch.forget_prefixes();
+        self.errors.reset();
         let counted = self.cache.stats();
         *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner) = counted;
     }
@@ -251,12 +292,41 @@ impl Shared {
         }
     }
 
-    /// Looks how many commands came since the last time.
-    pub fn measure_rate(&self, now: Millis) {
-        let commands = self.counters.iter().map(|counters| counters.get(Count::Commands)).sum();
+    /// Looks what came and went since the last time, and how much memory is in use.
+    pub fn measure(&self, now: Millis) {
+        let sum = |count| self.counters.iter().map(|counters| counters.get(count)).sum::<u64>();
+        let seen = [Count::Commands, Count::BytesRead, Count::BytesWritten].map(sum);
         let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
-        let (then, before) = std::mem::replace(&mut rate.seen, (now, commands));
-        rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
+        let (then, before) = std::mem::replace(&mut rate.seen, (now, seen));
+        let ms = now.saturating_sub(then).max(1);
+        let each_second = |index: usize| (seen[index] - before[index]) * 1000 / ms;
+        rate.commands = each_second(0);
+        (rate.bytes_read, rate.bytes_written) = (each_second(1), each_second(2));
+        drop(rate);
+        self.used_bytes(&self.cache.stats());
+    }
+
+    /// Memory of the cache that is in use, bytes, and the most that ever was at a look.
+    pub fn used_bytes(&self, cache: &Stats) -> (u64, u64) {
+        let used = (cache.units - cache.free_units) * UNIT_BYTES;
+        // Relaxed: a number by itself.
+        let before = self.used_bytes_max.fetch_max(used, Ordering::Relaxed);
+        (used, before.max(used))
+    }
+
+    /// Has a serving thread look for what is to be done; it may not have begun yet.
+    pub fn wake(&self, thread: usize) {
+        if let Some(wake) = self.waker.get() {
+            wake(thread);
+        }
+    }
+
+    pub fn wake_all(&self) {
+        (0..self.settings.threads.max(1)).for_each(|thread| self.wake(thread));
+    }
+
+    pub fn latency(&self) -> MutexGuard<'_, LatencyLog> {
+        self.latency.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the program that runs the server end it.

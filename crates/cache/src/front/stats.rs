@@ -1,32 +1,29 @@
-//! What a server says about itself, by the names that tools expect: memcached's `stats`, Redis's
-//! `INFO` and `CONFIG GET`, Prometheus. In: counters of all threads and of the cache. Called by the
-//! commands, and by the thread that answers over HTTP.
+//! What a server says about itself, by the names that tools expect: memcached's `stats`,
+//! Prometheus. In: counters of all threads and of the cache. Called by the commands, and by the
+//! thread that answers over HTTP. Redis's `INFO` is in `info.rs`.
 
 use super::binary::{BinaryRequest, ReplyBody, Status};
 use super::core::Core;
 use super::counters::{self, COUNTS, CommandStats, Count, Counted, MORE_COUNTS, REFUSALS};
 use super::listing::Listing;
 use super::memcached::AfterCommand;
-use super::resp::REDIS_VERSION;
-use super::shared::Shared;
+use super::shared::{Shared, UNIT_BYTES};
 use super::text::{VERSION, WordIter};
 use super::watch::{LINES_BYTES_MAX, PREFIX_END};
 use crate::cache::{Mode, Reuse};
 use crate::herd::HerdCounter;
 use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-type Pairs = Vec<(String, String)>;
-
-const UNIT_BYTES: u64 = 64 << 10;
+pub type Pairs = Vec<(String, String)>;
 
 macro_rules! pairs {
     ($($name:literal => $value:expr,)*) => { vec![$(($name.to_owned(), $value.to_string())),*] };
 }
+pub(super) use pairs;
 
 /// Answers to `stats` with the words behind it.
 pub fn text(core: &mut Core, mut words: WordIter<'_>) -> AfterCommand {
@@ -113,12 +110,12 @@ fn collect(core: &Core, word: &[u8]) -> Option<Pairs> {
     })
 }
 
-fn uptime_s(shared: &Shared) -> u64 {
+pub fn uptime_s(shared: &Shared) -> u64 {
     rackpool_mem::process::monotonic_ns() / 1_000_000_000 - shared.started.0 / 1000
 }
 
 /// CPU times of this process as seconds, user and system.
-fn cpu_seconds() -> [String; 2] {
+pub fn cpu_seconds() -> [String; 2] {
     // Fields 14 and 15 of the line, counted after the name's closing bracket; in ticks of 10 ms.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -130,7 +127,7 @@ fn cpu_seconds() -> [String; 2] {
 }
 
 /// Memory of this process that lies in pages, bytes.
-fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
     pages.unwrap_or(0u64) * rustix::param::page_size() as u64
@@ -152,7 +149,7 @@ fn general(core: &Core) -> Pairs {
         "pointer_size" => usize::BITS,
         "rusage_user" => user,
         "rusage_system" => system,
-        "max_connections" => shared.settings.connections_max,
+        "max_connections" => shared.tunables.connections_max(),
         "curr_connections" => shared.connections(),
         "total_connections" => shared.count(Count::Accepted),
         "rejected_connections" => rejected,
@@ -214,7 +211,7 @@ fn settings(shared: &Shared) -> Pairs {
     let evicts = shared.cache.options().mode == Mode::Cache;
     pairs! {
         "maxbytes" => shared.cache.memory_limit(),
-        "maxconns" => settings.connections_max,
+        "maxconns" => shared.tunables.connections_max(),
         "tcpport" => memcached.map_or(0, |addr| addr.port()),
         "udpport" => 0,
         "inter" => memcached.map_or("NULL".into(), |addr| addr.ip().to_string()),
@@ -242,8 +239,8 @@ fn settings(shared: &Shared) -> Pairs {
         "client_flags_size" => size_of::<u32>(),
         "eviction_policy" => &settings.policy,
         "tiering" => shared.cache.tiering().name(),
-        "idle_timeout" => settings.idle_ms / 1000,
-        "slow_us" => settings.slow_us,
+        "idle_timeout" => shared.tunables.idle_ms() / 1000,
+        "slow_us" => shared.tunables.slow_us().unwrap_or(u64::MAX),
     }
 }
 
@@ -285,168 +282,8 @@ fn slabs(shared: &Shared) -> Pairs {
     }
 }
 
-pub fn config(shared: &Shared) -> Pairs {
-    let settings = &shared.settings;
-    let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
-    pairs! {
-        "appendonly" => "no",
-        "bind" => resp.map_or(String::new(), |addr| addr.ip().to_string()),
-        "databases" => settings.databases,
-        "io-threads" => settings.threads,
-        "maxclients" => settings.connections_max,
-        "maxmemory" => settings.memory_bytes,
-        "maxmemory-policy" => &settings.policy,
-        "port" => resp.map_or(0, |addr| addr.port()),
-        "proto-max-bulk-len" => settings.value_bytes_max.min(shared.cache.longest_value()),
-        "save" => "",
-        "slowlog-log-slower-than" => settings.slow_us,
-        "tiering" => shared.cache.tiering().name(),
-        "timeout" => settings.idle_ms / 1000,
-        "unixsocket" => shown(&shared.sockets.resp).unwrap_or_default(),
-        "unixsocketperm" => format!("{:o}", shared.sockets.mode),
-    }
-}
-
-fn shown(path: &Option<PathBuf>) -> Option<String> {
+pub fn shown(path: &Option<PathBuf>) -> Option<String> {
     path.as_ref().map(|path| path.display().to_string())
-}
-
-/// A bit for each section of [`info`] that this word asks for.
-pub fn info_sections(word: &[u8]) -> i64 {
-    let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-    let all = (1 << SECTIONS.len()) - 1;
-    if ["all", "everything"].into_iter().any(is) {
-        return all;
-    }
-    if is("default") {
-        return all & !info_sections(COMMAND_STATS.as_bytes());
-    }
-    SECTIONS.iter().position(|(name, _)| is(name)).map_or(0, |index| 1 << index)
-}
-
-/// Redis's `INFO`: the sections asked for, by their bits.
-pub fn info(core: &Core, asked: i64) -> String {
-    let mut text = String::new();
-    for (index, (name, show)) in SECTIONS.iter().enumerate() {
-        if asked >> index & 1 == 1 {
-            let break_before = if text.is_empty() { "" } else { "\r\n" };
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{break_before}# {name}\r\n");
-            for (name, value) in show(core) {
-                let _ = write!(text, "{name}:{value}\r\n");
-            }
-        }
-    }
-    text
-}
-
-type Section = (&'static str, fn(&Core) -> Pairs);
-
-/// The section that is shown only to those who ask for it.
-const COMMAND_STATS: &str = "Commandstats";
-
-const SECTIONS: &[Section] = &[
-    ("Server", info_server),
-    ("Clients", info_clients),
-    ("Memory", info_memory),
-    ("Persistence", |_| pairs! { "loading" => 0, }),
-    ("Stats", info_stats),
-    ("Replication", |_| pairs! { "role" => "master", "connected_slaves" => 0, }),
-    ("CPU", |_| {
-        let [user, system] = cpu_seconds();
-        pairs! { "used_cpu_sys" => system, "used_cpu_user" => user, }
-    }),
-    (COMMAND_STATS, info_commands),
-    ("Cluster", |_| pairs! { "cluster_enabled" => 0, }),
-    // How many of them expire is not counted.
-    ("Keyspace", |core| {
-        let databases = (0..core.shared.settings.databases)
-            .map(|number| (format!("db{number}"), core.cache().items_of(number)));
-        let filled = databases.filter(|(_, keys)| *keys > 0);
-        filled.map(|(name, keys)| (name, format!("keys={keys}"))).collect()
-    }),
-];
-
-fn info_server(core: &Core) -> Pairs {
-    let shared = &core.shared;
-    let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
-    let uptime = uptime_s(shared);
-    pairs! {
-        "redis_version" => REDIS_VERSION,
-        "rackpool_version" => env!("CARGO_PKG_VERSION"),
-        "redis_mode" => "standalone",
-        "os" => std::env::consts::OS,
-        "arch_bits" => usize::BITS,
-        "multiplexing_api" => "epoll",
-        "process_id" => std::process::id(),
-        "tcp_port" => resp.map_or(0, |addr| addr.port()),
-        "uptime_in_seconds" => uptime,
-        "uptime_in_days" => uptime / 86_400,
-        "io_threads_active" => shared.settings.threads,
-    }
-}
-
-fn info_clients(core: &Core) -> Pairs {
-    pairs! {
-        "connected_clients" => core.shared.connections(),
-        "maxclients" => core.shared.settings.connections_max,
-        "blocked_clients" => 0,
-    }
-}
-
-fn info_memory(core: &Core) -> Pairs {
-    let cache = core.cache().stats();
-    let used = (cache.units - cache.free_units) * UNIT_BYTES;
-    pairs! {
-        "used_memory" => used,
-        "used_memory_human" => format!("{:.2}M", used as f64 / (1 << 20) as f64),
-        "used_memory_rss" => resident_bytes(),
-        "used_memory_dataset" => cache.live_bytes,
-        "used_memory_overhead" => cache.metadata_bytes,
-        "maxmemory" => core.shared.settings.memory_bytes,
-        "maxmemory_policy" => &core.shared.settings.policy,
-        "tiering" => core.cache().tiering().name(),
-        "far_bytes" => cache.far_bytes,
-        "far_held_bytes" => cache.far_held_units * UNIT_BYTES,
-        "pages_left_bytes" => cache.pages_left_bytes,
-        "pages_moved_bytes" => cache.pages_moved_bytes,
-        "pages_stayed_bytes" => cache.pages_stayed_bytes,
-    }
-}
-
-fn info_stats(core: &Core) -> Pairs {
-    let shared = &core.shared;
-    let cache = shared.cache_stats();
-    let rate = *shared.rate.lock().unwrap_or_else(PoisonError::into_inner);
-    pairs! {
-        "total_connections_received" => shared.count(Count::Accepted),
-        "total_commands_processed" => shared.count(Count::Commands),
-        "instantaneous_ops_per_sec" => rate.per_second,
-        "total_net_input_bytes" => shared.count(Count::BytesRead),
-        "total_net_output_bytes" => shared.count(Count::BytesWritten),
-        "rejected_connections" => shared.count(Count::Rejected),
-        "expired_keys" => cache.expired,
-        "evicted_keys" => cache.evictions + cache.index_evictions,
-        "keyspace_hits" => shared.count(Count::KeyHits),
-        "keyspace_misses" => shared.count(Count::KeyMisses),
-        "client_output_buffer_limit_disconnections" => shared.count(Count::SlowReaders),
-    }
-}
-
-fn info_commands(core: &Core) -> Pairs {
-    let stats = core.shared.command_stats();
-    let stats = stats.filter(|(_, stats)| stats.calls + stats.rejected > 0);
-    let pair = |(name, stats): (&str, CommandStats)| {
-        let CommandStats { calls, took_ns, rejected, failed } = stats;
-        let us = took_ns / 1000;
-        let each = us as f64 / calls.max(1) as f64;
-        let text = format!(
-            "calls={calls},usec={us},usec_per_call={each:.2},rejected_calls={rejected},\
-             failed_calls={failed}"
-        );
-        (format!("cmdstat_{name}"), text)
-    };
-    stats.map(pair).collect()
 }
 
 /// A page of the server for monitoring.
@@ -503,7 +340,7 @@ fn prometheus(shared: &Shared) -> String {
     let held_bytes = shared.held_bytes.load(Ordering::Relaxed);
     for (name, help, value) in [
         ("connections", "Connections now", shared.connections()),
-        ("connections_max", "Most connections", shared.settings.connections_max as u64),
+        ("connections_max", "Most connections", shared.tunables.connections_max()),
         ("held_bytes", "Memory for half-sent commands and unread answers", held_bytes),
         ("held_bytes_max", "Most such memory", shared.settings.held_bytes_max),
         ("items", "Items", cache.items),

@@ -36,6 +36,11 @@ impl CommandTimer {
         self.turn_ends_ns = monotonic_ns() + TURN_NS;
     }
 
+    /// The turn ends here, though its time is not over.
+    pub fn end_turn(&mut self) {
+        self.turn_ends_ns = 1;
+    }
+
     /// Whether other connections are to be served before this one goes on. Reads the clock, so
     /// not to be asked for each look-up.
     pub fn is_turn_over(&self) -> bool {

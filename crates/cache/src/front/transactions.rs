@@ -112,8 +112,18 @@ impl Queue {
 }
 
 impl Transaction {
+    /// Whether `MULTI` came.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Commands that wait.
+    pub fn queued(&self) -> u64 {
+        self.queue.commands.len() as u64
+    }
+
     /// Memory that it takes, bytes.
-    fn held_bytes(&self) -> u64 {
+    pub fn held_bytes(&self) -> u64 {
         let watched: usize = self.watched.iter().map(|it| it.key().1.len()).sum();
         let watches = self.watched.capacity() * WATCH_BYTES;
         let Queue { bytes, words, commands } = &self.queue;

@@ -10,9 +10,10 @@
 //! something comes in throws away what its client does not have yet.
 
 mod limits;
+mod watched;
 mod watchers;
 
-use super::clients::ClientInfo;
+use super::clients::{ClientInfo, ClientOrigin, HeldMemory};
 use super::core::{Core, Output};
 use super::counters::Count;
 use super::session::Session;
@@ -26,9 +27,10 @@ use rackpool_fabric::addresses::ConnectionPermit;
 use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_mem::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use rustix::net::{SendFlags, Shutdown, getsockname, send, shutdown};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -109,6 +111,10 @@ pub struct Worker<'i> {
     waiting: Vec<usize>,
     watchers: LocalWatchers,
     buffer: Vec<u8>,
+    /// Connections of clients that are told the commands of others.
+    monitors: Vec<usize>,
+    /// Whether a connection waits until a pause is over.
+    has_held: bool,
 }
 
 impl<'i> Worker<'i> {
@@ -122,7 +128,7 @@ impl<'i> Worker<'i> {
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
         let (silent, next_search, waiting) = (Vec::new(), 0, Vec::new());
-        let watchers = LocalWatchers::default();
+        let (watchers, monitors, has_held) = (LocalWatchers::default(), Vec::new(), false);
         Ok(Self {
             core,
             inbox,
@@ -134,6 +140,8 @@ impl<'i> Worker<'i> {
             waiting,
             watchers,
             buffer,
+            monitors,
+            has_held,
         })
     }
 
@@ -149,6 +157,7 @@ impl<'i> Worker<'i> {
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
             self.core.now = self.core.shared.look_at_clock();
+            self.core.look_at_watchers();
             if self.core.shared.flush_if_due(self.core.now) {
                 self.core.tidy_all();
             }
@@ -160,6 +169,9 @@ impl<'i> Worker<'i> {
                 }
             }
             self.serve_waiting();
+            if self.core.is_watched || self.has_held {
+                self.serve_watched();
+            }
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
                 swept = self.core.now;
                 self.sweep();
@@ -226,17 +238,23 @@ impl<'i> Worker<'i> {
                 return Ok(());
             }
         }
-        let most = match () {
+        let mut most = match () {
             () if self.core.has_to_tidy => 0,
             () if !self.watchers.is_empty() => WATCH_MS,
             () => SWEEP_MS,
         };
+        if self.has_held {
+            most = most.min(self.core.pause.left(self.core.now));
+        }
         self.poller.wait(Some(Duration::from_millis(most)), events)?;
         Ok(())
     }
 
     fn register(&mut self) {
         self.inbox.wake.drain();
+        if self.core.shared.clients.are_ending() {
+            self.end_killed();
+        }
         let mut accepted = self.inbox.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         let accepted = std::mem::take(&mut *accepted);
         for accepted in accepted {
@@ -264,9 +282,13 @@ impl<'i> Worker<'i> {
         let client = ClientInfo { id, addr: accepted.addr, known, ..ClientInfo::default() };
         let now = self.core.now;
         match accepted.protocol {
-            Protocol::Resp => shared.clients.came(&client, now),
+            Protocol::Resp => {
+                let (thread, descriptor) = (self.core.thread, accepted.fd.as_raw_fd());
+                let local = local_addr(&accepted.fd).unwrap_or_else(|| client.addr.clone());
+                shared.clients.came(&client, ClientOrigin { thread, descriptor, local }, now);
+            }
             Protocol::Memcached => {
-                shared.memcached_clients.came(id, &client.addr, &client.active, now);
+                shared.memcached_clients.came(id, &client.addr, &client.gauges, now);
             }
         }
         let session = Session::new(accepted.protocol, client);
@@ -291,23 +313,36 @@ impl<'i> Worker<'i> {
 
     fn serve(&mut self, index: usize, event: &Readiness) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        if self.core.is_watched && connection.waits_for(&self.core) {
+            return;
+        }
         let before = connection.held_bytes();
-        let next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
-        note_held(&self.core, before, connection.held_bytes());
+        let mut next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
+        connection.note_served();
+        note_connection(&self.core, before, connection);
         if connection.is_waiting() && !self.waiting.contains(&index) {
             self.waiting.push(index);
         }
+        if self.core.is_watched {
+            next_interest = self.watch(index, next_interest);
+        }
+        self.settle(index, next_interest);
+        self.hold_less();
+    }
+
+    /// Waits for what a connection waits for, or ends it.
+    fn settle(&mut self, index: usize, next_interest: NextInterest) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         match next_interest {
-            NextInterest::End => return self.end(index),
+            NextInterest::End => self.end(index),
             NextInterest::Wait(interest) if interest != connection.interest => {
                 connection.interest = interest;
                 if self.poller.modify(&**connection, index as u64, interest).is_err() {
-                    return self.end(index);
+                    self.end(index);
                 }
             }
             NextInterest::Wait(_) => {}
         }
-        self.hold_less();
     }
 
     /// Goes on with connections for which another thread has done its work. It wakes this one
@@ -347,6 +382,24 @@ impl<'i> Worker<'i> {
         self.core.count(Count::Closed);
         self.core.shared.clients.gone(client);
         self.core.shared.memcached_clients.gone(client.id);
+        if let Some(queue) = &client.monitor {
+            self.core.shared.monitors.remove(queue);
+        }
+    }
+}
+
+/// The address at our end of a connection of TCP.
+fn local_addr(fd: &OwnedFd) -> Option<String> {
+    let addr = getsockname(fd).ok().and_then(|addr| SocketAddr::try_from(addr).ok());
+    addr.map(|addr| addr.to_string())
+}
+
+/// As [`note_held`], and tells others what the connection has in memory.
+fn note_connection(core: &Core, before: u64, connection: &Connection) {
+    let now = connection.held_bytes();
+    note_held(core, before, now);
+    if before > 0 || now > 0 {
+        connection.client().gauges.store_held(connection.held_memory());
     }
 }
 
@@ -385,6 +438,8 @@ pub struct Connection {
     pub has_spoken: bool,
     pub place: Option<ConnectionPermit>,
     pub interest: Interest,
+    /// Since when more waits to be sent than the soft limit allows.
+    over_since: Option<Millis>,
 }
 
 impl AsFd for Connection {
@@ -415,6 +470,7 @@ impl Connection {
             has_spoken: false,
             place,
             interest: Interest::Edges,
+            over_since: None,
         }
     }
 
@@ -426,6 +482,24 @@ impl Connection {
     pub fn held_bytes(&self) -> u64 {
         let (session, output) = (self.session.held_bytes(), self.output.held_bytes());
         self.rest.capacity() as u64 + session + output + self.channel.held_bytes()
+    }
+
+    /// As [`Connection::held_bytes`], by what it is for.
+    fn held_memory(&self) -> HeldMemory {
+        let input_bytes = self.rest.len() as u64;
+        let input_free_bytes = self.rest.capacity() as u64 - input_bytes;
+        let (output_bytes, all_bytes) = (self.output.len(), self.held_bytes());
+        HeldMemory { input_bytes, input_free_bytes, output_bytes, all_bytes }
+    }
+
+    /// Answers that wait for its client, bytes.
+    pub fn output_bytes(&self) -> u64 {
+        self.output.len()
+    }
+
+    /// Tells others when it was served last, and what its client asked for.
+    fn note_served(&self) {
+        self.session.client.was_served(self.active);
     }
 
     /// Since when it has taken that memory: the last time that a command was understood.
@@ -483,8 +557,6 @@ impl Connection {
         core.timer.begin_turn();
         self.active = core.now;
         self.has_left = true;
-        // Relaxed: a time for display.
-        self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
             return self.next_interest();
         }

@@ -24,6 +24,8 @@ mod herd_fabric;
 mod herd_long;
 mod herd_processes;
 mod herd_rdma;
+mod introspection;
+mod introspection_clients;
 mod keys;
 mod numa;
 mod peers;

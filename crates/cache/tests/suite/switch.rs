@@ -345,8 +345,8 @@ fn a_server_is_switched_by_config_set_and_says_where_it_is() {
         ("CONFIG SET tiering transparent:0=3,1=1", "numa:0=3,numa:1=1"),
         ("CONFIG SET tiering transparent:numa:0=3,numa:777=1", "nodes with memory: 0"),
         ("CONFIG SET tiering data:numa:1", "dram, data and transparent:NODES"),
-        ("CONFIG SET tiering", "when the server is started"),
-        ("CONFIG SET maxmemory 1", "when the server is started"),
+        ("CONFIG SET tiering", "wrong number of arguments"),
+        ("CONFIG SET maxmemory 1", "with which the server was started"),
     ] {
         let said = say(words);
         assert!(said.starts_with("-ERR ") && said.contains(error), "{words}: {said}");

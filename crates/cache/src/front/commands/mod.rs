@@ -17,6 +17,7 @@ mod table;
 
 use super::counters::Count;
 use super::redis::{CommandResult, RespCall, Unfinished, wrong_arity};
+use super::resp::Args;
 use super::transactions;
 pub use table::COMMANDS;
 
@@ -66,6 +67,8 @@ const CONTAINER: u32 = 1 << 19;
 const AT_ONCE: u32 = 1 << 20;
 /// It reads or changes keys that are none of its words.
 const UNNAMED: u32 = 1 << 21;
+/// A category of ACLs that does not follow from the group, and no flag of `COMMAND`.
+const OF_ADMINS: u32 = 1 << 22;
 
 #[derive(Debug)]
 pub struct Command {
@@ -112,10 +115,10 @@ impl Command {
             ("@string", self.group == "string"),
             ("@bitmap", self.group == "bitmap"),
             ("@hyperloglog", self.group == "hyperloglog"),
-            ("@admin", self.has(ADMIN)),
+            ("@admin", self.has(ADMIN | OF_ADMINS)),
             ("@fast", self.has(FAST)),
             ("@slow", !self.has(FAST)),
-            ("@dangerous", self.has(ADMIN | DANGEROUS)),
+            ("@dangerous", self.has(ADMIN | OF_ADMINS | DANGEROUS)),
             ("@connection", is_of_connection || self.has(CONNECTION)),
             ("@transaction", self.group == "transactions"),
         ];
@@ -131,6 +134,9 @@ impl Command {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }
 }
+
+/// Commands that run others.
+const RUN_OTHERS: [&str; 4] = ["eval", "evalsha", "exec", "fcall"];
 
 /// A place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +158,31 @@ impl CommandId {
 
     pub fn index(self) -> usize {
         usize::from(self.0)
+    }
+
+    /// The command at a place in the table, if there is one.
+    pub fn at(index: u64) -> Option<CommandId> {
+        (index < COMMANDS.len() as u64).then_some(CommandId(index as u16))
+    }
+
+    /// Whether it may change an item, also by commands that it runs.
+    pub fn may_write(self) -> bool {
+        let is_named = |name: &&str| *name == self.command().name;
+        self.command().has(WRITE) || RUN_OTHERS.iter().any(is_named)
+    }
+
+    pub fn is_of_admins(self) -> bool {
+        self.command().has(ADMIN)
+    }
+
+    pub fn is_fast(self) -> bool {
+        self.command().has(FAST)
+    }
+
+    /// Whether it is called with so many words.
+    pub fn takes(self, words: usize) -> bool {
+        let (words, arity) = (i32::try_from(words).unwrap_or(i32::MAX), self.command().arity);
+        if arity < 0 { words >= -arity } else { words == arity }
     }
 
     pub fn command(self) -> &'static Command {
@@ -258,7 +289,7 @@ const fn bar(name: &[u8]) -> usize {
 }
 
 /// The command of that name, in upper or lower case, or the subcommand of a name as in the table.
-fn find_whole(name: &[u8]) -> Option<CommandId> {
+pub fn find_whole(name: &[u8]) -> Option<CommandId> {
     match name.get(bar(name) + 1..) {
         Some(own_name) => find(&name[..bar(name)])?.subcommand(own_name),
         None => find(name),
@@ -266,7 +297,7 @@ fn find_whole(name: &[u8]) -> Option<CommandId> {
 }
 
 /// The command of that name, in upper or lower case, and no subcommand.
-fn find(name: &[u8]) -> Option<CommandId> {
+pub fn find(name: &[u8]) -> Option<CommandId> {
     if name.len() > NAME_BYTES_MAX {
         return None;
     }
@@ -287,10 +318,12 @@ fn find(name: &[u8]) -> Option<CommandId> {
 pub fn run(mut call: RespCall<'_>) -> (Option<Unfinished>, Option<CommandId>) {
     match admit(&call) {
         Ok(id) if call.client.has_begun() && !id.command().has(AT_ONCE) => {
+            call.client.runs(id, call.core.now);
             let answer = transactions::queue(&mut call, id);
             (call.finish(None, answer), None)
         }
         Ok(id) => {
+            call.client.runs(id, call.core.now);
             let answer = execute(&mut call, id);
             (call.finish(Some(id), answer), Some(id))
         }
@@ -317,7 +350,7 @@ fn admit(call: &RespCall<'_>) -> Result<CommandId, String> {
         Err(text)
     };
     let command = id.command();
-    if !call.fits(command.arity) {
+    if !id.takes(call.count()) {
         return rejected(wrong_arity(command.name));
     }
     if !call.client.known && !command.has(NO_AUTH) {
@@ -328,11 +361,16 @@ fn admit(call: &RespCall<'_>) -> Result<CommandId, String> {
 
 /// The command, or subcommand, that the words from `first` on call.
 fn called(call: &RespCall<'_>, first: usize) -> Option<CommandId> {
-    let id = find(call.arg(first))?;
-    if !id.command().has(CONTAINER) || call.count() == first + 1 {
+    named(call.args, call.input, first)
+}
+
+/// The command, or subcommand, that these words call from word `first` on, which there is.
+pub fn named(args: &Args, input: &[u8], first: usize) -> Option<CommandId> {
+    let id = find(args.get(input, first))?;
+    if !id.command().has(CONTAINER) || args.len() == first + 1 {
         return Some(id);
     }
-    id.subcommand(call.arg(first + 1))
+    id.subcommand(args.get(input, first + 1))
 }
 
 /// Bytes of its words that a command that is not known gets back.

@@ -56,26 +56,25 @@ pub static REFUSED: &[Refused] = refused! {
     "use DUMP and RESTORE":
         "migrate" "restore-asking";
     "a server has no replicas":
-        "failover" "psync" "replconf" "replicaof" "role" "slaveof" "sync" "waitaof";
+        "failover" "psync" "replconf" "replicaof" "slaveof" "sync" "waitaof";
     "nothing is saved: --warm FILE keeps the cache over a restart":
-        "bgrewriteaof" "bgsave" "lastsave" "save";
+        "bgrewriteaof" "bgsave" "save";
     "this is no cluster":
         "asking" "readonly" "readwrite";
     "there is one user, whose password is given at the start":
         "acl";
     "signals stop the server":
         "shutdown";
-    "see SLOWLOG, and /metrics":
-        "latency" "monitor";
+    "see LATENCY HISTORY":
+        "latency|graph";
     "modules are not offered":
         "module";
     "the server is not debugged by its clients":
         "lolwut" "pfdebug" "pfselftest";
     "keys are not tracked":
         "client|caching" "client|getredir" "client|tracking" "client|trackinginfo";
-    "clients are not managed by others":
-        "client|capa" "client|kill" "client|no-evict" "client|no-touch" "client|pause"
-        "client|reply" "client|unblock" "client|unpause";
-    "see INFO memory":
-        "memory|doctor" "memory|malloc-stats" "memory|purge" "memory|stats";
+    "clients are sent to no other server":
+        "client|capa";
+    "see MEMORY STATS":
+        "memory|malloc-stats";
 };

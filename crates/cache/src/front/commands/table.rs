@@ -6,14 +6,18 @@ use super::introspection::{
 };
 use super::{
     ADMIN, ALLOW_BUSY, AT_ONCE, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE,
-    KeySpec, LOADING, NO_AUTH, NOSCRIPT, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
+    KeySpec, LOADING, NO_AUTH, NOSCRIPT, OF_ADMINS, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
 };
 use crate::front::core::Core;
 use crate::front::redis_bits as bits;
 use crate::front::redis_compare as compare;
 use crate::front::redis_hyperloglog as hyperloglog;
+use crate::front::redis_client as client;
+use crate::front::redis_config as config;
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_keyspace as keyspace;
+use crate::front::redis_latency as latency;
+use crate::front::redis_memory as memory;
 use crate::front::redis_objects as objects;
 use crate::front::redis_ranges as ranges;
 use crate::front::redis_server as server;
@@ -130,24 +134,44 @@ pub const COMMANDS: &[Command] = commands! {
         "key bit [start [end [BYTE | BIT]]]" "Finds the first bit that is set, or is not.";
     "client" -2 CONTAINER, NONE "connection" "2.4.0" O_1 => no_subcommand,
         "subcommand ..." "Names the connection, or tells of all.";
-    "client|getname" 2 CLIENT, NONE "connection" "2.6.9" O_1 => server::client_getname,
+    "client|getname" 2 CLIENT, NONE "connection" "2.6.9" O_1 => client::getname,
         "" "Tells the connection's name.";
     "client|help" 2 HELP, NONE "connection" "5.0.0" O_1 => help,
         "" "Prints this help.";
-    "client|id" 2 CLIENT, NONE "connection" "5.0.0" O_1 => server::client_id,
+    "client|id" 2 CLIENT, NONE "connection" "5.0.0" O_1 => client::id,
         "" "Tells the connection's number.";
     "client|info" 2 CLIENT, NONE "connection" "6.2.0" O_1
-        tips "nondeterministic_output" => server::client_info,
+        tips "nondeterministic_output" => client::info,
         "" "Tells of the connection, as LIST does." differs "As `client list`.";
+    "client|kill" -3 ADMINS, NONE "connection" "2.4.0" O_CLIENTS => client::kill,
+        "address | [ID number] [TYPE type] [ADDR address] [LADDR address] [USER name]"
+        "Ends connections: those for which all holds that is said, but this one."
+        differs "Also by `MAXAGE seconds`. Clients of memcached stay.";
     "client|list" -2 ADMINS, NONE "connection" "2.4.0" O_CLIENTS
-        tips "nondeterministic_output" => server::client_list,
+        tips "nondeterministic_output" => client::list,
         "[TYPE type | ID number ...]" "Tells of all connections."
-        differs "Buffers and memory of a client are not told.";
+        differs "Those by RESP. A client without something to send or take has no buffer.";
+    "client|no-evict" 3 ADMINS, NONE "connection" "7.0.0" O_1 => client::no_evict,
+        "ON | OFF" "Has the connection be among the last that are ended for memory or for others."
+        differs "It may still go.";
+    "client|no-touch" 3 CLIENT, NONE "connection" "7.2.0" O_1 => client::no_touch,
+        "ON | OFF" "Is refused if `ON`: every read counts as a use of its item."
+        differs "`ON` is an error.";
+    "client|pause" -3 ADMINS, NONE "connection" "3.0.0" O_1 => client::pause,
+        "ms [WRITE | ALL]" "Has commands, or those that write, wait for so long."
+        differs "Those by RESP. What had begun ends, and items expire and go.";
+    "client|reply" 3 CLIENT, NONE "connection" "3.2.0" O_1 => client::reply,
+        "ON | OFF | SKIP" "Says whether commands are answered; SKIP: the next one is not.";
     "client|setinfo" 4 CLIENT, NONE "connection" "7.2.0" O_1
-        tips "request_policy:all_nodes response_policy:all_succeeded" => server::client_setinfo,
+        tips "request_policy:all_nodes response_policy:all_succeeded" => client::setinfo,
         "LIB-NAME name | LIB-VER version" "Names the library that the client uses.";
-    "client|setname" 3 CLIENT, NONE "connection" "2.6.9" O_1 => server::client_setname,
+    "client|setname" 3 CLIENT, NONE "connection" "2.6.9" O_1 => client::setname,
         "name" "Names the connection." differs "256 bytes of it are kept.";
+    "client|unblock" -3 ADMINS, NONE "connection" "5.0.0" O_1 => client::unblock,
+        "number [TIMEOUT | ERROR]" "Ends the waiting of a command, of which none waits."
+        differs "Answers 0.";
+    "client|unpause" 2 ADMINS, NONE "connection" "6.2.0" O_1 => client::unpause,
+        "" "Ends a pause.";
     "cluster" -2 0, NONE "cluster" "3.0.0" O_1 => server::cluster,
         "subcommand ..." "Is refused, in the words of a server that is no cluster.";
     "command" -1 ABOUT | CONTAINER, NONE "server" "2.8.13" O_COMMANDS
@@ -174,20 +198,22 @@ pub const COMMANDS: &[Command] = commands! {
         "[FILTERBY MODULE name | ACLCAT category | PATTERN pattern]" "Names the commands.";
     "config" -2 CONTAINER, NONE "server" "2.0.0" O_1 => no_subcommand,
         "subcommand ..." "Tells how the server was started, or resets what it counts.";
-    "config|get" -3 ADMINS, NONE "server" "2.0.0" O_WORDS => server::config_get,
+    "config|get" -3 ADMINS, NONE "server" "2.0.0" O_WORDS => config::get,
         "pattern ..." "Tells options and their values."
         differs "Options that mean something here.";
     "config|help" 2 HELP, NONE "server" "5.0.0" O_1 => help,
         "" "Prints this help.";
-    "config|resetstat" 2 ADMINS, NONE "server" "2.0.0" O_1 => server::config_resetstat,
+    "config|resetstat" 2 ADMINS, NONE "server" "2.0.0" O_1 => config::resetstat,
         "" "Resets all that INFO counts.";
-    "config|rewrite" 2 ADMINS, NONE "server" "2.8.0" O_1 => server::config_rewrite,
+    "config|rewrite" 2 ADMINS, NONE "server" "2.8.0" O_1 => config::rewrite,
         "" "Is refused: options are given at the start."
         differs "Is always an error.";
-    "config|set" -4 ADMINS, NONE "server" "2.0.0" O_1
-        tips "request_policy:all_nodes response_policy:all_succeeded" => server::config_set,
-        "tiering mode" "Changes an option of the running server."
-        differs "`tiering` alone.";
+    "config|set" -4 ADMINS, NONE "server" "2.0.0" O_WORDS
+        tips "request_policy:all_nodes response_policy:all_succeeded" => config::set,
+        "option value [option value ...]" "Changes options of the running server."
+        differs "`client-output-buffer-limit` (of normal clients), `latency-monitor-threshold`, \
+            `maxclients`, `maxmemory` (at most, and 0 is, what it was started with), \
+            `slowlog-log-slower-than`, `slowlog-max-len`, `tiering`, `timeout`; the policy stays.";
     "copy" -3 WRITE | DENYOOM, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
         "key target [DB database] [REPLACE]" "Copies a key.";
     "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
@@ -275,23 +301,67 @@ pub const COMMANDS: &[Command] = commands! {
         tips "nondeterministic_output request_policy:all_shards response_policy:special"
         => server::info,
         "[section ...]" "Tells what the server is and counts."
-        differs "Fields that mean something here.";
+        differs "Fields that mean something here. `expires` and `avg_ttl` are estimated where \
+            there are more than 8192 keys; percentiles are ends of buckets, each twice as long.";
     "keys" 2 READONLY | DANGEROUS | UNNAMED, NONE "generic" "1.0.0" O_ALL_KEYS
         tips "request_policy:all_shards nondeterministic_output_order" => keyspace::keys,
         "pattern" "Tells all keys that match."
         differs "In turns: keys that come or go meanwhile may be told or not.";
+    "lastsave" 1 LOADING | STALE | FAST | OF_ADMINS, NONE "server" "1.0.0" O_1
+        tips "nondeterministic_output" => server::lastsave,
+        "" "Tells when the server began: nothing is saved.";
+    "latency" -2 CONTAINER, NONE "server" "2.8.13" O_1 => no_subcommand,
+        "subcommand ..." "Tells of commands that took long, and how long all took.";
+    "latency|doctor" 2 ADMINS, NONE "server" "2.8.13" O_ENTRIES
+        tips "nondeterministic_output request_policy:all_nodes response_policy:special"
+        => latency::doctor,
+        "" "Says in words what took long." differs "In words of its own.";
+    "latency|help" 2 HELP, NONE "server" "2.8.13" O_1 => help,
+        "" "Prints this help.";
+    "latency|histogram" -2 ADMINS, NONE "server" "7.0.0" O_COMMANDS
+        tips "nondeterministic_output request_policy:all_nodes response_policy:special"
+        => latency::histogram,
+        "[name ...]" "Tells how long commands took, in buckets each twice as long."
+        differs "What came together counts as its share of the time.";
+    "latency|history" 3 ADMINS, NONE "server" "2.8.13" O_ENTRIES
+        tips "nondeterministic_output request_policy:all_nodes response_policy:special"
+        => latency::history,
+        "event" "Tells the last events of a kind." differs "`command` and `fast-command`.";
+    "latency|latest" 2 ADMINS, NONE "server" "2.8.13" O_1
+        tips "nondeterministic_output request_policy:all_nodes response_policy:special"
+        => latency::latest,
+        "" "Tells the last event of each kind, and the longest." differs "As `latency history`.";
+    "latency|reset" -2 ADMINS, NONE "server" "2.8.13" O_WORDS
+        tips "request_policy:all_nodes response_policy:all_succeeded" => latency::reset,
+        "[event ...]" "Forgets the events of these kinds, or all.";
     "lcs" -3 READONLY, TWO_READ "string" "7.0.0" O_PAIRS => ranges::lcs,
         "key key [LEN] [IDX] [MINMATCHLEN bytes] [WITHMATCHLEN]"
         "Finds the longest text that two values have in common.";
     "memory" -2 CONTAINER, NONE "server" "4.0.0" O_1 => no_subcommand,
-        "subcommand ..." "Tells how much memory a key takes.";
+        "subcommand ..." "Tells where memory is.";
+    "memory|doctor" 2 0, NONE "server" "4.0.0" O_1
+        tips "nondeterministic_output request_policy:all_shards response_policy:special"
+        => memory::doctor,
+        "" "Says in words what is wrong with memory." differs "In words of its own.";
     "memory|help" 2 HELP, NONE "server" "4.0.0" O_1 => help,
         "" "Prints this help.";
+    "memory|purge" 2 0, NONE "server" "4.0.0" O_1
+        tips "request_policy:all_shards response_policy:all_succeeded" => memory::purge,
+        "" "Has the memory of what was flushed or has expired come back, in turns."
+        differs "Nothing goes back to the system.";
+    "memory|stats" 2 0, NONE "server" "4.0.0" O_1
+        tips "nondeterministic_output request_policy:all_shards response_policy:special"
+        => memory::stats,
+        "" "Tells how much memory is used for what." differs "Figures that mean something here.";
     "memory|usage" -3 READONLY, SECOND "server" "4.0.0" O_1 => redis_keys::memory_usage,
         "key [SAMPLES count]" "Tells how many bytes key and value take.";
     "mget" -2 READONLY | FAST, ALL_READ "string" "1.0.0" O_KEYS
         tips "request_policy:multi_shard" => strings::mget,
         "key ..." "Tells the values of several keys." differs IN_TURNS;
+    "monitor" 1 ADMINS, NONE "server" "1.0.0" O_1 => server::monitor,
+        "" "Tells the commands of all clients as they come."
+        differs "Of 16 clients at most, of RESP; to the millisecond, words cut at 4096 bytes. One \
+            that takes them too slowly is disconnected.";
     "move" 3 WRITE | FAST | UNNAMED, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
         "key database" "Moves a key to another database, if that has none of it.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
@@ -367,6 +437,9 @@ pub const COMMANDS: &[Command] = commands! {
         => objects::restore,
         "key ms dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ uses]"
         "Sets a value that DUMP has told." differs "IDLETIME and FREQ change nothing.";
+    "role" 1 NOSCRIPT | LOADING | STALE | FAST | OF_ADMINS, NONE "server" "2.8.12" O_1
+        => server::role,
+        "" "Tells that the server is a master, without replicas.";
     "scan" -2 READONLY | UNNAMED, NONE "generic" "2.8.0" O_1
         tips "nondeterministic_output request_policy:special" => redis_keys::scan,
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
@@ -390,17 +463,17 @@ pub const COMMANDS: &[Command] = commands! {
     "slowlog" -2 CONTAINER, NONE "server" "2.2.12" O_1 => no_subcommand,
         "subcommand ..." "Tells of commands that took long.";
     "slowlog|get" -2 ADMIN | LOADING | STALE, NONE "server" "2.2.12" O_ENTRIES
-        tips "request_policy:all_nodes nondeterministic_output" => server::slowlog_get,
+        tips "request_policy:all_nodes nondeterministic_output" => latency::slowlog_get,
         "[count]" "Tells the last slow commands, 10 if no number is given."
         differs "Commands that came together may stand under the first one.";
     "slowlog|help" 2 HELP, NONE "server" "6.2.0" O_1 => help,
         "" "Prints this help.";
     "slowlog|len" 2 ADMIN | LOADING | STALE, NONE "server" "2.2.12" O_1
         tips "request_policy:all_nodes response_policy:agg_sum nondeterministic_output"
-        => server::slowlog_len,
-        "" "Counts the slow commands that are remembered." differs "128 are.";
+        => latency::slowlog_len,
+        "" "Counts the slow commands that are remembered." differs "At most 10,000 are.";
     "slowlog|reset" 2 ADMIN | LOADING | STALE, NONE "server" "2.2.12" O_ENTRIES
-        tips "request_policy:all_nodes response_policy:all_succeeded" => server::slowlog_reset,
+        tips "request_policy:all_nodes response_policy:all_succeeded" => latency::slowlog_reset,
         "" "Forgets them.";
     "strlen" 2 READONLY | FAST, RO "string" "2.2.0" O_1 => strings::strlen,
         "key" "Tells how long a value is.";

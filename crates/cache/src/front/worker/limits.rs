@@ -37,19 +37,21 @@ impl Worker<'_> {
     }
 
     /// Finds the connections that are silent: those first that never sent a command, then those of
-    /// the addresses with the most, then those that were silent for the longest.
+    /// the addresses with the most, then those that were silent for the longest; last those of
+    /// clients that asked for it.
     fn find_silent(&mut self) {
         let before = self.core.now.saturating_sub(self.core.shared.settings.evicted_idle_ms);
         let connections = self.connections.iter().enumerate();
         let silent = connections.filter_map(|(index, connection)| {
             let one = connection.as_deref().filter(|one| one.active < before)?;
             let many = one.place.as_ref().map_or(0, ConnectionPermit::count);
-            Some((one.has_spoken, Reverse(many), (one.active, index, one.client().id)))
+            let order = (one.client().goes_last, one.has_spoken, Reverse(many));
+            Some((order, (one.active, index, one.client().id)))
         });
         let mut silent: Vec<_> = silent.collect();
         silent.sort_unstable();
         silent.truncate(EVICTED_AT_ONCE);
-        self.silent = silent.into_iter().rev().map(|(_, _, found)| found).collect();
+        self.silent = silent.into_iter().rev().map(|(_, found)| found).collect();
     }
 
     /// Ends connections that make the server hold something, until all threads together hold what
@@ -64,7 +66,8 @@ impl Worker<'_> {
         let connections = self.connections.iter().enumerate();
         let holders = connections.filter_map(|(index, connection)| {
             let one = connection.as_deref().filter(|one| one.held_bytes() > 0)?;
-            Some((one.has_spoken, one.progress(), Reverse(one.held_bytes()), index))
+            let order = (one.client().goes_last, one.has_spoken, one.progress());
+            Some((order, Reverse(one.held_bytes()), index))
         });
         let mut holders: Vec<_> = holders.collect();
         holders.sort_unstable();
@@ -83,25 +86,30 @@ impl Worker<'_> {
     pub(super) fn sweep(&mut self) {
         let shared = Arc::clone(&self.core.shared);
         if self.core.thread == 0 {
-            shared.measure_rate(self.core.now);
+            shared.measure(self.core.now);
         }
         let (now, settings) = (self.core.now, &shared.settings);
+        let (idle_ms, output_limit) = (shared.tunables.idle_ms(), shared.tunables.output_limit());
         let mut kept_bytes = 0;
         for index in 0..self.connections.len() {
-            let Some(connection) = &self.connections[index] else { continue };
+            let Some(connection) = &mut self.connections[index] else { continue };
             let silent = now.saturating_sub(connection.active);
             let has_stalled = silent > settings.stall_ms;
             if connection.is_lingering() && silent > LINGER_MS_MAX {
                 self.end(index);
                 continue;
             }
-            let why = if has_stalled && connection.is_held_up() {
+            let why = if connection.waits_for(&self.core) {
+                continue;
+            } else if has_stalled && connection.is_held_up()
+                || connection.is_over(output_limit, now)
+            {
                 Count::SlowReaders
             } else if connection.is_late(settings.stall_ms, now) {
                 Count::SlowWriters
             } else if connection.is_unknown_for(settings.handshake_ms, now) {
                 Count::HandshakeTimeouts
-            } else if settings.idle_ms > 0 && silent > settings.idle_ms {
+            } else if idle_ms > 0 && silent > idle_ms && connection.client().monitor.is_none() {
                 Count::IdleKicks
             } else {
                 kept_bytes += connection.kept_bytes();

@@ -106,6 +106,14 @@ pub fn redis() -> Option<Peer> {
     })
 }
 
+/// Debian's exporter of what this server, which speaks RESP, says of itself.
+pub fn exporter(of: SocketAddr) -> Option<Peer> {
+    start("prometheus-redis-exporter", |port| {
+        let (of, own) = (format!("redis://{of}"), format!("127.0.0.1:{port}"));
+        ["-redis.addr", &of, "-web.listen-address", &own].map(str::to_owned).to_vec()
+    })
+}
+
 pub fn ours(settings: Settings) -> Server {
     ours_of(128 << 20, settings)
 }
