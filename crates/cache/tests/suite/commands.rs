@@ -97,7 +97,8 @@ fn commands_have_the_words_flags_and_keys_that_they_have_in_redis() {
     assert!(commands.len() > 60, "{}", commands.len());
     for (name, elements) in &commands {
         // They came later.
-        if !["client|setinfo", "client|no-touch", "delex", "delifeq", "digest"].contains(&&name[..]) {
+        if !["client|setinfo", "client|no-touch", "delex", "delifeq", "digest"].contains(&&name[..])
+        {
             assert_eq!(plain(elements), plain(&theirs[name]), "{name}");
         }
     }

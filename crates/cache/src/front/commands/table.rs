@@ -10,10 +10,10 @@ use super::{
 };
 use crate::front::core::Core;
 use crate::front::redis_bits as bits;
-use crate::front::redis_compare as compare;
-use crate::front::redis_hyperloglog as hyperloglog;
 use crate::front::redis_client as client;
+use crate::front::redis_compare as compare;
 use crate::front::redis_config as config;
+use crate::front::redis_hyperloglog as hyperloglog;
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_keyspace as keyspace;
 use crate::front::redis_latency as latency;

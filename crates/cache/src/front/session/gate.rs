@@ -26,7 +26,8 @@ impl Session {
         if has_begun || self.dialect != Dialect::Resp || !self.client.known {
             return true;
         }
-        let long = match resp::parse(input, Limits::new(true).with_streams(self.is_plain), args, &mut self.scan) {
+        let limits = Limits::new(true).with_streams(self.is_plain);
+        let long = match resp::parse(input, limits, args, &mut self.scan) {
             ParsedResp::Command { .. } => None,
             ParsedResp::Large { len, .. } => Some(len),
             ParsedResp::Need(_) | ParsedResp::Violation(_) => return true,

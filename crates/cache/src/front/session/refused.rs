@@ -5,7 +5,7 @@ use super::{ParseStep, Pending, Session};
 use crate::front::commands;
 use crate::front::core::Core;
 use crate::front::counters::Count;
-use crate::front::resp::{self, Limits, push_error};
+use crate::front::resp::{self, Limits};
 use crate::front::too_long::{Limit, TooLong};
 
 impl Session {
@@ -20,7 +20,7 @@ impl Session {
                     used = start;
                 }
                 Err(resp::ParsedResp::Violation(violation)) => {
-                    push_error(&mut core.out.bytes, format!("ERR {violation}").as_bytes());
+                    core.fail(&format!("ERR {violation}"));
                     return self.fail(core);
                 }
                 Err(resp::ParsedResp::Need(need)) => return ParseStep::Need(need),
