@@ -1,0 +1,47 @@
+//! What scripts may call of the table.
+
+use super::refused;
+use super::{CommandId, NOSCRIPT, WRITE, called, find};
+use crate::front::redis::{RespCall, Unfinished};
+
+/// Whether there is a command of that name.
+pub fn is_known(name: &[u8]) -> bool {
+    find(name).is_some()
+}
+
+/// The command that a script calls, if it may.
+///
+/// # Errors
+/// In the words that Redis has for scripts.
+pub fn admit(call: &RespCall<'_>, reads_only: bool) -> Result<CommandId, String> {
+    let Some(id) = called(call, 0) else {
+        let why = refused::why(call.arg(0)).map_or(String::new(), |why| format!(": {why}"));
+        return Err(format!("ERR Unknown Redis command called from script{why}"));
+    };
+    let command = id.command();
+    if !call.fits(command.arity) {
+        return Err("ERR Wrong number of args calling Redis command from script".into());
+    }
+    if command.has(NOSCRIPT) {
+        return Err("ERR This Redis command is not allowed from script".into());
+    }
+    if reads_only && command.has(WRITE) {
+        return Err("ERR Write commands are not allowed from read-only scripts.".into());
+    }
+    Ok(id)
+}
+
+pub fn writes(id: CommandId) -> bool {
+    id.command().has(WRITE)
+}
+
+/// Which of the words of the command are keys, if it has so many words.
+pub fn keys(id: CommandId, count: usize) -> impl Iterator<Item = usize> {
+    id.command().keys.iter().flat_map(move |spec| spec.words(count))
+}
+
+/// Executes a command that was admitted; what is left of it.
+pub fn run(id: CommandId, mut call: RespCall<'_>) -> Option<Unfinished> {
+    let answer = (id.command().run)(&mut call);
+    call.finish(Some(id), answer)
+}
