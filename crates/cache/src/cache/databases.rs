@@ -5,6 +5,7 @@
 
 use super::layout::mix;
 use super::partition::SpaceSet;
+use super::section::Sections;
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
@@ -77,6 +78,9 @@ pub(super) struct Databases {
     map: Mutex<DatabaseMap>,
     /// Counts the changes of the map.
     version: AtomicU64,
+    /// Counts for each database how often it was flushed or swapped.
+    changes: [AtomicU64; DATABASES_MAX],
+    pub sections: Sections,
 }
 
 impl Databases {
@@ -86,11 +90,17 @@ impl Databases {
         if !map.left.is_empty() {
             partitions.iter().for_each(|part| part.lock().leave_spaces(map.left));
         }
-        Databases { map: Mutex::new(map), version: AtomicU64::new(0) }
+        let (version, changes, sections) = Default::default();
+        Databases { map: Mutex::new(map), version, changes, sections }
     }
 
     fn lock(&self) -> MutexGuard<'_, DatabaseMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self, number: usize) {
+        // Release: pairs with the Acquire in `Cache::database_changes`.
+        self.changes[number].fetch_add(1, Ordering::Release);
     }
 }
 
@@ -101,6 +111,15 @@ impl Cache {
     pub fn databases_version(&self) -> u64 {
         // Acquire: pairs with the Release in `Cache::keep_map`; the map itself has a lock.
         self.databases.version.load(Ordering::Acquire)
+    }
+
+    /// How often a database was swapped, or flushed while it had items.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn database_changes(&self, number: u8) -> u64 {
+        // Acquire: pairs with the Release in `Databases::changed`.
+        self.databases.changes[usize::from(number)].load(Ordering::Acquire)
     }
 
     /// The same cache, of which this handle sees database `number` alone, as it is now.
@@ -120,15 +139,34 @@ impl Cache {
 
     /// Each of the two databases has the other's items from now on.
     pub fn swap_databases(&self, one: u8, other: u8) {
+        let _alone = self.alone();
         let mut map = self.databases.lock();
         map.spaces.swap(usize::from(one), usize::from(other));
+        [one, other].into_iter().for_each(|number| self.databases.changed(number.into()));
         self.keep_map(&map);
+    }
+
+    /// Everything that was stored before is gone when this returns, for all at once, however much
+    /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
+    /// called then, or where room is needed; until then look-ups take the lock.
+    pub fn flush_all(&self) {
+        let _alone = self.alone();
+        // No thread sees a part of it: one that meets a flushed partition waits for its lock.
+        let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
+        all.iter_mut().for_each(|partition| partition.flush());
+    }
+
+    /// As [`Cache::flush_all`], and does what is left to do.
+    pub fn clear(&self, now: Millis) {
+        self.flush_all();
+        self.expire(now);
     }
 
     /// Everything that a database has is gone when this returns, for all at once. What it took
     /// comes back by [`Cache::tidy`]; at once where so much was flushed before that no space is
     /// free.
     pub fn flush_database(&self, number: u8, now: Millis) {
+        let _alone = self.alone();
         while !self.try_flush(usize::from(number)) {
             self.expire(now);
         }
@@ -178,6 +216,7 @@ impl Cache {
             leaving.set(old, true);
             all.iter_mut().for_each(|part| part.leave_spaces(leaving));
         }
+        self.databases.changed(number);
         self.keep_map(&map);
         true
     }
@@ -197,12 +236,23 @@ impl Cache {
     pub fn move_to(&self, to: &Cache, key: &[u8], now: Millis) -> Result<bool> {
         let (hash, hash_to) = (self.checked_hash(key)?, to.checked_hash(key)?);
         let (index, index_to) = (self.index_of(hash), self.index_of(hash_to));
-        // In the order of their numbers: two that move items both ways do not wait for each other.
-        let first = self.lock(index.min(index_to));
-        let second = (index != index_to).then(|| self.lock(index.max(index_to)));
-        let (source, target) = match second {
-            Some(second) if index_to < index => (second, Some(first)),
-            second => (first, second),
+        let (source, target) = loop {
+            // In the order of their numbers: two that move items both ways do not wait for each
+            // other.
+            let first = self.lock(index.min(index_to));
+            let second = (index != index_to).then(|| self.lock(index.max(index_to)));
+            let (source, target) = match second {
+                Some(second) if index_to < index => (second, Some(first)),
+                second => (first, second),
+            };
+            let held_to = target.as_ref().unwrap_or(&source).holder(hash_to, self.section);
+            match source.holder(hash, self.section).or(held_to) {
+                None => break (source, target),
+                Some(held) => {
+                    drop((source, target));
+                    held.wait();
+                }
+            }
         };
         let entry = Entry::new(source, self.key(key), hash, now);
         let Some(item) = entry.item() else { return Ok(false) };

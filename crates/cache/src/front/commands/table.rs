@@ -5,13 +5,14 @@ use super::introspection::{
     command_info, command_list, help, no_subcommand,
 };
 use super::{
-    ADMIN, ALLOW_BUSY, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE, KeySpec,
-    LOADING, NO_AUTH, NOSCRIPT, READONLY, STALE, WRITE,
+    ADMIN, ALLOW_BUSY, AT_ONCE, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE,
+    KeySpec, LOADING, NO_AUTH, NOSCRIPT, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
 };
 use crate::front::core::Core;
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_server as server;
 use crate::front::redis_strings::{self as strings, Unit};
+use crate::front::transactions;
 
 const fn one(flags: &'static str) -> KeySpec {
     KeySpec { flags, first: 1, last: 0, step: 1 }
@@ -40,6 +41,7 @@ const SECOND: &[KeySpec] = &[KeySpec { flags: "RO", first: 2, last: 0, step: 1 }
 const CLIENT: u32 = NOSCRIPT | LOADING | STALE;
 const ADMINS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
 const LOG_IN: u32 = NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY;
+const TRANSACTION: u32 = NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY;
 const HELP: u32 = LOADING | STALE;
 const ABOUT: u32 = LOADING | STALE | CONNECTION;
 
@@ -48,6 +50,7 @@ const O_KEYS: &str = "O(N) in the keys named";
 const O_WORDS: &str = "O(N) in the words";
 const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
+const O_QUEUED: &str = "O(N) in the commands that wait";
 const O_ENTRIES: &str = "O(N) in the entries";
 
 /// The one difference of the commands whose work grows with their words.
@@ -144,7 +147,7 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_nodes response_policy:all_succeeded" => server::config_set,
         "tiering mode" "Changes an option of the running server."
         differs "`tiering` alone.";
-    "dbsize" 1 READONLY | FAST | KEYSPACE, NONE "server" "1.0.0" O_1
+    "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:agg_sum" => redis_keys::dbsize,
         "" "Counts the keys of the database.";
     "decr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
@@ -155,8 +158,15 @@ pub const COMMANDS: &[Command] = commands! {
     "del" -2 WRITE, ALL_REMOVED "generic" "1.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::del,
         "key ..." "Deletes keys." differs IN_TURNS;
+    "discard" 1 TRANSACTION | AT_ONCE, NONE "transactions" "2.0.0" O_QUEUED
+        => transactions::discard,
+        "" "Forgets the commands since MULTI, and watched keys.";
     "echo" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::echo,
         "text" "Answers the given text.";
+    "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE, NONE "transactions" "1.2.0"
+        O_QUEUED => transactions::exec,
+        "" "Executes the commands since MULTI as one step, unless a watched key was changed."
+        differs "Looks for memory, which commands that wait do not; stands in the slow log itself.";
     "exists" -2 READONLY | FAST, ALL_RO "generic" "1.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::exists,
         "key ..." "Counts those of the keys that exist." differs IN_TURNS;
@@ -169,12 +179,12 @@ pub const COMMANDS: &[Command] = commands! {
     "expiretime" 2 READONLY | FAST, RO_ACCESS "generic" "7.0.0" O_1
         => |call| left(call, |_, at| (at + 500) / 1000),
         "key" "Tells when a key expires, seconds since 1970.";
-    "flushall" -1 WRITE | KEYSPACE | DANGEROUS, NONE "server" "1.0.0" O_1
+    "flushall" -1 WRITE | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush),
         "[ASYNC | SYNC]" "Deletes all keys of all databases."
         differs "At once in both modes; memory returns in turns.";
-    "flushdb" -1 WRITE | KEYSPACE | DANGEROUS, NONE "server" "1.0.0" O_1
+    "flushdb" -1 WRITE | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush_database),
         "[ASYNC | SYNC]" "Deletes all keys of the database." differs "As `flushall`.";
@@ -210,12 +220,15 @@ pub const COMMANDS: &[Command] = commands! {
     "mget" -2 READONLY | FAST, ALL_READ "string" "1.0.0" O_KEYS
         tips "request_policy:multi_shard" => strings::mget,
         "key ..." "Tells the values of several keys." differs IN_TURNS;
-    "move" 3 WRITE | FAST, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
+    "move" 3 WRITE | FAST | UNNAMED, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
         "key database" "Moves a key to another database, if that has none of it.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
         "key value ..." "Sets the values of several keys."
         differs "One after the other, visible to others in between.";
+    "multi" 1 TRANSACTION | AT_ONCE, NONE "transactions" "1.2.0" O_1 => transactions::multi,
+        "" "Has the commands that follow wait for EXEC."
+        differs "131,072 commands and 32 MiB at most.";
     "persist" 2 WRITE | FAST, RW_UPDATE "generic" "2.2.0" O_1 => redis_keys::persist,
         "key" "Has a key never expire.";
     "pexpire" -3 WRITE | FAST, RW_UPDATE "generic" "2.6.0" O_1
@@ -236,9 +249,11 @@ pub const COMMANDS: &[Command] = commands! {
     "pttl" 2 READONLY | FAST, RO_ACCESS "generic" "2.6.0" O_1
         tips "nondeterministic_output" => |call| left(call, |left, _| left),
         "key" "Tells how long a key has, milliseconds.";
-    "quit" -1 LOG_IN, NONE "connection" "1.0.0" O_1 => server::quit,
+    "quit" -1 LOG_IN | AT_ONCE, NONE "connection" "1.0.0" O_1 => server::quit,
         "" "Ends the connection.";
-    "scan" -2 READONLY, NONE "generic" "2.8.0" O_1
+    "reset" 1 LOG_IN | AT_ONCE, NONE "connection" "6.2.0" O_1 => server::reset,
+        "" "Has the connection be as a new one.";
+    "scan" -2 READONLY | UNNAMED, NONE "generic" "2.8.0" O_1
         tips "nondeterministic_output request_policy:special" => redis_keys::scan,
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
         differs "Answers early where keys or pattern are long.";
@@ -269,7 +284,7 @@ pub const COMMANDS: &[Command] = commands! {
         "" "Forgets them.";
     "strlen" 2 READONLY | FAST, RO "string" "2.2.0" O_1 => strings::strlen,
         "key" "Tells how long a value is.";
-    "swapdb" 3 WRITE | FAST | KEYSPACE | DANGEROUS, NONE "server" "4.0.0" O_1
+    "swapdb" 3 WRITE | FAST | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "4.0.0" O_1
         => redis_keys::swapdb,
         "database database" "Has two databases change their places.";
     "time" 1 LOADING | STALE | FAST, NONE "server" "2.6.0" O_1
@@ -286,4 +301,10 @@ pub const COMMANDS: &[Command] = commands! {
     "unlink" -2 WRITE | FAST, ALL_REMOVED "generic" "4.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::del,
         "key ..." "Deletes keys." differs IN_TURNS;
+    "unwatch" 1 TRANSACTION, NONE "transactions" "2.2.0" O_1 => transactions::unwatch,
+        "" "Forgets watched keys.";
+    "watch" -2 TRANSACTION | AT_ONCE, ALL_RO "transactions" "2.2.0" O_KEYS
+        => transactions::watch,
+        "key ..." "Has EXEC do nothing if one of the keys is changed before."
+        differs "1024 keys at most.";
 };

@@ -1,0 +1,354 @@
+//! Sections: keys that are changed or read by several calls as one step to all others
+//! ([decision 0060](../../../../docs/decisions/0060-a-section-holds-keys.md)). In: keys, or all of
+//! them. Out: a [`Section`]; until it is dropped, threads that need one of its keys wait for it.
+//! Called by the servers. Partitions know what is held of their keys (`partition/holds.rs`).
+//!
+//! A section that finds a key held gives back what it has, waits, and begins anew; one that has
+//! begun waits for nothing. So no two wait for each other.
+
+use super::databases::Databases;
+use super::partition::Partition;
+use super::{Cache, LockedPartition, Millis};
+use std::cell::Cell;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Looks at a section before a thread that waits for it sleeps: some us, as most take.
+const SPINS: u32 = 256;
+/// What an item takes beside key and value, at most.
+const ITEM_BYTES: u64 = 48;
+
+/// A hash whose order is that of the partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HeldKey(u64);
+
+impl HeldKey {
+    pub fn of(hash: u64) -> HeldKey {
+        // The lowest 16 bits choose the partition.
+        HeldKey(hash.rotate_right(16))
+    }
+
+    /// As [`Cache::index_of`] its hash.
+    fn partition(self, count: usize) -> usize {
+        ((self.0 >> 48) as usize * count) >> 16
+    }
+}
+
+/// What a section holds, until it is over.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub section: u64,
+    /// In order; `None`: all keys.
+    pub keys: Option<Vec<HeldKey>>,
+    is_over: AtomicBool,
+    sleepers: Mutex<Sleepers>,
+    over: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Sleepers {
+    is_over: bool,
+    count: u32,
+}
+
+impl Held {
+    fn new(section: u64, keys: Option<Vec<HeldKey>>) -> Arc<Held> {
+        let (is_over, sleepers, over) = Default::default();
+        Arc::new(Held { section, keys, is_over, sleepers, over })
+    }
+
+    pub fn has(&self, key: HeldKey) -> bool {
+        self.keys.as_ref().is_none_or(|keys| keys.binary_search(&key).is_ok())
+    }
+
+    /// The partitions, of so many, in which it has keys, in order, with these keys.
+    fn places(&self, count: usize) -> impl Iterator<Item = (usize, &[HeldKey])> {
+        let keys = self.keys.as_deref().unwrap_or_default();
+        let some = keys.chunk_by(move |a, b| a.partition(count) == b.partition(count));
+        let named = some.map(move |keys| (keys[0].partition(count), keys));
+        let all = if self.keys.is_none() { 0..count } else { 0..0 };
+        named.chain(all.map(|index| (index, <&[HeldKey]>::default())))
+    }
+
+    fn sleepers(&self) -> MutexGuard<'_, Sleepers> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it is over. The caller has no lock.
+    #[cold]
+    pub fn wait(&self) {
+        for _ in 0..SPINS {
+            // Acquire: pairs with the Release in section.rs::end.
+            if self.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            spin_loop();
+        }
+        let mut sleepers = self.sleepers();
+        sleepers.count += 1;
+        while !sleepers.is_over {
+            sleepers = self.over.wait(sleepers).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn end(&self) {
+        // Release: pairs with the Acquire in section.rs::wait.
+        self.is_over.store(true, Ordering::Release);
+        let mut sleepers = self.sleepers();
+        sleepers.is_over = true;
+        if sleepers.count > 0 {
+            self.over.notify_all();
+        }
+    }
+}
+
+/// What all sections of a cache share.
+#[derive(Debug, Default)]
+pub(super) struct Sections {
+    /// Those that are over.
+    ended: AtomicU64,
+    /// Whether there is one over all keys, or one that waits to be.
+    is_alone: Mutex<bool>,
+    alone_over: Condvar,
+}
+
+impl Sections {
+    fn is_alone(&self) -> MutexGuard<'_, bool> {
+        self.is_alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A number that no other section has, and not 0.
+fn next_number() -> u64 {
+    static THREADS: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        // Relaxed: a number that no other thread gets.
+        static LAST: Cell<u64> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) << 40);
+    }
+    LAST.with(|last| {
+        last.set(last.get() + 1);
+        last.get()
+    })
+}
+
+/// Keys that a section is to hold, of any spaces.
+#[derive(Clone, Debug, Default)]
+pub struct SectionKeys(Vec<HeldKey>);
+
+impl SectionKeys {
+    /// None yet, with room for so many.
+    pub fn with_capacity(count: usize) -> SectionKeys {
+        SectionKeys(Vec::with_capacity(count))
+    }
+
+    /// Adds a key of the space that this handle sees.
+    pub fn add(&mut self, cache: &Cache, key: &[u8]) {
+        self.0.push(HeldKey::of(cache.hash(key)));
+    }
+
+    fn sorted(mut self) -> Vec<HeldKey> {
+        self.0.sort_unstable();
+        self.0.dedup();
+        self.0
+    }
+}
+
+/// Keys that no other thread sees or changes until this is dropped. The thread that has one uses
+/// them by handles of [`Cache::enter_section`], and by no others: these would wait for ever.
+#[derive(Debug)]
+pub struct Section {
+    partitions: Arc<[LockedPartition]>,
+    databases: Arc<Databases>,
+    number: u64,
+    held: Vec<Arc<Held>>,
+    /// Whether it is over all keys.
+    is_alone: bool,
+}
+
+impl Section {
+    /// Whether it holds a key of the space that this handle sees.
+    pub fn holds(&self, cache: &Cache, key: &[u8]) -> bool {
+        let key = HeldKey::of(cache.hash(key));
+        self.held.iter().any(|held| held.has(key))
+    }
+
+    /// Holds these keys as well, if no other section holds one of them, or waits to hold all: it
+    /// waits for none. Whether it does.
+    pub fn hold_more(&mut self, keys: SectionKeys) -> bool {
+        let held = Held::new(self.number, Some(keys.sorted()));
+        let is_held = try_hold(&self.partitions, &held, true).is_ok();
+        if is_held {
+            self.held.push(held);
+        }
+        is_held
+    }
+}
+
+impl Drop for Section {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `Cache::sections_ended`. First, so that what others
+        // see of it they see with this.
+        self.databases.sections.ended.fetch_add(1, Ordering::Release);
+        for held in &self.held {
+            let count = self.partitions.len();
+            for (index, _) in held.places(count) {
+                self.partitions[index].lock().let_go(self.number);
+            }
+        }
+        self.held.iter().for_each(|held| held.end());
+        if self.is_alone {
+            *self.databases.sections.is_alone() = false;
+            self.databases.sections.alone_over.notify_one();
+        }
+    }
+}
+
+/// Has partitions know what a section holds; or none, if another section holds one of its keys:
+/// what that one holds. `is_more`: it has begun already.
+fn try_hold(
+    partitions: &[LockedPartition],
+    held: &Arc<Held>,
+    is_more: bool,
+) -> Result<(), Arc<Held>> {
+    for (index, keys) in held.places(partitions.len()) {
+        let held_here = partitions[index].lock().try_hold(held, keys, is_more);
+        let Err(other) = held_here else { continue };
+        let before = held.places(partitions.len()).take_while(|(it, _)| *it != index);
+        before.for_each(|(it, _)| partitions[it].lock().forget_hold(held));
+        // Some may wait for it already.
+        held.end();
+        return Err(other);
+    }
+    Ok(())
+}
+
+impl LockedPartition {
+    /// Locks it for a key: none that another section than `section` holds.
+    #[inline]
+    pub(super) fn lock_key(&self, hash: u64, section: u64) -> MutexGuard<'_, Partition> {
+        let partition = self.lock();
+        match partition.is_unusual {
+            false => partition,
+            true => self.lock_again(partition, hash, section),
+        }
+    }
+
+    /// As [`LockedPartition::lock_key`], of one that is locked: it may be let go in between.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lock_again<'a>(
+        &'a self,
+        mut partition: MutexGuard<'a, Partition>,
+        hash: u64,
+        section: u64,
+    ) -> MutexGuard<'a, Partition> {
+        while let Some(held) = partition.holder(hash, section) {
+            drop(partition);
+            held.wait();
+            partition = self.lock();
+        }
+        partition.wait_for_look_up(hash);
+        partition
+    }
+
+    /// As [`LockedPartition::lock_again`] for several keys; whether far memory is emulated.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lock_for_all<'a>(
+        &'a self,
+        mut partition: MutexGuard<'a, Partition>,
+        hashes: impl Iterator<Item = u64> + Clone,
+        section: u64,
+    ) -> (MutexGuard<'a, Partition>, bool) {
+        while let Some(held) = hashes.clone().find_map(|hash| partition.holder(hash, section)) {
+            drop(partition);
+            held.wait();
+            partition = self.lock();
+        }
+        let is_emulated = partition.emulation.is_some();
+        (partition, is_emulated)
+    }
+}
+
+impl Cache {
+    /// Begins a section over these keys, when no other one holds any of them.
+    pub fn hold(&self, keys: SectionKeys) -> Section {
+        let number = next_number();
+        let mut held = Held::new(number, Some(keys.sorted()));
+        while let Err(other) = try_hold(&self.partitions, &held, false) {
+            other.wait();
+            // Another one: those who wait for this one are told that it is over.
+            held = Held::new(number, held.keys.clone());
+        }
+        self.section_of(number, held)
+    }
+
+    /// Begins a section over all keys of all spaces, when all others are over.
+    pub fn hold_all(&self) -> Section {
+        let sections = &self.databases.sections;
+        let mut is_alone = sections.is_alone();
+        while *is_alone {
+            is_alone = sections.alone_over.wait(is_alone).unwrap_or_else(PoisonError::into_inner);
+        }
+        *is_alone = true;
+        drop(is_alone);
+        let number = next_number();
+        let held = Held::new(number, None);
+        // First no new one can begin; then those that have begun end.
+        self.partitions.iter().for_each(|part| part.lock().announce(&held));
+        for part in self.partitions.iter() {
+            loop {
+                let held_here = part.lock().hold_announced();
+                match held_here {
+                    Ok(()) => break,
+                    Err(other) => other.wait(),
+                }
+            }
+        }
+        let mut section = self.section_of(number, held);
+        section.is_alone = true;
+        section
+    }
+
+    fn section_of(&self, number: u64, held: Arc<Held>) -> Section {
+        let (partitions, databases) = (Arc::clone(&self.partitions), Arc::clone(&self.databases));
+        Section { partitions, databases, number, held: vec![held], is_alone: false }
+    }
+
+    /// A section over all keys, unless this handle is in a section.
+    pub(super) fn alone(&self) -> Option<Section> {
+        (self.section == 0).then(|| self.hold_all())
+    }
+
+    /// From now on this handle, and those made of it, see keys that the section holds and wait for
+    /// none; with `None` they are in no section any more.
+    pub fn enter_section(&mut self, section: Option<&Section>) {
+        self.section = section.map_or(0, |section| section.number);
+    }
+
+    /// Whether there is room for all of these values, each with the number of its database, its key
+    /// and its bytes, without that anything goes: always, where items are evicted.
+    pub fn has_room<'a>(
+        &self,
+        stores: impl Iterator<Item = (u8, &'a [u8], u64)>,
+        now: Millis,
+    ) -> bool {
+        let mut needed = vec![0; self.partitions.len()];
+        for (number, key, bytes) in stores {
+            let database = self.in_database(number);
+            if bytes < self.far_bytes_min {
+                needed[database.partition_of(key)] += bytes + ITEM_BYTES;
+            }
+        }
+        let all = self.partitions.iter().zip(needed);
+        all.filter(|(_, bytes)| *bytes > 0).all(|(part, bytes)| part.lock().has_room(bytes, now))
+    }
+
+    /// Counts sections that are over: what was read between two equal counts is of one moment, as
+    /// far as sections go.
+    pub fn sections_ended(&self) -> u64 {
+        // Acquire: pairs with the Release where a section is dropped.
+        self.databases.sections.ended.load(Ordering::Acquire)
+    }
+}
