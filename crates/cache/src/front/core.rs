@@ -14,6 +14,7 @@ use super::commands;
 use super::counters::{Count, Counters};
 use super::outcome::{StoreOutcome, stored_text};
 use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
+use super::scripts::ScriptState;
 use super::shared::Shared;
 use super::slowlog::SlowCommand;
 use super::text::{Get, WordIter};
@@ -48,6 +49,8 @@ pub struct Core {
     /// The clock of the read that brought the running commands.
     pub timer: CommandTimer,
     pub scratch: Vec<u8>,
+    /// What runs scripts here, once there was one.
+    pub scripts: Option<Box<ScriptState>>,
     /// Plain stores of RESP since the counters last heard of them.
     resp_sets: u64,
 }
@@ -70,6 +73,7 @@ impl Core {
             tidies_all: false,
             timer: CommandTimer::default(),
             scratch: Vec::new(),
+            scripts: None,
             resp_sets: 0,
         }
     }

@@ -39,6 +39,11 @@ mod redis_keys;
 mod redis_server;
 mod redis_strings;
 mod resp;
+#[cfg(feature = "scripts")]
+mod scripts;
+#[cfg(not(feature = "scripts"))]
+#[path = "scripts/absent.rs"]
+mod scripts;
 mod server;
 mod session;
 mod shared;

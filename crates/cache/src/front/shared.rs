@@ -4,12 +4,14 @@ use super::clients::Clients;
 use super::commands::CommandId;
 use super::counters::{CommandStats, Count, Counters};
 use super::jobs::Jobs;
+use super::scripts::ScriptStore;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
-    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
+    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, LONG_THREADS, SCRIPT_MS_MAX,
+    STALL_MS_MAX,
 };
 use crate::herd::HerdCounters;
 use rackpool_fabric::addresses::Addresses;
@@ -62,6 +64,8 @@ pub struct Settings {
     pub policy: String,
     /// A command that takes as long, or longer, is remembered, microseconds.
     pub slow_us: u64,
+    /// A script that runs for longer is stopped, milliseconds.
+    pub script_ms: u64,
     /// The cache's memory is taken from the system at the start, by a thread of its own beside
     /// those that serve.
     pub populates: bool,
@@ -88,6 +92,7 @@ impl Default for Settings {
             databases: DATABASES_MAX as u8,
             policy: "default".into(),
             slow_us: 10_000,
+            script_ms: SCRIPT_MS_MAX,
             populates: false,
             clock: Clock::system(),
         }
@@ -116,9 +121,10 @@ impl Settings {
 pub struct Shared {
     pub cache: Cache,
     pub settings: Settings,
-    /// One for each thread, one for the thread that accepts, one for that of [`Jobs`].
+    /// One for each thread, one for the thread that accepts, one for each of [`Jobs`].
     pub counters: Vec<Counters>,
     pub jobs: Jobs,
+    pub scripts: ScriptStore,
     slow: Mutex<SlowLog>,
     /// Addresses, for `INFO` and `stats`.
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
@@ -155,8 +161,11 @@ impl Shared {
     /// What a server shares that serves this cache; `started`: monotonic milliseconds, and now.
     pub fn new(cache: Cache, settings: Settings, started: (u64, Millis)) -> Self {
         Self {
-            counters: (0..settings.threads.max(1) + 2).map(|_| Counters::default()).collect(),
+            counters: (0..settings.threads.max(1) + 1 + LONG_THREADS)
+                .map(|_| Counters::default())
+                .collect(),
             jobs: Jobs::default(),
+            scripts: ScriptStore::default(),
             cache,
             settings,
             slow: Mutex::default(),

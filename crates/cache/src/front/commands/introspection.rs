@@ -6,6 +6,8 @@ use crate::front::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_ar
 use crate::front::resp::{
     Version, push_array, push_bulk, push_integer, push_map, push_set, push_status,
 };
+use std::iter::StepBy;
+use std::ops::Range;
 
 /// A command that does nothing without a subcommand.
 pub fn no_subcommand(call: &mut RespCall<'_>) -> CommandResult {
@@ -76,7 +78,8 @@ fn push_command(call: &mut RespCall<'_>, id: CommandId) {
     push_integer(out, i64::from(command.arity));
     push_statuses(out, command.flag_names(), version);
     let (first, last, step) = match command.keys {
-        [] => (0, 0, 0),
+        // Those that are counted lie in no range.
+        [] | [KeySpec { step: 0, .. }] => (0, 0, 0),
         [spec, ..] => (i64::from(spec.first), spec.last_key(), i64::from(spec.step)),
     };
     [first, last, step].into_iter().for_each(|number| push_integer(out, number));
@@ -103,6 +106,10 @@ fn push_key_spec(out: &mut Vec<u8>, spec: &KeySpec, version: Version) {
     push_bulk(out, b"begin_search");
     push_search(out, "index", &[("index", i64::from(spec.first))], version);
     push_bulk(out, b"find_keys");
+    if spec.step == 0 {
+        let counted = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
+        return push_search(out, "keynum", &counted, version);
+    }
     let range =
         [("lastkey", i64::from(spec.last)), ("keystep", i64::from(spec.step)), ("limit", 0)];
     push_search(out, "range", &range, version);
@@ -120,6 +127,8 @@ fn push_search(out: &mut Vec<u8>, kind: &str, spec: &[(&str, i64)], version: Ver
     }
 }
 
+type KeyWords = StepBy<Range<usize>>;
+
 impl KeySpec {
     /// The last word that is a key; from the end if negative.
     fn last_key(&self) -> i64 {
@@ -127,14 +136,30 @@ impl KeySpec {
         if last < 0 { last } else { i64::from(self.first) + last }
     }
 
-    /// Which of `count` words are keys.
-    pub(super) fn words(&self, count: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
+    /// Which of `count` words are keys; none if the words say it.
+    pub(super) fn words(&self, count: usize) -> StepBy<Range<usize>> {
         let last = match self.last_key() {
             last if last < 0 => count as i64 + last,
             last => last,
         };
         let behind = usize::try_from(last + 1).unwrap_or(0);
-        (usize::from(self.first)..behind).step_by(usize::from(self.step))
+        let first = if self.step == 0 { behind } else { usize::from(self.first) };
+        (first..behind).step_by(usize::from(self.step.max(1)))
+    }
+
+    /// As [`KeySpec::words`], of a command with these words from the `skipped`th on.
+    fn words_of(&self, call: &RespCall<'_>, skipped: usize) -> Result<KeyWords, String> {
+        let (count, first) = (call.count() - skipped, usize::from(self.first));
+        if self.step > 0 {
+            return Ok(self.words(count));
+        }
+        let number = call.number(skipped + first).ok().and_then(|n| usize::try_from(n).ok());
+        let number = number.filter(|number| *number < count - first);
+        let number = number.ok_or("ERR Invalid arguments specified for command")?;
+        if number == 0 {
+            return Err("ERR The command has no key arguments".into());
+        }
+        Ok((first + 1..first + 1 + number).step_by(1))
     }
 }
 
@@ -227,7 +252,7 @@ pub fn command_list(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `COMMAND GETKEYS name word ...`
 pub fn command_getkeys(call: &mut RespCall<'_>) -> CommandResult {
-    let count = asked_keys(call)?.len();
+    let count = asked_keys(call)?.words.len();
     call.array(count);
     getkeys_from(call, ResumePoint::default())
 }
@@ -238,7 +263,7 @@ fn getkeys_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
 
 /// `COMMAND GETKEYSANDFLAGS name word ...`
 pub fn command_getkeys_and_flags(call: &mut RespCall<'_>) -> CommandResult {
-    let count = asked_keys(call)?.len();
+    let count = asked_keys(call)?.words.len();
     call.array(count);
     getkeys_and_flags_from(call, ResumePoint::default())
 }
@@ -254,16 +279,8 @@ fn getkeys_and_flags_from(call: &mut RespCall<'_>, part: ResumePoint) -> Command
 /// The words that are keys of the command in the words from the second on, and what is done to
 /// them: of commands so far all keys of one are in one range.
 struct AskedKeys {
-    spec: &'static KeySpec,
+    words: KeyWords,
     flags: &'static str,
-    /// Words of the command.
-    count: usize,
-}
-
-impl AskedKeys {
-    fn len(&self) -> usize {
-        self.spec.words(self.count).len()
-    }
 }
 
 /// Where the command begins whose keys are asked for.
@@ -283,7 +300,7 @@ fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {
         Some(flags) if (ASKED + 3..call.count()).any(|index| call.is(index, "get")) => flags,
         Some(_) => "OW update",
     };
-    Ok(AskedKeys { spec, flags, count })
+    Ok(AskedKeys { words: spec.words_of(call, ASKED)?, flags })
 }
 
 /// Answers with each key behind the part's by `push`.
@@ -294,7 +311,7 @@ fn push_keys(
     push: fn(&mut Vec<u8>, &[u8], &'static str, Version),
 ) -> CommandResult {
     let asked = asked_keys(call)?;
-    let keys = asked.spec.words(asked.count).enumerate().skip(part.index as usize);
+    let keys = asked.words.enumerate().skip(part.index as usize);
     for (index, word) in keys {
         let index = index as u64;
         if index > part.index && index.is_multiple_of(WORDS_AT_ONCE) && call.is_to_pause() {

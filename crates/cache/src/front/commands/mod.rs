@@ -13,6 +13,8 @@ pub mod memcached;
 #[cfg(test)]
 mod page;
 mod refused;
+#[cfg(feature = "scripts")]
+pub mod scripted;
 mod table;
 
 use super::counters::Count;
@@ -21,7 +23,8 @@ use super::transactions;
 pub use table::COMMANDS;
 
 /// Words that are keys: the first one, the last one (from the end if negative, else from the first
-/// one), and the step; and what is done to them, in the words of `COMMAND`.
+/// one), and the step; and what is done to them, in the words of `COMMAND`. With a step of 0 the
+/// first word says how many keys follow.
 #[derive(Debug)]
 pub struct KeySpec {
     flags: &'static str,
@@ -31,7 +34,7 @@ pub struct KeySpec {
 }
 
 /// `COMMAND`'s flags, in its order.
-static FLAG_NAMES: [&str; 11] = [
+static FLAG_NAMES: [&str; 15] = [
     "write",
     "readonly",
     "denyoom",
@@ -43,6 +46,10 @@ static FLAG_NAMES: [&str; 11] = [
     "no_auth",
     "allow_busy",
     "skip_slowlog",
+    "skip_monitor",
+    "may_replicate",
+    "no_mandatory_keys",
+    "movablekeys",
 ];
 
 const WRITE: u32 = 1 << 0;
@@ -56,6 +63,10 @@ const FAST: u32 = 1 << 7;
 const NO_AUTH: u32 = 1 << 8;
 const ALLOW_BUSY: u32 = 1 << 9;
 const SKIP_SLOWLOG: u32 = 1 << 10;
+const SKIP_MONITOR: u32 = 1 << 11;
+const MAY_REPLICATE: u32 = 1 << 12;
+const NO_MANDATORY_KEYS: u32 = 1 << 13;
+const MOVABLE_KEYS: u32 = 1 << 14;
 /// Categories of ACLs that do not follow from the group.
 const KEYSPACE: u32 = 1 << 16;
 const CONNECTION: u32 = 1 << 17;
@@ -106,7 +117,7 @@ impl Command {
         let is_of_connection = self.group == "connection" && !self.has(CONTAINER);
         let all = [
             ("@keyspace", self.group == "generic" || self.has(KEYSPACE)),
-            ("@read", self.has(READONLY)),
+            ("@read", self.has(READONLY) && self.group != "scripting"),
             ("@write", self.has(WRITE)),
             ("@string", self.group == "string"),
             ("@admin", self.has(ADMIN)),
@@ -115,6 +126,7 @@ impl Command {
             ("@dangerous", self.has(ADMIN | DANGEROUS)),
             ("@connection", is_of_connection || self.has(CONNECTION)),
             ("@transaction", self.group == "transactions"),
+            ("@scripting", self.group == "scripting" && !self.has(CONTAINER)),
         ];
         all.into_iter().filter(|(_, is)| *is).map(|(name, _)| name)
     }

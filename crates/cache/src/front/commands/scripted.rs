@@ -2,7 +2,7 @@
 
 use super::refused;
 use super::{CommandId, NOSCRIPT, WRITE, called, find};
-use crate::front::redis::{RespCall, Unfinished};
+use crate::front::redis::RespCall;
 
 /// Whether there is a command of that name.
 pub fn is_known(name: &[u8]) -> bool {
@@ -33,15 +33,4 @@ pub fn admit(call: &RespCall<'_>, reads_only: bool) -> Result<CommandId, String>
 
 pub fn writes(id: CommandId) -> bool {
     id.command().has(WRITE)
-}
-
-/// Which of the words of the command are keys, if it has so many words.
-pub fn keys(id: CommandId, count: usize) -> impl Iterator<Item = usize> {
-    id.command().keys.iter().flat_map(move |spec| spec.words(count))
-}
-
-/// Executes a command that was admitted; what is left of it.
-pub fn run(id: CommandId, mut call: RespCall<'_>) -> Option<Unfinished> {
-    let answer = (id.command().run)(&mut call);
-    call.finish(Some(id), answer)
 }

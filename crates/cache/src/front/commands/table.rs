@@ -6,12 +6,14 @@ use super::introspection::{
 };
 use super::{
     ADMIN, ALLOW_BUSY, AT_ONCE, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE,
-    KeySpec, LOADING, NO_AUTH, NOSCRIPT, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
+    KeySpec, LOADING, MAY_REPLICATE, MOVABLE_KEYS, NO_AUTH, NO_MANDATORY_KEYS, NOSCRIPT, READONLY,
+    SKIP_MONITOR, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
 };
 use crate::front::core::Core;
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_server as server;
 use crate::front::redis_strings::{self as strings, Unit};
+use crate::front::scripts;
 use crate::front::transactions;
 
 const fn one(flags: &'static str) -> KeySpec {
@@ -20,6 +22,11 @@ const fn one(flags: &'static str) -> KeySpec {
 
 const fn all(flags: &'static str) -> KeySpec {
     KeySpec { flags, first: 1, last: -1, step: 1 }
+}
+
+/// Keys behind the word that says how many they are.
+const fn counted(flags: &'static str) -> KeySpec {
+    KeySpec { flags, first: 2, last: 0, step: 0 }
 }
 
 const NONE: &[KeySpec] = &[];
@@ -41,17 +48,29 @@ const SECOND: &[KeySpec] = &[KeySpec { flags: "RO", first: 2, last: 0, step: 1 }
 const CLIENT: u32 = NOSCRIPT | LOADING | STALE;
 const ADMINS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
 const LOG_IN: u32 = NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY;
+const COUNTED: &[KeySpec] = &[counted("RW access update")];
+const COUNTED_RO: &[KeySpec] = &[counted("RO access")];
+
 const TRANSACTION: u32 = NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY;
+const RUNS: u32 =
+    NOSCRIPT | SKIP_MONITOR | MAY_REPLICATE | NO_MANDATORY_KEYS | STALE | MOVABLE_KEYS | UNNAMED;
+const RUNS_RO: u32 = RUNS & !MAY_REPLICATE | READONLY;
 const HELP: u32 = LOADING | STALE;
 const ABOUT: u32 = LOADING | STALE | CONNECTION;
 
 const O_1: &str = "O(1)";
 const O_KEYS: &str = "O(N) in the keys named";
+const O_SCRIPT: &str = "Depends on the script that is executed.";
+const O_TEXT: &str = "O(N) in the text's bytes";
 const O_WORDS: &str = "O(N) in the words";
 const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
 const O_QUEUED: &str = "O(N) in the commands that wait";
 const O_ENTRIES: &str = "O(N) in the entries";
+
+/// What scripts have in common that Redis's have not.
+const APART: &str =
+    "Stopped after `--script-ms` even if it has written; others are served meanwhile.";
 
 /// The one difference of the commands whose work grows with their words.
 const IN_TURNS: &str = "A long one is not one step to others.";
@@ -163,6 +182,18 @@ pub const COMMANDS: &[Command] = commands! {
         "" "Forgets the commands since MULTI, and watched keys.";
     "echo" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::echo,
         "text" "Answers the given text.";
+    "eval" -3 RUNS, COUNTED "scripting" "2.6.0" O_SCRIPT => scripts::eval,
+        "script count [key ...] [word ...]" "Runs a script in Lua as one step."
+        differs APART;
+    "eval_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::eval_ro,
+        "script count [key ...] [word ...]" "Runs a script that changes nothing."
+        differs APART;
+    "evalsha" -3 RUNS, COUNTED "scripting" "2.6.0" O_SCRIPT => scripts::evalsha,
+        "sha1 count [key ...] [word ...]" "Runs a script that is known."
+        differs APART;
+    "evalsha_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::evalsha_ro,
+        "sha1 count [key ...] [word ...]" "Runs a script that is known and changes nothing."
+        differs APART;
     "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE, NONE "transactions" "1.2.0"
         O_QUEUED => transactions::exec,
         "" "Executes the commands since MULTI as one step, unless a watched key was changed."
@@ -179,6 +210,12 @@ pub const COMMANDS: &[Command] = commands! {
     "expiretime" 2 READONLY | FAST, RO_ACCESS "generic" "7.0.0" O_1
         => |call| left(call, |_, at| (at + 500) / 1000),
         "key" "Tells when a key expires, seconds since 1970.";
+    "fcall" -3 RUNS, COUNTED "scripting" "7.0.0" O_SCRIPT => scripts::fcall,
+        "function count [key ...] [word ...]" "Calls a function of a library."
+        differs "As `eval`; local variables of a library are those of a thread.";
+    "fcall_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::fcall_ro,
+        "function count [key ...] [word ...]" "Calls a function that changes nothing."
+        differs "As `fcall`.";
     "flushall" -1 WRITE | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush),
@@ -188,6 +225,26 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush_database),
         "[ASYNC | SYNC]" "Deletes all keys of the database." differs "As `flushall`.";
+    "function" -2 CONTAINER, NONE "scripting" "7.0.0" O_1 => no_subcommand,
+        "subcommand ..." "Loads, lists and deletes libraries of functions.";
+    "function|delete" 3 NOSCRIPT | WRITE, NONE "scripting" "7.0.0" O_1
+        tips "request_policy:all_shards response_policy:all_succeeded"
+        => scripts::function_delete,
+        "library" "Deletes a library.";
+    "function|flush" -2 NOSCRIPT | WRITE, NONE "scripting" "7.0.0" O_TEXT
+        tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_flush,
+        "[ASYNC | SYNC]" "Deletes all libraries.";
+    "function|help" 2 HELP, NONE "scripting" "7.0.0" O_1 => help,
+        "" "Prints this help.";
+    "function|kill" 2 NOSCRIPT | ALLOW_BUSY, NONE "scripting" "7.0.0" O_1
+        tips "request_policy:all_shards response_policy:one_succeeded" => scripts::function_kill,
+        "" "Stops functions that run and have written nothing." differs "All that run.";
+    "function|list" -2 NOSCRIPT, NONE "scripting" "7.0.0" O_TEXT
+        tips "nondeterministic_output_order" => scripts::function_list,
+        "[LIBRARYNAME pattern] [WITHCODE]" "Tells of all libraries.";
+    "function|load" -3 NOSCRIPT | WRITE | DENYOOM, NONE "scripting" "7.0.0" O_TEXT
+        tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_load,
+        "[REPLACE] text" "Loads a library." differs "Until the server ends; 64 MiB with scripts.";
     "get" 2 READONLY | FAST, RO_ACCESS "string" "1.0.0" O_1 => strings::get,
         "key" "Tells a value.";
     "getdel" 2 WRITE | FAST, RW_DELETE "string" "6.2.0" O_1 => strings::getdel,
@@ -257,6 +314,23 @@ pub const COMMANDS: &[Command] = commands! {
         tips "nondeterministic_output request_policy:special" => redis_keys::scan,
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
         differs "Answers early where keys or pattern are long.";
+    "script" -2 CONTAINER, NONE "scripting" "2.6.0" O_1 => no_subcommand,
+        "subcommand ..." "Loads scripts, forgets and stops them.";
+    "script|exists" -3 NOSCRIPT, NONE "scripting" "2.6.0" O_WORDS
+        tips "request_policy:all_shards response_policy:agg_logical_and"
+        => scripts::script_exists,
+        "sha1 ..." "Tells which scripts are known.";
+    "script|flush" -2 NOSCRIPT, NONE "scripting" "2.6.0" O_TEXT
+        tips "request_policy:all_nodes response_policy:all_succeeded" => scripts::script_flush,
+        "[ASYNC | SYNC]" "Forgets all scripts.";
+    "script|help" 2 HELP, NONE "scripting" "5.0.0" O_1 => help,
+        "" "Prints this help.";
+    "script|kill" 2 NOSCRIPT | ALLOW_BUSY, NONE "scripting" "2.6.0" O_1
+        tips "request_policy:all_shards response_policy:one_succeeded" => scripts::script_kill,
+        "" "Stops scripts that run and have written nothing." differs "All that run.";
+    "script|load" 3 NOSCRIPT | STALE, NONE "scripting" "2.6.0" O_TEXT
+        tips "request_policy:all_nodes response_policy:all_succeeded" => scripts::script_load,
+        "text" "Remembers a script, and tells its name." differs "64 MiB of them.";
     "select" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::select,
         "database" "Chooses a database.";
     "set" -3 WRITE | DENYOOM, OF_SET "string" "1.0.0" O_1 => strings::set,

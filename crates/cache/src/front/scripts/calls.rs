@@ -1,14 +1,14 @@
 //! Runs a script as one step, and executes the commands that it calls. In: a [`Job`]. Out: its
 //! answer. Called on the thread that serves its connection, or on that for what takes long.
 
-use super::interpreter::{Interpreter, Task, Wants};
+use super::interpreter::{Interpreter, Registered, Task, Wants, Words};
 use super::pace::{Pace, Stop};
 use super::store::Running;
 use crate::cache::Error;
 use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_KEPT_BYTES_MAX, TURN_NS};
 use crate::front::atomic::Keys;
 use crate::front::clients::ClientInfo;
-use crate::front::commands::{CommandId, scripted};
+use crate::front::commands::{self, CommandId, scripted};
 use crate::front::core::{Core, Output};
 use crate::front::redis::{CommandResult, RespCall};
 use crate::front::resp::{self, Args, Limits, ParsedResp, Scan, failed, push_error};
@@ -51,17 +51,20 @@ pub struct ScriptState {
 }
 
 impl Job {
-    fn keys(&self) -> impl Iterator<Item = (u8, &[u8])> {
-        let given = match &self.task {
+    fn given(&self) -> Option<&Words> {
+        match &self.task {
             Task::Script { given, .. } | Task::Function { given, .. } => Some(given),
             Task::Check { .. } | Task::Load { .. } => None,
-        };
-        given.into_iter().flat_map(|given| given.keys()).map(|key| (self.database, key))
+        }
+    }
+
+    fn given_bytes(&self) -> u64 {
+        self.given().map_or(0, Words::held_bytes)
     }
 
     /// Answers with what it answers.
     pub fn run(self, call: &mut RespCall<'_>) -> CommandResult {
-        if call.core.is_in_section() {
+        if call.core.section.is_some() {
             return answer(call.core, self.drive(call.core, Place::Alone));
         }
         if self.is_short {
@@ -70,34 +73,73 @@ impl Job {
                 done => return answer(call.core, done),
             }
         }
-        let held_bytes = SCRIPT_BYTES_MAX as u64;
-        call.run_apart(held_bytes, Box::new(move |core, _| {
-            let done = match self.drive(core, Place::Apart) {
-                Err(Stop::All) => self.drive(core, Place::Alone),
-                done => done,
-            };
-            answer(core, done)
-        }))
+        call.run_apart(
+            self.given_bytes(),
+            Box::new(move |core: &mut Core, _| {
+                let done = match self.drive(core, Place::Apart) {
+                    Err(Stop::All) => self.drive(core, Place::Alone),
+                    done => done,
+                };
+                answer(core, done)
+            }),
+        )
     }
 
     fn drive(&self, core: &mut Core, place: Place) -> Result<Vec<u8>, Stop> {
-        let keys: Vec<_> = self.keys().collect();
+        let keys = self.given().into_iter().flat_map(Words::keys);
+        let keys: Vec<_> = keys.map(|key| (self.database, key)).collect();
         let keys = if place == Place::Alone { Keys::All } else { Keys::Named(&keys) };
         core.atomically(keys, |core| {
-            let mut state = match core.scripts.take() {
-                Some(state) => state,
-                None => match ScriptState::new() {
-                    Ok(state) => Box::new(state),
-                    Err(error) => return Ok(format!("-ERR no script can run: {error}\r\n").into()),
-                },
-            };
-            let done = state.run(core, self, place);
-            if state.interpreter.exchange.used_bytes.get() <= SCRIPT_KEPT_BYTES_MAX {
-                core.scripts = Some(state);
-            }
-            done
+            with_state(core, |state, core| state.run(core, self, place)).unwrap_or_else(|text| {
+                let mut answer = Vec::new();
+                push_error(&mut answer, text.as_bytes());
+                Ok(answer)
+            })
         })
     }
+}
+
+/// Calls `f` with what this thread has for scripts.
+fn with_state<R>(
+    core: &mut Core,
+    f: impl FnOnce(&mut ScriptState, &mut Core) -> R,
+) -> Result<R, String> {
+    let mut state = match core.scripts.take() {
+        Some(state) => state,
+        None => {
+            let state = ScriptState::new();
+            Box::new(state.map_err(|error| format!("ERR no script can run: {error}"))?)
+        }
+    };
+    let result = f(&mut state, core);
+    // Where one has taken much memory, that is given back with all of Lua.
+    if state.interpreter.exchange.used_bytes.get() <= SCRIPT_KEPT_BYTES_MAX {
+        core.scripts = Some(state);
+    }
+    Ok(result)
+}
+
+/// Runs a task that calls no commands and answers with nothing.
+///
+/// # Errors
+/// What it answers, if it does.
+pub fn checked(core: &mut Core, task: Task) -> Result<(), String> {
+    let answer = with_state(core, |state, core| state.run_alone(core, task))?;
+    match answer.strip_prefix(b"-") {
+        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Loads a library: the functions that it registers.
+///
+/// # Errors
+/// What it answers, if it does.
+pub fn load(core: &mut Core, text: Arc<[u8]>) -> Result<Vec<Registered>, String> {
+    checked(core, Task::Load { text })?;
+    let registered =
+        |state: &mut ScriptState, _: &mut Core| state.interpreter.exchange.registered.take();
+    with_state(core, registered)
 }
 
 fn answer(core: &mut Core, done: Result<Vec<u8>, Stop>) -> CommandResult {
@@ -118,15 +160,10 @@ impl ScriptState {
         Ok(Self { interpreter: Interpreter::new()?, client, args, out })
     }
 
-    /// Runs a task that calls no commands: its answer, nothing if all is well.
-    pub fn run_alone(&mut self, core: &mut Core, task: Task) -> Vec<u8> {
+    fn run_alone(&mut self, core: &mut Core, task: Task) -> Vec<u8> {
         let (reads_only, is_function, is_short, database) = (true, false, false, 0);
         let job = Job { task, database, reads_only, is_function, is_short };
         self.run(core, &job, Place::Alone).unwrap_or_default()
-    }
-
-    pub fn registered(&self) -> Vec<super::interpreter::Registered> {
-        self.interpreter.exchange.registered.take()
     }
 
     fn run(&mut self, core: &mut Core, job: &Job, place: Place) -> Result<Vec<u8>, Stop> {
@@ -137,7 +174,10 @@ impl ScriptState {
             shared.scripts.begins(&running);
         }
         let exchange = Rc::clone(&self.interpreter.exchange);
-        let (now_ns, ms) = (monotonic_ns(), shared.settings.script_ms);
+        let (now_ns, mut ms) = (monotonic_ns(), shared.settings.script_ms);
+        if matches!(job.task, Task::Load { .. }) {
+            ms = ms.min(LOAD_MS_MAX);
+        }
         let restarts_ns = if is_apart { 0 } else { now_ns + TURN_NS };
         exchange.pace.begin(now_ns, ms, restarts_ns, is_apart.then(|| Arc::clone(&running)));
         self.client.database = job.database;
@@ -164,8 +204,7 @@ impl ScriptState {
         let (words, mut reply) = (exchange.words.borrow(), exchange.reply.borrow_mut());
         reply.clear();
         let (count, mut scan) = (exchange.count.get(), Scan::default());
-        let parsed =
-            resp::parse_rest(&words, count, Limits::new(true), &mut self.args, &mut scan);
+        let parsed = resp::parse_rest(&words, count, Limits::new(true), &mut self.args, &mut scan);
         assert!(matches!(parsed, ParsedResp::Command { .. }), "words were put together");
         self.client.version = exchange.version.get();
         core.use_database(self.client.database);
@@ -198,8 +237,9 @@ impl ScriptState {
             pace.wrote();
         }
         let began_ns = monotonic_ns();
-        let called = RespCall::new(core, &mut self.client, words, &self.args);
-        let mut left = scripted::run(id, called);
+        let mut called = RespCall::new(core, &mut self.client, words, &self.args);
+        let answer = commands::execute(&mut called, id);
+        let mut left = called.finish(Some(id), answer);
         loop {
             drain(&mut core.out, reply).map_err(|error| failed(&error))?;
             if reply.len() > SCRIPT_BYTES_MAX {
@@ -227,7 +267,7 @@ impl ScriptState {
         if place == Place::Alone {
             return;
         }
-        for word in scripted::keys(id, self.args.len()) {
+        for word in id.keys(self.args.len()) {
             let key = self.args.get(words, word);
             let ends_ns = monotonic_ns() + HOLD_NS;
             while !core.holds(key) && !core.hold_more(&[(self.client.database, key)]) {
@@ -244,6 +284,8 @@ impl ScriptState {
     }
 }
 
+/// How long a library may take to register its functions.
+const LOAD_MS_MAX: u64 = 500;
 /// How long a script that has changed something waits for a key that it did not name.
 const HOLD_NS: u64 = 10_000_000;
 const HOLD_PAUSE: Duration = Duration::from_micros(50);

@@ -65,6 +65,10 @@ impl Words {
         self.all().take(self.keys)
     }
 
+    pub fn held_bytes(&self) -> u64 {
+        (self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()) as u64
+    }
+
     fn rest(&self) -> impl Iterator<Item = &[u8]> {
         self.all().skip(self.keys)
     }
@@ -246,7 +250,6 @@ impl Machine {
         }
     }
 
-
     fn script(
         &mut self,
         answer: &mut Vec<u8>,
@@ -270,10 +273,14 @@ impl Machine {
         self.base.raw_set("ARGV", self.list(given.rest())?)?;
         let (is_right, value) = self.run.call::<(bool, Value)>(function)?;
         let script_version = self.exchange.version.get();
-        convert::push_outcome(&self.lua, answer, is_right, &value, &sha.hex(), [
-            script_version,
-            version,
-        ])
+        convert::push_outcome(
+            &self.lua,
+            answer,
+            is_right,
+            &value,
+            &sha.hex(),
+            [script_version, version],
+        )
     }
 
     fn list<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> mlua::Result<Table> {
@@ -359,17 +366,20 @@ const PRELUDE: &str = include_str!("prelude.lua");
 
 /// What the prelude is given: see there.
 fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
-    let native = library::table(lua, &[
-        ("find", patterns::find),
-        ("match", patterns::match_once),
-        ("gsub", patterns::gsub),
-        ("seek", patterns::seek),
-        ("rep", repeat),
-        ("sha1hex", |given| {
-            let text = given.string(0)?;
-            given.text(Sha1::of(&text.as_bytes()).hex().as_bytes())
-        }),
-    ])?;
+    let native = library::table(
+        lua,
+        &[
+            ("find", patterns::find),
+            ("match", patterns::match_once),
+            ("gsub", patterns::gsub),
+            ("seek", patterns::seek),
+            ("rep", repeat),
+            ("sha1hex", |given| {
+                let text = given.string(0)?;
+                given.text(Sha1::of(&text.as_bytes()).hex().as_bytes())
+            }),
+        ],
+    )?;
     let libraries = lua.create_table()?;
     libraries.raw_set("bit", bits::table(lua)?)?;
     libraries.raw_set("cjson", json::table(lua)?)?;
@@ -388,9 +398,8 @@ fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
         other => lua.create_string(other.to_string()?),
     };
     native.raw_set("text_of", lua.create_function(text)?)?;
-    let error_text = |lua: &Lua, text: LuaString| {
-        lua.create_string(convert::with_code(&text.as_bytes()))
-    };
+    let error_text =
+        |lua: &Lua, text: LuaString| lua.create_string(convert::with_code(&text.as_bytes()));
     native.raw_set("error_text", lua.create_function(error_text)?)?;
     let log = |_: &Lua, words: MultiValue| {
         log(&words);

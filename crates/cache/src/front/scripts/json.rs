@@ -86,9 +86,10 @@ pub fn table(lua: &Lua) -> mlua::Result<Table> {
         let config = Rc::clone(&config);
         table.raw_set(name, library::function(lua, name, move |given| run(given, &config))?)?;
     }
-    table.raw_set("new", library::function(lua, "new", |given| {
-        one(Value::Table(self::table(given.lua)?))
-    })?)?;
+    table.raw_set(
+        "new",
+        library::function(lua, "new", |given| one(Value::Table(self::table(given.lua)?)))?,
+    )?;
     table.raw_set("null", Value::NULL)?;
     table.raw_set("_NAME", "cjson")?;
     table.raw_set("_VERSION", "2.1.0")?;

@@ -127,18 +127,16 @@ pub fn function(
     name: &'static str,
     run: impl Fn(&Given<'_>) -> Answer + 'static,
 ) -> mlua::Result<Function> {
-    lua.create_function(move |lua, values: MultiValue| {
-        match run(&Given { lua, name, values }) {
-            Ok(mut values) => {
-                values.push_front(Value::Boolean(true));
-                Ok(values)
-            }
-            Err(Fault::Text(text)) => {
-                let text = Value::String(lua.create_string(text)?);
-                Ok(MultiValue::from_vec(vec![Value::Boolean(false), text]))
-            }
-            Err(Fault::Lua(error)) => Err(error),
+    lua.create_function(move |lua, values: MultiValue| match run(&Given { lua, name, values }) {
+        Ok(mut values) => {
+            values.push_front(Value::Boolean(true));
+            Ok(values)
         }
+        Err(Fault::Text(text)) => {
+            let text = Value::String(lua.create_string(text)?);
+            Ok(MultiValue::from_vec(vec![Value::Boolean(false), text]))
+        }
+        Err(Fault::Lua(error)) => Err(error),
     })
 }
 

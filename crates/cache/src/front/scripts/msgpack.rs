@@ -127,12 +127,7 @@ fn is_array(lua: &Lua, table: &Table) -> Result<(bool, usize), Fault> {
     Ok((is_array && largest == count, count))
 }
 
-fn push_table(
-    lua: &Lua,
-    out: &mut Vec<u8>,
-    table: &Table,
-    depth: usize,
-) -> Result<(), Fault> {
+fn push_table(lua: &Lua, out: &mut Vec<u8>, table: &Table, depth: usize) -> Result<(), Fault> {
     let (is_array, count) = is_array(lua, table)?;
     let (small, heads) = if is_array { (0x90, [0xdc, 0xdd]) } else { (0x80, [0xde, 0xdf]) };
     match count {
@@ -175,11 +170,9 @@ fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
         .into());
     }
     if offset > data.len() as i64 {
-        return Err(format!(
-            "Start offset {offset} greater than input length {}.",
-            data.len()
-        )
-        .into());
+        return Err(
+            format!("Start offset {offset} greater than input length {}.", data.len()).into()
+        );
     }
     let mut reader = Reader { lua: given.lua, rest: &data[offset as usize..] };
     let mut values = MultiValue::new();

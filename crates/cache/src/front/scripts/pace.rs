@@ -96,7 +96,8 @@ impl Pace {
             }
         }
         let run = self.run.borrow();
-        let kind = if run.as_ref().is_some_and(|run| run.is_function) { "FUNCTION" } else { "SCRIPT" };
+        let kind =
+            if run.as_ref().is_some_and(|run| run.is_function) { "FUNCTION" } else { "SCRIPT" };
         Err(mlua::Error::runtime(match self.stop.get() {
             None => return Ok(()),
             Some(Stop::Late) => {

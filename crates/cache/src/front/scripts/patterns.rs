@@ -221,9 +221,7 @@ impl<'m> Matcher<'m> {
     /// Where the class ends that begins at byte `p`.
     fn class_end(&self, p: usize) -> Result<usize, Fault> {
         match self.pattern[p] {
-            b'%' if p + 1 == self.pattern.len() => {
-                Err("malformed pattern (ends with '%')".into())
-            }
+            b'%' if p + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
             b'%' => Ok(p + 2),
             b'[' => {
                 let mut at = p + 1;
@@ -339,7 +337,9 @@ pub fn find(given: &Given<'_>) -> Answer {
     let at = start(given, 2, text.len())?;
     let is_plain = !matches!(given.value(3), Value::Nil | Value::Boolean(false));
     if is_plain || !has_specials(&pattern) {
-        let Some(found) = memchr::memmem::find(&text[at..], &pattern) else { return one(Value::Nil) };
+        let Some(found) = memchr::memmem::find(&text[at..], &pattern) else {
+            return one(Value::Nil);
+        };
         let (from, end) = (at + found, at + found + pattern.len());
         return Ok([number((from + 1) as f64), number(end as f64)].into_iter().collect());
     }

@@ -41,15 +41,35 @@ impl Script {
     }
 }
 
-/// Words of Lua in which a script may stay for long.
-const LONG: [&[u8]; 14] = [
-    b"while", b"for", b"repeat", b"function", b"load", b"loadstring", b"find", b"match",
-    b"gmatch", b"gsub", b"rep", b"sort", b"require", b"coroutine",
+/// Words of Lua in which a script may stay for long, and commands on all of something.
+const LONG: [&[u8]; 20] = [
+    b"while",
+    b"for",
+    b"repeat",
+    b"function",
+    b"load",
+    b"loadstring",
+    b"coroutine",
+    b"find",
+    b"match",
+    b"gmatch",
+    b"gsub",
+    b"rep",
+    b"sort",
+    b"keys",
+    b"hgetall",
+    b"hkeys",
+    b"hvals",
+    b"bitop",
+    b"bitcount",
+    b"lcs",
 ];
 
 fn is_short(body: &[u8]) -> bool {
-    let words = body.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
-    !words.into_iter().any(|word| LONG.contains(&word))
+    let mut words = body.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+    // As it stands here it is a script's own keys.
+    let is_long = |word: &[u8]| word != b"KEYS" && LONG.contains(&&word.to_ascii_lowercase()[..]);
+    !words.any(is_long)
 }
 
 /// What a first line `#!lua flags=...` says, and the text behind it.

@@ -24,7 +24,10 @@ const SIZE_MAX: usize = i32::MAX as usize;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Item {
     Zero,
-    Integer { bytes: usize, signed: bool },
+    Integer {
+        bytes: usize,
+        signed: bool,
+    },
     Float,
     Double,
     /// Up to a zero byte.
@@ -62,9 +65,7 @@ impl<'f> Format<'f> {
             None => self.count()?.unwrap_or(size_of::<i32>()),
         };
         if bytes > INTEGER_BYTES_MAX {
-            let text = format!(
-                "integral size {bytes} is larger than limit of {INTEGER_BYTES_MAX}"
-            );
+            let text = format!("integral size {bytes} is larger than limit of {INTEGER_BYTES_MAX}");
             return Err(text.into());
         }
         Ok(Item::Integer { bytes, signed })

@@ -257,9 +257,8 @@ fn c_number(text: &[u8]) -> Option<(f64, usize)> {
     let signed = usize::from(matches!(text.first(), Some(b'-' | b'+')));
     let sign = if text.first() == Some(&b'-') { -1.0 } else { 1.0 };
     let rest = &text[signed..];
-    let begins = |word: &[u8]| {
-        rest.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
-    };
+    let begins =
+        |word: &[u8]| rest.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     for (word, value) in
         [(&b"infinity"[..], f64::INFINITY), (b"inf", f64::INFINITY), (b"nan", f64::NAN)]
     {
