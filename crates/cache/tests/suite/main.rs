@@ -25,5 +25,6 @@ mod numa;
 mod peers;
 mod policies;
 mod reuse;
+mod scripts;
 mod switch;
 mod tier;

@@ -65,7 +65,8 @@ impl Job {
     /// Answers with what it answers.
     pub fn run(self, call: &mut RespCall<'_>) -> CommandResult {
         if call.core.section.is_some() {
-            return answer(call.core, self.drive(call.core, Place::Alone));
+            let done = self.drive(call.core, Place::Alone);
+            return answer(call.core, done);
         }
         if self.is_short {
             match self.drive(call.core, Place::Serving) {
@@ -75,7 +76,7 @@ impl Job {
         }
         call.run_apart(
             self.given_bytes(),
-            Box::new(move |core: &mut Core, _| {
+            Box::new(move |core: &mut Core, _: &mut ClientInfo| {
                 let done = match self.drive(core, Place::Apart) {
                     Err(Stop::All) => self.drive(core, Place::Alone),
                     done => done,

@@ -4,6 +4,7 @@ use super::calls::{Job, load};
 use super::commands::{WRITES, given};
 use super::interpreter::{Registered, Task};
 use super::store::Library;
+use crate::front::clients::ClientInfo;
 use crate::front::core::Core;
 use crate::front::glob::Glob;
 use crate::front::redis::{CommandResult, RespCall};
@@ -58,7 +59,7 @@ pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
     // Its text is run: that may take long.
     call.run_apart(
         text.len() as u64,
-        Box::new(move |core: &mut Core, _| {
+        Box::new(move |core: &mut Core, _: &mut ClientInfo| {
             let functions = load(core, Arc::clone(&text))?;
             if functions.is_empty() {
                 return Err("ERR No functions registered".into());

@@ -91,13 +91,6 @@ impl Given<'_> {
         }
     }
 
-    pub fn table(&self, index: usize) -> Result<Table, Fault> {
-        match self.value(index) {
-            Value::Table(table) => Ok(table),
-            _ => Err(self.expected(index, "table")),
-        }
-    }
-
     pub fn text(&self, bytes: &[u8]) -> Answer {
         one(Value::String(self.lua.create_string(bytes)?))
     }

@@ -284,7 +284,7 @@ impl<'m> Matcher<'m> {
 
     /// Capture `index`, or all that matched if there is none and it is asked for as the first.
     fn capture(&self, index: usize, from: usize, end: usize) -> Result<Value, Fault> {
-        let text = |from: usize, end: usize| {
+        let text = |from: usize, end: usize| -> Result<Value, Fault> {
             Ok(Value::String(self.lua.create_string(&self.text[from..end])?))
         };
         match self.captures.get(index) {

@@ -228,7 +228,8 @@ impl ScriptStore {
 
     pub fn forget_scripts(&self) {
         let mut known = self.known();
-        known.bytes -= known.scripts.values().map(|script| script.body.len()).sum::<usize>();
+        let bytes: usize = known.scripts.values().map(|script| script.body.len()).sum();
+        known.bytes -= bytes;
         known.scripts.clear();
         known.evaluated.clear();
     }
@@ -289,7 +290,8 @@ impl ScriptStore {
 
     pub fn remove_libraries(&self) {
         let mut known = self.known();
-        known.bytes -= known.libraries.values().map(|library| library.text.len()).sum::<usize>();
+        let bytes: usize = known.libraries.values().map(|library| library.text.len()).sum();
+        known.bytes -= bytes;
         known.libraries.clear();
         known.functions.clear();
     }

@@ -84,7 +84,7 @@ fn values_become_answers_of_both_versions() {
             "",
         ),
     ] {
-        let mut none = |_: &[u8]| panic!("no command was to be called");
+        let mut none = |_: &[u8]| -> Vec<u8> { panic!("no command was to be called") };
         let said = run_for(&mut interpreter, Version::Two, script, &mut none);
         assert_eq!(said, two, "{script}");
         let said = run_for(&mut interpreter, Version::Three, script, &mut none);
@@ -205,7 +205,7 @@ fn what_scripts_share_cannot_be_changed() {
     assert_eq!(run(pairs), ":12\r\n");
     // What one leaves behind another does not see.
     let mut interpreter = Interpreter::new().unwrap();
-    let mut none = |_: &[u8]| panic!("no command was to be called");
+    let mut none = |_: &[u8]| -> Vec<u8> { panic!("no command was to be called") };
     let mut said = Vec::new();
     for _ in 0..2 {
         let script = "local r = math.random(1000) KEYS[3] = 'x' return {r, math.random(5, 9)}";
