@@ -320,7 +320,8 @@ fn packed_values_come_back() {
     for (script, said) in [
         ("cmsgpack.pack({1,2,3}) == '\\147\\1\\2\\3'", ":1\r\n"),
         (
-            "cmsgpack.pack(-1, 200, 70000, 1.5) == '\\255\\204\\200\\206\\0\\1\\17\\112\\202\\63\\192\
+            "cmsgpack.pack(-1, 200, 70000, 1.5) == \
+             '\\255\\204\\200\\206\\0\\1\\17\\112\\202\\63\\192\
           \\0\\0'",
             ":1\r\n",
         ),
@@ -390,7 +391,8 @@ fn patterns_find_what_lua_s_do() {
     let words = "local t = {} for w in ('one two  three'):gmatch('%a+') do t[#t+1] = w end return \
                  table.concat(t, ',')";
     assert_eq!(text(words), "one,two,three");
-    let pairs = "local t = {} for k, v in ('a=1, b=2'):gmatch('(%w+)=(%w+)') do t[#t+1] = k .. v end \
+    let pairs = "local t = {} for k, v in ('a=1, b=2'):gmatch('(%w+)=(%w+)') do \
+                 t[#t+1] = k .. v end \
                  return table.concat(t)";
     assert_eq!(text(pairs), "a1b2");
     let sorted = "local t = {} for i = 1, 10000 do t[i] = (i * 7919) % 10007 end table.sort(t) for \
