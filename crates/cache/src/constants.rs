@@ -92,12 +92,12 @@ pub const ACCEPTS_MAX: usize = 64;
 pub const QUEUED_MAX: usize = 128 << 10;
 /// … and their bytes, less for a small cache: half of what one command may have.
 pub const QUEUED_BYTES_MAX: usize = 32 << 20;
-/// Keys that one client watches: each is looked at by `EXEC`, and costs some 150 bytes.
+/// Keys that one client watches: `EXEC` holds and looks at each.
 pub const WATCHED_MAX: usize = 1024;
-/// A transaction of more commands is executed by the thread for what takes long: so many take some
-/// 50 µs …
+/// A transaction of more commands is executed by the thread for what takes long: others on the
+/// thread of its connection would wait for it. So is one …
 pub const EXEC_AT_ONCE_MAX: usize = 128;
-/// … or of more bytes.
+/// … of more bytes.
 pub const EXEC_AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// A script that runs for longer is stopped, milliseconds, if nothing else is asked for: after so
 /// long Redis begins to tell others that it is busy.

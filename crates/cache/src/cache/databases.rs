@@ -6,6 +6,7 @@
 use super::layout::mix;
 use super::partition::SpaceSet;
 use super::section::Sections;
+use super::watch::Watches;
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
@@ -78,9 +79,8 @@ pub(super) struct Databases {
     map: Mutex<DatabaseMap>,
     /// Counts the changes of the map.
     version: AtomicU64,
-    /// Counts for each database how often it was flushed or swapped.
-    changes: [AtomicU64; DATABASES_MAX],
     pub sections: Sections,
+    pub watches: Watches,
 }
 
 impl Databases {
@@ -90,17 +90,12 @@ impl Databases {
         if !map.left.is_empty() {
             partitions.iter().for_each(|part| part.lock().leave_spaces(map.left));
         }
-        let (version, changes, sections) = Default::default();
-        Databases { map: Mutex::new(map), version, changes, sections }
+        let (version, sections, watches) = Default::default();
+        Databases { map: Mutex::new(map), version, sections, watches }
     }
 
     fn lock(&self) -> MutexGuard<'_, DatabaseMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn changed(&self, number: usize) {
-        // Release: pairs with the Acquire in `Cache::database_changes`.
-        self.changes[number].fetch_add(1, Ordering::Release);
     }
 }
 
@@ -111,15 +106,6 @@ impl Cache {
     pub fn databases_version(&self) -> u64 {
         // Acquire: pairs with the Release in `Cache::keep_map`; the map itself has a lock.
         self.databases.version.load(Ordering::Acquire)
-    }
-
-    /// How often a database was swapped, or flushed while it had items.
-    ///
-    /// # Panics
-    /// If there are not so many.
-    pub fn database_changes(&self, number: u8) -> u64 {
-        // Acquire: pairs with the Release in `Databases::changed`.
-        self.databases.changes[usize::from(number)].load(Ordering::Acquire)
     }
 
     /// The same cache, of which this handle sees database `number` alone, as it is now.
@@ -138,22 +124,28 @@ impl Cache {
     }
 
     /// Each of the two databases has the other's items from now on.
-    pub fn swap_databases(&self, one: u8, other: u8) {
-        let _alone = self.alone();
-        let mut map = self.databases.lock();
-        map.spaces.swap(usize::from(one), usize::from(other));
-        [one, other].into_iter().for_each(|number| self.databases.changed(number.into()));
-        self.keep_map(&map);
+    pub fn swap_databases(&self, one: u8, other: u8, now: Millis) {
+        if one == other {
+            return;
+        }
+        self.alone(|cache| {
+            cache.change_spaces(&[one, other], now, || {
+                let mut map = cache.databases.lock();
+                map.spaces.swap(usize::from(one), usize::from(other));
+                cache.keep_map(&map);
+            });
+        });
     }
 
     /// Everything that was stored before is gone when this returns, for all at once, however much
     /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
     /// called then, or where room is needed; until then look-ups take the lock.
     pub fn flush_all(&self) {
-        let _alone = self.alone();
-        // No thread sees a part of it: one that meets a flushed partition waits for its lock.
-        let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
-        all.iter_mut().for_each(|partition| partition.flush());
+        self.alone(|cache| {
+            // No thread sees a part of it: one that meets a flushed partition waits for its lock.
+            let mut all: Vec<_> = cache.partitions.iter().map(LockedPartition::lock).collect();
+            all.iter_mut().for_each(|partition| partition.flush());
+        });
     }
 
     /// As [`Cache::flush_all`], and does what is left to do.
@@ -166,10 +158,13 @@ impl Cache {
     /// comes back by [`Cache::tidy`]; at once where so much was flushed before that no space is
     /// free.
     pub fn flush_database(&self, number: u8, now: Millis) {
-        let _alone = self.alone();
-        while !self.try_flush(usize::from(number)) {
-            self.expire(now);
-        }
+        self.alone(|cache| {
+            cache.change_spaces(&[number], now, || {
+                while !cache.try_flush(usize::from(number)) {
+                    cache.expire(now);
+                }
+            });
+        });
     }
 
     /// Flushes a database, if a space is free; else has those swept that may be.
@@ -216,7 +211,6 @@ impl Cache {
             leaving.set(old, true);
             all.iter_mut().for_each(|part| part.leave_spaces(leaving));
         }
-        self.databases.changed(number);
         self.keep_map(&map);
         true
     }
@@ -355,7 +349,7 @@ mod tests {
                 assert!(!from.move_to(&to, &key, 1).unwrap() && has(&cache, 0, &key));
                 from.remove(&key, 1);
             }
-            cache.swap_databases(0, 5);
+            cache.swap_databases(0, 5, 1);
             assert_eq!((cache.items_of(0), cache.items_of(5)), (100, 0));
             assert!(has(&cache, 0, &7_u32.to_le_bytes()));
         }

@@ -187,6 +187,12 @@ impl<'a> Entry<'a> {
         result
     }
 
+    /// As a put of a value that has expired already: removes the item.
+    pub fn put_expired(&mut self) {
+        self.partition.note_change(self.hash);
+        self.remove();
+    }
+
     /// Removes the item; whether there was one.
     pub fn remove(&mut self) -> bool {
         let Some(found) = self.found.take() else { return false };

@@ -712,9 +712,11 @@ impl Partition {
         expires: Millis,
         now: Millis,
     ) -> Result<Found> {
-        self.note_change(hash);
         let (pos, header) = (found.1.pos(), self.header(found.1.pos()));
         let old = self.fields(pos, header);
+        if old.expires != 0 || expires != 0 {
+            self.note_change(hash);
+        }
         if old.expires == expires {
             return Ok(found);
         }

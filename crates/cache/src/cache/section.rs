@@ -76,8 +76,12 @@ impl Held {
     }
 
     /// Waits until it is over. The caller has no lock.
+    ///
+    /// # Panics
+    /// In a thread that waits for itself.
     #[cold]
     pub fn wait(&self) {
+        assert_ne!(self.section >> COUNT_BITS, LAST.get() >> COUNT_BITS, "a section of its own");
         for _ in 0..SPINS {
             // Acquire: pairs with the Release in section.rs::end.
             if self.is_over.load(Ordering::Acquire) {
@@ -119,17 +123,22 @@ impl Sections {
     }
 }
 
+/// Bits of a section's number that count those of a thread.
+const COUNT_BITS: u32 = 40;
+
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The number of the last section of this thread.
+    // Relaxed: a number that no other thread gets.
+    static LAST: Cell<u64> =
+        Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) << COUNT_BITS);
+}
+
 /// A number that no other section has, and not 0.
 fn next_number() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        // Relaxed: a number that no other thread gets.
-        static LAST: Cell<u64> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) << 40);
-    }
-    LAST.with(|last| {
-        last.set(last.get() + 1);
-        last.get()
-    })
+    LAST.set(LAST.get() + 1);
+    LAST.get()
 }
 
 /// Keys that a section is to hold, of any spaces.
@@ -316,9 +325,14 @@ impl Cache {
         Section { partitions, databases, number, held: vec![held], is_alone: false }
     }
 
-    /// A section over all keys, unless this handle is in a section.
-    pub(super) fn alone(&self) -> Option<Section> {
-        (self.section == 0).then(|| self.hold_all())
+    /// Calls `f` in a section over all keys, or in that in which this handle is.
+    pub(super) fn alone(&self, f: impl FnOnce(&Cache)) {
+        if self.section != 0 {
+            return f(self);
+        }
+        let (section, mut inside) = (self.hold_all(), self.clone());
+        inside.enter_section(Some(&section));
+        f(&inside);
     }
 
     /// From now on this handle, and those made of it, see keys that the section holds and wait for

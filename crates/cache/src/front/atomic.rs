@@ -45,7 +45,7 @@ impl Core {
     fn hold(&self, keys: &[(u8, &[u8])]) -> Section {
         loop {
             let version = self.shared.cache.databases_version();
-            let section = self.shared.cache.hold(self.section_keys(keys));
+            let section = self.shared.cache.hold(self.section_keys(keys, version));
             // Swaps and flushes of databases wait for this section from here on.
             if version == self.shared.cache.databases_version() {
                 return section;
@@ -53,11 +53,13 @@ impl Core {
         }
     }
 
-    fn section_keys(&self, keys: &[(u8, &[u8])]) -> SectionKeys {
+    fn section_keys(&self, keys: &[(u8, &[u8])], version: u64) -> SectionKeys {
         let mut all = SectionKeys::with_capacity(keys.len());
         for keys in keys.chunk_by(|(a, _), (b, _)| a == b) {
-            let database = self.db.in_database(keys[0].0);
-            keys.iter().for_each(|(_, key)| all.add(&database, key));
+            let number = keys[0].0;
+            let other = (!self.is_on(number, version)).then(|| self.db.in_database(number));
+            let database = other.as_ref().unwrap_or(&self.db);
+            keys.iter().for_each(|(_, key)| all.add(database, key));
         }
         all
     }
@@ -71,7 +73,7 @@ impl Core {
     /// `false`, and nothing has changed, if another section holds one of them, or waits to hold
     /// all: to wait for it might be a deadlock.
     pub fn hold_more(&mut self, keys: &[(u8, &[u8])]) -> bool {
-        let keys = self.section_keys(keys);
+        let keys = self.section_keys(keys, self.shared.cache.databases_version());
         self.section.as_mut().is_some_and(|section| section.hold_more(keys))
     }
 }

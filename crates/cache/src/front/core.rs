@@ -144,6 +144,11 @@ impl Core {
         self.db_is.0
     }
 
+    /// Whether `db` is this database, as of this version of the databases.
+    pub fn is_on(&self, number: u8, version: u64) -> bool {
+        self.db_is == (number, version)
+    }
+
     /// Empties the cache; what that leaves to do is done in turns.
     pub fn flush(&mut self) {
         self.cache().flush_all();
@@ -160,7 +165,7 @@ impl Core {
 
     /// Another space may be the database on which commands are.
     pub fn swap_databases(&mut self, one: u8, other: u8) {
-        self.cache().swap_databases(one, other);
+        self.cache().swap_databases(one, other, self.now);
         self.use_database(self.db_is.0);
     }
 

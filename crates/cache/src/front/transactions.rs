@@ -19,25 +19,20 @@ use crate::constants::{
 };
 use rackpool_mem::process::monotonic_ns;
 
+/// What a watch takes beside its key: here, in its partition, and among all watches.
+const WATCH_BYTES: usize = 320;
+
 const ABORTED: &str = "EXECABORT Transaction discarded because of";
 
 /// What a client has watched, and the commands that wait.
 #[derive(Debug, Default)]
 pub struct Transaction {
-    watched: Vec<WatchedKey>,
+    watched: Vec<Watch>,
     /// Whether `MULTI` came.
     is_open: bool,
     /// Whether a command was refused since.
     is_refused: bool,
     queue: Queue,
-}
-
-#[derive(Debug)]
-struct WatchedKey {
-    database: u8,
-    /// Swaps and flushes of that when it was watched.
-    database_changes: u64,
-    watch: Watch,
 }
 
 /// Commands, each as its words.
@@ -119,8 +114,8 @@ impl Queue {
 impl Transaction {
     /// Memory that it takes, bytes.
     fn held_bytes(&self) -> u64 {
-        let watched: usize = self.watched.iter().map(|it| it.watch.key().len()).sum();
-        let watches = self.watched.capacity() * size_of::<WatchedKey>();
+        let watched: usize = self.watched.iter().map(|it| it.key().1.len()).sum();
+        let watches = self.watched.capacity() * WATCH_BYTES;
         let Queue { bytes, words, commands } = &self.queue;
         let queue = bytes.capacity()
             + words.capacity() * size_of::<(u32, u32)>()
@@ -136,8 +131,7 @@ impl Transaction {
 
     /// The keys of its commands and those that are watched; `None`: not all are named.
     fn keys(&self, database: u8, databases: u8) -> Option<Vec<(u8, &[u8])>> {
-        let watched = self.watched.iter().map(|it| (it.database, it.watch.key()));
-        let mut keys: Vec<_> = watched.collect();
+        let mut keys: Vec<_> = self.watched.iter().map(Watch::key).collect();
         for (id, words, database) in self.queue.on_databases(database, databases) {
             if !id.names_its_keys() {
                 return None;
@@ -161,7 +155,7 @@ impl Transaction {
         let stores = commands.filter(|(id, ..)| id.may_need_memory());
         let stores = stores.filter_map(|(id, words, database)| {
             let key = id.keys(words.len()).next()?;
-            let bytes = words.iter().map(|(_, len)| u64::from(*len)).sum();
+            let bytes: u64 = words.iter().map(|(_, len)| u64::from(*len)).sum();
             Some((database, self.queue.word(words[key]), bytes))
         });
         core.db.has_room(stores, core.now)
@@ -169,7 +163,7 @@ impl Transaction {
 
     /// Runs its commands, as a part of a section.
     fn run(&self, core: &mut Core, client: &mut ClientInfo) -> CommandResult {
-        if !self.watched.iter().all(|it| it.is_unchanged(core)) {
+        if !self.watched.iter().all(|it| it.is_unchanged(core.now)) {
             push_null_array(&mut core.out.bytes, client.version);
             return Ok(());
         }
@@ -221,20 +215,6 @@ fn push_null_array(out: &mut Vec<u8>, version: Version) {
     }
 }
 
-impl WatchedKey {
-    fn is_unchanged(&self, core: &Core) -> bool {
-        let is_same = core.db.database_changes(self.database) == self.database_changes;
-        self.watch.is_unchanged(core.now)
-            && (is_same || !self.watch.was_there() && !self.is_there(core))
-    }
-
-    /// Whether there is one now, perhaps in another space.
-    fn is_there(&self, core: &Core) -> bool {
-        let database = core.db.in_database(self.database);
-        database.entry(self.watch.key(), core.now).is_ok_and(|entry| entry.item().is_some())
-    }
-}
-
 impl ClientInfo {
     /// Whether its commands wait for `EXEC`.
     pub fn has_begun(&self) -> bool {
@@ -277,15 +257,13 @@ pub fn watch(call: &mut RespCall<'_>) -> CommandResult {
     let (cache, now, database) = (call.core.cache(), call.core.now, call.client.database);
     let watched = &mut call.client.transaction.get_or_insert_default().watched;
     for key in call.args.words(call.input).skip(1) {
-        if watched.iter().any(|it| it.database == database && it.watch.key() == key) {
+        if watched.iter().any(|it| it.key() == (database, key)) {
             continue;
         }
         if watched.len() >= WATCHED_MAX {
             return Err(too_many());
         }
-        let database_changes = cache.database_changes(database);
-        let watch = cache.watch(key, now).map_err(|error| failed(&error))?;
-        watched.push(WatchedKey { database, database_changes, watch });
+        watched.push(cache.watch(database, key, now).map_err(|error| failed(&error))?);
     }
     call.status("OK")
 }

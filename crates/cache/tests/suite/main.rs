@@ -26,5 +26,7 @@ mod peers;
 mod policies;
 mod reuse;
 mod scripts;
+mod sections;
 mod switch;
 mod tier;
+mod transactions;
