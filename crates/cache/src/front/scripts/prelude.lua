@@ -30,6 +30,7 @@ local function protect(real)
 end
 
 sealed = protect({})
+getmetatable(sealed).__metatable = sealed
 
 -- Raises a fault of a function of Rust as an error of the line that called it.
 local function answer(is_right, ...)
@@ -41,8 +42,7 @@ local function guarded(f)
   return function(...) return answer(f(...)) end
 end
 
-local library
-function library(functions)
+local function library(functions)
   local made = {}
   for name, value in pairs(functions) do
     if name == 'new' then
@@ -61,8 +61,9 @@ local function settle(is_right, ...)
 end
 
 -- As `settle`, of an error that is a table, the text of it: scripts of old expect a text.
-local function caught(is_right, fault, ...)
-  if is_right then return true, fault, ... end
+local function caught(is_right, ...)
+  if is_right then return true, ... end
+  local fault = ...
   if native.is_stopped() then error(fault, 0) end
   local text = type(fault) == 'table' and rawget(fault, 'err')
   if type(text) == 'string' then fault = text end
@@ -82,6 +83,9 @@ function base.next(t, key) return next(shown[t] or t, key) end
 function base.rawget(t, key) return rawget(shown[t] or t, key) end
 
 function base.pairs(t)
+  if type(t) ~= 'table' then
+    error("bad argument #1 to 'pairs' (table expected, got " .. type(t) .. ')', 2)
+  end
   local real = shown[t]
   if not real then return pairs(t) end
   return function(_, key) return next(real, key) end, t, nil
@@ -114,7 +118,7 @@ function base.load(piece, name)
   if type(piece) ~= 'function' then
     error("bad argument #1 to 'load' (function expected, got " .. type(piece) .. ')', 2)
   end
-  local pieces, bytes = {}, 0
+  local pieces = {}
   while true do
     local text = piece()
     if text == nil or text == '' then break end
@@ -164,6 +168,9 @@ function string.gsub(text, pattern, by, most)
   end
   if kind ~= 'function' and kind ~= 'table' then
     error("bad argument #3 to 'gsub' (string/function/table expected)", 2)
+  end
+  if type(text) ~= 'string' and type(text) ~= 'number' then
+    error("bad argument #1 to 'gsub' (string expected, got " .. type(text) .. ')', 2)
   end
   text, pattern = tostring(text), tostring(pattern)
   local pieces, count, at, bytes = {}, 0, 0, #text
@@ -231,7 +238,7 @@ for name, functions in pairs(native.libraries) do base[name] = library(functions
 -- Redis's own functions.
 local function failed(text) return {err = 'ERR ' .. text} end
 
-local function told(...)
+local function told()
   return {
     LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
     REDIS_VERSION = native.version, REDIS_VERSION_NUM = native.version_number,
