@@ -145,7 +145,7 @@ base.coroutine = protect({
 -- Texts. What the C library has may recurse without end, or not look at the clock.
 string.find, string.match = guarded(native.find), guarded(native.match)
 string.rep = guarded(native.rep)
-local gsub_text, seek = guarded(native.gsub), native.seek
+local seek = native.seek
 
 function string.gmatch(text, pattern)
   local at, bytes = 0, #text
@@ -230,7 +230,7 @@ end
 math.random, math.randomseed = guarded(native.random), guarded(native.randomseed)
 
 getmetatable('').__metatable = sealed
-string.dump = nil
+string.dump, string.gfind = nil, nil
 base.string, base.table, base.math = protect(string), protect(table), protect(math)
 base.os = protect({clock = native.clock})
 for name, functions in pairs(native.libraries) do base[name] = library(functions) end
