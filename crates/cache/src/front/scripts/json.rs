@@ -69,11 +69,11 @@ pub fn table(lua: &Lua) -> mlua::Result<Table> {
             option(given, &mut config.borrow_mut().digits, 16)
         }),
         ("encode_keep_buffer", |given, config| {
-            let keeps = &mut config.borrow_mut().keeps_buffer;
+            let mut config = config.borrow_mut();
             if given.has(0) {
-                *keeps = is_true(&given.value(0));
+                config.keeps_buffer = is_true(&given.value(0));
             }
-            one(Value::Boolean(*keeps))
+            one(Value::Boolean(config.keeps_buffer))
         }),
         ("encode_invalid_numbers", |given, config| {
             invalid(given, &mut config.borrow_mut().encodes_invalid, true)
