@@ -2,14 +2,14 @@
 //!
 //! Source: the description of Lua BitOp.
 
-use super::library::{self, Answer, Entry, Fault, Given, number, one};
+use super::library::{self, Answer, Fault, Given, NamedFunction, number, one};
 use mlua::{Lua, Table};
 
 pub fn table(lua: &Lua) -> mlua::Result<Table> {
     library::table(lua, ENTRIES)
 }
 
-const ENTRIES: &[Entry] = &[
+const ENTRIES: &[NamedFunction] = &[
     ("tobit", |given| answer(bits(given, 0)?)),
     ("bnot", |given| answer(!bits(given, 0)?)),
     ("band", |given| fold(given, |a, b| a & b)),

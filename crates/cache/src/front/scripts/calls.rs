@@ -1,4 +1,4 @@
-//! Runs a script as one step, and executes the commands that it calls. In: a [`Job`]. Out: its
+//! Runs a script as one step, and executes the commands that it calls. In: a [`ScriptCall`]. Out: its
 //! answer. Called on the thread that serves its connection, or on that for what takes long.
 
 use super::interpreter::{Interpreter, Registered, Task, Wants, Words};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// A script, or function, that is to be run.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ScriptCall {
     pub task: Task,
     pub database: u8,
     pub reads_only: bool,
@@ -50,7 +50,7 @@ pub struct ScriptState {
     out: Output,
 }
 
-impl Job {
+impl ScriptCall {
     fn given(&self) -> Option<&Words> {
         match &self.task {
             Task::Script { given, .. } | Task::Function { given, .. } => Some(given),
@@ -163,11 +163,11 @@ impl ScriptState {
 
     fn run_alone(&mut self, core: &mut Core, task: Task) -> Vec<u8> {
         let (reads_only, is_function, is_short, database) = (true, false, false, 0);
-        let job = Job { task, database, reads_only, is_function, is_short };
+        let job = ScriptCall { task, database, reads_only, is_function, is_short };
         self.run(core, &job, Place::Alone).unwrap_or_default()
     }
 
-    fn run(&mut self, core: &mut Core, job: &Job, place: Place) -> Result<Vec<u8>, Stop> {
+    fn run(&mut self, core: &mut Core, job: &ScriptCall, place: Place) -> Result<Vec<u8>, Stop> {
         let running = Running::new(job.is_function);
         let shared = Arc::clone(&core.shared);
         let is_apart = place != Place::Serving;
@@ -200,7 +200,7 @@ impl ScriptState {
     }
 
     /// Executes the command whose words are in the exchange, where its reply is then.
-    fn execute(&mut self, core: &mut Core, job: &Job, place: Place) {
+    fn execute(&mut self, core: &mut Core, job: &ScriptCall, place: Place) {
         let exchange = Rc::clone(&self.interpreter.exchange);
         let (words, mut reply) = (exchange.words.borrow(), exchange.reply.borrow_mut());
         reply.clear();
@@ -222,7 +222,7 @@ impl ScriptState {
     fn call(
         &mut self,
         core: &mut Core,
-        job: &Job,
+        job: &ScriptCall,
         place: Place,
         pace: &Pace,
         words: &[u8],

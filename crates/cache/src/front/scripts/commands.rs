@@ -1,6 +1,6 @@
 //! `EVAL` and its like, and `SCRIPT`. In: a [`RespCall`]. Out: its answer, or an error's text.
 
-use super::calls::{Job, checked};
+use super::calls::{ScriptCall, checked};
 use super::interpreter::{Task, Words};
 use super::sha1::Sha1;
 use super::store::Script;
@@ -54,7 +54,7 @@ fn run(call: &mut RespCall<'_>, script: &Script, given: Words, reads_only: bool)
         return Err(WRITES.into());
     }
     let version = call.client.version;
-    Job {
+    ScriptCall {
         task: Task::Script { sha: script.sha, text: Arc::clone(&script.body), given, version },
         database: call.client.database,
         reads_only: reads_only || script.flags.no_writes,

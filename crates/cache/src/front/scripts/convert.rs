@@ -146,7 +146,7 @@ pub fn push_outcome(
 ) -> mlua::Result<()> {
     if is_right {
         let [script, client] = versions;
-        return Answer { lua, out, script, client }.push(value, 0);
+        return ScriptReply { lua, out, script, client }.push(value, 0);
     }
     let text = match value {
         Value::Table(fault) => {
@@ -166,14 +166,14 @@ pub fn push_outcome(
     Ok(())
 }
 
-struct Answer<'a> {
+struct ScriptReply<'a> {
     lua: &'a Lua,
     out: &'a mut Vec<u8>,
     script: Version,
     client: Version,
 }
 
-impl Answer<'_> {
+impl ScriptReply<'_> {
     fn push(&mut self, value: &Value, depth: usize) -> mlua::Result<()> {
         pace::step(self.lua, 1)?;
         pace::room(self.out.len())?;

@@ -1,6 +1,6 @@
 //! `FUNCTION` and `FCALL`. In: a [`RespCall`]. Out: its answer, or an error's text.
 
-use super::calls::{Job, load};
+use super::calls::{ScriptCall, load};
 use super::commands::{WRITES, given};
 use super::interpreter::{Registered, Task};
 use super::store::Library;
@@ -33,7 +33,7 @@ fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
         return Err(WRITES.into());
     }
     let version = call.client.version;
-    let job = Job {
+    let job = ScriptCall {
         task: Task::Function { library, name, given, version },
         database: call.client.database,
         reads_only: no_writes,

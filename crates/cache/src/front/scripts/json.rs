@@ -50,12 +50,12 @@ const DEFAULT: Config = Config {
 /// Deepest nesting that an option allows: calls of ours have a stack of their own.
 const DEPTH_MAX: i64 = 1000;
 
-type Shared = Rc<RefCell<Config>>;
+type SharedConfig = Rc<RefCell<Config>>;
 
 pub fn table(lua: &Lua) -> mlua::Result<Table> {
-    let config: Shared = Rc::new(RefCell::new(DEFAULT));
+    let config: SharedConfig = Rc::new(RefCell::new(DEFAULT));
     let table = lua.create_table()?;
-    let entries: [(&'static str, fn(&Given<'_>, &Shared) -> Answer); 9] = [
+    let entries: [(&'static str, fn(&Given<'_>, &SharedConfig) -> Answer); 9] = [
         ("encode", encode),
         ("decode", |given, config| decode::decode(given, *config.borrow())),
         ("encode_sparse_array", sparse_array),
@@ -137,7 +137,7 @@ fn invalid(given: &Given<'_>, option: &mut Invalid, may_be_null: bool) -> Answer
     }
 }
 
-fn sparse_array(given: &Given<'_>, config: &Shared) -> Answer {
+fn sparse_array(given: &Given<'_>, config: &SharedConfig) -> Answer {
     let mut config = config.borrow_mut();
     if given.has(0) {
         config.converts_sparse = is_true(&given.value(0));
@@ -153,7 +153,7 @@ fn sparse_array(given: &Given<'_>, config: &Shared) -> Answer {
     .collect())
 }
 
-fn encode(given: &Given<'_>, config: &Shared) -> Answer {
+fn encode(given: &Given<'_>, config: &SharedConfig) -> Answer {
     if given.len() != 1 {
         return Err(given.bad(0, "expected 1 argument"));
     }

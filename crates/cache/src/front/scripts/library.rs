@@ -133,13 +133,13 @@ pub fn function(
     })
 }
 
-pub type Entry = (&'static str, fn(&Given<'_>) -> Answer);
+pub type NamedFunction = (&'static str, fn(&Given<'_>) -> Answer);
 
 /// A table of functions.
-pub fn table(lua: &Lua, entries: &[Entry]) -> mlua::Result<Table> {
+pub fn table(lua: &Lua, entries: &[NamedFunction]) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, run) in entries {
-        table.raw_set(*name, function(lua, name, *run)?)?;
+        table.raw_set(*name, function(lua, *name, *run)?)?;
     }
     Ok(table)
 }

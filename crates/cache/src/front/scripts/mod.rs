@@ -2,7 +2,7 @@
 //! ([decision 0061](../../../../../docs/decisions/0061-scripts-end-or-run-apart.md)).
 //!
 //! ```text
-//! EVAL -> Job -> Core::atomically -> Interpreter <-> commands on the keys -> answer
+//! EVAL -> ScriptCall -> Core::atomically -> Interpreter <-> commands on the keys -> answer
 //! commands.rs    atomic.rs           interpreter.rs  calls.rs                convert.rs
 //! functions.rs
 //! ```

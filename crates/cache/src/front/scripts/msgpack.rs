@@ -2,7 +2,7 @@
 //!
 //! Source: MessagePack's specification, and what Redis says of its library.
 
-use super::library::{self, Answer, Entry, Fault, Given, number};
+use super::library::{self, Answer, Fault, Given, NamedFunction, number};
 use super::pace;
 use mlua::{Lua, MultiValue, Table, Value};
 
@@ -10,7 +10,7 @@ pub fn table(lua: &Lua) -> mlua::Result<Table> {
     library::table(lua, ENTRIES)
 }
 
-const ENTRIES: &[Entry] = &[
+const ENTRIES: &[NamedFunction] = &[
     ("pack", pack),
     ("unpack", unpack),
     ("unpack_one", |given| unpack_some(given, 1, given.integer_or(1, 0)?)),

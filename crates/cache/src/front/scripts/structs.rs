@@ -6,14 +6,14 @@
 //!
 //! Source: the description of Roberto Ierusalimschy's library struct 0.2.
 
-use super::library::{self, Answer, Entry, Fault, Given, number, one};
+use super::library::{self, Answer, Fault, Given, NamedFunction, number, one};
 use mlua::{Lua, MultiValue, Table, Value};
 
 pub fn table(lua: &Lua) -> mlua::Result<Table> {
     library::table(lua, ENTRIES)
 }
 
-const ENTRIES: &[Entry] = &[("pack", pack), ("unpack", unpack), ("size", size)];
+const ENTRIES: &[NamedFunction] = &[("pack", pack), ("unpack", unpack), ("size", size)];
 
 /// Longest integer that a format may name, bytes.
 const INTEGER_BYTES_MAX: usize = 32;
@@ -22,7 +22,7 @@ const ALIGN_MAX: usize = 8;
 const SIZE_MAX: usize = i32::MAX as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Item {
+enum StructItem {
     Zero,
     Integer {
         bytes: usize,
@@ -59,7 +59,7 @@ impl<'f> Format<'f> {
         Ok((digits > 0).then_some(count))
     }
 
-    fn integer(&mut self, default: Option<usize>, signed: bool) -> Result<Item, Fault> {
+    fn integer(&mut self, default: Option<usize>, signed: bool) -> Result<StructItem, Fault> {
         let bytes = match default {
             Some(bytes) => bytes,
             None => self.count()?.unwrap_or(size_of::<i32>()),
@@ -68,11 +68,11 @@ impl<'f> Format<'f> {
             let text = format!("integral size {bytes} is larger than limit of {INTEGER_BYTES_MAX}");
             return Err(text.into());
         }
-        Ok(Item::Integer { bytes, signed })
+        Ok(StructItem::Integer { bytes, signed })
     }
 
     /// The next item, and how many bytes of padding come before it at byte `at`.
-    fn next(&mut self, at: usize) -> Result<Option<(Item, usize)>, Fault> {
+    fn next(&mut self, at: usize) -> Result<Option<(StructItem, usize)>, Fault> {
         while let Some((letter, rest)) = self.rest.split_first() {
             self.rest = rest;
             let item = match letter {
@@ -81,11 +81,11 @@ impl<'f> Format<'f> {
                 b'l' | b'L' => self.integer(Some(8), *letter == b'l')?,
                 b'T' => self.integer(Some(size_of::<usize>()), false)?,
                 b'i' | b'I' => self.integer(None, *letter == b'i')?,
-                b'f' => Item::Float,
-                b'd' => Item::Double,
-                b'x' => Item::Zero,
-                b's' => Item::Text,
-                b'c' => Item::Bytes(self.count()?.unwrap_or(1)),
+                b'f' => StructItem::Float,
+                b'd' => StructItem::Double,
+                b'x' => StructItem::Zero,
+                b's' => StructItem::Text,
+                b'c' => StructItem::Bytes(self.count()?.unwrap_or(1)),
                 b' ' => continue,
                 b'<' => {
                     self.big_endian = false;
@@ -115,13 +115,13 @@ impl<'f> Format<'f> {
         Ok(None)
     }
 
-    fn padding(&self, item: Item, at: usize) -> usize {
+    fn padding(&self, item: StructItem, at: usize) -> usize {
         let bytes = match item {
-            Item::Zero => 1,
-            Item::Integer { bytes, .. } => bytes,
-            Item::Float => 4,
-            Item::Double => 8,
-            Item::Text | Item::Bytes(_) => 0,
+            StructItem::Zero => 1,
+            StructItem::Integer { bytes, .. } => bytes,
+            StructItem::Float => 4,
+            StructItem::Double => 8,
+            StructItem::Text | StructItem::Bytes(_) => 0,
         };
         let bytes = bytes.min(self.align);
         if bytes > 1 { (bytes - (at & (bytes - 1))) & (bytes - 1) } else { 0 }
@@ -144,11 +144,11 @@ fn pack(given: &Given<'_>) -> Answer {
         out.resize(out.len() + padding, 0);
         let big_endian = format.big_endian;
         match item {
-            Item::Zero => {
+            StructItem::Zero => {
                 out.push(0);
                 continue;
             }
-            Item::Integer { bytes, .. } => {
+            StructItem::Integer { bytes, .. } => {
                 let number = given.number(index)?;
                 // As C converts: what is too large for a signed one may still be unsigned.
                 let value = if number < 0.0 { number as i64 as u64 } else { number as u64 };
@@ -156,18 +156,18 @@ fn pack(given: &Given<'_>) -> Answer {
                 little.resize(bytes, 0);
                 put(&mut out, little, big_endian);
             }
-            Item::Float => {
+            StructItem::Float => {
                 let number = given.number(index)? as f32;
                 put(&mut out, number.to_le_bytes().to_vec(), big_endian);
             }
-            Item::Double => {
+            StructItem::Double => {
                 put(&mut out, given.number(index)?.to_le_bytes().to_vec(), big_endian);
             }
-            Item::Text => {
+            StructItem::Text => {
                 out.extend_from_slice(&given.string(index)?.as_bytes());
                 out.push(0);
             }
-            Item::Bytes(count) => {
+            StructItem::Bytes(count) => {
                 let text = given.string(index)?;
                 let text = text.as_bytes();
                 let count = if count == 0 { text.len() } else { count };
@@ -194,26 +194,26 @@ fn unpack(given: &Given<'_>) -> Answer {
         let take = |count: usize| rest.get(..count).ok_or("data string too short");
         let big_endian = format.big_endian;
         let used = match item {
-            Item::Zero => take(1)?.len(),
-            Item::Integer { bytes, signed } => {
+            StructItem::Zero => take(1)?.len(),
+            StructItem::Integer { bytes, signed } => {
                 values.push(number(integer(take(bytes)?, signed, big_endian)));
                 bytes
             }
-            Item::Float => {
+            StructItem::Float => {
                 let bytes = ordered::<4>(take(4)?, big_endian);
                 values.push(number(f64::from(f32::from_le_bytes(bytes))));
                 4
             }
-            Item::Double => {
+            StructItem::Double => {
                 values.push(number(f64::from_le_bytes(ordered::<8>(take(8)?, big_endian))));
                 8
             }
-            Item::Text => {
+            StructItem::Text => {
                 let end = memchr::memchr(0, rest).ok_or("unfinished string in data")?;
                 values.push(Value::String(given.lua.create_string(&rest[..end])?));
                 end + 1
             }
-            Item::Bytes(count) => {
+            StructItem::Bytes(count) => {
                 let count = match count {
                     // As many as the number before says, which is none of the answers.
                     0 => previous(given, values.pop())?,
@@ -267,11 +267,13 @@ fn size(given: &Given<'_>) -> Answer {
     let mut at = 0_usize;
     while let Some((item, padding)) = format.next(at)? {
         let bytes = match item {
-            Item::Zero => 1,
-            Item::Integer { bytes, .. } | Item::Bytes(bytes @ 1..) => bytes,
-            Item::Float => 4,
-            Item::Double => 8,
-            Item::Text | Item::Bytes(0) => return Err(given.bad(0, "variable-length format")),
+            StructItem::Zero => 1,
+            StructItem::Integer { bytes, .. } | StructItem::Bytes(bytes @ 1..) => bytes,
+            StructItem::Float => 4,
+            StructItem::Double => 8,
+            StructItem::Text | StructItem::Bytes(0) => {
+                return Err(given.bad(0, "variable-length format"));
+            }
         };
         at += padding + bytes;
         if at > SIZE_MAX {
