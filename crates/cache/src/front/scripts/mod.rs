@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! EVAL -> ScriptCall -> Core::atomically -> Interpreter <-> commands on the keys -> answer
-//! commands.rs    atomic.rs           interpreter.rs  calls.rs                convert.rs
+//! commands.rs           atomic.rs           interpreter.rs  calls.rs                convert.rs
 //! functions.rs
 //! ```
 //!
