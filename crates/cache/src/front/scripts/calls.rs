@@ -1,5 +1,5 @@
-//! Runs a script as one step, and executes the commands that it calls. In: a [`ScriptCall`]. Out: its
-//! answer. Called on the thread that serves its connection, or on that for what takes long.
+//! Runs a script as one step, and executes the commands that it calls. In: a [`ScriptCall`]. Out:
+//! its answer. Called on the thread that serves its connection, or on one for what takes long.
 
 use super::interpreter::{Interpreter, Registered, Task, Wants, Words};
 use super::pace::{Pace, Stop};

@@ -36,7 +36,7 @@ pub fn push_words(out: &mut Vec<u8>, words: &MultiValue) -> Result<usize, &'stat
         }
     }
     match words.len() {
-        0 => Err("Please specify at least one argument for this redis.lib call"),
+        0 => Err("Please specify at least one argument for this redis lib call"),
         count => Ok(count),
     }
 }

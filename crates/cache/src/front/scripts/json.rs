@@ -66,7 +66,7 @@ pub fn table(lua: &Lua) -> mlua::Result<Table> {
             option(given, &mut config.borrow_mut().decode_depth_max, DEPTH_MAX)
         }),
         ("encode_number_precision", |given, config| {
-            option(given, &mut config.borrow_mut().digits, 16)
+            option(given, &mut config.borrow_mut().digits, 14)
         }),
         ("encode_keep_buffer", |given, config| {
             let mut config = config.borrow_mut();
@@ -219,7 +219,7 @@ impl Encoder<'_> {
 
     fn push_table(&mut self, table: &Table, depth: i64) -> Result<(), Fault> {
         if depth > self.config.encode_depth_max {
-            return Err(format!("Cannot serialise, excessive depth ({depth})").into());
+            return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
         match self.array_len(table)? {
             Some(count @ 1..) => {

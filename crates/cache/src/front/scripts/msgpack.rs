@@ -178,7 +178,7 @@ fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
     let mut values = MultiValue::new();
     while !reader.rest.is_empty() && (limit == 0 || (values.len() as i64) < limit) {
         if values.len() >= VALUES_MAX {
-            return Err("too many values to unpack".into());
+            return Err(TOO_MANY.into());
         }
         values.push_back(reader.value(0)?);
     }
@@ -187,6 +187,7 @@ fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
     Ok(values)
 }
 
+const TOO_MANY: &str = "too many return values at once; use unpack_one or unpack_limit instead.";
 /// Values that one call answers, as Lua's own `unpack`.
 const VALUES_MAX: usize = 7000;
 

@@ -95,15 +95,12 @@ impl Pace {
                 self.stop(Stop::Elsewhere);
             }
         }
-        let run = self.run.borrow();
-        let kind =
-            if run.as_ref().is_some_and(|run| run.is_function) { "FUNCTION" } else { "SCRIPT" };
         Err(mlua::Error::runtime(match self.stop.get() {
             None => return Ok(()),
             Some(Stop::Late) => {
                 format!("Script ran for more than {} ms and was stopped.", self.limit_ms.get())
             }
-            Some(Stop::Killed) => format!("Script killed by user with {kind} KILL."),
+            Some(Stop::Killed) => "Script killed by user with SCRIPT KILL...".into(),
             Some(Stop::Elsewhere | Stop::All) => "Script is begun anew.".into(),
         }))
     }

@@ -250,7 +250,7 @@ local function told()
       if type(level) ~= 'number' then
         error(failed('First argument must be a number (log level).'), 0)
       end
-      if level < 0 or level > 3 then error(failed('Invalid log level.'), 0) end
+      if level < 0 or level > 3 then error(failed('Invalid debug level.'), 0) end
       native.log(...)
     end,
   }
@@ -296,10 +296,9 @@ redis.REPL_NONE, redis.REPL_AOF, redis.REPL_SLAVE, redis.REPL_REPLICA, redis.REP
 
 function redis.set_repl(...)
   local flags = ...
-  if select('#', ...) ~= 1 then error(failed('redis.set_repl() requires one argument.'), 0) end
+  if select('#', ...) ~= 1 then error(failed('redis.set_repl() requires two arguments.'), 0) end
   if type(flags) ~= 'number' or flags < 0 or flags > 3 then
-    error(failed('Invalid replication flags. Please use REPL_AOF, REPL_REPLICA, REPL_ALL or '
-      .. 'REPL_NONE.'), 0)
+    error(failed('Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.'), 0)
   end
 end
 
@@ -341,8 +340,14 @@ local function registers(...)
   end
   local name, callback = ...
   local flags, about
-  if select('#', ...) == 1 and type(name) == 'table' then
+  if select('#', ...) < 1 or select('#', ...) > 2 then
+    error(failed('wrong number of arguments to redis.register_function'), 0)
+  elseif select('#', ...) == 1 then
     local given = name
+    if type(given) ~= 'table' then
+      error(failed('calling redis.register_function with a single argument is only applicable to '
+        .. 'Lua table (representing named arguments).'), 0)
+    end
     name, callback = nil, nil
     for key, value in pairs(given) do
       if key == 'function_name' then name = value
@@ -357,17 +362,19 @@ local function registers(...)
     if callback == nil then
       error(failed('redis.register_function must get a callback argument'), 0)
     end
-  elseif select('#', ...) ~= 2 then
-    error(failed('wrong number of arguments to redis.register_function'), 0)
-  end
-  if type(name) ~= 'string' then
-    error(failed('function_name argument given to redis.register_function must be a string'), 0)
-  end
-  if about ~= nil and type(about) ~= 'string' then
-    error(failed('description argument given to redis.register_function must be a string'), 0)
-  end
-  if type(callback) ~= 'function' then
-    error(failed('callback argument given to redis.register_function must be a function'), 0)
+    if type(name) ~= 'string' then
+      error(failed('function_name argument given to redis.register_function must be a string'), 0)
+    end
+    if about ~= nil and type(about) ~= 'string' then
+      error(failed('description argument given to redis.register_function must be a string'), 0)
+    end
+    if type(callback) ~= 'function' then
+      error(failed('callback argument given to redis.register_function must be a function'), 0)
+    end
+  elseif type(name) ~= 'string' then
+    error(failed('first argument to redis.register_function must be a string'), 0)
+  elseif type(callback) ~= 'function' then
+    error(failed('second argument to redis.register_function must be a function'), 0)
   end
   if flags ~= nil and type(flags) ~= 'table' then
     error(failed('flags argument to redis.register_function must be a table representing '

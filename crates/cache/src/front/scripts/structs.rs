@@ -102,7 +102,7 @@ impl<'f> Format<'f> {
                 b'!' => {
                     self.align = self.count()?.unwrap_or(ALIGN_MAX);
                     if !self.align.is_power_of_two() {
-                        return Err("alignment is not a power of 2".into());
+                        return Err(format!("alignment {} is not a power of 2", self.align).into());
                     }
                     continue;
                 }

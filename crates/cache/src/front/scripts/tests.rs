@@ -144,7 +144,7 @@ fn what_is_wrong_with_a_script_is_said_with_its_line() {
         ("a = 1", "ERR user_script:1: Attempt to modify a readonly table"),
         ("\nerror('x')", "ERR user_script:2: x"),
         ("error({err='MY x'})", "MY x"),
-        ("return redis.call()", "ERR Please specify at least one argument for this redis.lib call"),
+        ("return redis.call()", "ERR Please specify at least one argument for this redis lib call"),
         (
             "return redis.call({})",
             "ERR Lua redis lib command arguments must be strings or \
@@ -434,7 +434,7 @@ fn a_library_registers_functions_and_calls_nothing_meanwhile() {
     for (text, why) in [
         ("redis.call('ping')", "nonexistent global variable 'call'"),
         ("return KEYS", "nonexistent global variable 'KEYS'"),
-        ("redis.register_function('f')", "wrong number of arguments to redis.register_function"),
+        ("redis.register_function('f')", "only applicable to Lua table"),
         ("redis.register_function('a b', function() end)", "Library names can only contain"),
         ("x = 1", "Attempt to modify a readonly table"),
         ("while true do end", "was stopped"),
