@@ -298,7 +298,8 @@ function redis.set_repl(...)
   local flags = ...
   if select('#', ...) ~= 1 then error(failed('redis.set_repl() requires two arguments.'), 0) end
   if type(flags) ~= 'number' or flags < 0 or flags > 3 then
-    error(failed('Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.'), 0)
+    local why = 'Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.'
+    error(failed(why), 0)
   end
 end
 
