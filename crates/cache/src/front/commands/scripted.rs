@@ -19,16 +19,17 @@ pub fn admit(call: &RespCall<'_>, reads_only: bool) -> Result<CommandId, String>
         return Err(format!("ERR Unknown Redis command called from script{why}"));
     };
     let command = id.command();
-    if !call.fits(command.arity) {
-        return Err("ERR Wrong number of args calling Redis command from script".into());
-    }
-    if command.has(NOSCRIPT) {
-        return Err("ERR This Redis command is not allowed from script".into());
-    }
-    if reads_only && command.has(WRITE) {
-        return Err("ERR Write commands are not allowed from read-only scripts.".into());
-    }
-    Ok(id)
+    let why = if !call.fits(command.arity) {
+        "ERR Wrong number of args calling Redis command from script"
+    } else if command.has(NOSCRIPT) {
+        "ERR This Redis command is not allowed from script"
+    } else if reads_only && command.has(WRITE) {
+        "ERR Write commands are not allowed from read-only scripts."
+    } else {
+        return Ok(id);
+    };
+    call.core.counters().rejected(id);
+    Err(why.into())
 }
 
 pub fn writes(id: CommandId) -> bool {

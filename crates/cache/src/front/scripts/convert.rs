@@ -10,7 +10,7 @@ use crate::front::bytes::push_i64;
 use crate::front::resp::{
     Version, push_array, push_bulk, push_error, push_integer, push_map, push_null, push_set,
 };
-use mlua::{Lua, MultiValue, Table, Value};
+use mlua::{Lua, Table, Value};
 
 /// Tables within tables that a script answers; what is further in is an error instead.
 const DEPTH_MAX: usize = 256;
@@ -18,27 +18,18 @@ const DEPTH_MAX: usize = 256;
 /// Larger integers have an exponent in the words of commands: so Redis prints them.
 const INTEGERS_MAX: u64 = 100_000_000_000_000_000;
 
-/// Appends the words of a command that a script calls, as bulk strings; how many they are, or
-/// what is wrong with them.
-pub fn push_words(out: &mut Vec<u8>, words: &MultiValue) -> Result<usize, &'static str> {
-    for word in words {
-        match word {
-            Value::String(text) => push_bulk(out, &text.as_bytes()),
-            Value::Integer(integer) if integer.unsigned_abs() < INTEGERS_MAX => {
-                push_bulk(out, itoa::Buffer::new().format(*integer).as_bytes());
-            }
-            Value::Integer(integer) => push_bulk(out, general(*integer as f64, 17).as_bytes()),
-            Value::Number(number) => push_bulk(out, general(*number, 17).as_bytes()),
-            _ => return Err("Lua redis lib command arguments must be strings or integers"),
+/// Appends a word of a command that a script calls, as a bulk string; what is wrong with it.
+pub fn push_word(out: &mut Vec<u8>, word: &Value) -> Result<(), &'static str> {
+    match word {
+        Value::String(text) => push_bulk(out, &text.as_bytes()),
+        Value::Integer(integer) if integer.unsigned_abs() < INTEGERS_MAX => {
+            push_bulk(out, itoa::Buffer::new().format(*integer).as_bytes());
         }
-        if out.len() > SCRIPT_BYTES_MAX {
-            return Err("the command is too long");
-        }
+        Value::Integer(integer) => push_bulk(out, general(*integer as f64, 17).as_bytes()),
+        Value::Number(number) => push_bulk(out, general(*number, 17).as_bytes()),
+        _ => return Err("Lua redis lib command arguments must be strings or integers"),
     }
-    match words.len() {
-        0 => Err("Please specify at least one argument for this redis lib call"),
-        count => Ok(count),
-    }
+    if out.len() > SCRIPT_BYTES_MAX { Err("the command is too long") } else { Ok(()) }
 }
 
 /// What a command answered, and whether it is an error.

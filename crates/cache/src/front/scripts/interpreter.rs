@@ -5,7 +5,7 @@
 //! Ownership: all of Lua lives in the coroutine. Both sides meet in an [`Exchange`], of which one
 //! side alone runs at any time.
 
-use super::convert::{self, push_words};
+use super::convert::{self, push_word};
 use super::library::{self, Answer, Fault, Given, number, one};
 use super::pace::{self, Pace};
 use super::sha1::Sha1;
@@ -20,6 +20,7 @@ use mlua::{
 };
 use rackpool_mem::coroutine::{Coroutine, Outcome, suspend};
 use rackpool_mem::process::monotonic_ns;
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -127,6 +128,7 @@ impl Interpreter {
     /// If there is no memory for its stack.
     pub fn new() -> std::io::Result<Self> {
         let exchange = Rc::new(Exchange::default());
+        exchange.random.set(monotonic_ns());
         let inside = Rc::clone(&exchange);
         let mut coroutine = Coroutine::new(SCRIPT_STACK_BYTES, move |_| {
             let mut machine = Machine::new(&inside).expect("a new state has memory");
@@ -146,7 +148,6 @@ impl Interpreter {
         exchange.answer.borrow_mut().clear();
         exchange.registered.borrow_mut().clear();
         exchange.version.set(Version::Two);
-        exchange.random.set(0);
         *exchange.task.borrow_mut() = Some(task);
         self.resume()
     }
@@ -170,8 +171,8 @@ fn resume(coroutine: &mut Coroutine) -> Wants {
 const COMPILED_MAX: usize = 1024;
 /// Instructions between two looks at the clock: some 100 µs.
 const HOOKED_INSTRUCTIONS: u32 = 10_000;
-/// Seeds as C's `srand48(0)`.
-const RANDOM_SEED: u64 = 0x330e;
+/// The lowest 16 bits of a seeded state, as of C's `srand48`.
+const SEED_LOW: u64 = 0x330e;
 
 struct Machine {
     lua: Lua,
@@ -424,18 +425,13 @@ fn version_number() -> i64 {
         .fold(0, |number, part| number << 8 | part)
 }
 
-/// Random numbers are the same for each script: the 48-bit generator of the C library, begun
-/// anew.
+/// Random numbers of the C library's 48-bit generator, each state's others unless a script seeds it.
 fn random(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()> {
     let inside = Rc::clone(exchange);
     let next = move |given: &Given<'_>| -> Answer {
-        let state = match inside.random.get() {
-            0 => RANDOM_SEED,
-            state => state,
-        };
-        let state = state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & 0xffff_ffff_ffff;
-        // Marked, so that no state is the one before the first.
-        inside.random.set(state | 1 << 63);
+        let state = inside.random.get().wrapping_mul(0x5_deec_e66d).wrapping_add(11);
+        let state = state & 0xffff_ffff_ffff;
+        inside.random.set(state);
         let most = f64::from(i32::MAX);
         let part = ((state >> 17) as f64 % most) / most;
         let (low, high) = match given.len() {
@@ -453,7 +449,7 @@ fn random(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()
     let inside = Rc::clone(exchange);
     let seed = move |given: &Given<'_>| -> Answer {
         let seed = given.integer(0)? as u32;
-        inside.random.set(u64::from(seed) << 16 | RANDOM_SEED | 1 << 63);
+        inside.random.set(u64::from(seed) << 16 | SEED_LOW);
         Ok(MultiValue::new())
     };
     native.raw_set("randomseed", library::function(lua, "randomseed", seed)?)
@@ -462,24 +458,14 @@ fn random(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()
 /// `redis.call` and what else the thread that drives the script knows.
 fn calls(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()> {
     let inside = Rc::clone(exchange);
-    let call = move |lua: &Lua, words: MultiValue| -> mlua::Result<(Value, bool)> {
-        inside.words.borrow_mut().clear();
-        let count = push_words(&mut inside.words.borrow_mut(), &words);
-        match count {
-            Ok(count) => inside.count.set(count),
-            Err(why) => {
-                let table = lua.create_table()?;
-                table.raw_set("err", format!("ERR {why}"))?;
-                return Ok((Value::Table(table), true));
-            }
-        }
-        suspend(CALLS);
-        if inside.pace.stopped().is_some() {
-            inside.pace.look()?;
-        }
-        convert::to_lua(lua, &inside.reply.borrow())
-    };
+    let call = move |lua: &Lua, words: MultiValue| call(lua, &inside, words.iter().map(Ok));
     native.raw_set("call", lua.create_function(call)?)?;
+    let inside = Rc::clone(exchange);
+    // Lua's stack for functions of ours is not long enough for what it can unpack.
+    let call_list = move |lua: &Lua, (words, count): (Table, i64)| {
+        call(lua, &inside, (1..=count).map(|index| words.raw_get::<Value>(index)))
+    };
+    native.raw_set("call_list", lua.create_function(call_list)?)?;
     let inside = Rc::clone(exchange);
     let stopped = move |_: &Lua, ()| Ok(inside.pace.stopped().is_some());
     native.raw_set("is_stopped", lua.create_function(stopped)?)?;
@@ -494,6 +480,38 @@ fn calls(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()>
         Ok(name.is_some_and(|name| scripted::is_known(&name.as_bytes())))
     };
     native.raw_set("is_known", lua.create_function(is_known)?)
+}
+
+/// Calls a command with these words: what it answers, and whether that is an error.
+fn call<V: Borrow<Value>>(
+    lua: &Lua,
+    exchange: &Exchange,
+    words: impl Iterator<Item = mlua::Result<V>>,
+) -> mlua::Result<(Value, bool)> {
+    exchange.words.borrow_mut().clear();
+    let mut count = 0;
+    for word in words {
+        let pushed = push_word(&mut exchange.words.borrow_mut(), word?.borrow());
+        if let Err(why) = pushed {
+            return failure(lua, why);
+        }
+        count += 1;
+    }
+    if count == 0 {
+        return failure(lua, "Please specify at least one argument for this redis lib call");
+    }
+    exchange.count.set(count);
+    suspend(CALLS);
+    if exchange.pace.stopped().is_some() {
+        exchange.pace.look()?;
+    }
+    convert::to_lua(lua, &exchange.reply.borrow())
+}
+
+fn failure(lua: &Lua, why: &str) -> mlua::Result<(Value, bool)> {
+    let table = lua.create_table()?;
+    table.raw_set("err", format!("ERR {why}"))?;
+    Ok((Value::Table(table), true))
 }
 
 /// The source and line of the script where an error happened.

@@ -230,7 +230,7 @@ end
 math.random, math.randomseed = guarded(native.random), guarded(native.randomseed)
 
 getmetatable('').__metatable = sealed
-string.dump, string.gfind = nil, nil
+string.gfind = nil
 base.string, base.table, base.math = protect(string), protect(table), protect(math)
 base.os = protect({clock = native.clock})
 for name, functions in pairs(native.libraries) do base[name] = library(functions) end
@@ -258,13 +258,22 @@ end
 
 local redis = told()
 
+-- Words that are given to Rust one by one.
+local WORDS_MAX = 250
+
+local function call(...)
+  local count = select('#', ...)
+  if count > WORDS_MAX then return native.call_list({...}, count) end
+  return native.call(...)
+end
+
 function redis.call(...)
-  local reply, is_error = native.call(...)
+  local reply, is_error = call(...)
   if is_error then error(reply, 0) end
   return reply
 end
 
-function redis.pcall(...) return (native.call(...)) end
+function redis.pcall(...) return (call(...)) end
 
 local function single(field)
   return function(...)
