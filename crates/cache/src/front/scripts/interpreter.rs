@@ -20,7 +20,6 @@ use mlua::{
 };
 use rackpool_mem::coroutine::{Coroutine, Outcome, suspend};
 use rackpool_mem::process::monotonic_ns;
-use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -425,7 +424,8 @@ fn version_number() -> i64 {
         .fold(0, |number, part| number << 8 | part)
 }
 
-/// Random numbers of the C library's 48-bit generator, each state's others unless a script seeds it.
+/// Random numbers of the C library's 48-bit generator; each state has others until a script seeds
+/// it.
 fn random(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()> {
     let inside = Rc::clone(exchange);
     let next = move |given: &Given<'_>| -> Answer {
@@ -458,14 +458,14 @@ fn random(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()
 /// `redis.call` and what else the thread that drives the script knows.
 fn calls(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()> {
     let inside = Rc::clone(exchange);
-    let call = move |lua: &Lua, words: MultiValue| call(lua, &inside, words.iter().map(Ok));
-    native.raw_set("call", lua.create_function(call)?)?;
+    let some = move |lua: &Lua, words: MultiValue| call(lua, &inside, words.into_iter().map(Ok));
+    native.raw_set("call", lua.create_function(some)?)?;
     let inside = Rc::clone(exchange);
     // Lua's stack for functions of ours is not long enough for what it can unpack.
-    let call_list = move |lua: &Lua, (words, count): (Table, i64)| {
+    let listed = move |lua: &Lua, (words, count): (Table, i64)| {
         call(lua, &inside, (1..=count).map(|index| words.raw_get::<Value>(index)))
     };
-    native.raw_set("call_list", lua.create_function(call_list)?)?;
+    native.raw_set("call_list", lua.create_function(listed)?)?;
     let inside = Rc::clone(exchange);
     let stopped = move |_: &Lua, ()| Ok(inside.pace.stopped().is_some());
     native.raw_set("is_stopped", lua.create_function(stopped)?)?;
@@ -483,15 +483,15 @@ fn calls(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()>
 }
 
 /// Calls a command with these words: what it answers, and whether that is an error.
-fn call<V: Borrow<Value>>(
+fn call(
     lua: &Lua,
     exchange: &Exchange,
-    words: impl Iterator<Item = mlua::Result<V>>,
+    words: impl Iterator<Item = mlua::Result<Value>>,
 ) -> mlua::Result<(Value, bool)> {
     exchange.words.borrow_mut().clear();
     let mut count = 0;
     for word in words {
-        let pushed = push_word(&mut exchange.words.borrow_mut(), word?.borrow());
+        let pushed = push_word(&mut exchange.words.borrow_mut(), &word?);
         if let Err(why) = pushed {
             return failure(lua, why);
         }
