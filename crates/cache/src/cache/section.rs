@@ -112,14 +112,72 @@ impl Held {
 pub(super) struct Sections {
     /// Those that are over.
     ended: AtomicU64,
-    /// Whether there is one over all keys, or one that waits to be.
-    is_alone: Mutex<bool>,
-    alone_over: Condvar,
+    /// Those that have begun, or are about to, over keys that are named.
+    active: AtomicU64,
+    is_alone: AtomicBool,
+    /// The one over all keys, also while it waits for those that are active.
+    alone: Mutex<Option<Arc<Held>>>,
+    /// Notified where one of both may have changed.
+    changed: Condvar,
 }
 
 impl Sections {
-    fn is_alone(&self) -> MutexGuard<'_, bool> {
-        self.is_alone.lock().unwrap_or_else(PoisonError::into_inner)
+    fn alone(&self) -> MutexGuard<'_, Option<Arc<Held>>> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(
+        &self,
+        alone: MutexGuard<'a, Option<Arc<Held>>>,
+    ) -> MutexGuard<'a, Option<Arc<Held>>> {
+        self.changed.wait(alone).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One is active from now on, when there is none over all keys.
+    fn begin(&self) {
+        loop {
+            // SeqCst: of this and section.rs::begin_alone at least one sees the other.
+            self.active.fetch_add(1, Ordering::SeqCst);
+            if !self.is_alone.load(Ordering::SeqCst) {
+                return;
+            }
+            self.end();
+            let alone = self.alone().clone();
+            if let Some(alone) = alone {
+                alone.wait();
+            }
+        }
+    }
+
+    fn end(&self) {
+        // SeqCst: as above.
+        if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_alone.load(Ordering::SeqCst) {
+            // With the lock: who has just looked is waiting by now.
+            let _alone = self.alone();
+            self.changed.notify_all();
+        }
+    }
+
+    /// The only one from now on: no other begins, and all that have begun are over.
+    fn begin_alone(&self, held: &Arc<Held>) {
+        let mut alone = self.alone();
+        while alone.is_some() {
+            alone = self.wait(alone);
+        }
+        *alone = Some(Arc::clone(held));
+        // SeqCst: see section.rs::begin.
+        self.is_alone.store(true, Ordering::SeqCst);
+        while self.active.load(Ordering::SeqCst) > 0 {
+            alone = self.wait(alone);
+        }
+    }
+
+    fn end_alone(&self) {
+        let mut alone = self.alone();
+        *alone = None;
+        // SeqCst: as above.
+        self.is_alone.store(false, Ordering::SeqCst);
+        self.changed.notify_all();
     }
 }
 
@@ -182,11 +240,11 @@ impl Section {
         self.held.iter().any(|held| held.has(key))
     }
 
-    /// Holds these keys as well, if no other section holds one of them, or waits to hold all: it
-    /// waits for none. Whether it does.
+    /// Holds these keys as well, if no other section holds one of them: it waits for none. Whether
+    /// it does.
     pub fn hold_more(&mut self, keys: SectionKeys) -> bool {
         let held = Held::new(self.number, Some(keys.sorted()));
-        let is_held = try_hold(&self.partitions, &held, true).is_ok();
+        let is_held = try_hold(&self.partitions, &held).is_ok();
         if is_held {
             self.held.push(held);
         }
@@ -205,23 +263,19 @@ impl Drop for Section {
                 self.partitions[index].lock().let_go(self.number);
             }
         }
-        self.held.iter().for_each(|held| held.end());
-        if self.is_alone {
-            *self.databases.sections.is_alone() = false;
-            self.databases.sections.alone_over.notify_one();
+        match self.is_alone {
+            true => self.databases.sections.end_alone(),
+            false => self.databases.sections.end(),
         }
+        self.held.iter().for_each(|held| held.end());
     }
 }
 
 /// Has partitions know what a section holds; or none, if another section holds one of its keys:
-/// what that one holds. `is_more`: it has begun already.
-fn try_hold(
-    partitions: &[LockedPartition],
-    held: &Arc<Held>,
-    is_more: bool,
-) -> Result<(), Arc<Held>> {
+/// what that one holds.
+fn try_hold(partitions: &[LockedPartition], held: &Arc<Held>) -> Result<(), Arc<Held>> {
     for (index, keys) in held.places(partitions.len()) {
-        let held_here = partitions[index].lock().try_hold(held, keys, is_more);
+        let held_here = partitions[index].lock().try_hold(held, keys);
         let Err(other) = held_here else { continue };
         let before = held.places(partitions.len()).take_while(|(it, _)| *it != index);
         before.for_each(|(it, _)| partitions[it].lock().forget_hold(held));
@@ -284,8 +338,9 @@ impl Cache {
     /// Begins a section over these keys, when no other one holds any of them.
     pub fn hold(&self, keys: SectionKeys) -> Section {
         let number = next_number();
+        self.databases.sections.begin();
         let mut held = Held::new(number, Some(keys.sorted()));
-        while let Err(other) = try_hold(&self.partitions, &held, false) {
+        while let Err(other) = try_hold(&self.partitions, &held) {
             other.wait();
             // Another one: those who wait for this one are told that it is over.
             held = Held::new(number, held.keys.clone());
@@ -295,26 +350,10 @@ impl Cache {
 
     /// Begins a section over all keys of all spaces, when all others are over.
     pub fn hold_all(&self) -> Section {
-        let sections = &self.databases.sections;
-        let mut is_alone = sections.is_alone();
-        while *is_alone {
-            is_alone = sections.alone_over.wait(is_alone).unwrap_or_else(PoisonError::into_inner);
-        }
-        *is_alone = true;
-        drop(is_alone);
         let number = next_number();
         let held = Held::new(number, None);
-        // First no new one can begin; then those that have begun end.
-        self.partitions.iter().for_each(|part| part.lock().announce(&held));
-        for part in self.partitions.iter() {
-            loop {
-                let held_here = part.lock().hold_announced();
-                match held_here {
-                    Ok(()) => break,
-                    Err(other) => other.wait(),
-                }
-            }
-        }
+        self.databases.sections.begin_alone(&held);
+        self.partitions.iter().for_each(|part| part.lock().hold(&held));
         let mut section = self.section_of(number, held);
         section.is_alone = true;
         section

@@ -7,12 +7,9 @@ use crate::cache::section::{Held, HeldKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// What sections hold.
 #[derive(Debug, Default)]
-pub(crate) struct Holds {
-    now: Vec<Arc<Held>>,
-    /// A section over all keys: no other one begins before it.
-    next: Option<Arc<Held>>,
-}
+pub(crate) struct Holds(Vec<Arc<Held>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct WatchedHash {
@@ -28,57 +25,41 @@ impl Partition {
     /// What another section than `section` holds of this key. A section waits for no other one.
     pub fn holder(&self, hash: u64, section: u64) -> Option<Arc<Held>> {
         let key = HeldKey::of(hash);
-        let held = self.holds.now.iter().find(|held| held.has(key));
+        let held = self.holds.0.iter().find(|held| held.has(key));
         held.filter(|_| section == 0).cloned()
     }
 
     /// Has a section hold `keys`, those that it has here, if no other one holds any of them; else
-    /// what that one holds. `is_more`: it has begun already.
-    pub fn try_hold(
-        &mut self,
-        held: &Arc<Held>,
-        keys: &[HeldKey],
-        is_more: bool,
-    ) -> Result<(), Arc<Held>> {
-        let mut others = self.holds.now.iter().filter(|other| other.section != held.section);
-        let other = others.find(|other| keys.iter().any(|key| other.has(*key)));
-        match other.or(self.holds.next.as_ref().filter(|_| !is_more)) {
+    /// what that one holds.
+    pub fn try_hold(&mut self, held: &Arc<Held>, keys: &[HeldKey]) -> Result<(), Arc<Held>> {
+        let mut others = self.holds.0.iter().filter(|other| other.section != held.section);
+        match others.find(|other| keys.iter().any(|key| other.has(*key))) {
             Some(other) => Err(Arc::clone(other)),
             None => {
-                self.change_holds(|holds| holds.now.push(Arc::clone(held)));
+                self.hold(held);
                 Ok(())
             }
         }
     }
 
-    /// No section begins any more before this one, which is over all keys.
-    pub fn announce(&mut self, held: &Arc<Held>) {
-        self.holds.next = Some(Arc::clone(held));
-    }
-
-    /// Has the section that was announced hold all keys, if no other one holds any; else what that
-    /// one holds.
-    pub fn hold_announced(&mut self) -> Result<(), Arc<Held>> {
-        if let Some(other) = self.holds.now.first() {
-            return Err(Arc::clone(other));
-        }
-        self.change_holds(|holds| holds.now.extend(holds.next.take()));
-        Ok(())
+    /// Has a section hold what it has here.
+    pub fn hold(&mut self, held: &Arc<Held>) {
+        self.change_holds(|holds| holds.push(Arc::clone(held)));
     }
 
     /// A section holds nothing here any more.
     pub fn let_go(&mut self, section: u64) {
-        self.change_holds(|holds| holds.now.retain(|held| held.section != section));
+        self.change_holds(|holds| holds.retain(|held| held.section != section));
     }
 
     /// As [`Partition::let_go`], of this alone.
     pub fn forget_hold(&mut self, held: &Arc<Held>) {
-        self.change_holds(|holds| holds.now.retain(|other| !Arc::ptr_eq(held, other)));
+        self.change_holds(|holds| holds.retain(|other| !Arc::ptr_eq(held, other)));
     }
 
-    fn change_holds(&mut self, change: impl FnOnce(&mut Holds)) {
-        change(&mut self.holds);
-        let is_held = !self.holds.now.is_empty();
+    fn change_holds(&mut self, change: impl FnOnce(&mut Vec<Arc<Held>>)) {
+        change(&mut self.holds.0);
+        let is_held = !self.holds.0.is_empty();
         self.is_unusual = is_held || self.emulation.is_some();
         self.index.hold(is_held);
     }
