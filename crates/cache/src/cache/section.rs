@@ -395,7 +395,8 @@ impl Cache {
             }
         }
         let all = self.partitions.iter().zip(needed);
-        all.filter(|(_, bytes)| *bytes > 0).all(|(part, bytes)| part.lock().has_room(bytes, now))
+        all.filter(|(_, bytes)| *bytes > 0)
+            .all(|(part, bytes)| part.lock().has_room_for(bytes, now))
     }
 
     /// Counts sections that are over: what was read between two equal counts is of one moment, as

@@ -96,7 +96,7 @@ impl Partition {
     }
 
     /// Whether so many bytes of items can be stored and nothing that lives goes for it.
-    pub fn has_room(&mut self, bytes: u64, now: Millis) -> bool {
+    pub fn has_room_for(&mut self, bytes: u64, now: Millis) -> bool {
         let class = self.segments.class_of(0, now);
         let units = bytes.div_ceil(UNIT_BYTES.into()) as usize + 1;
         self.mode == Mode::Cache
