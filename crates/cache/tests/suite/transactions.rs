@@ -3,7 +3,7 @@
 
 use crate::herd::{ShmClient, unique};
 use crate::peers::{
-    Rng, ask, ask_text, connect, memcached_of, ours, read_until, redis, resp_of, wait_until, words,
+    ask, ask_text, connect, memcached_of, ours, read_until, redis, resp_of, wait_until, words,
 };
 use rackpool_cache::front::{
     ClientInfo, Core, ListenConfig, Protocol, Server, Session, Settings, Shared,
@@ -152,11 +152,11 @@ const WATCHED: &[Case] = &[
     &[('A', "watch k"), ('B', "swapdb 0 2"), ('B', "select 2"), ('B', "set k v")],
     // What ends a watch.
     &[('A', "watch k"), ('B', "set k v"), ('A', "unwatch")],
-    &[('A', "watch k"), ('B', "set k v"), ('A', "multi"), ('A', "discard")],
-    &[('A', "watch k"), ('B', "set k v"), ('A', "multi"), ('A', "exec")],
+    &[('A', "watch k"), ('B', "set k v"), ('A', "multi\r\ndiscard")],
+    &[('A', "watch k"), ('B', "set k v"), ('A', "multi\r\nexec")],
     &[('A', "watch k"), ('B', "set k v"), ('A', "discard")],
     &[('A', "watch k"), ('B', "set k v"), ('A', "reset")],
-    &[('A', "watch k"), ('A', "multi"), ('B', "set k v"), ('A', "unwatch"), ('A', "discard")],
+    &[('A', "watch k"), ('B', "set k v"), ('A', "multi\r\nunwatch\r\nexec")],
 ];
 
 #[test]
