@@ -122,3 +122,17 @@ pub const LATENCY_SAMPLES: usize = 160;
 /// Items that `INFO keyspace` looks at: where there are more, what it says of expiries is estimated
 /// from them. Some 1 ms.
 pub const CENSUS_ITEMS: u64 = 8192;
+/// A script that runs for longer is stopped, milliseconds, if nothing else is asked for: after so
+/// long Redis begins to tell others that it is busy.
+pub const SCRIPT_MS_MAX: u64 = 5000;
+/// Memory that one script may take of Lua's, and that its answer, or one command of it, may take
+/// beside it, bytes.
+pub const SCRIPT_BYTES_MAX: usize = 64 << 20;
+/// Where a script has taken more than so many bytes, they are given back when it ends.
+pub const SCRIPT_KEPT_BYTES_MAX: usize = 8 << 20;
+/// Stack of scripts, bytes, taken as it is used: 200 calls from C to Lua and back, which is Lua's
+/// limit, and 1000 tables within one another have room in it.
+pub const SCRIPT_STACK_BYTES: usize = 8 << 20;
+/// Threads for what takes long, which sleep as a rule: scripts of 5 s on all but one of them leave
+/// one for the transactions and scripts of others.
+pub const LONG_THREADS: usize = 4;

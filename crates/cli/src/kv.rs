@@ -224,6 +224,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
         databases: args.databases,
         slow_us: args.slow_us,
         allows_shutdown: args.enable_shutdown,
+        script_ms: args.script_ms,
         // The memory of a file is taken in any case: later there may be none.
         populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()

@@ -331,6 +331,10 @@ pub struct KvArgs {
     /// Remember commands that take longer, microseconds (SLOWLOG)
     #[arg(long, value_name = "US", default_value_t = 10_000)]
     pub slow_us: u64,
+    /// Stop a script that runs for longer, milliseconds (EVAL, FCALL)
+    #[arg(long, value_name = "MS", default_value_t = 5000,
+        value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub script_ms: u64,
     /// File with the password of RESP's AUTH, its first line; only you (or your group) may read it
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,

@@ -16,6 +16,7 @@ use super::latency::{self, LatencySample};
 use super::outcome::{StoreOutcome, Verb, stored_text};
 use super::pause::Pause;
 use super::resp::{self, Args, Version, push_bulk_head, push_error, push_null};
+use super::scripts::ScriptState;
 use super::shared::Shared;
 use super::slowlog::SlowCommand;
 use super::text::{Get, WordIter};
@@ -53,6 +54,8 @@ pub struct Core {
     /// What commands note for watchers.
     pub log: EventLog,
     pub scratch: Vec<u8>,
+    /// What runs scripts here, once there was one.
+    pub scripts: Option<Box<ScriptState>>,
     /// Plain stores of RESP since the counters last heard of them.
     resp_sets: u64,
     /// Whether commands of RESP are to be looked at one by one before they run.
@@ -79,6 +82,7 @@ impl Core {
             timer: CommandTimer::default(),
             log: EventLog::default(),
             scratch: Vec::new(),
+            scripts: None,
             resp_sets: 0,
             is_watched: false,
             pause: Pause::default(),

@@ -96,6 +96,14 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeBucket(usize);
 
+impl TimeBucket {
+    pub fn of(ns: u64) -> Self {
+        let starts = ns.div_ceil(FIRST_BUCKET_NS).max(1);
+        let index = (u64::BITS - (starts - 1).leading_zeros()) as usize;
+        Self(index.min(BUCKETS - 1))
+    }
+}
+
 #[derive(Debug, Default)]
 struct CommandCounters {
     took_ns: AtomicU64,
@@ -189,9 +197,7 @@ impl Counters {
     /// Counts commands that took so long together, each as its share; which bucket that is. For the
     /// owner only, too.
     pub fn took(&self, commands: u64, ns: u64) -> TimeBucket {
-        let starts = (ns / commands.max(1)).div_ceil(FIRST_BUCKET_NS).max(1);
-        let index = (u64::BITS - (starts - 1).leading_zeros()) as usize;
-        let bucket = TimeBucket(index.min(BUCKETS - 1));
+        let bucket = TimeBucket::of(ns / commands.max(1));
         raise(&self.took[bucket.0], commands);
         raise(&self.took_ns, ns);
         bucket

@@ -1,5 +1,5 @@
-//! Work of single commands that takes long: a thread of its own does it, one after the other, while
-//! those that serve connections go on. In: what is to be done, with its client. Out: answers, which
+//! Work of single commands that takes long: threads of their own do it, while those that serve
+//! connections go on. In: what is to be done, with its client. Out: answers, which
 //! its connection sends. A connection has one such job at most, and waits for it.
 //!
 //! Where no such thread runs, and within a section, work is done at once.

@@ -57,6 +57,11 @@ mod redis_server;
 mod redis_strings;
 mod redis_values;
 mod resp;
+#[cfg(feature = "scripts")]
+mod scripts;
+#[cfg(not(feature = "scripts"))]
+#[path = "scripts/absent.rs"]
+mod scripts;
 mod server;
 mod session;
 mod shared;

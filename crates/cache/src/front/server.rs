@@ -2,7 +2,7 @@
 //! and its settings. Out: a running server, which ends when it is stopped or dropped.
 //!
 //! A thread of its own accepts; it sleeps unless a client connects. Another one answers to
-//! Prometheus, and one does what takes long (`jobs.rs`).
+//! Prometheus, and some do what takes long (`jobs.rs`).
 
 use super::core::Core;
 use super::counters::Count;
@@ -13,7 +13,9 @@ use super::stats;
 use super::tls::{Channel, Tls};
 use super::worker::{AcceptedConnection, Inbox, Worker};
 use crate::cache::Cache;
-use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
+use crate::constants::{
+    ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, LONG_THREADS,
+};
 use crate::herd;
 use rackpool::Secret;
 use rackpool::metrics::Endpoint;
@@ -203,12 +205,15 @@ impl Server {
 
     /// Does what takes long while the others serve.
     fn start_jobs(&mut self) -> Result<(), StartError> {
-        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
         self.shared.jobs.open();
-        self.spawn("kv-long".into(), move || {
-            let (thread, now) = (inboxes.len() + 1, shared.look_at_clock());
-            jobs::run(&mut Core::new(shared, thread, now), |thread| inboxes[thread].wake());
-        })
+        for index in 0..LONG_THREADS {
+            let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
+            self.spawn(format!("kv-long-{index}"), move || {
+                let (thread, now) = (inboxes.len() + 1 + index, shared.look_at_clock());
+                jobs::run(&mut Core::new(shared, thread, now), |thread| inboxes[thread].wake());
+            })?;
+        }
+        Ok(())
     }
 
     /// Takes the cache's memory from the system, behind what the processor has to do for clients.

@@ -10,6 +10,7 @@ use super::listen::SocketPaths;
 use super::listing::MemcachedClients;
 use super::monitor::Monitors;
 use super::pause::PauseOrder;
+use super::scripts::ScriptStore;
 use super::slowlog::SlowLog;
 use super::tunables::Tunables;
 use super::watch::Watch;
@@ -17,7 +18,8 @@ use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
-    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
+    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, LONG_THREADS, SCRIPT_MS_MAX,
+    STALL_MS_MAX,
 };
 use crate::herd::HerdCounters;
 use rackpool_fabric::addresses::Addresses;
@@ -76,6 +78,8 @@ pub struct Settings {
     pub slow_us: u64,
     /// memcached's `shutdown` has the program that runs the server end it.
     pub allows_shutdown: bool,
+    /// A script that runs for longer is stopped, milliseconds.
+    pub script_ms: u64,
     /// The cache's memory is taken from the system at the start, by a thread of its own beside
     /// those that serve.
     pub populates: bool,
@@ -103,6 +107,7 @@ impl Default for Settings {
             policy: "default".into(),
             slow_us: 10_000,
             allows_shutdown: false,
+            script_ms: SCRIPT_MS_MAX,
             populates: false,
             clock: Clock::system(),
         }
@@ -134,10 +139,11 @@ pub struct Shared {
     pub settings: Settings,
     /// What holds now of those settings that can be changed.
     pub tunables: Tunables,
-    /// One for each thread, one for the thread that accepts, one for that of [`Jobs`].
+    /// One for each thread, one for the thread that accepts, one for each of [`Jobs`].
     pub counters: Vec<Counters>,
     pub jobs: Jobs,
     pub errors: ErrorCounts,
+    pub scripts: ScriptStore,
     slow: Mutex<SlowLog>,
     latency: Mutex<LatencyLog>,
     /// Addresses, for `INFO` and `stats`.
@@ -201,8 +207,11 @@ impl Shared {
     /// What a server shares that serves this cache; `started`: monotonic milliseconds, and now.
     pub fn new(cache: Cache, settings: Settings, started: (u64, Millis)) -> Self {
         Self {
-            counters: (0..settings.threads.max(1) + 2).map(|_| Counters::default()).collect(),
+            counters: (0..settings.threads.max(1) + 1 + LONG_THREADS)
+                .map(|_| Counters::default())
+                .collect(),
             jobs: Jobs::default(),
+            scripts: ScriptStore::default(),
             cache,
             tunables: Tunables::of(&settings),
             settings,

@@ -9,7 +9,7 @@ use super::bytes::strict_i64;
 use super::clients::ClientInfo;
 use super::commands::{self, CommandId};
 use super::core::Core;
-use super::counters::Count;
+use super::counters::{Count, TimeBucket};
 use super::redis::{CommandResult, RespCall};
 use super::resp::{Args, OUT_OF_MEMORY, Version, failed, push_array, push_null};
 use crate::cache::{Mode, Watch};
@@ -194,7 +194,8 @@ impl Transaction {
             }
         }
         let each_ns = (monotonic_ns() - began_ns) / self.queue.commands.len().max(1) as u64;
-        self.queue.commands().for_each(|(id, _)| core.counters().ran(id, 1, each_ns));
+        let bucket = TimeBucket::of(each_ns);
+        self.queue.commands().for_each(|(id, _)| core.counters().ran(id, 1, each_ns, bucket));
         if is_too_much {
             // Others have seen what it did: it cannot be refused any more.
             core.out.truncate(start);

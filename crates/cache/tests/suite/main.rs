@@ -31,6 +31,7 @@ mod numa;
 mod peers;
 mod policies;
 mod reuse;
+mod scripts;
 mod sections;
 mod switch;
 mod tier;

@@ -6,6 +6,8 @@ use crate::front::redis::{CommandResult, RespCall, ResumePoint, syntax, wrong_ar
 use crate::front::resp::{
     Version, push_array, push_bulk, push_integer, push_map, push_set, push_status,
 };
+use std::iter::StepBy;
+use std::ops::Range;
 
 /// A command that does nothing without a subcommand.
 pub fn no_subcommand(call: &mut RespCall<'_>) -> CommandResult {
@@ -76,7 +78,8 @@ fn push_command(call: &mut RespCall<'_>, id: CommandId) {
     push_integer(out, i64::from(command.arity));
     push_statuses(out, command.flag_names(), version);
     let (first, last, step) = match command.keys {
-        [] => (0, 0, 0),
+        // Those that are counted lie in no range.
+        [] | [KeySpec { step: 0, .. }] => (0, 0, 0),
         [spec, .., last] => (i64::from(spec.first), last.last_key(), i64::from(spec.step)),
         [spec] => (i64::from(spec.first), spec.last_key(), i64::from(spec.step)),
     };
@@ -104,6 +107,10 @@ fn push_key_spec(out: &mut Vec<u8>, spec: &KeySpec, version: Version) {
     push_bulk(out, b"begin_search");
     push_search(out, "index", &[("index", i64::from(spec.first))], version);
     push_bulk(out, b"find_keys");
+    if spec.step == 0 {
+        let counted = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
+        return push_search(out, "keynum", &counted, version);
+    }
     let range =
         [("lastkey", i64::from(spec.last)), ("keystep", i64::from(spec.step)), ("limit", 0)];
     push_search(out, "range", &range, version);
@@ -121,6 +128,8 @@ fn push_search(out: &mut Vec<u8>, kind: &str, spec: &[(&str, i64)], version: Ver
     }
 }
 
+type KeyWords = StepBy<Range<usize>>;
+
 impl KeySpec {
     /// The last word that is a key; from the end if negative.
     fn last_key(&self) -> i64 {
@@ -128,14 +137,24 @@ impl KeySpec {
         if last < 0 { last } else { i64::from(self.first) + last }
     }
 
-    /// Which of `count` words are keys.
-    pub(super) fn words(&self, count: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
+    /// Which of `count` words are keys; none if the words say it.
+    pub(super) fn words(&self, count: usize) -> KeyWords {
         let last = match self.last_key() {
             last if last < 0 => count as i64 + last,
             last => last,
         };
         let behind = usize::try_from(last + 1).unwrap_or(0);
-        (usize::from(self.first)..behind).step_by(usize::from(self.step))
+        let first = if self.step == 0 { behind } else { usize::from(self.first) };
+        (first..behind).step_by(usize::from(self.step.max(1)))
+    }
+
+    /// As [`KeySpec::words`]; so many where a word counts them.
+    fn words_with(&self, count: usize, counted: usize) -> KeyWords {
+        if self.step > 0 {
+            return self.words(count);
+        }
+        let first = usize::from(self.first) + 1;
+        (first..first + counted).step_by(1)
     }
 }
 
@@ -257,6 +276,8 @@ struct AskedKeys {
     command: &'static Command,
     /// Words of the command.
     count: usize,
+    /// Keys of it that a word counts.
+    counted: usize,
     /// What is done to keys of which that depends on the command's words.
     variable_flags: &'static str,
 }
@@ -267,7 +288,7 @@ impl AskedKeys {
         self.command.keys.iter().flat_map(|spec| {
             let is_variable = spec.flags.ends_with("variable_flags");
             let flags = if is_variable { self.variable_flags } else { spec.flags };
-            spec.words(self.count).map(move |word| (word, flags))
+            spec.words_with(self.count, self.counted).map(move |word| (word, flags))
         })
     }
 }
@@ -293,7 +314,20 @@ fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {
         _ if (ASKED + 3..call.count()).any(|index| call.is(index, "get")) => "RW access update",
         _ => "OW update",
     };
-    Ok(AskedKeys { command, count, variable_flags })
+    let counted = counted_keys(call, command, count)?;
+    Ok(AskedKeys { command, count, counted, variable_flags })
+}
+
+/// Keys of a command of `count` words that one of these counts.
+fn counted_keys(call: &RespCall<'_>, command: &Command, count: usize) -> Result<usize, String> {
+    let Some(spec) = command.keys.iter().find(|spec| spec.step == 0) else { return Ok(0) };
+    let first = usize::from(spec.first);
+    let number = call.number(ASKED + first).ok().and_then(|n| usize::try_from(n).ok());
+    match number.filter(|number| *number < count - first) {
+        None => Err("ERR Invalid arguments specified for command".into()),
+        Some(0) => Err("ERR The command has no key arguments".into()),
+        Some(number) => Ok(number),
+    }
 }
 
 /// Answers with each key behind the part's by `push`.

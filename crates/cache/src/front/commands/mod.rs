@@ -13,6 +13,8 @@ pub mod memcached;
 #[cfg(test)]
 mod page;
 mod refused;
+#[cfg(feature = "scripts")]
+pub mod scripted;
 mod table;
 
 use super::counters::Count;
@@ -22,7 +24,8 @@ use super::transactions;
 pub use table::COMMANDS;
 
 /// Words that are keys: the first one, the last one (from the end if negative, else from the first
-/// one), and the step; and what is done to them, in the words of `COMMAND`.
+/// one), and the step; and what is done to them, in the words of `COMMAND`. With a step of 0 the
+/// first word says how many keys follow.
 #[derive(Debug)]
 pub struct KeySpec {
     flags: &'static str,
@@ -32,7 +35,7 @@ pub struct KeySpec {
 }
 
 /// `COMMAND`'s flags, in its order.
-static FLAG_NAMES: [&str; 11] = [
+static FLAG_NAMES: [&str; 14] = [
     "write",
     "readonly",
     "denyoom",
@@ -44,6 +47,9 @@ static FLAG_NAMES: [&str; 11] = [
     "no_auth",
     "allow_busy",
     "skip_slowlog",
+    "skip_monitor",
+    "no_mandatory_keys",
+    "movablekeys",
 ];
 
 const WRITE: u32 = 1 << 0;
@@ -57,6 +63,9 @@ const FAST: u32 = 1 << 7;
 const NO_AUTH: u32 = 1 << 8;
 const ALLOW_BUSY: u32 = 1 << 9;
 const SKIP_SLOWLOG: u32 = 1 << 10;
+const SKIP_MONITOR: u32 = 1 << 11;
+const NO_MANDATORY_KEYS: u32 = 1 << 12;
+const MOVABLE_KEYS: u32 = 1 << 13;
 /// Categories of ACLs that do not follow from the group.
 const KEYSPACE: u32 = 1 << 16;
 const CONNECTION: u32 = 1 << 17;
@@ -69,6 +78,8 @@ const AT_ONCE: u32 = 1 << 20;
 const UNNAMED: u32 = 1 << 21;
 /// A category of ACLs that does not follow from the group, and no flag of `COMMAND`.
 const OF_ADMINS: u32 = 1 << 22;
+/// It may change an item though it is not one of those that write.
+const MAY_REPLICATE: u32 = 1 << 23;
 
 #[derive(Debug)]
 pub struct Command {
@@ -110,7 +121,7 @@ impl Command {
         let is_of_keys = self.group == "generic" && !self.has(CONTAINER | CONNECTION);
         let all = [
             ("@keyspace", is_of_keys || self.has(KEYSPACE)),
-            ("@read", self.has(READONLY)),
+            ("@read", self.has(READONLY) && self.group != "scripting"),
             ("@write", self.has(WRITE)),
             ("@string", self.group == "string"),
             ("@bitmap", self.group == "bitmap"),
@@ -121,6 +132,7 @@ impl Command {
             ("@dangerous", self.has(ADMIN | OF_ADMINS | DANGEROUS)),
             ("@connection", is_of_connection || self.has(CONNECTION)),
             ("@transaction", self.group == "transactions"),
+            ("@scripting", self.group == "scripting" && !self.has(CONTAINER)),
         ];
         all.into_iter().filter(|(_, is)| *is).map(|(name, _)| name)
     }
@@ -134,9 +146,6 @@ impl Command {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }
 }
-
-/// Commands that run others.
-const RUN_OTHERS: [&str; 4] = ["eval", "evalsha", "exec", "fcall"];
 
 /// A place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,8 +176,7 @@ impl CommandId {
 
     /// Whether it may change an item, also by commands that it runs.
     pub fn may_write(self) -> bool {
-        let is_named = |name: &&str| *name == self.command().name;
-        self.command().has(WRITE) || RUN_OTHERS.iter().any(is_named)
+        self.command().has(WRITE | MAY_REPLICATE)
     }
 
     pub fn is_of_admins(self) -> bool {

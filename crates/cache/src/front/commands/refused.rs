@@ -47,8 +47,12 @@ pub static REFUSED: &[Refused] = refused! {
     "publish and subscribe are not offered":
         "psubscribe" "publish" "pubsub" "punsubscribe" "spublish" "ssubscribe" "subscribe"
         "sunsubscribe" "unsubscribe";
-    "scripts are not offered":
-        "eval" "eval_ro" "evalsha" "evalsha_ro" "fcall" "fcall_ro" "function" "script";
+    "functions are loaded by each program that starts":
+        "function|dump" "function|restore";
+    "see INFO commandstats":
+        "function|stats";
+    "scripts are not debugged":
+        "script|debug";
     "several values are set by MSET and MSETNX":
         "msetex";
     "keys are not sorted":

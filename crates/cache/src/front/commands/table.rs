@@ -6,7 +6,8 @@ use super::introspection::{
 };
 use super::{
     ADMIN, ALLOW_BUSY, AT_ONCE, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE,
-    KeySpec, LOADING, NO_AUTH, NOSCRIPT, OF_ADMINS, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
+    KeySpec, LOADING, MAY_REPLICATE, MOVABLE_KEYS, NO_AUTH, NO_MANDATORY_KEYS, NOSCRIPT, OF_ADMINS,
+    READONLY, SKIP_MONITOR, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
 };
 use crate::front::core::Core;
 use crate::front::redis_bits as bits;
@@ -22,6 +23,7 @@ use crate::front::redis_objects as objects;
 use crate::front::redis_ranges as ranges;
 use crate::front::redis_server as server;
 use crate::front::redis_strings::{self as strings, Unit};
+use crate::front::scripts;
 use crate::front::transactions;
 
 const fn one(flags: &'static str) -> KeySpec {
@@ -34,6 +36,11 @@ const fn second(flags: &'static str) -> KeySpec {
 
 const fn all(flags: &'static str) -> KeySpec {
     KeySpec { flags, first: 1, last: -1, step: 1 }
+}
+
+/// Keys behind the word that says how many they are.
+const fn counted(flags: &'static str) -> KeySpec {
+    KeySpec { flags, first: 2, last: 0, step: 0 }
 }
 
 const NONE: &[KeySpec] = &[];
@@ -67,12 +74,20 @@ const JOINED: &[KeySpec] =
 const CLIENT: u32 = NOSCRIPT | LOADING | STALE;
 const ADMINS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
 const LOG_IN: u32 = NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY;
+const COUNTED: &[KeySpec] = &[counted("RW access update")];
+const COUNTED_RO: &[KeySpec] = &[counted("RO access")];
+
 const TRANSACTION: u32 = NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY;
+const RUNS: u32 =
+    NOSCRIPT | SKIP_MONITOR | MAY_REPLICATE | NO_MANDATORY_KEYS | STALE | MOVABLE_KEYS | UNNAMED;
+const RUNS_RO: u32 = RUNS & !MAY_REPLICATE | READONLY;
 const HELP: u32 = LOADING | STALE;
 const ABOUT: u32 = LOADING | STALE | CONNECTION;
 
 const O_1: &str = "O(1)";
 const O_KEYS: &str = "O(N) in the keys named";
+const O_SCRIPT: &str = "Depends on the script that is executed.";
+const O_TEXT: &str = "O(N) in the text's bytes";
 const O_WORDS: &str = "O(N) in the words";
 const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
@@ -84,6 +99,10 @@ const O_ALL_KEYS: &str = "O(N) in the keys of the database";
 
 /// The one difference of those that see several values at one moment.
 const OF_SO_MANY: &str = "At most 512 MB of values.";
+/// What scripts have in common that Redis's have not.
+const APART: &str =
+    "Stopped after `--script-ms` even if it has written; others are served meanwhile.";
+
 /// The one difference of the commands whose work grows with their words.
 const IN_TURNS: &str = "A long one is not one step to others.";
 
@@ -246,7 +265,19 @@ pub const COMMANDS: &[Command] = commands! {
         "key" "Tells a value in Redis's form for other servers.";
     "echo" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::echo,
         "text" "Answers the given text.";
-    "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE, NONE "transactions" "1.2.0"
+    "eval" -3 RUNS, COUNTED "scripting" "2.6.0" O_SCRIPT => scripts::eval,
+        "script count [key ...] [word ...]" "Runs a script in Lua as one step."
+        differs APART;
+    "eval_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::eval_ro,
+        "script count [key ...] [word ...]" "Runs a script that changes nothing."
+        differs APART;
+    "evalsha" -3 RUNS, COUNTED "scripting" "2.6.0" O_SCRIPT => scripts::evalsha,
+        "sha1 count [key ...] [word ...]" "Runs a script that is known."
+        differs APART;
+    "evalsha_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::evalsha_ro,
+        "sha1 count [key ...] [word ...]" "Runs a script that is known and changes nothing."
+        differs APART;
+    "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE | MAY_REPLICATE, NONE "transactions" "1.2.0"
         O_QUEUED => transactions::exec,
         "" "Executes the commands since MULTI as one step, unless a watched key was changed."
         differs "Looks for memory, which commands that wait do not; stands in the slow log itself.";
@@ -262,6 +293,12 @@ pub const COMMANDS: &[Command] = commands! {
     "expiretime" 2 READONLY | FAST, RO_ACCESS "generic" "7.0.0" O_1
         => |call| left(call, |_, at| (at + 500) / 1000),
         "key" "Tells when a key expires, seconds since 1970.";
+    "fcall" -3 RUNS, COUNTED "scripting" "7.0.0" O_SCRIPT => scripts::fcall,
+        "function count [key ...] [word ...]" "Calls a function of a library."
+        differs "As `eval`; local variables of a library are those of a thread.";
+    "fcall_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::fcall_ro,
+        "function count [key ...] [word ...]" "Calls a function that changes nothing."
+        differs "As `fcall`.";
     "flushall" -1 WRITE | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush),
@@ -271,6 +308,26 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush_database),
         "[ASYNC | SYNC]" "Deletes all keys of the database." differs "As `flushall`.";
+    "function" -2 CONTAINER, NONE "scripting" "7.0.0" O_1 => no_subcommand,
+        "subcommand ..." "Loads, lists and deletes libraries of functions.";
+    "function|delete" 3 NOSCRIPT | WRITE, NONE "scripting" "7.0.0" O_1
+        tips "request_policy:all_shards response_policy:all_succeeded"
+        => scripts::function_delete,
+        "library" "Deletes a library.";
+    "function|flush" -2 NOSCRIPT | WRITE, NONE "scripting" "7.0.0" O_TEXT
+        tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_flush,
+        "[ASYNC | SYNC]" "Deletes all libraries.";
+    "function|help" 2 HELP, NONE "scripting" "7.0.0" O_1 => help,
+        "" "Prints this help.";
+    "function|kill" 2 NOSCRIPT | ALLOW_BUSY, NONE "scripting" "7.0.0" O_1
+        tips "request_policy:all_shards response_policy:one_succeeded" => scripts::function_kill,
+        "" "Stops functions that run and have written nothing." differs "All that run.";
+    "function|list" -2 NOSCRIPT, NONE "scripting" "7.0.0" O_TEXT
+        tips "nondeterministic_output_order" => scripts::function_list,
+        "[LIBRARYNAME pattern] [WITHCODE]" "Tells of all libraries.";
+    "function|load" -3 NOSCRIPT | WRITE | DENYOOM, NONE "scripting" "7.0.0" O_TEXT
+        tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_load,
+        "[REPLACE] text" "Loads a library." differs "Until the server ends; 64 MiB with scripts.";
     "get" 2 READONLY | FAST, RO_ACCESS "string" "1.0.0" O_1 => strings::get,
         "key" "Tells a value.";
     "getbit" 3 READONLY | FAST, RO_ACCESS "bitmap" "2.2.0" O_1 => bits::getbit,
@@ -407,7 +464,7 @@ pub const COMMANDS: &[Command] = commands! {
     "pfadd" -2 WRITE | DENYOOM | FAST, RW_INSERT "hyperloglog" "2.8.9" O_WORDS
         => hyperloglog::pfadd,
         "key [text ...]" "Counts texts that were not seen before.";
-    "pfcount" -2 READONLY, ALL_COUNTED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfcount,
+    "pfcount" -2 READONLY | MAY_REPLICATE, ALL_COUNTED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfcount,
         "key ..." "Tells how many different texts were seen, about." differs OF_SO_MANY;
     "pfmerge" -2 WRITE | DENYOOM, MERGED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfmerge,
         "target [key ...]" "Has one key count what others have seen." differs OF_SO_MANY;
@@ -444,6 +501,23 @@ pub const COMMANDS: &[Command] = commands! {
         tips "nondeterministic_output request_policy:special" => redis_keys::scan,
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
         differs "Answers early where keys or pattern are long.";
+    "script" -2 CONTAINER, NONE "scripting" "2.6.0" O_1 => no_subcommand,
+        "subcommand ..." "Loads scripts, forgets and stops them.";
+    "script|exists" -3 NOSCRIPT, NONE "scripting" "2.6.0" O_WORDS
+        tips "request_policy:all_shards response_policy:agg_logical_and"
+        => scripts::script_exists,
+        "sha1 ..." "Tells which scripts are known.";
+    "script|flush" -2 NOSCRIPT, NONE "scripting" "2.6.0" O_TEXT
+        tips "request_policy:all_nodes response_policy:all_succeeded" => scripts::script_flush,
+        "[ASYNC | SYNC]" "Forgets all scripts.";
+    "script|help" 2 HELP, NONE "scripting" "5.0.0" O_1 => help,
+        "" "Prints this help.";
+    "script|kill" 2 NOSCRIPT | ALLOW_BUSY, NONE "scripting" "2.6.0" O_1
+        tips "request_policy:all_shards response_policy:one_succeeded" => scripts::script_kill,
+        "" "Stops scripts that run and have written nothing." differs "All that run.";
+    "script|load" 3 NOSCRIPT | STALE, NONE "scripting" "2.6.0" O_TEXT
+        tips "request_policy:all_nodes response_policy:all_succeeded" => scripts::script_load,
+        "text" "Remembers a script, and tells its name." differs "64 MiB of them.";
     "select" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::select,
         "database" "Chooses a database.";
     "set" -3 WRITE | DENYOOM, OF_SET "string" "1.0.0" O_1 => strings::set,

@@ -1,0 +1,321 @@
+//! Runs a script as one step, and executes the commands that it calls. In: a [`ScriptCall`]. Out:
+//! its answer. Called on the thread that serves its connection, or on one for what takes long.
+
+use super::interpreter::{Interpreter, Registered, Task, Wants, Words};
+use super::pace::{Pace, Stop};
+use super::store::Running;
+use crate::cache::Error;
+use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_KEPT_BYTES_MAX, TURN_NS};
+use crate::front::atomic::Keys;
+use crate::front::clients::ClientInfo;
+use crate::front::commands::{self, CommandId, scripted};
+use crate::front::core::{Core, Output};
+use crate::front::counters::TimeBucket;
+use crate::front::redis::{CommandResult, RespCall};
+use crate::front::resp::{self, Args, Limits, ParsedResp, Scan, failed, push_error};
+use rackpool_core::seam::Mem;
+use rackpool_mem::process::monotonic_ns;
+use rackpool_mem::window::Piece;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A script, or function, that is to be run.
+#[derive(Clone, Debug)]
+pub struct ScriptCall {
+    pub task: Task,
+    pub database: u8,
+    pub reads_only: bool,
+    pub is_function: bool,
+    /// It ends soon, by its text.
+    pub is_short: bool,
+}
+
+/// Where a script runs, and what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Where its connection is served, for a turn at most unless it has changed something.
+    Serving,
+    /// Where it may take its time.
+    Apart,
+    /// There, and nothing else is changed meanwhile.
+    Alone,
+}
+
+/// What a thread keeps from one script to the next.
+pub struct ScriptState {
+    interpreter: Interpreter,
+    /// The client that scripts are to the commands that they call.
+    client: ClientInfo,
+    args: Args,
+    out: Output,
+}
+
+impl ScriptCall {
+    fn given(&self) -> Option<&Words> {
+        match &self.task {
+            Task::Script { given, .. } | Task::Function { given, .. } => Some(given),
+            Task::Check { .. } | Task::Load { .. } => None,
+        }
+    }
+
+    fn given_bytes(&self) -> u64 {
+        self.given().map_or(0, Words::held_bytes)
+    }
+
+    /// Answers with what it answers.
+    pub fn run(self, call: &mut RespCall<'_>) -> CommandResult {
+        if call.core.section.is_some() {
+            let done = self.drive(call.core, Place::Alone);
+            return answer(call.core, done);
+        }
+        if self.is_short {
+            match self.drive(call.core, Place::Serving) {
+                Err(Stop::Elsewhere | Stop::All) => {}
+                done => return answer(call.core, done),
+            }
+        }
+        call.run_apart(
+            self.given_bytes(),
+            Box::new(move |core: &mut Core, _: &mut ClientInfo| {
+                let done = match self.drive(core, Place::Apart) {
+                    Err(Stop::All) => self.drive(core, Place::Alone),
+                    done => done,
+                };
+                answer(core, done)
+            }),
+        )
+    }
+
+    fn drive(&self, core: &mut Core, place: Place) -> Result<Vec<u8>, Stop> {
+        let keys = self.given().into_iter().flat_map(Words::keys);
+        let keys: Vec<_> = keys.map(|key| (self.database, key)).collect();
+        let keys = if place == Place::Alone { Keys::All } else { Keys::Named(&keys) };
+        core.atomically(keys, |core| {
+            with_state(core, |state, core| state.run(core, self, place)).unwrap_or_else(|text| {
+                let mut answer = Vec::new();
+                push_error(&mut answer, text.as_bytes());
+                Ok(answer)
+            })
+        })
+    }
+}
+
+/// Calls `f` with what this thread has for scripts.
+fn with_state<R>(
+    core: &mut Core,
+    f: impl FnOnce(&mut ScriptState, &mut Core) -> R,
+) -> Result<R, String> {
+    let mut state = match core.scripts.take() {
+        Some(state) => state,
+        None => {
+            let state = ScriptState::new();
+            Box::new(state.map_err(|error| format!("ERR no script can run: {error}"))?)
+        }
+    };
+    let result = f(&mut state, core);
+    // Where one has taken much memory, that is given back with all of Lua.
+    if state.interpreter.exchange.used_bytes.get() <= SCRIPT_KEPT_BYTES_MAX {
+        core.scripts = Some(state);
+    }
+    Ok(result)
+}
+
+/// Runs a task that calls no commands and answers with nothing.
+///
+/// # Errors
+/// What it answers, if it does.
+pub fn checked(core: &mut Core, task: Task) -> Result<(), String> {
+    let answer = with_state(core, |state, core| state.run_alone(core, task))?;
+    match answer.strip_prefix(b"-") {
+        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Loads a library: the functions that it registers.
+///
+/// # Errors
+/// What it answers, if it does.
+pub fn load(core: &mut Core, text: Arc<[u8]>) -> Result<Vec<Registered>, String> {
+    checked(core, Task::Load { text })?;
+    let registered =
+        |state: &mut ScriptState, _: &mut Core| state.interpreter.exchange.registered.take();
+    with_state(core, registered)
+}
+
+fn answer(core: &mut Core, done: Result<Vec<u8>, Stop>) -> CommandResult {
+    let answer = done.unwrap_or_else(|_| unreachable!("it has no other place to be run"));
+    match answer.strip_prefix(b"-") {
+        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        None => {
+            core.out.bytes.extend_from_slice(&answer);
+            Ok(())
+        }
+    }
+}
+
+impl ScriptState {
+    fn new() -> std::io::Result<Self> {
+        let client = ClientInfo { known: true, ..ClientInfo::default() };
+        let (args, out) = (Args::default(), Output::default());
+        Ok(Self { interpreter: Interpreter::new()?, client, args, out })
+    }
+
+    fn run_alone(&mut self, core: &mut Core, task: Task) -> Vec<u8> {
+        let (reads_only, is_function, is_short, database) = (true, false, false, 0);
+        let job = ScriptCall { task, database, reads_only, is_function, is_short };
+        self.run(core, &job, Place::Alone).unwrap_or_default()
+    }
+
+    fn run(&mut self, core: &mut Core, job: &ScriptCall, place: Place) -> Result<Vec<u8>, Stop> {
+        let running = Running::new(job.is_function);
+        let shared = Arc::clone(&core.shared);
+        let is_apart = place != Place::Serving;
+        if is_apart {
+            shared.scripts.begins(&running);
+        }
+        let exchange = Rc::clone(&self.interpreter.exchange);
+        let (now_ns, mut ms) = (monotonic_ns(), shared.settings.script_ms);
+        if matches!(job.task, Task::Load { .. }) {
+            ms = ms.min(LOAD_MS_MAX);
+        }
+        let restarts_ns = if is_apart { 0 } else { now_ns + TURN_NS };
+        exchange.pace.begin(now_ns, ms, restarts_ns, is_apart.then(|| Arc::clone(&running)));
+        self.client.database = job.database;
+        let mut wants = self.interpreter.begin(job.task.clone());
+        while wants == Wants::Command {
+            self.execute(core, job, place);
+            wants = self.interpreter.resume();
+        }
+        if self.client.database != job.database {
+            core.use_database(job.database);
+        }
+        if is_apart {
+            shared.scripts.ends(&running);
+        }
+        match exchange.pace.end() {
+            Some(stop @ (Stop::Elsewhere | Stop::All)) => Err(stop),
+            _ => Ok(exchange.answer.take()),
+        }
+    }
+
+    /// Executes the command whose words are in the exchange, where its reply is then.
+    fn execute(&mut self, core: &mut Core, job: &ScriptCall, place: Place) {
+        let exchange = Rc::clone(&self.interpreter.exchange);
+        let (words, mut reply) = (exchange.words.borrow(), exchange.reply.borrow_mut());
+        reply.clear();
+        let (count, mut scan) = (exchange.count.get(), Scan::default());
+        let parsed = resp::parse_rest(&words, count, Limits::new(true), &mut self.args, &mut scan);
+        assert!(matches!(parsed, ParsedResp::Command { .. }), "words were put together");
+        self.client.version = exchange.version.get();
+        core.use_database(self.client.database);
+        std::mem::swap(&mut core.out, &mut self.out);
+        let answer = self.call(core, job, place, &exchange.pace, &words, &mut reply);
+        core.out.clear();
+        std::mem::swap(&mut core.out, &mut self.out);
+        if let Err(text) = answer {
+            reply.clear();
+            push_error(&mut reply, text.as_bytes());
+        }
+    }
+
+    fn call(
+        &mut self,
+        core: &mut Core,
+        job: &ScriptCall,
+        place: Place,
+        pace: &Pace,
+        words: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let called = RespCall::new(core, &mut self.client, words, &self.args);
+        let id = scripted::admit(&called, job.reads_only)?;
+        self.hold(core, id, place, pace, words);
+        if pace.stopped().is_some() {
+            return Ok(());
+        }
+        if scripted::writes(id) {
+            pace.wrote();
+        }
+        let began_ns = monotonic_ns();
+        let mut called = RespCall::new(core, &mut self.client, words, &self.args);
+        let answer = commands::execute(&mut called, id);
+        let mut left = called.finish(Some(id), answer);
+        loop {
+            drain(&mut core.out, reply).map_err(|error| failed(&error))?;
+            if reply.len() > SCRIPT_BYTES_MAX {
+                return Err("ERR the answer is too long for a script".into());
+            }
+            let Some((mut part, go_on)) = left else { break };
+            if pace.may_restart() {
+                pace.stop(Stop::Elsewhere);
+            }
+            if pace.look().is_err() {
+                break;
+            }
+            // All turns are the script's.
+            core.timer.begin_turn();
+            part.command = Some(id);
+            let called = RespCall::new(core, &mut self.client, words, &self.args);
+            left = called.go_on(part, go_on);
+        }
+        let took_ns = monotonic_ns() - began_ns;
+        core.counters().ran(id, 1, took_ns, TimeBucket::of(took_ns));
+        Ok(())
+    }
+
+    /// Has the script hold the keys of this command that it did not name.
+    fn hold(&self, core: &mut Core, id: CommandId, place: Place, pace: &Pace, words: &[u8]) {
+        if place == Place::Alone {
+            return;
+        }
+        for word in id.keys(self.args.len()) {
+            let key = self.args.get(words, word);
+            let ends_ns = monotonic_ns() + HOLD_NS;
+            while !core.holds(key) && !core.hold_more(&[(self.client.database, key)]) {
+                if !pace.has_written() {
+                    return pace.stop(Stop::All);
+                }
+                // What it changed stays: it goes on though it is no one step with this key.
+                if monotonic_ns() > ends_ns {
+                    break;
+                }
+                std::thread::sleep(HOLD_PAUSE);
+            }
+        }
+    }
+}
+
+/// How long a library may take to register its functions.
+const LOAD_MS_MAX: u64 = 500;
+/// How long a script that has changed something waits for a key that it did not name.
+const HOLD_NS: u64 = 10_000_000;
+const HOLD_PAUSE: Duration = Duration::from_micros(50);
+
+/// Moves all that was answered, values in the cache's memory as well, to `reply`.
+fn drain(out: &mut Output, reply: &mut Vec<u8>) -> Result<(), Error> {
+    if let Some(bytes) = out.own_bytes() {
+        reply.extend_from_slice(bytes);
+        out.clear();
+        return Ok(());
+    }
+    while !out.is_empty() {
+        out.load()?;
+        let start = reply.len();
+        out.pieces(|piece| {
+            match piece {
+                Piece::Private(bytes) => reply.extend_from_slice(bytes),
+                Piece::Shared(window, at, bytes) => {
+                    let end = reply.len();
+                    reply.resize(end + bytes as usize, 0);
+                    window.copy_out(at, &mut reply[end..]);
+                }
+            }
+            true
+        });
+        let moved = reply.len() - start;
+        out.advance(moved as u64);
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! `FUNCTION` and `FCALL`. In: a [`RespCall`]. Out: its answer, or an error's text.
+
+use super::calls::{ScriptCall, load};
+use super::commands::{WRITES, given};
+use super::interpreter::{Registered, Task};
+use super::store::Library;
+use crate::front::clients::ClientInfo;
+use crate::front::core::Core;
+use crate::front::glob::Glob;
+use crate::front::redis::{CommandResult, RespCall};
+use crate::front::resp::{
+    Version, push_array, push_bulk, push_map, push_null, push_set, push_status,
+};
+use std::sync::Arc;
+
+/// `FCALL function count [key ...] [word ...]`
+pub fn fcall(call: &mut RespCall<'_>) -> CommandResult {
+    run(call, false)
+}
+
+pub fn fcall_ro(call: &mut RespCall<'_>) -> CommandResult {
+    run(call, true)
+}
+
+fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
+    let name = call.arg(1).to_vec();
+    let library = call.core.shared.scripts.library_of(&name).ok_or("ERR Function not found")?;
+    let count = call.number(2).map_err(|_| "ERR Bad number of keys provided")?;
+    let given = given(call, count)?;
+    let function = library.functions.iter().find(|function| function.name == name);
+    let no_writes = function.is_some_and(|one| one.flags.iter().any(|flag| flag == "no-writes"));
+    if reads_only && !no_writes {
+        return Err(WRITES.into());
+    }
+    let version = call.client.version;
+    let job = ScriptCall {
+        task: Task::Function { library, name, given, version },
+        database: call.client.database,
+        reads_only: no_writes,
+        is_function: true,
+        is_short: false,
+    };
+    job.run(call)
+}
+
+/// `FUNCTION LOAD [REPLACE] library`
+pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
+    let last = call.count() - 1;
+    let mut replaces = false;
+    for index in 2..last {
+        if !call.is(index, "replace") {
+            let word = String::from_utf8_lossy(call.arg(index)).into_owned();
+            return Err(format!("ERR Unknown option given: {word}"));
+        }
+        replaces = true;
+    }
+    let text: Arc<[u8]> = call.arg(last).into();
+    let name = library_name(&text)?;
+    // Its text is run: that may take long.
+    call.run_apart(
+        text.len() as u64,
+        Box::new(move |core: &mut Core, _: &mut ClientInfo| {
+            let functions = load(core, Arc::clone(&text))?;
+            if functions.is_empty() {
+                return Err("ERR No functions registered".into());
+            }
+            core.shared.scripts.add_library(&name, text, functions, replaces)?;
+            push_bulk(&mut core.out.bytes, &name);
+            Ok(())
+        }),
+    )
+}
+
+/// The name in a library's first line, `#!lua name=...`.
+fn library_name(text: &[u8]) -> Result<Vec<u8>, String> {
+    let line = text.strip_prefix(b"#!").ok_or("ERR Missing library metadata")?;
+    let end = memchr::memchr(b'\n', line).ok_or("ERR Invalid library metadata")?;
+    let line = String::from_utf8_lossy(&line[..end]).into_owned();
+    let mut words = line.split_ascii_whitespace();
+    let engine = words.next().unwrap_or_default();
+    let mut name = None;
+    for word in words {
+        match word.strip_prefix("name=") {
+            Some(_) if name.is_some() => {
+                return Err("ERR Invalid metadata value, name argument was given multiple \
+                            times"
+                    .into());
+            }
+            Some(given) => name = Some(given),
+            None => return Err(format!("ERR Invalid metadata value given: {word}")),
+        }
+    }
+    let name = name.ok_or("ERR Library name was not given")?;
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if name.is_empty() || !name.bytes().all(is_word) {
+        return Err("ERR Library names can only contain letters, numbers, or underscores(_) and \
+                    must be at least one character long"
+            .into());
+    }
+    if !engine.eq_ignore_ascii_case("lua") {
+        return Err(format!("ERR Engine '{engine}' not found"));
+    }
+    Ok(name.as_bytes().to_vec())
+}
+
+/// `FUNCTION DELETE library`
+pub fn function_delete(call: &mut RespCall<'_>) -> CommandResult {
+    if !call.core.shared.scripts.remove_library(call.arg(2)) {
+        return Err("ERR Library not found".into());
+    }
+    call.status("OK")
+}
+
+/// `FUNCTION FLUSH [ASYNC|SYNC]`
+pub fn function_flush(call: &mut RespCall<'_>) -> CommandResult {
+    let is_known = call.count() == 2 || call.is(2, "async") || call.is(2, "sync");
+    if call.count() > 3 || !is_known {
+        return Err("ERR FUNCTION FLUSH only supports SYNC|ASYNC option".into());
+    }
+    call.core.shared.scripts.remove_libraries();
+    call.status("OK")
+}
+
+pub fn function_kill(call: &mut RespCall<'_>) -> CommandResult {
+    call.core.shared.scripts.kill(true)?;
+    call.status("OK")
+}
+
+/// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`
+pub fn function_list(call: &mut RespCall<'_>) -> CommandResult {
+    let (mut pattern, mut with_text, mut index) = (None, false, 2);
+    while index < call.count() {
+        if !with_text && call.is(index, "withcode") {
+            with_text = true;
+        } else if pattern.is_none() && call.is(index, "libraryname") {
+            index += 1;
+            if index == call.count() {
+                return Err("ERR library name argument was not given".into());
+            }
+            pattern = Some(Glob::new(call.arg(index), LIBRARY_NAME_BYTES_MAX));
+        } else {
+            let word = String::from_utf8_lossy(call.arg(index)).into_owned();
+            return Err(format!("ERR Unknown argument {word}"));
+        }
+        index += 1;
+    }
+    let mut libraries = call.core.shared.scripts.libraries();
+    libraries.retain(|one| pattern.as_ref().is_none_or(|pattern| pattern.matches(&one.name)));
+    call.array(libraries.len());
+    for library in &libraries {
+        push_library(&mut call.core.out.bytes, library, with_text, call.client.version);
+    }
+    Ok(())
+}
+
+/// Names of libraries that a pattern is compared with; longer ones are not.
+const LIBRARY_NAME_BYTES_MAX: usize = 4096;
+
+fn push_library(out: &mut Vec<u8>, library: &Library, with_text: bool, version: Version) {
+    push_map(out, 3 + usize::from(with_text), version);
+    push_bulk(out, b"library_name");
+    push_bulk(out, &library.name);
+    push_bulk(out, b"engine");
+    push_bulk(out, b"LUA");
+    push_bulk(out, b"functions");
+    push_array(out, library.functions.len());
+    for Registered { name, flags, about } in &library.functions {
+        push_map(out, 3, version);
+        push_bulk(out, b"name");
+        push_bulk(out, name);
+        push_bulk(out, b"description");
+        match about {
+            Some(about) => push_bulk(out, about),
+            None => push_null(out, version),
+        }
+        push_bulk(out, b"flags");
+        push_set(out, flags.len(), version);
+        flags.iter().for_each(|flag| push_status(out, flag));
+    }
+    if with_text {
+        push_bulk(out, b"library_code");
+        push_bulk(out, &library.text);
+    }
+}

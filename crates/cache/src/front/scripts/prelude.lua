@@ -1,0 +1,450 @@
+-- What scripts see: the functions of Lua that they may call, those of Redis, and tables of them
+-- that cannot be changed. `native` has what is written in Rust; its functions answer with true and
+-- their answers, or with false and an error's text.
+--
+-- A script has an empty table as its globals, which shows `base` and takes nothing.
+
+local native = ...
+
+local assert, error, getmetatable, ipairs, next, pairs, pcall, rawequal, rawget, rawset, select =
+  assert, error, getmetatable, ipairs, next, pairs, pcall, rawequal, rawget, rawset, select
+local setmetatable, tonumber, tostring, type, unpack, xpcall, loadstring, collectgarbage =
+  setmetatable, tonumber, tostring, type, unpack, xpcall, loadstring, collectgarbage
+local coroutine, math, string, table = coroutine, math, string, table
+local concat, create, resume, sort = table.concat, coroutine.create, coroutine.resume, table.sort
+
+local READONLY = 'Attempt to modify a readonly table'
+
+-- A table that shows another one and cannot be changed, and the one that it shows.
+local shown = setmetatable({}, {__mode = 'k'})
+local sealed
+
+local function protect(real)
+  local empty = {}
+  shown[empty] = real
+  return setmetatable(empty, {
+    __index = real,
+    __newindex = function() error(READONLY, 2) end,
+    __metatable = sealed,
+  })
+end
+
+sealed = protect({})
+getmetatable(sealed).__metatable = sealed
+
+-- Raises a fault of a function of Rust as an error of the line that called it.
+local function answer(is_right, ...)
+  if is_right then return ... end
+  error((...), 3)
+end
+
+local function guarded(f)
+  return function(...) return answer(f(...)) end
+end
+
+local function library(functions)
+  local made = {}
+  for name, value in pairs(functions) do
+    if name == 'new' then
+      made.new = function() return library(answer(value())) end
+    else
+      made[name] = type(value) == 'function' and guarded(value) or value
+    end
+  end
+  return protect(made)
+end
+
+-- An error that a script cannot catch: it is to end.
+local function settle(is_right, ...)
+  if not is_right and native.is_stopped() then error((...), 0) end
+  return is_right, ...
+end
+
+-- As `settle`, of an error that is a table, the text of it: scripts of old expect a text.
+local function caught(is_right, ...)
+  if is_right then return true, ... end
+  local fault = ...
+  if native.is_stopped() then error(fault, 0) end
+  local text = type(fault) == 'table' and rawget(fault, 'err')
+  if type(text) == 'string' then fault = text end
+  if type(fault) == 'userdata' then fault = native.text_of(fault) end
+  return false, fault
+end
+
+local base = {
+  _VERSION = _VERSION, assert = assert, error = error, gcinfo = gcinfo, ipairs = ipairs,
+  rawequal = rawequal, select = select, tonumber = tonumber, tostring = tostring, type = type,
+  unpack = unpack, getmetatable = getmetatable,
+}
+
+function base.pcall(...) return caught(pcall(...)) end
+function base.xpcall(f, handler) return settle(xpcall(f, handler)) end
+function base.next(t, key) return next(shown[t] or t, key) end
+function base.rawget(t, key) return rawget(shown[t] or t, key) end
+
+function base.pairs(t)
+  if type(t) ~= 'table' then
+    error("bad argument #1 to 'pairs' (table expected, got " .. type(t) .. ')', 2)
+  end
+  local real = shown[t]
+  if not real then return pairs(t) end
+  return function(_, key) return next(real, key) end, t, nil
+end
+
+function base.rawset(t, key, value)
+  if shown[t] then error(READONLY, 2) end
+  return rawset(t, key, value)
+end
+
+function base.setmetatable(t, meta)
+  if shown[t] then error(READONLY, 2) end
+  return setmetatable(t, meta)
+end
+
+function base.collectgarbage(what, ...)
+  if what == nil or what == 'collect' or what == 'count' or what == 'step' then
+    return collectgarbage(what, ...)
+  end
+  return 0
+end
+
+-- No compiled code: it is not checked by anyone.
+function base.loadstring(text, name)
+  if type(text) == 'string' and text:byte() == 27 then return nil, 'bytecode is not loaded' end
+  return loadstring(text, name)
+end
+
+function base.load(piece, name)
+  if type(piece) ~= 'function' then
+    error("bad argument #1 to 'load' (function expected, got " .. type(piece) .. ')', 2)
+  end
+  local pieces = {}
+  while true do
+    local text = piece()
+    if text == nil or text == '' then break end
+    if type(text) ~= 'string' then return nil, 'reader function must return a string' end
+    pieces[#pieces + 1] = text
+  end
+  return base.loadstring(concat(pieces), name or '=(load)')
+end
+
+base.coroutine = protect({
+  create = create, running = coroutine.running, status = coroutine.status,
+  yield = coroutine.yield,
+  resume = function(...) return settle(resume(...)) end,
+  wrap = function(f)
+    local thread = create(f)
+    local function passed(is_right, ...)
+      if is_right then return ... end
+      error((...), 0)
+    end
+    return function(...) return passed(resume(thread, ...)) end
+  end,
+})
+
+-- Texts. What the C library has may recurse without end, or not look at the clock.
+string.find, string.match = guarded(native.find), guarded(native.match)
+string.rep = guarded(native.rep)
+local seek = native.seek
+
+function string.gmatch(text, pattern)
+  local at, bytes = 0, #text
+  local function step(from, to, ...)
+    if from == nil then at = bytes + 1 return nil end
+    at = to > from and to or to + 1
+    return ...
+  end
+  local look = guarded(seek)
+  return function()
+    if at > bytes then return nil end
+    return step(look(text, pattern, at, false))
+  end
+end
+
+function string.gsub(text, pattern, by, most)
+  local kind = type(by)
+  if kind == 'string' or kind == 'number' then
+    return answer(native.gsub(text, pattern, by, most))
+  end
+  if kind ~= 'function' and kind ~= 'table' then
+    error("bad argument #3 to 'gsub' (string/function/table expected)", 2)
+  end
+  if type(text) ~= 'string' and type(text) ~= 'number' then
+    error("bad argument #1 to 'gsub' (string expected, got " .. type(text) .. ')', 2)
+  end
+  text, pattern = tostring(text), tostring(pattern)
+  local pieces, count, at, bytes = {}, 0, 0, #text
+  local anchored = pattern:sub(1, 1) == '^'
+  most = most or bytes + 1
+  local function put(from, to, ...)
+    if from == nil then return false end
+    local whole, value = text:sub(from + 1, to)
+    if kind == 'function' then value = by(...) else value = by[(...)] end
+    if not value then
+      value = whole
+    elseif type(value) ~= 'string' and type(value) ~= 'number' then
+      error('invalid replacement value (a ' .. type(value) .. ')', 3)
+    end
+    count = count + 1
+    pieces[#pieces + 1] = text:sub(at + 1, from)
+    pieces[#pieces + 1] = value
+    at = to
+    if to == from then
+      pieces[#pieces + 1] = text:sub(from + 1, from + 1)
+      at = from + 1
+    end
+    return not anchored
+  end
+  while count < most and at <= bytes do
+    if not put(answer(seek(text, pattern, at, anchored))) then break end
+  end
+  pieces[#pieces + 1] = text:sub(at + 1)
+  return concat(pieces), count
+end
+
+-- A long table is not sorted in one step of C.
+local SORTED_MAX = 4096
+
+function table.sort(t, is_less)
+  local count = #t
+  if count <= SORTED_MAX then return sort(t, is_less) end
+  is_less = is_less or function(a, b) return a < b end
+  local function sink(from, last)
+    local value = t[from]
+    while 2 * from <= last do
+      local child = 2 * from
+      if child < last and is_less(t[child], t[child + 1]) then child = child + 1 end
+      if not is_less(value, t[child]) then break end
+      t[from] = t[child]
+      from = child
+    end
+    t[from] = value
+  end
+  for from = math.floor(count / 2), 1, -1 do sink(from, count) end
+  for last = count, 2, -1 do
+    t[1], t[last] = t[last], t[1]
+    sink(1, last - 1)
+  end
+end
+
+math.random, math.randomseed = guarded(native.random), guarded(native.randomseed)
+
+getmetatable('').__metatable = sealed
+string.gfind = nil
+base.string, base.table, base.math = protect(string), protect(table), protect(math)
+base.os = protect({clock = native.clock})
+for name, functions in pairs(native.libraries) do base[name] = library(functions) end
+
+-- Redis's own functions.
+local function failed(text) return {err = 'ERR ' .. text} end
+
+local function told()
+  return {
+    LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
+    REDIS_VERSION = native.version, REDIS_VERSION_NUM = native.version_number,
+    log = function(...)
+      local level = ...
+      if select('#', ...) < 2 then
+        error(failed('redis.log() requires two arguments or more.'), 0)
+      end
+      if type(level) ~= 'number' then
+        error(failed('First argument must be a number (log level).'), 0)
+      end
+      if level < 0 or level > 3 then error(failed('Invalid debug level.'), 0) end
+      native.log(...)
+    end,
+  }
+end
+
+local redis = told()
+
+-- Words that are given to Rust one by one.
+local WORDS_MAX = 250
+
+local function call(...)
+  local count = select('#', ...)
+  if count > WORDS_MAX then return native.call_list({...}, count) end
+  return native.call(...)
+end
+
+function redis.call(...)
+  local reply, is_error = call(...)
+  if is_error then error(reply, 0) end
+  return reply
+end
+
+function redis.pcall(...) return (call(...)) end
+
+local function single(field)
+  return function(...)
+    local text = ...
+    if select('#', ...) ~= 1 or type(text) ~= 'string' then
+      return failed('wrong number or type of arguments')
+    end
+    if field == 'ok' then return {ok = text} end
+    return {err = native.error_text(text)}
+  end
+end
+
+redis.error_reply, redis.status_reply = single('err'), single('ok')
+
+function redis.sha1hex(...)
+  if select('#', ...) ~= 1 then error(failed('wrong number of arguments'), 0) end
+  return answer(native.sha1hex(...))
+end
+
+function redis.setresp(...)
+  local version = ...
+  if select('#', ...) ~= 1 then error(failed('redis.setresp() requires one argument.'), 0) end
+  if version ~= 2 and version ~= 3 then error(failed('RESP version must be 2 or 3.'), 0) end
+  native.setresp(version)
+end
+
+redis.REPL_NONE, redis.REPL_AOF, redis.REPL_SLAVE, redis.REPL_REPLICA, redis.REPL_ALL =
+  0, 1, 2, 2, 3
+
+function redis.set_repl(...)
+  local flags = ...
+  if select('#', ...) ~= 1 then error(failed('redis.set_repl() requires two arguments.'), 0) end
+  if type(flags) ~= 'number' or flags < 0 or flags > 3 then
+    local why = 'Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.'
+    error(failed(why), 0)
+  end
+end
+
+function redis.acl_check_cmd(...)
+  if select('#', ...) == 0 then
+    error(failed('Please specify at least one argument for this redis.acl_check_cmd() call'), 0)
+  end
+  if not native.is_known(...) then
+    error(failed('Invalid command passed to redis.acl_check_cmd()'), 0)
+  end
+  return true
+end
+
+function redis.replicate_commands() return true end
+function redis.breakpoint() return false end
+function redis.debug() end
+
+local function missing(_, name)
+  error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end
+
+-- The globals of scripts, and those of functions, which have no KEYS and ARGV.
+local function globals(own)
+  local empty = protect(setmetatable(own, {__index = missing}))
+  own._G = empty
+  return empty
+end
+
+local functions = {}
+for name, value in pairs(base) do functions[name] = value end
+base.redis = protect(redis)
+local offered = setmetatable({}, {__index = redis})
+
+-- While a library is loaded it may register functions, and call nothing.
+local registered
+local function registers(...)
+  if not registered then
+    error(failed('redis.register_function can only be called on FUNCTION LOAD command'), 0)
+  end
+  local name, callback = ...
+  local flags, about
+  if select('#', ...) < 1 or select('#', ...) > 2 then
+    error(failed('wrong number of arguments to redis.register_function'), 0)
+  elseif select('#', ...) == 1 then
+    local given = name
+    if type(given) ~= 'table' then
+      error(failed('calling redis.register_function with a single argument is only applicable to '
+        .. 'Lua table (representing named arguments).'), 0)
+    end
+    name, callback = nil, nil
+    for key, value in pairs(given) do
+      if key == 'function_name' then name = value
+      elseif key == 'callback' then callback = value
+      elseif key == 'flags' then flags = value
+      elseif key == 'description' then about = value
+      else error(failed('unknown argument given to redis.register_function'), 0) end
+    end
+    if name == nil then
+      error(failed('redis.register_function must get a function name argument'), 0)
+    end
+    if callback == nil then
+      error(failed('redis.register_function must get a callback argument'), 0)
+    end
+    if type(name) ~= 'string' then
+      error(failed('function_name argument given to redis.register_function must be a string'), 0)
+    end
+    if about ~= nil and type(about) ~= 'string' then
+      error(failed('description argument given to redis.register_function must be a string'), 0)
+    end
+    if type(callback) ~= 'function' then
+      error(failed('callback argument given to redis.register_function must be a function'), 0)
+    end
+  elseif type(name) ~= 'string' then
+    error(failed('first argument to redis.register_function must be a string'), 0)
+  elseif type(callback) ~= 'function' then
+    error(failed('second argument to redis.register_function must be a function'), 0)
+  end
+  if flags ~= nil and type(flags) ~= 'table' then
+    error(failed('flags argument to redis.register_function must be a table representing '
+      .. 'function flags'), 0)
+  end
+  if not name:match('^[%w_]+$') then
+    error(failed('Library names can only contain letters, numbers, or underscores(_) and must be '
+      .. 'at least one character long'), 0)
+  end
+  if registered[name] then error(failed('Function already exists in the library'), 0) end
+  local known = {['no-writes'] = true, ['allow-oom'] = true, ['allow-stale'] = true,
+    ['no-cluster'] = true, ['allow-cross-slot-keys'] = true}
+  local list = {}
+  for _, flag in ipairs(flags or {}) do
+    if not known[flag] then error(failed('unknown flag given'), 0) end
+    list[#list + 1] = flag
+  end
+  registered[name] = {callback = callback, flags = concat(list, ' '), about = about}
+  registered[#registered + 1] = name
+end
+
+offered.register_function = registers
+offered = protect(offered)
+functions.redis = offered
+local loading = told()
+loading.register_function = registers
+loading = protect(setmetatable(loading, {__index = missing}))
+
+-- Where an error happened, and what it says; as Redis, a table of both.
+local function handler(fault)
+  local source, line = native.place()
+  if type(fault) ~= 'table' then
+    if type(fault) == 'userdata' then fault = native.text_of(fault) end
+    fault = {err = 'ERR ' .. tostring(fault)}
+  end
+  if source and not shown[fault] then
+    rawset(fault, 'source', source)
+    rawset(fault, 'line', line)
+  end
+  return fault
+end
+
+local exports = {base = base, scripts = globals(base), functions = globals(functions)}
+
+function exports.run(f) return xpcall(f, handler) end
+
+function exports.call(f, keys, words)
+  return xpcall(function() return f(keys, words) end, handler)
+end
+
+-- Runs a library's text; whether all went well, and the functions, or the error.
+function exports.load(chunk)
+  registered = {}
+  functions.redis = loading
+  local is_right, fault = xpcall(chunk, handler)
+  functions.redis = offered
+  local made = registered
+  registered = nil
+  if is_right then return true, made end
+  return false, fault
+end
+
+return exports
