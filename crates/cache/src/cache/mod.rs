@@ -20,6 +20,7 @@ mod emulated;
 mod entry;
 mod error;
 mod evict;
+mod hash;
 mod index;
 mod item;
 mod key;
@@ -45,6 +46,7 @@ mod view;
 pub use databases::DATABASES_MAX;
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
+pub use hash::{HashEntry, HashStream, HashValue};
 pub use item::{Item, Meta, Pinned};
 pub use many::Put;
 pub use options::{FarMemory, Options};
@@ -125,8 +127,6 @@ const PARTITIONS_PER_THREAD: u32 = 4;
 const FILLED_PERCENT: u64 = 68;
 /// Private bytes of a partition beside what its units cost: buffers and the structure itself.
 const PARTITION_BYTES: u64 = 72 << 10;
-/// Memory that is taken from the system in one call.
-const POPULATED_BYTES: u64 = 4 << 20;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
@@ -452,42 +452,6 @@ impl Cache {
         }
     }
 
-    /// Takes all of the cache's memory from the system, in the order in which it comes into use,
-    /// as long as `goes_on` says so, which is asked each ms or so. Without it a change that comes
-    /// to a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
-    /// where the system has no more to give: the rest is taken at its first use.
-    ///
-    /// # Errors
-    /// The file system of a file has no more to give: the cache has what was taken by then.
-    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) -> std::io::Result<()> {
-        if self.file.is_some() {
-            loop {
-                let mut has_more = false;
-                for populator in self.partitions.iter().filter_map(|part| part.populator.as_ref()) {
-                    if !goes_on() {
-                        return Ok(());
-                    }
-                    has_more |= populator.take_next()?;
-                }
-                if !has_more {
-                    return Ok(());
-                }
-            }
-        }
-        let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
-        let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
-        for start in (0..longest).step_by(POPULATED_BYTES as usize) {
-            for window in &windows {
-                let end = window.bytes() - self.waiting_bytes();
-                let bytes = end.saturating_sub(start).min(POPULATED_BYTES);
-                if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// As it was made, with the limits that were filled in.
     pub fn options(&self) -> &Options {
         &self.options
@@ -775,7 +739,7 @@ impl Cache {
 
     /// Items, expired ones that were not found yet included.
     pub fn len(&self) -> u64 {
-        (0..self.partitions.len()).map(|index| self.lock(index).index.items()).sum()
+        (0..self.partitions.len()).map(|index| self.lock(index).items()).sum()
     }
 
     /// Whether there are no items.
