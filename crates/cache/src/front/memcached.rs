@@ -78,7 +78,8 @@ impl Core {
         while let Some(key) = keys.next() {
             let start = self.out.bytes.len();
             let touched = self.db.entry(key, self.now).ok().and_then(|mut entry| {
-                let shown = push_text_item(&mut self.out, key, &entry.read()?, get.cas);
+                let item = entry.read().filter(|item| !item.is_typed())?;
+                let shown = push_text_item(&mut self.out, key, &item, get.cas);
                 Some((shown, set_expiry(&mut entry, expires)))
             });
             self.count(Count::CmdTouch);

@@ -61,7 +61,7 @@ impl Core {
             None
         } else {
             let plain = |item: &Item<'_>| {
-                if item.is_marked() {
+                if item.is_marked() || item.is_typed() {
                     return false;
                 }
                 let life = Lifetime { expires: item.expires(), created: None, times };
@@ -98,7 +98,8 @@ impl Core {
             created = true;
         }
         let item = if meta.no_update { entry.item() } else { entry.read() };
-        let Some(item) = item else { return false };
+        // No string: for this protocol it is not there.
+        let Some(item) = item.filter(|item| !item.is_typed()) else { return false };
         let info = item.meta();
         // Flags are obeyed in order: `R` sees what a `T` before it did.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
@@ -168,8 +169,8 @@ impl Core {
         // A new version is a new copy.
         let value = &mut self.scratch;
         value.clear();
-        if item.append_to(value).is_err() {
-            return StoreOutcome::NoMemory;
+        if let Err(error) = item.append_to(value) {
+            return StoreOutcome::of(&error);
         }
         let stored = entry.put(&[value], info.flags, new.unwrap_or(info.expires));
         entry.mark(true, false);
@@ -275,8 +276,8 @@ fn push_meta_item(
     }
     bytes.extend_from_slice(b"\r\n");
     if meta.value {
-        if push_value(out, item, item.len()).is_err() {
-            out.fail(start);
+        if let Err(error) = push_value(out, item, item.len()) {
+            out.fail(start, &error);
             out.bytes.extend_from_slice(b"SERVER_ERROR the value's tier of memory failed");
         }
         out.bytes.extend_from_slice(b"\r\n");

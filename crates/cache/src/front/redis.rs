@@ -6,6 +6,7 @@ use super::clients::ClientInfo;
 use super::commands::CommandId;
 use super::core::Core;
 use super::counters::Count;
+use super::redis_hash_walks::HashWalk;
 use super::resp::{
     Args, OUT_OF_MEMORY, push_array, push_error, push_integer, push_null, push_status,
 };
@@ -38,6 +39,8 @@ pub struct ResumePoint {
     pub sum: i64,
     /// An answer that is not whole.
     pub text: String,
+    /// A hash, all of which is gone over.
+    pub walk: Option<Box<HashWalk>>,
     /// Time that was spent on it, nanoseconds.
     pub took_ns: u64,
     pub command: Option<CommandId>,

@@ -3,7 +3,7 @@
 use super::bytes::strict_i64;
 use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
-use super::resp::{failed, push_integer, push_null, push_status};
+use super::resp::{WRONG_TYPE, failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
 use crate::clock::{PAST, Times};
@@ -74,7 +74,7 @@ impl Unit {
     pub const EXAT: Unit = Unit { seconds: true, absolute: true };
     pub const PXAT: Unit = Unit { seconds: false, absolute: true };
 
-    fn of(word: &[u8]) -> Option<Self> {
+    pub fn of(word: &[u8]) -> Option<Self> {
         let all = [("ex", Unit::EX), ("px", Unit::PX), ("exat", Unit::EXAT), ("pxat", Unit::PXAT)];
         let found = all.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         found.map(|(_, unit)| unit)
@@ -109,7 +109,7 @@ impl Unit {
     }
 }
 
-fn invalid_expiry(command: &str) -> String {
+pub fn invalid_expiry(command: &str) -> String {
     format!("ERR invalid expire time in '{command}' command")
 }
 
@@ -303,6 +303,7 @@ fn mget_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
             return call.go_on_later(ResumePoint::at(index as u64), mget_from);
         }
         let end = args.len().min(index + BATCH_KEYS_MAX);
+        call.core.out.has_nulls_for_types = true;
         for index in index..end {
             match args.span(index) {
                 Some((start, len)) => {
@@ -312,6 +313,7 @@ fn mget_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
             }
         }
         call.core.flush_batch(input);
+        call.core.out.has_nulls_for_types = false;
         index = end;
     }
     Ok(())
@@ -329,9 +331,10 @@ fn mget_one(call: &mut RespCall<'_>, index: usize) -> CommandResult {
 }
 
 pub fn strlen(call: &mut RespCall<'_>) -> CommandResult {
-    let found = call.core.cache().get(call.arg(1), call.core.now, |item| item.len());
+    let len = |item: &Item<'_>| if item.is_typed() { Err(WRONG_TYPE) } else { Ok(item.len()) };
+    let found = call.core.cache().get(call.arg(1), call.core.now, len);
     call.counted(found.is_some());
-    call.integer(found.unwrap_or(0) as i64)
+    call.integer(found.unwrap_or(Ok(0))? as i64)
 }
 
 /// `APPEND key value`
@@ -367,7 +370,7 @@ pub fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
     let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let (mut value, mut flags, mut expires) = (0, 0, 0);
     if let Some(item) = entry.item() {
-        if item.len() > NUMBER_BYTES_MAX {
+        if item.len() > NUMBER_BYTES_MAX && !item.is_typed() {
             return Err(not_an_integer());
         }
         core.scratch.clear();

@@ -675,6 +675,7 @@ impl Session {
         let mut left = RespCall::new(core, &mut self.client, input, &args).go_on(part, go_on);
         // It was counted when it began.
         self.end_part(core, before_ns, &mut left, command, args.words(input));
+        self.closing |= self.client.quits;
         let Some(next) = left else { return ParseStep::Used(used) };
         self.pending = Pending::Words(SuspendedCommand { used, args, next });
         ParseStep::Used(0)

@@ -342,6 +342,15 @@ impl<'a> HashEntry<'a> {
         Ok(next)
     }
 
+    /// Where the part begins that a hash of a field lies in; 0 of a small hash.
+    #[must_use]
+    pub fn part_at(&self, hash: u64) -> u64 {
+        match &self.held {
+            Held::Large(root) => root.shape.part_of(hash).first_hash(),
+            Held::Nothing | Held::Small(_) | Held::Changed(_) => 0,
+        }
+    }
+
     /// Of a large hash, all its fields as they are now, for [`Cache::next_of_hash`].
     pub fn stream(&mut self) -> Option<HashStream> {
         let Held::Large(root) = &self.held else { return None };
