@@ -11,8 +11,8 @@ mod spaces;
 mod sweep;
 mod switch;
 
-pub(crate) use parts::{HashId, HashState, PACKED, ROOT};
 use parts::PARTS_FOR_ROOM;
+pub(crate) use parts::{HashId, HashState, PACKED, ROOT};
 pub(crate) use spaces::{SpaceCounts, SpaceSet};
 
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};

@@ -38,7 +38,7 @@ fn first_field(call: &RespCall<'_>, at: usize, wrong: &str) -> Result<usize, Str
     Ok(at + 2)
 }
 
-/// The expiry that word `index` says, and the same by the wall clock; it may be over.
+/// The expiry that word `index` says; [`PAST`] if that is over.
 fn field_expiry(
     call: &RespCall<'_>,
     index: usize,
@@ -74,6 +74,7 @@ fn each_field(
             Err(error) if start == first => return Err(failed(&error)),
             hash => hash.ok(),
         };
+        let begin = out.len();
         if start == first {
             push_array(out, args.len() - first);
         }
@@ -85,8 +86,9 @@ fn each_field(
                 None => push_integer(out, NO_FIELD),
             }
         }
-        if let Some(hash) = hash {
-            hash.finish().map_err(|error| failed(&error))?;
+        if let Some(Err(error)) = hash.map(HashEntry::finish) {
+            out.truncate(begin);
+            push_failures(out, &error, if start == first { 0 } else { end - start })?;
         }
         part.index = end as u64;
         if end < args.len() && call.is_to_pause() {
@@ -94,6 +96,13 @@ fn each_field(
         }
     }
     Ok(true)
+}
+
+/// Answers that `count` elements of an array have failed, which has begun; else fails.
+fn push_failures(out: &mut Vec<u8>, error: &Error, count: usize) -> CommandResult {
+    let text = failed(error);
+    (0..count).for_each(|_| push_error(out, text.as_bytes()));
+    if count == 0 { Err(text) } else { Ok(()) }
 }
 
 /// What is answered of a field that is not there, and of one that never expires.
@@ -210,6 +219,7 @@ fn read_fields(
             hash => hash.ok(),
         };
         let out = &mut core.out;
+        let batch_begin = out.bytes.len();
         if start == first {
             push_array(&mut out.bytes, args.len() - first);
         }
@@ -227,8 +237,9 @@ fn read_fields(
                 push_error(&mut out.bytes, failed(&error).as_bytes());
             }
         }
-        if let Some(hash) = hash {
-            hash.finish().map_err(|error| failed(&error))?;
+        if let Some(Err(error)) = hash.map(HashEntry::finish) {
+            out.truncate(batch_begin);
+            push_failures(&mut out.bytes, &error, if start == first { 0 } else { end - start })?;
         }
         part.index = end as u64;
         if end < args.len() && call.is_to_pause() {
@@ -246,9 +257,7 @@ pub fn hgetdel(call: &mut RespCall<'_>) -> CommandResult {
 }
 
 fn hgetdel_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
-    let is_done = read_fields(call, &mut part, FIRST, |hash, field| {
-        hash.remove(field).map(drop)
-    })?;
+    let is_done = read_fields(call, &mut part, FIRST, |hash, field| hash.remove(field).map(drop))?;
     if is_done { Ok(()) } else { call.go_on_later(part, hgetdel_from) }
 }
 
@@ -335,7 +344,8 @@ impl SetOptions {
         if at + 3 >= call.count() {
             return Err(wrong_arity("hsetex"));
         }
-        let count = call.number(at + 1).ok().filter(|count| (1..=i32::MAX.into()).contains(count));
+        let count =
+            call.number(at + 1).ok().filter(|count| (1..=i64::from(i32::MAX)).contains(count));
         let count = count.ok_or("ERR invalid number of fields")?;
         let words = call.count() - at - 2;
         if !words.is_multiple_of(2) || count as usize != words / 2 {

@@ -228,11 +228,7 @@ enum OwnedValue {
 }
 
 impl OwnedField {
-    fn of(
-        name: Text<'_>,
-        value: HashValue<'_>,
-        has_value: bool,
-    ) -> Result<OwnedField, Error> {
+    fn of(name: Text<'_>, value: HashValue<'_>, has_value: bool) -> Result<OwnedField, Error> {
         let bytes = |text: Text<'_>| text.with_bytes(<[u8]>::to_vec).ok_or(Error::HashLost);
         let value = match value {
             _ if !has_value => OwnedValue::Nothing,

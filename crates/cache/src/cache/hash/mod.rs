@@ -6,6 +6,7 @@
 //! items, puts them, and the root last. `stream.rs`: all fields in steps. Called by the servers.
 
 mod stream;
+mod sweep;
 
 pub use stream::HashStream;
 pub(crate) use stream::StreamState;
@@ -20,7 +21,8 @@ use super::{Cache, Millis};
 use crate::clock::Times;
 use crate::hashes::{
     Condition, Expired, Field, FieldExpiry, FieldName, Form, HashItem, HashItems, LargeHash,
-    Limits, LongValue, Packed, PackedHash, PartId, Persisted, ROOT_BYTES, Root, Shape, Stored, Text,
+    Limits, LongValue, Packed, PackedHash, PartId, Persisted, ROOT_BYTES, Root, Shape, Stored,
+    Text,
 };
 use std::sync::MutexGuard;
 
@@ -246,9 +248,9 @@ impl<'a> HashEntry<'a> {
             return self.change(|large| large.set(&name, value, expiry));
         }
         match self.small()?.set(&name, Text::of(value), expiry, Limits::SMALL) {
-            Stored::TooLarge => self.grow(field.len() as u64, bytes, |large| {
-                large.set(&name, value, expiry)
-            }),
+            Stored::TooLarge => {
+                self.grow(field.len() as u64, bytes, |large| large.set(&name, value, expiry))
+            }
             stored => Ok(stored),
         }
     }
@@ -399,11 +401,13 @@ impl<'a> HashEntry<'a> {
     ) -> Result<R> {
         let Held::Large(root) = self.held else { unreachable!("it is large") };
         let (id, seed, times) = (self.id_of(&root), self.partition.seed, self.times);
+        let mut sweep = self.partition.hashes.take_sweep(id);
         let mut parts = Parts { partition: &mut self.partition, id, now: times.now };
-        let mut large = LargeHash::open(&mut parts, root, seed, times);
+        let mut large = LargeHash::open(&mut parts, root, seed, times).during(sweep.as_mut());
         let result = f(&mut large);
         let shape = large.root().shape;
         let finished = large.finish();
+        self.partition.hashes.put_sweep(id, sweep.filter(|sweep| sweep.at().is_some()));
         self.conclude(id, shape, finished)?;
         result.map_err(|error| if let Error::HashLost = error { self.lose(error) } else { error })
     }
@@ -440,9 +444,12 @@ impl<'a> HashEntry<'a> {
     ) -> Result<()> {
         let put = finished.and_then(|(form, retired)| {
             let put = match form {
+                Form::Large(root) if matches!(self.held, Held::Large(old) if old == root) => Ok(()),
                 Form::Large(root) => {
                     self.held = Held::Large(root);
-                    self.put_here(ROOT, &root.kept(), true)
+                    let put = self.put_here(ROOT, &root.kept(), true);
+                    self.partition.hashes.note_root(id, &root);
+                    put
                 }
                 Form::Small(packed) => {
                     self.held = Held::Small(packed.kept().to_vec());

@@ -14,8 +14,9 @@ use crate::cache::error::{Error, Result};
 use crate::cache::hash::StreamState;
 use crate::cache::key::PARTS;
 use crate::clock::Times;
-use crate::hashes::{HashItem, HashItemKey, Packed, PartId, ROOT_BYTES, Root, Shape, Text};
-use std::collections::VecDeque;
+use crate::hashes::{HashItem, HashItemKey, Packed, PartId, ROOT_BYTES, Root, Shape, Sweep, Text};
+use crate::wall_of;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 /// First byte of a typed value: the fields of a small hash follow …
@@ -46,6 +47,10 @@ pub(crate) struct HashState {
     /// Hashes that have lost an item: their roots are to go.
     lost: Vec<(u64, u32)>,
     streams: Vec<Weak<StreamState>>,
+    /// Large hashes by when the first of their fields expires, by the items' clock and the wall's.
+    expiring: [BTreeSet<(Millis, u64, u32)>; 2],
+    /// The hash from which expired fields are taken.
+    sweep: Option<(HashId, Sweep)>,
     /// Whether some are lost, or some parts may go.
     pub(super) has_work: bool,
 }
@@ -55,7 +60,51 @@ impl HashState {
     pub(super) fn forget(&mut self) {
         self.leaving.clear();
         self.lost.clear();
+        self.expiring.iter_mut().for_each(BTreeSet::clear);
+        self.sweep = None;
         self.has_work = false;
+    }
+
+    /// The sweep of this hash, if one is under way; it is to be put back.
+    pub fn take_sweep(&mut self, id: HashId) -> Option<Sweep> {
+        self.sweep.take_if(|(of, _)| *of == id).map(|(_, sweep)| sweep)
+    }
+
+    pub fn put_sweep(&mut self, id: HashId, sweep: Option<Sweep>) {
+        if let Some(sweep) = sweep {
+            self.sweep = Some((id, sweep));
+        }
+    }
+
+    fn expiries(id: HashId, root: &Root) -> [(Millis, u64, u32); 2] {
+        let by_clock = |expires| (wall_of(expires).unwrap_or(expires), id.owner, id.generation);
+        root.earliest.map(by_clock)
+    }
+
+    /// A root says when its fields expire.
+    pub fn note_root(&mut self, id: HashId, root: &Root) {
+        for (of, expiry) in self.expiring.iter_mut().zip(Self::expiries(id, root)) {
+            if expiry.0 != 0 {
+                of.insert(expiry);
+            }
+        }
+    }
+
+    /// A root that said so is gone.
+    fn forget_root(&mut self, id: HashId, root: &Root) {
+        for (of, expiry) in self.expiring.iter_mut().zip(Self::expiries(id, root)) {
+            of.remove(&expiry);
+        }
+    }
+
+    /// The hash from which expired fields are to be taken now, if there is one.
+    pub fn due(&self, times: Times) -> Option<HashId> {
+        if let Some((id, _)) = &self.sweep {
+            return Some(*id);
+        }
+        let mut firsts = self.expiring.iter().map(BTreeSet::first).zip([times.now, times.wall]);
+        let due = firsts.find_map(|(first, now)| first.filter(|(expires, ..)| *expires <= now));
+        due.map(|&(_, owner, generation)| HashId { owner, generation })
     }
 
     /// The first hash whose parts may go: a stream wants those of others.
@@ -112,9 +161,8 @@ impl Partition {
             let (pos, header) = (slot.pos(), self.header(slot.pos()));
             let root = self.root_at(pos, header)?;
             let mut key = Vec::new();
-            let is_it = root.generation == id.generation
-                && !self.segments.is_flushed(pos.unit())
-                && {
+            let is_it =
+                root.generation == id.generation && !self.segments.is_flushed(pos.unit()) && {
                     self.key_of(pos, header, &mut key);
                     Key::of_stored(&key, header).hash(self.seed) == id.owner
                 };
@@ -305,7 +353,9 @@ impl Partition {
     pub fn note_gone_root(&mut self, pos: Pos, header: Header) {
         let Some(root) = self.root_at(pos, header).filter(|_| !self.is_recovering) else { return };
         let id = HashId { owner: self.hash_at(pos, header), generation: root.generation };
+        self.hashes.forget_root(id, &root);
         if self.find_root(id).is_none() {
+            self.hashes.take_sweep(id);
             self.leave_hash(id, root.shape);
         }
     }
@@ -423,7 +473,8 @@ impl Partition {
         if let Some((_, root)) = self.find_root(id) {
             return Some(root.shape);
         }
-        let is_it = |hash: &&LeavingHash| (hash.owner, hash.generation) == (id.owner, id.generation);
+        let is_it =
+            |hash: &&LeavingHash| (hash.owner, hash.generation) == (id.owner, id.generation);
         // The later one is as the parts are.
         self.hashes.leaving.iter().rev().find(is_it).map(|hash| hash.shape)
     }

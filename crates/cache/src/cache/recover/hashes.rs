@@ -38,6 +38,7 @@ impl Partition {
             for at in found {
                 self.index.mark(at, self.index.slot_at(at).set(MARK, true));
             }
+            self.hashes.note_root(id, &root);
             if now != root {
                 let mut key = Vec::new();
                 self.key_of(pos, header, &mut key);
@@ -136,8 +137,9 @@ impl Partition {
             let Some((found, _)) = self.find_root(id) else { continue };
             let put: Result<()> =
                 room.and_then(|()| self.put_quietly(&draft, &[&[ROOT], &root.kept()], 0));
-            if put.is_err() {
-                self.remove(hash, found);
+            match put {
+                Ok(()) => self.hashes.note_root(id, &root),
+                Err(_) => self.remove(hash, found),
             }
         }
     }

@@ -101,6 +101,7 @@ impl Command {
             ("@keyspace", self.group == "generic" || self.has(KEYSPACE)),
             ("@read", self.has(READONLY)),
             ("@write", self.has(WRITE)),
+            ("@hash", self.group == "hash"),
             ("@string", self.group == "string"),
             ("@admin", self.has(ADMIN)),
             ("@fast", self.has(FAST)),
