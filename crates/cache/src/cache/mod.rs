@@ -690,8 +690,8 @@ impl Cache {
                     return true;
                 }
                 let has_moved = self.partitions[index].pages.step(now, count);
-                let has_tidied = self.lock(index).tidy(now) || self.sweep_hash(index, now);
-                if !has_tidied && !has_moved {
+                let has_tidied = self.lock(index).tidy(now);
+                if !has_tidied && !has_moved && !self.sweep_hash(index, now) {
                     break;
                 }
             }

@@ -16,8 +16,8 @@ impl Cache {
         let times = Times { now, wall: partition.wall.at(now) };
         let Some(id) = partition.hashes.due(times) else { return false };
         let Some(((_, slot), _)) = partition.find_root(id) else {
-            partition.hashes.take_sweep(id);
-            return false;
+            partition.hashes.forget_hash(id);
+            return true;
         };
         let (mut stored, header) = (Vec::new(), partition.header(slot.pos()));
         partition.key_of(slot.pos(), header, &mut stored);

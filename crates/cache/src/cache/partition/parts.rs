@@ -49,6 +49,15 @@ pub(crate) struct HashState {
     streams: Vec<Weak<StreamState>>,
     /// Large hashes by when the first of their fields expires, by the items' clock and the wall's.
     expiring: [BTreeSet<(Millis, u64, u32)>; 2],
+    /// There is no such hash.
+    pub fn forget_hash(&mut self, id: HashId) {
+        self.take_sweep(id);
+        let is_other = |(_, owner, generation): &(Millis, u64, u32)| {
+            HashId { owner: *owner, generation: *generation } != id
+        };
+        self.expiring.iter_mut().for_each(|of| of.retain(is_other));
+    }
+
     /// The hash from which expired fields are taken.
     sweep: Option<(HashId, Sweep)>,
     /// Whether some are lost, or some parts may go.
