@@ -53,8 +53,7 @@ fn hashes_are_there_again_in_their_databases() {
     assert_eq!((0..4).map(|number| cache.items_of(number)).collect::<Vec<_>>(), counts);
     for number in 0..HASHES {
         let database = cache.in_database(number as u8 % 4);
-        let written: Fields =
-            fields_of(number, [3, 40, 5000][number % 3]).into_iter().collect();
+        let written: Fields = fields_of(number, [3, 40, 5000][number % 3]).into_iter().collect();
         let (count, fields) = all_of(&database, format!("hash {number}").as_bytes(), 1).unwrap();
         assert_eq!((count, &fields), (written.len() as u64, &written), "hash {number}");
     }

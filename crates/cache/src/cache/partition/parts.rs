@@ -49,15 +49,6 @@ pub(crate) struct HashState {
     streams: Vec<Weak<StreamState>>,
     /// Large hashes by when the first of their fields expires, by the items' clock and the wall's.
     expiring: [BTreeSet<(Millis, u64, u32)>; 2],
-    /// There is no such hash.
-    pub fn forget_hash(&mut self, id: HashId) {
-        self.take_sweep(id);
-        let is_other = |(_, owner, generation): &(Millis, u64, u32)| {
-            HashId { owner: *owner, generation: *generation } != id
-        };
-        self.expiring.iter_mut().for_each(|of| of.retain(is_other));
-    }
-
     /// The hash from which expired fields are taken.
     sweep: Option<(HashId, Sweep)>,
     /// Whether some are lost, or some parts may go.
@@ -104,6 +95,15 @@ impl HashState {
         for (of, expiry) in self.expiring.iter_mut().zip(Self::expiries(id, root)) {
             of.remove(&expiry);
         }
+    }
+
+    /// There is no such hash.
+    pub fn forget_hash(&mut self, id: HashId) {
+        self.take_sweep(id);
+        let is_other = |(_, owner, generation): &(Millis, u64, u32)| {
+            HashId { owner: *owner, generation: *generation } != id
+        };
+        self.expiring.iter_mut().for_each(|of| of.retain(is_other));
     }
 
     /// The hash from which expired fields are to be taken now, if there is one.
