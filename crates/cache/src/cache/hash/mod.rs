@@ -445,6 +445,8 @@ impl<'a> HashEntry<'a> {
         let put = finished.and_then(|(form, retired)| {
             let put = match form {
                 Form::Large(root) if matches!(self.held, Held::Large(old) if old == root) => Ok(()),
+                // A lossy index dropped something of it meanwhile.
+                Form::Large(_) if self.partition.is_losing(id) => Err(Error::HashLost),
                 Form::Large(root) => {
                     self.held = Held::Large(root);
                     let put = self.put_here(ROOT, &root.kept(), true);

@@ -357,6 +357,13 @@ impl Partition {
         self.hashes.note_work();
     }
 
+    /// Whether the hash is to go, or its parts already do.
+    pub fn is_losing(&self, id: HashId) -> bool {
+        let HashId { owner, generation } = id;
+        let is_it = |hash: &LeavingHash| (hash.owner, hash.generation) == (owner, generation);
+        self.hashes.lost.contains(&(owner, generation)) || self.hashes.leaving.iter().any(is_it)
+    }
+
     /// Notes that a root is killed, of a hash that goes with it unless another root names it.
     #[cold]
     pub fn note_gone_root(&mut self, pos: Pos, header: Header) {
