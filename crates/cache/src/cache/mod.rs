@@ -70,7 +70,6 @@ use layout::TAG_BITS;
 use near_pages::NearPages;
 use partition::Partition;
 use populate::Populator;
-use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::cell::Cell;
 use std::fs::File;

@@ -6,6 +6,7 @@
 
 use super::Cache;
 use super::layout::UNIT_SHIFT;
+use rackpool_core::seam::Mem;
 use rackpool_mem::window::{Window, take_file};
 use std::fs::File;
 use std::io;

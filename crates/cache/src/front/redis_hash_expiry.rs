@@ -380,7 +380,7 @@ fn hsetex_check_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandR
         let end = call.count().min(start + 2 * BATCH_KEYS_MAX);
         let mut hash = entry(call, call.core.times())?;
         for index in (start..end).step_by(2) {
-            let found = hash.get(call.arg(index), |..| ()).map_err(|error| failed(&error))?;
+            let found = hash.get(call.arg(index), |_, _| ()).map_err(|error| failed(&error))?;
             if must_be.is_some_and(|must_be| must_be != found.is_some()) {
                 drop(hash);
                 return call.integer(0);

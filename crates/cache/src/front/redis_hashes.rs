@@ -250,7 +250,7 @@ fn change<R>(
 /// `HSETNX key field value`
 pub fn hsetnx(call: &mut RespCall<'_>) -> CommandResult {
     let is_new = change(call, |hash, field| {
-        let found = hash.get(field, |..| ()).map_err(|error| failed(&error))?;
+        let found = hash.get(field, |_, _| ()).map_err(|error| failed(&error))?;
         if found.is_none() {
             let set = hash.set(field, call.arg(3), FieldExpiry::Set(0));
             set.map_err(|error| failed(&error))?;

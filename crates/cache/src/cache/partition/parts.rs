@@ -16,6 +16,7 @@ use crate::cache::key::PARTS;
 use crate::clock::Times;
 use crate::hashes::{HashItem, HashItemKey, Packed, PartId, ROOT_BYTES, Root, Shape, Sweep, Text};
 use crate::wall_of;
+use rackpool_core::seam::Mem;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
