@@ -5,6 +5,7 @@
 
 mod census;
 
+use super::key::PARTS;
 use super::layout::mix;
 use super::partition::SpaceSet;
 use super::section::Sections;
@@ -184,7 +185,8 @@ impl Cache {
             return true;
         }
         let is_free = |space: u8| {
-            !map.spaces.contains(&space)
+            space != PARTS
+                && !map.spaces.contains(&space)
                 && items(space) == 0
                 && !all.iter().any(|part| part.is_leaving(space))
         };
@@ -228,7 +230,8 @@ impl Cache {
     /// Moves an item to another database, `to`, if it has none of that key; whether it was moved.
     ///
     /// # Errors
-    /// As [`Cache::set`]: the item stays where it is.
+    /// As [`Cache::set`], and [`Error::LargeHash`](super::Error::LargeHash): the item stays where it
+    /// is.
     pub fn move_to(&self, to: &Cache, key: &[u8], now: Millis) -> Result<bool> {
         let (hash, hash_to) = (self.checked_hash(key)?, to.checked_hash(key)?);
         let (index, index_to) = (self.index_of(hash), self.index_of(hash_to));
@@ -253,7 +256,8 @@ impl Cache {
         let entry = Entry::new(source, self.key(key), hash, now);
         let Some(item) = entry.item() else { return Ok(false) };
         let (flags, expires, mut value) = (item.flags(), item.expires(), Vec::new());
-        item.append_to(&mut value)?;
+        item.append_raw_to(&mut value)?;
+        let is_typed = item.is_typed();
         let source = entry.into_partition();
         let (target, source) = match target {
             Some(target) => (target, Some(source)),
@@ -263,7 +267,7 @@ impl Cache {
         if entry.item().is_some() {
             return Ok(false);
         }
-        entry.put(&[&value], flags, expires)?;
+        entry.put_raw(&value, is_typed, flags, expires)?;
         // The target stays locked until the item has left its place.
         let (source, _target) = match source {
             Some(source) => (source, Some(entry)),

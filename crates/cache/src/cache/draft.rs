@@ -2,7 +2,7 @@
 //! words say. Pure data; `log.rs` places it.
 
 use super::key::Key;
-use super::layout::{Fields, Header, Pos, UNIT_BYTES, expiry_in, has_binary_key_in};
+use super::layout::{Fields, Header, Pos, UNIT_BYTES, check_of, expiry_in, has_binary_key_in};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::{Bare, Window};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -92,7 +92,7 @@ impl PlacedItem {
 
 /// What key (by its hash) and value bring to the check of an item.
 pub(crate) fn body_check(hash: u64, value_hash: u64) -> u32 {
-    ((hash ^ value_hash.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32
+    check_of((hash ^ value_hash.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// The hash of a value that consists of `parts`.
@@ -111,7 +111,8 @@ pub(crate) fn hash_of(parts: &[&[u8]]) -> u64 {
 /// What the item that begins at `at` holds beside key and value.
 pub(crate) fn fields_at(units: Bare<'_>, at: u64, header: Header) -> Fields {
     let word = |option| units.load(at + header.word_at(option));
-    let mut fields = Fields { is_far: header.has(Header::FAR), ..Fields::default() };
+    let kind = header.0 & (Header::FAR | Header::TYPED);
+    let mut fields = Fields { kind, ..Fields::default() };
     if header.has(Header::META) {
         let meta = word(Header::META);
         fields.expires = expiry_in(meta);

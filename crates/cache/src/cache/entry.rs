@@ -150,6 +150,28 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// Stores a value of any type but a hash with parts, as [`Item::append_raw_to`] has read it;
+    /// the new cas.
+    ///
+    /// # Errors
+    /// As [`Entry::put`].
+    pub fn put_raw(
+        &mut self,
+        value: &[u8],
+        is_typed: bool,
+        flags: u32,
+        expires: Millis,
+    ) -> Result<u64> {
+        if !is_typed {
+            return self.put(&[value], flags, expires);
+        }
+        let fields = self.partition.typed_fields(flags, expires, self.now);
+        let value_bytes = value.len() as u64;
+        let draft = ItemDraft { key: self.key, hash: self.hash, value_bytes, fields };
+        let put = self.partition.put(&draft, &[value], &mut self.found, self.now);
+        self.entered(put)
+    }
+
     /// The item keeps its cas also where the cache moves it: for cas numbers that a client is told
     /// after a put.
     pub fn keep_cas(&mut self) {

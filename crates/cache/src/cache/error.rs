@@ -1,5 +1,6 @@
 //! The errors of the cache: what happened, with numbers and units, and whether to retry.
 
+use crate::hashes::Damaged;
 use rackpool_mem::numa::NumaError;
 
 /// A result of the cache.
@@ -51,6 +52,15 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// The item is of another type. Do not retry.
+    #[error("the value under this key is of another type")]
+    WrongType,
+    /// An item of a hash is damaged, or is gone: so is the hash. Do not retry.
+    #[error("a part of the hash was lost, and so the hash")]
+    HashLost,
+    /// A hash has too many fields for this to be done at once. Do not retry.
+    #[error("a hash of more than 2 KiB is not moved to another key")]
+    LargeHash,
     /// The writer's value is not complete. Do not retry.
     #[error("{written_bytes} of {bytes} bytes of the value were written")]
     Incomplete {
@@ -113,6 +123,12 @@ pub enum Error {
     },
 }
 
+impl From<Damaged> for Error {
+    fn from(_: Damaged) -> Error {
+        Error::HashLost
+    }
+}
+
 impl Error {
     /// A short stable word for programs.
     pub fn code(&self) -> &'static str {
@@ -122,6 +138,9 @@ impl Error {
             Error::OutOfMemory { .. } => "out-of-memory",
             Error::TierFull { .. } => "tier-full",
             Error::Tier { .. } => "tier",
+            Error::WrongType => "wrong-type",
+            Error::HashLost => "hash-lost",
+            Error::LargeHash => "large-hash",
             Error::Incomplete { .. } => "incomplete",
             Error::Evicted { .. } => "evicted",
             Error::BadOption { .. } => "bad-option",

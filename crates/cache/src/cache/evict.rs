@@ -155,6 +155,8 @@ impl Partition {
         self.segments.leave(unit);
         self.walk(unit, |partition, pos, header| {
             let Some((hash, (at, slot))) = partition.judged(pos, header, now) else { return };
+            let slot =
+                if header.is_spaced() { partition.judged_slot(pos, header, slot) } else { slot };
             match judge(partition, slot, hash) {
                 Some((stream, slot)) if partition.may_move(pos, header, stream) => {
                     partition.keep((at, slot), hash, stream, now);

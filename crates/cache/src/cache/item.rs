@@ -3,7 +3,7 @@
 
 use super::draft::{Piece, fields_at};
 use super::emulated::{INSTRUCTIONS_AHEAD, instructions_of};
-use super::error::Result;
+use super::error::{Error, Result};
 use super::key::Key;
 use super::layout::{Fields, Header, Pos, Slot};
 use super::partition::{Found, Partition};
@@ -153,6 +153,31 @@ impl<'a> Item<'a> {
         key
     }
 
+    /// Whether it is no string: its value cannot be read as one ([`Cache::hash_entry`]).
+    ///
+    /// [`Cache::hash_entry`]: super::Cache::hash_entry
+    #[inline]
+    pub fn is_typed(&self) -> bool {
+        self.header.has(Header::TYPED)
+    }
+
+    /// Bytes of the value, with the parts of a large hash.
+    pub fn whole_bytes(&self) -> u64 {
+        let root = match self.source {
+            Source::Locked(partition, _) => partition.root_at(self.pos(), self.header),
+            Source::Copied(_) => None,
+        };
+        self.len() + root.map_or(0, |root| root.bytes + root.long_bytes)
+    }
+
+    /// Whether it is a hash that has parts.
+    pub fn is_large_hash(&self) -> bool {
+        match self.source {
+            Source::Locked(partition, _) => partition.root_at(self.pos(), self.header).is_some(),
+            Source::Copied(_) => false,
+        }
+    }
+
     /// Length of the value, bytes.
     #[inline]
     pub fn len(&self) -> u64 {
@@ -253,13 +278,16 @@ impl<'a> Item<'a> {
     /// Appends the value to `out`, in one copy.
     ///
     /// # Errors
-    /// [`Error::Tier`](super::Error::Tier) of a value that lies in another tier; `out` is as before
-    /// then.
+    /// [`Error::Tier`] of a value that lies in another tier, [`Error::WrongType`] of one that is no
+    /// string; `out` is as before then.
     #[inline]
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
-        if !self.header.has(Header::CHAINED | Header::FAR) {
+        if !self.header.has(Header::CHAINED | Header::FAR | Header::TYPED) {
             self.units.append_to(self.value_at, u64::from(self.header.value_bytes()), out);
             return Ok(());
+        }
+        if self.is_typed() {
+            return Err(Error::WrongType);
         }
         if self.is_far() {
             let value = self.far()?;
@@ -276,13 +304,30 @@ impl<'a> Item<'a> {
         Ok(())
     }
 
+    /// As [`Item::append_to`], of a value of any type, for [`Entry::put_raw`].
+    ///
+    /// # Errors
+    /// As [`Item::append_to`]; [`Error::LargeHash`] of a hash that has parts.
+    ///
+    /// [`Entry::put_raw`]: super::Entry::put_raw
+    pub fn append_raw_to(&self, out: &mut Vec<u8>) -> Result<()> {
+        match self.is_typed() {
+            false => self.append_to(out),
+            true if self.is_large_hash() => Err(Error::LargeHash),
+            true => {
+                self.partition().append_value(self.pos(), out);
+                Ok(())
+            }
+        }
+    }
+
     /// Copies bytes of the value from `offset` on; how many there were.
     ///
     /// # Errors
     /// As [`Item::append_to`].
     #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        if self.header.has(Header::CHAINED | Header::FAR) {
+        if self.header.has(Header::CHAINED | Header::FAR | Header::TYPED) {
             return copy_apart_to(self.partition(), self.pos(), self.header, offset, out);
         }
         let bytes = u64::from(self.header.value_bytes());
@@ -295,14 +340,14 @@ impl<'a> Item<'a> {
 
     /// Copies the value, if it has at most `most` bytes, to `at` in memory that no thread reads
     /// yet, in one copy; its length. `None`, and nothing is written, of one that is longer, in
-    /// pieces, or in another tier.
+    /// pieces, in another tier, or no string.
     ///
     /// # Panics
     /// Outside the window.
     #[inline(always)]
     pub fn copy_into(&self, to: Bare<'_>, at: u64, most: u64) -> Option<u64> {
         let bytes = u64::from(self.header.value_bytes());
-        if self.header.has(Header::CHAINED | Header::FAR) || bytes > most {
+        if self.header.has(Header::CHAINED | Header::FAR | Header::TYPED) || bytes > most {
             return None;
         }
         self.units.copy_to(self.value_at, bytes, to, at);
@@ -359,6 +404,9 @@ impl<'a> Item<'a> {
     /// # Errors
     /// As [`Item::append_to`].
     pub fn pin(&self) -> Result<Pinned> {
+        if self.is_typed() {
+            return Err(Error::WrongType);
+        }
         if self.is_far() {
             let value = Arc::clone(self.far()?);
             let part = 0..value.bytes();
@@ -371,10 +419,7 @@ impl<'a> Item<'a> {
             let mut value = Vec::new();
             return self.append_to(&mut value).map(|()| Pinned(Kept::Copied(value)));
         };
-        let pieces: Vec<Piece> = partition.pieces(self.pos()).collect();
-        let pins = Arc::clone(&partition.segments.pins);
-        pieces.iter().for_each(|piece| pins.pin(piece.unit));
-        Ok(Pinned(Kept::Here(Pin { units: partition.units.clone(), pins, pieces })))
+        Ok(partition.pinned(self.pos()))
     }
 }
 
@@ -393,6 +438,14 @@ impl Partition {
         self.count_use(hash, found.map(|(found, _)| found), now);
         let (found, header) = found?;
         Some(Item::plain(self, units, found, header, header.value_at(), now))
+    }
+
+    /// The value of the item that lies here, in the log.
+    pub(crate) fn pinned(&self, pos: Pos) -> Pinned {
+        let pieces: Vec<Piece> = self.pieces(pos).collect();
+        let pins = Arc::clone(&self.segments.pins);
+        pieces.iter().for_each(|piece| pins.pin(piece.unit));
+        Pinned(Kept::Here(Pin { units: self.units.clone(), pins, pieces }))
     }
 
     pub(crate) fn item(&self, found: Found, now: Millis) -> Item<'_> {
@@ -450,9 +503,10 @@ fn copy_apart_to(
     offset: u64,
     out: &mut [u8],
 ) -> Result<usize> {
-    match header.has(Header::FAR) {
-        true => copy_far_to(partition.far_value(pos)?, offset, out),
-        false => Ok(copy_pieces_to(partition, pos, offset, out)),
+    match header {
+        _ if header.has(Header::TYPED) => Err(Error::WrongType),
+        _ if header.has(Header::FAR) => copy_far_to(partition.far_value(pos)?, offset, out),
+        _ => Ok(copy_pieces_to(partition, pos, offset, out)),
     }
 }
 
@@ -573,7 +627,7 @@ impl Pinned {
     /// another tier are read, up to 128 KiB.
     ///
     /// # Errors
-    /// [`Error::Tier`](super::Error::Tier).
+    /// [`Error::Tier`].
     pub fn load(&mut self, offset: u64) -> Result<()> {
         match &mut self.0 {
             Kept::Here(_) | Kept::Copied(_) => Ok(()),
@@ -605,6 +659,13 @@ impl Pinned {
                 let (at, bytes) = (at + skipped, bytes - skipped);
                 bytes == 0 || piece(window::Piece::Shared(&pin.units, at, bytes))
             }),
+        }
+    }
+
+    /// Appends a value that lies in the log.
+    pub(super) fn append_to(&self, out: &mut Vec<u8>) {
+        if let Kept::Here(pin) = &self.0 {
+            pin.pieces.iter().for_each(|piece| pin.units.append_to(piece.at, piece.bytes, out));
         }
     }
 

@@ -5,7 +5,11 @@
 use super::error::{Error, Result};
 use super::layout::Header;
 use super::{Cache, KEY_BYTES_MAX};
+use crate::hashes::HashItemKey;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The space of the items that belong to large hashes: no client's key is in it.
+pub(crate) const PARTS: u8 = u8::MAX;
 
 /// A key of an item of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +55,10 @@ impl<'a> Key<'a> {
     }
 
     pub fn hash(self, seed: u64) -> u64 {
-        xxh3_64_with_seed(self.bytes, seed_in(seed, self.space))
+        match self.space {
+            PARTS => HashItemKey::index_hash(self.bytes),
+            space => xxh3_64_with_seed(self.bytes, seed_in(seed, space)),
+        }
     }
 }
 
@@ -89,7 +96,11 @@ impl Cache {
     /// The same cache, in which this handle and its clones see the items of a space alone, which
     /// others do not see. A cache begins with space 0; items of others cost a byte more. What is
     /// said of all items ([`Cache::flush_all`], [`Cache::stats`], [`Cache::len`]) is of all spaces.
+    ///
+    /// # Panics
+    /// With space 255: the parts of large hashes are there.
     pub fn in_space(&self, space: u8) -> Cache {
+        assert_ne!(space, PARTS, "a space for clients");
         Cache { space, seed: seed_in(self.options.seed, space), ..self.clone() }
     }
 }
@@ -121,7 +132,7 @@ mod tests {
         for partitions in [1, 4] {
             let options = Options { memory: 16 << 20, partitions, ..Options::default() };
             let cache = Cache::new(options).unwrap();
-            let spaces: Vec<_> = [0, 1, 2, 255].map(|space| cache.in_space(space)).into();
+            let spaces: Vec<_> = [0, 1, 2, 254].map(|space| cache.in_space(space)).into();
             let value = |cache: &Cache, key: &[u8]| {
                 let mut value = Vec::new();
                 let found = cache.get(key, 1, |item| item.append_to(&mut value).unwrap());

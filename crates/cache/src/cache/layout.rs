@@ -9,11 +9,11 @@
 //! bucket    7 slots, {version 32 | link 32}                            one cache line
 //! item      header, [meta], [extra], [cas], [total, next], key, value  padded to 8 bytes
 //! piece     header, next, bytes of the value of an item before
-//! header    key bytes 15 | spaced | value bytes 16 | options 8 | check 24 (see `log.rs`)
+//! header    key bytes 15 | spaced | value bytes 16 | options 9 | check 23 (see `log.rs`)
 //! meta      is wall time 1 | key in base64 1 | expires 46 | flags 16
 //! extra     flags 32 | second of the last access 32
 //! key       of an item of another space than 0: its last byte is the space
-//! value     of an item in another tier: its place there, its length
+//! value     of an item in another tier: its place there, its length; of a typed one: type 8, rest
 //! link      pos 36 | sequence number of its segment 28
 //! ```
 
@@ -155,13 +155,17 @@ impl Header {
     pub const DEAD: u64 = 1 << 38;
     /// The value lies in another tier: here is a reference to it.
     pub const FAR: u64 = 1 << 39;
+    /// The value is no string: it begins with a byte that says what it is.
+    pub const TYPED: u64 = 1 << 40;
 
     /// Options of what is no item, or none that counts: its check is over the header alone.
     pub const NO_ITEM: u64 = Self::PIECE | Self::RESERVED | Self::DEAD;
     /// Options that bring words between header and key.
     pub const WORDS: u64 = Self::META | Self::EXTRA | Self::CAS | Self::CHAINED;
 
-    const OPTIONS: u64 = 0xff << 32;
+    /// Bits before the check.
+    const UNCHECKED_BITS: u32 = 41;
+    const OPTIONS: u64 = (1 << Self::UNCHECKED_BITS) - (1 << 32);
     const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;
 
     /// The first parameter is as [`Header::key_word`].
@@ -206,15 +210,15 @@ impl Header {
     }
 
     pub fn check(self) -> u32 {
-        (self.0 >> 40) as u32
+        (self.0 >> Self::UNCHECKED_BITS) as u32
     }
 
     pub fn with_check(self, check: u32) -> Header {
-        Header(self.unchecked() | (u64::from(check) << 40))
+        Header(self.unchecked() | (u64::from(check) << Self::UNCHECKED_BITS))
     }
 
     pub fn unchecked(self) -> u64 {
-        self.0 & ((1 << 40) - 1)
+        self.0 & ((1 << Self::UNCHECKED_BITS) - 1)
     }
 
     /// Bytes before the key; options alone decide them.
@@ -251,6 +255,12 @@ impl Header {
     pub fn total_at(self) -> u64 {
         u64::from(self.key_at()) - 16
     }
+}
+
+/// The part of a sum that a header has room for, as its check.
+#[inline(always)]
+pub(crate) fn check_of(sum: u64) -> u32 {
+    (sum >> Header::UNCHECKED_BITS) as u32
 }
 
 /// Where the key begins, by the five options that decide it: a word each, two for a chained item.
@@ -329,8 +339,9 @@ pub(crate) struct Fields {
     pub cas: u64,
     /// Second of the last access, if the cache keeps it.
     pub access_s: Option<u32>,
-    /// Whether the value is a reference to another tier.
-    pub is_far: bool,
+    /// [`Header::FAR`] if the value is a reference to another tier, [`Header::TYPED`] if it is no
+    /// string.
+    pub kind: u64,
     /// Whether a client of memcached sent the key in base64: it is told in base64.
     pub has_binary_key: bool,
 }
@@ -344,7 +355,7 @@ impl Fields {
         option(has_meta, Header::META)
             | option(has_extra, Header::EXTRA)
             | option(self.cas != 0, Header::CAS)
-            | option(self.is_far, Header::FAR)
+            | self.kind
     }
 }
 
@@ -372,9 +383,9 @@ mod tests {
         }
         assert_eq!(expiry_in(meta_word(u64::MAX, 0, true)), WALL_TIME | EXPIRES_MAX);
         let options = Header::META | Header::CAS | Header::CHAINED;
-        let header = Header::new(5, 100, options).with_check(0xabcdef);
+        let header = Header::new(5, 100, options).with_check(0x2b_cdef);
         assert_eq!((header.key_bytes(), header.value_bytes()), (5, 100));
-        assert_eq!((header.check(), header.key_at(), header.bytes()), (0xabcdef, 40, 152));
+        assert_eq!((header.check(), header.key_at(), header.bytes()), (0x2b_cdef, 40, 152));
         assert_eq!((header.word_at(Header::META), header.word_at(Header::CAS)), (8, 16));
         assert_eq!(header.total_at(), 24);
         assert_eq!(Header::new(0, 10, Header::PIECE).bytes(), 32);

@@ -13,7 +13,7 @@
 
 use super::draft::{ItemDraft, PIECE_VALUE_AT, Piece, PlacedItem, fields_at};
 use super::key::Key;
-use super::layout::{Fields, Header, NextPiece, Pos, Slot, UNIT_BYTES, meta_word, mix};
+use super::layout::{Fields, Header, NextPiece, Pos, Slot, UNIT_BYTES, check_of, meta_word, mix};
 use super::partition::{Found, Partition};
 use super::segments::Stream;
 use super::{Millis, Mode};
@@ -27,11 +27,6 @@ const PIECE_BYTES_MIN: u32 = 256;
 /// The second of the last access of an item of an earlier process.
 pub(crate) const ACCESS_UNKNOWN: u32 = u32::MAX;
 const MOVE_BYTES: usize = UNIT_BYTES as usize;
-
-#[inline(always)]
-fn check_in(sum: u64) -> u32 {
-    (sum >> 40) as u32
-}
 
 /// How far behind an item memory is asked for, to write the next ones there: a lock waits until
 /// everything that was stored before has come.
@@ -54,7 +49,7 @@ impl Partition {
     #[inline]
     pub(crate) fn sealed(&self, pos: Pos, header: Header) -> Header {
         match self.is_checked {
-            true => header.with_check(check_in(self.place_sum(pos, header))),
+            true => header.with_check(check_of(self.place_sum(pos, header))),
             false => header,
         }
     }
@@ -64,8 +59,8 @@ impl Partition {
     pub(crate) fn frame_check(&self, pos: Pos, header: Header) -> u32 {
         let sum = self.place_sum(pos, header);
         match header.has(Header::WORDS) {
-            true => check_in(self.words_sum(pos, header, sum)),
-            false => check_in(sum),
+            true => check_of(self.words_sum(pos, header, sum)),
+            false => check_of(sum),
         }
     }
 
@@ -287,8 +282,12 @@ impl Partition {
         (self.segments.get(pos.unit()).seq << 13) | u64::from(pos.offset() >> 3)
     }
 
-    /// Kills an item, wherever its value lies.
+    /// Kills an item, wherever its value lies; what belongs to it goes later.
     pub(crate) fn kill(&mut self, pos: Pos) {
+        let header = self.header(pos);
+        if header.has(Header::TYPED) {
+            self.note_gone_root(pos, header);
+        }
         self.unshelve(pos);
         self.kill_here(pos);
     }

@@ -23,6 +23,7 @@ mod emulated;
 mod entry;
 mod error;
 mod evict;
+mod hash;
 mod index;
 mod item;
 mod key;
@@ -55,6 +56,7 @@ pub use division::{Division, VALUE_BYTES_MAX, partitions_for};
 pub use entry::{Entry, StoredWith, Writer};
 pub use error::{Error, Result};
 pub use evict::evicted::EvictedItem;
+pub use hash::{HashEntry, HashStream, HashValue};
 pub use item::{Item, Meta, Pinned};
 pub use locked_keys::LockedKeys;
 pub use many::Put;
@@ -79,7 +81,6 @@ use key::Key;
 use near_pages::NearPages;
 use partition::Partition;
 use populate::Populator;
-use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::cell::Cell;
 use std::fs::File;
@@ -134,8 +135,6 @@ pub const PARTITIONS_MAX: u32 = 64;
 const FILLED_PERCENT: u64 = 68;
 /// Private bytes of a partition beside what its units cost: buffers and the structure itself.
 const PARTITION_BYTES: u64 = 72 << 10;
-/// Memory that is taken from the system in one call.
-const POPULATED_BYTES: u64 = 4 << 20;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
@@ -454,42 +453,6 @@ impl Cache {
         }
     }
 
-    /// Takes all of the cache's memory from the system, in the order in which it comes into use,
-    /// as long as `goes_on` says so, which is asked each ms or so. Without it a change that comes
-    /// to a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
-    /// where the system has no more to give: the rest is taken at its first use.
-    ///
-    /// # Errors
-    /// The file system of a file has no more to give: the cache has what was taken by then.
-    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) -> std::io::Result<()> {
-        if self.file.is_some() {
-            loop {
-                let mut has_more = false;
-                for populator in self.partitions.iter().filter_map(|part| part.populator.as_ref()) {
-                    if !goes_on() {
-                        return Ok(());
-                    }
-                    has_more |= populator.take_next()?;
-                }
-                if !has_more {
-                    return Ok(());
-                }
-            }
-        }
-        let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
-        let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
-        for start in (0..longest).step_by(POPULATED_BYTES as usize) {
-            for window in &windows {
-                let end = window.bytes() - self.waiting_bytes();
-                let bytes = end.saturating_sub(start).min(POPULATED_BYTES);
-                if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// As it was made, with the limits that were filled in.
     pub fn options(&self) -> &Options {
         &self.options
@@ -693,7 +656,8 @@ impl Cache {
                     return true;
                 }
                 let has_moved = self.partitions[index].pages.step(now, count);
-                if !self.lock(index).tidy(now) && !has_moved {
+                let has_tidied = self.lock(index).tidy(now);
+                if !has_tidied && !has_moved && !self.sweep_hash(index, now) {
                     break;
                 }
             }
@@ -703,7 +667,7 @@ impl Cache {
 
     /// Items, expired ones that were not found yet included.
     pub fn len(&self) -> u64 {
-        (0..self.partitions.len()).map(|index| self.lock(index).index.items()).sum()
+        (0..self.partitions.len()).map(|index| self.lock(index).items()).sum()
     }
 
     /// Whether there are no items.

@@ -5,12 +5,16 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 mod far;
+mod gauges;
 mod holds;
 mod limit;
+mod parts;
 mod spaces;
 mod sweep;
 mod switch;
 
+use parts::PARTS_FOR_ROOM;
+pub(crate) use parts::{HashId, HashState, PACKED, ROOT};
 pub(crate) use spaces::{SpaceCounts, SpaceSet};
 pub(crate) use sweep::Abandoned;
 
@@ -98,6 +102,7 @@ pub(crate) struct Partition {
     pub is_recovering: bool,
     pub tier_slab: Option<TierSlab>,
     pub spaces: SpaceCounts,
+    pub hashes: HashState,
     /// Of a part of the units, for measurements.
     pub emulation: Option<Box<FarEmulation>>,
     pub holds: Holds,
@@ -201,6 +206,7 @@ impl Partition {
             is_recovering: false,
             tier_slab: None,
             spaces: SpaceCounts::default(),
+            hashes: HashState::default(),
             emulation: None,
             holds: Holds::default(),
             is_unusual: false,
@@ -211,7 +217,7 @@ impl Partition {
     pub fn fields_of(&self, flags: u32, expires: Millis, cas: u64, now: Millis) -> Fields {
         let access_s = self.keeps_access.then_some((now / 1000) as u32);
         let expires = (expires & !WALL_TIME).min(EXPIRES_MAX) | (expires & WALL_TIME);
-        Fields { flags, expires, cas, access_s, is_far: false, has_binary_key: false }
+        Fields { flags, expires, cas, access_s, kind: 0, has_binary_key: false }
     }
 
     /// Finds the entry of a key, expired or not.
@@ -278,6 +284,12 @@ impl Partition {
     #[inline(always)]
     fn has_expired(&self, pos: Pos, header: Header, now: Millis) -> bool {
         if self.index.is_sweeping() && self.segments.is_flushed(pos.unit()) {
+            return true;
+        }
+        if !header.has(Header::META | Header::TYPED) {
+            return false;
+        }
+        if header.has(Header::TYPED) && self.is_hash_over(pos, header, now) {
             return true;
         }
         if !header.has(Header::META) {
@@ -407,6 +419,7 @@ impl Partition {
             let (pos, header) = (slot.pos(), self.header(slot.pos()));
             if header.is_spaced() {
                 self.space_lost(pos, header);
+                self.note_lost_part(pos, header);
             }
             self.kill(pos);
         }
@@ -444,7 +457,7 @@ impl Partition {
         found: &mut Option<Found>,
         now: Millis,
     ) -> Result<()> {
-        let fields = Fields { is_far: true, ..draft.fields };
+        let fields = Fields { kind: Header::FAR, ..draft.fields };
         let draft = ItemDraft { value_bytes: REFERENCE_BYTES, fields, ..*draft };
         self.put(&draft, &[&value.reference()], found, now)?;
         self.shelve(draft.hash, Arc::new(value));
@@ -673,6 +686,7 @@ impl Partition {
         self.segments.take_more(memory)
             || self.drop_flushed()
             || self.expire_one(now)
+            || (self.mode == Mode::Store && self.drop_parts(PARTS_FOR_ROOM))
             || (!self.is_recovering && self.evict(memory, now))
     }
 
@@ -722,37 +736,6 @@ impl Partition {
         let moved = self.copy_item((at, slot), &draft, stream, class, now);
         debug_assert_eq!(slot.tag(), tag_of(hash));
         Ok((at, slot.with_pos(moved)))
-    }
-
-    pub fn stats_now(&self) -> Stats {
-        let near = self.tier_slab.as_ref().map_or_else(Default::default, TierSlab::near_stats);
-        Stats {
-            items: self.index.items(),
-            live_bytes: self.segments.live_bytes(),
-            metadata_bytes: self.metadata_bytes(),
-            units: (self.segments.count() - self.segments.withheld_count()) as u64,
-            free_units: self.segments.unused_count() as u64,
-            index_units: self.index.unit_count(),
-            far_units: u64::from(self.segments.far_units()),
-            far_bytes: self.segments.far_bytes(),
-            far_held_units: u64::from(self.segments.far_held()),
-            tier_items: self.tier_slab.as_ref().map_or(0, TierSlab::count),
-            tier_bytes: self.tier_slab.as_ref().map_or(0, TierSlab::used_bytes),
-            tier_bytes_read: near.far_bytes,
-            tier_promotions: near.promotions,
-            tier_near_hits: near.hits,
-            tier_near_bytes: near.bytes,
-            ..self.stats
-        }
-    }
-
-    /// Bytes of all that is neither key nor value: index, headers of live items, and what each unit
-    /// costs beside its memory, by policy.
-    fn metadata_bytes(&self) -> u64 {
-        let units = self.segments.count() as u64;
-        self.index.unit_count() * u64::from(UNIT_BYTES)
-            + (self.segments.live_bytes() - self.segments.payload_bytes())
-            + units * self.unit_extra
     }
 
     /// Enters an item that was found in the log of an earlier process; one of the same key is

@@ -4,8 +4,10 @@
 //! system has no room for, which would be a signal (SIGBUS). Far memory of a file that comes into
 //! use again is taken the same way.
 
+use super::Cache;
 use super::layout::UNIT_SHIFT;
-use rackpool_mem::window::take_file;
+use rackpool_core::seam::Mem;
+use rackpool_mem::window::{Window, take_file};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -14,6 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Units that are taken at once: 4 MiB, which the system zeroes within half a millisecond.
 pub(crate) const PIECE_UNITS: u32 = 64;
+/// Memory that is taken from the system in one call.
+const POPULATED_BYTES: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Populator {
@@ -57,5 +61,43 @@ impl Populator {
         // Relaxed: as above.
         self.taken.fetch_max(upto, Ordering::Relaxed);
         Ok(true)
+    }
+}
+
+impl Cache {
+    /// Takes all of the cache's memory from the system, in the order in which it comes into use,
+    /// as long as `goes_on` says so, which is asked each ms or so. Without it a change that comes
+    /// to a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
+    /// where the system has no more to give: the rest is taken at its first use.
+    ///
+    /// # Errors
+    /// The file system of a file has no more to give: the cache has what was taken by then.
+    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) -> std::io::Result<()> {
+        if self.file.is_some() {
+            loop {
+                let mut has_more = false;
+                for populator in self.partitions.iter().filter_map(|part| part.populator.as_ref()) {
+                    if !goes_on() {
+                        return Ok(());
+                    }
+                    has_more |= populator.take_next()?;
+                }
+                if !has_more {
+                    return Ok(());
+                }
+            }
+        }
+        let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
+        let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
+        for start in (0..longest).step_by(POPULATED_BYTES as usize) {
+            for window in &windows {
+                let end = window.bytes() - self.waiting_bytes();
+                let bytes = end.saturating_sub(start).min(POPULATED_BYTES);
+                if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -9,6 +9,8 @@
 //! No word of the file is believed without its check (`log.rs`, `segments.rs`). The superblock is
 //! there twice; what is damaged elsewhere costs the items that it is part of.
 
+mod hashes;
+
 use super::Options;
 use super::draft::body_check;
 use super::error::{Error, Result};
@@ -304,11 +306,14 @@ impl Partition {
         partition.is_recovering = true;
         let ends: Vec<u32> =
             found.iter().map(|adopted| partition.recover_segment(*adopted, recovered)).collect();
+        let (lost, counted) = partition.recover_hashes();
+        recovered.lost += lost;
         partition.is_recovering = false;
         for (adopted, end) in found.iter().zip(ends) {
             partition.segments.settle(adopted.unit, end);
         }
-        recovered.items += partition.index.items();
+        partition.put_counted(counted);
+        recovered.items += partition.items();
         recovered.bytes += partition.segments.live_bytes();
         partition.stats = super::Stats::default();
         partition

@@ -12,9 +12,9 @@
 //!
 //! A use is marked in the entry by one swap, which fails if the entry has changed; misses go to the
 //! sketch, which loses some that come at once. All else is left to the lock: items in pieces, in
-//! another tier or above [`COPIED_BYTES_MAX`], expired ones, those that have their second of access
-//! to be noted, a chain that changes all the time, and everything until the entries of what was
-//! flushed are swept out, and while sections hold keys (`section.rs`).
+//! another tier, of another type or above [`COPIED_BYTES_MAX`], expired ones, those that have their
+//! second of access to be noted, a chain that changes all the time, and everything until the
+//! entries of what was flushed are swept out, and while sections hold keys (`section.rs`).
 //!
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
@@ -263,7 +263,7 @@ impl PartitionView {
     ) -> Option<(u64, Fields)> {
         let is_usual = header.key_word() == key_word
             && u64::from(header.key_at()) <= room
-            && !header.has(Header::CHAINED | Header::FAR | Header::PIECE)
+            && !header.has(Header::CHAINED | Header::FAR | Header::PIECE | Header::TYPED)
             && !self.is_due(item, header, now);
         is_usual.then(|| (header.key_at().into(), fields_at(self.units.bare(), item, header)))
     }
@@ -332,7 +332,7 @@ impl PartitionView {
             return None;
         }
         reached(LookupStage::Compared);
-        if header.has(Header::CHAINED | Header::FAR | Header::PIECE)
+        if header.has(Header::CHAINED | Header::FAR | Header::PIECE | Header::TYPED)
             || header.bytes() > COPIED_BYTES_MAX
             || (header.has(Header::META | Header::EXTRA) && self.is_due(byte, header, now))
         {
@@ -401,8 +401,12 @@ impl PartitionView {
         key: Key<'_>,
         copy: &Window,
     ) -> Option<(Slot, Header)> {
-        const UNUSUAL: u64 =
-            Header::CHAINED | Header::FAR | Header::PIECE | Header::META | Header::EXTRA;
+        const UNUSUAL: u64 = Header::CHAINED
+            | Header::FAR
+            | Header::PIECE
+            | Header::TYPED
+            | Header::META
+            | Header::EXTRA;
         let units = self.units.bare();
         let (slot, header) = (Slot(units.load(at)), Header(units.load(item)));
         let first = at & !(BUCKET_BYTES - 1);

@@ -214,13 +214,14 @@ impl Core {
             out.bytes.extend_from_slice(&item.flags().to_be_bytes());
             out.bytes.extend_from_slice(&request.key[..key_bytes]);
             let pushed = if value { push_value(out, item, len) } else { Ok(()) };
-            pushed.inspect_err(|_| out.fail(start)).is_ok()
+            pushed.inspect_err(|error| out.fail(start, error)).is_ok()
         };
         let mut failed = None;
         let found = if touch {
             let expires = expiry(i64::from(request.extra32(0)), times);
             self.db.entry(request.key, now).is_ok_and(|mut entry| {
-                let Some(item) = entry.read() else { return false };
+                let item = entry.read().filter(|item| !item.is_typed());
+                let Some(item) = item else { return false };
                 let shown = show(&item);
                 failed = set_expiry(&mut entry, expires).err();
                 shown

@@ -440,7 +440,7 @@ fn answer_set(out: &mut Vec<u8>, answer: SetReply, error: Option<Error>) -> Opti
 }
 
 /// Appends `VALUE key flags len [cas]`, the value and a line end. `false`, and nothing, if the
-/// value cannot be read: its tier failed.
+/// value cannot be read: its tier failed, or it is no string.
 pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) -> bool {
     let (len, start) = (item.len(), out.bytes.len());
     let bytes = &mut out.bytes;
@@ -455,8 +455,8 @@ pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) 
         push_u64(bytes, item.cas());
     }
     bytes.extend_from_slice(b"\r\n");
-    if push_value(out, item, len).is_err() {
-        out.fail(start);
+    if let Err(error) = push_value(out, item, len) {
+        out.fail(start, &error);
         return false;
     }
     out.bytes.extend_from_slice(b"\r\n");
@@ -472,8 +472,11 @@ pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Versio
     let (len, start) = (item.len(), out.bytes.len());
     push_bulk_head(&mut out.bytes, len);
     if let Err(error) = push_value(out, item, len) {
-        out.fail(start);
-        push_error(&mut out.bytes, resp::failed(&error).as_bytes());
+        out.fail(start, &error);
+        match error {
+            Error::WrongType if out.has_nulls_for_types => push_null(&mut out.bytes, version),
+            error => push_error(&mut out.bytes, resp::failed(&error).as_bytes()),
+        }
         return false;
     }
     out.bytes.extend_from_slice(b"\r\n");
@@ -483,7 +486,7 @@ pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Versio
 /// Appends a value: a copy, or a reference to it if it is long.
 ///
 /// # Errors
-/// [`Error::Tier`]: nothing was appended.
+/// [`Error::Tier`], [`Error::WrongType`]: nothing was appended.
 #[inline]
 pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) -> Result<(), Error> {
     if len >= PIN_BYTES_MIN {
@@ -509,6 +512,8 @@ pub struct Output {
     pin_sent: u64,
     pinned_bytes: u64,
     failed: u64,
+    /// A value that is no string is answered as if it were not there, and not with an error.
+    pub has_nulls_for_types: bool,
 }
 
 #[derive(Debug)]
@@ -642,9 +647,9 @@ impl Output {
 
     /// Takes back what was put behind own byte `start`, since a value of it could not be read.
     #[cold]
-    pub fn fail(&mut self, start: usize) {
+    pub fn fail(&mut self, start: usize, error: &Error) {
         self.truncate(start);
-        self.failed += 1;
+        self.failed += u64::from(!matches!(error, Error::WrongType));
     }
 
     /// Values that could not be read since this was last asked.

@@ -136,7 +136,7 @@ impl Core {
         while let Some(key) = keys.next() {
             let start = self.out.bytes.len();
             let touched = self.db.entry(key, self.now).ok().and_then(|mut entry| {
-                let item = entry.read()?;
+                let item = entry.read().filter(|item| !item.is_typed())?;
                 let shown = push_text_item(&mut self.out, key, &item, get.cas);
                 let bytes = item.len();
                 Some((shown.then_some(bytes), set_expiry(&mut entry, expires)))

@@ -63,7 +63,7 @@ impl Core {
             None
         } else {
             let plain = |item: &Item<'_>| {
-                if item.is_marked() {
+                if item.is_marked() || item.is_typed() {
                     return false;
                 }
                 let life = Lifetime { expires: item.expires(), created: None, times };
@@ -109,7 +109,8 @@ impl Core {
             created = true;
         }
         let item = if meta.no_update { entry.item() } else { entry.read() };
-        let item = item?;
+        // No string: for this protocol it is not there.
+        let item = item.filter(|item| !item.is_typed())?;
         let info = item.meta();
         // Flags are obeyed in order: `R` sees what a `T` before it did.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
@@ -198,8 +199,11 @@ impl Core {
         // A new version is a new copy.
         let value = &mut self.scratch;
         value.clear();
-        if !meta.removes_value && item.append_to(value).is_err() {
-            return StoreOutcome::NoMemory;
+        // Of no string no new copy is made either.
+        if (!meta.removes_value || item.is_typed())
+            && let Err(error) = item.append_to(value)
+        {
+            return StoreOutcome::of(&error);
         }
         let (cas, has_binary_key) = (meta.new_cas.unwrap_or(cas), item.has_binary_key());
         let with = StoredWith { flags, expires, cas, has_binary_key };
@@ -323,8 +327,8 @@ fn push_meta_item(
     }
     bytes.extend_from_slice(b"\r\n");
     if has_value {
-        if push_value(out, item, item.len()).is_err() {
-            out.fail(start);
+        if let Err(error) = push_value(out, item, item.len()) {
+            out.fail(start, &error);
             out.bytes.extend_from_slice(b"SERVER_ERROR the value's tier of memory failed");
         }
         out.bytes.extend_from_slice(b"\r\n");

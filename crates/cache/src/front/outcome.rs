@@ -38,6 +38,7 @@ impl StoreOutcome {
     pub fn of(error: &Error) -> Self {
         match error {
             Error::TooLarge { .. } | Error::KeySize { .. } => StoreOutcome::TooLarge,
+            Error::WrongType => StoreOutcome::NotStored,
             _ => StoreOutcome::NoMemory,
         }
     }

@@ -7,6 +7,7 @@ use super::commands::CommandId;
 use super::core::Core;
 use super::counters::Count;
 use super::jobs::Job;
+use super::redis_hash_walks::HashWalk;
 use super::resp::{
     Args, OUT_OF_MEMORY, push_array, push_error, push_integer, push_null, push_status,
 };
@@ -44,6 +45,8 @@ pub struct ResumePoint {
     /// What was found so far, or is worked on.
     pub bytes: Vec<u8>,
     pub lcs: Option<Box<Lcs>>,
+    /// A hash, all of which is gone over.
+    pub walk: Option<Box<HashWalk>>,
     /// Time that was spent on it, nanoseconds.
     pub took_ns: u64,
     pub command: Option<CommandId>,

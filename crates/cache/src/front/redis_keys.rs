@@ -40,8 +40,10 @@ fn exists_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult 
 
 /// `TYPE key`
 pub fn type_of(call: &mut RespCall<'_>) -> CommandResult {
-    let there = expires(call).is_some();
-    call.status(if there { "string" } else { "none" })
+    let kind = |item: Item<'_>| if item.is_typed() { "hash" } else { "string" };
+    let entry = call.core.db.entry(call.arg(1), call.core.now).ok();
+    let kind = entry.and_then(|entry| entry.item().map(kind)).unwrap_or("none");
+    call.status(kind)
 }
 
 /// When word 1 expires (0 = never), if there is such an item; counts nothing.
@@ -207,7 +209,7 @@ const SCAN_STEPS_MAX: u64 = 4 << 20;
 pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
     let cursor = std::str::from_utf8(call.arg(1)).ok().and_then(|text| text.parse::<u64>().ok());
     let cursor = cursor.ok_or("ERR invalid cursor")?;
-    let (mut count, mut pattern, mut strings) = (10, None, true);
+    let (mut count, mut pattern, mut wanted) = (10, None, [true; 2]);
     let mut index = 2;
     while index < call.count() {
         if index + 1 == call.count() {
@@ -221,7 +223,7 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
         } else if call.is(index, "match") {
             pattern = Some(index + 1);
         } else if call.is(index, "type") {
-            strings = call.is(index + 1, "string");
+            wanted = ["string", "hash"].map(|word| call.is(index + 1, word));
         } else {
             return Err(syntax());
         }
@@ -237,10 +239,14 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
     while left > 0 && bytes < OUTPUT_SOFT_BYTES && steps < SCAN_STEPS_MAX {
         let some = left.min(at_once);
         left -= some;
-        let scanned = |item: &Item<'_>| some_keys.push(item.key());
+        let scanned = |item: &Item<'_>| {
+            if wanted[usize::from(item.is_typed())] {
+                some_keys.push(item.key());
+            }
+        };
         next = call.core.cache().scan(next, some, call.core.now, scanned);
         // Compared when the cache is not locked any more.
-        for key in some_keys.drain(..).filter(|_| strings) {
+        for key in some_keys.drain(..) {
             steps += pattern.as_ref().map_or(0, |pattern| pattern.steps(key.len()));
             if pattern.as_ref().is_none_or(|pattern| pattern.matches(&key)) {
                 bytes += key.len() as u64;
@@ -267,7 +273,7 @@ pub fn memory_usage(call: &mut RespCall<'_>) -> CommandResult {
     }
     let key = call.args.get(call.input, 2);
     let entry = call.core.db.entry(key, call.core.now).map_err(|e| failed(&e))?;
-    let bytes = entry.item().map(|item| item.len() + key.len() as u64 + ITEM_BYTES);
+    let bytes = entry.item().map(|item| item.whole_bytes() + key.len() as u64 + ITEM_BYTES);
     drop(entry);
     match bytes {
         Some(bytes) => call.integer(bytes as i64),

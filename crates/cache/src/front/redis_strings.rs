@@ -5,7 +5,7 @@ use super::bytes::strict_i64;
 use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
 use super::redis_compare::Comparison;
-use super::resp::{failed, push_integer, push_null, push_status};
+use super::resp::{WRONG_TYPE, failed, push_integer, push_null, push_status};
 use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
 use crate::clock::{PAST, Times};
@@ -92,7 +92,7 @@ impl Unit {
     pub const EXAT: Unit = Unit { seconds: true, absolute: true };
     pub const PXAT: Unit = Unit { seconds: false, absolute: true };
 
-    fn of(word: &[u8]) -> Option<Self> {
+    pub fn of(word: &[u8]) -> Option<Self> {
         let all = [("ex", Unit::EX), ("px", Unit::PX), ("exat", Unit::EXAT), ("pxat", Unit::PXAT)];
         let found = all.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         found.map(|(_, unit)| unit)
@@ -127,7 +127,7 @@ impl Unit {
     }
 }
 
-fn invalid_expiry(command: &str) -> String {
+pub fn invalid_expiry(command: &str) -> String {
     format!("ERR invalid expire time in '{command}' command")
 }
 
@@ -366,6 +366,7 @@ fn mget_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
 fn mget_some(call: &mut RespCall<'_>, words: Range<usize>) -> CommandResult {
     let version = call.client.version;
     let (input, args) = (call.input, call.args);
+    call.core.out.has_nulls_for_types = true;
     for index in words {
         match args.span(index) {
             Some((start, len)) => {
@@ -375,6 +376,7 @@ fn mget_some(call: &mut RespCall<'_>, words: Range<usize>) -> CommandResult {
         }
     }
     call.core.flush_batch(input);
+    call.core.out.has_nulls_for_types = false;
     Ok(())
 }
 
@@ -390,9 +392,10 @@ fn mget_one(call: &mut RespCall<'_>, index: usize) -> CommandResult {
 }
 
 pub fn strlen(call: &mut RespCall<'_>) -> CommandResult {
-    let found = call.core.cache().get(call.arg(1), call.core.now, |item| item.len());
+    let len = |item: &Item<'_>| if item.is_typed() { Err(WRONG_TYPE) } else { Ok(item.len()) };
+    let found = call.core.cache().get(call.arg(1), call.core.now, len);
     call.counted(found.is_some());
-    call.integer(found.unwrap_or(0) as i64)
+    call.integer(found.unwrap_or(Ok(0))? as i64)
 }
 
 /// `APPEND key value`
@@ -428,7 +431,7 @@ pub fn count(call: &mut RespCall<'_>, by: i64) -> CommandResult {
     let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let (mut value, mut flags, mut expires) = (0, 0, 0);
     if let Some(item) = entry.item() {
-        if item.len() > NUMBER_BYTES_MAX {
+        if item.len() > NUMBER_BYTES_MAX && !item.is_typed() {
             return Err(not_an_integer());
         }
         core.scratch.clear();

@@ -515,10 +515,14 @@ pub fn push_verbatim(out: &mut Vec<u8>, text: &[u8], version: Version) {
 /// What Redis says where there is no memory for a value.
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
+/// What Redis says to a command for another type.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
 /// The text for what the cache could not do.
 pub fn failed(error: &Error) -> String {
     match error {
         Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
+        Error::WrongType => WRONG_TYPE.into(),
         other => format!("ERR {other}"),
     }
 }

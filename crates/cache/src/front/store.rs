@@ -179,7 +179,7 @@ impl Core {
             return Ok(Counted { value: first, cas, expires: None });
         };
         let meta = item.meta();
-        if meta.len == 0 || meta.len > NUMBER_BYTES_MAX {
+        if meta.len == 0 || meta.len > NUMBER_BYTES_MAX || item.is_typed() {
             return Err(StoreOutcome::NotNumber);
         }
         if step.cas != 0 && step.cas != meta.cas {

@@ -83,6 +83,14 @@ impl Default for Sweep {
     }
 }
 
+impl Sweep {
+    /// The first hash that it has not seen; `None` at the end.
+    #[must_use]
+    pub fn at(&self) -> Option<u64> {
+        self.at
+    }
+}
+
 impl<'a, I: HashItems> LargeHash<'a, I> {
     /// The hash of this root. `seed` is that of the cache.
     pub fn open(items: &'a mut I, root: Root, seed: u64, times: Times) -> LargeHash<'a, I> {

@@ -86,6 +86,9 @@ pub struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
+    /// The bit of a mark that says that its field has an expiry.
+    pub(crate) const HAS_EXPIRY: u8 = HAS_EXPIRY;
+
     /// The hash that is kept in these bytes.
     ///
     /// # Errors

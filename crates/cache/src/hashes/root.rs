@@ -85,6 +85,11 @@ impl Root {
         })
     }
 
+    /// A field expires then; 0 = never.
+    pub(crate) fn note_expiry(&mut self, expires: Millis) {
+        note_earliest(&mut self.earliest, expires);
+    }
+
     /// Whether fields may have expired that are still there: [`Root::fields`] counts them.
     #[must_use]
     pub fn may_have_expired(&self, times: Times) -> bool {

@@ -60,6 +60,8 @@ pub(super) fn refusal(error: &Error) -> (MessageKind, u64) {
     match error {
         Error::TooLarge { max_bytes, .. } => (MessageKind::TooLong, *max_bytes),
         Error::Tier { .. } => (MessageKind::Unreachable, 0),
+        // No string: for a client of HERD it is not there.
+        Error::WrongType => (MessageKind::Missing, 0),
         _ => (MessageKind::NoMemory, 0),
     }
 }

@@ -208,8 +208,16 @@ impl Partition {
             let Some((_, slot)) = self.live_entry(*hash, *pos, now) else { continue };
             let uses = slot.freq() as u8;
             self.policy_state.sketch.count(*hash, uses);
-            let bytes = self.bytes_of(*pos, self.header(*pos));
-            let rank = rank(self.policy_state.sketch.estimate(*hash), bytes);
+            let header = self.header(*pos);
+            let bytes = self.bytes_of(*pos, header);
+            let of_hash = match header.is_spaced() || header.has(Header::TYPED) {
+                true => self.hash_weight(*pos, header),
+                false => None,
+            };
+            let rank = match of_hash {
+                Some((uses, bytes)) => rank(uses, bytes),
+                None => rank(self.policy_state.sketch.estimate(*hash), bytes),
+            };
             round.add(Weighed { hash: *hash, pos: *pos, bytes, rank, uses });
         }
         end - offset

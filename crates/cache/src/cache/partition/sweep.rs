@@ -12,8 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SWEPT_BUCKETS: u64 = 512;
 /// … or flushed segments that are given back …
 const RELEASED_SEGMENTS: usize = 64;
-/// … or values of a tier.
+/// … or values of a tier …
 const RELEASED_VALUES: usize = 16;
+/// … or parts of hashes that are gone.
+const DROPPED_PARTS: usize = 16;
 
 /// Items of writers that were dropped before they committed: where, and their segment's number.
 #[derive(Debug, Default)]
@@ -57,6 +59,10 @@ impl Partition {
         for (head, seq) in self.abandoned.take() {
             self.abandon(head, seq);
         }
+        if self.hashes.has_work {
+            self.drop_lost_hashes();
+            self.drop_parts(DROPPED_PARTS);
+        }
     }
 
     /// Gives back a segment of what has expired, also one that is still written to; whether there
@@ -95,6 +101,7 @@ impl Partition {
         self.segments.flush();
         self.index.flush();
         self.forget_spaces();
+        self.hashes.forget();
         if let Some(tier_slab) = &mut self.tier_slab {
             tier_slab.flush();
         }
@@ -115,6 +122,8 @@ impl Partition {
                 .as_mut()
                 .is_some_and(|tier_slab| tier_slab.drop_flushed(RELEASED_VALUES))
             || self.expire_one(now)
+            || self.drop_lost_hashes()
+            || self.drop_parts(DROPPED_PARTS)
             || self.sweep_spaces()
             || self.approach_limit(now)
             || self.sift(now)

@@ -123,6 +123,7 @@ impl Command {
             ("@keyspace", is_of_keys || self.has(KEYSPACE)),
             ("@read", self.has(READONLY) && self.group != "scripting"),
             ("@write", self.has(WRITE)),
+            ("@hash", self.group == "hash"),
             ("@string", self.group == "string"),
             ("@bitmap", self.group == "bitmap"),
             ("@hyperloglog", self.group == "hyperloglog"),

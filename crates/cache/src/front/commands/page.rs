@@ -26,6 +26,12 @@ Refused with `ERR unknown command 'name', reason`, subcommands with `ERR unknown
 reason`:
 ";
 
+const OF_HASHES: &str = "\
+A hash of Redis's has no value that could be read here, nor by HERD: look-ups miss it, `append` and
+`prepend` answer `NOT_STORED`, `incr` and `decr` that it is no number. It is there for all others.
+
+";
+
 /// Appends names as a paragraph.
 fn push_names<'a>(page: &mut String, head: &str, names: impl Iterator<Item = &'a str>) {
     let mut line = head.to_owned();
@@ -76,6 +82,7 @@ fn in_code(syntax: &str) -> String {
 
 fn push_memcached(page: &mut String) {
     page.push_str("\n## memcached\n\n");
+    page.push_str(OF_HASHES);
     let is_same = |about: &About| about.differs.is_empty() && about.refused.is_empty();
     let same = TEXT.iter().filter(|command| is_same(&command.about)).map(|command| command.name);
     let meta = META.iter().filter(|(.., differs)| differs.is_empty()).map(|(name, ..)| *name);

@@ -21,11 +21,6 @@ macro_rules! refused {
 }
 
 pub static REFUSED: &[Refused] = refused! {
-    "hashes are not offered":
-        "hdel" "hexists" "hexpire" "hexpireat" "hexpiretime" "hget" "hgetall" "hgetdel" "hgetex"
-        "hincrby" "hincrbyfloat" "hkeys" "hlen" "hmget" "hmset" "hpersist" "hpexpire" "hpexpireat"
-        "hpexpiretime" "hpttl" "hrandfield" "hscan" "hset" "hsetex" "hsetnx" "hstrlen" "httl"
-        "hvals";
     "lists are not offered":
         "blmove" "blmpop" "blpop" "brpop" "brpoplpush" "lindex" "linsert" "llen" "lmove" "lmpop"
         "lpop" "lpos" "lpush" "lpushx" "lrange" "lrem" "lset" "ltrim" "rpop" "rpoplpush" "rpush"

@@ -14,6 +14,9 @@ use crate::front::redis_bits as bits;
 use crate::front::redis_client as client;
 use crate::front::redis_compare as compare;
 use crate::front::redis_config as config;
+use crate::front::redis_hash_expiry as hash_expiry;
+use crate::front::redis_hash_walks as hash_walks;
+use crate::front::redis_hashes as hashes;
 use crate::front::redis_hyperloglog as hyperloglog;
 use crate::front::redis_keys::{self, left};
 use crate::front::redis_keyspace as keyspace;
@@ -91,6 +94,8 @@ const O_TEXT: &str = "O(N) in the text's bytes";
 const O_WORDS: &str = "O(N) in the words";
 const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
+const O_FIELDS: &str = "O(N) in the fields named";
+const O_HASH: &str = "O(N) in the fields of the hash";
 const O_QUEUED: &str = "O(N) in the commands that wait";
 const O_ENTRIES: &str = "O(N) in the entries";
 const O_BYTES: &str = "O(N) in the bytes of values";
@@ -105,6 +110,8 @@ const APART: &str =
 
 /// The one difference of the commands whose work grows with their words.
 const IN_TURNS: &str = "A long one is not one step to others.";
+/// That of the commands that answer with all of a hash, in turns.
+const FLUSHED: &str = "A long answer ends with its connection if all is flushed meanwhile.";
 
 macro_rules! commands {
     ($($name:literal $arity:literal $flags:expr, $keys:ident $group:literal $since:literal
@@ -342,9 +349,94 @@ pub const COMMANDS: &[Command] = commands! {
         differs "An end before the first byte shows nothing, as of Redis 8.";
     "getset" 3 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1 => strings::getset,
         "key value" "Sets a value and tells what it was.";
+    "hdel" -3 WRITE | FAST, RW_DELETE "hash" "2.0.0" O_FIELDS => hashes::hdel,
+        "key field ..." "Deletes fields of a hash." differs IN_TURNS;
     "hello" -1 LOG_IN, NONE "connection" "6.0.0" O_1 => server::hello,
         "[version [AUTH user password] [SETNAME name]]"
         "Chooses the version of the protocol, and authenticates.";
+    "hexists" 3 READONLY | FAST, RO "hash" "2.0.0" O_1 => hashes::hexists,
+        "key field" "Tells whether a hash has a field.";
+    "hexpire" -6 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "7.4.0" O_FIELDS
+        => hash_expiry::hexpire,
+        "key seconds [NX | XX | GT | LT] FIELDS count field ..."
+        "Sets when fields expire, seconds from now." differs IN_TURNS;
+    "hexpireat" -6 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "7.4.0" O_FIELDS
+        => hash_expiry::hexpire,
+        "key seconds [NX | XX | GT | LT] FIELDS count field ..."
+        "Sets when fields expire, seconds since 1970." differs IN_TURNS;
+    "hexpiretime" -5 READONLY | FAST, RO_ACCESS "hash" "7.4.0" O_FIELDS => hash_expiry::httl,
+        "key FIELDS count field ..." "Tells when fields expire, seconds since 1970."
+        differs IN_TURNS;
+    "hget" 3 READONLY | FAST, RO_ACCESS "hash" "2.0.0" O_1 => hashes::hget,
+        "key field" "Tells a field's value.";
+    "hgetall" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
+        tips "nondeterministic_output_order" => hash_walks::hgetall,
+        "key" "Tells all fields and values of a hash."
+        differs FLUSHED;
+    "hgetdel" -5 WRITE | FAST, RW_DELETE "hash" "8.0.0" O_FIELDS => hash_expiry::hgetdel,
+        "key FIELDS count field ..." "Tells the values of fields and deletes them."
+        differs IN_TURNS;
+    "hgetex" -5 WRITE | FAST, RW_BOTH "hash" "8.0.0" O_FIELDS => hash_expiry::hgetex,
+        "key [EX seconds | PX ms | EXAT seconds | PXAT ms | PERSIST] FIELDS count field ..."
+        "Tells the values of fields and sets when they expire." differs IN_TURNS;
+    "hincrby" 4 WRITE | DENYOOM | FAST, RW_BOTH "hash" "2.0.0" O_1 => hashes::hincrby,
+        "key field number" "Adds a number to a field's integer, which is 0 at first.";
+    "hincrbyfloat" 4 WRITE | DENYOOM | FAST, RW_BOTH "hash" "2.6.0" O_1
+        => hashes::hincrbyfloat,
+        "key field number" "Adds a number to a field's number, which is 0 at first.";
+    "hkeys" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
+        tips "nondeterministic_output_order" => hash_walks::hkeys,
+        "key" "Tells all fields of a hash." differs FLUSHED;
+    "hlen" 2 READONLY | FAST, RO "hash" "2.0.0" O_1 => hashes::hlen,
+        "key" "Counts the fields of a hash.";
+    "hmget" -3 READONLY | FAST, RO_ACCESS "hash" "2.0.0" O_FIELDS => hashes::hmget,
+        "key field ..." "Tells the values of several fields." differs IN_TURNS;
+    "hmset" -4 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "2.0.0" O_FIELDS => hashes::hmset,
+        "key field value ..." "Sets the values of several fields." differs IN_TURNS;
+    "hpersist" -5 WRITE | FAST, RW_UPDATE "hash" "7.4.0" O_FIELDS => hash_expiry::hpersist,
+        "key FIELDS count field ..." "Has fields never expire." differs IN_TURNS;
+    "hpexpire" -6 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "7.4.0" O_FIELDS
+        => hash_expiry::hexpire,
+        "key ms [NX | XX | GT | LT] FIELDS count field ..."
+        "Sets when fields expire, milliseconds from now." differs IN_TURNS;
+    "hpexpireat" -6 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "7.4.0" O_FIELDS
+        => hash_expiry::hexpire,
+        "key ms [NX | XX | GT | LT] FIELDS count field ..."
+        "Sets when fields expire, milliseconds since 1970." differs IN_TURNS;
+    "hpexpiretime" -5 READONLY | FAST, RO_ACCESS "hash" "7.4.0" O_FIELDS => hash_expiry::httl,
+        "key FIELDS count field ..." "Tells when fields expire, milliseconds since 1970."
+        differs IN_TURNS;
+    "hpttl" -5 READONLY | FAST, RO_ACCESS "hash" "7.4.0" O_FIELDS
+        tips "nondeterministic_output" => hash_expiry::httl,
+        "key FIELDS count field ..." "Tells how long fields have, milliseconds."
+        differs IN_TURNS;
+    "hrandfield" -2 READONLY, RO_ACCESS "hash" "6.2.0" O_HASH
+        tips "nondeterministic_output" => hash_walks::hrandfield,
+        "key [count [WITHVALUES]]" "Tells fields that are drawn by chance."
+        differs "One field of a large hash is drawn out of a part that is drawn.";
+    "hscan" -3 READONLY, RO_ACCESS "hash" "2.8.0" O_HASH
+        tips "nondeterministic_output" => hash_walks::hscan,
+        "key cursor [MATCH pattern] [COUNT count] [NOVALUES]" "Walks over the fields of a hash."
+        differs "Answers early where fields or pattern are long.";
+    "hset" -4 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "2.0.0" O_FIELDS => hashes::hset,
+        "key field value ..." "Sets fields of a hash, and counts those that are new."
+        differs IN_TURNS;
+    "hsetex" -6 WRITE | DENYOOM | FAST, RW_UPDATE "hash" "8.0.0" O_FIELDS
+        => hash_expiry::hsetex,
+        "key [FNX | FXX] [EX seconds | PX ms | EXAT seconds | PXAT ms | KEEPTTL] FIELDS count \
+         field value ..."
+        "Sets fields of a hash that expire, if asked so only if all are there, or none."
+        differs IN_TURNS;
+    "hsetnx" 4 WRITE | DENYOOM | FAST, RW_INSERT "hash" "2.0.0" O_1 => hashes::hsetnx,
+        "key field value" "Sets a field of a hash if it has none.";
+    "hstrlen" 3 READONLY | FAST, RO "hash" "3.2.0" O_1 => hashes::hstrlen,
+        "key field" "Tells how long a field's value is.";
+    "httl" -5 READONLY | FAST, RO_ACCESS "hash" "7.4.0" O_FIELDS
+        tips "nondeterministic_output" => hash_expiry::httl,
+        "key FIELDS count field ..." "Tells how long fields have, seconds." differs IN_TURNS;
+    "hvals" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
+        tips "nondeterministic_output_order" => hash_walks::hvals,
+        "key" "Tells all values of a hash." differs FLUSHED;
     "incr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, 1),
         "key" "Adds one to an integer, which is 0 at first.";
@@ -420,7 +512,8 @@ pub const COMMANDS: &[Command] = commands! {
         differs "Of 16 clients at most, of RESP; to the millisecond, words cut at 4096 bytes. One \
             that takes them too slowly is disconnected.";
     "move" 3 WRITE | FAST | UNNAMED, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
-        "key database" "Moves a key to another database, if that has none of it.";
+        "key database" "Moves a key to another database, if that has none of it."
+        differs "A hash of more than 2 KiB is not moved.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
         "key value ..." "Sets the values of several keys."
@@ -566,7 +659,7 @@ pub const COMMANDS: &[Command] = commands! {
         tips "nondeterministic_output" => |call| left(call, |left, _| (left + 500) / 1000),
         "key" "Tells how long a key has, seconds.";
     "type" 2 READONLY | FAST, RO "generic" "1.0.0" O_1 => redis_keys::type_of,
-        "key" "Tells what kind of value a key has." differs "`string`, or `none`.";
+        "key" "Tells what kind of value a key has." differs "`string`, `hash`, or `none`.";
     "unlink" -2 WRITE | FAST, ALL_REMOVED "generic" "4.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::del,
         "key ..." "Deletes keys." differs IN_TURNS;
