@@ -55,7 +55,8 @@ impl Worker<'_> {
             }
             connection.session.release();
             let token = index as u64;
-            let (readable, writable, ended, closed) = (true, true, false, false);
+            // What came meanwhile, its end perhaps, is not told again.
+            let (readable, writable, ended, closed) = (true, true, true, false);
             self.serve(index, &Readiness { token, readable, writable, ended, closed });
         }
     }
