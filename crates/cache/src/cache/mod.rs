@@ -4,8 +4,8 @@
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `draft.rs`,
 //!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
-//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `locked_keys.rs`: several keys
-//!   at once; `section.rs`: several keys as one step; `watch.rs`: whether a key was changed;
+//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `section.rs`: several keys as
+//!   one step; `watch.rs`: whether a key was changed;
 //!   `many.rs`: batches; `scan.rs`: walks; `view.rs`: reads without the lock; `recover.rs`: a file
 //!   that outlives the process; `populate.rs`: its memory; `options.rs`, `division.rs`: how one is
 //!   made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these; `emulated.rs`: far
@@ -29,7 +29,6 @@ mod item;
 mod key;
 mod layout;
 mod limit;
-mod locked_keys;
 mod log;
 mod many;
 mod near_pages;
@@ -58,7 +57,6 @@ pub use error::{Error, Result};
 pub use evict::evicted::EvictedItem;
 pub use hash::{HashEntry, HashStream, HashValue};
 pub use item::{Item, Meta, Pinned};
-pub use locked_keys::LockedKeys;
 pub use many::Put;
 pub use options::{FarMemory, Options};
 pub use policy::Policy;

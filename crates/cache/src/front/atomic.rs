@@ -79,6 +79,18 @@ impl Core {
 }
 
 impl RespCall<'_> {
+    /// As [`RespCall::atomically`], with the keys that these words are.
+    pub fn at_once(
+        &mut self,
+        words: impl IntoIterator<Item = usize>,
+        f: impl FnOnce(&mut RespCall<'_>) -> CommandResult,
+    ) -> CommandResult {
+        let (input, args, database) = (self.input, self.args, self.client.database);
+        let keys: Vec<_> =
+            words.into_iter().map(|word| (database, args.get(input, word))).collect();
+        self.atomically(Keys::Named(&keys), f)
+    }
+
     /// Runs `f` with this call as one step ([`Core::atomically`]); it must not go on later.
     pub fn atomically(
         &mut self,

@@ -7,6 +7,7 @@
 use super::clients::ClientInfo;
 use super::core::{Core, Output};
 use super::redis::{CommandResult, RespCall, ResumePoint};
+use super::resp::Args;
 use rackpool_mem::process::monotonic_ns;
 use std::collections::VecDeque;
 use std::fmt;
@@ -158,6 +159,25 @@ impl RespCall<'_> {
         });
         self.core.shared.jobs.push(Arc::clone(&job));
         self.go_on_later(ResumePoint { job: Some(job), ..ResumePoint::default() }, take_answers)
+    }
+}
+
+impl RespCall<'_> {
+    /// Has the command, which does not go on later, executed by `f` there.
+    pub fn run_words_apart(&mut self, f: fn(&mut RespCall<'_>) -> CommandResult) -> CommandResult {
+        let (mut bytes, mut spans) = (Vec::new(), Vec::new());
+        for word in self.args.words(self.input) {
+            spans.push((bytes.len() as u32, word.len() as u32));
+            bytes.extend_from_slice(word);
+        }
+        let mut args = Args::default();
+        args.refill(&spans);
+        self.run_apart(
+            bytes.len() as u64 + args.held_bytes(),
+            Box::new(move |core: &mut Core, client: &mut ClientInfo| {
+                f(&mut RespCall::new(core, client, &bytes, &args))
+            }),
+        )
     }
 }
 

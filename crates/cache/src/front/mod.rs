@@ -59,6 +59,7 @@ mod redis_ranges;
 mod redis_server;
 mod redis_strings;
 mod redis_values;
+mod redis_whole;
 mod resp;
 #[cfg(feature = "scripts")]
 mod scripts;

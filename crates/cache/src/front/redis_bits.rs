@@ -95,27 +95,23 @@ pub fn bitpos(call: &mut RespCall<'_>) -> CommandResult {
 pub fn bitop(call: &mut RespCall<'_>) -> CommandResult {
     let op = BitOp::of(call.arg(1)).ok_or_else(syntax)?;
     op.check_sources(call.count() - 3).map_err(|error| error.to_string())?;
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let named = (2..args.len()).map(|index| (&core.db, args.get(input, index)));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
+    call.at_once(2..call.count(), |call| bitop_here(call, op))
+}
+
+fn bitop_here(call: &mut RespCall<'_>, op: BitOp) -> CommandResult {
+    let (args, input, core) = (call.args, call.input, &*call.core);
     let mut joined = Joined::new(op);
     let sources = (3..args.len()).map(|index| args.get(input, index));
-    read_all(core, &mut locked, sources, |value| {
+    read_all(core, sources, |value| {
         joined.add(value.unwrap_or_default());
         Ok(())
     })?;
-    let result = joined.finish();
-    locked
-        .at(&core.db, args.get(input, 2), |entry| match &result[..] {
-            [] => {
-                entry.remove();
-                Ok(())
-            }
-            result => entry.put(&[result], 0, 0).map(drop),
-        })
-        .map_err(|error| failed(&error))?;
-    drop(locked);
+    let (result, target) = (joined.finish(), args.get(input, 2));
+    if result.is_empty() {
+        core.db.remove(target, core.now);
+    } else {
+        core.db.set(target, &result, 0, 0, core.now).map_err(|error| failed(&error))?;
+    }
     call.integer(result.len() as i64)
 }
 

@@ -2,7 +2,7 @@
 //! answer, or an error's text.
 
 use super::redis::{CommandResult, RespCall};
-use super::redis_values::{change, read_all, read_locked};
+use super::redis_values::{change, read_all, read_stored};
 use super::resp::failed;
 use super::values::hyperloglog::{self, SPARSE_BYTES_MAX, Union};
 
@@ -29,15 +29,18 @@ pub fn pfcount(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
         return count_one(call);
     }
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let keys = || (1..args.len()).map(move |index| args.get(input, index));
-    let named = keys().map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
+    call.at_once(1..call.count(), |call| {
+        let union = union(call)?;
+        call.integer(union.count() as i64)
+    })
+}
+
+/// What the values of all keys have seen.
+fn union(call: &RespCall<'_>) -> Result<Union, String> {
     let mut union = Union::default();
-    read_all(core, &mut locked, keys(), |value| value.map_or(Ok(()), |value| union.add(&value)))?;
-    drop(locked);
-    call.integer(union.count() as i64)
+    let keys = call.args.words(call.input).skip(1);
+    read_all(call.core, keys, |value| value.map_or(Ok(()), |value| union.add(&value)))?;
+    Ok(union)
 }
 
 /// Counts what one value has seen, and has it know that until it changes.
@@ -67,23 +70,19 @@ fn count_one(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `PFMERGE target [key ...]`
 pub fn pfmerge(call: &mut RespCall<'_>) -> CommandResult {
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let keys = || (1..args.len()).map(move |index| args.get(input, index));
-    let named = keys().map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let mut union = Union::default();
-    read_all(core, &mut locked, keys(), |value| value.map_or(Ok(()), |value| union.add(&value)))?;
-    let target = args.get(input, 1);
-    let mut stored = read_locked(&mut locked, &core.db, target)?.unwrap_or_default();
+    call.at_once(1..call.count(), merge_here)
+}
+
+fn merge_here(call: &mut RespCall<'_>) -> CommandResult {
+    let (union, core, target) = (union(call)?, &*call.core, call.arg(1));
+    let mut stored = read_stored(core, target)?.unwrap_or_default();
     if stored.value.is_empty() {
         stored.value = hyperloglog::empty();
     }
     let merged = union.store_in(&mut stored.value, SPARSE_BYTES_MAX);
     merged.map_err(|error| error.to_string())?;
     let (value, flags, expires) = (&stored.value[..], stored.flags, stored.expires);
-    let put = locked.at(&core.db, target, |entry| entry.put(&[value], flags, expires));
+    let put = core.db.set(target, value, flags, expires, core.now);
     put.map_err(|error| failed(&error))?;
-    drop(locked);
     call.status("OK")
 }

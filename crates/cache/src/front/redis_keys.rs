@@ -178,18 +178,6 @@ pub fn database(call: &RespCall<'_>, index: usize, which: &str) -> Result<u8, St
     known.ok_or_else(|| "ERR DB index is out of range".into())
 }
 
-/// `MOVE key database`
-pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
-    let number = database(call, 2, "")?;
-    if number == call.client.database {
-        return Err("ERR source and destination objects are the same".into());
-    }
-    let to = call.core.cache().in_database(number);
-    let moved = call.core.cache().move_to(&to, call.arg(1), call.core.now);
-    let moved = moved.map_err(|error| failed(&error))?;
-    call.integer(i64::from(moved))
-}
-
 /// `SWAPDB database database`
 pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
     let one = database(call, 1, "first")?;

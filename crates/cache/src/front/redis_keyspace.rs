@@ -1,50 +1,48 @@
-//! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MSETNX`), and on keys that
+//! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MOVE`, `MSETNX`), and on keys that
 //! are not named (`KEYS`, `RANDOMKEY`). In: a [`RespCall`]. Out: its answer, or an error's text.
 
+use super::atomic::Keys;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, Resume, ResumePoint, send_found, syntax};
 use super::redis_keys::database;
 use super::redis_strings::check_pairs;
-use super::redis_values::{Stored, read_locked};
+use super::redis_whole::{is_large_hash, put_whole, read_whole};
 use super::resp::{failed, push_bulk};
-use crate::cache::{Cache, Item, KEY_BYTES_MAX, LockedKeys};
+use crate::cache::{Item, KEY_BYTES_MAX};
 use rackpool_mem::process::monotonic_ns;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// `RENAME key name`, `RENAMENX key name`
 pub fn rename(call: &mut RespCall<'_>, is_kept: bool) -> CommandResult {
-    let (key, name) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
-    let core = &*call.core;
-    let named = [key, name].map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let stored = read_locked(&mut locked, &core.db, key)?.ok_or("ERR no such key")?;
-    let is_renamed = key != name && put_locked(&mut locked, &core.db, name, &stored, !is_kept)?;
-    if is_renamed {
-        locked.at(&core.db, key, |entry| entry.remove());
-    }
-    drop(locked);
-    if is_kept { call.integer(i64::from(is_renamed)) } else { call.status("OK") }
+    let rename: fn(&mut RespCall<'_>) -> CommandResult = match is_kept {
+        true => |call| call.at_once([1, 2], |call| rename_here(call, true)),
+        false => |call| call.at_once([1, 2], |call| rename_here(call, false)),
+    };
+    if is_large_hash(call, 1) { call.run_words_apart(rename) } else { rename(call) }
 }
 
-/// Stores what another key has; not if there is something that is not to be replaced (`false`).
-fn put_locked<'a>(
-    locked: &mut LockedKeys<'a>,
-    database: &Cache,
-    key: &'a [u8],
-    stored: &Stored,
-    replaces: bool,
-) -> Result<bool, String> {
-    let put = locked.at(database, key, |entry| {
-        if !replaces && entry.item().is_some() {
-            return Ok(false);
-        }
-        entry.put(&[&stored.value[..]], stored.flags, stored.expires).map(|_| true)
-    });
-    put.map_err(|error| failed(&error))
+fn rename_here(call: &mut RespCall<'_>, is_kept: bool) -> CommandResult {
+    let (key, name) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
+    let (database, times) = (&call.core.db, call.core.times());
+    let item = read_whole(database, key, times)?.ok_or("ERR no such key")?;
+    let is_renamed = key != name && put_whole(database, name, &item, !is_kept, times)?;
+    if is_renamed {
+        database.remove(key, times.now);
+    }
+    if is_kept { call.integer(i64::from(is_renamed)) } else { call.status("OK") }
 }
 
 /// `COPY key target [DB database] [REPLACE]`
 pub fn copy(call: &mut RespCall<'_>) -> CommandResult {
+    let (number, _) = copy_options(call)?;
+    if number == call.client.database && call.arg(1) == call.arg(2) {
+        return Err("ERR source and destination objects are the same".into());
+    }
+    if is_large_hash(call, 1) { call.run_words_apart(copy_held) } else { copy_held(call) }
+}
+
+/// The database of the target, and whether it is replaced.
+fn copy_options(call: &RespCall<'_>) -> Result<(u8, bool), String> {
     let (mut number, mut replaces, mut index) = (call.client.database, false, 3);
     while index < call.count() {
         if call.is(index, "replace") {
@@ -57,47 +55,82 @@ pub fn copy(call: &mut RespCall<'_>) -> CommandResult {
         }
         index += 1;
     }
+    Ok((number, replaces))
+}
+
+fn copy_held(call: &mut RespCall<'_>) -> CommandResult {
+    let (number, replaces) = copy_options(call)?;
     let (key, target) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
-    if number == call.client.database && key == target {
+    let keys = [(call.client.database, key), (number, target)];
+    call.atomically(Keys::Named(&keys), |call| {
+        let (from, times) = (&call.core.db, call.core.times());
+        let item = read_whole(from, key, times)?;
+        let is_copied = match &item {
+            None => false,
+            Some(item) => put_whole(&from.in_database(number), target, item, replaces, times)?,
+        };
+        call.counted(item.is_some());
+        call.integer(i64::from(is_copied))
+    })
+}
+
+/// `MOVE key database`
+pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
+    let number = database(call, 2, "")?;
+    if number == call.client.database {
         return Err("ERR source and destination objects are the same".into());
     }
-    let core = &*call.core;
-    let to = core.db.in_database(number);
-    let named = [(&core.db, key), (&to, target)];
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let stored = read_locked(&mut locked, &core.db, key)?;
-    let is_copied = match &stored {
-        None => false,
-        Some(stored) => put_locked(&mut locked, &to, target, stored, replaces)?,
-    };
-    drop(locked);
-    call.counted(stored.is_some());
-    call.integer(i64::from(is_copied))
+    if is_large_hash(call, 1) {
+        return call.run_words_apart(move_held);
+    }
+    let to = call.core.cache().in_database(number);
+    let moved = call.core.cache().move_to(&to, call.arg(1), call.core.now);
+    let moved = moved.map_err(|error| failed(&error))?;
+    call.integer(i64::from(moved))
+}
+
+fn move_held(call: &mut RespCall<'_>) -> CommandResult {
+    let number = database(call, 2, "")?;
+    let key = call.args.get(call.input, 1);
+    let keys = [(call.client.database, key), (number, key)];
+    call.atomically(Keys::Named(&keys), |call| {
+        let (from, times) = (&call.core.db, call.core.times());
+        let Some(item) = read_whole(from, key, times)? else { return call.integer(0) };
+        let is_moved = put_whole(&from.in_database(number), key, &item, false, times)?;
+        if is_moved {
+            from.remove(key, times.now);
+        }
+        call.integer(i64::from(is_moved))
+    })
 }
 
 /// `MSETNX key value [key value ...]`
 pub fn msetnx(call: &mut RespCall<'_>) -> CommandResult {
     check_pairs(call, "msetnx")?;
+    call.at_once((1..call.count()).step_by(2), msetnx_here)
+}
+
+fn msetnx_here(call: &mut RespCall<'_>) -> CommandResult {
     let (args, input) = (call.args, call.input);
-    let core = &*call.core;
+    let (database, now) = (&call.core.db, call.core.now);
     let keys = || (1..args.len()).step_by(2).map(move |index| args.get(input, index));
-    let named = keys().map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let is_free = keys().all(|key| locked.at(&core.db, key, |entry| entry.item().is_none()));
-    if is_free {
-        for (nth, key) in keys().enumerate() {
-            let value = args.get(input, 2 * nth + 2);
-            if let Err(error) = locked.at(&core.db, key, |entry| entry.put(&[value], 0, 0)) {
-                // There was none of them before.
-                for key in keys().take(nth + 1) {
-                    locked.at(&core.db, key, |entry| entry.remove());
-                }
-                return Err(failed(&error));
-            }
+    for key in keys() {
+        let entry = database.entry(key, now).map_err(|error| failed(&error))?;
+        if entry.item().is_some() {
+            drop(entry);
+            return call.integer(0);
         }
     }
-    drop(locked);
-    call.integer(i64::from(is_free))
+    for (nth, key) in keys().enumerate() {
+        if let Err(error) = database.set(key, args.get(input, 2 * nth + 2), 0, 0, now) {
+            // There was none of them before.
+            for key in keys().take(nth) {
+                database.remove(key, now);
+            }
+            return Err(failed(&error));
+        }
+    }
+    call.integer(1)
 }
 
 /// Items that `KEYS` visits between two looks at the clock.

@@ -4,17 +4,22 @@
 
 use super::bytes::strict_i64;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
+use super::redis_hashes::check_field;
 use super::redis_strings::past_or;
-use super::redis_values::{bytes_max, read};
+use super::redis_values::bytes_max;
+use super::redis_whole::{WholeField, WholeItem, WholeValue, is_large_hash, put_whole, read_whole};
 use super::resp::{Version, failed, push_bulk, push_error, push_status};
-use super::values::dump::{self, Restored};
-use crate::cache::{Error, Item};
+use super::values::dump::{self, HashField, Restored};
+use crate::cache::{Error, HashValue, Item, Millis, at_wall};
 use crate::clock::PAST;
-use crate::constants::BATCH_KEYS_MAX;
+use crate::constants::{BATCH_KEYS_MAX, EXEC_AT_ONCE_BYTES_MAX};
 
 /// Longest values that Redis keeps as a number, and in one piece with its object.
 const NUMBER_BYTES_MAX: u64 = 20;
 const EMBEDDED_BYTES_MAX: u64 = 44;
+/// Most fields, and longest ones, of hashes that it keeps as one text.
+const LISTPACK_FIELDS_MAX: u64 = 128;
+const LISTPACK_BYTES_MAX: usize = 64;
 
 /// What `look` finds at the item of word `index`, if there is one; counts nothing.
 fn at_item<R>(
@@ -33,6 +38,9 @@ fn at_item<R>(
 
 /// How Redis keeps such a value that was set as a whole.
 fn encoding(item: &Item<'_>, scratch: &mut Vec<u8>) -> Result<&'static str, Error> {
+    if item.is_typed() {
+        return Ok("hashtable");
+    }
     if item.len() > EMBEDDED_BYTES_MAX {
         return Ok("raw");
     }
@@ -43,11 +51,32 @@ fn encoding(item: &Item<'_>, scratch: &mut Vec<u8>) -> Result<&'static str, Erro
 
 /// `OBJECT ENCODING key`
 pub fn object_encoding(call: &mut RespCall<'_>) -> CommandResult {
-    match at_item(call, 2, encoding)? {
+    let mut found = at_item(call, 2, encoding)?;
+    if found == Some("hashtable") && is_listpack(call)? {
+        found = Some("listpack");
+    }
+    match found {
         Some(encoding) => push_bulk(&mut call.core.out.bytes, encoding.as_bytes()),
         None => return call.null(),
     }
     Ok(())
+}
+
+/// Whether Redis would keep the hash of word 2 as one text.
+fn is_listpack(call: &RespCall<'_>) -> Result<bool, String> {
+    let hash = call.core.db.hash_entry(call.arg(2), call.core.times());
+    let mut hash = hash.map_err(|error| failed(&error))?;
+    let count = hash.count().map_err(|error| failed(&error))?;
+    if hash.is_large() || count > LISTPACK_FIELDS_MAX {
+        return Ok(false);
+    }
+    let mut is_listpack = true;
+    let visited = hash.visit(0, |name, value| {
+        let HashValue::Text(value) = value else { return Ok(()) };
+        is_listpack &= name.len().max(value.len()) <= LISTPACK_BYTES_MAX;
+        Ok(())
+    });
+    visited.map(|_| is_listpack).map_err(|error| failed(&error))
 }
 
 /// `OBJECT REFCOUNT key`
@@ -74,16 +103,41 @@ fn object_number(call: &mut RespCall<'_>, number: fn(&Item<'_>) -> i64) -> Comma
 
 /// `DUMP key`
 pub fn dump(call: &mut RespCall<'_>) -> CommandResult {
-    if !read(call, 1)? {
-        return call.null();
-    }
-    let dump = dump::dump_string(&call.core.scratch);
-    push_bulk(&mut call.core.out.bytes, &dump);
-    Ok(())
+    if is_large_hash(call, 1) { call.run_words_apart(dump_held) } else { dump_held(call) }
+}
+
+fn dump_held(call: &mut RespCall<'_>) -> CommandResult {
+    call.at_once([1], |call| {
+        let core = &*call.core;
+        let item = read_whole(&core.db, call.arg(1), core.times())?;
+        call.counted(item.is_some());
+        let dump = match item.map(|item| item.value) {
+            None => return call.null(),
+            Some(WholeValue::String(value)) => dump::dump_string(&value),
+            Some(WholeValue::Hash(fields)) => {
+                let at_wall = |expires| call.core.cache().expiry_at_wall(expires);
+                let dumped = |WholeField { name, value, expires }| {
+                    let expires_ms = (expires != 0).then(|| at_wall(expires));
+                    HashField { name, value, expires_ms }
+                };
+                dump::dump_hash(&fields.into_iter().map(dumped).collect::<Vec<_>>())
+            }
+        };
+        push_bulk(&mut call.core.out.bytes, &dump);
+        Ok(())
+    })
 }
 
 /// `RESTORE key ms dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
 pub fn restore(call: &mut RespCall<'_>) -> CommandResult {
+    // One of many fields takes long.
+    match call.arg(3).len() > EXEC_AT_ONCE_BYTES_MAX {
+        true => call.run_words_apart(restore_here),
+        false => restore_here(call),
+    }
+}
+
+fn restore_here(call: &mut RespCall<'_>) -> CommandResult {
     let (replaces, is_absolute) = restore_options(call)?;
     let expires = restored_expiry(call, is_absolute);
     let (key, payload) = (call.args.get(call.input, 1), call.args.get(call.input, 3));
@@ -97,7 +151,10 @@ pub fn restore(call: &mut RespCall<'_>) -> CommandResult {
     let expires = expires?;
     let value = match restored.map_err(|error| error.to_string())? {
         Restored::String(value) => value,
-        Restored::Hash(_) => return Err("ERR hashes are not offered".into()),
+        Restored::Hash(fields) => {
+            drop(entry);
+            return call.at_once([1], |call| restore_hash(call, fields, expires, replaces));
+        }
     };
     if expires == PAST {
         entry.remove();
@@ -105,6 +162,32 @@ pub fn restore(call: &mut RespCall<'_>) -> CommandResult {
         entry.put(&[&value[..]], 0, expires).map_err(|error| failed(&error))?;
     }
     drop(entry);
+    call.status("OK")
+}
+
+fn restore_hash(
+    call: &mut RespCall<'_>,
+    fields: Vec<HashField<Vec<u8>>>,
+    expires: Millis,
+    replaces: bool,
+) -> CommandResult {
+    fields.iter().try_for_each(|field| check_field(&field.name))?;
+    let (core, key, times) = (&*call.core, call.arg(1), call.core.times());
+    let is_there = |field: &HashField<_>| field.expires_ms.is_none_or(|at| at > times.wall);
+    let kept = |HashField { name, value, expires_ms }| WholeField {
+        name,
+        value,
+        expires: expires_ms.map_or(0, at_wall),
+    };
+    let fields: Vec<_> = fields.into_iter().filter(is_there).map(kept).collect();
+    if expires == PAST || fields.is_empty() {
+        core.db.remove(key, times.now);
+    } else {
+        let item = WholeItem { value: WholeValue::Hash(fields), flags: 0, expires };
+        if !put_whole(&core.db, key, &item, replaces, times)? {
+            return Err("BUSYKEY Target key name already exists.".into());
+        }
+    }
     call.status("OK")
 }
 
@@ -193,8 +276,13 @@ fn debug_object(call: &mut RespCall<'_>) -> CommandResult {
     let about = at_item(call, 2, |item, scratch| {
         let (encoding, idle_s) = (encoding(item, scratch)?, item.idle_s());
         scratch.clear();
-        item.append_to(scratch)?;
-        let bytes = dump::dump_string(scratch).len() - FRAME_BYTES;
+        let bytes = match item.is_typed() {
+            true => item.whole_bytes(),
+            false => {
+                item.append_to(scratch)?;
+                (dump::dump_string(scratch).len() - FRAME_BYTES) as u64
+            }
+        };
         Ok(format!(
             "refcount:1 encoding:{encoding} serializedlength:{bytes} lru_seconds_idle:{idle_s}"
         ))

@@ -241,7 +241,17 @@ pub fn getset(call: &mut RespCall<'_>) -> CommandResult {
 /// `MSET key value [key value ...]`
 pub fn mset(call: &mut RespCall<'_>) -> CommandResult {
     check_pairs(call, "mset")?;
-    mset_from(call, ResumePoint::at(1))
+    if call.count() / 2 > BATCH_KEYS_MAX {
+        return mset_from(call, ResumePoint::at(1));
+    }
+    call.at_once((1..call.count()).step_by(2), |call| {
+        for index in (1..call.count()).step_by(2) {
+            let (key, value) = (call.arg(index), call.arg(index + 1));
+            let set = call.core.db.set(key, value, 0, 0, call.core.now);
+            set.map_err(|error| failed(&error))?;
+        }
+        call.status("OK")
+    })
 }
 
 /// Refuses keys and values that cannot be stored, before any of them is.

@@ -7,7 +7,7 @@ use super::counters::Count;
 use super::redis::RespCall;
 use super::resp::failed;
 use super::values::ValueError;
-use crate::cache::{Cache, Error, LockedKeys, Millis};
+use crate::cache::Millis;
 use crate::constants::RESP_BULK_BYTES_MAX;
 
 /// The longest value that a command may make, bytes.
@@ -54,7 +54,7 @@ pub fn change<R>(
     Ok(answer)
 }
 
-/// What an item holds.
+/// What an item that is a string holds.
 #[derive(Debug, Default)]
 pub struct Stored {
     pub value: Vec<u8>,
@@ -63,30 +63,24 @@ pub struct Stored {
 }
 
 /// Reads the item of one of several keys; counted by the cache as used.
-pub fn read_locked<'a>(
-    locked: &mut LockedKeys<'a>,
-    database: &Cache,
-    key: &'a [u8],
-) -> Result<Option<Stored>, String> {
-    let read = locked.at(database, key, |entry| {
-        let Some(item) = entry.read() else { return Ok(None) };
-        let mut value = Vec::new();
-        item.append_to(&mut value)?;
-        Ok(Some(Stored { value, flags: item.flags(), expires: item.expires() }))
-    });
-    read.map_err(|error: Error| failed(&error))
+pub fn read_stored(core: &Core, key: &[u8]) -> Result<Option<Stored>, String> {
+    let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
+    let Some(item) = entry.read() else { return Ok(None) };
+    let mut value = Vec::new();
+    item.append_to(&mut value).map_err(|error| failed(&error))?;
+    Ok(Some(Stored { value, flags: item.flags(), expires: item.expires() }))
 }
 
-/// Calls `each` with the value of each of these keys, if it has one, the one after the other.
+/// Calls `each` with the value of each of these keys, if it has one, the one after the other. The
+/// caller holds them.
 pub fn read_all<'a>(
     core: &Core,
-    locked: &mut LockedKeys<'a>,
     keys: impl Iterator<Item = &'a [u8]>,
     mut each: impl FnMut(Option<Vec<u8>>) -> Result<(), ValueError>,
 ) -> Result<(), String> {
     let mut bytes = 0;
     for key in keys {
-        let stored = read_locked(locked, &core.db, key)?;
+        let stored = read_stored(core, key)?;
         core.count(if stored.is_some() { Count::KeyHits } else { Count::KeyMisses });
         let value = stored.map(|stored| stored.value);
         bytes += value.as_ref().map_or(0, |value| value.len() as u64);
@@ -100,4 +94,4 @@ pub fn read_all<'a>(
 
 /// Bytes of all values that one command sees at one moment, at most: they are worked on while
 /// others wait, some 100 ms for so many.
-const JOINED_BYTES_MAX: u64 = RESP_BULK_BYTES_MAX as u64;
+pub const JOINED_BYTES_MAX: u64 = RESP_BULK_BYTES_MAX as u64;

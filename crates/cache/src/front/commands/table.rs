@@ -511,13 +511,12 @@ pub const COMMANDS: &[Command] = commands! {
         "" "Tells the commands of all clients as they come."
         differs "Of 16 clients at most, of RESP; to the millisecond, words cut at 4096 bytes. One \
             that takes them too slowly is disconnected.";
-    "move" 3 WRITE | FAST | UNNAMED, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
-        "key database" "Moves a key to another database, if that has none of it."
-        differs "A hash of more than 2 KiB is not moved.";
+    "move" 3 WRITE | FAST | UNNAMED, RW_BOTH "generic" "1.0.0" O_1 => keyspace::move_key,
+        "key database" "Moves a key to another database, if that has none of it.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
         "key value ..." "Sets the values of several keys."
-        differs "One after the other, visible to others in between.";
+        differs IN_TURNS;
     "msetnx" -3 WRITE | DENYOOM, NEW_PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_min" => keyspace::msetnx,
         "key value ..." "Sets the values of several keys, if there is none of them.";
