@@ -6,13 +6,14 @@
 //! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
 //! is passed over.
 
+mod binary_requests;
 mod gate;
+mod lasting;
 mod refused;
 mod streamed;
 
 use super::auth::{self, Attempt};
 use super::binary::{self, MAGIC_REQUEST};
-use super::binary_run::Opcode;
 use super::clients::{ClientInfo, ReplyMode};
 use super::commands::CommandId;
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
@@ -747,55 +748,9 @@ impl Session {
         self.note_client();
         // It was counted when it began.
         self.end_part(core, before_ns, &mut left, command, args.words(input));
-        self.closing |= self.client.quits;
         let Some(next) = left else { return ParseStep::Used(used) };
         self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
         ParseStep::Used(0)
-    }
-
-    fn binary(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
-        let rest = &input[at..];
-        let (used, request) = match binary::parse(rest) {
-            binary::ParsedBinary::Need(need) => return ParseStep::Need(need),
-            binary::ParsedBinary::Magic => return self.fail(core),
-            binary::ParsedBinary::Request { used, request } => (used, request),
-        };
-        let (opcode, quiet) = match core.binary_check(&request) {
-            Ok(known) => known,
-            Err(next) => {
-                core.timer.commands += 1;
-                self.next(next);
-                return ParseStep::Used(used);
-            }
-        };
-        let Opcode::Store(verb) = opcode else {
-            core.timer.commands += 1;
-            let next = core.binary(&request, opcode, quiet);
-            self.next(next);
-            return ParseStep::Used(used);
-        };
-        let len = u64::from(request.value_bytes);
-        let expires = expiry(i64::from(request.extra32(4)), core.times());
-        if let Some(why) = TooLong::of(core, len, streams(verb)) {
-            core.timer.commands += 1;
-            core.binary_too_large(&request, verb, why);
-            self.next(AfterCommand::Skip(len));
-        } else if len >= STREAM_BYTES_MIN && streams(verb) {
-            self.end_batch(core, input, at);
-            if !self.has_room(core, request.key, len) {
-                return ParseStep::Used(0);
-            }
-            let (head, key, flags) = (&rest[..used], request.key, request.extra32(0));
-            let with = StoredWith { flags, expires, ..StoredWith::default() };
-            self.stream(core, &AnnouncedValue { head, key, len, with, rest: 0 });
-        } else {
-            let end = used + request.value_bytes as usize;
-            let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };
-            core.timer.commands += 1;
-            core.binary_store(&request, verb, quiet, StoreValue::Bytes(value), expires);
-            return ParseStep::Used(end);
-        }
-        ParseStep::Used(used)
     }
 }
 

@@ -232,6 +232,13 @@ impl ClientInfo {
         self.transaction.as_ref().is_some_and(|transaction| transaction.is_open)
     }
 
+    /// A command that was to wait was refused.
+    pub fn refuse_transaction(&mut self) {
+        if let Some(transaction) = self.transaction.as_mut().filter(|it| it.is_open) {
+            transaction.refuse();
+        }
+    }
+
     /// Memory that it takes, bytes.
     pub fn held_bytes(&self) -> u64 {
         self.transaction.as_ref().map_or(0, |transaction| transaction.held_bytes())
@@ -330,8 +337,6 @@ pub fn refuse(call: &mut RespCall<'_>, why: String) -> String {
         let why = why.strip_prefix("ERR ").unwrap_or(&why);
         return format!("{ABORTED}: {why}");
     }
-    if let Some(transaction) = call.client.transaction.as_mut().filter(|it| it.is_open) {
-        transaction.refuse();
-    }
+    call.client.refuse_transaction();
     why
 }

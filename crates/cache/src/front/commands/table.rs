@@ -240,7 +240,7 @@ pub const COMMANDS: &[Command] = commands! {
         differs "`client-output-buffer-limit` (of normal clients), `latency-monitor-threshold`, \
             `maxclients`, `maxmemory` (at most, and 0 is, what it was started with), \
             `slowlog-log-slower-than`, `slowlog-max-len`, `tiering`, `timeout`; the policy stays.";
-    "copy" -3 WRITE | DENYOOM, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
+    "copy" -3 WRITE | DENYOOM | UNNAMED, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
         "key target [DB database] [REPLACE]" "Copies a key.";
     "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:agg_sum" => redis_keys::dbsize,

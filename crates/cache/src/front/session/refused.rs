@@ -68,6 +68,7 @@ impl Session {
         let why = TooLong { limit: Limit::Held, bytes: need as u64, max_bytes };
         core.count(Count::TooLarge);
         core.fail(&format!("ERR a command of {need} bytes: {why}"));
+        self.client.refuse_transaction();
         let (used, words) = self.scan.give_up();
         self.pending = Pending::Skip { bytes: 0, words };
         self.end_alone(core, 0, std::iter::once(&b"(a command that is too long)"[..]));
