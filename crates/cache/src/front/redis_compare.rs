@@ -4,7 +4,7 @@
 
 use super::redis::{CommandResult, RespCall, wrong_arity};
 use super::redis_values::read;
-use super::resp::{failed, push_bulk};
+use super::resp::{WRONG_TYPE, failed, push_bulk};
 use crate::cache::Item;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -33,6 +33,9 @@ impl Comparison {
         scratch: &mut Vec<u8>,
     ) -> Result<bool, String> {
         let Some(item) = item else { return Ok(!self.is_equal) };
+        if item.is_typed() {
+            return Err(WRONG_TYPE.into());
+        }
         if self.is_digest && word.len() != DIGEST_BYTES {
             return Err("ERR digest must be exactly 16 hexadecimal characters".into());
         }

@@ -42,9 +42,9 @@ fn push_part(out: &mut Output, item: &Item<'_>, part: Range<u64>) -> Result<(), 
         out.bytes.resize(from + bytes as usize, 0);
         item.copy_to(part.start, &mut out.bytes[from..]).map(drop)
     };
-    match pushed {
+    match &pushed {
         Ok(()) => out.bytes.extend_from_slice(b"\r\n"),
-        Err(_) => out.fail(before),
+        Err(error) => out.fail(before, error),
     }
     pushed
 }

@@ -38,4 +38,5 @@ mod scripts;
 mod sections;
 mod switch;
 mod tier;
+mod together;
 mod transactions;
