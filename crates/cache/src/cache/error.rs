@@ -59,7 +59,7 @@ pub enum Error {
     #[error("a part of the hash was lost, and so the hash")]
     HashLost,
     /// A hash has too many fields for this to be done at once. Do not retry.
-    #[error("a hash of more than 2 KiB is not moved to another key")]
+    #[error("a hash of more than 2 KiB is not moved in one piece")]
     LargeHash,
     /// The writer's value is not complete. Do not retry.
     #[error("{written_bytes} of {bytes} bytes of the value were written")]

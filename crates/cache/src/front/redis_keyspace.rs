@@ -8,7 +8,7 @@ use super::redis_keys::database;
 use super::redis_strings::check_pairs;
 use super::redis_whole::{is_large_hash, put_whole, read_whole};
 use super::resp::{failed, push_bulk};
-use crate::cache::{Item, KEY_BYTES_MAX};
+use crate::cache::{Error, Item, KEY_BYTES_MAX};
 use rackpool_mem::process::monotonic_ns;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -80,13 +80,11 @@ pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
     if number == call.client.database {
         return Err("ERR source and destination objects are the same".into());
     }
-    if is_large_hash(call, 1) {
-        return call.run_words_apart(move_held);
-    }
     let to = call.core.cache().in_database(number);
-    let moved = call.core.cache().move_to(&to, call.arg(1), call.core.now);
-    let moved = moved.map_err(|error| failed(&error))?;
-    call.integer(i64::from(moved))
+    match call.core.cache().move_to(&to, call.arg(1), call.core.now) {
+        Err(Error::LargeHash) => call.run_words_apart(move_held),
+        moved => call.integer(i64::from(moved.map_err(|error| failed(&error))?)),
+    }
 }
 
 fn move_held(call: &mut RespCall<'_>) -> CommandResult {
