@@ -283,12 +283,12 @@ impl Core {
                 let ttl_s = seconds_left(expires, Times { now, wall: shared.wall(now) });
                 log.stored(key, Verb::Set, outcome, ttl_s, value.len() as u64);
             }
-            let (answer, start) = (waiting[index].answer, out.len());
-            if let Some(count) = answer_set(out, answer, stored.err()) {
+            let (answer, error) = (waiting[index].answer, stored.err());
+            if let Some(count) = answer_set(out, answer, error.as_ref()) {
                 counters.add(count, 1);
-                if answer == SetReply::Resp {
+                if let (SetReply::Resp, Some(error)) = (answer, &error) {
                     counters.failed(commands::SET);
-                    shared.errors.count(&out[start + 1..]);
+                    shared.errors.count(resp::failed(error).as_bytes());
                 }
             }
         });
@@ -417,15 +417,15 @@ pub enum SetReply {
 
 /// Answers that a value was stored, or why not; what that counts as.
 #[inline(always)]
-fn answer_set(out: &mut Vec<u8>, answer: SetReply, error: Option<Error>) -> Option<Count> {
+fn answer_set(out: &mut Vec<u8>, answer: SetReply, error: Option<&Error>) -> Option<Count> {
     match (answer, error) {
         (SetReply::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
         (SetReply::Text, None) => out.extend_from_slice(b"STORED\r\n"),
         (SetReply::Quiet, None) => {}
         (_, Some(error)) => {
-            let outcome = StoreOutcome::of(&error);
+            let outcome = StoreOutcome::of(error);
             match answer {
-                SetReply::Resp => push_error(out, resp::failed(&error).as_bytes()),
+                SetReply::Resp => push_error(out, resp::failed(error).as_bytes()),
                 SetReply::Text => {
                     out.extend_from_slice(stored_text(outcome).as_bytes());
                     out.extend_from_slice(b"\r\n");
