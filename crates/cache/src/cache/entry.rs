@@ -57,6 +57,11 @@ impl<'a> Entry<'a> {
         Entry { partition, key, hash, now, found }
     }
 
+    /// The partition, for another key.
+    pub(crate) fn into_partition(self) -> MutexGuard<'a, Partition> {
+        self.partition
+    }
+
     /// The item, if there is one that has not expired. Counts nothing.
     pub fn item(&self) -> Option<Item<'_>> {
         self.found.map(|found| self.partition.item(found, self.now))
