@@ -52,10 +52,13 @@ const DEPTH_MAX: i64 = 1000;
 
 type SharedConfig = Rc<RefCell<Config>>;
 
+/// A function of the library.
+type Entry = fn(&Given<'_>, &SharedConfig) -> Answer;
+
 pub fn table(lua: &Lua) -> mlua::Result<Table> {
     let config: SharedConfig = Rc::new(RefCell::new(DEFAULT));
     let table = lua.create_table()?;
-    let entries: [(&'static str, fn(&Given<'_>, &SharedConfig) -> Answer); 9] = [
+    let entries: [(&str, Entry); 9] = [
         ("encode", encode),
         ("decode", |given, config| decode::decode(given, *config.borrow())),
         ("encode_sparse_array", sparse_array),

@@ -139,7 +139,7 @@ pub type NamedFunction = (&'static str, fn(&Given<'_>) -> Answer);
 pub fn table(lua: &Lua, entries: &[NamedFunction]) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, run) in entries {
-        table.raw_set(*name, function(lua, *name, *run)?)?;
+        table.raw_set(*name, function(lua, name, *run)?)?;
     }
     Ok(table)
 }
