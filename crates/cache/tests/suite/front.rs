@@ -505,7 +505,7 @@ fn what_an_mset_cannot_store_is_known_before_it_stores_anything() {
     let server = ours(Settings { value_bytes_max: 1000, ..Settings::default() });
     let mut r = resp(&server);
     let (long, key) = ("v".repeat(1001), "k".repeat(33_000));
-    for (key, value) in [("b", &*long), ("", "v"), (&*key, "v")] {
+    for (key, value) in [("b", &*long), (&*key, "v")] {
         let said = words(&[b"MSET", b"a", b"v", key.as_bytes(), value.as_bytes()]);
         let answer = ask(&mut r, &said, b"\r\n");
         assert!(answer.starts_with(b"-ERR a "), "{}", answer.escape_ascii());

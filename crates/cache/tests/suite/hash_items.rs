@@ -66,7 +66,8 @@ pub fn value(rng: &mut Rng) -> Vec<u8> {
 
 fn field(rng: &mut Rng, of: usize) -> Vec<u8> {
     let number = rng.below(of);
-    if number.is_multiple_of(3) { number.to_string() } else { format!("a field {number}") }.into_bytes()
+    if number.is_multiple_of(3) { number.to_string() } else { format!("a field {number}") }
+        .into_bytes()
 }
 
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;

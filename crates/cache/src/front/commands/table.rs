@@ -349,7 +349,7 @@ pub const COMMANDS: &[Command] = commands! {
         differs "An end before the first byte shows nothing, as of Redis 8.";
     "getset" 3 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1 => strings::getset,
         "key value" "Sets a value and tells what it was.";
-    "hdel" -3 WRITE | FAST, RW_DELETE "hash" "2.0.0" O_FIELDS => hashes::hdel,
+    "hdel" -3 WRITE | FAST, RW_DELETED "hash" "2.0.0" O_FIELDS => hashes::hdel,
         "key field ..." "Deletes fields of a hash." differs IN_TURNS;
     "hello" -1 LOG_IN, NONE "connection" "6.0.0" O_1 => server::hello,
         "[version [AUTH user password] [SETNAME name]]"

@@ -9,7 +9,7 @@ use super::convert::{self, push_word};
 use super::library::{self, Answer, Fault, Given, number, one};
 use super::pace::{self, Pace};
 use super::sha1::Sha1;
-use super::store::Library;
+use super::store::{Library, library_body};
 use super::{bits, json, msgpack, patterns, structs};
 use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_STACK_BYTES};
 use crate::front::commands::scripted;
@@ -313,6 +313,7 @@ impl Machine {
     }
 
     fn load(&self, answer: &mut Vec<u8>, text: &[u8]) -> mlua::Result<()> {
+        let text = if text.starts_with(b"#!") { library_body(text) } else { text };
         let Some(made) = self.registered(answer, text)? else { return Ok(()) };
         for name in made.sequence_values::<LuaString>() {
             let name = name?;
