@@ -39,9 +39,11 @@ const UNITS_AHEAD: usize = 3;
 /// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
 const AHEAD_UNITS_MIN: u64 = 32;
 const BATCH: usize = 32;
+/// By how many ranks, an octave, the last one that stays far may be higher than a round before.
+const FAR_RANKS: u16 = 16;
 /// Ranks above the last that stayed near at which an item comes near, a quarter of an octave: so
 /// that none goes to and fro.
-const NEAR_RANKS: u16 = 4;
+pub(super) const NEAR_RANKS: u16 = 4;
 
 impl Partition {
     /// Goes on with a round, or begins one if units run short, beside a change that stores so many
@@ -141,6 +143,17 @@ impl Partition {
         self.begin_round(if is_short { Memory::Far } else { Memory::Near });
     }
 
+    /// Begins a round that makes room near for what lies far, and drops nothing.
+    pub(super) fn begin_exchange(&mut self) {
+        self.begin_round(Memory::Near);
+        self.round.is_exchange = true;
+    }
+
+    /// As [`Partition::has_spare`], of far memory, units that lie there unused included.
+    pub(super) fn has_far_to_spare(&mut self) -> bool {
+        self.has_free_far(self.spare_units(Memory::Far) + 1)
+    }
+
     fn take_near(&self, units: &mut Vec<u32>) {
         let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
         let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
@@ -184,7 +197,10 @@ impl Partition {
     fn weigh(&mut self, round: &mut Round, index: usize, offset: u32, now: Millis) -> u32 {
         let Some(unit) = round.units.get(index).copied() else {
             let last = round.last_rank();
-            self.last_ranks[round.memory as usize] = last.rank;
+            match round.is_exchange {
+                true => self.sift.last_exchanged = last.rank,
+                false => self.note_last(round.memory, last.rank),
+            }
             round.step = RoundStep::Judge { next: 0, last };
             return 0;
         };
@@ -223,6 +239,16 @@ impl Partition {
         end - offset
     }
 
+    /// Segments that went far together may all be hot, or all cold: what stayed last in them says
+    /// little of the others, so what may go far is judged more strictly step by step alone.
+    fn note_last(&mut self, memory: Memory, rank: u16) {
+        let last = &mut self.last_ranks[memory as usize];
+        *last = match memory {
+            Memory::Near => rank,
+            Memory::Far => rank.min(last.saturating_add(FAR_RANKS)),
+        };
+    }
+
     /// Keeps or drops the next item; its bytes. A segment that has no other item is given back.
     fn judge(&mut self, round: &mut Round, now: Millis) -> u32 {
         let memory = round.memory;
@@ -246,7 +272,13 @@ impl Partition {
         let Some((at, slot)) = self.live_entry(item.hash, item.pos, now) else {
             return header.bytes();
         };
-        match self.stream_of_kept(&item, header, memory, last.keeps(&item)) {
+        let is_kept = last.keeps(&item);
+        let stream = match self.stream_of_kept(&item, header, memory, is_kept) {
+            // Nothing has come that it would have to go for.
+            None if round.is_exchange => self.stream_of_exchanged(&item, header),
+            stream => stream,
+        };
+        match stream {
             Some(stream) => {
                 let later_uses = slot.freq().saturating_sub(u64::from(item.uses));
                 self.keep((at, slot.with_freq(later_uses)), item.hash, stream, now);
@@ -305,6 +337,12 @@ impl Partition {
         }
     }
 
+    /// Where an item goes that leaves near memory for one that is worth more.
+    fn stream_of_exchanged(&self, item: &Weighed, header: Header) -> Option<Stream> {
+        let may_go = |stream: &Stream| self.may_move(item.pos, header, *stream);
+        [Stream::Far, Stream::Main].into_iter().find(may_go)
+    }
+
     /// Whether an item of far memory is worth a place near, as far as use goes.
     pub(super) fn is_hot(&self, rank: u16) -> bool {
         let last_near = self.last_ranks[Memory::Near as usize];
@@ -313,8 +351,12 @@ impl Partition {
 
     /// Whether a memory has more free units than its rounds leave.
     pub(super) fn has_spare(&self, memory: Memory) -> bool {
+        self.segments.free_count(memory) > self.spare_units(memory)
+    }
+
+    fn spare_units(&self, memory: Memory) -> usize {
         let kept = self.ahead_units[memory as usize].max(self.reserve_units[memory as usize]);
-        self.segments.free_count(memory) > kept + COMPETITORS + 1
+        kept + COMPETITORS + 1
     }
 
     /// Whether there is room in near memory for an item from the far one, its reserve apart.

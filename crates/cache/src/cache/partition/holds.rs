@@ -59,9 +59,12 @@ impl Partition {
 
     fn change_holds(&mut self, change: impl FnOnce(&mut Vec<Arc<Held>>)) {
         change(&mut self.holds.0);
-        let is_held = !self.holds.0.is_empty();
-        self.is_unusual = is_held || self.emulation.is_some();
-        self.index.hold(is_held);
+        self.index.hold(!self.holds.0.is_empty());
+        self.note_what_is_unusual();
+    }
+
+    pub fn note_what_is_unusual(&mut self) {
+        self.is_unusual = !self.holds.0.is_empty() || self.emulation.is_some();
     }
 
     /// Counts changes of a key from now on; how many were counted of it before.
