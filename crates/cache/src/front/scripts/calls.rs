@@ -54,7 +54,7 @@ pub struct ScriptState {
 impl ScriptCall {
     fn given(&self) -> Option<&Words> {
         match &self.task {
-            Task::Script { given, .. } | Task::Function { given, .. } => Some(given),
+            Task::Script { given, .. } | Task::Function { given, .. } => Some(&**given),
             Task::Check { .. } | Task::Load { .. } => None,
         }
     }
@@ -147,7 +147,9 @@ pub fn load(core: &mut Core, text: Arc<[u8]>) -> Result<Vec<Registered>, String>
 fn answer(core: &mut Core, done: Result<Vec<u8>, Stop>) -> CommandResult {
     let answer = done.unwrap_or_else(|_| unreachable!("it has no other place to be run"));
     match answer.strip_prefix(b"-") {
-        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        Some(error) => {
+            Err(String::from_utf8_lossy(error).trim_end_matches(['\r', '\n']).to_owned())
+        }
         None => {
             core.out.bytes.extend_from_slice(&answer);
             Ok(())
@@ -169,19 +171,18 @@ impl ScriptState {
     }
 
     fn run(&mut self, core: &mut Core, job: &ScriptCall, place: Place) -> Result<Vec<u8>, Stop> {
-        let running = Running::new(job.is_function);
         let shared = Arc::clone(&core.shared);
-        let is_apart = place != Place::Serving;
-        if is_apart {
-            shared.scripts.begins(&running);
+        let running = (place != Place::Serving).then(|| Running::new(job.is_function));
+        if let Some(running) = &running {
+            shared.scripts.begins(running);
         }
         let exchange = Rc::clone(&self.interpreter.exchange);
         let (now_ns, mut ms) = (monotonic_ns(), shared.settings.script_ms);
         if matches!(job.task, Task::Load { .. }) {
             ms = ms.min(LOAD_MS_MAX);
         }
-        let restarts_ns = if is_apart { 0 } else { now_ns + TURN_NS };
-        exchange.pace.begin(now_ns, ms, restarts_ns, is_apart.then(|| Arc::clone(&running)));
+        let restarts_ns = if running.is_some() { 0 } else { now_ns + TURN_NS };
+        exchange.pace.begin(now_ns, ms, restarts_ns, running.clone());
         self.client.database = job.database;
         let mut wants = self.interpreter.begin(job.task.clone());
         while wants == Wants::Command {
@@ -191,8 +192,8 @@ impl ScriptState {
         if self.client.database != job.database {
             core.use_database(job.database);
         }
-        if is_apart {
-            shared.scripts.ends(&running);
+        if let Some(running) = &running {
+            shared.scripts.ends(running);
         }
         match exchange.pace.end() {
             Some(stop @ (Stop::Elsewhere | Stop::All)) => Err(stop),

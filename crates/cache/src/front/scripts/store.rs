@@ -81,16 +81,17 @@ fn shebang(text: &[u8]) -> Result<(Flags, &[u8]), String> {
     let end = memchr::memchr(b'\n', text).ok_or("ERR Invalid script shebang")?;
     let line = String::from_utf8_lossy(&text[2..end]).into_owned();
     let mut words = line.split_ascii_whitespace();
-    let engine = words.next().unwrap_or_default();
+    let starts_at_once = line.starts_with(|letter: char| !letter.is_ascii_whitespace());
+    let engine = words.next().filter(|_| starts_at_once).unwrap_or_default();
     if engine != "lua" {
-        return Err(format!("ERR Unexpected engine in script shebang: {engine}"));
+        return Err(format!("ERR Unexpected engine in script shebang: #!{engine}"));
     }
     flags.is_declared = true;
     for word in words {
         let Some(names) = word.strip_prefix("flags=") else {
             return Err(format!("ERR Unknown lua shebang option: {word}"));
         };
-        for name in names.split(',').filter(|name| !name.is_empty()) {
+        for name in names.split(',').filter(|_| !names.is_empty()) {
             if !SCRIPT_FLAGS.contains(&name) {
                 return Err(format!("ERR Unexpected flag in script shebang: {name}"));
             }
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(shebang(b"return 1").unwrap(), (Flags::default(), &b"return 1"[..]));
         for (text, why) in [
             ("#!lua", "ERR Invalid script shebang"),
-            ("#!js\n", "ERR Unexpected engine in script shebang: js"),
+            ("#!js\n", "ERR Unexpected engine in script shebang: #!js"),
             ("#!lua name=a\n", "ERR Unknown lua shebang option: name=a"),
             ("#!lua flags=a\n", "ERR Unexpected flag in script shebang: a"),
         ] {
