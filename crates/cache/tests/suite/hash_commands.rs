@@ -185,8 +185,10 @@ fn others_are_answered_while_all_of_a_large_hash_is() {
         longest = longest.max(begin.elapsed());
     }
     let answer = reader.join().unwrap();
-    assert!(answer.starts_with("*400000\r\n"), "{}", &answer[..20]);
-    assert_eq!(sorted(&answer, true).len(), 200_000);
+    // The removal may have come first.
+    let count = sorted(&answer, true).len();
+    assert!([199_999, 200_000].contains(&count), "{count} fields");
+    assert!(answer.starts_with(&format!("*{}\r\n", 2 * count)), "{}", &answer[..20]);
     println!("the longest answer meanwhile took {longest:?}");
     assert!(longest.as_millis() < 1000, "{longest:?}");
 }

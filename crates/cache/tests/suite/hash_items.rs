@@ -292,8 +292,11 @@ fn a_stream_shows_one_moment_whatever_happens_to_the_hash() {
                 }
                 hash.finish().unwrap();
             }
-            if seed % 3 == 0 && step == 20 {
-                cache.remove(b"hash", 1);
+            match (seed % 5, step) {
+                (0, 20) => drop(cache.remove(b"hash", 1)),
+                (1, 20) => cache.flush_all(),
+                (2, 20) => cache.flush_database(0, 1),
+                _ => {}
             }
             if seed % 4 == 0 {
                 cache.tidy(PartitionShare::ALL, 1, || true);
