@@ -485,6 +485,11 @@ impl Partition {
         self.hashes.streams.push(Arc::downgrade(stream));
     }
 
+    /// The streams that there are.
+    pub fn streams(&self) -> Vec<Arc<StreamState>> {
+        self.hashes.streams.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// The shape of a hash that is there, or whose parts still are.
     pub fn shape_of(&self, id: HashId) -> Option<Shape> {
         if let Some((_, root)) = self.find_root(id) {
@@ -502,7 +507,7 @@ impl Partition {
             return;
         }
         let Some((id, item)) = self.hash_item_at(pos, header) else { return };
-        for stream in self.hashes.streams.iter().filter_map(Weak::upgrade) {
+        for stream in self.streams() {
             if stream.is_of(id.owner, id.generation) {
                 stream.keep(self, id, item, pos);
             }

@@ -110,8 +110,6 @@ const APART: &str =
 
 /// The one difference of the commands whose work grows with their words.
 const IN_TURNS: &str = "A long one is not one step to others.";
-/// That of the commands that answer with all of a hash, in turns.
-const FLUSHED: &str = "A long answer ends with its connection if all is flushed meanwhile.";
 
 macro_rules! commands {
     ($($name:literal $arity:literal $flags:expr, $keys:ident $group:literal $since:literal
@@ -371,8 +369,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key field" "Tells a field's value.";
     "hgetall" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
         tips "nondeterministic_output_order" => hash_walks::hgetall,
-        "key" "Tells all fields and values of a hash."
-        differs FLUSHED;
+        "key" "Tells all fields and values of a hash.";
     "hgetdel" -5 WRITE | FAST, RW_DELETE "hash" "8.0.0" O_FIELDS => hash_expiry::hgetdel,
         "key FIELDS count field ..." "Tells the values of fields and deletes them."
         differs IN_TURNS;
@@ -386,7 +383,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key field number" "Adds a number to a field's number, which is 0 at first.";
     "hkeys" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
         tips "nondeterministic_output_order" => hash_walks::hkeys,
-        "key" "Tells all fields of a hash." differs FLUSHED;
+        "key" "Tells all fields of a hash.";
     "hlen" 2 READONLY | FAST, RO "hash" "2.0.0" O_1 => hashes::hlen,
         "key" "Counts the fields of a hash.";
     "hmget" -3 READONLY | FAST, RO_ACCESS "hash" "2.0.0" O_FIELDS => hashes::hmget,
@@ -436,7 +433,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key FIELDS count field ..." "Tells how long fields have, seconds." differs IN_TURNS;
     "hvals" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
         tips "nondeterministic_output_order" => hash_walks::hvals,
-        "key" "Tells all values of a hash." differs FLUSHED;
+        "key" "Tells all values of a hash.";
     "incr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, 1),
         "key" "Adds one to an integer, which is 0 at first.";
