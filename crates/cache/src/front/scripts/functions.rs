@@ -3,14 +3,16 @@
 use super::calls::{ScriptCall, load};
 use super::commands::{WRITES, given};
 use super::interpreter::{Registered, Task};
-use super::store::Library;
+use super::store::{Library, RunningFunction, TEXT_BYTES_MAX};
 use crate::front::clients::ClientInfo;
 use crate::front::core::Core;
 use crate::front::glob::Glob;
-use crate::front::redis::{CommandResult, RespCall};
+use crate::front::redis::{CommandResult, RespCall, wrong_words};
 use crate::front::resp::{
-    Version, push_array, push_bulk, push_map, push_null, push_set, push_status,
+    Version, push_array, push_bulk, push_integer, push_map, push_null, push_set, push_status,
 };
+use crate::front::values::dump;
+use rackpool_mem::process::monotonic_ns;
 use std::sync::Arc;
 
 /// `FCALL function count [key ...] [word ...]`
@@ -60,15 +62,20 @@ pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
     call.run_apart(
         text.len() as u64,
         Box::new(move |core: &mut Core, _: &mut ClientInfo| {
-            let functions = load(core, Arc::clone(&text))?;
-            if functions.is_empty() {
-                return Err("ERR No functions registered".into());
-            }
-            core.shared.scripts.add_library(&name, text, functions, replaces)?;
+            let library = loaded(core, name.clone(), text)?;
+            core.shared.scripts.add_libraries(vec![library], replaces, false)?;
             push_bulk(&mut core.out.bytes, &name);
             Ok(())
         }),
     )
+}
+
+fn loaded(core: &mut Core, name: Vec<u8>, text: Arc<[u8]>) -> Result<Arc<Library>, String> {
+    let functions = load(core, Arc::clone(&text))?;
+    if functions.is_empty() {
+        return Err("ERR No functions registered".into());
+    }
+    Ok(core.shared.scripts.new_library(name, text, functions))
 }
 
 /// The name in a library's first line, `#!lua name=...`.
@@ -124,6 +131,80 @@ pub fn function_flush(call: &mut RespCall<'_>) -> CommandResult {
 pub fn function_kill(call: &mut RespCall<'_>) -> CommandResult {
     call.core.shared.scripts.kill(true)?;
     call.status("OK")
+}
+
+pub fn function_dump(call: &mut RespCall<'_>) -> CommandResult {
+    let libraries = call.core.shared.scripts.libraries();
+    let dump = dump::dump_libraries(libraries.iter().map(|library| &*library.text));
+    push_bulk(&mut call.core.out.bytes, &dump);
+    Ok(())
+}
+
+/// `FUNCTION RESTORE dump [APPEND|FLUSH|REPLACE]`
+pub fn function_restore(call: &mut RespCall<'_>) -> CommandResult {
+    if call.count() > 4 {
+        return Err(wrong_words(call));
+    }
+    let is = |word| call.count() == 4 && call.is(3, word);
+    let (replaces, flushes) = (is("replace"), is("flush"));
+    if call.count() == 4 && !replaces && !flushes && !is("append") {
+        return Err("ERR Wrong restore policy given, value should be either FLUSH, APPEND or \
+                    REPLACE."
+            .into());
+    }
+    let texts = dump::restore_libraries(call.arg(2), TEXT_BYTES_MAX as u64);
+    let texts = texts.map_err(|error| error.to_string())?;
+    let bytes: usize = texts.iter().map(Vec::len).sum();
+    call.run_apart(
+        bytes as u64,
+        Box::new(move |core: &mut Core, _: &mut ClientInfo| {
+            let mut libraries = Vec::new();
+            for text in texts {
+                libraries.push(loaded(core, library_name(&text)?, text.into())?);
+            }
+            core.shared.scripts.add_libraries(libraries, replaces, flushes)?;
+            push_status(&mut core.out.bytes, "OK");
+            Ok(())
+        }),
+    )
+}
+
+pub fn function_stats(call: &mut RespCall<'_>) -> CommandResult {
+    let version = call.client.version;
+    let scripts = &call.core.shared.scripts;
+    let (libraries, running) = (scripts.libraries(), scripts.running_function());
+    let functions: usize = libraries.iter().map(|library| library.functions.len()).sum();
+    let out = &mut call.core.out.bytes;
+    push_map(out, 2, version);
+    push_bulk(out, b"running_script");
+    match &running {
+        Some(running) => push_running(out, running, version),
+        None => push_null(out, version),
+    }
+    push_bulk(out, b"engines");
+    push_map(out, 1, version);
+    push_bulk(out, b"LUA");
+    push_map(out, 2, version);
+    for (what, count) in [("libraries_count", libraries.len()), ("functions_count", functions)] {
+        push_bulk(out, what.as_bytes());
+        push_integer(out, count as i64);
+    }
+    Ok(())
+}
+
+fn push_running(out: &mut Vec<u8>, running: &RunningFunction, version: Version) {
+    let RunningFunction { name, given, began_ns } = running;
+    push_map(out, 3, version);
+    push_bulk(out, b"name");
+    push_bulk(out, name);
+    push_bulk(out, b"command");
+    push_array(out, 3 + given.all().count());
+    push_bulk(out, b"FCALL");
+    push_bulk(out, name);
+    push_bulk(out, given.keys().count().to_string().as_bytes());
+    given.all().for_each(|word| push_bulk(out, word));
+    push_bulk(out, b"duration_ms");
+    push_integer(out, (monotonic_ns().saturating_sub(*began_ns) / 1_000_000) as i64);
 }
 
 /// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`
