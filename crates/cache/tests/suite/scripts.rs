@@ -291,6 +291,12 @@ fn functions_are_dumped_and_restored_as_in_redis() {
         compare(&mut theirs, &mut client, &["FUNCTION", "STATS"]);
         compare(&mut theirs, &mut client, &["FCALL", "put", "1", "key", "word"]);
     }
+    for stream in [&mut client, &mut theirs] {
+        let told = say(stream, &["INFO", "memory"]);
+        for (name, count) in [("cached_scripts", 0), ("functions", 4), ("libraries", 2)] {
+            assert!(told.contains(&format!("\nnumber_of_{name}:{count}\r")), "{name}: {told}");
+        }
+    }
     // None of a payload is loaded if one cannot be.
     compare(&mut theirs, &mut client, &["FUNCTION", "DELETE", "small"]);
     let command: [&[u8]; 3] = [b"FUNCTION", b"RESTORE", &dump];

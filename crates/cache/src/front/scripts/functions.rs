@@ -172,8 +172,7 @@ pub fn function_restore(call: &mut RespCall<'_>) -> CommandResult {
 pub fn function_stats(call: &mut RespCall<'_>) -> CommandResult {
     let version = call.client.version;
     let scripts = &call.core.shared.scripts;
-    let (libraries, running) = (scripts.libraries(), scripts.running_function());
-    let functions: usize = libraries.iter().map(|library| library.functions.len()).sum();
+    let (counts, running) = (scripts.counts(), scripts.running_function());
     let out = &mut call.core.out.bytes;
     push_map(out, 2, version);
     push_bulk(out, b"running_script");
@@ -185,10 +184,10 @@ pub fn function_stats(call: &mut RespCall<'_>) -> CommandResult {
     push_map(out, 1, version);
     push_bulk(out, b"LUA");
     push_map(out, 2, version);
-    for (what, count) in [("libraries_count", libraries.len()), ("functions_count", functions)] {
-        push_bulk(out, what.as_bytes());
-        push_integer(out, count as i64);
-    }
+    push_bulk(out, b"libraries_count");
+    push_integer(out, counts.libraries as i64);
+    push_bulk(out, b"functions_count");
+    push_integer(out, counts.functions as i64);
     Ok(())
 }
 

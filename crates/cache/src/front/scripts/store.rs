@@ -234,6 +234,14 @@ impl Known {
     }
 }
 
+/// How many a server knows.
+#[derive(Clone, Copy, Debug)]
+pub struct ScriptCounts {
+    pub scripts: usize,
+    pub libraries: usize,
+    pub functions: usize,
+}
+
 const FULL: &str = "ERR scripts and libraries would take more than 64 MiB: see SCRIPT FLUSH";
 
 impl ScriptStore {
@@ -278,6 +286,13 @@ impl ScriptStore {
         known.bytes -= bytes;
         known.scripts.clear();
         known.evaluated.clear();
+    }
+
+    pub fn counts(&self) -> ScriptCounts {
+        let known = self.known();
+        let Known { scripts, libraries, functions, .. } = &*known;
+        let (libraries, functions) = (libraries.len(), functions.len());
+        ScriptCounts { scripts: scripts.len(), libraries, functions }
     }
 
     pub fn library_of(&self, function: &[u8]) -> Option<Arc<Library>> {
