@@ -282,7 +282,7 @@ fn functions_are_dumped_and_restored_as_in_redis() {
         (b"", &[]),
         (&of_key, &[b"FLUSH"]),
     ] {
-        let command = [&[b"FUNCTION", b"RESTORE", dump], policy].concat();
+        let command = [&[&b"FUNCTION"[..], b"RESTORE", dump][..], policy].concat();
         let [own, expected] = [&mut client, &mut theirs].map(|stream| {
             let end = b"$7\r\nthe end\r\n";
             ask(stream, &[words(&command), words(&[b"ECHO", b"the end"])].concat(), end)
