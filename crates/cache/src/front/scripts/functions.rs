@@ -9,7 +9,7 @@ use crate::front::core::Core;
 use crate::front::glob::Glob;
 use crate::front::redis::{CommandResult, RespCall, wrong_words};
 use crate::front::resp::{
-    Version, push_array, push_bulk, push_integer, push_map, push_null, push_set, push_status,
+    Args, Version, push_array, push_bulk, push_integer, push_map, push_null, push_set, push_status,
 };
 use crate::front::values::dump;
 use rackpool_mem::process::monotonic_ns;
@@ -25,12 +25,14 @@ pub fn fcall_ro(call: &mut RespCall<'_>) -> CommandResult {
 }
 
 fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
-    let name = call.arg(1).to_vec();
-    let library = call.core.shared.scripts.library_of(&name).ok_or("ERR Function not found")?;
+    let library = call.core.shared.scripts.library_of(call.arg(1));
+    let library = library.ok_or("ERR Function not found")?;
     let count = call.number(2).map_err(|_| "ERR Bad number of keys provided")?;
     let given = given(call, count)?;
-    let function = library.functions.iter().find(|function| function.name == name);
-    let no_writes = function.is_some_and(|one| one.flags.iter().any(|flag| flag == "no-writes"));
+    let is_called = |one: &&Registered| one.name.eq_ignore_ascii_case(call.arg(1));
+    let function = library.functions.iter().find(is_called).ok_or("ERR Function not found")?;
+    let name = function.name.clone();
+    let no_writes = function.flags.iter().any(|flag| flag == "no-writes");
     if reads_only && !no_writes {
         return Err(WRITES.into());
     }
@@ -80,14 +82,17 @@ fn loaded(core: &mut Core, name: Vec<u8>, text: Arc<[u8]>) -> Result<Arc<Library
 
 /// The name in a library's first line, `#!lua name=...`.
 fn library_name(text: &[u8]) -> Result<Vec<u8>, String> {
-    let line = text.strip_prefix(b"#!").ok_or("ERR Missing library metadata")?;
-    let end = memchr::memchr(b'\n', line).ok_or("ERR Invalid library metadata")?;
-    let line = String::from_utf8_lossy(&line[..end]).into_owned();
-    let mut words = line.split_ascii_whitespace();
+    if !text.starts_with(b"#!") {
+        return Err("ERR Missing library metadata".into());
+    }
+    let end = memchr::memchr(b'\n', text).ok_or("ERR Invalid library metadata")?;
+    let line = Args::of_line(&text[..end]).ok_or("ERR Invalid library metadata")?;
+    let mut words = line.words(b"").map(String::from_utf8_lossy);
     let engine = words.next().unwrap_or_default();
+    let engine = engine.strip_prefix("#!").unwrap_or_default();
     let mut name = None;
     for word in words {
-        match word.strip_prefix("name=") {
+        match word.strip_prefix("name=").map(str::to_owned) {
             Some(_) if name.is_some() => {
                 return Err("ERR Invalid metadata value, name argument was given multiple \
                             times"
@@ -107,7 +112,7 @@ fn library_name(text: &[u8]) -> Result<Vec<u8>, String> {
     if !engine.eq_ignore_ascii_case("lua") {
         return Err(format!("ERR Engine '{engine}' not found"));
     }
-    Ok(name.as_bytes().to_vec())
+    Ok(name.into_bytes())
 }
 
 /// `FUNCTION DELETE library`

@@ -173,6 +173,7 @@ struct Known {
     evaluated: VecDeque<Sha1>,
     bytes: usize,
     libraries: BTreeMap<Vec<u8>, Arc<Library>>,
+    /// By their names in lower case.
     functions: HashMap<Vec<u8>, Arc<Library>>,
 }
 
@@ -213,7 +214,7 @@ impl Known {
             return Err(format!("ERR Library '{}' already exists", shown(&library.name)));
         }
         for function in &library.functions {
-            let other = self.functions.get(&function.name);
+            let other = self.functions.get(&function.name.to_ascii_lowercase());
             if other.is_some_and(|other| other.name != library.name) {
                 return Err(format!("ERR Function {} already exists", shown(&function.name)));
             }
@@ -227,7 +228,7 @@ impl Known {
         self.remove_library(&library.name);
         self.bytes += library.text.len();
         for function in &library.functions {
-            self.functions.insert(function.name.clone(), Arc::clone(&library));
+            self.functions.insert(function.name.to_ascii_lowercase(), Arc::clone(&library));
         }
         self.libraries.insert(library.name.clone(), library);
         Ok(())
@@ -296,7 +297,7 @@ impl ScriptStore {
     }
 
     pub fn library_of(&self, function: &[u8]) -> Option<Arc<Library>> {
-        self.known().functions.get(function).cloned()
+        self.known().functions.get(&function.to_ascii_lowercase()).cloned()
     }
 
     pub fn libraries(&self) -> Vec<Arc<Library>> {
