@@ -162,17 +162,22 @@ pub fn flush(call: &mut RespCall<'_>, flush: fn(&mut Core)) -> CommandResult {
 
 /// The database that word `index` names; `which` of several.
 pub fn database(call: &RespCall<'_>, index: usize, which: &str) -> Result<u8, String> {
-    let number = match (call.number(index), which) {
-        (Ok(number), _) if i32::try_from(number).is_ok() => number,
+    known_database(call, database_number(call, index, which)?)
+}
+
+fn database_number(call: &RespCall<'_>, index: usize, which: &str) -> Result<i64, String> {
+    match (call.number(index), which) {
+        (Ok(number), _) if i32::try_from(number).is_ok() => Ok(number),
         (Ok(_), "") => {
             let (least, most) = (i32::MIN, i32::MAX);
-            return Err(format!(
-                "ERR value is out of range, value must between {least} and {most}"
-            ));
+            Err(format!("ERR value is out of range, value must between {least} and {most}"))
         }
-        (Err(error), "") => return Err(error),
-        (_, which) => return Err(format!("ERR invalid {which} DB index")),
-    };
+        (Err(error), "") => Err(error),
+        (_, which) => Err(format!("ERR invalid {which} DB index")),
+    }
+}
+
+fn known_database(call: &RespCall<'_>, number: i64) -> Result<u8, String> {
     let number = u8::try_from(number).ok();
     let known = number.filter(|number| *number < call.core.shared.settings.databases);
     known.ok_or_else(|| "ERR DB index is out of range".into())
@@ -180,8 +185,9 @@ pub fn database(call: &RespCall<'_>, index: usize, which: &str) -> Result<u8, St
 
 /// `SWAPDB database database`
 pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
-    let one = database(call, 1, "first")?;
-    let other = database(call, 2, "second")?;
+    let one = database_number(call, 1, "first")?;
+    let other = database_number(call, 2, "second")?;
+    let (one, other) = (known_database(call, one)?, known_database(call, other)?);
     call.core.swap_databases(one, other);
     call.status("OK")
 }

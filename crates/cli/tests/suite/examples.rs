@@ -7,7 +7,7 @@
 //! that order, numbers and their units aside.
 #![cfg(feature = "lab")]
 
-use crate::common::{Dir, rackpool, told};
+use crate::common::Dir;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -319,6 +319,8 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_shards response_policy:all_succeeded"
         => scripts::function_delete,
         "library" "Deletes a library.";
+    "function|dump" 2 NOSCRIPT, NONE "scripting" "7.0.0" O_TEXT => scripts::function_dump,
+        "" "Tells all libraries in Redis's format.";
     "function|flush" -2 NOSCRIPT | WRITE, NONE "scripting" "7.0.0" O_TEXT
         tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_flush,
         "[ASYNC | SYNC]" "Deletes all libraries.";
@@ -333,6 +335,15 @@ pub const COMMANDS: &[Command] = commands! {
     "function|load" -3 NOSCRIPT | WRITE | DENYOOM, NONE "scripting" "7.0.0" O_TEXT
         tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_load,
         "[REPLACE] text" "Loads a library." differs "Until the server ends; 64 MiB with scripts.";
+    "function|restore" -3 NOSCRIPT | WRITE | DENYOOM, NONE "scripting" "7.0.0" O_TEXT
+        tips "request_policy:all_shards response_policy:all_succeeded"
+        => scripts::function_restore,
+        "dump [APPEND | FLUSH | REPLACE]" "Loads the libraries that FUNCTION DUMP has told.";
+    "function|stats" 2 NOSCRIPT | ALLOW_BUSY, NONE "scripting" "7.0.0" O_1
+        tips "nondeterministic_output request_policy:all_shards response_policy:special"
+        => scripts::function_stats,
+        "" "Tells of the function that runs, and how many there are."
+        differs "Of several that run, the one that began first, as a call by FCALL.";
     "get" 2 READONLY | FAST, RO_ACCESS "string" "1.0.0" O_1 => strings::get,
         "key" "Tells a value.";
     "getbit" 3 READONLY | FAST, RO_ACCESS "bitmap" "2.2.0" O_1 => bits::getbit,

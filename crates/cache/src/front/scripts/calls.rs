@@ -3,7 +3,7 @@
 
 use super::interpreter::{Interpreter, Registered, Task, Wants, Words};
 use super::pace::{Pace, Stop};
-use super::store::Running;
+use super::store::{Running, RunningFunction};
 use crate::cache::Error;
 use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_KEPT_BYTES_MAX, TURN_NS};
 use crate::front::atomic::Keys;
@@ -11,6 +11,7 @@ use crate::front::clients::ClientInfo;
 use crate::front::commands::{self, CommandId, scripted};
 use crate::front::core::{Core, Output};
 use crate::front::counters::TimeBucket;
+use crate::front::monitor::ToldCommand;
 use crate::front::redis::{CommandResult, RespCall};
 use crate::front::resp::{self, Args, Limits, ParsedResp, Scan, failed, push_error};
 use rackpool_core::seam::Mem;
@@ -57,6 +58,11 @@ impl ScriptCall {
             Task::Script { given, .. } | Task::Function { given, .. } => Some(&**given),
             Task::Check { .. } | Task::Load { .. } => None,
         }
+    }
+
+    fn told_function(&self, began_ns: u64) -> Option<RunningFunction> {
+        let Task::Function { name, given, .. } = &self.task else { return None };
+        Some(RunningFunction { name: name.clone(), given: given.clone(), began_ns })
     }
 
     fn given_bytes(&self) -> u64 {
@@ -171,13 +177,14 @@ impl ScriptState {
     }
 
     fn run(&mut self, core: &mut Core, job: &ScriptCall, place: Place) -> Result<Vec<u8>, Stop> {
-        let shared = Arc::clone(&core.shared);
-        let running = (place != Place::Serving).then(|| Running::new(job.is_function));
+        let (shared, now_ns) = (Arc::clone(&core.shared), monotonic_ns());
+        let running = (place != Place::Serving)
+            .then(|| Running::new(job.is_function, job.told_function(now_ns)));
         if let Some(running) = &running {
             shared.scripts.begins(running);
         }
         let exchange = Rc::clone(&self.interpreter.exchange);
-        let (now_ns, mut ms) = (monotonic_ns(), shared.settings.script_ms);
+        let mut ms = shared.settings.script_ms;
         if matches!(job.task, Task::Load { .. }) {
             ms = ms.min(LOAD_MS_MAX);
         }
@@ -239,6 +246,9 @@ impl ScriptState {
         if scripted::writes(id) {
             pace.wrote();
         }
+        if core.shared.monitors.are_any() {
+            self.tell_monitors(core, words);
+        }
         let began_ns = monotonic_ns();
         let mut called = RespCall::new(core, &mut self.client, words, &self.args);
         let answer = commands::execute(&mut called, id);
@@ -264,6 +274,14 @@ impl ScriptState {
         let took_ns = monotonic_ns() - began_ns;
         core.counters().ran(id, 1, took_ns, TimeBucket::of(took_ns));
         Ok(())
+    }
+
+    /// A script that has to begin anew tells of its commands again.
+    fn tell_monitors(&self, core: &Core, words: &[u8]) {
+        let (at, database) = (core.times().wall, self.client.database);
+        let command = ToldCommand { at, database, addr: "lua" };
+        let shared = &core.shared;
+        shared.monitors.tell(&command, self.args.words(words), |thread| shared.wake(thread));
     }
 
     /// Has the script hold the keys of this command that it did not name.

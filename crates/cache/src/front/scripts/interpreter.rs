@@ -55,7 +55,7 @@ impl Words {
         all
     }
 
-    fn all(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }

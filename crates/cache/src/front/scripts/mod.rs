@@ -37,6 +37,7 @@ pub use commands::{
     eval, eval_ro, evalsha, evalsha_ro, script_exists, script_flush, script_kill, script_load,
 };
 pub use functions::{
-    fcall, fcall_ro, function_delete, function_flush, function_kill, function_list, function_load,
+    fcall, fcall_ro, function_delete, function_dump, function_flush, function_kill, function_list,
+    function_load, function_restore, function_stats,
 };
 pub use store::ScriptStore;

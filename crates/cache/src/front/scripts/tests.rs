@@ -245,7 +245,7 @@ fn a_script_ends_when_it_is_to_and_cannot_catch_that() {
         let is_late = answer.contains("Script ran for more than 30 ms and was stopped.");
         assert!(is_late, "{script}: {answer}");
     }
-    let running = Running::new(false);
+    let running = Running::new(false, None);
     exchange.pace.begin(monotonic_ns(), 10_000, 0, Some(Arc::clone(&running)));
     let store = super::ScriptStore::default();
     assert_eq!(store.kill(false).unwrap_err(), "NOTBUSY No scripts in execution right now.");
