@@ -3,7 +3,8 @@
 //! asked for stays bounded, and the cache is whole at the end.
 
 use crate::peers::Rng;
-use crate::streams::{self, Part, Stream};
+use crate::resp_streams;
+use crate::streams::{self, MakeStream, Part, PeerVersions, Stream};
 use rackpool_cache::constants::{INPUT_BYTES_MAX, OUTPUT_SOFT_BYTES};
 use rackpool_cache::front::{ClientInfo, Core, Protocol, Session, Settings, Shared};
 use rackpool_cache::herd::message::{Head, MessageKind};
@@ -21,6 +22,8 @@ const INPUTS: u64 = 40_000;
 const SEEDS: usize = 4000;
 /// Longest value: answers are no longer than this beyond their bound.
 const VALUE_BYTES_MAX: u64 = 256 << 10;
+/// All commands.
+const NEWEST: PeerVersions = PeerVersions { redis: u32::MAX, memcached: u32::MAX };
 /// Words that have a meaning somewhere.
 const WORDS: &[&[u8]] = &[
     b"\r\n",
@@ -63,12 +66,11 @@ const SAID_BY_RESP: &[u8] = b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n";
 
 pub fn run(inputs: Option<u64>, seed: u64, only: Option<u64>) {
     let inputs = inputs.unwrap_or(INPUTS);
-    type Make = fn(&mut Rng, usize) -> Stream;
-    let doors: [(&str, Protocol, Make); 4] = [
+    let doors: [(&str, Protocol, MakeStream); 4] = [
         ("text", Protocol::Memcached, streams::text),
         ("meta", Protocol::Memcached, streams::meta),
         ("binary", Protocol::Memcached, streams::binary),
-        ("RESP", Protocol::Resp, streams::resp),
+        ("RESP", Protocol::Resp, resp_streams::resp),
     ];
     for (place, (name, door, make)) in doors.into_iter().enumerate() {
         if only.is_some_and(|only| only != place as u64) {
@@ -172,7 +174,7 @@ fn write_slot(rng: &mut Rng, form: SlotFormat, to: &Window, at: u64, geometry: &
 }
 
 /// What a client would have said.
-fn seeds(rng: &mut Rng, make: fn(&mut Rng, usize) -> Stream) -> Vec<Vec<u8>> {
+fn seeds(rng: &mut Rng, make: MakeStream) -> Vec<Vec<u8>> {
     let bytes = |stream: Stream| {
         let mut bytes = Vec::new();
         for part in &stream.parts {
@@ -187,10 +189,10 @@ fn seeds(rng: &mut Rng, make: fn(&mut Rng, usize) -> Stream) -> Vec<Vec<u8>> {
         bytes.truncate(4000);
         bytes
     };
-    (0..SEEDS).map(|index| bytes(make(rng, index))).filter(|seed| !seed.is_empty()).collect()
+    (0..SEEDS).map(|index| bytes(make(rng, index, NEWEST))).filter(|seed| !seed.is_empty()).collect()
 }
 
-fn fuzz(inputs: u64, seed: u64, door: Protocol, make: fn(&mut Rng, usize) -> Stream) -> u64 {
+fn fuzz(inputs: u64, seed: u64, door: Protocol, make: MakeStream) -> u64 {
     let mut rng = Rng(seed | 1);
     let seeds = seeds(&mut rng, make);
     let options = Options { memory: 16 << 20, max_value: VALUE_BYTES_MAX, ..Options::default() };

@@ -10,6 +10,7 @@ mod differential;
 mod fuzz;
 #[path = "../suite/peers/mod.rs"]
 mod peers;
+mod resp_streams;
 mod streams;
 
 fn main() {
