@@ -2,6 +2,7 @@
 //! cut, repeated and mixed, in pieces of any length, executed on a cache. Nothing panics, what is
 //! asked for stays bounded, and the cache is whole at the end.
 
+use crate::parser_fuzz::PARSERS;
 use crate::peers::Rng;
 use crate::resp_streams;
 use crate::streams::{self, MakeStream, Part, PeerVersions, Stream};
@@ -18,12 +19,14 @@ use std::sync::Arc;
 
 /// Inputs for each protocol in an ordinary run.
 const INPUTS: u64 = 40_000;
+/// Inputs for each parser behind the protocols in an ordinary run.
+const PARSED: u64 = 5_000;
 /// Streams that inputs are made of.
 const SEEDS: usize = 4000;
 /// Longest value: answers are no longer than this beyond their bound.
 const VALUE_BYTES_MAX: u64 = 256 << 10;
 /// All commands.
-const NEWEST: PeerVersions = PeerVersions { redis: u32::MAX, memcached: u32::MAX };
+pub const NEWEST: PeerVersions = PeerVersions { redis: u32::MAX, memcached: u32::MAX };
 /// Words that have a meaning somewhere.
 const WORDS: &[&[u8]] = &[
     b"\r\n",
@@ -65,6 +68,7 @@ const SAID_BY_TEXT: &[u8] = b"set x 0 0 10\r\nann secret\r\n";
 const SAID_BY_RESP: &[u8] = b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n";
 
 pub fn run(inputs: Option<u64>, seed: u64, only: Option<u64>) {
+    let is_long = inputs.is_some();
     let inputs = inputs.unwrap_or(INPUTS);
     let doors: [(&str, Protocol, MakeStream); 4] = [
         ("text", Protocol::Memcached, streams::text),
@@ -82,6 +86,13 @@ pub fn run(inputs: Option<u64>, seed: u64, only: Option<u64>) {
     if only.is_none_or(|only| only == doors.len() as u64) {
         let served = fuzz_slots(inputs, seed);
         println!("fuzz: {inputs} contents of slots (seed {seed}): {served} requests, no panic");
+    }
+    for (place, (name, fuzz)) in PARSERS.into_iter().enumerate() {
+        if only.is_none_or(|only| only == (doors.len() + 1 + place) as u64) {
+            let inputs = if is_long { inputs } else { PARSED };
+            fuzz(inputs, seed);
+            println!("fuzz: {inputs} inputs of {name} (seed {seed}): no panic");
+        }
     }
 }
 
@@ -189,7 +200,10 @@ fn seeds(rng: &mut Rng, make: MakeStream) -> Vec<Vec<u8>> {
         bytes.truncate(4000);
         bytes
     };
-    (0..SEEDS).map(|index| bytes(make(rng, index, NEWEST))).filter(|seed| !seed.is_empty()).collect()
+    (0..SEEDS)
+        .map(|index| bytes(make(rng, index, NEWEST)))
+        .filter(|seed| !seed.is_empty())
+        .collect()
 }
 
 fn fuzz(inputs: u64, seed: u64, door: Protocol, make: MakeStream) -> u64 {
@@ -304,7 +318,7 @@ fn converse(rng: &mut Rng, core: &mut Core, door: Protocol, input: &[u8], known:
 }
 
 /// Whether the cache finds each item that it has.
-fn check_cache(cache: &Cache, now: u64) {
+pub fn check_cache(cache: &Cache, now: u64) {
     let (mut keys, mut cursor) = (Vec::new(), 0);
     loop {
         cursor = cache.scan(cursor, 1000, now, |item| {

@@ -60,9 +60,10 @@ pub fn resp(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
 }
 
 /// Commands; capital letters stand for a key, a value, a time in seconds, one in milliseconds, a
-/// number, an option, a condition, a text of a script, and for a field of a hash with its short
-/// value; `P` for a script that restores a dump. `L` is a hash with long values, `J` one with fields that expire. `gt` and `lt` stand with points in time: 500 seconds from now,
-/// said twice, is equal or later, depending on how many milliseconds are between.
+/// number, an option, a condition, a script, a library, and for a field of a hash (`X`) with its
+/// short value (`W`); `P` for a script that restores a dump. `L` is a hash with long values, `J` one
+/// with fields that expire. `gt` and `lt` stand with points in time: 500 seconds from now, said
+/// twice, is equal or later, depending on how many milliseconds are between.
 const TEMPLATES: &[&str] = &[
     "get K",
     "get K",
@@ -289,7 +290,8 @@ const TEMPLATES: &[&str] = &[
     "function load replace A",
     "function load replace A",
     "function load S",
-    "function list",
+    "function list libraryname nothing",
+    "function list nothing",
     "function delete some",
     "function flush",
     "function kill",
@@ -309,8 +311,6 @@ const TEMPLATES: &[&str] = &[
     "client reply x",
     "client no-evict x",
     "role",
-    "object help",
-    "readonly K",
     "expire K T gt lt",
     "expireat K T C",
     "pexpireat K M C",
@@ -420,8 +420,7 @@ return 1",
     "return 1",
 ];
 
-
-fn resp_words(rng: &mut Rng, peers: PeerVersions) -> Vec<Vec<u8>> {
+pub fn resp_words(rng: &mut Rng, peers: PeerVersions) -> Vec<Vec<u8>> {
     let key = |rng: &mut Rng| match rng.below(25) {
         0 => vec![b'K'; 300],
         1 => b"\x00\r\n\xff".to_vec(),

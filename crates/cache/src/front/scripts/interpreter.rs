@@ -100,7 +100,12 @@ pub struct Exchange {
     /// Memory that Lua has taken, when the last task was done.
     pub used_bytes: Cell<usize>,
     random: Cell<u64>,
+    /// Whether the script has one line: that of any error.
+    has_one_line: Cell<bool>,
 }
+
+/// What scripts are called in places of errors.
+const SCRIPT_SOURCE: &str = "@user_script";
 
 /// Words of suspensions: why the coroutine does not run.
 const IDLE: u64 = 0;
@@ -218,6 +223,8 @@ impl Machine {
 
     fn run(&mut self, task: Task) {
         let mut answer = Vec::new();
+        let is_line = matches!(&task, Task::Script { text, .. } if !text.contains(&b'\n'));
+        self.exchange.has_one_line.set(is_line);
         let done = match task {
             Task::Script { sha, text, given, version } => {
                 self.script(&mut answer, sha, &text, &given, version)
@@ -238,7 +245,7 @@ impl Machine {
 
     /// The function of a script's text, or nothing and an answer.
     fn compile(&self, answer: &mut Vec<u8>, text: &[u8]) -> mlua::Result<Option<Function>> {
-        let chunk = self.lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
+        let chunk = self.lua.load(text).set_name(SCRIPT_SOURCE).set_mode(ChunkMode::Text);
         match chunk.into_function() {
             Ok(function) => Ok(Some(function)),
             Err(mlua::Error::SyntaxError { message, .. }) => {
@@ -307,7 +314,6 @@ impl Machine {
             (_, Value::Table(fault)) => convert::error_text(&fault)?,
             (_, other) => other.to_string()?,
         };
-        let why = why.strip_prefix("ERR ").unwrap_or(&why);
         convert::push_failure(answer, &format!("ERR Error registering functions: {why}"));
         Ok(None)
     }
@@ -376,8 +382,12 @@ fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
             ("seek", patterns::seek),
             ("rep", repeat),
             ("sha1hex", |given| {
-                let text = given.string(0)?;
-                given.text(Sha1::of(&text.as_bytes()).hex().as_bytes())
+                // What is no text counts as an empty one.
+                let hash = match given.string(0) {
+                    Ok(text) => Sha1::of(&text.as_bytes()),
+                    Err(_) => Sha1::of(b""),
+                };
+                given.text(hash.hex().as_bytes())
             }),
         ],
     )?;
@@ -393,7 +403,9 @@ fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
     calls(lua, &native, exchange)?;
     let clock = |_: &Lua, ()| Ok(monotonic_ns() as f64 / 1e9);
     native.raw_set("clock", lua.create_function(clock)?)?;
-    native.raw_set("place", lua.create_function(|lua, ()| Ok(place(lua)))?)?;
+    let inside = Rc::clone(exchange);
+    let placed = move |lua: &Lua, ()| Ok(place(lua, inside.has_one_line.get()));
+    native.raw_set("place", lua.create_function(placed)?)?;
     let text = |lua: &Lua, fault: Value| match fault {
         Value::Error(error) => lua.create_string(text_of(&error)),
         other => lua.create_string(other.to_string()?),
@@ -515,8 +527,9 @@ fn failure(lua: &Lua, why: &str) -> mlua::Result<(Value, bool)> {
     Ok((Value::Table(table), true))
 }
 
-/// The source and line of the script where an error happened.
-fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
+/// The source and line of the script where an error happened. A function of ours that is called
+/// last has taken the place of its caller: then only a script of one line has a known one.
+fn place(lua: &Lua, has_one_line: bool) -> (Option<String>, Option<usize>) {
     // 0 is this function, 1 the handler.
     for level in 2..PLACES_MAX {
         let found = lua.inspect_stack(level, |at| {
@@ -530,6 +543,9 @@ fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
             }
             Some(_) => {}
         }
+    }
+    if has_one_line {
+        return (Some(SCRIPT_SOURCE.into()), Some(1));
     }
     (None, None)
 }
