@@ -60,6 +60,9 @@ pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
     }
     let text: Arc<[u8]> = call.arg(last).into();
     let name = library_name(&text)?;
+    if !replaces {
+        call.core.shared.scripts.check_is_new(&name)?;
+    }
     // Its text is run: that may take long.
     call.run_apart(
         text.len() as u64,

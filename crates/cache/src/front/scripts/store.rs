@@ -305,6 +305,14 @@ impl ScriptStore {
         self.known().libraries.values().cloned().collect()
     }
 
+    /// Refuses a library's name that there is.
+    pub fn check_is_new(&self, name: &[u8]) -> Result<(), String> {
+        match self.known().libraries.contains_key(name) {
+            true => Err(format!("ERR Library '{}' already exists", String::from_utf8_lossy(name))),
+            false => Ok(()),
+        }
+    }
+
     pub fn new_library(
         &self,
         name: Vec<u8>,
