@@ -67,6 +67,7 @@ mod tests {
         let still = fill(50_000);
         assert!(still.live_bytes < 12 << 20 && still.items > 5_000, "{still:?}");
         cache.limit_memory(32 << 20).unwrap();
+        cache.expire(2);
         let raised = fill(100_000);
         assert!(raised.live_bytes > 24 << 20, "{raised:?}");
         for wrong in [1 << 16, 33 << 20] {
