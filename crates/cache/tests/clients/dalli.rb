@@ -8,10 +8,12 @@ rescue Dalli::DalliError => error
 end
 
 %i[binary meta].each do |protocol|
-  c = Dalli::Client.new(ARGV[0], protocol: protocol, namespace: "n", expires_in: 100, compress: true)
+  options = { protocol: protocol, namespace: "n", expires_in: 100, compress: true }
+  c = Dalli::Client.new(ARGV[0], options)
   c.flush_all
   p protocol, c.set("a", { x: [1, nil] }).is_a?(Integer), c.get("a"), c.get("none")
-  p c.add("a", 1), c.add("b", 2).is_a?(Integer), c.replace("b", 3).is_a?(Integer), c.replace("none", 1)
+  p c.add("a", 1), c.add("b", 2).is_a?(Integer)
+  p c.replace("b", 3).is_a?(Integer), c.replace("none", 1)
   p c.get_multi("a", "b", "none"), c.delete("b"), c.delete("b")
   p c.incr("n", 5, 0, 40), c.incr("n", 2), c.decr("n", 100), c.incr("none"), c.get("n", raw: true)
   p c.set("long", "x" * 200_000).is_a?(Integer), c.get("long").size

@@ -17,7 +17,8 @@ else:
 limits = parse("3/day"), parse("5/year")
 for strategy in (strategies.FixedWindowRateLimiter, strategies.FixedWindowElasticExpiryRateLimiter):
     limiter, name = strategy(store), strategy.__name__
-    print(name, [limiter.hit(limits[0], name, "a") for _ in range(5)], limiter.test(limits[0], name, "a"))
+    print(name, [limiter.hit(limits[0], name, "a") for _ in range(5)])
+    print(limiter.test(limits[0], name, "a"))
     print([limiter.get_window_stats(limit, name, "a")[1] for limit in limits])
     print(limiter.hit(limits[1], name, "a", cost=4), limiter.hit(limits[1], name, "a", cost=2))
     print(limiter.clear(limits[0], name, "a"), limiter.hit(limits[0], name, "a"))
