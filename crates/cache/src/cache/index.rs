@@ -126,7 +126,6 @@ pub(crate) struct ItemIndex {
     stale: u64,
     /// The first bucket that may have such entries; none after it was swept.
     swept: Option<u64>,
-    /// Whether sections hold keys.
     is_held: bool,
 }
 

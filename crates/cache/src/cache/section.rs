@@ -110,7 +110,6 @@ impl Held {
 /// What all sections of a cache share.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
-    /// Those that are over.
     ended: AtomicU64,
     /// Those that have begun, or are about to, over keys that are named.
     active: AtomicU64,

@@ -15,17 +15,11 @@ const OPAQUE_BYTES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKind {
-    /// `mg`.
     Get,
-    /// `ms`.
     Set,
-    /// `md`.
     Delete,
-    /// `ma`.
     Arithmetic,
-    /// `mn`.
     Noop,
-    /// `me`.
     Debug,
 }
 

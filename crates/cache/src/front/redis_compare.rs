@@ -59,7 +59,6 @@ fn digest(value: &[u8]) -> String {
     format!("{:016x}", xxh3_64(value))
 }
 
-/// `DIGEST key`
 pub fn digest_of(call: &mut RespCall<'_>) -> CommandResult {
     if !read(call, 1)? {
         return call.null();
@@ -85,7 +84,6 @@ pub fn delex(call: &mut RespCall<'_>) -> CommandResult {
     }
 }
 
-/// `DELIFEQ key value`
 pub fn delifeq(call: &mut RespCall<'_>) -> CommandResult {
     remove_if(call, Ok(Comparison::IFEQ), 2)
 }

@@ -27,7 +27,6 @@ const PREFIXES_MAX: usize = 2048;
 /// What ends a prefix.
 pub const PREFIX_END: u8 = b':';
 
-/// Kinds of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watched(u32);
 
@@ -39,7 +38,6 @@ impl Watched {
     pub const EVICTIONS: Watched = Watched(1 << 5);
     /// Prefixes of keys are counted.
     const PREFIXES: Watched = Watched(1 << 4);
-    /// Of commands.
     const COMMANDS: Watched =
         Watched(Self::FETCHERS.0 | Self::MUTATIONS.0 | Self::DELETIONS.0 | Self::PREFIXES.0);
 
@@ -383,7 +381,6 @@ impl Watch {
         }
     }
 
-    /// By names of `stats`.
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         let state = self.state();
         [

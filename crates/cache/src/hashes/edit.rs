@@ -21,9 +21,7 @@ pub struct PackedHash {
 /// How a field was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is new.
     Added,
-    /// It was there.
     Replaced,
     /// Nothing changed: the hash would not be a small one any more.
     TooLarge,
@@ -72,7 +70,6 @@ impl PackedHash {
         PackedHash { kept, expired: 0, is_changed: false, freed: Vec::new() }
     }
 
-    /// One without fields.
     #[must_use]
     pub fn new() -> PackedHash {
         Gathered::default().hash()

@@ -131,7 +131,6 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         Ok(large)
     }
 
-    /// As it is now.
     #[must_use]
     pub fn root(&self) -> &Root {
         &self.root

@@ -49,16 +49,13 @@ impl<'a> FieldName<'a> {
 /// A field, its value, and when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its name.
     pub name: Text<'a>,
-    /// Its value.
     pub value: Text<'a>,
     /// When it expires; 0 = never.
     pub expires: Millis,
 }
 
 impl Field<'_> {
-    /// Whether it has expired.
     #[must_use]
     pub fn is_over(&self, times: Times) -> bool {
         self.expires != 0 && has_passed(self.expires, times)

@@ -25,7 +25,6 @@ pub enum Next<H> {
     Old(H),
     /// This one, as it is now.
     Part(PartId),
-    /// Nothing.
     End,
 }
 

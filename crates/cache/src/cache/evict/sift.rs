@@ -22,7 +22,6 @@ const PACE_MIN: u64 = 1 << 20;
 const PACE_MAX: u64 = 16 << 20;
 /// What was left out for longer is not made up for.
 const OWED_US_MAX: u64 = 1_000_000;
-/// Items of one step.
 const STEP_ITEMS: usize = 32;
 /// Bytes that a round goes on by in one step.
 pub(super) const ROUND_BYTES: u64 = 4096;

@@ -44,7 +44,6 @@ pub struct HashEntry<'a> {
     hash: u64,
     times: Times,
     held: Held,
-    /// Of the key's item.
     flags: u32,
     expires: Millis,
 }

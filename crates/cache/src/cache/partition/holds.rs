@@ -7,7 +7,6 @@ use crate::cache::section::{Held, HeldKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What sections hold.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(Vec<Arc<Held>>);
 

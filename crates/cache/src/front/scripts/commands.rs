@@ -88,7 +88,6 @@ pub fn given(call: &RespCall<'_>, count: i64) -> Result<Words, String> {
     Ok(Words::new(call.args.words(call.input).skip(3), count))
 }
 
-/// `SCRIPT LOAD script`
 pub fn script_load(call: &mut RespCall<'_>) -> CommandResult {
     let sha = Sha1::of(call.arg(2));
     remember(call, sha, 2, true)?;
@@ -107,7 +106,6 @@ pub fn script_exists(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `SCRIPT FLUSH [ASYNC|SYNC]`
 pub fn script_flush(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
         return Err(wrong_arity("script|flush"));

@@ -89,11 +89,9 @@ pub struct Exchange {
     /// The words of the command that is called, as RESP has them in an array.
     pub words: RefCell<Vec<u8>>,
     pub count: Cell<usize>,
-    /// What the command answered.
     pub reply: RefCell<Vec<u8>>,
     /// The version of the protocol in which commands answer.
     pub version: Cell<Version>,
-    /// The script's answer.
     pub answer: RefCell<Vec<u8>>,
     pub registered: RefCell<Vec<Registered>>,
     pub pace: Rc<Pace>,
@@ -111,7 +109,6 @@ const CALLS: u64 = 1;
 pub enum Wants {
     /// A command, whose words are in the exchange, is to be executed.
     Command,
-    /// The task is done.
     Nothing,
 }
 
@@ -141,7 +138,6 @@ impl Interpreter {
         Ok(Self { coroutine, exchange })
     }
 
-    /// Begins a task.
     pub fn begin(&mut self, task: Task) -> Wants {
         let exchange = &self.exchange;
         exchange.answer.borrow_mut().clear();

@@ -4,7 +4,6 @@
 
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 
-/// Why a function failed.
 pub enum Fault {
     /// An error of the script that called it, in its words.
     Text(String),
@@ -135,7 +134,6 @@ pub fn function(
 
 pub type NamedFunction = (&'static str, fn(&Given<'_>) -> Answer);
 
-/// A table of functions.
 pub fn table(lua: &Lua, entries: &[NamedFunction]) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, run) in entries {

@@ -20,7 +20,6 @@ pub struct HashField<B> {
     pub expires_ms: Option<u64>,
 }
 
-/// What a payload holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
     String(Vec<u8>),
