@@ -362,7 +362,7 @@ impl Partition {
         }
     }
 
-    /// As [`Partition::note_read`] of a store, which is a change for those who watch the key.
+    /// As [`Partition::note_read`] of a store, which is a change for watches of the key.
     fn note_store(&mut self, hash: u64, pos: Pos) {
         if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
             reuse.stored(hash, self.bytes_of(pos, self.header(pos)));

@@ -7,7 +7,7 @@ use super::{Cache, Millis};
 
 /// Buckets that a scan looks into for each item that it is to visit.
 const SCANNED_PER_ITEM: usize = 10;
-/// Bits of a cursor that are of the index of a partition, whose number stands above them.
+/// Bits of a cursor for the index of a partition; the partition's number stands above them.
 const CURSOR_BITS: u32 = 32 + TAG_BITS;
 
 impl Cache {

@@ -19,7 +19,7 @@ const SPINS: u32 = 256;
 /// What an item takes beside key and value, at most.
 const ITEM_BYTES: u64 = 48;
 
-/// A hash whose order is that of the partitions.
+/// A hash, ordered as the partitions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeldKey(u64);
 
@@ -151,7 +151,7 @@ impl Sections {
     fn end(&self) {
         // SeqCst: as above.
         if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_alone.load(Ordering::SeqCst) {
-            // With the lock: who has just looked is waiting by now.
+            // With the lock: a thread that has just looked is waiting by now.
             let _alone = self.alone();
             self.changed.notify_all();
         }

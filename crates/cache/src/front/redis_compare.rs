@@ -24,7 +24,7 @@ impl Comparison {
         found.map(|index| Self { is_digest: index >= 2, is_equal: index % 2 == 0 })
     }
 
-    /// Whether it holds of an item, whose value is read into `scratch`; one that is not there has
+    /// Whether it holds of an item (its value is read into `scratch`); one that is not there has
     /// no value that could be equal.
     pub fn holds(
         self,

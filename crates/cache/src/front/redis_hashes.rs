@@ -57,7 +57,7 @@ pub fn push_field(
     }
 }
 
-/// As [`push_field`] among others, whose number was told: null also where the value is lost.
+/// As [`push_field`] among others, after their number: null also where the value is lost.
 pub fn push_element(
     out: &mut Output,
     hash: &mut HashEntry<'_>,

@@ -1,4 +1,4 @@
-//! Hashes: keys whose value is fields with values of their own, as pure data. Bytes of items in,
+//! Hashes: fields with values of their own under one key, as pure data. Bytes of items in,
 //! bytes of items out; where items lie, and which of them go, the cache decides. No clock (the
 //! times are handed in).
 //!

@@ -268,7 +268,7 @@ fn getkeys_and_flags_from(call: &mut RespCall<'_>, part: ResumePoint) -> Command
     })
 }
 
-/// The command in the words from the second on whose keys are asked for.
+/// The command in the words from the second on: its keys are asked for.
 struct AskedKeys {
     command: &'static Command,
     count: usize,
@@ -289,7 +289,7 @@ impl AskedKeys {
     }
 }
 
-/// Where the command begins whose keys are asked for.
+/// Where the command begins that is asked about.
 const ASKED: usize = 2;
 
 fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {

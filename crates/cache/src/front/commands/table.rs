@@ -108,7 +108,7 @@ const OF_SO_MANY: &str = "At most 512 MB of values.";
 const APART: &str =
     "Stopped after `--script-ms` even if it has written; others are served meanwhile.";
 
-/// The one difference of the commands whose work grows with their words.
+/// The one difference of the commands that take longer with more words.
 const IN_TURNS: &str = "A long one is not one step to others.";
 /// That of the commands that answer with all of a hash, in turns.
 const FLUSHED: &str = "A long answer ends with its connection if all is flushed meanwhile.";

@@ -107,7 +107,7 @@ const CALLS: u64 = 1;
 /// Why an interpreter came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// A command, whose words are in the exchange, is to be executed.
+    /// The command in the exchange is to be executed.
     Command,
     Nothing,
 }
@@ -147,7 +147,7 @@ impl Interpreter {
         self.resume()
     }
 
-    /// Goes on with a task, whose command was executed.
+    /// Goes on with a task after its command was executed.
     pub fn resume(&mut self) -> Wants {
         resume(&mut self.coroutine)
     }

@@ -120,7 +120,7 @@ impl Library {
     }
 }
 
-/// A library's text behind its first line, whose end stays.
+/// A library's text behind its first line; the line's end stays.
 pub fn library_body(text: &[u8]) -> &[u8] {
     &text[memchr::memchr(b'\n', text).unwrap_or(text.len())..]
 }

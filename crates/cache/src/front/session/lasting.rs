@@ -42,7 +42,7 @@ impl Session {
         ParseStep::Used(used)
     }
 
-    /// Answers with the next part of a listing, whose line is at the beginning of `input`.
+    /// Answers with the next part of a listing; its line is at the beginning of `input`.
     pub(super) fn list(&mut self, core: &mut Core, input: &[u8]) -> ParseStep {
         let Pending::List(listing) = &mut self.pending else { return ParseStep::Used(0) };
         let (is_last, used) = (core.list(listing), listing.used);
