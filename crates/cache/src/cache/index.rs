@@ -8,7 +8,7 @@
 //!
 //! For readers without the lock (`view.rs`) the version of a chain's first bucket is odd while its
 //! entries change or move, and another one afterwards; new entries and marks of old ones are single
-//! stores, which need none. Where the buckets are, such readers learn from a [`Shape`].
+//! stores, which need none. Where the buckets are, such readers learn from a [`IndexShape`].
 //!
 //! Source: HERD and MICA for the bucket; Litwin's linear hashing for the growth.
 
@@ -44,7 +44,7 @@ pub(crate) enum Room {
 
 /// Where the buckets are, for readers without the lock.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct IndexShape {
     base: u64,
     /// {split | whether it is swept | whether keys are held | level}
     state: AtomicU64,
@@ -52,7 +52,7 @@ pub(crate) struct Shape {
     directory: Box<[AtomicU32]>,
 }
 
-impl Shape {
+impl IndexShape {
     pub const UNIT_BYTES: u64 = size_of::<AtomicU32>() as u64;
 
     #[inline(always)]
@@ -105,7 +105,7 @@ fn place_in(unit: u32, bucket: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ItemIndex {
     units: Window,
-    pub shape: Arc<Shape>,
+    pub shape: Arc<IndexShape>,
     /// Buckets at level 0.
     base: u64,
     /// How often all buckets were split.
@@ -212,7 +212,7 @@ impl ItemIndex {
         ItemIndex {
             is_row: (0..).zip(&first).all(|(unit, it)| unit == *it),
             units,
-            shape: Arc::new(Shape { base, state: AtomicU64::new(0), directory }),
+            shape: Arc::new(IndexShape { base, state: AtomicU64::new(0), directory }),
             base,
             level: 0,
             split: 0,

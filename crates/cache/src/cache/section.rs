@@ -37,7 +37,7 @@ impl HeldKey {
 
 /// What a section holds, until it is over.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Hold {
     pub section: u64,
     /// In order; `None`: all keys.
     pub keys: Option<Vec<HeldKey>>,
@@ -52,10 +52,10 @@ struct Sleepers {
     count: u32,
 }
 
-impl Held {
-    fn new(section: u64, keys: Option<Vec<HeldKey>>) -> Arc<Held> {
+impl Hold {
+    fn new(section: u64, keys: Option<Vec<HeldKey>>) -> Arc<Hold> {
         let (is_over, sleepers, over) = Default::default();
-        Arc::new(Held { section, keys, is_over, sleepers, over })
+        Arc::new(Hold { section, keys, is_over, sleepers, over })
     }
 
     pub fn has(&self, key: HeldKey) -> bool {
@@ -115,20 +115,20 @@ pub(super) struct Sections {
     active: AtomicU64,
     is_alone: AtomicBool,
     /// The one over all keys, also while it waits for those that are active.
-    alone: Mutex<Option<Arc<Held>>>,
+    alone: Mutex<Option<Arc<Hold>>>,
     /// Notified where one of both may have changed.
     changed: Condvar,
 }
 
 impl Sections {
-    fn alone(&self) -> MutexGuard<'_, Option<Arc<Held>>> {
+    fn alone(&self) -> MutexGuard<'_, Option<Arc<Hold>>> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(
         &self,
-        alone: MutexGuard<'a, Option<Arc<Held>>>,
-    ) -> MutexGuard<'a, Option<Arc<Held>>> {
+        alone: MutexGuard<'a, Option<Arc<Hold>>>,
+    ) -> MutexGuard<'a, Option<Arc<Hold>>> {
         self.changed.wait(alone).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -158,7 +158,7 @@ impl Sections {
     }
 
     /// The only one from now on: no other begins, and all that have begun are over.
-    fn begin_alone(&self, held: &Arc<Held>) {
+    fn begin_alone(&self, held: &Arc<Hold>) {
         let mut alone = self.alone();
         while alone.is_some() {
             alone = self.wait(alone);
@@ -227,7 +227,7 @@ pub struct Section {
     partitions: Arc<[LockedPartition]>,
     databases: Arc<Databases>,
     number: u64,
-    held: Vec<Arc<Held>>,
+    held: Vec<Arc<Hold>>,
     /// Whether it is over all keys.
     is_alone: bool,
 }
@@ -242,7 +242,7 @@ impl Section {
     /// Holds these keys as well, if no other section holds one of them: it waits for none. Whether
     /// it does.
     pub fn hold_more(&mut self, keys: SectionKeys) -> bool {
-        let held = Held::new(self.number, Some(keys.sorted()));
+        let held = Hold::new(self.number, Some(keys.sorted()));
         let is_held = try_hold(&self.partitions, &held).is_ok();
         if is_held {
             self.held.push(held);
@@ -272,7 +272,7 @@ impl Drop for Section {
 
 /// Has partitions know what a section holds; or none, if another section holds one of its keys:
 /// what that one holds.
-fn try_hold(partitions: &[LockedPartition], held: &Arc<Held>) -> Result<(), Arc<Held>> {
+fn try_hold(partitions: &[LockedPartition], held: &Arc<Hold>) -> Result<(), Arc<Hold>> {
     for (index, keys) in held.places(partitions.len()) {
         let held_here = partitions[index].lock().try_hold(held, keys);
         let Err(other) = held_here else { continue };
@@ -338,11 +338,11 @@ impl Cache {
     pub fn hold(&self, keys: SectionKeys) -> Section {
         let number = next_number();
         self.databases.sections.begin();
-        let mut held = Held::new(number, Some(keys.sorted()));
+        let mut held = Hold::new(number, Some(keys.sorted()));
         while let Err(other) = try_hold(&self.partitions, &held) {
             other.wait();
-            // Another one: those who wait for this one are told that it is over.
-            held = Held::new(number, held.keys.clone());
+            // Another one: threads that wait for this one are told that it is over.
+            held = Hold::new(number, held.keys.clone());
         }
         self.section_of(number, held)
     }
@@ -350,7 +350,7 @@ impl Cache {
     /// Begins a section over all keys of all spaces, when all others are over.
     pub fn hold_all(&self) -> Section {
         let number = next_number();
-        let held = Held::new(number, None);
+        let held = Hold::new(number, None);
         self.databases.sections.begin_alone(&held);
         self.partitions.iter().for_each(|part| part.lock().hold(&held));
         let mut section = self.section_of(number, held);
@@ -358,7 +358,7 @@ impl Cache {
         section
     }
 
-    fn section_of(&self, number: u64, held: Arc<Held>) -> Section {
+    fn section_of(&self, number: u64, held: Arc<Hold>) -> Section {
         let (partitions, databases) = (Arc::clone(&self.partitions), Arc::clone(&self.databases));
         Section { partitions, databases, number, held: vec![held], is_alone: false }
     }

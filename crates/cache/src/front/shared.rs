@@ -13,7 +13,7 @@ use super::pause::PauseOrder;
 use super::scripts::ScriptStore;
 use super::slowlog::SlowLog;
 use super::tunables::Tunables;
-use super::watch::Watch;
+use super::watch::Watchers;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
@@ -156,7 +156,7 @@ pub struct Shared {
     pub next_client: AtomicU64,
     pub clients: Clients,
     pub memcached_clients: MemcachedClients,
-    pub watch: Arc<Watch>,
+    pub watch: Arc<Watchers>,
     pub verbosity: AtomicU32,
     /// Notified when a client has asked for the server's end; see [`super::Server::end_event`].
     pub end: OnceLock<Arc<WakeEvent>>,

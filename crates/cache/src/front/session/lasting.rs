@@ -6,7 +6,7 @@ use crate::front::core::Core;
 use crate::front::listing::ListingInProgress;
 use crate::front::outcome::Refusal;
 use crate::front::text;
-use crate::front::watch::{Watch, Watcher};
+use crate::front::watch::{Watcher, Watchers};
 
 impl Session {
     /// The lines for its client, if that is told of events.
@@ -29,7 +29,7 @@ impl Session {
                 self.pending = Pending::List(Box::new(ListingInProgress::new(what, used)));
                 return ParseStep::Used(0);
             }
-            AfterCommand::Watch(wanted) => match Watch::add(&core.shared.watch, wanted) {
+            AfterCommand::Watch(wanted) => match Watchers::add(&core.shared.watch, wanted) {
                 Some(watcher) => {
                     self.pending = Pending::Watch(watcher);
                     core.say("OK", false);
