@@ -6,7 +6,6 @@
 //! A section that finds a key held gives back what it has, waits, and begins anew; one that has
 //! begun waits for nothing. So no two wait for each other.
 
-use super::databases::Databases;
 use super::partition::Partition;
 use super::{Cache, LockedPartition, Millis};
 use std::cell::Cell;
@@ -225,7 +224,7 @@ impl SectionKeys {
 #[derive(Debug)]
 pub struct Section {
     partitions: Arc<[LockedPartition]>,
-    databases: Arc<Databases>,
+    sections: Arc<Sections>,
     number: u64,
     held: Vec<Arc<Hold>>,
     /// Whether it is over all keys.
@@ -255,7 +254,7 @@ impl Drop for Section {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `Cache::sections_ended`. First, so that what others
         // see of it they see with this.
-        self.databases.sections.ended.fetch_add(1, Ordering::Release);
+        self.sections.ended.fetch_add(1, Ordering::Release);
         for held in &self.held {
             let count = self.partitions.len();
             for (index, _) in held.places(count) {
@@ -263,8 +262,8 @@ impl Drop for Section {
             }
         }
         match self.is_alone {
-            true => self.databases.sections.end_alone(),
-            false => self.databases.sections.end(),
+            true => self.sections.end_alone(),
+            false => self.sections.end(),
         }
         self.held.iter().for_each(|held| held.end());
     }
@@ -359,8 +358,9 @@ impl Cache {
     }
 
     fn section_of(&self, number: u64, held: Arc<Hold>) -> Section {
-        let (partitions, databases) = (Arc::clone(&self.partitions), Arc::clone(&self.databases));
-        Section { partitions, databases, number, held: vec![held], is_alone: false }
+        let partitions = Arc::clone(&self.partitions);
+        let sections = Arc::clone(&self.databases.sections);
+        Section { partitions, sections, number, held: vec![held], is_alone: false }
     }
 
     /// Calls `f` in a section over all keys, or in that in which this handle is.
