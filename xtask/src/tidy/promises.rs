@@ -3,7 +3,7 @@
 //!
 //! A test is named by its crate and its function, so that it may change its file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
@@ -22,10 +22,9 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo xtask promises --bless` from docs/promises.toml, docs/measurements.toml. -->
 
-What rackpool promises. \"Held by\" names the crates of the tests, with their number if there are
-several, or a command. `cargo xtask promises WORDS` prints each promise that has these words, with
-its tests. `cargo xtask tidy` checks that all tests exist and that this page is what its sources
-say. Words are those of the [glossary](ARCHITECTURE.md#glossary).
+What rackpool promises. \"Held by\" names the crates of the tests, or a command. All tests of promises
+with such words: `cargo xtask promises WORDS`. `cargo xtask tidy` checks that tests exist and that
+this page is what its sources say. Words are those of the [glossary](ARCHITECTURE.md#glossary).
 ";
 
 /// All of `docs/promises.toml`.
@@ -107,18 +106,12 @@ impl Promise {
         words
     }
 
-    /// Crates with their numbers of tests, then the command.
+    /// Crates of the tests, then the command.
     fn held_by(&self) -> String {
-        let mut crates = BTreeMap::new();
-        for test in self.tests() {
-            *crates.entry(test.split(':').next().unwrap_or(test)).or_insert(0) += 1;
-        }
-        let count = |(name, count): (&&str, &i32)| match count {
-            1 => (*name).to_owned(),
-            _ => format!("{name} ×{count}"),
-        };
+        let crates: BTreeSet<_> =
+            self.tests().map(|test| test.split(':').next().unwrap_or(test).to_owned()).collect();
         let command = self.command.iter().map(|command| format!("`{command}`"));
-        crates.iter().map(count).chain(command).collect::<Vec<_>>().join(", ")
+        crates.into_iter().chain(command).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Databases of a cache, at most.
 pub const DATABASES_MAX: usize = 16;
@@ -82,8 +82,8 @@ pub(super) struct Databases {
     map: Mutex<DatabaseMap>,
     /// Counts the changes of the map.
     version: AtomicU64,
-    pub sections: Sections,
-    pub watches: Watches,
+    pub sections: Arc<Sections>,
+    pub watches: Arc<Watches>,
 }
 
 impl Databases {

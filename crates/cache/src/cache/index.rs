@@ -7,8 +7,9 @@
 //! split reads no item. A chain has no holes before its last bucket.
 //!
 //! For readers without the lock (`view.rs`) the version of a chain's first bucket is odd while its
-//! entries change or move, and another one afterwards; new entries (but while sections hold keys) and
-//! marks of old ones are single stores, which need none. Where the buckets are, such readers learn from a [`Shape`].
+//! entries change or move, and another one afterwards; new entries (but while sections hold keys)
+//! and marks of old ones are single stores, which need none. Where the buckets are, such readers
+//! learn from an [`IndexShape`].
 //!
 //! Source: HERD and MICA for the bucket; Litwin's linear hashing for the growth.
 
@@ -44,7 +45,7 @@ pub(crate) enum Room {
 
 /// Where the buckets are, for readers without the lock.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct IndexShape {
     base: u64,
     /// {split | whether it is swept | whether keys are held | level}
     state: AtomicU64,
@@ -52,7 +53,7 @@ pub(crate) struct Shape {
     directory: Box<[AtomicU32]>,
 }
 
-impl Shape {
+impl IndexShape {
     pub const UNIT_BYTES: u64 = size_of::<AtomicU32>() as u64;
 
     #[inline(always)]
@@ -105,7 +106,7 @@ fn place_in(unit: u32, bucket: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ItemIndex {
     units: Window,
-    pub shape: Arc<Shape>,
+    pub shape: Arc<IndexShape>,
     /// Buckets at level 0.
     base: u64,
     /// How often all buckets were split.
@@ -126,7 +127,6 @@ pub(crate) struct ItemIndex {
     stale: u64,
     /// The first bucket that may have such entries; none after it was swept.
     swept: Option<u64>,
-    /// Whether sections hold keys.
     is_held: bool,
 }
 
@@ -213,7 +213,7 @@ impl ItemIndex {
         ItemIndex {
             is_row: (0..).zip(&first).all(|(unit, it)| unit == *it),
             units,
-            shape: Arc::new(Shape { base, state: AtomicU64::new(0), directory }),
+            shape: Arc::new(IndexShape { base, state: AtomicU64::new(0), directory }),
             base,
             level: 0,
             split: 0,

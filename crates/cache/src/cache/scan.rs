@@ -11,7 +11,7 @@ const SCANNED_PER_ITEM: usize = 10;
 const SCANNED_BUCKETS: usize = 4096;
 /// What an item of another space takes, in buckets.
 const BUCKETS_PER_ITEM: usize = 16;
-/// Bits of a cursor that are of the index of a partition, whose number stands above them.
+/// Bits of a cursor for the index of a partition; the partition's number stands above them.
 const CURSOR_BITS: u32 = 32 + TAG_BITS;
 
 impl Cache {

@@ -20,7 +20,7 @@
 
 use super::draft::fields_at;
 use super::evict::reads::SAMPLED_READS;
-use super::index::{self, Probe, Shape, TAIL_AT};
+use super::index::{self, IndexShape, Probe, TAIL_AT};
 use super::key::Key;
 use super::layout::{
     BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
@@ -53,7 +53,7 @@ const LOOKUP_COUNTERS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct PartitionView {
     units: Window,
-    shape: Arc<Shape>,
+    shape: Arc<IndexShape>,
     pub sketch: Arc<Sketch>,
     freq_max: u64,
     keeps_access: bool,

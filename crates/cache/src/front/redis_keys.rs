@@ -38,7 +38,6 @@ fn exists_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult 
     if is_done { call.integer(part.sum) } else { call.go_on_later(part, exists_from) }
 }
 
-/// `TYPE key`
 pub fn type_of(call: &mut RespCall<'_>) -> CommandResult {
     let kind = |item: Item<'_>| if item.is_typed() { "hash" } else { "string" };
     let entry = call.core.db.entry(call.arg(1), call.core.now).ok();
@@ -183,7 +182,6 @@ fn known_database(call: &RespCall<'_>, number: i64) -> Result<u8, String> {
     known.ok_or_else(|| "ERR DB index is out of range".into())
 }
 
-/// `SWAPDB database database`
 pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
     let one = database_number(call, 1, "first")?;
     let other = database_number(call, 2, "second")?;

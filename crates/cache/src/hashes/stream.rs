@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Where an answer is; `H` holds on to the memory of a part that was replaced.
 #[derive(Debug)]
-pub struct Stream<H> {
+pub struct FieldStream<H> {
     times: Times,
     /// The first hash that was not given yet.
     at: Option<u64>,
@@ -26,16 +26,15 @@ pub enum Next<H> {
     Old(H),
     /// This one, as it is now.
     Part(PartId),
-    /// Nothing.
     End,
 }
 
-impl<H> Stream<H> {
+impl<H> FieldStream<H> {
     /// A stream of all that is there now. Nothing may have expired by `times` that is still there
     /// ([`Root::may_have_expired`](super::Root::may_have_expired)): the root's count is announced.
     #[must_use]
-    pub fn new(times: Times) -> Stream<H> {
-        Stream { times, at: Some(0), old: BTreeMap::new() }
+    pub fn new(times: Times) -> FieldStream<H> {
+        FieldStream { times, at: Some(0), old: BTreeMap::new() }
     }
 
     /// The moment by which fields have expired.

@@ -1,5 +1,5 @@
 //! All fields of a large hash as they were at one moment, in steps, each under the partition's lock
-//! ([`crate::hashes::Stream`]): what goes meanwhile is pinned for it, once; before a flush, all.
+//! ([`crate::hashes::FieldStream`]): what goes meanwhile is pinned for it, once; before a flush, all.
 
 use super::HashValue;
 use crate::cache::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::cache::layout::Pos;
 use crate::cache::partition::{HashId, Partition};
 use crate::cache::{Cache, Millis};
 use crate::clock::Times;
-use crate::hashes::{HashItem, Next, Packed, Stream, Text};
+use crate::hashes::{FieldStream, HashItem, Next, Packed, Text};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +29,7 @@ pub(crate) struct StreamState {
 
 #[derive(Debug)]
 struct KeptParts {
-    stream: Stream<Pinned>,
+    stream: FieldStream<Pinned>,
     /// Values of the parts that are pinned, and of others that were lost before their parts.
     longs: BTreeMap<u64, Pinned>,
     /// Before this hash no part is wanted any more.
@@ -85,7 +85,7 @@ impl StreamState {
 
 impl HashStream {
     pub(super) fn new(partition: &mut Partition, id: HashId, times: Times) -> HashStream {
-        let (stream, longs) = (Stream::new(times), BTreeMap::new());
+        let (stream, longs) = (FieldStream::new(times), BTreeMap::new());
         let kept = KeptParts { stream, longs, kept_until: 0 };
         let state = Arc::new(StreamState { id, now: times.now, kept: Mutex::new(kept) });
         partition.add_stream(&state);

@@ -27,18 +27,18 @@ pub(crate) const ROOT: u8 = 2;
 /// Parts that go at once where room is wanted and nothing may be evicted: rounds of making room are
 /// counted, and parts of a whole partition are to go within them.
 pub(super) const PARTS_FOR_ROOM: usize = 256;
-/// Parts of a hash whose uses stand for those of all.
+/// Parts of a hash that stand for all when uses are compared.
 const PARTS_WEIGHED: u64 = 8;
 /// Room for a root where it has a segment of its own.
 const ROOT_ROOM: u32 = UNIT_BYTES / 2 + 256;
 
-/// A large hash whose root is gone, and whose parts go.
+/// A large hash without its root: its parts go.
 #[derive(Debug)]
 struct LeavingHash {
     owner: u64,
     generation: u32,
     shape: Shape,
-    /// The first hash whose part is still there.
+    /// The first hash with a part that is still there.
     at: u64,
 }
 
@@ -117,7 +117,7 @@ impl HashState {
         due.map(|&(_, owner, generation)| HashId { owner, generation })
     }
 
-    /// The first hash whose parts may go: a stream wants those of others.
+    /// The first hash that no stream wants the parts of.
     fn next_leaving(&self) -> Option<usize> {
         let is_wanted = |hash: &LeavingHash| {
             let is_its = |stream: Arc<StreamState>| stream.is_of(hash.owner, hash.generation);
@@ -351,7 +351,7 @@ impl Partition {
         packed.fields().map_while(std::result::Result::ok).filter_map(|f| serial(f.value)).collect()
     }
 
-    /// The parts of a hash go whose root went.
+    /// The parts of a hash without a root go.
     pub fn leave_hash(&mut self, id: HashId, shape: Shape) {
         let HashId { owner, generation } = id;
         self.hashes.leaving.push_back(LeavingHash { owner, generation, shape, at: 0 });
@@ -490,7 +490,7 @@ impl Partition {
         self.hashes.streams.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The shape of a hash that is there, or whose parts still are.
+    /// The shape of a hash that is there, or of which parts still are.
     pub fn shape_of(&self, id: HashId) -> Option<Shape> {
         if let Some((_, root)) = self.find_root(id) {
             return Some(root.shape);

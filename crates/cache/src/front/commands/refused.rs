@@ -3,7 +3,6 @@
 
 pub struct Refused {
     pub why: &'static str,
-    /// In lower case.
     pub names: &'static [&'static str],
 }
 

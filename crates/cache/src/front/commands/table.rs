@@ -108,7 +108,7 @@ const OF_SO_MANY: &str = "At most 512 MB of values.";
 const APART: &str =
     "Stopped after `--script-ms` even if it has written; others are served meanwhile.";
 
-/// The one difference of the commands whose work grows with their words.
+/// The one difference of the commands that take longer with more words.
 const IN_TURNS: &str = "A long one is not one step to others.";
 
 macro_rules! commands {
@@ -246,7 +246,7 @@ pub const COMMANDS: &[Command] = commands! {
     "debug" -2 ADMINS | UNNAMED, NONE "server" "1.0.0" O_1 => objects::debug,
         "POPULATE count [prefix [bytes]] | OBJECT key | ERROR text | PROTOCOL type | HELP"
         "Fills the database, or answers in a given form, for tests."
-        differs "These subcommands alone; OBJECT without addresses.";
+        differs "POPULATE, OBJECT (without addresses), ERROR, PROTOCOL and HELP alone.";
     "decr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, -1),
         "key" "Takes one from an integer, which is 0 at first.";

@@ -208,7 +208,7 @@ impl ScriptState {
         }
     }
 
-    /// Executes the command whose words are in the exchange, where its reply is then.
+    /// Executes the command in the exchange, where its reply is then.
     fn execute(&mut self, core: &mut Core, job: &ScriptCall, place: Place) {
         let exchange = Rc::clone(&self.interpreter.exchange);
         let (words, mut reply) = (exchange.words.borrow(), exchange.reply.borrow_mut());

@@ -93,7 +93,6 @@ pub fn given(call: &RespCall<'_>, count: i64) -> Result<Arc<Words>, String> {
     Ok(Arc::new(Words::new(call.args.words(call.input).skip(3), count)))
 }
 
-/// `SCRIPT LOAD script`
 pub fn script_load(call: &mut RespCall<'_>) -> CommandResult {
     let sha = Sha1::of(call.arg(2));
     remember(call, sha, 2, true)?;
@@ -112,7 +111,6 @@ pub fn script_exists(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `SCRIPT FLUSH [ASYNC|SYNC]`
 pub fn script_flush(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
         return Err(wrong_arity("script|flush"));

@@ -47,7 +47,6 @@ fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
     job.run(call)
 }
 
-/// `FUNCTION LOAD [REPLACE] library`
 pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
     let last = call.count() - 1;
     let mut replaces = false;
@@ -118,7 +117,6 @@ fn library_name(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(name.into_bytes())
 }
 
-/// `FUNCTION DELETE library`
 pub fn function_delete(call: &mut RespCall<'_>) -> CommandResult {
     if !call.core.shared.scripts.remove_library(call.arg(2)) {
         return Err("ERR Library not found".into());
@@ -126,7 +124,6 @@ pub fn function_delete(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `FUNCTION FLUSH [ASYNC|SYNC]`
 pub fn function_flush(call: &mut RespCall<'_>) -> CommandResult {
     let is_known = call.count() == 2 || call.is(2, "async") || call.is(2, "sync");
     if call.count() > 3 || !is_known {

@@ -88,11 +88,9 @@ pub struct Exchange {
     /// The words of the command that is called, as RESP has them in an array.
     pub words: RefCell<Vec<u8>>,
     pub count: Cell<usize>,
-    /// What the command answered.
     pub reply: RefCell<Vec<u8>>,
     /// The version of the protocol in which commands answer.
     pub version: Cell<Version>,
-    /// The script's answer.
     pub answer: RefCell<Vec<u8>>,
     pub registered: RefCell<Vec<Registered>>,
     pub pace: Rc<Pace>,
@@ -108,9 +106,8 @@ pub const CALLS: u64 = 1;
 /// Why an interpreter came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// A command, whose words are in the exchange, is to be executed.
+    /// The command in the exchange is to be executed.
     Command,
-    /// The task is done.
     Nothing,
 }
 
@@ -140,7 +137,6 @@ impl Interpreter {
         Ok(Self { coroutine, exchange })
     }
 
-    /// Begins a task.
     pub fn begin(&mut self, task: Task) -> Wants {
         let exchange = &self.exchange;
         exchange.answer.borrow_mut().clear();
@@ -150,7 +146,7 @@ impl Interpreter {
         self.resume()
     }
 
-    /// Goes on with a task, whose command was executed.
+    /// Goes on with a task after its command was executed.
     pub fn resume(&mut self) -> Wants {
         resume(&mut self.coroutine)
     }

@@ -6,7 +6,6 @@ use super::convert::field;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 use std::fmt;
 
-/// Why a function failed.
 pub enum Fault {
     /// An error of the script that called it, in its words.
     Text(String),
@@ -219,7 +218,6 @@ pub fn function(lua: &Lua, run: impl Fn(&Given<'_>) -> Answer + 'static) -> mlua
 
 pub type NamedFunction = (&'static str, fn(&Given<'_>) -> Answer);
 
-/// A table of functions.
 pub fn table(lua: &Lua, entries: &[NamedFunction]) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, run) in entries {

@@ -13,7 +13,6 @@ use std::sync::Arc;
 /// Why a script does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Its time is over.
     Late,
     /// A client asked for it.
     Killed,

@@ -121,7 +121,7 @@ impl Library {
     }
 }
 
-/// A library's text behind its first line, whose end stays.
+/// A library's text behind its first line; the line's end stays.
 pub fn library_body(text: &[u8]) -> &[u8] {
     &text[memchr::memchr(b'\n', text).unwrap_or(text.len())..]
 }
@@ -130,7 +130,7 @@ pub fn library_body(text: &[u8]) -> &[u8] {
 #[derive(Clone, Debug)]
 pub struct RunningFunction {
     pub name: Vec<u8>,
-    pub given: Words,
+    pub given: Arc<Words>,
     pub began_ns: u64,
 }
 

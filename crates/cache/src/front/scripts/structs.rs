@@ -32,7 +32,6 @@ enum StructItem {
     Double,
     /// Up to a zero byte.
     Text,
-    /// So many bytes.
     Bytes(usize),
 }
 

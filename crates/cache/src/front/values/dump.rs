@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use super::super::bytes::strict_i64;
 use super::crc64::checksum;
 use super::listpack::{self, Listpack, text};
+use super::reader::Reader;
 use super::{ValueError, lzf, ziplist};
 
 /// A field of a hash.
@@ -20,7 +21,6 @@ pub struct HashField<B> {
     pub expires_ms: Option<u64>,
 }
 
-/// What a payload holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
     String(Vec<u8>),
@@ -214,41 +214,7 @@ pub fn restore_libraries(payload: &[u8], bytes_max: u64) -> Result<Vec<Vec<u8>>,
     Ok(texts)
 }
 
-/// Bytes of which each is read once; `None` where they end too early.
-#[derive(Debug)]
-pub(super) struct Reader<'b>(&'b [u8]);
-
 impl<'b> Reader<'b> {
-    pub fn new(bytes: &'b [u8]) -> Self {
-        Self(bytes)
-    }
-
-    pub fn left(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn take(&mut self, count: usize) -> Option<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    pub fn byte(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    /// A signed number of up to 8 bytes, the lowest first.
-    pub fn number(&mut self, count: usize) -> Option<i64> {
-        let taken = self.take(count)?;
-        let mut bytes = [0; 8];
-        bytes[8 - count..].copy_from_slice(taken);
-        Some(i64::from_le_bytes(bytes) >> (64 - 8 * count as u32))
-    }
-
     /// A length, or of what kind the text is that follows.
     fn length_or_kind(&mut self) -> Option<Result<u64, u8>> {
         let first = self.byte()?;

@@ -22,6 +22,7 @@ pub mod long_double;
 mod lzf;
 mod natural;
 pub mod range;
+mod reader;
 mod ziplist;
 
 /// What a client is told, word by word as Redis says it.
