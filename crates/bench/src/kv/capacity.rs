@@ -138,7 +138,7 @@ impl Contest<'_, '_> {
 }
 
 /// A row of ours beside the best of the others, with the figure of each.
-fn row(name: &str, unit: &str, better: Better, outcome: &Outcome<f64>) -> Row {
+fn row(name: &str, unit: &str, better: Better, outcome: &[(ServerKind, f64)]) -> Row {
     let mut row = Row::new(name, unit, better, outcome[0].1);
     let is_better = |a: f64, b: f64| match better {
         Better::Higher => a > b,
