@@ -192,6 +192,8 @@ pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
 
 /// Items that one `SCAN` looks at, at most.
 const SCAN_COUNT_MAX: i64 = 10_000;
+/// Items that take as long as the buckets that were looked into where few items were found.
+const SCAN_EMPTY: usize = 1000;
 /// Items between two looks at how long the answer is, and what it took.
 const SCAN_AT_ONCE: u64 = 64;
 /// Steps of comparing keys after which a `SCAN` answers with what it has: some ms.
@@ -229,14 +231,15 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
     let (mut next, mut left) = (cursor, count.min(SCAN_COUNT_MAX) as usize);
     // Few at once: where keys are long, or compared with a long pattern, an answer has fewer.
     while left > 0 && bytes < OUTPUT_SOFT_BYTES && steps < SCAN_STEPS_MAX {
-        let some = left.min(at_once);
-        left -= some;
+        let (some, mut seen) = (left.min(at_once), 0);
         let scanned = |item: &Item<'_>| {
+            seen += 1;
             if wanted[usize::from(item.is_typed())] {
                 some_keys.push(item.key());
             }
         };
         next = call.core.cache().scan(next, some, call.core.now, scanned);
+        left = left.saturating_sub(if seen < some { SCAN_EMPTY } else { some });
         // Compared when the cache is not locked any more.
         for key in some_keys.drain(..) {
             steps += pattern.as_ref().map_or(0, |pattern| pattern.steps(key.len()));
