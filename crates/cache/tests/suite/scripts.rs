@@ -273,7 +273,6 @@ fn functions_are_dumped_and_restored_as_in_redis() {
     for command in [
         &["FUNCTION", "STATS"][..],
         &["FUNCTION", "LOAD", LIBRARY],
-        &["FUNCTION", "LOAD", "#!lua name=small\nredis.register_function('f', function() end)"],
         &["FUNCTION", "STATS"],
         &["FUNCTION", "STATS", "x"],
         &["FUNCTION", "DUMP", "x"],
@@ -282,12 +281,14 @@ fn functions_are_dumped_and_restored_as_in_redis() {
         compare(&mut theirs, &mut client, command);
     }
     let dump = payload(&mut client, &[b"FUNCTION", b"DUMP"]);
-    assert_eq!(dump, payload(&mut theirs, &[b"FUNCTION", b"DUMP"]));
+    // Texts may be shortened in several ways: both are read.
+    let their_dump = payload(&mut theirs, &[b"FUNCTION", b"DUMP"]);
     let of_key = payload(&mut client, &[b"DUMP", b"key"]);
     for (dump, policy) in [
         (&dump[..], &[][..]),
         (&dump, &[&b"APPEND"[..]]),
         (&dump, &[b"replace"]),
+        (&their_dump, &[b"FLUSH"]),
         (&dump, &[b"FLUSH"]),
         (&dump, &[b"nonsense"]),
         (&dump, &[b"FLUSH", b"x"]),
@@ -306,15 +307,18 @@ fn functions_are_dumped_and_restored_as_in_redis() {
     }
     for stream in [&mut client, &mut theirs] {
         let told = say(stream, &["INFO", "memory"]);
-        for (name, count) in [("cached_scripts", 0), ("functions", 4), ("libraries", 2)] {
+        for (name, count) in [("cached_scripts", 0), ("functions", 3), ("libraries", 1)] {
             assert!(told.contains(&format!("\nnumber_of_{name}:{count}\r")), "{name}: {told}");
         }
     }
     // None of a payload is loaded if one cannot be.
-    compare(&mut theirs, &mut client, &["FUNCTION", "DELETE", "small"]);
-    let command: [&[u8]; 3] = [b"FUNCTION", b"RESTORE", &dump];
+    let small = "#!lua name=small\nredis.register_function('f', function() end)";
+    compare(&mut theirs, &mut client, &["FUNCTION", "LOAD", small]);
+    let dump = payload(&mut client, &[b"FUNCTION", b"DUMP"]);
+    compare(&mut theirs, &mut client, &["FUNCTION", "DELETE", "mylib"]);
     for stream in [&mut client, &mut theirs] {
-        ask(stream, &words(&command), b"already exists\r\n");
+        let end = b"-ERR Library small already exists\r\n";
+        ask(stream, &words(&[b"FUNCTION", b"RESTORE", &dump]), end);
     }
     compare(&mut theirs, &mut client, &["FUNCTION", "STATS"]);
 }

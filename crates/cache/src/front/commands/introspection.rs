@@ -310,19 +310,16 @@ fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {
         _ if (ASKED + 3..call.count()).any(|index| call.is(index, "get")) => "RW access update",
         _ => "OW update",
     };
-    let counted = counted_keys(call, command, count)?;
+    let counted = counted_keys(call, command, count);
     Ok(AskedKeys { command, count, counted, variable_flags })
 }
 
-/// Keys of a command of `count` words that one of these counts.
-fn counted_keys(call: &RespCall<'_>, command: &Command, count: usize) -> Result<usize, String> {
-    let Some(spec) = command.keys.iter().find(|spec| spec.step == 0) else { return Ok(0) };
+/// Keys of a command of `count` words that one of these counts: none if that is no such number.
+fn counted_keys(call: &RespCall<'_>, command: &Command, count: usize) -> usize {
+    let Some(spec) = command.keys.iter().find(|spec| spec.step == 0) else { return 0 };
     let first = usize::from(spec.first);
     let number = call.number(ASKED + first).ok().and_then(|n| usize::try_from(n).ok());
-    match number.filter(|number| *number < count - first) {
-        None => Err("ERR Invalid arguments specified for command".into()),
-        Some(number) => Ok(number),
-    }
+    number.filter(|number| *number < count - first).unwrap_or(0)
 }
 
 /// Answers with each key behind the part's by `push`.

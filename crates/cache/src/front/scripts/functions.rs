@@ -167,7 +167,9 @@ pub fn function_restore(call: &mut RespCall<'_>) -> CommandResult {
             for text in texts {
                 libraries.push(loaded(core, library_name(&text)?, text.into())?);
             }
-            core.shared.scripts.add_libraries(libraries, replaces, flushes)?;
+            let added = core.shared.scripts.add_libraries(libraries, replaces, flushes);
+            // Redis has the name in quotes for FUNCTION LOAD alone.
+            added.map_err(|text| text.replace('\'', ""))?;
             push_status(&mut core.out.bytes, "OK");
             Ok(())
         }),

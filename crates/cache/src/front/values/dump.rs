@@ -457,4 +457,21 @@ mod tests {
             let _ = restored(&[std::slice::from_ref(&kind), &bytes].concat(), VERSION);
         }
     }
+
+    #[test]
+    fn libraries_come_back_and_other_payloads_are_refused() {
+        let texts = [&b"#!lua name=a\n"[..], &[b'x'; 1000]];
+        let dump = dump_libraries(texts.into_iter());
+        assert_eq!(restore_libraries(&dump, 1013).unwrap(), texts);
+        assert_eq!(restore_libraries(&dump, 1012), Err(ValueError::BadLibrary));
+        assert_eq!(restore_libraries(&dump[1..], MAX), Err(ValueError::DumpChecksum));
+        for (object, error) in [
+            (vec![TYPE_STRING, 1, b'a'], ValueError::NoLibrary),
+            (vec![LIBRARY, 5, b'a'], ValueError::BadLibrary),
+            (vec![LIBRARY], ValueError::BadLibrary),
+        ] {
+            assert_eq!(restore_libraries(&finish(object, VERSION), MAX), Err(error));
+        }
+        assert_eq!(restore_libraries(&finish(vec![], VERSION), MAX).unwrap().len(), 0);
+    }
 }

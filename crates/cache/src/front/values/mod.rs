@@ -67,6 +67,6 @@ pub enum ValueError {
     DumpFormat,
     #[error("ERR given type is not a function")]
     NoLibrary,
-    #[error("ERR failed loading the given functions payload")]
+    #[error("ERR Failed loading library payload")]
     BadLibrary,
 }
