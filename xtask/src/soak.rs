@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 5] = [
+const RUNS: [SoakRun; 6] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -55,6 +55,11 @@ const RUNS: [SoakRun; 5] = [
             "models",
         ],
         env: &[("RACKPOOL_SEEDS_TIMES", "40")],
+    },
+    SoakRun {
+        name: "clients",
+        words: &["test", "-p", "rackpool-cache", "--test", "suite", "--", "--ignored", "clients::"],
+        env: &[],
     },
     SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];

@@ -613,7 +613,7 @@ impl Partition {
         let slot = Slot::new(hash, pos);
         match (room, found) {
             (Some(at), None) => {
-                self.index.insert_at(at, slot);
+                self.index.insert_at(hash, at, slot);
                 (at, slot)
             }
             (_, Some((at, old))) => {
@@ -756,6 +756,6 @@ impl Partition {
         if at.is_some() && key.space != 0 {
             self.space_gained(key.space);
         }
-        at.map(|at| self.index.insert_at(at, slot)).is_some()
+        at.map(|at| self.index.insert_at(hash, at, slot)).is_some()
     }
 }

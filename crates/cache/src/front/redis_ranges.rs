@@ -5,7 +5,9 @@
 use super::core::Output;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
 use super::redis_values::{bytes_max, change, read_all};
-use super::resp::{failed, push_array, push_bulk, push_bulk_head, push_integer, push_map};
+use super::resp::{
+    WRONG_TYPE, failed, push_array, push_bulk, push_bulk_head, push_integer, push_map,
+};
 use super::values::lcs::{Lcs, LcsMatch};
 use super::values::{long_double, range};
 use crate::cache::{Error, Item};
@@ -105,15 +107,19 @@ impl LcsOptions {
 
 /// `LCS key key [LEN] [IDX] [MINMATCHLEN bytes] [WITHMATCHLEN]`
 pub fn lcs(call: &mut RespCall<'_>) -> CommandResult {
-    let options = LcsOptions::read(call)?;
     let keys = [1, 2].map(|index| call.args.get(call.input, index));
     let mut texts = Vec::new();
-    call.at_once([1, 2], |call| {
+    let read = call.at_once([1, 2], |call| {
         read_all(call.core, keys.into_iter(), |value| {
             texts.push(value.unwrap_or_default());
             Ok(())
         })
+    });
+    read.map_err(|error| match error.as_str() {
+        WRONG_TYPE => "ERR The specified keys must contain string values".to_owned(),
+        _ => error,
     })?;
+    let options = LcsOptions::read(call)?;
     let (index, bytes) = (texts[0].len() as u64, texts.concat());
     let is_traced = !options.is_length;
     let lcs = Lcs::new(&texts[0], &texts[1], is_traced, RESP_BULK_BYTES_MAX as u64);

@@ -69,9 +69,10 @@ fn extra(call: &RespCall<'_>, first: usize, set: bool) -> Result<Extra, String> 
         index += 1;
     }
     if let Some((unit, index)) = time {
-        let absent = || call.core.cache().get(call.arg(1), call.core.now, |_| ()).is_none();
-        // The time of what is not there is not looked at.
-        if set || !absent() {
+        let is_text = |item: &Item<'_>| !item.is_typed();
+        let is_there = || call.core.cache().get(call.arg(1), call.core.now, is_text);
+        // The time of what is not there, or no text, is not looked at.
+        if set || is_there() == Some(true) {
             let command = if set { "set" } else { "getex" };
             extra.expires = Some(unit.expires(call, index, || command.into())?);
         }

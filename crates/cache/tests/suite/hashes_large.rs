@@ -187,6 +187,13 @@ impl Bed {
     }
 
     fn run(&mut self, op: &Op) {
+        if let Op::SetWall(wall) = op
+            && *wall < self.model.times.wall
+            && self.root.may_have_expired(self.model.times)
+        {
+            // What has expired and is still there would come back, which the model does not know.
+            return;
+        }
         self.model.pass(op);
         match op {
             Op::Set { field, value, expiry } => {

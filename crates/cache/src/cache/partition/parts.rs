@@ -52,7 +52,7 @@ pub(crate) struct HashState {
     expiring: [BTreeSet<(Millis, u64, u32)>; 2],
     /// The hash from which expired fields are taken.
     sweep: Option<(HashId, Sweep)>,
-    /// Whether some are lost, or some parts may go.
+    /// Whether some are lost, or some parts are to go.
     pub(super) has_work: bool,
 }
 
@@ -127,7 +127,8 @@ impl HashState {
     }
 
     fn note_work(&mut self) {
-        self.has_work = !self.lost.is_empty() || self.next_leaving().is_some();
+        // Also while a stream wants all that leaves: nothing says here when it ends.
+        self.has_work = !self.lost.is_empty() || !self.leaving.is_empty();
     }
 }
 
@@ -407,6 +408,7 @@ impl Partition {
 
     /// Drops up to so many parts of hashes that are gone; whether there were any.
     pub fn drop_parts(&mut self, count: usize) -> bool {
+        self.hashes.streams.retain(|stream| stream.strong_count() > 0);
         let mut has_dropped = false;
         for _ in 0..count {
             let Some(index) = self.hashes.next_leaving() else { break };
@@ -485,6 +487,11 @@ impl Partition {
         self.hashes.streams.push(Arc::downgrade(stream));
     }
 
+    /// The streams that there are.
+    pub fn streams(&self) -> Vec<Arc<StreamState>> {
+        self.hashes.streams.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// The shape of a hash that is there, or of which parts still are.
     pub fn shape_of(&self, id: HashId) -> Option<Shape> {
         if let Some((_, root)) = self.find_root(id) {
@@ -502,7 +509,7 @@ impl Partition {
             return;
         }
         let Some((id, item)) = self.hash_item_at(pos, header) else { return };
-        for stream in self.hashes.streams.iter().filter_map(Weak::upgrade) {
+        for stream in self.streams() {
             if stream.is_of(id.owner, id.generation) {
                 stream.keep(self, id, item, pos);
             }

@@ -321,7 +321,6 @@ fn counted_keys(call: &RespCall<'_>, command: &Command, count: usize) -> Result<
     let number = call.number(ASKED + first).ok().and_then(|n| usize::try_from(n).ok());
     match number.filter(|number| *number < count - first) {
         None => Err("ERR Invalid arguments specified for command".into()),
-        Some(0) => Err("ERR The command has no key arguments".into()),
         Some(number) => Ok(number),
     }
 }

@@ -157,7 +157,7 @@ fn unpack(given: &Given<'_>) -> Answer {
     Ok(values)
 }
 
-/// Unpacks so many values from `offset` on, all if it is 0; before them stands where the next one
+/// Unpacks so many values from `offset` on, all if both are 0; before them stands where the next one
 /// begins, -1 at the end.
 fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
     let data = given.string(0)?;
@@ -176,7 +176,8 @@ fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
     }
     let mut reader = MsgPackReader { lua: given.lua, rest: &data[offset as usize..] };
     let mut values = MultiValue::new();
-    while !reader.rest.is_empty() && (limit == 0 || (values.len() as i64) < limit) {
+    let takes_all = limit == 0 && offset == 0;
+    while !reader.rest.is_empty() && (takes_all || (values.len() as i64) < limit) {
         if values.len() >= VALUES_MAX {
             return Err(TOO_MANY.into());
         }

@@ -65,4 +65,8 @@ pub enum ValueError {
     DumpChecksum,
     #[error("ERR Bad data format")]
     DumpFormat,
+    #[error("ERR given type is not a function")]
+    NoLibrary,
+    #[error("ERR failed loading the given functions payload")]
+    BadLibrary,
 }
