@@ -12,8 +12,10 @@ use rackpool_cache::hashes::{FieldExpiry, FieldName, Packed, PackedHash, PackedL
 use rackpool_cache::{Cache, Options};
 use std::sync::Arc;
 
-/// What each of these is called, and the fuzzer.
-pub const PARSERS: [(&str, fn(u64, u64)); 4] = [
+/// What is parsed, and its fuzzer.
+type Fuzzed = (&'static str, fn(u64, u64));
+
+pub const PARSERS: [Fuzzed; 4] = [
     ("words of commands", change_words),
     ("dumps", change_dumps),
     ("packed hashes", change_packed),
