@@ -23,9 +23,9 @@ const HEAD: &str = "\
 <!-- Written by `cargo xtask promises --bless` from docs/promises.toml, docs/measurements.toml. -->
 
 What rackpool promises. Each promise is held by tests, or by the command beside it:
-`cargo xtask promises WORDS` prints those that have these words, with their tests. `cargo xtask tidy`
-checks that tests exist and that this page is what its sources say. Words are those of the
-[glossary](ARCHITECTURE.md#glossary).
+`cargo xtask promises WORDS` prints those that have these words, with their tests.
+`cargo xtask tidy` checks that tests exist and that this page is what its sources say. Words are
+those of the [glossary](ARCHITECTURE.md#glossary).
 ";
 
 /// All of `docs/promises.toml`.

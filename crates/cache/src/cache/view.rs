@@ -272,7 +272,7 @@ impl PartitionView {
         is_usual.then(|| (header.key_at().into(), fields_at(self.units.bare(), item, header)))
     }
 
-    /// As [`Shape::needs_lock`]. To be asked between `begin` and `is_still`: if both agree, no
+    /// As [`IndexShape::needs_lock`]. To be asked between `begin` and `is_still`: if both agree, no
     /// section has changed the chain in between, and at this moment none held keys.
     #[inline(always)]
     fn needs_lock(&self) -> bool {

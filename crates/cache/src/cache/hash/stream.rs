@@ -1,5 +1,6 @@
 //! All fields of a large hash as they were at one moment, in steps, each under the partition's lock
-//! ([`crate::hashes::FieldStream`]): what goes meanwhile is pinned for it, once; before a flush, all.
+//! ([`crate::hashes::FieldStream`]): what goes meanwhile is pinned for it, once; before a flush,
+//! all.
 
 use super::HashValue;
 use crate::cache::error::{Error, Result};
