@@ -142,7 +142,7 @@ fn celerys_results_do_the_same_in_memcached_and_need_publish_in_redis() {
     let of_redis = of_script(Original::Redis, PYTHON, probe, name, "redis");
     let Some([theirs, own]) = of_redis else { return };
     assert!(theirs.contains("SUCCESS"), "{theirs}");
-    assert!(own.contains("unknown command 'PUBLISH'"), "{own}");
+    assert!(own.contains("unknown command") && own.contains("(PUBLISH "), "{own}");
 }
 
 #[test]
