@@ -5,7 +5,9 @@
 use super::core::Output;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
 use super::redis_values::{bytes_max, change, read_all};
-use super::resp::{failed, push_array, push_bulk, push_bulk_head, push_integer, push_map};
+use super::resp::{
+    WRONG_TYPE, failed, push_array, push_bulk, push_bulk_head, push_integer, push_map,
+};
 use super::values::lcs::{Lcs, LcsMatch};
 use super::values::{long_double, range};
 use crate::cache::{Error, Item};
@@ -49,7 +51,6 @@ fn push_part(out: &mut Output, item: &Item<'_>, part: Range<u64>) -> Result<(), 
     pushed
 }
 
-/// `SETRANGE key offset value`
 pub fn setrange(call: &mut RespCall<'_>) -> CommandResult {
     let (offset, most) = (call.number(2)?, bytes_max(call));
     let bytes = call.args.get(call.input, 3);
@@ -60,7 +61,6 @@ pub fn setrange(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(len as i64)
 }
 
-/// `INCRBYFLOAT key number`
 pub fn incrbyfloat(call: &mut RespCall<'_>) -> CommandResult {
     let by = call.args.get(call.input, 2);
     let sum = change(call, |value, is_there| {
@@ -71,7 +71,6 @@ pub fn incrbyfloat(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// What `LCS` answers with.
 #[derive(Clone, Copy, Debug, Default)]
 struct LcsOptions {
     is_length: bool,
@@ -108,15 +107,19 @@ impl LcsOptions {
 
 /// `LCS key key [LEN] [IDX] [MINMATCHLEN bytes] [WITHMATCHLEN]`
 pub fn lcs(call: &mut RespCall<'_>) -> CommandResult {
-    let options = LcsOptions::read(call)?;
     let keys = [1, 2].map(|index| call.args.get(call.input, index));
     let mut texts = Vec::new();
-    call.at_once([1, 2], |call| {
+    let read = call.at_once([1, 2], |call| {
         read_all(call.core, keys.into_iter(), |value| {
             texts.push(value.unwrap_or_default());
             Ok(())
         })
+    });
+    read.map_err(|error| match error.as_str() {
+        WRONG_TYPE => "ERR The specified keys must contain string values".to_owned(),
+        _ => error,
     })?;
+    let options = LcsOptions::read(call)?;
     let (index, bytes) = (texts[0].len() as u64, texts.concat());
     let is_traced = !options.is_length;
     let lcs = Lcs::new(&texts[0], &texts[1], is_traced, RESP_BULK_BYTES_MAX as u64);

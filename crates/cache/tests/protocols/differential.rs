@@ -4,31 +4,39 @@
 //! that a number from 2^63 on is none: it looks for a minus sign also in what lies behind an item.
 
 use crate::peers::{self, Rng, connect, try_read_until};
-use crate::streams::{self, Part, Stream};
+use crate::resp_streams::resp;
+use crate::streams::{self, MakeStream, Part, PeerVersions, Stream};
 use rackpool_cache::front::Settings;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
 /// Streams of an ordinary run.
-const STREAMS: usize = 200_000;
+const STREAMS: usize = 20_000;
 
 /// Streams of a thousand, at most, in which memcached may take a number for none.
 const EXCUSED_OF_1000: usize = 1;
 
 pub fn run(count: Option<u64>, seed: u64, only: Option<u64>) {
     let count = count.map_or(STREAMS, |count| count as usize);
-    println!("differential: {count} streams, seed {seed}");
     let (Some(memcached), Some(redis)) = (peers::memcached(1), peers::redis()) else { return };
+    let versions = PeerVersions {
+        memcached: version(memcached.addr, "version\r\n", "VERSION "),
+        redis: version(redis.addr, "INFO server\r\n", "redis_version:"),
+    };
+    println!(
+        "differential: {count} streams, seed {seed}, beside memcached {} and Redis {}",
+        versions.memcached, versions.redis
+    );
     use_old_versions_up(memcached.addr);
     let settings = Settings { value_bytes_max: 1 << 20, ..Settings::default() };
     let server = peers::ours(settings);
     let (our_memcached, our_resp) = server.addrs();
     let doors = [
-        (streams::text as fn(&mut Rng, usize) -> Stream, our_memcached.unwrap(), memcached.addr),
+        (streams::text as MakeStream, our_memcached.unwrap(), memcached.addr),
         (streams::meta, our_memcached.unwrap(), memcached.addr),
         (streams::binary, our_memcached.unwrap(), memcached.addr),
-        (streams::resp, our_resp.unwrap(), redis.addr),
+        (resp, our_resp.unwrap(), redis.addr),
     ];
     let (mut commands, mut excused) = (0, 0);
     for (place, (make, ours, theirs)) in doors.into_iter().enumerate() {
@@ -44,7 +52,7 @@ pub fn run(count: Option<u64>, seed: u64, only: Option<u64>) {
         for index in 0..count / doors.len() {
             let seed = seed.wrapping_mul(1_000_003) + (place * count + index) as u64;
             let mut rng = Rng(seed);
-            let stream = make(&mut rng, index);
+            let stream = make(&mut rng, index, versions);
             commands += stream.commands;
             if let Err(difference) = pair.run(&stream, &mut rng) {
                 panic!("door {place}, stream {index}, seed {seed}: {difference}");
@@ -55,6 +63,21 @@ pub fn run(count: Option<u64>, seed: u64, only: Option<u64>) {
     println!("differential: {count} streams, {commands} commands, no difference");
     println!("differential: memcached took a number from 2^63 on for none in {excused} streams");
     assert!(excused <= count * EXCUSED_OF_1000 / 1000 + 1, "that is more than its defect makes");
+}
+
+const HELLO_3: (&[u8], &[u8]) = (b"hello 3\r\n", b"modules\r\n*0\r\n");
+
+/// The version that a server tells behind this name, as a number.
+fn version(addr: SocketAddr, asked: &str, name: &str) -> u32 {
+    let mut stream = connect(addr);
+    stream.write_all(asked.as_bytes()).expect("it reads");
+    let told = |all: &[u8]| -> Option<u32> {
+        let text = String::from_utf8_lossy(all).into_owned();
+        let (text, _) = text.split_once(name)?.1.split_once("\r\n")?;
+        Some(text.split('.').fold(0, |all, part| 100 * all + part.parse::<u32>().unwrap_or(0)))
+    };
+    let said = peers::read_until(&mut stream, |all| told(all).is_some());
+    told(&said).expect("a version")
 }
 
 /// A version that no item has any more: memcached counts from 1 on, and as many were stored before.
@@ -109,11 +132,13 @@ struct Side {
     /// Versions of each key, the last and the one before.
     cas: HashMap<Vec<u8>, (u64, u64)>,
     sent: Vec<u8>,
+    /// What each connection begins with, and how the answer to it ends.
+    first: Option<(&'static [u8], &'static [u8])>,
 }
 
 impl Side {
     fn new(addr: SocketAddr) -> Self {
-        Self { addr, stream: None, cas: HashMap::new(), sent: Vec::new() }
+        Self { addr, stream: None, cas: HashMap::new(), sent: Vec::new(), first: None }
     }
 
     fn note(&mut self, key: &[u8], cas: u64) {
@@ -145,7 +170,13 @@ impl Side {
     /// What the server answers; all that it said, if it then says nothing for too long.
     fn exchange(&mut self, stream: &Stream, splits: &[u64]) -> (Vec<u8>, Option<std::io::Error>) {
         let bytes = self.bytes(stream);
-        let socket = self.stream.get_or_insert_with(|| connect(self.addr));
+        let socket = self.stream.get_or_insert_with(|| {
+            let mut stream = connect(self.addr);
+            if let Some((said, end)) = self.first {
+                peers::ask(&mut stream, said, end);
+            }
+            stream
+        });
         let mut at: Vec<usize> =
             splits.iter().map(|split| (split % (bytes.len() as u64 + 1)) as usize).collect();
         at.sort_unstable();
@@ -192,6 +223,9 @@ impl Pair {
     fn run(&mut self, stream: &Stream, rng: &mut Rng) -> Result<(), String> {
         let count = rng.below(4);
         let splits: Vec<u64> = (0..count).map(|_| rng.next()).collect();
+        // Clients of Redis of both versions.
+        let first = (self.numbers.is_none() && rng.chance(3)).then_some(HELLO_3);
+        (self.ours.first, self.theirs.first) = (first, first);
         // Before, since what the stream does may leave no trace of it.
         let held = self.numbers.as_mut().map(held_numbers);
         let (ours, our_silence) = self.ours.exchange(stream, &splits);

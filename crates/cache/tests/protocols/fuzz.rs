@@ -2,8 +2,10 @@
 //! cut, repeated and mixed, in pieces of any length, executed on a cache. Nothing panics, what is
 //! asked for stays bounded, and the cache is whole at the end.
 
+use crate::parser_fuzz::PARSERS;
 use crate::peers::Rng;
-use crate::streams::{self, Part, Stream};
+use crate::resp_streams;
+use crate::streams::{self, MakeStream, Part, PeerVersions, Stream};
 use rackpool_cache::constants::{INPUT_BYTES_MAX, OUTPUT_SOFT_BYTES};
 use rackpool_cache::front::{ClientInfo, Core, Protocol, Session, Settings, Shared};
 use rackpool_cache::herd::message::{Head, MessageKind};
@@ -17,10 +19,14 @@ use std::sync::Arc;
 
 /// Inputs for each protocol in an ordinary run.
 const INPUTS: u64 = 40_000;
+/// Inputs for each parser behind the protocols in an ordinary run.
+const PARSED: u64 = 5_000;
 /// Streams that inputs are made of.
 const SEEDS: usize = 4000;
 /// Longest value: answers are no longer than this beyond their bound.
 const VALUE_BYTES_MAX: u64 = 256 << 10;
+/// All commands.
+pub const NEWEST: PeerVersions = PeerVersions { redis: u32::MAX, memcached: u32::MAX };
 /// Words that have a meaning somewhere.
 const WORDS: &[&[u8]] = &[
     b"\r\n",
@@ -62,13 +68,13 @@ const SAID_BY_TEXT: &[u8] = b"set x 0 0 10\r\nann secret\r\n";
 const SAID_BY_RESP: &[u8] = b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n";
 
 pub fn run(inputs: Option<u64>, seed: u64, only: Option<u64>) {
+    let is_long = inputs.is_some();
     let inputs = inputs.unwrap_or(INPUTS);
-    type Make = fn(&mut Rng, usize) -> Stream;
-    let doors: [(&str, Protocol, Make); 4] = [
+    let doors: [(&str, Protocol, MakeStream); 4] = [
         ("text", Protocol::Memcached, streams::text),
         ("meta", Protocol::Memcached, streams::meta),
         ("binary", Protocol::Memcached, streams::binary),
-        ("RESP", Protocol::Resp, streams::resp),
+        ("RESP", Protocol::Resp, resp_streams::resp),
     ];
     for (place, (name, door, make)) in doors.into_iter().enumerate() {
         if only.is_some_and(|only| only != place as u64) {
@@ -80,6 +86,13 @@ pub fn run(inputs: Option<u64>, seed: u64, only: Option<u64>) {
     if only.is_none_or(|only| only == doors.len() as u64) {
         let served = fuzz_slots(inputs, seed);
         println!("fuzz: {inputs} contents of slots (seed {seed}): {served} requests, no panic");
+    }
+    for (place, (name, fuzz)) in PARSERS.into_iter().enumerate() {
+        if only.is_none_or(|only| only == (doors.len() + 1 + place) as u64) {
+            let inputs = if is_long { inputs } else { PARSED };
+            fuzz(inputs, seed);
+            println!("fuzz: {inputs} inputs of {name} (seed {seed}): no panic");
+        }
     }
 }
 
@@ -172,7 +185,7 @@ fn write_slot(rng: &mut Rng, form: SlotFormat, to: &Window, at: u64, geometry: &
 }
 
 /// What a client would have said.
-fn seeds(rng: &mut Rng, make: fn(&mut Rng, usize) -> Stream) -> Vec<Vec<u8>> {
+fn seeds(rng: &mut Rng, make: MakeStream) -> Vec<Vec<u8>> {
     let bytes = |stream: Stream| {
         let mut bytes = Vec::new();
         for part in &stream.parts {
@@ -187,10 +200,13 @@ fn seeds(rng: &mut Rng, make: fn(&mut Rng, usize) -> Stream) -> Vec<Vec<u8>> {
         bytes.truncate(4000);
         bytes
     };
-    (0..SEEDS).map(|index| bytes(make(rng, index))).filter(|seed| !seed.is_empty()).collect()
+    (0..SEEDS)
+        .map(|index| bytes(make(rng, index, NEWEST)))
+        .filter(|seed| !seed.is_empty())
+        .collect()
 }
 
-fn fuzz(inputs: u64, seed: u64, door: Protocol, make: fn(&mut Rng, usize) -> Stream) -> u64 {
+fn fuzz(inputs: u64, seed: u64, door: Protocol, make: MakeStream) -> u64 {
     let mut rng = Rng(seed | 1);
     let seeds = seeds(&mut rng, make);
     let options = Options { memory: 16 << 20, max_value: VALUE_BYTES_MAX, ..Options::default() };
@@ -302,7 +318,7 @@ fn converse(rng: &mut Rng, core: &mut Core, door: Protocol, input: &[u8], known:
 }
 
 /// Whether the cache finds each item that it has.
-fn check_cache(cache: &Cache, now: u64) {
+pub fn check_cache(cache: &Cache, now: u64) {
     let (mut keys, mut cursor) = (Vec::new(), 0);
     loop {
         cursor = cache.scan(cursor, 1000, now, |item| {

@@ -4,12 +4,16 @@
 //! `cargo test -p rackpool-cache --test protocols -- --streams N` compares with the real servers
 //! alone; `cargo test --release -p rackpool-cache --test protocols -- --inputs 10000000` is a long
 //! run of changed inputs alone. `--seed N` for others or to repeat them, `--door N` for one
-//! protocol (text, meta, binary, RESP; of inputs also the slots of HERD's fast path).
+//! protocol (text, meta, binary, RESP; of inputs also the slots of HERD's fast path, then words of
+//! commands, dumps, packed hashes, what scripts decode). Newer servers than Debian's are those that
+//! `PATH` finds first: they are asked what else they know.
 
 mod differential;
 mod fuzz;
+mod parser_fuzz;
 #[path = "../suite/peers/mod.rs"]
 mod peers;
+mod resp_streams;
 mod streams;
 
 fn main() {

@@ -13,6 +13,17 @@ pub enum Part {
     Cas { key: Vec<u8>, old: bool, binary: bool },
 }
 
+/// What the servers that are compared with know of newer commands: versions as numbers, of which
+/// 70,015 is 7.0.15.
+#[derive(Clone, Copy)]
+pub struct PeerVersions {
+    pub redis: u32,
+    pub memcached: u32,
+}
+
+/// What makes a stream: with random numbers, its place among all, and for which servers.
+pub type MakeStream = fn(&mut Rng, usize, PeerVersions) -> Stream;
+
 /// Commands, and how their answers end.
 pub struct Stream {
     pub parts: Vec<Part>,
@@ -27,12 +38,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    fn new(is_binary: bool) -> Self {
+    pub fn new(is_binary: bool) -> Self {
         let (parts, end, keys) = (Vec::new(), Vec::new(), Vec::new());
         Self { parts, end, is_binary, ends_connection: false, commands: 0, keys }
     }
 
-    fn push(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn push(&mut self, bytes: impl AsRef<[u8]>) {
         if let Some(Part::Bytes(last)) = self.parts.last_mut() {
             return last.extend_from_slice(bytes.as_ref());
         }
@@ -53,7 +64,7 @@ fn key(rng: &mut Rng) -> String {
     }
 }
 
-fn value(rng: &mut Rng) -> Vec<u8> {
+pub fn value(rng: &mut Rng) -> Vec<u8> {
     match rng.below(12) {
         0 => Vec::new(),
         1 => vec![b'x'; rng.below(3000)],
@@ -116,7 +127,7 @@ const NONSENSE: &[&str] = &[
 /// memcached's text protocol. Left out: `stats` and `version` (they differ), delayed `flush_all`
 /// (memcached lets flushed items come back), a key that is too long behind other commands
 /// (memcached drops their answers as well).
-pub fn text(rng: &mut Rng, index: usize) -> Stream {
+pub fn text(rng: &mut Rng, index: usize, _: PeerVersions) -> Stream {
     let mut stream = Stream::new(false);
     if rng.chance(50) {
         stream.push(format!("get {} key1\r\n", "k".repeat(251)));
@@ -225,12 +236,16 @@ const META_LINES: &[&str] = &[
     "gets meta4 meta5 meta6 meta7",
 ];
 
+/// The first version of memcached that has all of the flags that are offered.
+const MEMCACHED_NEWER: u32 = 10_645;
+
 /// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a
 /// time and a number that may get longer (memcached copies it into a new item then, and gives the
 /// time to the old one: 7, `ma n T1000 D5`, then `ma n t` tells -1), and with both `q` and `N`
 /// (Debian's is not quiet if it made the item).
-pub fn meta(rng: &mut Rng, index: usize) -> Stream {
+pub fn meta(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
     let mut stream = Stream::new(false);
+    let newer = peers.memcached >= MEMCACHED_NEWER;
     for _ in 0..1 + rng.below(10) {
         stream.commands += 1;
         let key = format!("meta{}", rng.below(8));
@@ -244,17 +259,24 @@ pub fn meta(rng: &mut Rng, index: usize) -> Stream {
                     ]);
                     stream.push(format!(" {flag}"));
                 }
+                if newer && rng.chance(6) {
+                    stream.push(" C");
+                    stream.push_cas(&key, rng, false);
+                }
             }
-            4 | 5 => meta_set(&mut stream, rng, &key),
+            4 | 5 => meta_set(&mut stream, rng, &key, newer),
             6 => {
                 let key = format!("metanum{}", rng.below(4));
-                meta_set(&mut stream, rng, &key);
+                meta_set(&mut stream, rng, &key, newer);
             }
             7 | 8 => {
                 stream.push(format!("md {key}"));
                 for _ in 0..rng.below(4) {
                     let flag = rng.pick(&["q", "I", "T1000", "Oxyz", "k", "C0"]);
                     stream.push(format!(" {flag}"));
+                }
+                if newer && rng.chance(3) {
+                    stream.push(rng.pick(&[" x", " x I", " E5000000000", " I E5000000001", " Ex"]));
                 }
                 if rng.chance(4) {
                     stream.push(" C");
@@ -284,7 +306,7 @@ fn meta_count(stream: &mut Stream, rng: &mut Rng) {
     }
 }
 
-fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str) {
+fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str, newer: bool) {
     let value = value(rng);
     let binary = rng.chance(8);
     let key = match binary {
@@ -309,6 +331,9 @@ fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str) {
         stream.push(" C");
         stream.push_cas(key, rng, false);
     }
+    if newer && rng.chance(4) {
+        stream.push(rng.pick(&[" E5000000002", " E5000000003", " s", " s c", " Ex"]));
+    }
     stream.push("\r\n");
     stream.push(&value);
     if rng.chance(40) {
@@ -320,7 +345,7 @@ fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str) {
 
 /// memcached's binary protocol. Left out: `stat` and `version` (they differ), unknown commands with
 /// a key (memcached then loses its place).
-pub fn binary(rng: &mut Rng, index: usize) -> Stream {
+pub fn binary(rng: &mut Rng, index: usize, _: PeerVersions) -> Stream {
     let mut stream = Stream::new(true);
     for _ in 0..1 + rng.below(12) {
         stream.commands += 1;
@@ -411,271 +436,4 @@ fn request(
     stream.push(key);
     stream.push(value);
     stream.keys.push(key.as_bytes().to_vec());
-}
-
-/// Redis's protocol. Left out: what lists everything in its own order, what differs by nature
-/// (`INFO`, `COMMAND`, `CONFIG`, `TIME`, `DBSIZE`), commands of types that are not offered, ranges of
-/// `GETRANGE` that end before the value (Redis has changed what they show), dumps (which may be
-/// shortened in several ways), how values are kept.
-pub fn resp(rng: &mut Rng, index: usize) -> Stream {
-    let mut stream = Stream::new(false);
-    for _ in 0..1 + rng.below(14) {
-        stream.commands += 1;
-        let words = resp_words(rng);
-        let printable = words.iter().all(|word| {
-            // A line of 64 KiB is too long or not, depending on how it arrives.
-            (1..1000).contains(&word.len())
-                && word.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"')
-        });
-        let printable = printable && !words.iter().any(|word| word.contains(&b'\''));
-        if rng.chance(6) && printable {
-            let quote = rng.pick(&["", "\"", "'"]);
-            for word in &words {
-                stream.push(quote);
-                stream.push(word);
-                stream.push(quote);
-                stream.push(" ");
-            }
-            stream.push("\r\n");
-        } else {
-            stream.push(format!("*{}\r\n", words.len()));
-            for word in words {
-                stream.push(format!("${}\r\n", word.len()));
-                stream.push(word);
-                stream.push("\r\n");
-            }
-        }
-    }
-    if rng.chance(60) {
-        stream.push(rng.pick(&[
-            "*1\r\n+PING\r\n",
-            "*x\r\n",
-            "*1\r\n$-5\r\n",
-            "*1\r\n$9999999999\r\n",
-            "get 'a\r\n",
-            "set \"a\"b c\r\n",
-            "*9999999999\r\n",
-        ]));
-        stream.ends_connection = true;
-        stream.end = b"no answer ends like this".to_vec();
-        return stream;
-    }
-    // An open transaction would let it wait.
-    stream.push("discard\r\n");
-    stream.push(format!("*2\r\n$4\r\nECHO\r\n$9\r\nend{index:06}\r\n"));
-    stream.end = format!("$9\r\nend{index:06}\r\n").into_bytes();
-    stream
-}
-
-/// Commands; capital letters stand for a key, a value, a time in seconds, one in milliseconds, a
-/// number, an option, a condition. `gt` and `lt` stand with points in time: 500 seconds from now,
-/// said twice, is equal or later, depending on how many milliseconds are between.
-const TEMPLATES: &[&str] = &[
-    "get K",
-    "get K",
-    "get K",
-    "set K V",
-    "set K V",
-    "set K V",
-    "set K V O",
-    "set K V O O",
-    "set K V ex T",
-    "set K V px M",
-    "set K V exat T",
-    "set K V pxat 9000000000000 O",
-    "set K V O ex T",
-    "set K V keepttl O",
-    "setex K T V",
-    "psetex K M V",
-    "setnx K V",
-    "getset K V",
-    "getdel K",
-    "getex K",
-    "getex K ex T",
-    "getex K persist",
-    "getex K px M",
-    "getex K O",
-    "mget K K K",
-    "mget K",
-    "mset K V K V",
-    "mset K V K",
-    "del K K",
-    "unlink K",
-    "exists K K K",
-    "touch K K",
-    "expire K T",
-    "expire K T C",
-    "expire K T C C",
-    "pexpireat K 5000000000000 gt",
-    "expireat K 5000000000 LT",
-    "expire K 9000 gt lt",
-    "pexpire K M",
-    "pexpire K M C",
-    "expireat K 9000000000",
-    "expireat K 5 C",
-    "pexpireat K 9000000000000",
-    "ttl K",
-    "pttl K",
-    "persist K",
-    "type K",
-    "incr K",
-    "decr K",
-    "incrby K N",
-    "decrby K N",
-    "append K V",
-    "strlen K",
-    "ping",
-    "ping V",
-    "echo V",
-    "select 0",
-    "select 1",
-    "select x",
-    "select 99",
-    "move K 0",
-    "move K 1",
-    "move K 99",
-    "swapdb 0 1",
-    "swapdb 1 K",
-    "flushdb",
-    "flushall",
-    "flushdb async",
-    "flushall now",
-    "multi",
-    "multi",
-    "exec",
-    "exec",
-    "exec",
-    "discard",
-    "watch K",
-    "watch K K",
-    "unwatch",
-    "exec K",
-    "discard K",
-    "watch",
-    "reset",
-    "client setname some",
-    "client getname",
-    "client setname N",
-    "auth x",
-    "auth a b c",
-    "get",
-    "get K K",
-    "set K",
-    "nonsense V K V",
-    "nonsense",
-    "incr",
-    "mset",
-    "hello 9",
-    "hello x",
-    "expiretime K",
-    "pexpiretime K",
-    "memory usage",
-    "client nonsense",
-    "expire K",
-    "scan x",
-    "scan 0 count 0",
-    "scan 0 match",
-    "config get",
-    "getrange K I E",
-    "substr K I E",
-    "setrange K R V",
-    "incrbyfloat K F",
-    "setbit K B D",
-    "getbit K B",
-    "bitcount K",
-    "bitcount K I I",
-    "bitcount K I I bit",
-    "bitcount K I",
-    "bitpos K D",
-    "bitpos K D I",
-    "bitpos K D I I",
-    "bitpos K D I I BIT",
-    "bitop and K K K",
-    "bitop OR K K K",
-    "bitop xor K K K K",
-    "bitop not K K",
-    "bitop not K K K",
-    "bitop nand K K",
-    "bitfield K get u8 0 set i5 3 7 incrby u4 #1 3",
-    "bitfield K overflow fail incrby u2 B N",
-    "bitfield K overflow sat set i8 B N get u8 B",
-    "bitfield K set u63 B N",
-    "bitfield K get u64 0",
-    "bitfield_ro K get u16 B",
-    "bitfield_ro K set u8 0 1",
-    "pfadd H V V",
-    "pfadd H",
-    "pfadd K V",
-    "pfcount H",
-    "pfcount H H K",
-    "pfmerge H H",
-    "get H",
-    "msetnx K V K V",
-    "msetnx K V K",
-    "rename K K",
-    "renamenx K K",
-    "copy K K",
-    "copy K K replace",
-    "copy K K db 1 replace",
-    "copy K K DB 99",
-    "copy K K x",
-    "lcs K K",
-    "lcs K K len",
-    "lcs K K idx minmatchlen 2 withmatchlen",
-    "lcs K K idx len",
-    "keys r0",
-    "keys nonsense*",
-    "restore K 0 V",
-    "restore K N V",
-    "restore K 0 V x",
-    "object encoding",
-    "object nonsense K",
-    "wait 0 0",
-    "wait x 0",
-    "wait 0 -1",
-    "wait 0 x",
-];
-
-fn resp_words(rng: &mut Rng) -> Vec<Vec<u8>> {
-    let key = |rng: &mut Rng| match rng.below(25) {
-        0 => vec![b'K'; 300],
-        1 => b"\x00\r\n\xff".to_vec(),
-        2 => Vec::new(),
-        n => format!("r{}", n % 8).into_bytes(),
-    };
-    let value = |rng: &mut Rng| match rng.below(20) {
-        0 => b"\r\n\0\xff".to_vec(),
-        _ => value(rng),
-    };
-    let time = |rng: &mut Rng| {
-        rng.pick(&["1000", "1000", "2000000", "0", "-1", "x", "9223372036854775807"]).to_owned()
-    };
-    // None that passes while streams run: the servers are asked one after the other.
-    let millis = |rng: &mut Rng| {
-        rng.pick(&["1000000", "1000000", "2000000", "0", "-1", "x", "9223372036854775807"])
-    };
-    let number = |rng: &mut Rng| {
-        let some = ["1", "-7", "100", "x", "9223372036854775807", "-9223372036854775808", "01"];
-        rng.pick(&some).to_owned()
-    };
-    let template = rng.pick(TEMPLATES);
-    let words = template.split(' ').enumerate().map(|(index, word)| match word {
-        "K" => key(rng),
-        "V" => value(rng),
-        "T" => time(rng).into_bytes(),
-        "M" => millis(rng).into(),
-        "N" => number(rng).into_bytes(),
-        "O" => rng.pick(&["nx", "XX", "get", "KEEPTTL", "ex", "bad", "persist"]).into(),
-        "C" => rng.pick(&["nx", "XX", "bad"]).into(),
-        "I" => rng.pick(&["0", "1", "-1", "-3", "5", "100", "x"]).into(),
-        "E" => rng.pick(&["0", "3", "10", "-1", "100000"]).into(),
-        "R" => rng.pick(&["0", "1", "5", "100", "-1", "x"]).into(),
-        "B" => rng.pick(&["0", "7", "8", "100", "999", "4294967296", "-1", "x"]).into(),
-        "D" => rng.pick(&["0", "1", "1", "0", "2", "x"]).into(),
-        "F" => rng.pick(&["1.5", "-0.25", "3.0e3", "0.1", "1e40", "inf", "x"]).into(),
-        "H" => rng.pick(&["h0", "h1", "h2", "h3"]).into(),
-        name if index == 0 && rng.chance(3) => name.to_ascii_uppercase().into_bytes(),
-        word => word.as_bytes().to_vec(),
-    });
-    words.collect()
 }
