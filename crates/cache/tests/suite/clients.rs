@@ -21,6 +21,13 @@ const PYTHON: [&str; 2] = ["/usr/bin/python3", "-c"];
 const NODE: [&str; 2] = ["/usr/bin/node", "-e"];
 const RUBY: [&str; 2] = ["/usr/bin/ruby", "-e"];
 
+/// A script, and what tells whether the packages that it needs are there.
+struct Script<'a> {
+    interpreter: [&'a str; 2],
+    probe: &'a str,
+    name: &'a str,
+}
+
 fn script(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients")).join(name)
 }
@@ -70,22 +77,17 @@ fn of_both(
     }))
 }
 
-/// As [`of_both`], by a script that needs what `probe` loads.
-fn of_script(
-    original: Original,
-    [program, flag]: [&str; 2],
-    probe: &str,
-    name: &str,
-    word: &str,
-) -> Option<[String; 2]> {
+/// As [`of_both`], by a script that is also told this word.
+fn of_script(original: Original, of: &Script<'_>, word: &str) -> Option<[String; 2]> {
+    let [program, flag] = of.interpreter;
     let mut loads = command(program);
-    loads.args([flag, probe]);
-    if !is_installed(loads, &format!("what {program} needs for \"{probe}\"")) {
+    loads.args([flag, of.probe]);
+    if !is_installed(loads, &format!("what {program} needs for \"{}\"", of.probe)) {
         return None;
     }
     of_both(original, |addr| {
         let mut client = command(program);
-        client.arg(script(name)).arg(addr.to_string()).arg(word);
+        client.arg(script(of.name)).arg(addr.to_string()).arg(word);
         client
     })
 }
@@ -101,35 +103,39 @@ fn assert_same(of_both: Option<[String; 2]>) {
 
 #[test]
 fn redis_pys_pipelines_locks_and_scripts_do_the_same() {
-    assert_same(of_script(Original::Redis, PYTHON, "import redis", "redis_py.py", ""));
+    let script = Script { interpreter: PYTHON, probe: "import redis", name: "redis_py.py" };
+    assert_same(of_script(Original::Redis, &script, ""));
 }
 
 #[test]
 fn djangos_cache_over_redis_does_the_same() {
     let probe = "import django_redis";
-    assert_same(of_script(Original::Redis, PYTHON, probe, "django_cache.py", "redis"));
+    let script = Script { interpreter: PYTHON, probe, name: "django_cache.py" };
+    assert_same(of_script(Original::Redis, &script, "redis"));
 }
 
 #[test]
 fn djangos_caches_over_memcached_do_the_same() {
-    for library in ["pymemcache", "pylibmc"] {
-        let probe = format!("import django, {library}");
-        assert_same(of_script(Original::Memcached, PYTHON, &probe, "django_cache.py", library));
-    }
+    let probe = "import django, pylibmc, pymemcache";
+    let script = Script { interpreter: PYTHON, probe, name: "django_cache.py" };
+    assert_same(of_script(Original::Memcached, &script, "pymemcache"));
+    assert_same(of_script(Original::Memcached, &script, "pylibmc"));
 }
 
 #[test]
 fn cachelib_and_flask_caching_do_the_same() {
-    let (probe, name) = ("import cachelib, flask_caching, pylibmc, redis", "cachelib_caches.py");
-    assert_same(of_script(Original::Redis, PYTHON, probe, name, "redis"));
-    assert_same(of_script(Original::Memcached, PYTHON, probe, name, "memcached"));
+    let probe = "import cachelib, flask_caching, pylibmc, redis";
+    let script = Script { interpreter: PYTHON, probe, name: "cachelib_caches.py" };
+    assert_same(of_script(Original::Redis, &script, "redis"));
+    assert_same(of_script(Original::Memcached, &script, "memcached"));
 }
 
 #[test]
 fn limits_and_flask_limiter_do_the_same() {
-    let (probe, name) = ("import flask_limiter, limits, pymemcache, redis", "rate_limits.py");
-    assert_same(of_script(Original::Redis, PYTHON, probe, name, "redis"));
-    assert_same(of_script(Original::Memcached, PYTHON, probe, name, "memcached"));
+    let probe = "import flask_limiter, limits, pymemcache, redis";
+    let script = Script { interpreter: PYTHON, probe, name: "rate_limits.py" };
+    assert_same(of_script(Original::Redis, &script, "redis"));
+    assert_same(of_script(Original::Memcached, &script, "memcached"));
 }
 
 /// In Redis its results are also published, and those of a chord are kept in a sorted set or a
@@ -137,23 +143,27 @@ fn limits_and_flask_limiter_do_the_same() {
 /// and LRANGE, which ours does not offer.
 #[test]
 fn celerys_results_do_the_same_in_memcached_and_need_publish_in_redis() {
-    let (probe, name) = ("import celery, pylibmc, redis", "celery_results.py");
-    assert_same(of_script(Original::Memcached, PYTHON, probe, name, "memcached"));
-    let of_redis = of_script(Original::Redis, PYTHON, probe, name, "redis");
-    let Some([theirs, own]) = of_redis else { return };
+    let probe = "import celery, pylibmc, redis";
+    let script = Script { interpreter: PYTHON, probe, name: "celery_results.py" };
+    assert_same(of_script(Original::Memcached, &script, "memcached"));
+    let Some([theirs, own]) = of_script(Original::Redis, &script, "redis") else { return };
     assert!(theirs.contains("SUCCESS"), "{theirs}");
-    assert!(own.contains("unknown command 'PUBLISH'"), "{own}");
+    assert!(own.contains("unknown command") && own.contains("(PUBLISH "), "{own}");
 }
 
 #[test]
 fn node_redis_does_the_same() {
-    assert_same(of_script(Original::Redis, NODE, "require('redis')", "node_redis.js", ""));
+    let probe = "require('redis')";
+    let script = Script { interpreter: NODE, probe, name: "node_redis.js" };
+    assert_same(of_script(Original::Redis, &script, ""));
 }
 
 #[test]
 fn dalli_and_redis_rb_do_the_same() {
-    assert_same(of_script(Original::Memcached, RUBY, "require 'dalli'", "dalli.rb", ""));
-    assert_same(of_script(Original::Redis, RUBY, "require 'redis'", "redis_rb.rb", ""));
+    let dalli = Script { interpreter: RUBY, probe: "require 'dalli'", name: "dalli.rb" };
+    let redis_rb = Script { interpreter: RUBY, probe: "require 'redis'", name: "redis_rb.rb" };
+    assert_same(of_script(Original::Memcached, &dalli, ""));
+    assert_same(of_script(Original::Redis, &redis_rb, ""));
 }
 
 #[test]
