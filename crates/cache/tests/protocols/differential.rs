@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
 /// Streams of an ordinary run.
-const STREAMS: usize = 20_000;
+const STREAMS: usize = 60_000;
 
 /// Streams of a thousand, at most, in which memcached may take a number for none.
 const EXCUSED_OF_1000: usize = 1;
