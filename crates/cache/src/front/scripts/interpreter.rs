@@ -382,9 +382,6 @@ fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
             ("seek", patterns::seek),
             ("rep", repeat),
             ("sha1hex", |given| {
-                if given.len() != 1 {
-                    return Err("wrong number of arguments".into());
-                }
                 // What is no text counts as an empty one.
                 let hash = match given.string(0) {
                     Ok(text) => Sha1::of(&text.as_bytes()),
