@@ -9,7 +9,52 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 6] = [
+const RUNS: [SoakRun; 9] = [
+    SoakRun {
+        name: "streams",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-cache",
+            "--release",
+            "--test",
+            "protocols",
+            "--",
+            "--streams",
+            "200000",
+        ],
+        env: &[],
+    },
+    SoakRun {
+        name: "parsers",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-cache",
+            "--release",
+            "--test",
+            "protocols",
+            "--",
+            "--inputs",
+            "10000000",
+        ],
+        env: &[],
+    },
+    SoakRun {
+        name: "latency",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-cache",
+            "--release",
+            "--test",
+            "protocols",
+            "--",
+            "--latency",
+            "12",
+        ],
+        env: &[],
+    },
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],

@@ -1,9 +1,9 @@
 //! A key-value cache: in the memory of one process or in one file of shared memory ([`Cache`]), and
 //! what serves it to others ([`front`], [`herd`]).
 //!
-//! Items of a key of up to 32,766 bytes and a value of any length up to a share of the memory lie in a
-//! log of 64 KiB segments, long values in pieces over several; an index entry costs 8 bytes in a
-//! bucket of a cache line, an item's header 8 more. Which items stay when room is needed says the
+//! Items of a key of up to 32,766 bytes and a value of any length up to a share of the memory lie
+//! in a log of 64 KiB segments, long values in pieces over several; an index entry costs 8 bytes in
+//! a bucket of a cache line, an item's header 8 more. Which items stay when room is needed says the
 //! [`Policy`]. A cache knows no network and no clock (the time is handed in), and has no threads.
 //!
 //! With [`Options::shared_reads`] several threads look up in one partition at once, without its

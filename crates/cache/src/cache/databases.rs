@@ -235,8 +235,8 @@ impl Cache {
     /// Moves an item to another database, `to`, if it has none of that key; whether it was moved.
     ///
     /// # Errors
-    /// As [`Cache::set`], and [`Error::LargeHash`](super::Error::LargeHash): the item stays where it
-    /// is.
+    /// As [`Cache::set`], and [`Error::LargeHash`](super::Error::LargeHash): the item stays where
+    /// it is.
     pub fn move_to(&self, to: &Cache, key: &[u8], now: Millis) -> Result<bool> {
         let (hash, hash_to) = (self.checked_hash(key)?, to.checked_hash(key)?);
         let (index, index_to) = (self.index_of(hash), self.index_of(hash_to));

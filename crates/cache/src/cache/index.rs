@@ -68,8 +68,8 @@ impl IndexShape {
     }
 
     /// Whether there are entries of items that are gone, or of keys that sections hold, which only
-    /// the lock tells apart. A reader that asked before entries became stale may find what was there
-    /// before, or what is there by then.
+    /// the lock tells apart. A reader that asked before entries became stale may find what was
+    /// there before, or what is there by then.
     #[inline(always)]
     pub fn needs_lock(&self) -> bool {
         // Acquire: pairs with the Release in index.rs::publish; where a section is over, all that

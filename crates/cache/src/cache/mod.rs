@@ -8,8 +8,8 @@
 //!   one step; `watch.rs`: whether a key was changed;
 //!   `many.rs`: batches; `scan.rs`: walks; `view.rs`: reads without the lock; `recover.rs`: a file
 //!   that outlives the process; `populate.rs`: its memory; `options.rs`, `division.rs`: how one is
-//!   made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these; `emulated.rs`: far
-//!   memory that this host has not; `reuse.rs`: hits by capacity; `touched.rs`: what a look-up
+//!   made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these; `emulated.rs`:
+//!   far memory that this host has not; `reuse.rs`: hits by capacity; `touched.rs`: what a look-up
 //!   reads; `switch.rs`: in which memories items lie; `near_pages.rs`: pages that move for it;
 //!   `limit.rs`: how much of it is used.
 //!

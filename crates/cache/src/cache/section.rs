@@ -134,7 +134,7 @@ impl Sections {
     /// One is active from now on, when there is none over all keys.
     fn begin(&self) {
         loop {
-            // SeqCst: of this and section.rs::begin_alone at least one sees the other.
+            // SeqCst: pairs with begin_alone, of which or this at least one sees the other.
             self.active.fetch_add(1, Ordering::SeqCst);
             if !self.is_alone.load(Ordering::SeqCst) {
                 return;
@@ -148,7 +148,7 @@ impl Sections {
     }
 
     fn end(&self) {
-        // SeqCst: as above.
+        // SeqCst: pairs with begin_alone, which waits for this.
         if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_alone.load(Ordering::SeqCst) {
             // With the lock: a thread that has just looked is waiting by now.
             let _alone = self.alone();
@@ -163,7 +163,7 @@ impl Sections {
             alone = self.wait(alone);
         }
         *alone = Some(Arc::clone(held));
-        // SeqCst: see section.rs::begin.
+        // SeqCst: pairs with begin and end.
         self.is_alone.store(true, Ordering::SeqCst);
         while self.active.load(Ordering::SeqCst) > 0 {
             alone = self.wait(alone);
@@ -173,7 +173,7 @@ impl Sections {
     fn end_alone(&self) {
         let mut alone = self.alone();
         *alone = None;
-        // SeqCst: as above.
+        // SeqCst: pairs with begin.
         self.is_alone.store(false, Ordering::SeqCst);
         self.changed.notify_all();
     }

@@ -69,8 +69,8 @@ impl Core {
     }
 
     /// Has the section that runs hold more keys, for commands that find out late which they need.
-    /// `false`, and nothing has changed, if another section holds one of them: that one ends, unless
-    /// it tries to hold more itself.
+    /// `false`, and nothing has changed, if another section holds one of them: that one ends,
+    /// unless it tries to hold more itself.
     pub fn hold_more(&mut self, keys: &[(u8, &[u8])]) -> bool {
         let keys = self.section_keys(keys, self.shared.cache.databases_version());
         self.section.as_mut().is_some_and(|section| section.hold_more(keys))

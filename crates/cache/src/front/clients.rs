@@ -111,17 +111,19 @@ impl ClientGauges {
     #[inline]
     fn store_served(&self, now: Millis, last: Option<CommandId>) {
         let command = last.map_or(0, |last| last.index() as u64 + 1);
-        // Relaxed, here and below: for display.
+        // Relaxed: for display, as all of these.
         self.served.store(now << COMMAND_BITS | command, Ordering::Relaxed);
     }
 
     fn store_queued(&self, queued: Option<(u64, u64)>) {
         let (count, bytes) = queued.map_or((0, 0), |(count, bytes)| (count + 1, bytes));
+        // Relaxed: for display.
         self.queued.store(count, Ordering::Relaxed);
         self.queued_bytes.store(bytes, Ordering::Relaxed);
     }
 
     pub fn served(&self) -> (Millis, Option<CommandId>) {
+        // Relaxed: for display.
         let served = self.served.load(Ordering::Relaxed);
         let command = served & ((1 << COMMAND_BITS) - 1);
         (served >> COMMAND_BITS, CommandId::at(command.wrapping_sub(1)))
@@ -129,6 +131,7 @@ impl ClientGauges {
 
     pub fn store_held(&self, held: HeldMemory) {
         let HeldMemory { input_bytes, input_free_bytes, output_bytes, all_bytes } = held;
+        // Relaxed: for display.
         self.input_bytes.store(input_bytes, Ordering::Relaxed);
         self.input_free_bytes.store(input_free_bytes, Ordering::Relaxed);
         self.output_bytes.store(output_bytes, Ordering::Relaxed);
@@ -136,6 +139,7 @@ impl ClientGauges {
     }
 
     fn held(&self) -> HeldMemory {
+        // Relaxed: for display.
         let read = |gauge: &AtomicU64| gauge.load(Ordering::Relaxed);
         HeldMemory {
             input_bytes: read(&self.input_bytes),

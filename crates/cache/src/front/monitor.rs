@@ -21,7 +21,7 @@ impl MonitorQueue {
     fn push(&self, line: &[u8]) -> Option<usize> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() + line.len() > MONITOR_QUEUE_BYTES_MAX {
-            // Relaxed, here and below: the flag carries no data, and its thread is woken.
+            // Relaxed: the flag carries no data, and its thread is woken.
             return (!self.is_lost.swap(true, Ordering::Relaxed)).then_some(self.thread);
         }
         let was_empty = lines.is_empty();
@@ -34,6 +34,7 @@ impl MonitorQueue {
     }
 
     pub fn is_lost(&self) -> bool {
+        // Relaxed: as above.
         self.is_lost.load(Ordering::Relaxed)
     }
 }

@@ -1,5 +1,6 @@
-//! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MOVE`, `MSETNX`), and on keys that
-//! are not named (`KEYS`, `RANDOMKEY`). In: a [`RespCall`]. Out: its answer, or an error's text.
+//! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MOVE`, `MSETNX`), and on keys
+//! that are not named (`KEYS`, `RANDOMKEY`). In: a [`RespCall`]. Out: its answer, or an error's
+//! text.
 
 use super::atomic::Keys;
 use super::glob::Glob;

@@ -9,7 +9,7 @@ use super::resp::{
     WRONG_TYPE, failed, push_array, push_bulk, push_bulk_head, push_integer, push_map,
 };
 use super::values::lcs::{Lcs, LcsMatch};
-use super::values::{long_double, range};
+use super::values::{ValueError, long_double, range};
 use crate::cache::{Error, Item};
 use crate::constants::{PIN_BYTES_MIN, RESP_BULK_BYTES_MAX};
 use std::ops::Range;
@@ -54,6 +54,10 @@ fn push_part(out: &mut Output, item: &Item<'_>, part: Range<u64>) -> Result<(), 
 pub fn setrange(call: &mut RespCall<'_>) -> CommandResult {
     let (offset, most) = (call.number(2)?, bytes_max(call));
     let bytes = call.args.get(call.input, 3);
+    if offset < 0 {
+        // Whatever the key has.
+        return Err(ValueError::Offset.to_string());
+    }
     let len = change(call, |value, _| {
         let is_changed = range::overwrite(value, offset, bytes, most)?;
         Ok((is_changed, value.len()))

@@ -28,12 +28,13 @@ pub struct Tunables {
     output_limit: [AtomicU64; 3],
 }
 
-/// Relaxed, as all here: see [`Tunables`].
 fn get(number: &AtomicU64) -> u64 {
+    // Relaxed: see [`Tunables`].
     number.load(Ordering::Relaxed)
 }
 
 fn set(number: &AtomicU64, value: u64) {
+    // Relaxed: see [`Tunables`].
     number.store(value, Ordering::Relaxed);
 }
 

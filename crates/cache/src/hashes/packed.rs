@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Fields lie in the order in which they came, so `HGETALL` answers in the order in which Redis
-//! does for its own small hashes. A field is found by its tag among the marks; then entries are walked
-//! over up to it.
+//! does for its own small hashes. A field is found by its tag among the marks; then entries are
+//! walked over up to it.
 
 use super::Damaged;
 use super::expiry::{EXPIRY_BYTES, read_expiry};

@@ -3,13 +3,15 @@
 //!
 //! `cargo test -p rackpool-cache --test protocols -- --streams N` compares with the real servers
 //! alone; `cargo test --release -p rackpool-cache --test protocols -- --inputs 10000000` is a long
-//! run of changed inputs alone. `--seed N` for others or to repeat them, `--door N` for one
+//! run of changed inputs alone; `--latency SECONDS` tells what look-ups wait for meanwhile of what
+//! takes long. `--seed N` for others or to repeat them, `--door N` for one
 //! protocol (text, meta, binary, RESP; of inputs also the slots of HERD's fast path, then words of
 //! commands, dumps, packed hashes, what scripts decode). Newer servers than Debian's are those that
 //! `PATH` finds first: they are asked what else they know.
 
 mod differential;
 mod fuzz;
+mod latency;
 mod parser_fuzz;
 #[path = "../suite/peers/mod.rs"]
 mod peers;
@@ -17,8 +19,11 @@ mod resp_streams;
 mod streams;
 
 fn main() {
-    let names = ["--streams", "--inputs", "--seed", "--door"];
-    let Some([streams, inputs, seed, only]) = peers::numbers(names) else { return };
+    let names = ["--streams", "--inputs", "--latency", "--seed", "--door"];
+    let Some([streams, inputs, latency, seed, only]) = peers::numbers(names) else { return };
+    if let Some(seconds) = latency {
+        return latency::run(seconds);
+    }
     let seed = seed.unwrap_or(1);
     if streams.is_some() || inputs.is_none() {
         differential::run(streams, seed, only);

@@ -61,8 +61,8 @@ pub fn resp(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
 
 /// Commands; capital letters stand for a key, a value, a time in seconds, one in milliseconds, a
 /// number, an option, a condition, a script, a library, and for a field of a hash (`X`) with its
-/// short value (`W`); `P` for a script that restores a dump. `L` is a hash with long values, `J` one
-/// with fields that expire. `gt` and `lt` stand with points in time: 500 seconds from now, said
+/// short value (`W`); `P` for a script that restores a dump. `L` is a hash with long values, `J`
+/// one with fields that expire. `gt` and `lt` stand with points in time: 500 seconds from now, said
 /// twice, is equal or later, depending on how many milliseconds are between.
 const TEMPLATES: &[&str] = &[
     "get K",
@@ -269,9 +269,9 @@ const TEMPLATES: &[&str] = &[
     "hget K",
     "hdel K",
     "eval S 1 K V",
-    "eval S 2 K K V N",
+    "eval S 2 K K V 1000000",
     "eval P 2 L L 0",
-    "eval P 2 K K N",
+    "eval P 2 K K 1000000",
     "eval S 3 K K K",
     "eval S 0",
     "eval S x",

@@ -237,7 +237,7 @@ const META_LINES: &[&str] = &[
 ];
 
 /// The first version of memcached that has all of the flags that are offered.
-const MEMCACHED_NEWER: u32 = 10_645;
+pub const MEMCACHED_NEWER: u32 = 10_645;
 
 /// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a
 /// time and a number that may get longer (memcached copies it into a new item then, and gives the

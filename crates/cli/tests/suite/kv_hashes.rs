@@ -68,8 +68,11 @@ fn check(server: &Server) {
         for (index, most) in [(1, 10_000), (3, 20_000), (5, 30_000)] {
             assert!((most - 600..=most).contains(&left[index]), "{left:?}");
         }
-        let all = told("HGETALL large");
-        assert!(all.starts_with(&format!("*{}\r\n", 2 * (FIELDS - 3))), "{:?}", all.lines().next());
+        // One of them: it is read byte by byte.
+        if database == DATABASES[1] {
+            let all = told("HGETALL large");
+            assert!(all.starts_with(&format!("*{}\r\n", 2 * (FIELDS - 3))), "{}", &all[..20]);
+        }
         for field in (5..FIELDS).step_by(97) {
             let value = value(database, field);
             let found = told(&format!("HGET large f{field}"));

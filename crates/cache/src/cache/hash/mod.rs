@@ -1,5 +1,5 @@
 //! Hashes under keys: what a command reads and changes with the key's partition locked, whichever
-//! form the hash has ([decision 0058](../../../../../docs/decisions/0058-a-hash-is-one-packed-item-or-parts.md)).
+//! form the hash has (decision 0058).
 //!
 //! In: keys, fields, times. Out: fields and values, how changes went. A small hash is copied out,
 //! changed, and put by [`HashEntry::finish`]; each change of a large one makes room for all of its

@@ -95,8 +95,8 @@ impl HashStream {
 }
 
 impl Cache {
-    /// Has streams pin all that they have not given yet, in steps, before it goes at once: the flush
-    /// itself has little left to pin while all wait.
+    /// Has streams pin all that they have not given yet, in steps, before it goes at once: the
+    /// flush itself has little left to pin while all wait.
     pub(in crate::cache) fn keep_for_streams(&self) {
         for index in 0..self.partitions.len() {
             let streams = self.lock(index).streams();

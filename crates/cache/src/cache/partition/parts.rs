@@ -1,4 +1,4 @@
-//! Hashes in a partition ([decision 0058](../../../../../docs/decisions/0058-a-hash-is-one-packed-item-or-parts.md)):
+//! Hashes in a partition (decision 0058):
 //! what a typed value is, and the items that belong to a large hash, which lie in a space of their
 //! own ([`PARTS`]). They are put where room was made before, so that nothing else moves or goes
 //! meanwhile; and they go when their root does, some at a time.

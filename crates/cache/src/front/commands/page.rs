@@ -39,13 +39,13 @@ fn push_names<'a>(page: &mut String, head: &str, names: impl Iterator<Item = &'a
     while let Some(name) = names.next() {
         let word = format!(" {name}{}", if names.peek().is_some() { "," } else { "." });
         if line.chars().count() + word.len() > LINE_CHARS {
-            writeln!(page, "{line}").unwrap();
+            writeln!(page, "{line}").expect("a text takes all");
             line = word.trim_start().to_owned();
         } else {
             line += &word;
         }
     }
-    writeln!(page, "{line}").unwrap();
+    writeln!(page, "{line}").expect("a text takes all");
 }
 
 fn shown(command: &Command) -> String {
@@ -61,7 +61,7 @@ fn push_redis(page: &mut String) {
     let same: Vec<_> = same.map(shown).collect();
     push_names(page, "The same:", same.iter().map(String::as_str));
     push_differing(page, commands().map(|command| (shown(command), command.differs)));
-    writeln!(page, "\n{REFUSED_HEAD}").unwrap();
+    writeln!(page, "\n{REFUSED_HEAD}").expect("a text takes all");
     for some in REFUSED {
         let names = some.names.iter().map(|name| name.replace('|', " ")).collect::<Vec<_>>();
         push_names(page, &format!("- {}:", some.why), names.iter().map(String::as_str));
@@ -73,13 +73,13 @@ fn push_differing(page: &mut String, commands: impl Iterator<Item = (String, &'s
     let mut groups: Vec<(&str, String)> = Vec::new();
     for (name, differs) in commands.filter(|(_, differs)| !differs.is_empty()) {
         match groups.iter_mut().find(|(how, _)| *how == differs) {
-            Some((_, names)) => write!(names, ", `{name}`").unwrap(),
+            Some((_, names)) => write!(names, ", `{name}`").expect("a text takes all"),
             None => groups.push((differs, format!("`{name}`"))),
         }
     }
     page.push_str("\nDifferent:\n\n");
     for (how, names) in groups {
-        writeln!(page, "- {names}: {how}").unwrap();
+        writeln!(page, "- {names}: {how}").expect("a text takes all");
     }
 }
 
@@ -102,7 +102,7 @@ fn push_memcached(page: &mut String) {
         .iter()
         .map(|one| (format!("{} ({:#04x})", one.about.syntax, one.code), one.about.refused));
     for (name, why) in text.chain(binary).filter(|(_, why)| !why.is_empty()) {
-        writeln!(page, "- `{name}`: {why}.").unwrap();
+        writeln!(page, "- `{name}`: {why}.").expect("a text takes all");
     }
 }
 
@@ -117,9 +117,9 @@ fn page() -> String {
 fn the_page_of_commands_says_what_the_tables_do() {
     let page = page();
     if std::env::var_os("RACKPOOL_BLESS").is_some() {
-        return std::fs::write(PATH, page).unwrap();
+        return std::fs::write(PATH, page).expect(PATH);
     }
-    let is = std::fs::read_to_string(PATH).unwrap();
+    let is = std::fs::read_to_string(PATH).expect(PATH);
     for (line, (is, shall)) in is.lines().zip(page.lines()).enumerate() {
         assert_eq!(is, shall, "docs/commands.md, line {}: see the head of this test", line + 1);
     }

@@ -11,8 +11,9 @@
 //! that takes longer than was thought and has changed nothing, on the thread for what takes long.
 //! `prelude.lua` is what scripts see; `api.rs` has Redis's own functions; `bits.rs`, `json.rs`,
 //! `msgpack.rs`, `structs.rs` are their libraries, `patterns.rs` what `string` has of them;
-//! `pace.rs` ends a script; `store.rs` knows the texts. Lua's memory and its stack are limited; what a script cannot be given by Lua safely
-//! (files, compiled code, the functions of C that neither end nor look at a clock) it has not.
+//! `pace.rs` ends a script; `store.rs` knows the texts. Lua's memory and its stack are limited;
+//! what a script cannot be given by Lua safely (files, compiled code, the functions of C that
+//! neither end nor look at a clock) it has not.
 
 mod api;
 mod bits;

@@ -157,8 +157,8 @@ fn unpack(given: &Given<'_>) -> Answer {
     Ok(values)
 }
 
-/// Unpacks so many values from `offset` on, all if both are 0; before them stands where the next one
-/// begins, -1 at the end.
+/// Unpacks so many values from `offset` on, all if both are 0; before them stands where the next
+/// one begins, -1 at the end.
 fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
     let data = given.string(0)?;
     let data = data.as_bytes();

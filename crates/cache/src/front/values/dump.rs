@@ -1,8 +1,8 @@
-//! `DUMP` and `RESTORE`, also those of `FUNCTION`: a value as Redis keeps it in its RDB files, then the version of that
-//! format and a checksum. Written is the oldest version that has what is in the value, so that as
-//! many servers as possible read it: 10 (Redis 7.0, all of Valkey), 12 (Redis 7.4) for hashes with
-//! fields that expire. Strings are whole numbers, shortened by LZF, or as they are; hashes of up to
-//! 512 fields of up to 64 bytes are packed, as Redis does by default.
+//! `DUMP` and `RESTORE`, also those of `FUNCTION`: a value as Redis keeps it in its RDB files, then
+//! the version of that format and a checksum. Written is the oldest version that has what is in the
+//! value, so that as many servers as possible read it: 10 (Redis 7.0, all of Valkey), 12 (Redis
+//! 7.4) for hashes with fields that expire. Strings are whole numbers, shortened by LZF, or as they
+//! are; hashes of up to 512 fields of up to 64 bytes are packed, as Redis does by default.
 
 use std::borrow::Cow;
 
