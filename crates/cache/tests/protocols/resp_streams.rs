@@ -61,8 +61,8 @@ pub fn resp(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
 
 /// Commands; capital letters stand for a key, a value, a time in seconds, one in milliseconds, a
 /// number, an option, a condition, a script, a library, and for a field of a hash (`X`) with its
-/// short value (`W`); `P` for a script that restores a dump. `L` is a hash with long values, `J` one
-/// with fields that expire. `gt` and `lt` stand with points in time: 500 seconds from now, said
+/// short value (`W`); `P` for a script that restores a dump. `L` is a hash with long values, `J`
+/// one with fields that expire. `gt` and `lt` stand with points in time: 500 seconds from now, said
 /// twice, is equal or later, depending on how many milliseconds are between.
 const TEMPLATES: &[&str] = &[
     "get K",
