@@ -32,6 +32,7 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "cache"],
     &["bench", "cache", "--workload", "cdn"],
     &["bench", "kv"],
+    &["bench", "kv", "--rows", "items_1024,hit_leader_fbobj"],
     &["bench", "tiers"],
 ];
 

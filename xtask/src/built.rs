@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::ci::FEATURES;
 use crate::run::Context;
+
+/// What tests are built with, and what virtual machines run: the program with all fabrics and the
+/// laboratory. `bench` builds the one of the README, with none of the two.
+pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/mutations";
 
 /// What cargo says of the tests' programs of that name and of the program, which it builds with
 /// them, just as the step `test` does: in CI all of it is there.

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::built::FEATURES;
 use crate::run::{Context, Task, processors};
 use crate::{bench, deny, deps, residue, sim, tidy, vm};
 
@@ -17,10 +18,6 @@ use crate::{bench, deny, deps, residue, sim, tidy, vm};
 /// release builds 1200, what is only checked, rustdoc and the model checkers 1200, the virtual
 /// machines 600.
 const ROOM_MIB: u64 = 8200;
-
-/// What tests are built with, and what virtual machines run: the program with all fabrics and the
-/// laboratory. `bench` builds the one of the README, with none of the two.
-pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/mutations";
 
 /// What is only checked has other caches, too, which the program may have, and no step builds.
 const CHECKED: &str = "rackpool-cli/verbs,rackpool-cli/mutations,rackpool-cli/peers";

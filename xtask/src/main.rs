@@ -42,10 +42,11 @@ Usage: cargo xtask NAME [OPTIONS]
   soak NAME a heavier run of what CI does in small, not part of ci; NAME is kills: 200 kills of
             each kind of process; alloc: the allocator in 10 million operations, and under
             python3's own tests and redis-server; seeds: fixed seeds of the simulator, 20 times as
-            many; models: as many schedules of shuttle, 40 times; tiers: programs of 2 GiB and
-            a cache on three memory nodes; streams: 200,000 of commands, beside redis-server and
-            memcached; parsers: 10 million changed inputs for each; or latency: what GETs wait for
-            while a script, an EXEC or an HGETALL takes long
+            many; models: as many schedules of shuttle, 40 times; clients: those written in Go
+            beside the original servers; tiers: programs of 2 GiB and a cache on three memory
+            nodes; streams: 200,000 of commands, beside redis-server and memcached; parsers: 10
+            million changed inputs for each; or latency: what GETs wait for while a script, an
+            EXEC or an HGETALL takes long
   help      this text
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):

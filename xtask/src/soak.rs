@@ -9,52 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 8] = [
-    SoakRun {
-        name: "streams",
-        words: &[
-            "test",
-            "-p",
-            "rackpool-cache",
-            "--release",
-            "--test",
-            "protocols",
-            "--",
-            "--streams",
-            "200000",
-        ],
-        env: &[],
-    },
-    SoakRun {
-        name: "parsers",
-        words: &[
-            "test",
-            "-p",
-            "rackpool-cache",
-            "--release",
-            "--test",
-            "protocols",
-            "--",
-            "--inputs",
-            "10000000",
-        ],
-        env: &[],
-    },
-    SoakRun {
-        name: "latency",
-        words: &[
-            "test",
-            "-p",
-            "rackpool-cache",
-            "--release",
-            "--test",
-            "protocols",
-            "--",
-            "--latency",
-            "12",
-        ],
-        env: &[],
-    },
+const RUNS: [SoakRun; 9] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -100,6 +55,11 @@ const RUNS: [SoakRun; 8] = [
             "models",
         ],
         env: &[("RACKPOOL_SEEDS_TIMES", "40")],
+    },
+    SoakRun {
+        name: "clients",
+        words: &["test", "-p", "rackpool-cache", "--test", "suite", "--", "--ignored", "clients::"],
+        env: &[],
     },
     SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];

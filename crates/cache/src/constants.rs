@@ -101,7 +101,6 @@ pub const WATCHED_MAX: usize = 1024;
 /// A transaction of more commands is executed by the thread for what takes long: others on the
 /// thread of its connection would wait for it. So is one …
 pub const EXEC_AT_ONCE_MAX: usize = 128;
-/// … of more bytes.
 pub const EXEC_AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// Clients that may `MONITOR` at once: each command is told to all of them.
 pub const MONITORS_MAX: usize = 16;

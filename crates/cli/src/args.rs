@@ -121,6 +121,7 @@ Examples:
   rackpool bench remote --fabric tcp --json remote.json
   rackpool bench ycsb --workload A --distribution zipfian
   rackpool bench kv --peers --json kv.json
+  rackpool bench kv --peers --rows 'items_*,hit_*'    what the same memory keeps, and what hits
   rackpool bench tiers --json tiers.json
   rackpool bench kv --baselines --quick               HERD beside Pilaf and FaRM-KV, over shm
   rackpool bench kv --baselines=tcp --json beside.json
@@ -449,7 +450,8 @@ pub enum BenchName {
     /// The key-value cache in process: look-ups beside the memory's bound; with --workload, the
     /// hit ratio of each policy on the distributions of a real cache
     Cache,
-    /// The cache's server through memcached's and Redis's protocols
+    /// The cache's server through memcached's and Redis's protocols: rates, latencies, and what it
+    /// makes of its memory
     Kv,
     /// A fabric by itself (--fabric tcp, shm or verbs): READ, WRITE and ECHO, alone, in and out, by
     /// size, all to all; with perftest's tools beside it on devices
@@ -511,6 +513,17 @@ pub struct BenchArgs {
     /// Beside memcached and redis-server on the same machine (kv)
     #[arg(long)]
     pub peers: bool,
+    /// This program as Redis (kv --peers), also one that is started and spoken to like it, such as
+    /// Valkey [default: redis-server]
+    #[arg(long, value_name = "PATH", requires = "peers")]
+    pub peer_redis: Option<PathBuf>,
+    /// This program as memcached (kv --peers) [default: memcached]
+    #[arg(long, value_name = "PATH", requires = "peers")]
+    pub peer_memcached: Option<PathBuf>,
+    /// Rows (kv), with commas between, one * each for any text; items_*, hit_* and idle_connection
+    /// take minutes and are left out of --quick unless they are named [default: all]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub rows: Vec<String>,
     /// HERD beside what it is compared with, over one fabric (kv): Pilaf, FaRM-KV with values
     /// inside and outside, emulated and with tables, and ECHO [without a name: shm]
     #[arg(long, value_name = "shm|tcp|verbs", num_args = 0..=1, require_equals = true,

@@ -6,6 +6,7 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
+use crate::kv_files::{check_file_system, kept_bytes, values_path};
 use crate::memory_speeds::MemorySpeeds;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use crate::tiers_advise::Query;
@@ -28,7 +29,6 @@ use rackpool_stats::format::Unit;
 use rackpool_tiers::measure::Effort;
 use rackpool_tiers::topology::{Sources, Topology};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::{info, warn};
@@ -89,31 +89,6 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
     }
     // What is free is an estimate, and others want some as well.
     Ok(wanted <= host.available_bytes / 8 * 7)
-}
-
-/// What the files of a cache have since its last time: it is ours already.
-pub fn kept_bytes(args: &KvArgs) -> u64 {
-    let kept = |path: &Path| path.metadata().map_or(0, |found| found.blocks() * 512);
-    args.warm.as_ref().map_or(0, |path| kept(path) + kept(&values_path(path)))
-}
-
-/// Refuses a file that its file system has no room for, such as a container's /dev/shm; `kept`
-/// bytes of it are there.
-pub fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    let found = rustix::fs::statvfs(parent);
-    let found = found.map_err(|error| Failure::file(path, &error.into()))?;
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
-    // One without blocks has no limit of its own.
-    if found.f_blocks > 0 && wanted > free.saturating_add(kept) {
-        let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
-        let (asked, there, parent) = (show(wanted), show(free), parent.display());
-        let what = format!("{asked} are asked for, and {parent} has {there} free");
-        return Err(Failure::new("full", what)
-            .with_hint("give less to --memory, or make the file elsewhere"));
-    }
-    Ok(())
 }
 
 /// Refuses options that would have no effect: a user that gives one expects its effect, above all
@@ -533,13 +508,6 @@ fn copy_bytes(args: &KvArgs) -> u64 {
     args.value_tier_near.unwrap_or(args.memory / 8)
 }
 
-/// The file for long values beside that of the cache.
-fn values_path(path: &Path) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(".values");
-    path.into()
-}
-
 /// Memory of these nodes for long values, in a file beside that of the cache if there is one.
 fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<TierConfig> {
     let memory = value_tier_bytes(args);
@@ -616,19 +584,5 @@ fn failure(error: Error) -> Failure {
     match error {
         error @ Error::BadOption { .. } => Failure::usage(error.to_string()),
         error => Failure::new(error.code(), error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_warm_file_that_its_file_system_has_no_room_for_is_refused_and_what_it_has_counts() {
-        let path = Path::new("warm");
-        let refused = check_file_system(path, 1 << 60, 0).unwrap_err();
-        assert_eq!(refused.code(), "full");
-        assert!(check_file_system(path, 1 << 60, 1 << 60).is_ok());
-        assert!(check_file_system(path, 1, 0).is_ok());
     }
 }

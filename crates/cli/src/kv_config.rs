@@ -18,7 +18,6 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Options that are no directives.
 const NO_DIRECTIVES: [&str; 3] = ["config", "exit-with-parent", "help"];
 
-/// What a file says.
 #[derive(Debug, Default)]
 struct Configuration {
     directives: Vec<Directive>,

@@ -4,7 +4,6 @@
 /// An option as a file says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// Its name behind `--`.
     pub option: String,
     /// `None` of one that takes none.
     pub value: Option<String>,
@@ -42,7 +41,6 @@ pub enum Meaning {
     Only(&'static str),
 }
 
-/// Redis's names.
 const REDIS: [(&str, Meaning); 24] = [
     ("appendonly", Meaning::Only("no")),
     ("bind", Meaning::Bind),
@@ -158,7 +156,6 @@ fn yes(value: &str) -> Result<bool, String> {
     }
 }
 
-/// Bytes in Redis's units.
 fn bytes(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());

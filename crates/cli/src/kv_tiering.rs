@@ -5,8 +5,8 @@
 
 use crate::args::KvArgs;
 use crate::failure::Failure;
-use crate::kv;
 use crate::kv_args::Tiering;
+use crate::kv_files::{check_file_system, kept_bytes};
 use rackpool_cache::{Policy, far_bytes_in};
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{NumaError, Placement};
@@ -133,7 +133,7 @@ fn is_there(far: &Placement, args: &KvArgs) -> Result<(), String> {
         ));
     }
     match &args.warm {
-        Some(path) => kv::check_file_system(path, wanted, kv::kept_bytes(args))
+        Some(path) => check_file_system(path, wanted, kept_bytes(args))
             .map_err(|failure| failure.message().to_owned()),
         None => Ok(()),
     }

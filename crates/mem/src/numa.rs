@@ -14,6 +14,7 @@ mod moving;
 
 pub use moving::{MovedPages, PageTarget};
 
+pub use crate::policy::NODES_MAX;
 use crate::policy::PolicyCall;
 use crate::sync::{AtomicU64, Ordering};
 use crate::window::{Access, MapOptions, Window, take_file};
@@ -44,8 +45,6 @@ const WEIGHT_MAX: u16 = 255;
 /// Unit in which a file's memory is counted.
 const BLOCK_BYTES: u64 = 512;
 const CHOOSING: &str = "choosing a memory node";
-/// Nodes that Linux can have at most.
-pub const NODES_MAX: u32 = 1024;
 
 /// Why memory cannot come from where it is wanted.
 #[derive(Debug, thiserror::Error)]

@@ -6,11 +6,12 @@
 //!
 //! Called by `rackpool tiers` and `doctor`.
 
-use crate::numa::NODES_MAX;
 use std::ffi::{c_int, c_long, c_ulong};
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
+/// Nodes that Linux can have at most.
+pub const NODES_MAX: u32 = 1024;
 /// A mode that no kernel has: the call is looked at, and nothing is set.
 const NO_MODE: c_long = 0x1000;
 

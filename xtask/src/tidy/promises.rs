@@ -3,7 +3,7 @@
 //!
 //! A test is named by its crate and its function, so that it may change its file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
@@ -22,10 +22,10 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo xtask promises --bless` from docs/promises.toml, docs/measurements.toml. -->
 
-What rackpool promises. \"Held by\" names the crates of the tests, with their number if there are
-several, or a command. `cargo xtask promises WORDS` prints each promise that has these words, with
-its tests. `cargo xtask tidy` checks that all tests exist and that this page is what its sources
-say. Words are those of the [glossary](ARCHITECTURE.md#glossary).
+What rackpool promises. Each promise is held by tests, or by the command beside it:
+`cargo xtask promises WORDS` prints those that have these words, with their tests.
+`cargo xtask tidy` checks that tests exist and that this page is what its sources say. Words are
+those of the [glossary](ARCHITECTURE.md#glossary).
 ";
 
 /// All of `docs/promises.toml`.
@@ -105,20 +105,6 @@ impl Promise {
             first.make_ascii_uppercase();
         }
         words
-    }
-
-    /// Crates with their numbers of tests, then the command.
-    fn held_by(&self) -> String {
-        let mut crates = BTreeMap::new();
-        for test in self.tests() {
-            *crates.entry(test.split(':').next().unwrap_or(test)).or_insert(0) += 1;
-        }
-        let count = |(name, count): (&&str, &i32)| match count {
-            1 => (*name).to_owned(),
-            _ => format!("{name} ×{count}"),
-        };
-        let command = self.command.iter().map(|command| format!("`{command}`"));
-        crates.iter().map(count).chain(command).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -210,19 +196,24 @@ impl Sources {
         text
     }
 
-    /// The promises of a chapter, with their bounds and figures if any of them has one.
+    /// The promises of a chapter, with bounds, commands and figures if any of them has one.
     fn render_table(&self, area: &str) -> String {
         let all = self.promises.promise.iter();
         let promises: Vec<_> = all.filter(|promise| promise.area() == area).collect();
         let figures = |id: &str| self.measurements.measurement.iter().find(|m| m.promise == id);
         let has_bounds = promises.iter().any(|promise| promise.bound.is_some());
+        let has_commands = promises.iter().any(|promise| promise.command.is_some());
         let has_figures = promises.iter().any(|promise| figures(&promise.id).is_some());
-        let mut rows = vec![vec!["Promise".to_owned(), "Bound".into(), "Held by".into()]];
+        if !has_bounds && !has_commands && !has_figures {
+            return promises.iter().map(|promise| format!("- {}\n", promise.says())).collect();
+        }
+        let mut rows = vec![vec!["Promise".to_owned(), "Bound".into(), "Command".into()]];
         rows[0].extend(["Measured".into(), "On".into()]);
         rows.push(vec!["---".to_owned(); 5]);
         for promise in promises {
             let bound = promise.bound.clone().unwrap_or_default();
-            let mut row = vec![promise.says(), bound, promise.held_by()];
+            let command = promise.command.iter().map(|command| format!("`{command}`")).collect();
+            let mut row = vec![promise.says(), bound, command];
             row.extend(match figures(&promise.id) {
                 Some(one) => [one.measured.clone(), format!("{}, {}", one.machine, one.date)],
                 None => [String::new(), String::new()],
@@ -232,10 +223,13 @@ impl Sources {
         let mut text = String::new();
         for mut row in rows {
             row.truncate(if has_figures { 5 } else { 3 });
+            if !has_commands {
+                row.remove(2);
+            }
             if !has_bounds {
                 row.remove(1);
             }
-            text += &format!("{}\n", row.join("|"));
+            text += &format!("{}\n", row.join("|").trim_end_matches('|'));
         }
         if has_figures {
             let machines = self.measurements.machine.iter();

@@ -24,12 +24,35 @@ pub enum Work {
     MultiGet {
         keys: usize,
     },
+    /// Look-ups of fields in hashes, so many at once.
+    HashGet {
+        depth: usize,
+    },
+    /// Fields that get a value, so many at once.
+    HashSet {
+        depth: usize,
+    },
+    /// A look-up and a value in turn, so many between MULTI and EXEC, counted by commands: what
+    /// redis-py's `pipeline()` sends.
+    Transaction {
+        commands: usize,
+    },
+    /// [`SCRIPT`] by its digest.
+    Script,
     Large,
 }
 
 /// Bytes of the long value: a megabyte, which memcached takes without being told.
 const LARGE_BYTES: usize = 1_000_000;
 const VALUE_BYTES: usize = 32;
+/// Fields of a hash.
+const FIELDS: u32 = 10;
+/// Compares a value, as scripts that release a lock do.
+const SCRIPT: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return 1 end return 0";
+/// SHA-1 of [`SCRIPT`].
+const SCRIPT_SHA1: &str = "39a7b6c608fd62176855af7f76a8f7b8e890d67c";
+/// Requests that store are sent in batches of about so many bytes.
+const STORED_BYTES_AT_ONCE: usize = 50_000;
 /// Batches that are made before the measurement and sent in turn.
 const BATCHES: usize = 512;
 /// How long a server may be silent.
@@ -37,6 +60,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn key(number: u32) -> String {
     format!("key:{number:012}")
+}
+
+/// The hash and the field of a number.
+fn field(number: u32) -> (String, String) {
+    (format!("hash:{:011}", number / FIELDS), format!("field:{}", number % FIELDS))
 }
 
 /// The value of a key: different for each, so that a mistaken one is seen.
@@ -50,7 +78,7 @@ fn large_value() -> Vec<u8> {
     (0..LARGE_BYTES).map(|index| b'a' + (index % 23) as u8).collect()
 }
 
-fn push_resp(out: &mut Vec<u8>, words: &[&[u8]]) {
+pub(super) fn push_resp(out: &mut Vec<u8>, words: &[&[u8]]) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     words.iter().for_each(|word| push_bulk(out, word));
 }
@@ -61,7 +89,7 @@ fn push_bulk(out: &mut Vec<u8>, word: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn push_set(out: &mut Vec<u8>, resp: bool, key: &str, value: &[u8]) {
+pub(super) fn push_set(out: &mut Vec<u8>, resp: bool, key: &str, value: &[u8]) {
     if resp {
         return push_resp(out, &[b"SET", key.as_bytes(), value]);
     }
@@ -77,6 +105,7 @@ fn push_found(out: &mut Vec<u8>, key: &str, value: &[u8]) {
 }
 
 /// Requests and the answers to them.
+#[derive(Default)]
 struct Batch {
     ask: Vec<u8>,
     answer: Vec<u8>,
@@ -84,59 +113,99 @@ struct Batch {
 
 impl Batch {
     fn new(resp: bool, work: Work, mut number: impl FnMut() -> u32) -> Self {
-        let (mut ask, mut answer) = (Vec::new(), Vec::new());
+        let mut batch = Self::default();
         match work {
-            Work::Get { depth } => {
-                for number in (0..depth).map(|_| number()) {
-                    let (key, value) = (key(number), value(number));
-                    if resp {
-                        push_resp(&mut ask, &[b"GET", key.as_bytes()]);
-                        push_bulk(&mut answer, &value);
-                    } else {
-                        ask.extend_from_slice(format!("get {key}\r\n").as_bytes());
-                        push_found(&mut answer, &key, &value);
-                        answer.extend_from_slice(b"END\r\n");
-                    }
-                }
-            }
-            Work::Set { depth } => {
-                for number in (0..depth).map(|_| number()) {
-                    push_set(&mut ask, resp, &key(number), &value(number));
-                    let stored: &[u8] = if resp { b"+OK\r\n" } else { b"STORED\r\n" };
-                    answer.extend_from_slice(stored);
-                }
-            }
+            Work::Get { depth } => (0..depth).for_each(|_| batch.push_get(resp, number())),
+            Work::Set { depth } => (0..depth).for_each(|_| batch.push_set(resp, number())),
+            Work::HashGet { depth } => (0..depth).for_each(|_| batch.push_hash_get(number())),
+            Work::HashSet { depth } => (0..depth).for_each(|_| batch.push_hash_set(number())),
+            Work::Transaction { commands } => batch.push_transaction(commands, number),
+            Work::Script => batch.push_script(number()),
             Work::MultiGet { keys } => {
-                ask.extend_from_slice(b"get");
+                batch.ask.extend_from_slice(b"get");
                 for number in (0..keys).map(|_| number()) {
-                    ask.extend_from_slice(format!(" {}", key(number)).as_bytes());
-                    push_found(&mut answer, &key(number), &value(number));
+                    batch.ask.extend_from_slice(format!(" {}", key(number)).as_bytes());
+                    push_found(&mut batch.answer, &key(number), &value(number));
                 }
-                ask.extend_from_slice(b"\r\n");
-                answer.extend_from_slice(b"END\r\n");
+                batch.ask.extend_from_slice(b"\r\n");
+                batch.answer.extend_from_slice(b"END\r\n");
             }
             Work::Large => {
-                ask.extend_from_slice(b"get large\r\n");
-                push_found(&mut answer, "large", &large_value());
-                answer.extend_from_slice(b"END\r\n");
+                batch.ask.extend_from_slice(b"get large\r\n");
+                push_found(&mut batch.answer, "large", &large_value());
+                batch.answer.extend_from_slice(b"END\r\n");
             }
         }
-        Self { ask, answer }
+        batch
+    }
+
+    fn push_get(&mut self, resp: bool, number: u32) {
+        let (key, value) = (key(number), value(number));
+        if resp {
+            push_resp(&mut self.ask, &[b"GET", key.as_bytes()]);
+            return push_bulk(&mut self.answer, &value);
+        }
+        self.ask.extend_from_slice(format!("get {key}\r\n").as_bytes());
+        push_found(&mut self.answer, &key, &value);
+        self.answer.extend_from_slice(b"END\r\n");
+    }
+
+    fn push_set(&mut self, resp: bool, number: u32) {
+        push_set(&mut self.ask, resp, &key(number), &value(number));
+        self.answer.extend_from_slice(if resp { b"+OK\r\n" } else { b"STORED\r\n" });
+    }
+
+    fn push_hash_get(&mut self, number: u32) {
+        let (hash, field) = field(number);
+        push_resp(&mut self.ask, &[b"HGET", hash.as_bytes(), field.as_bytes()]);
+        push_bulk(&mut self.answer, &value(number));
+    }
+
+    /// The field is there already.
+    fn push_hash_set(&mut self, number: u32) {
+        let (hash, field) = field(number);
+        let words = [b"HSET", hash.as_bytes(), field.as_bytes(), &value(number)];
+        push_resp(&mut self.ask, &words);
+        self.answer.extend_from_slice(b":0\r\n");
+    }
+
+    fn push_transaction(&mut self, commands: usize, mut number: impl FnMut() -> u32) {
+        let mut inner = Self::default();
+        push_resp(&mut self.ask, &[b"MULTI"]);
+        self.answer.extend_from_slice(b"+OK\r\n");
+        for index in 0..commands {
+            match index % 2 {
+                0 => inner.push_get(true, number()),
+                _ => inner.push_set(true, number()),
+            }
+            self.answer.extend_from_slice(b"+QUEUED\r\n");
+        }
+        self.ask.extend_from_slice(&inner.ask);
+        push_resp(&mut self.ask, &[b"EXEC"]);
+        self.answer.extend_from_slice(format!("*{commands}\r\n").as_bytes());
+        self.answer.extend_from_slice(&inner.answer);
+    }
+
+    fn push_script(&mut self, number: u32) {
+        let (key, value) = (key(number), value(number));
+        let words = [b"EVALSHA", SCRIPT_SHA1.as_bytes(), b"1", key.as_bytes(), &value];
+        push_resp(&mut self.ask, &words);
+        self.answer.extend_from_slice(b":1\r\n");
     }
 }
 
-fn io_error(what: &str) -> impl Fn(io::Error) -> BenchError + '_ {
+pub(super) fn io_error(what: &str) -> impl Fn(io::Error) -> BenchError + '_ {
     move |source| BenchError::Io { what: what.to_owned(), source }
 }
 
-fn connect(addr: SocketAddr) -> Result<TcpStream, BenchError> {
+pub(super) fn connect(addr: SocketAddr) -> Result<TcpStream, BenchError> {
     let stream = TcpStream::connect(addr).map_err(io_error("connecting to a server"))?;
     stream.set_nodelay(true).map_err(io_error("connecting to a server"))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io_error("connecting to a server"))?;
     Ok(stream)
 }
 
-fn wrong(what: &'static str) -> BenchError {
+pub(super) fn wrong(what: &'static str) -> BenchError {
     let source = io::Error::new(io::ErrorKind::InvalidData, what);
     BenchError::Io { what: "an answer".into(), source }
 }
@@ -156,6 +225,27 @@ pub fn store_large(addr: SocketAddr) -> Result<(), BenchError> {
     let mut ask = Vec::new();
     push_set(&mut ask, false, "large", &large_value());
     exchange(&mut connect(addr)?, &Batch { ask, answer: b"STORED\r\n".to_vec() })
+}
+
+/// Stores hashes with the fields of so many numbers, and the script.
+pub fn store_hashes_and_script(addr: SocketAddr, keys: u32) -> Result<(), BenchError> {
+    let mut stream = connect(addr)?;
+    let mut batch = Batch::default();
+    for first in (0..keys).step_by(FIELDS as usize) {
+        let mut words = vec![b"HSET".to_vec(), field(first).0.into_bytes()];
+        for number in first..first + FIELDS {
+            words.extend([field(number).1.into_bytes(), value(number)]);
+        }
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        push_resp(&mut batch.ask, &words);
+        batch.answer.extend_from_slice(format!(":{FIELDS}\r\n").as_bytes());
+        if batch.ask.len() > STORED_BYTES_AT_ONCE {
+            exchange(&mut stream, &std::mem::take(&mut batch))?;
+        }
+    }
+    push_resp(&mut batch.ask, &[b"SCRIPT", b"LOAD", SCRIPT.as_bytes()]);
+    push_bulk(&mut batch.answer, SCRIPT_SHA1.as_bytes());
+    exchange(&mut stream, &batch)
 }
 
 fn exchange(stream: &mut TcpStream, batch: &Batch) -> Result<(), BenchError> {
@@ -217,8 +307,10 @@ impl LoadGenerator {
         }
         let weight = match work {
             Work::Get { depth } | Work::Set { depth } => depth,
+            Work::HashGet { depth } | Work::HashSet { depth } => depth,
             Work::MultiGet { keys } => keys,
-            Work::Large => 1,
+            Work::Transaction { commands } => commands,
+            Work::Script | Work::Large => 1,
         };
         let buffer = vec![0; 256 << 10];
         Ok(Self { connections, batches, poller, buffer, weight: weight as u64 })

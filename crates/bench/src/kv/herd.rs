@@ -4,6 +4,7 @@
 //! tcp fabric on the loopback.
 
 use super::KvCores;
+use super::selection::RowSelection;
 use super::servers::ServerProcess;
 use crate::interleave::compare;
 use crate::micro::line;
@@ -46,27 +47,36 @@ fn value_of(index: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
+/// The names of the rows.
+pub const NAMES: [&str; 4] = ["herd_get", "herd_get_put5", "herd_round_trip", "herd_fabric_get"];
+
 /// The rows, on two cores that the caller has chosen: this thread is on the client's.
 pub fn rows(
     size: Size,
     server: &ServerProcess,
     cores: KvCores,
     keys: u32,
+    selection: &RowSelection,
     steps: &mut Steps<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let Some(name) = &server.herd else { return Ok(()) };
+    let is_chosen = NAMES.iter().any(|name| selection.has(name));
+    let Some(name) = server.herd.as_ref().filter(|_| is_chosen) else { return Ok(()) };
     let keys = u64::from(keys);
     store_all(name, keys)?;
-    steps.begin("herd_get");
     let near = || Ok(Client::connect_with(name, WINDOWS)?);
-    report.results.push(rate_row("herd_get", size, server, &near, keys, 0)?.with("least", 5e6));
-    steps.begin("herd_get_put5");
-    let row = rate_row("herd_get_put5", size, server, &near, keys, 5)?;
-    report.results.push(row.with("least", 5e6));
-    steps.begin("herd_round_trip");
-    report.results.push(round_trip(size, server, name, cores)?);
-    if let Some(addr) = server.herd_fabric {
+    for (row, put_percent) in [("herd_get", 0), ("herd_get_put5", 5)] {
+        if selection.has(row) {
+            steps.begin(row);
+            let row = rate_row(row, size, server, &near, keys, put_percent)?;
+            report.results.push(row.with("least", 5e6));
+        }
+    }
+    if selection.has("herd_round_trip") {
+        steps.begin("herd_round_trip");
+        report.results.push(round_trip(size, server, name, cores)?);
+    }
+    if let Some(addr) = server.herd_fabric.filter(|_| selection.has("herd_fabric_get")) {
         steps.begin("herd_fabric_get");
         let far = || Ok(Client::connect_to(addr, FABRIC_WINDOWS)?);
         report.results.push(rate_row("herd_fabric_get", size, server, &far, keys, 0)?);

@@ -5,12 +5,15 @@
 //! be what is slow, the CPU time that the server spent for a request, from its threads'
 //! `schedstat`. Nothing is measured before the servers are done with their own beginnings. Without
 //! peers only ours is measured. Then HERD's fast path to the same server
-//! (`herd.rs`), with the machine as its reference; and, if that is wanted, the systems that HERD is
-//! compared with (`baselines.rs`).
+//! (`herd.rs`), with the machine as its reference; if that is wanted, the systems that HERD is
+//! compared with (`baselines.rs`); and what each server makes of its memory (`capacity.rs`).
 
 mod baselines;
+mod blocking;
+mod capacity;
 mod client;
 mod herd;
+mod selection;
 mod servers;
 
 use crate::baselines::Carrier;
@@ -22,15 +25,20 @@ use crate::run::{BenchError, Progress, Size, Steps};
 use client::{LoadGenerator, LoadOptions, Work};
 use rackpool_stats::histogram::{Histogram, Summary};
 use rackpool_stats::sample::quantile;
-use servers::{ServerProcess, Still};
+use selection::RowSelection;
+pub use servers::PeerPrograms;
+use servers::{ServerLimits, ServerProcess, Still};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What `bench kv` measures on.
 pub struct Options<'c> {
     pub size: Size,
-    /// Beside memcached and redis-server, which must be installed.
-    pub peers: bool,
+    /// The servers beside ours, if there are to be any.
+    pub peers: Option<PeerPrograms>,
+    /// The rows that are wanted, by names in which one `*` stands for any text; none: all, in a
+    /// quick run without those that take long.
+    pub rows: Vec<String>,
     /// Starts our server with these further words: it must say
     /// `ready memcached=ADDR resp=ADDR herd=NAME herd-fabric=ADDR`.
     pub ours: &'c mut dyn FnMut(&[&str]) -> Command,
@@ -62,6 +70,7 @@ const CONNECTIONS: usize = 50;
 /// Requests that a connection has under way in the pipelined figures.
 const DEPTH: usize = 32;
 const MULTI_KEYS: usize = 50;
+const LIMITS: ServerLimits = ServerLimits { memory_mib: 1024, connections: 1024 };
 /// Names the random choices; any other would do.
 const SEED: u64 = 23;
 /// How long servers use next to no processor time before they count as ready.
@@ -77,6 +86,10 @@ fn figures() -> Vec<Figure> {
         figure("mc_get_p32", get(DEPTH), false),
         figure("mc_set_p32", set(DEPTH), false),
         figure("mc_mget50", Work::MultiGet { keys: MULTI_KEYS }, false),
+        figure("resp_hget_p32", Work::HashGet { depth: DEPTH }, true),
+        figure("resp_hset_p32", Work::HashSet { depth: DEPTH }, true),
+        figure("resp_multi_p32", Work::Transaction { commands: DEPTH }, true),
+        figure("resp_evalsha_p1", Work::Script, true),
         figure("resp_get_p1", get(1), true),
         figure("mc_get_p1", get(1), false),
         figure("resp_set_p1", set(1), true),
@@ -111,19 +124,48 @@ pub fn run(
     options: &mut Options<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
+    let selection = RowSelection::new(&options.rows, options.size)?;
     // Before this thread is pinned: it says how many cores there are.
     let report = Report::here(Kind::Measured);
     let cores = pin::allowed_cores()?;
     let CorePair { first: server, second: client } = pin::two_cores()?;
-    let servers_and_client = KvCores { server, client };
-    // What is started inherits its core.
-    pin::pin_to(server)?;
-    let started = start(options);
-    pin::pin_to(client)?;
-    let measured =
-        started.and_then(|all| measure(options, &all, servers_and_client, report, progress));
+    let measured = rows(options, KvCores { server, client }, &selection, report, progress);
     pin::pin_to_any(&cores)?;
     measured
+}
+
+/// What `start` starts, on the servers' core; this thread is on the client's afterwards.
+fn started<T>(
+    cores: KvCores,
+    start: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    // What is started inherits its core.
+    pin::pin_to(cores.server)?;
+    let started = start();
+    pin::pin_to(cores.client)?;
+    started
+}
+
+fn rows(
+    options: &mut Options<'_>,
+    cores: KvCores,
+    selection: &RowSelection,
+    mut report: Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, BenchError> {
+    let beside = options.baselines.map_or(0, |_| baselines::steps(options.size));
+    let mut steps = Steps::new(selection.len() + 1 + beside, progress);
+    report.extra.insert("size".into(), options.size.name().into());
+    if let Some(peers) = &options.peers {
+        report.extra.insert("redis".into(), servers::version(&peers.redis)?.into());
+        report.extra.insert("memcached".into(), servers::version(&peers.memcached)?.into());
+    }
+    if selection.has_rates() || options.baselines.is_some() {
+        rates(options, cores, selection, &mut steps, &mut report)?;
+    }
+    capacity::rows(options, cores, selection, &mut steps, &mut report)?;
+    steps.end();
+    Ok(report)
 }
 
 struct All {
@@ -133,64 +175,74 @@ struct All {
 }
 
 impl All {
-    fn servers(&self) -> impl Iterator<Item = &ServerProcess> {
+    fn servers(&self) -> impl Iterator<Item = &ServerProcess> + Clone {
         [Some(&self.ours), self.memcached.as_ref(), self.redis.as_ref()].into_iter().flatten()
     }
 }
 
 fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
-    let ours = servers::ours(options.ours)?;
-    let (memcached, redis) = match options.peers {
-        true => (Some(servers::memcached()?), Some(servers::redis()?)),
-        false => (None, None),
+    let ours = servers::ours(options.ours, LIMITS)?;
+    let (memcached, redis) = match &options.peers {
+        Some(PeerPrograms { redis, memcached }) => {
+            let memcached = servers::memcached(memcached, LIMITS)?;
+            (Some(memcached), Some(servers::redis(redis, LIMITS, None)?))
+        }
+        None => (None, None),
     };
     Ok(All { ours, memcached, redis })
 }
 
-fn measure(
+/// The rows of rates and times, asked of the same servers one after another.
+fn rates(
     options: &mut Options<'_>,
-    all: &All,
     cores: KvCores,
-    mut report: Report,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Report, BenchError> {
-    let figures = figures();
-    let beside = options.baselines.map_or(0, |_| baselines::steps(options.size));
-    let mut steps = Steps::new(figures.len() + 5 + beside, progress);
+    selection: &RowSelection,
+    steps: &mut Steps<'_>,
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let all = started(cores, || start(options))?;
     steps.begin("storing keys");
     let keys = key_count(options.size);
+    store(&all, keys)?;
+    settle(all.servers())?;
+    report.extra.insert("keys".into(), keys.into());
+    for figure in figures().iter().filter(|figure| selection.has(figure.name)) {
+        steps.begin(figure.name);
+        let version = report.extra.get(if figure.resp { "redis" } else { "memcached" });
+        let version = version.and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+        report.results.push(row(options.size, figure, &all, &version)?);
+    }
+    herd::rows(options.size, &all.ours, cores, keys, selection, steps, report)?;
+    if let Some(carrier) = options.baselines {
+        let (size, keys, worker) = (options.size, keys.into(), &mut *options.worker);
+        let mut plan = baselines::Plan { size, carrier, cores, keys, worker };
+        baselines::rows(&mut plan, &all.ours, steps, report)?;
+    }
+    Ok(())
+}
+
+/// Stores what the figures ask for.
+fn store(all: &All, keys: u32) -> Result<(), BenchError> {
     for (server, resp) in [(Some(&all.ours), true), (all.memcached.as_ref(), false)]
         .into_iter()
         .chain([(all.redis.as_ref(), true)])
     {
-        if let Some(server) = server {
-            client::store_all(server.address(resp), resp, keys)?;
-            if server.memcached.is_some() {
-                client::store_large(server.address(false))?;
-            }
+        let Some(server) = server else { continue };
+        client::store_all(server.address(resp), resp, keys)?;
+        if resp {
+            client::store_hashes_and_script(server.address(resp), keys)?;
+        }
+        if server.memcached.is_some() {
+            client::store_large(server.address(false))?;
         }
     }
-    settle(all)?;
-    report.extra.insert("size".into(), options.size.name().into());
-    report.extra.insert("keys".into(), keys.into());
-    for figure in &figures {
-        steps.begin(figure.name);
-        report.results.push(row(options.size, figure, all)?);
-    }
-    herd::rows(options.size, &all.ours, cores, keys, &mut steps, &mut report)?;
-    if let Some(carrier) = options.baselines {
-        let (size, keys, worker) = (options.size, keys.into(), &mut *options.worker);
-        let mut plan = baselines::Plan { size, carrier, cores, keys, worker };
-        baselines::rows(&mut plan, &all.ours, &mut steps, &mut report)?;
-    }
-    steps.end();
-    Ok(report)
+    Ok(())
 }
 
 /// Waits until no server works on by itself, as ours does while it makes its memory ready: that is
 /// no figure's work, and the first figure would pay for it. For [`SETTLED_WITHIN`] at most.
-fn settle(all: &All) -> Result<(), BenchError> {
-    let cpu_ns = || all.servers().map(ServerProcess::cpu_ns).sum::<Result<u64, BenchError>>();
+fn settle<'s>(servers: impl Iterator<Item = &'s ServerProcess> + Clone) -> Result<(), BenchError> {
+    let cpu_ns = || servers.clone().map(ServerProcess::cpu_ns).sum::<Result<u64, BenchError>>();
     let start = Instant::now();
     while start.elapsed() < SETTLED_WITHIN {
         let before = cpu_ns()?;
@@ -261,7 +313,7 @@ impl<'s> Side<'s> {
     }
 }
 
-fn row(size: Size, figure: &Figure, all: &All) -> Result<Row, BenchError> {
+fn row(size: Size, figure: &Figure, all: &All, version: &str) -> Result<Row, BenchError> {
     let time = slice(size);
     let rules = size.rules();
     let mut ours = Side::new(figure, size, &all.ours, all)?;
@@ -287,5 +339,5 @@ fn row(size: Size, figure: &Figure, all: &All) -> Result<Row, BenchError> {
         .with("cpu_ns", quantile(&cpu_ours, 0.5))
         .with("peer_cpu_ns", quantile(&cpu_theirs, 0.5))
         .with("cpu_ratio", quantile(&ratios, 0.5))
-        .with("peer_name", if figure.resp { "redis-server" } else { "memcached" }))
+        .with("peer_name", version))
 }

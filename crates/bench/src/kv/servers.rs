@@ -6,11 +6,27 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a server may take to start.
 const WITHIN: Duration = Duration::from_secs(20);
+
+/// The servers that ours is measured beside: programs, found as a shell finds them.
+#[derive(Clone, Debug)]
+pub struct PeerPrograms {
+    /// Redis, or one that is started and spoken to like it.
+    pub redis: PathBuf,
+    pub memcached: PathBuf,
+}
+
+/// What a server may take.
+#[derive(Clone, Copy)]
+pub struct ServerLimits {
+    pub memory_mib: u64,
+    pub connections: usize,
+}
 
 /// A server; it ends with this.
 pub struct ServerProcess {
@@ -57,6 +73,14 @@ impl ServerProcess {
         address.expect("a figure asks only servers that understand it")
     }
 
+    /// Memory of the process that is there, bytes.
+    pub fn resident_bytes(&self) -> Result<u64, BenchError> {
+        let path = format!("/proc/{}/statm", self.pid());
+        let text = fs::read_to_string(&path).map_err(io_error(path))?;
+        let pages = text.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok());
+        Ok(pages.unwrap_or(0) * rustix::param::page_size() as u64)
+    }
+
     /// CPU time of all its threads so far, nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64, BenchError> {
         let directory = format!("/proc/{}/task", self.pid());
@@ -97,20 +121,39 @@ impl Drop for Still<'_> {
     }
 }
 
-fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, BenchError> {
+fn start(program: &Path, command: &mut Command, stdout: Stdio) -> Result<Child, BenchError> {
     let command = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null());
-    let what = format!("starting {program} (cargo xtask deps installs it)");
-    command.spawn().map_err(|source| BenchError::Io { what, source })
+    command.spawn().map_err(|source| BenchError::Io { what: starting(program), source })
 }
 
-pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<ServerProcess, BenchError> {
-    let words = ["--memory", "1g", "--threads", "1"];
+fn starting(program: &Path) -> String {
+    let hint =
+        if program.components().count() > 1 { "" } else { " (cargo xtask deps installs it)" };
+    format!("starting {}{hint}", program.display())
+}
+
+/// What a peer says that it is, such as `memcached 1.6.18`.
+pub fn version(program: &Path) -> Result<String, BenchError> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|source| BenchError::Io { what: starting(program), source })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next().unwrap_or_default();
+    // Redis goes on with how it was built.
+    Ok(line.split(" sha=").next().unwrap_or_default().trim().to_owned())
+}
+
+pub fn ours(
+    command: &mut dyn FnMut(&[&str]) -> Command,
+    limits: ServerLimits,
+) -> Result<ServerProcess, BenchError> {
+    let (memory, connections) = (format!("{}m", limits.memory_mib), limits.connections.to_string());
+    let words = ["--memory", &memory, "--threads", "1", "--max-connections", &connections];
     let listeners = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
     let random = rackpool_mem::process::random_u64().map_err(io_error("random numbers"))?;
     let herd = format!("rackpool/bench/{random:016x}");
     let fabric = ["--herd-listen", "127.0.0.1:0"];
     let words = [&words[..], &listeners, &["--herd", &herd], &fabric].concat();
-    let child = start("our server", &mut command(&words), Stdio::piped())?;
+    let child = start(Path::new("our server"), &mut command(&words), Stdio::piped())?;
     let mut running = ServerProcess::of(child);
     running.herd = Some(herd);
     let stdout = running.child.stdout.take().expect("it is piped");
@@ -129,22 +172,32 @@ pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<ServerProcess
     Ok(running)
 }
 
-pub fn memcached() -> Result<ServerProcess, BenchError> {
+pub fn memcached(program: &Path, limits: ServerLimits) -> Result<ServerProcess, BenchError> {
     let (addr, port) = free_port()?;
-    let words = format!("-u nobody -l 127.0.0.1 -U 0 -m 1024 -c 1024 -t 1 -p {port}");
-    let mut command = Command::new("memcached");
-    let child = start("memcached", command.args(words.split(' ')), Stdio::null())?;
-    let mut running = ServerProcess::of(child);
+    let ServerLimits { memory_mib, connections } = limits;
+    let words = format!("-u nobody -l 127.0.0.1 -U 0 -m {memory_mib} -c {connections} -t 1");
+    let mut command = Command::new(program);
+    command.args(words.split(' ')).args(["-p", &port]);
+    let mut running = ServerProcess::of(start(program, &mut command, Stdio::null())?);
     running.memcached = Some(addr);
     ready("memcached", running, addr)
 }
 
-pub fn redis() -> Result<ServerProcess, BenchError> {
+/// Limited in its memory only if it has a policy for what goes then.
+pub fn redis(
+    program: &Path,
+    limits: ServerLimits,
+    policy: Option<&str>,
+) -> Result<ServerProcess, BenchError> {
     let (addr, port) = free_port()?;
-    let mut command = Command::new("redis-server");
-    let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-    let child = start("redis-server", command.args(words), Stdio::null())?;
-    let mut running = ServerProcess::of(child);
+    let (memory, clients) = (format!("{}mb", limits.memory_mib), limits.connections.to_string());
+    let mut command = Command::new(program);
+    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    command.args(["--maxclients", &clients]);
+    if let Some(policy) = policy {
+        command.args(["--maxmemory", &memory, "--maxmemory-policy", policy]);
+    }
+    let mut running = ServerProcess::of(start(program, &mut command, Stdio::null())?);
     running.resp = Some(addr);
     ready("redis-server", running, addr)
 }

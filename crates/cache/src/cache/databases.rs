@@ -14,7 +14,7 @@ use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Databases of a cache, at most.
 pub const DATABASES_MAX: usize = 16;
@@ -82,8 +82,8 @@ pub(super) struct Databases {
     map: Mutex<DatabaseMap>,
     /// Counts the changes of the map.
     version: AtomicU64,
-    pub sections: Sections,
-    pub watches: Watches,
+    pub sections: Arc<Sections>,
+    pub watches: Arc<Watches>,
 }
 
 impl Databases {
@@ -144,6 +144,7 @@ impl Cache {
     /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
     /// called then, or where room is needed; until then look-ups take the lock.
     pub fn flush_all(&self) {
+        self.keep_for_streams();
         self.alone(|cache| {
             // No thread sees a part of it: one that meets a flushed partition waits for its lock.
             let mut all: Vec<_> = cache.partitions.iter().map(LockedPartition::lock).collect();
@@ -161,6 +162,10 @@ impl Cache {
     /// comes back by [`Cache::tidy`]; at once where so much was flushed before that no space is
     /// free.
     pub fn flush_database(&self, number: u8, now: Millis) {
+        let others = (0..DATABASES_MAX as u8).filter(|other| *other != number);
+        if others.map(|other| self.items_of(other)).sum::<u64>() == 0 {
+            self.keep_for_streams();
+        }
         self.alone(|cache| {
             cache.change_spaces(&[number], now, || {
                 while !cache.try_flush(usize::from(number)) {

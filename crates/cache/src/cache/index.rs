@@ -7,8 +7,9 @@
 //! split reads no item. A chain has no holes before its last bucket.
 //!
 //! For readers without the lock (`view.rs`) the version of a chain's first bucket is odd while its
-//! entries change or move, and another one afterwards; new entries and marks of old ones are single
-//! stores, which need none. Where the buckets are, such readers learn from a [`Shape`].
+//! entries change or move, and another one afterwards; new entries (but while sections hold keys)
+//! and marks of old ones are single stores, which need none. Where the buckets are, such readers
+//! learn from an [`IndexShape`].
 //!
 //! Source: HERD and MICA for the bucket; Litwin's linear hashing for the growth.
 
@@ -44,7 +45,7 @@ pub(crate) enum Room {
 
 /// Where the buckets are, for readers without the lock.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct IndexShape {
     base: u64,
     /// {split | whether it is swept | whether keys are held | level}
     state: AtomicU64,
@@ -52,7 +53,7 @@ pub(crate) struct Shape {
     directory: Box<[AtomicU32]>,
 }
 
-impl Shape {
+impl IndexShape {
     pub const UNIT_BYTES: u64 = size_of::<AtomicU32>() as u64;
 
     #[inline(always)]
@@ -67,7 +68,7 @@ impl Shape {
     }
 
     /// Whether there are entries of items that are gone, or of keys that sections hold, which only
-    /// the lock tells apart. A reader that asked before one of both began may find what was there
+    /// the lock tells apart. A reader that asked before entries became stale may find what was there
     /// before, or what is there by then.
     #[inline(always)]
     pub fn needs_lock(&self) -> bool {
@@ -105,7 +106,7 @@ fn place_in(unit: u32, bucket: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ItemIndex {
     units: Window,
-    pub shape: Arc<Shape>,
+    pub shape: Arc<IndexShape>,
     /// Buckets at level 0.
     base: u64,
     /// How often all buckets were split.
@@ -126,7 +127,6 @@ pub(crate) struct ItemIndex {
     stale: u64,
     /// The first bucket that may have such entries; none after it was swept.
     swept: Option<u64>,
-    /// Whether sections hold keys.
     is_held: bool,
 }
 
@@ -213,7 +213,7 @@ impl ItemIndex {
         ItemIndex {
             is_row: (0..).zip(&first).all(|(unit, it)| unit == *it),
             units,
-            shape: Arc::new(Shape { base, state: AtomicU64::new(0), directory }),
+            shape: Arc::new(IndexShape { base, state: AtomicU64::new(0), directory }),
             base,
             level: 0,
             split: 0,
@@ -337,9 +337,14 @@ impl ItemIndex {
         self.free != 0
     }
 
-    /// Writes an entry where [`ItemIndex::room`] or [`ItemIndex::lengthen`] said.
-    pub fn insert_at(&mut self, at: u64, slot: Slot) {
+    /// Writes an entry of `hash` where [`ItemIndex::room`] or [`ItemIndex::lengthen`] said.
+    #[inline]
+    pub fn insert_at(&mut self, hash: u64, at: u64, slot: Slot) {
         self.items += 1;
+        if self.is_held {
+            // A section may change it once more: a reader that began before is to see neither.
+            return self.repoint(hash, at, slot);
+        }
         self.units.store(at, slot.0);
     }
 
@@ -509,8 +514,8 @@ impl ItemIndex {
     pub fn hold(&mut self, is_held: bool) {
         self.is_held = is_held;
         self.publish();
-        // Release: pairs with the Acquire in version.rs::is_still; a reader that has seen a change
-        // of a section sees with its next look that keys are held.
+        // Release: pairs with the Acquire in version.rs::is_still; a reader that has seen what a
+        // section has changed sees with its next look that keys are held.
         fence(Ordering::Release);
     }
 
@@ -612,7 +617,7 @@ mod tests {
 
     fn insert(index: &mut ItemIndex, tag: u64) -> Option<u64> {
         let Room::At(at) = index.room(hash(tag)) else { return None };
-        index.insert_at(at, Slot::new(hash(tag), Pos(tag)));
+        index.insert_at(hash(tag), at, Slot::new(hash(tag), Pos(tag)));
         Some(at)
     }
 

@@ -163,7 +163,6 @@ impl Header {
     /// Options that bring words between header and key.
     pub const WORDS: u64 = Self::META | Self::EXTRA | Self::CAS | Self::CHAINED;
 
-    /// Bits before the check.
     const UNCHECKED_BITS: u32 = 41;
     const OPTIONS: u64 = (1 << Self::UNCHECKED_BITS) - (1 << 32);
     const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;

@@ -24,7 +24,7 @@ use super::evict::evicted::EvictedItems;
 use super::evict::ranks::Round;
 use super::evict::reads::ReadSamples;
 use super::evict::sift::Sift;
-use super::index::{ItemIndex, Room, Shape, next_of, probe};
+use super::index::{IndexShape, ItemIndex, Room, next_of, probe};
 use super::key::Key;
 use super::layout::{
     Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, expiry_in, tag_in_slot, tag_of,
@@ -116,7 +116,7 @@ impl Partition {
         u64::from(UNIT_BYTES)
             + TABLE_ENTRY_BYTES
             + Segments::PRIVATE_BYTES
-            + Shape::UNIT_BYTES
+            + IndexShape::UNIT_BYTES
             + PolicyState::unit_bytes(options.policy)
     }
 
@@ -362,7 +362,7 @@ impl Partition {
         }
     }
 
-    /// As [`Partition::note_read`] of a store, which is a change for those who watch the key.
+    /// As [`Partition::note_read`] of a store, which is a change for watches of the key.
     fn note_store(&mut self, hash: u64, pos: Pos) {
         if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
             reuse.stored(hash, self.bytes_of(pos, self.header(pos)));
@@ -613,7 +613,7 @@ impl Partition {
         let slot = Slot::new(hash, pos);
         match (room, found) {
             (Some(at), None) => {
-                self.index.insert_at(at, slot);
+                self.index.insert_at(hash, at, slot);
                 (at, slot)
             }
             (_, Some((at, old))) => {
@@ -756,6 +756,6 @@ impl Partition {
         if at.is_some() && key.space != 0 {
             self.space_gained(key.space);
         }
-        at.map(|at| self.index.insert_at(at, slot)).is_some()
+        at.map(|at| self.index.insert_at(hash, at, slot)).is_some()
     }
 }

@@ -7,7 +7,11 @@ use super::{Cache, Millis};
 
 /// Buckets that a scan looks into for each item that it is to visit.
 const SCANNED_PER_ITEM: usize = 10;
-/// Bits of a cursor that are of the index of a partition, whose number stands above them.
+/// Buckets that it looks into in any case: a cache with few items is seen at once.
+const SCANNED_BUCKETS: usize = 4096;
+/// What an item of another space takes, in buckets.
+const BUCKETS_PER_ITEM: usize = 16;
+/// Bits of a cursor for the index of a partition; the partition's number stands above them.
 const CURSOR_BITS: u32 = 32 + TAG_BITS;
 
 impl Cache {
@@ -23,14 +27,26 @@ impl Cache {
     ) -> u64 {
         let mut index = (cursor >> CURSOR_BITS) as usize;
         let mut inner = cursor & ((1 << CURSOR_BITS) - 1);
-        let (mut seen, mut left) = (0, count.saturating_mul(SCANNED_PER_ITEM));
+        let mut seen = 0;
+        let mut left = count.saturating_mul(SCANNED_PER_ITEM).saturating_add(SCANNED_BUCKETS);
         while index < self.partitions.len() {
             let partition = self.lock(index);
+            // Of those that it has, if it is gone over from its start.
+            let mut unseen = match inner {
+                0 => partition.items_in(self.space),
+                _ => u64::MAX,
+            };
             loop {
+                if unseen == 0 {
+                    inner = 0;
+                    break;
+                }
                 inner = partition.scan(inner, now, |item| {
                     if item.space() == self.space {
-                        seen += 1;
+                        (seen, unseen) = (seen + 1, unseen.saturating_sub(1));
                         f(item);
+                    } else {
+                        left = left.saturating_sub(BUCKETS_PER_ITEM);
                     }
                 });
                 left = left.saturating_sub(1);

@@ -6,7 +6,6 @@
 //! A section that finds a key held gives back what it has, waits, and begins anew; one that has
 //! begun waits for nothing. So no two wait for each other.
 
-use super::databases::Databases;
 use super::partition::Partition;
 use super::{Cache, LockedPartition, Millis};
 use std::cell::Cell;
@@ -19,7 +18,7 @@ const SPINS: u32 = 256;
 /// What an item takes beside key and value, at most.
 const ITEM_BYTES: u64 = 48;
 
-/// A hash whose order is that of the partitions.
+/// A hash, ordered as the partitions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeldKey(u64);
 
@@ -37,7 +36,7 @@ impl HeldKey {
 
 /// What a section holds, until it is over.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Hold {
     pub section: u64,
     /// In order; `None`: all keys.
     pub keys: Option<Vec<HeldKey>>,
@@ -52,10 +51,10 @@ struct Sleepers {
     count: u32,
 }
 
-impl Held {
-    fn new(section: u64, keys: Option<Vec<HeldKey>>) -> Arc<Held> {
+impl Hold {
+    fn new(section: u64, keys: Option<Vec<HeldKey>>) -> Arc<Hold> {
         let (is_over, sleepers, over) = Default::default();
-        Arc::new(Held { section, keys, is_over, sleepers, over })
+        Arc::new(Hold { section, keys, is_over, sleepers, over })
     }
 
     pub fn has(&self, key: HeldKey) -> bool {
@@ -110,26 +109,25 @@ impl Held {
 /// What all sections of a cache share.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
-    /// Those that are over.
     ended: AtomicU64,
     /// Those that have begun, or are about to, over keys that are named.
     active: AtomicU64,
     is_alone: AtomicBool,
     /// The one over all keys, also while it waits for those that are active.
-    alone: Mutex<Option<Arc<Held>>>,
+    alone: Mutex<Option<Arc<Hold>>>,
     /// Notified where one of both may have changed.
     changed: Condvar,
 }
 
 impl Sections {
-    fn alone(&self) -> MutexGuard<'_, Option<Arc<Held>>> {
+    fn alone(&self) -> MutexGuard<'_, Option<Arc<Hold>>> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(
         &self,
-        alone: MutexGuard<'a, Option<Arc<Held>>>,
-    ) -> MutexGuard<'a, Option<Arc<Held>>> {
+        alone: MutexGuard<'a, Option<Arc<Hold>>>,
+    ) -> MutexGuard<'a, Option<Arc<Hold>>> {
         self.changed.wait(alone).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,14 +150,14 @@ impl Sections {
     fn end(&self) {
         // SeqCst: as above.
         if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_alone.load(Ordering::SeqCst) {
-            // With the lock: who has just looked is waiting by now.
+            // With the lock: a thread that has just looked is waiting by now.
             let _alone = self.alone();
             self.changed.notify_all();
         }
     }
 
     /// The only one from now on: no other begins, and all that have begun are over.
-    fn begin_alone(&self, held: &Arc<Held>) {
+    fn begin_alone(&self, held: &Arc<Hold>) {
         let mut alone = self.alone();
         while alone.is_some() {
             alone = self.wait(alone);
@@ -226,9 +224,9 @@ impl SectionKeys {
 #[derive(Debug)]
 pub struct Section {
     partitions: Arc<[LockedPartition]>,
-    databases: Arc<Databases>,
+    sections: Arc<Sections>,
     number: u64,
-    held: Vec<Arc<Held>>,
+    held: Vec<Arc<Hold>>,
     /// Whether it is over all keys.
     is_alone: bool,
 }
@@ -243,7 +241,7 @@ impl Section {
     /// Holds these keys as well, if no other section holds one of them: it waits for none. Whether
     /// it does.
     pub fn hold_more(&mut self, keys: SectionKeys) -> bool {
-        let held = Held::new(self.number, Some(keys.sorted()));
+        let held = Hold::new(self.number, Some(keys.sorted()));
         let is_held = try_hold(&self.partitions, &held).is_ok();
         if is_held {
             self.held.push(held);
@@ -256,7 +254,7 @@ impl Drop for Section {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `Cache::sections_ended`. First, so that what others
         // see of it they see with this.
-        self.databases.sections.ended.fetch_add(1, Ordering::Release);
+        self.sections.ended.fetch_add(1, Ordering::Release);
         for held in &self.held {
             let count = self.partitions.len();
             for (index, _) in held.places(count) {
@@ -264,8 +262,8 @@ impl Drop for Section {
             }
         }
         match self.is_alone {
-            true => self.databases.sections.end_alone(),
-            false => self.databases.sections.end(),
+            true => self.sections.end_alone(),
+            false => self.sections.end(),
         }
         self.held.iter().for_each(|held| held.end());
     }
@@ -273,7 +271,7 @@ impl Drop for Section {
 
 /// Has partitions know what a section holds; or none, if another section holds one of its keys:
 /// what that one holds.
-fn try_hold(partitions: &[LockedPartition], held: &Arc<Held>) -> Result<(), Arc<Held>> {
+fn try_hold(partitions: &[LockedPartition], held: &Arc<Hold>) -> Result<(), Arc<Hold>> {
     for (index, keys) in held.places(partitions.len()) {
         let held_here = partitions[index].lock().try_hold(held, keys);
         let Err(other) = held_here else { continue };
@@ -339,11 +337,11 @@ impl Cache {
     pub fn hold(&self, keys: SectionKeys) -> Section {
         let number = next_number();
         self.databases.sections.begin();
-        let mut held = Held::new(number, Some(keys.sorted()));
+        let mut held = Hold::new(number, Some(keys.sorted()));
         while let Err(other) = try_hold(&self.partitions, &held) {
             other.wait();
-            // Another one: those who wait for this one are told that it is over.
-            held = Held::new(number, held.keys.clone());
+            // Another one: threads that wait for this one are told that it is over.
+            held = Hold::new(number, held.keys.clone());
         }
         self.section_of(number, held)
     }
@@ -351,7 +349,7 @@ impl Cache {
     /// Begins a section over all keys of all spaces, when all others are over.
     pub fn hold_all(&self) -> Section {
         let number = next_number();
-        let held = Held::new(number, None);
+        let held = Hold::new(number, None);
         self.databases.sections.begin_alone(&held);
         self.partitions.iter().for_each(|part| part.lock().hold(&held));
         let mut section = self.section_of(number, held);
@@ -359,9 +357,10 @@ impl Cache {
         section
     }
 
-    fn section_of(&self, number: u64, held: Arc<Held>) -> Section {
-        let (partitions, databases) = (Arc::clone(&self.partitions), Arc::clone(&self.databases));
-        Section { partitions, databases, number, held: vec![held], is_alone: false }
+    fn section_of(&self, number: u64, held: Arc<Hold>) -> Section {
+        let partitions = Arc::clone(&self.partitions);
+        let sections = Arc::clone(&self.databases.sections);
+        Section { partitions, sections, number, held: vec![held], is_alone: false }
     }
 
     /// Calls `f` in a section over all keys, or in that in which this handle is.

@@ -234,7 +234,7 @@ impl Pins {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Queue {
+struct SegmentQueue {
     first: u32,
     last: u32,
     count: u64,
@@ -256,7 +256,7 @@ pub(crate) struct Segments {
     /// The first unit that was never free, for want of its memory.
     untaken: u32,
     pub pins: Arc<Pins>,
-    queues: [Queue; QUEUES + 1],
+    queues: [SegmentQueue; QUEUES + 1],
     active: [[u32; CLASSES]; STREAMS],
     /// The segment that SIEVE judges next; `NONE` = the oldest.
     hand: u32,
@@ -281,7 +281,7 @@ impl Segments {
     pub fn new(table: Window, far_units: u32, populator: Option<Arc<Populator>>) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
         let untaken = populator.as_ref().map_or(count as u32, |populator| populator.taken());
-        let empty = Queue { first: NONE, last: NONE, count: 0 };
+        let empty = SegmentQueue { first: NONE, last: NONE, count: 0 };
         let near_units = count as u32 - far_units;
         Segments {
             table,

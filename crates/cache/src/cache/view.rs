@@ -20,7 +20,7 @@
 
 use super::draft::fields_at;
 use super::evict::reads::SAMPLED_READS;
-use super::index::{self, Probe, Shape, TAIL_AT};
+use super::index::{self, IndexShape, Probe, TAIL_AT};
 use super::key::Key;
 use super::layout::{
     BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
@@ -53,7 +53,7 @@ const LOOKUP_COUNTERS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct PartitionView {
     units: Window,
-    shape: Arc<Shape>,
+    shape: Arc<IndexShape>,
     pub sketch: Arc<Sketch>,
     freq_max: u64,
     keeps_access: bool,
@@ -113,6 +113,8 @@ enum ChainMatch {
 pub(crate) enum LookupStage {
     Placed,
     Begun,
+    /// No section held keys.
+    Free,
     /// Entries with the key's tag were found.
     Matched,
     Entry,
@@ -169,9 +171,6 @@ impl PartitionView {
     /// the start of `copy`.
     #[inline]
     pub fn look_up(&self, hash: u64, key: Key<'_>, now: Millis, copy: &Window) -> UnlockedLookup {
-        if self.shape.needs_lock() {
-            return UnlockedLookup::Unsure;
-        }
         for _ in 0..TRIES_MAX {
             let first = self.shape.bucket_at(hash);
             reached(LookupStage::Placed);
@@ -180,6 +179,10 @@ impl PartitionView {
                 continue;
             };
             reached(LookupStage::Begun);
+            if self.needs_lock() {
+                return UnlockedLookup::Unsure;
+            }
+            reached(LookupStage::Free);
             let found = self.search(first, hash, key, now, copy);
             if !self.is_still(seen, first) {
                 continue;
@@ -210,14 +213,15 @@ impl PartitionView {
         now: Millis,
         to: CopyTarget<'_>,
     ) -> Option<Copied> {
-        if self.shape.needs_lock() {
-            return None;
-        }
         let units = self.units.bare();
         let first = self.shape.bucket_at(hash);
         reached(LookupStage::Placed);
         let seen = version::begin(&self.units, first + TAIL_AT)?;
         reached(LookupStage::Begun);
+        if self.needs_lock() {
+            return None;
+        }
+        reached(LookupStage::Free);
         let probe = entry_in(units, first, hash)?;
         reached(LookupStage::Matched);
         let item = probe.word.pos().byte();
@@ -266,6 +270,17 @@ impl PartitionView {
             && !header.has(Header::CHAINED | Header::FAR | Header::PIECE | Header::TYPED)
             && !self.is_due(item, header, now);
         is_usual.then(|| (header.key_at().into(), fields_at(self.units.bare(), item, header)))
+    }
+
+    /// As [`IndexShape::needs_lock`]. To be asked between `begin` and `is_still`: if both agree, no
+    /// section has changed the chain in between, and at this moment none held keys.
+    #[inline(always)]
+    fn needs_lock(&self) -> bool {
+        #[cfg(test)]
+        if tests::leaves_out(tests::Check::Held) {
+            return false;
+        }
+        self.shape.needs_lock()
     }
 
     #[inline(always)]
@@ -414,7 +429,7 @@ impl PartitionView {
         let room = COPIED_BYTES_MAX.min(UNIT_BYTES - (item as u32 & (UNIT_BYTES - 1)));
         if slot.pos().byte() != item
             || header.key_word() != key.word()
-            || self.shape.needs_lock()
+            || self.needs_lock()
             || header.has(UNUSUAL)
             || header.bytes() > room
             || !units.equals(item + u64::from(header.key_at()), key.bytes)

@@ -6,7 +6,6 @@
 //! for whatever reason, is seen when it is asked for. Where a database gets another space, its
 //! watches follow.
 
-use super::databases::Databases;
 use super::key::Key;
 use super::{Cache, LockedPartition, Millis, Result};
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Watch {
     partitions: Arc<[LockedPartition]>,
-    databases: Arc<Databases>,
+    watches: Arc<Watches>,
     number: u64,
     watched: Arc<WatchedKey>,
 }
@@ -106,13 +105,13 @@ impl Cache {
             is_changed: AtomicBool::new(false),
             place: Mutex::new(Some(place)),
         });
-        let mut watches = self.databases.watches.lock();
-        watches.last += 1;
-        let number = watches.last;
-        watches.all.insert(number, Arc::clone(&watched));
-        drop(watches);
-        let (partitions, databases) = (Arc::clone(&self.partitions), Arc::clone(&self.databases));
-        Watch { partitions, databases, number, watched }
+        let watches = Arc::clone(&self.databases.watches);
+        let mut all = watches.lock();
+        all.last += 1;
+        let number = all.last;
+        all.all.insert(number, Arc::clone(&watched));
+        drop(all);
+        Watch { partitions: Arc::clone(&self.partitions), watches, number, watched }
     }
 
     /// Has `change` give other spaces to these databases; a key that any of them had before is
@@ -174,7 +173,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // First: it follows no more.
-        self.databases.watches.lock().all.remove(&self.number);
+        self.watches.lock().all.remove(&self.number);
         let mut place = self.watched.place();
         if let Some(place) = place.take() {
             self.partitions[place.partition].lock().unwatch(place.hash);

@@ -8,7 +8,6 @@ use super::core::Core;
 use super::redis::{CommandResult, RespCall};
 use crate::cache::{Section, SectionKeys};
 
-/// What a section holds.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys<'a> {
     /// Keys with the numbers of their databases, in any order, some perhaps twice.

@@ -159,7 +159,6 @@ pub struct AskingClient {
 pub struct ClientOrigin {
     pub thread: usize,
     pub descriptor: i32,
-    /// Our address.
     pub local: String,
 }
 
@@ -168,7 +167,6 @@ pub struct Clients {
     entries: Mutex<BTreeMap<u64, ClientEntry>>,
     /// Clients to be ended, with their threads.
     ending: Mutex<Vec<(usize, u64)>>,
-    /// Whether there are any.
     are_ending: AtomicBool,
 }
 
@@ -197,7 +195,6 @@ pub struct ClientFilter<'a> {
     pub age_s_min: u64,
     /// A type is wanted that no client has.
     pub is_of_none: bool,
-    /// Not this one.
     pub skipped: Option<u64>,
 }
 

@@ -181,7 +181,6 @@ impl Core {
         }
     }
 
-    /// Which one that is.
     pub fn database(&self) -> u8 {
         self.db_is.0
     }
@@ -408,9 +407,7 @@ pub struct PendingSet {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetReply {
-    /// `+OK`
     Resp,
-    /// `STORED`
     Text,
     Quiet,
 }

@@ -88,7 +88,6 @@ pub struct Counters {
     /// Commands by how long they took, and the time of all, ns.
     took: [AtomicU64; BUCKETS],
     took_ns: AtomicU64,
-    /// By command of Redis.
     commands: [CommandCounters; COMMANDS.len()],
 }
 
@@ -116,9 +115,7 @@ struct CommandCounters {
 /// What was counted of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandStats {
-    /// Those that ran.
     pub calls: u64,
-    /// The time of all.
     pub took_ns: u64,
     /// Those that did not run, for their number of words or want of a password.
     pub rejected: u64,

@@ -127,7 +127,7 @@ fn memory(core: &Core) -> Pairs {
     let system = sysinfo();
     let unit: u64 = system.mem_unit.max(1).into();
     let system = system.totalram * unit;
-    let most = shared.cache.memory_limit();
+    let (most, known) = (shared.cache.memory_limit(), shared.scripts.counts());
     pairs! {
         "used_memory" => used,
         "used_memory_human" => human(used),
@@ -144,6 +144,9 @@ fn memory(core: &Core) -> Pairs {
         "maxmemory" => most,
         "maxmemory_human" => human(most),
         "maxmemory_policy" => shared.settings.policy,
+        "number_of_cached_scripts" => known.scripts,
+        "number_of_functions" => known.functions,
+        "number_of_libraries" => known.libraries,
         "mem_fragmentation_ratio" => format!("{:.2}", resident as f64 / used.max(1) as f64),
         // Relaxed: a number for display.
         "mem_clients_normal" => shared.held_bytes.load(Ordering::Relaxed),

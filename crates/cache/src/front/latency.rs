@@ -13,7 +13,6 @@ pub struct LatencySample {
 
 #[derive(Clone, Debug, Default)]
 pub struct LatencyEvents {
-    /// The oldest first.
     pub samples: VecDeque<LatencySample>,
     /// The longest of all, also of those that are not remembered.
     pub longest_ms: u64,

@@ -23,7 +23,6 @@ const SOCKET_MODE: u32 = 0o700;
 
 pub struct Listener {
     protocol: Protocol,
-    /// Of a Unix socket.
     file: Option<SocketFile>,
     fd: OwnedFd,
 }

@@ -15,14 +15,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Items of one part.
 const ITEMS_AT_ONCE: usize = 64;
-/// Connections of one part.
 const CONNECTIONS_AT_ONCE: usize = 64;
 /// Sizes of items that are counted as one, bytes.
 const SIZE_STEP_BYTES: u64 = 32;
 
-/// What is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
     /// `lru_crawler metadump`: what is known of each item.
@@ -31,7 +28,6 @@ pub enum Listing {
     Mgdump,
     /// `stats sizes`: how many there are of each size.
     Sizes,
-    /// `stats conns`.
     Connections,
 }
 
@@ -39,7 +35,6 @@ pub enum Listing {
 #[derive(Debug)]
 pub struct ListingInProgress {
     what: Listing,
-    /// Bytes of its line.
     pub used: usize,
     cursor: u64,
     sizes: BTreeMap<u64, u64>,

@@ -15,17 +15,11 @@ const OPAQUE_BYTES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKind {
-    /// `mg`.
     Get,
-    /// `ms`.
     Set,
-    /// `md`.
     Delete,
-    /// `ma`.
     Arithmetic,
-    /// `mn`.
     Noop,
-    /// `me`.
     Debug,
 }
 
@@ -33,17 +27,17 @@ pub enum MetaKind {
 /// would cost an allocation each time.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key<'a> {
+pub enum MetaKey<'a> {
     Plain(&'a [u8]),
     /// Decoded: so many bytes count.
     Decoded([u8; MEMCACHED_KEY_BYTES_MAX], usize),
 }
 
-impl Key<'_> {
+impl MetaKey<'_> {
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Key::Plain(bytes) => bytes,
-            Key::Decoded(bytes, length) => &bytes[..*length],
+            MetaKey::Plain(bytes) => bytes,
+            MetaKey::Decoded(bytes, length) => &bytes[..*length],
         }
     }
 }
@@ -51,7 +45,7 @@ impl Key<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaCommand<'a> {
     pub kind: MetaKind,
-    pub key: Key<'a>,
+    pub key: MetaKey<'a>,
     words: [&'a [u8]; WORDS_MAX],
     count: usize,
     /// `q`: no answer of the ordinary kind.
@@ -112,7 +106,7 @@ impl<'a> MetaCommand<'a> {
     fn new(kind: MetaKind, key: &'a [u8]) -> Self {
         Self {
             kind,
-            key: Key::Plain(key),
+            key: MetaKey::Plain(key),
             words: [&[]; WORDS_MAX],
             count: 0,
             quiet: false,
@@ -189,7 +183,7 @@ impl<'a> MetaCommand<'a> {
     fn decode_key(&mut self) -> Result<(), Refusal> {
         let mut bytes = [0; MEMCACHED_KEY_BYTES_MAX];
         let decoded = base64_into(self.key.bytes(), &mut bytes).ok_or(Refusal::KeyDecoding)?;
-        self.key = Key::Decoded(bytes, decoded);
+        self.key = MetaKey::Decoded(bytes, decoded);
         self.binary_key = true;
         Ok(())
     }

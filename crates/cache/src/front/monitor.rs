@@ -29,12 +29,10 @@ impl MonitorQueue {
         was_empty.then_some(self.thread)
     }
 
-    /// Takes all lines.
     pub fn take(&self) -> Vec<u8> {
         std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether lines were lost.
     pub fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }

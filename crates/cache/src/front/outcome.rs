@@ -58,7 +58,6 @@ pub enum Refusal {
     Delta,
     #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
     DeleteUsage,
-    /// `shutdown` without [`super::Settings::allows_shutdown`].
     #[error("ERROR: shutdown not enabled")]
     Shutdown,
     #[error("CLIENT_ERROR invalid shutdown mode")]

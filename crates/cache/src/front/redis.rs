@@ -50,7 +50,6 @@ pub struct ResumePoint {
     /// Time that was spent on it, nanoseconds.
     pub took_ns: u64,
     pub command: Option<CommandId>,
-    /// What it waits for.
     pub job: Option<Arc<Job>>,
 }
 

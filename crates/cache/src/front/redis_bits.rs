@@ -12,7 +12,6 @@ fn offset(call: &RespCall<'_>, index: usize) -> Result<u64, String> {
     bits::offset(call.arg(index), None, bytes_max(call)).map_err(|error| error.to_string())
 }
 
-/// `SETBIT key offset bit`
 pub fn setbit(call: &mut RespCall<'_>) -> CommandResult {
     let offset = offset(call, 2)?;
     let bit = match call.number(3) {
@@ -28,7 +27,6 @@ pub fn setbit(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(i64::from(was))
 }
 
-/// `GETBIT key offset`
 pub fn getbit(call: &mut RespCall<'_>) -> CommandResult {
     let offset = offset(call, 2)?;
     let mut byte = [0];

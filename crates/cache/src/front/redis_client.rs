@@ -35,7 +35,6 @@ pub fn info(call: &mut RespCall<'_>) -> CommandResult {
     lines(call, &line.unwrap_or_default())
 }
 
-/// `CLIENT SETNAME name`
 pub fn setname(call: &mut RespCall<'_>) -> CommandResult {
     call.client.name = checked_name(call.arg(2))?;
     call.core.shared.clients.changed(call.client);
@@ -197,7 +196,6 @@ fn filter<'a>(call: &'a RespCall<'_>) -> Result<ClientFilter<'a>, String> {
 
 const MAXAGE: &str = "ERR maxage is not an integer or out of range";
 
-/// `CLIENT PAUSE ms [WRITE|ALL]`
 pub fn pause(call: &mut RespCall<'_>) -> CommandResult {
     let is_of_all = match call.count() {
         3 => true,
@@ -251,14 +249,12 @@ fn switch(call: &RespCall<'_>) -> Result<bool, String> {
     call.is(2, "off").then_some(false).ok_or_else(syntax)
 }
 
-/// `CLIENT NO-EVICT ON|OFF`
 pub fn no_evict(call: &mut RespCall<'_>) -> CommandResult {
     call.client.goes_last = switch(call)?;
     call.core.shared.clients.changed(call.client);
     call.status("OK")
 }
 
-/// `CLIENT NO-TOUCH ON|OFF`
 pub fn no_touch(call: &mut RespCall<'_>) -> CommandResult {
     if switch(call)? {
         return Err("ERR every read counts as a use of its item".into());

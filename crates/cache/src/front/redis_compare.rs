@@ -24,7 +24,7 @@ impl Comparison {
         found.map(|index| Self { is_digest: index >= 2, is_equal: index % 2 == 0 })
     }
 
-    /// Whether it holds of an item, whose value is read into `scratch`; one that is not there has
+    /// Whether it holds of an item (its value is read into `scratch`); one that is not there has
     /// no value that could be equal.
     pub fn holds(
         self,
@@ -59,7 +59,6 @@ fn digest(value: &[u8]) -> String {
     format!("{:016x}", xxh3_64(value))
 }
 
-/// `DIGEST key`
 pub fn digest_of(call: &mut RespCall<'_>) -> CommandResult {
     if !read(call, 1)? {
         return call.null();
@@ -85,7 +84,6 @@ pub fn delex(call: &mut RespCall<'_>) -> CommandResult {
     }
 }
 
-/// `DELIFEQ key value`
 pub fn delifeq(call: &mut RespCall<'_>) -> CommandResult {
     remove_if(call, Ok(Comparison::IFEQ), 2)
 }

@@ -274,7 +274,6 @@ pub fn set(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `CONFIG GET pattern ...`
 pub fn get(call: &mut RespCall<'_>) -> CommandResult {
     get_from(call, ResumePoint::at(2))
 }

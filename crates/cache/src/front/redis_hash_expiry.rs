@@ -295,7 +295,6 @@ struct SetOptions {
     /// Whether all fields must be there, or none.
     must_be: Option<bool>,
     expiry: FieldExpiry,
-    /// The first field.
     first: usize,
 }
 

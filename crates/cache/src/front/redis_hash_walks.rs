@@ -18,7 +18,6 @@ use rackpool_mem::process::monotonic_ns;
 enum Shown {
     Fields,
     Values,
-    /// A map of both.
     Map,
     /// Both, as a list of pairs.
     Pairs,
@@ -70,17 +69,14 @@ pub struct HashWalk {
     random: Random,
 }
 
-/// `HGETALL key`
 pub fn hgetall(call: &mut RespCall<'_>) -> CommandResult {
     all(call, Shown::Map)
 }
 
-/// `HKEYS key`
 pub fn hkeys(call: &mut RespCall<'_>) -> CommandResult {
     all(call, Shown::Fields)
 }
 
-/// `HVALS key`
 pub fn hvals(call: &mut RespCall<'_>) -> CommandResult {
     all(call, Shown::Values)
 }
@@ -181,7 +177,6 @@ const SCAN_STEPS_MAX: u64 = 4 << 20;
 /// What stands behind the cursor of `HSCAN`.
 struct ScanOptions {
     count: usize,
-    /// The word.
     pattern: Option<usize>,
     has_values: bool,
 }
@@ -358,7 +353,6 @@ fn draw(
     Ok(Some(fields.swap_remove(index)))
 }
 
-/// `HRANDFIELD key [count [WITHVALUES]]`
 pub fn hrandfield(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 4 || call.count() == 4 && !call.is(3, "withvalues") {
         return Err(syntax());

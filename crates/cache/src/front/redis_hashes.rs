@@ -57,7 +57,7 @@ pub fn push_field(
     }
 }
 
-/// As [`push_field`] among others, whose number was told: null also where the value is lost.
+/// As [`push_field`] among others, after their number: null also where the value is lost.
 pub fn push_element(
     out: &mut Output,
     hash: &mut HashEntry<'_>,
@@ -79,7 +79,6 @@ pub fn check_field(field: &[u8]) -> CommandResult {
     Err(format!("ERR a field of {bytes} bytes: up to {FIELD_BYTES_MAX} bytes can be stored"))
 }
 
-/// `HGET key field`
 pub fn hget(call: &mut RespCall<'_>) -> CommandResult {
     let (input, args, version) = (call.input, call.args, call.client.version);
     let core = &mut *call.core;
@@ -108,13 +107,11 @@ fn read<R>(
     found.map_err(|error| failed(&error))
 }
 
-/// `HEXISTS key field`
 pub fn hexists(call: &mut RespCall<'_>) -> CommandResult {
     let found = read(call, |_| ())?;
     call.integer(i64::from(found.is_some()))
 }
 
-/// `HSTRLEN key field`
 pub fn hstrlen(call: &mut RespCall<'_>) -> CommandResult {
     let len = read(call, |value| match value {
         HashValue::Text(text) => text.len() as u64,
@@ -124,7 +121,6 @@ pub fn hstrlen(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(len.unwrap_or(0) as i64)
 }
 
-/// `HLEN key`
 pub fn hlen(call: &mut RespCall<'_>) -> CommandResult {
     let (core, key) = (&*call.core, call.arg(1));
     let hash = core.db.hash_reader(key, core.times()).map_err(|error| failed(&error))?;
@@ -247,7 +243,6 @@ fn change<R>(
     Ok(changed)
 }
 
-/// `HSETNX key field value`
 pub fn hsetnx(call: &mut RespCall<'_>) -> CommandResult {
     let is_new = change(call, |hash, field| {
         let found = hash.get(field, |_, _| ()).map_err(|error| failed(&error))?;
@@ -287,7 +282,6 @@ fn hdel_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     call.integer(part.sum)
 }
 
-/// `HINCRBY key field number`
 pub fn hincrby(call: &mut RespCall<'_>) -> CommandResult {
     let by = call.number(3)?;
     let value = change(call, |hash, field| {
@@ -307,7 +301,6 @@ pub fn hincrby(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `HINCRBYFLOAT key field number`
 pub fn hincrbyfloat(call: &mut RespCall<'_>) -> CommandResult {
     let by = match Parsed::of(call.arg(3)) {
         None => return Err(ValueError::NotAFloat.to_string()),

@@ -6,7 +6,6 @@ use super::redis_values::{change, read_all, read_stored};
 use super::resp::failed;
 use super::values::hyperloglog::{self, SPARSE_BYTES_MAX, Union};
 
-/// `PFADD key [text ...]`
 pub fn pfadd(call: &mut RespCall<'_>) -> CommandResult {
     let texts = call.args.words(call.input).skip(2);
     let is_changed = change(call, |value, is_there| {
@@ -24,7 +23,6 @@ pub fn pfadd(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(i64::from(is_changed))
 }
 
-/// `PFCOUNT key [key ...]`
 pub fn pfcount(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
         return count_one(call);
@@ -68,7 +66,6 @@ fn count_one(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(counted.count as i64)
 }
 
-/// `PFMERGE target [key ...]`
 pub fn pfmerge(call: &mut RespCall<'_>) -> CommandResult {
     call.at_once(1..call.count(), merge_here)
 }

@@ -38,7 +38,6 @@ fn exists_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult 
     if is_done { call.integer(part.sum) } else { call.go_on_later(part, exists_from) }
 }
 
-/// `TYPE key`
 pub fn type_of(call: &mut RespCall<'_>) -> CommandResult {
     let kind = |item: Item<'_>| if item.is_typed() { "hash" } else { "string" };
     let entry = call.core.db.entry(call.arg(1), call.core.now).ok();
@@ -162,32 +161,39 @@ pub fn flush(call: &mut RespCall<'_>, flush: fn(&mut Core)) -> CommandResult {
 
 /// The database that word `index` names; `which` of several.
 pub fn database(call: &RespCall<'_>, index: usize, which: &str) -> Result<u8, String> {
-    let number = match (call.number(index), which) {
-        (Ok(number), _) if i32::try_from(number).is_ok() => number,
+    known_database(call, database_number(call, index, which)?)
+}
+
+fn database_number(call: &RespCall<'_>, index: usize, which: &str) -> Result<i64, String> {
+    match (call.number(index), which) {
+        (Ok(number), _) if i32::try_from(number).is_ok() => Ok(number),
         (Ok(_), "") => {
             let (least, most) = (i32::MIN, i32::MAX);
-            return Err(format!(
-                "ERR value is out of range, value must between {least} and {most}"
-            ));
+            Err(format!("ERR value is out of range, value must between {least} and {most}"))
         }
-        (Err(error), "") => return Err(error),
-        (_, which) => return Err(format!("ERR invalid {which} DB index")),
-    };
+        (Err(error), "") => Err(error),
+        (_, which) => Err(format!("ERR invalid {which} DB index")),
+    }
+}
+
+fn known_database(call: &RespCall<'_>, number: i64) -> Result<u8, String> {
     let number = u8::try_from(number).ok();
     let known = number.filter(|number| *number < call.core.shared.settings.databases);
     known.ok_or_else(|| "ERR DB index is out of range".into())
 }
 
-/// `SWAPDB database database`
 pub fn swapdb(call: &mut RespCall<'_>) -> CommandResult {
-    let one = database(call, 1, "first")?;
-    let other = database(call, 2, "second")?;
+    let one = database_number(call, 1, "first")?;
+    let other = database_number(call, 2, "second")?;
+    let (one, other) = (known_database(call, one)?, known_database(call, other)?);
     call.core.swap_databases(one, other);
     call.status("OK")
 }
 
 /// Items that one `SCAN` looks at, at most.
 const SCAN_COUNT_MAX: i64 = 10_000;
+/// Items that take as long as the buckets that were looked into where few items were found.
+const SCAN_EMPTY: usize = 1000;
 /// Items between two looks at how long the answer is, and what it took.
 const SCAN_AT_ONCE: u64 = 64;
 /// Steps of comparing keys after which a `SCAN` answers with what it has: some ms.
@@ -225,14 +231,15 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
     let (mut next, mut left) = (cursor, count.min(SCAN_COUNT_MAX) as usize);
     // Few at once: where keys are long, or compared with a long pattern, an answer has fewer.
     while left > 0 && bytes < OUTPUT_SOFT_BYTES && steps < SCAN_STEPS_MAX {
-        let some = left.min(at_once);
-        left -= some;
+        let (some, mut seen) = (left.min(at_once), 0);
         let scanned = |item: &Item<'_>| {
+            seen += 1;
             if wanted[usize::from(item.is_typed())] {
                 some_keys.push(item.key());
             }
         };
         next = call.core.cache().scan(next, some, call.core.now, scanned);
+        left = left.saturating_sub(if seen < some { SCAN_EMPTY } else { some });
         // Compared when the cache is not locked any more.
         for key in some_keys.drain(..) {
             steps += pattern.as_ref().map_or(0, |pattern| pattern.steps(key.len()));

@@ -74,7 +74,6 @@ fn copy_held(call: &mut RespCall<'_>) -> CommandResult {
     })
 }
 
-/// `MOVE key database`
 pub fn move_key(call: &mut RespCall<'_>) -> CommandResult {
     let number = database(call, 2, "")?;
     if number == call.client.database {
@@ -134,7 +133,6 @@ fn msetnx_here(call: &mut RespCall<'_>) -> CommandResult {
 /// Items that `KEYS` visits between two looks at the clock.
 const KEYS_AT_ONCE: usize = 64;
 
-/// `KEYS pattern`
 pub fn keys(call: &mut RespCall<'_>) -> CommandResult {
     keys_from(call, ResumePoint::default())
 }
@@ -168,7 +166,6 @@ fn keys_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
 /// place. If the first one were taken, those that lie far behind others would be more often.
 const CANDIDATES: u64 = 16;
 
-/// `RANDOMKEY`
 pub fn randomkey(call: &mut RespCall<'_>) -> CommandResult {
     let cursor = call.core.cache().cursor_at(random(call, 0));
     to_the_end(call, ResumePoint::at(cursor))
@@ -227,7 +224,6 @@ fn answer_any(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
     Ok(())
 }
 
-/// `WAIT replicas milliseconds`
 pub fn wait(call: &mut RespCall<'_>) -> CommandResult {
     call.number(1)?;
     match call.number(2) {

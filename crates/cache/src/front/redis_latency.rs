@@ -9,7 +9,6 @@ use super::resp::{Version, push_array, push_bulk, push_integer, push_map, push_v
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// `LATENCY LATEST`
 pub fn latest(call: &mut RespCall<'_>) -> CommandResult {
     let shared = Arc::clone(&call.core.shared);
     let log = shared.latency();
@@ -26,7 +25,6 @@ pub fn latest(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `LATENCY HISTORY event`
 pub fn history(call: &mut RespCall<'_>) -> CommandResult {
     let shared = Arc::clone(&call.core.shared);
     let log = shared.latency();
@@ -41,7 +39,6 @@ pub fn history(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `LATENCY RESET [event ...]`
 pub fn reset(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
         let kinds = call.core.shared.latency().forget_all();
@@ -57,7 +54,6 @@ fn reset_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     if is_done { call.integer(part.sum) } else { call.go_on_later(part, reset_from) }
 }
 
-/// `LATENCY DOCTOR`
 pub fn doctor(call: &mut RespCall<'_>) -> CommandResult {
     let shared = Arc::clone(&call.core.shared);
     let log = shared.latency();
@@ -89,7 +85,6 @@ pub fn doctor(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `LATENCY HISTOGRAM [command ...]`
 pub fn histogram(call: &mut RespCall<'_>) -> CommandResult {
     let shared = Arc::clone(&call.core.shared);
     let is_asked = |name: &str| {
@@ -141,7 +136,6 @@ pub fn slowlog_reset(call: &mut RespCall<'_>) -> CommandResult {
 /// Entries that `SLOWLOG GET` shows if no number is given.
 const SLOW_SHOWN: i64 = 10;
 
-/// `SLOWLOG GET [count]`
 pub fn slowlog_get(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
         return Err(wrong_words(call));

@@ -13,7 +13,6 @@ enum Figure {
     Ratio(f64),
 }
 
-/// `MEMORY STATS`
 pub fn stats(call: &mut RespCall<'_>) -> CommandResult {
     let (shared, cache, resident) =
         (Arc::clone(&call.core.shared), call.core.cache().stats(), resident_bytes());
@@ -49,7 +48,6 @@ pub fn stats(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `MEMORY DOCTOR`
 pub fn doctor(call: &mut RespCall<'_>) -> CommandResult {
     let shared = &call.core.shared;
     let cache = shared.cache_stats();

@@ -49,7 +49,6 @@ fn encoding(item: &Item<'_>, scratch: &mut Vec<u8>) -> Result<&'static str, Erro
     Ok(if is_number { "int" } else { "embstr" })
 }
 
-/// `OBJECT ENCODING key`
 pub fn object_encoding(call: &mut RespCall<'_>) -> CommandResult {
     let mut found = at_item(call, 2, encoding)?;
     if found == Some("hashtable") && is_listpack(call)? {
@@ -79,17 +78,14 @@ fn is_listpack(call: &RespCall<'_>) -> Result<bool, String> {
     visited.map(|_| is_listpack).map_err(|error| failed(&error))
 }
 
-/// `OBJECT REFCOUNT key`
 pub fn object_refcount(call: &mut RespCall<'_>) -> CommandResult {
     object_number(call, |_| 1)
 }
 
-/// `OBJECT IDLETIME key`
 pub fn object_idletime(call: &mut RespCall<'_>) -> CommandResult {
     object_number(call, |item| i64::from(item.idle_s()))
 }
 
-/// `OBJECT FREQ key`
 pub fn object_freq(call: &mut RespCall<'_>) -> CommandResult {
     object_number(call, |item| item.uses() as i64)
 }
@@ -101,7 +97,6 @@ fn object_number(call: &mut RespCall<'_>, number: fn(&Item<'_>) -> i64) -> Comma
     }
 }
 
-/// `DUMP key`
 pub fn dump(call: &mut RespCall<'_>) -> CommandResult {
     if is_large_hash(call, 1) { call.run_words_apart(dump_held) } else { dump_held(call) }
 }

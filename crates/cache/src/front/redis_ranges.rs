@@ -51,7 +51,6 @@ fn push_part(out: &mut Output, item: &Item<'_>, part: Range<u64>) -> Result<(), 
     pushed
 }
 
-/// `SETRANGE key offset value`
 pub fn setrange(call: &mut RespCall<'_>) -> CommandResult {
     let (offset, most) = (call.number(2)?, bytes_max(call));
     let bytes = call.args.get(call.input, 3);
@@ -66,7 +65,6 @@ pub fn setrange(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(len as i64)
 }
 
-/// `INCRBYFLOAT key number`
 pub fn incrbyfloat(call: &mut RespCall<'_>) -> CommandResult {
     let by = call.args.get(call.input, 2);
     let sum = change(call, |value, is_there| {
@@ -77,7 +75,6 @@ pub fn incrbyfloat(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// What `LCS` answers with.
 #[derive(Clone, Copy, Debug, Default)]
 struct LcsOptions {
     is_length: bool,

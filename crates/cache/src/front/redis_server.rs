@@ -35,7 +35,6 @@ pub fn quit(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `SELECT database`
 pub fn select(call: &mut RespCall<'_>) -> CommandResult {
     let number = database(call, 1, "")?;
     call.client.database = number;
@@ -53,7 +52,6 @@ pub fn time(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `AUTH [user] password`
 pub fn auth(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
         return Err(syntax());
@@ -155,12 +153,10 @@ pub fn checked_name(name: &[u8]) -> Result<Vec<u8>, String> {
 /// Bytes of a client's name that are kept.
 const NAME_BYTES_MAX: usize = 256;
 
-/// `CLUSTER subcommand ...`
 pub fn cluster(_: &mut RespCall<'_>) -> CommandResult {
     Err("ERR This instance has cluster support disabled".into())
 }
 
-/// `INFO [section ...]`
 pub fn info(call: &mut RespCall<'_>) -> CommandResult {
     info_from(call, ResumePoint::at(1))
 }
@@ -179,7 +175,6 @@ fn info_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     Ok(())
 }
 
-/// `ROLE`
 pub fn role(call: &mut RespCall<'_>) -> CommandResult {
     let out = &mut call.core.out.bytes;
     push_array(out, 3);
@@ -211,7 +206,6 @@ pub fn reset(call: &mut RespCall<'_>) -> CommandResult {
     call.status("RESET")
 }
 
-/// `MONITOR`
 pub fn monitor(call: &mut RespCall<'_>) -> CommandResult {
     if call.core.section.is_some() {
         return Err("ERR MONITOR isn't allowed for DENY BLOCKING client".into());

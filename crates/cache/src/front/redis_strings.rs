@@ -209,7 +209,6 @@ fn set_with(
     Ok(())
 }
 
-/// `SETNX key value`
 pub fn setnx(call: &mut RespCall<'_>) -> CommandResult {
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
     let mut entry = entry(call, key)?;
@@ -233,7 +232,6 @@ pub fn set_for(call: &mut RespCall<'_>, unit: Unit) -> CommandResult {
     set_with(call, key, StoreValue::Bytes(value), extra)
 }
 
-/// `GETSET key value`
 pub fn getset(call: &mut RespCall<'_>) -> CommandResult {
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
     set_with(call, key, StoreValue::Bytes(value), Extra { get: true, ..Extra::default() })
@@ -328,7 +326,6 @@ fn read(
     found.unwrap_or_else(|| call.null())
 }
 
-/// `MGET key [key ...]`
 pub fn mget(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() - 1 <= BATCH_KEYS_MAX {
         return mget_at_once(call, ResumePoint::default());
@@ -409,7 +406,6 @@ pub fn strlen(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(found.unwrap_or(Ok(0))? as i64)
 }
 
-/// `APPEND key value`
 pub fn append(call: &mut RespCall<'_>) -> CommandResult {
     let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
     let core = &mut *call.core;
@@ -427,7 +423,6 @@ pub fn append(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `DECRBY key number`
 pub fn decrby(call: &mut RespCall<'_>) -> CommandResult {
     let by = call.number(2)?.checked_neg().ok_or("ERR decrement would overflow")?;
     count(call, by)

@@ -56,19 +56,19 @@ pub fn change<R>(
 
 /// What an item that is a string holds.
 #[derive(Debug, Default)]
-pub struct Stored {
+pub struct StoredString {
     pub value: Vec<u8>,
     pub flags: u32,
     pub expires: Millis,
 }
 
 /// Reads the item of one of several keys; counted by the cache as used.
-pub fn read_stored(core: &Core, key: &[u8]) -> Result<Option<Stored>, String> {
+pub fn read_stored(core: &Core, key: &[u8]) -> Result<Option<StoredString>, String> {
     let mut entry = core.db.entry(key, core.now).map_err(|error| failed(&error))?;
     let Some(item) = entry.read() else { return Ok(None) };
     let mut value = Vec::new();
     item.append_to(&mut value).map_err(|error| failed(&error))?;
-    Ok(Some(Stored { value, flags: item.flags(), expires: item.expires() }))
+    Ok(Some(StoredString { value, flags: item.flags(), expires: item.expires() }))
 }
 
 /// Calls `each` with the value of each of these keys, if it has one, the one after the other. The

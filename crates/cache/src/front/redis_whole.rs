@@ -24,7 +24,6 @@ pub enum WholeValue {
     Hash(Vec<WholeField>),
 }
 
-/// What an item holds.
 #[derive(Debug)]
 pub struct WholeItem {
     pub value: WholeValue,

@@ -91,6 +91,12 @@ pub struct Args {
 }
 
 impl Args {
+    /// The words of a line, with quotes resolved; `None` if they do not match.
+    pub fn of_line(line: &[u8]) -> Option<Self> {
+        let mut args = Self { inline: true, ..Self::default() };
+        split_quoted(line, &mut args).map(|()| args)
+    }
+
     pub fn len(&self) -> usize {
         self.spans.len()
     }

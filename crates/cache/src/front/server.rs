@@ -42,7 +42,6 @@ pub struct ListenConfig {
     pub resp_socket: Option<PathBuf>,
     /// Rights of the files of these sockets; `None`: their user's alone, 0700.
     pub socket_mode: Option<u32>,
-    /// For Prometheus, at `/metrics`.
     pub metrics: Option<SocketAddr>,
     /// What its readers have to send; without it only a loopback address may be.
     pub metrics_token: Option<Secret>,

@@ -67,7 +67,7 @@ enum Pending {
     /// The words behind such a value, of a RESP command; no memory for it: it was refused already.
     Rest(Box<Incoming>),
     /// A look-up with its first keys answered.
-    Keys(Keys),
+    Keys(Retrieval),
     /// A command of RESP with its first words answered.
     Words(Box<SuspendedCommand>),
     /// A listing with its first parts answered.
@@ -79,7 +79,7 @@ enum Pending {
 /// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
 /// stays in the input until it is done.
 #[derive(Clone, Copy, Debug)]
-struct Keys {
+struct Retrieval {
     used: usize,
     end: usize,
     /// Bytes before that which were not looked at.
@@ -503,7 +503,7 @@ impl Session {
         };
         let (start, left) = (keys.0.as_ptr() as usize - input.as_ptr() as usize, keys.0.len());
         let (end, cas, touch) = (start + left - at, get.cas, get.touch);
-        self.pending = Pending::Keys(Keys { used, end, left, cas, touch });
+        self.pending = Pending::Keys(Retrieval { used, end, left, cas, touch });
         // Of what may be long each part is timed; it is counted at its end.
         core.flush_batch(input);
         self.end_batch(core, input, at);
@@ -513,8 +513,14 @@ impl Session {
         ParseStep::Used(0)
     }
 
-    fn look_up_from(&mut self, core: &mut Core, input: &[u8], at: usize, rest: Keys) -> ParseStep {
-        let Keys { used, end, left, cas, touch } = rest;
+    fn look_up_from(
+        &mut self,
+        core: &mut Core,
+        input: &[u8],
+        at: usize,
+        rest: Retrieval,
+    ) -> ParseStep {
+        let Retrieval { used, end, left, cas, touch } = rest;
         let keys = text::WordIter(&input[at + end - left..at + end]);
         self.look_up(core, input, at, &Get { keys, cas, touch }, used)
     }

@@ -13,7 +13,7 @@ use super::pause::PauseOrder;
 use super::scripts::ScriptStore;
 use super::slowlog::SlowLog;
 use super::tunables::Tunables;
-use super::watch::Watch;
+use super::watch::Watchers;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
 use crate::constants::{
@@ -156,14 +156,12 @@ pub struct Shared {
     pub next_client: AtomicU64,
     pub clients: Clients,
     pub memcached_clients: MemcachedClients,
-    pub watch: Arc<Watch>,
-    /// memcached's `verbosity`.
+    pub watch: Arc<Watchers>,
     pub verbosity: AtomicU32,
     /// Notified when a client has asked for the server's end; see [`super::Server::end_event`].
     pub end: OnceLock<Arc<WakeEvent>>,
     pub monitors: Monitors,
     pub pause: PauseOrder,
-    /// Wakes a serving thread.
     pub waker: OnceLock<Waker>,
     /// 40 hexadecimal digits that no other run has; none where the system gives no random ones.
     pub run_id: String,
@@ -196,7 +194,6 @@ pub struct Rate {
     seen: (Millis, [u64; 3]),
 }
 
-/// See [`Shared::run_id`].
 fn run_id() -> String {
     let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits = [uuid(), uuid()].concat();

@@ -10,7 +10,6 @@ const WORD_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Debug, Default)]
 pub struct SlowCommand {
-    /// Counts from 0.
     pub id: u64,
     /// Seconds since the epoch.
     pub at_s: u64,

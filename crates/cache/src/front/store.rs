@@ -18,7 +18,6 @@ pub enum StoreValue<'a> {
 }
 
 impl StoreValue<'_> {
-    /// Its length.
     fn bytes(&self) -> u64 {
         match self {
             StoreValue::Bytes(bytes) => bytes.len() as u64,

@@ -39,7 +39,6 @@ pub enum ParsedText<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `get`, `gets`, `gat`, `gats`.
     Get(Get<'a>),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, and lines of `ms`: a value follows.
     Store(Store<'a>),

@@ -28,7 +28,6 @@ const ABORTED: &str = "EXECABORT Transaction discarded because of";
 #[derive(Debug, Default)]
 pub struct Transaction {
     watched: Vec<Watch>,
-    /// Whether `MULTI` came.
     is_open: bool,
     /// Whether a command was refused since.
     is_refused: bool,
@@ -112,12 +111,10 @@ impl Queue {
 }
 
 impl Transaction {
-    /// Whether `MULTI` came.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Commands that wait.
     pub fn queued(&self) -> u64 {
         self.queue.commands.len() as u64
     }
@@ -218,7 +215,6 @@ fn run_one(core: &mut Core, client: &mut ClientInfo, input: &[u8], args: &Args, 
     }
 }
 
-/// `*-1`, or null.
 fn push_null_array(out: &mut Vec<u8>, version: Version) {
     match version {
         Version::Two => out.extend_from_slice(b"*-1\r\n"),
@@ -245,7 +241,6 @@ impl ClientInfo {
     }
 }
 
-/// `MULTI`
 pub fn multi(call: &mut RespCall<'_>) -> CommandResult {
     let transaction = call.client.transaction.get_or_insert_default();
     if std::mem::replace(&mut transaction.is_open, true) {
@@ -254,7 +249,6 @@ pub fn multi(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `DISCARD`
 pub fn discard(call: &mut RespCall<'_>) -> CommandResult {
     if !call.client.has_begun() {
         return Err("ERR DISCARD without MULTI".into());
@@ -263,7 +257,6 @@ pub fn discard(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `WATCH key [key ...]`
 pub fn watch(call: &mut RespCall<'_>) -> CommandResult {
     if call.client.has_begun() {
         return Err("ERR WATCH inside MULTI is not allowed".into());
@@ -286,13 +279,11 @@ pub fn watch(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `UNWATCH`
 pub fn unwatch(call: &mut RespCall<'_>) -> CommandResult {
     call.client.transaction = None;
     call.status("OK")
 }
 
-/// `EXEC`
 pub fn exec(call: &mut RespCall<'_>) -> CommandResult {
     let transaction = call.client.transaction.take_if(|transaction| transaction.is_open);
     let Some(transaction) = transaction else { return Err("ERR EXEC without MULTI".into()) };

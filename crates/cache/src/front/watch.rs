@@ -27,7 +27,6 @@ const PREFIXES_MAX: usize = 2048;
 /// What ends a prefix.
 pub const PREFIX_END: u8 = b':';
 
-/// Kinds of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watched(u32);
 
@@ -39,7 +38,6 @@ impl Watched {
     pub const EVICTIONS: Watched = Watched(1 << 5);
     /// Prefixes of keys are counted.
     const PREFIXES: Watched = Watched(1 << 4);
-    /// Of commands.
     const COMMANDS: Watched =
         Watched(Self::FETCHERS.0 | Self::MUTATIONS.0 | Self::DELETIONS.0 | Self::PREFIXES.0);
 
@@ -226,7 +224,7 @@ impl EventLog {
 
     /// Hands on what was noted, all of it by this client; 0: by none.
     #[cold]
-    pub fn publish(&mut self, watch: &Watch, client: u64) {
+    pub fn publish(&mut self, watch: &Watchers, client: u64) {
         let mut state = watch.state();
         state.dropped += std::mem::take(&mut self.dropped);
         for event in self.events.drain(..) {
@@ -237,7 +235,7 @@ impl EventLog {
 
 /// All watchers of a server, and what was counted by prefix.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct Watchers {
     watched: AtomicU32,
     /// Changes with the list of watchers.
     version: AtomicU64,
@@ -313,7 +311,7 @@ impl WatchState {
     }
 }
 
-impl Watch {
+impl Watchers {
     fn state(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -383,7 +381,6 @@ impl Watch {
         }
     }
 
-    /// By names of `stats`.
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         let state = self.state();
         [
@@ -395,10 +392,10 @@ impl Watch {
     }
 }
 
-/// A connection's part of [`Watch`]; it ends with this.
+/// A connection's part of [`Watchers`]; it ends with this.
 #[derive(Debug)]
 pub struct Watcher {
-    watch: Arc<Watch>,
+    watch: Arc<Watchers>,
     id: u64,
 }
 
@@ -432,9 +429,9 @@ mod tests {
 
     #[test]
     fn watchers_are_told_what_they_asked_for_and_no_more_than_fits() {
-        let watch = Arc::<Watch>::default();
-        let fetchers = Watch::add(&watch, Watched::FETCHERS).unwrap();
-        let all = Watch::add(&watch, Watched::FETCHERS.with(Watched::DELETIONS)).unwrap();
+        let watch = Arc::<Watchers>::default();
+        let fetchers = Watchers::add(&watch, Watched::FETCHERS).unwrap();
+        let all = Watchers::add(&watch, Watched::FETCHERS.with(Watched::DELETIONS)).unwrap();
         let mut log = EventLog::default();
         log.begin(watch.watched(), 1_700_000_000_123);
         assert!(log.watches_commands() && !log.watches_connections());
@@ -462,15 +459,15 @@ mod tests {
         drop(fetchers);
         assert!(watch.watched().is_none());
         let most: Vec<_> =
-            (0..WATCHERS_MAX).map(|_| Watch::add(&watch, Watched::FETCHERS)).collect();
+            (0..WATCHERS_MAX).map(|_| Watchers::add(&watch, Watched::FETCHERS)).collect();
         assert!(
-            most.iter().all(Option::is_some) && Watch::add(&watch, Watched::FETCHERS).is_none()
+            most.iter().all(Option::is_some) && Watchers::add(&watch, Watched::FETCHERS).is_none()
         );
     }
 
     #[test]
     fn prefixes_are_counted_up_to_their_limit() {
-        let watch = Watch::default();
+        let watch = Watchers::default();
         let mut log = EventLog::default();
         watch.count_prefixes(true);
         log.begin(watch.watched(), 0);

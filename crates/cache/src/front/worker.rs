@@ -377,7 +377,6 @@ impl<'i> Worker<'i> {
         }
     }
 
-    /// A client is gone.
     fn forget(&self, client: &ClientInfo) {
         self.core.count(Count::Closed);
         self.core.shared.clients.gone(client);

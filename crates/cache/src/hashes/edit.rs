@@ -2,9 +2,9 @@
 //! them from the log and puts them there; what has expired is dropped on the way.
 
 use super::expiry::{Condition, EXPIRY_BYTES, Expired, FieldExpiry, Persisted, kept_expiry};
-use super::packed::{COUNT_BYTES, Entry, FieldName, HAS_EXPIRY, Packed};
+use super::packed::{COUNT_BYTES, FieldName, HAS_EXPIRY, Packed, PackedEntry};
 use super::text::{LongValue, Text};
-use super::{Damaged, Limits};
+use super::{Damaged, PackedLimits};
 use crate::Millis;
 use crate::clock::{Times, has_passed};
 
@@ -21,9 +21,7 @@ pub struct PackedHash {
 /// How a field was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is new.
     Added,
-    /// It was there.
     Replaced,
     /// Nothing changed: the hash would not be a small one any more.
     TooLarge,
@@ -47,7 +45,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn push(&mut self, from: Packed<'_>, entry: &Entry<'_>) {
+    fn push(&mut self, from: Packed<'_>, entry: &PackedEntry<'_>) {
         self.marks.push(entry.mark);
         self.entries.extend_from_slice(&from.entries[entry.at..entry.end]);
     }
@@ -72,7 +70,6 @@ impl PackedHash {
         PackedHash { kept, expired: 0, is_changed: false, freed: Vec::new() }
     }
 
-    /// One without fields.
     #[must_use]
     pub fn new() -> PackedHash {
         Gathered::default().hash()
@@ -157,7 +154,7 @@ impl PackedHash {
         name: &FieldName<'_>,
         value: Text<'_>,
         expiry: FieldExpiry,
-        limits: Limits,
+        limits: PackedLimits,
     ) -> Stored {
         let found = self.find(name);
         let before = found.as_ref().map_or(0, |span| span.expires);

@@ -42,7 +42,6 @@ pub enum Condition {
     Always,
     /// The field has none: `NX`.
     IfNone,
-    /// It has one: `XX`.
     IfSome,
     /// The new one is later: `GT`.
     IfLater,
@@ -79,7 +78,6 @@ pub enum Expired {
     NoField,
     /// The condition does not hold.
     NotMet,
-    /// It expires then.
     Set,
     /// That time is over: the field is gone.
     Deleted,
@@ -90,7 +88,6 @@ pub enum Expired {
 pub enum Persisted {
     /// There is no such field.
     NoField,
-    /// It never expires anyway.
     NoExpiry,
     /// It never expires from now on.
     Done,

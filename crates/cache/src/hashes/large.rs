@@ -12,7 +12,7 @@ use super::packed::{Field, FieldName, Packed};
 use super::root::{HashItem, Root, note_earliest};
 use super::shape::{PART_BYTES_MEAN, PartId, Shape};
 use super::text::{LongValue, Text};
-use super::{Damaged, Limits};
+use super::{Damaged, PackedLimits};
 use crate::Millis;
 use crate::clock::Times;
 
@@ -28,7 +28,7 @@ pub trait HashItems {
     fn part(&mut self, part: PartId) -> Result<Vec<u8>, Self::Error>;
 
     /// The part is to be replaced, by itself, its halves or the whole: the time to keep it, and its
-    /// long values, for a [`Stream`](super::Stream) that wants it.
+    /// long values, for a [`FieldStream`](super::FieldStream) that wants it.
     fn about_to_go(&mut self, part: PartId);
 
     /// Puts a part in place of the one that there may be.
@@ -123,7 +123,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
             large.note_expiry(field?.expires);
         }
         // Each makes one part more, and no small hash needs many.
-        for _ in 0..Limits::SMALL.bytes_max {
+        for _ in 0..PackedLimits::SMALL.bytes_max {
             if !large.split() {
                 break;
             }
@@ -131,7 +131,6 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         Ok(large)
     }
 
-    /// As it is now.
     #[must_use]
     pub fn root(&self) -> &Root {
         &self.root
@@ -167,7 +166,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
         expiry: FieldExpiry,
     ) -> Result<Stored, I::Error> {
         let text = match Text::of(value) {
-            Text::Bytes(bytes) if bytes.len() > Limits::PART.value_bytes_max => {
+            Text::Bytes(bytes) if bytes.len() > PackedLimits::PART.value_bytes_max => {
                 let serial = self.root.next_serial;
                 self.items.put_long(serial, bytes)?;
                 self.root.next_serial += 1;
@@ -175,7 +174,7 @@ impl<'a, I: HashItems> LargeHash<'a, I> {
             }
             text => text,
         };
-        let changed = self.change(name, |part| part.set(name, text, expiry, Limits::PART));
+        let changed = self.change(name, |part| part.set(name, text, expiry, PackedLimits::PART));
         let is_stored = matches!(changed, Ok(Stored::Added | Stored::Replaced));
         match (text, expiry) {
             (Text::Long(long), _) if !is_stored => self.retired.push(HashItem::Long(long.serial)),

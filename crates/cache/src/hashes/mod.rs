@@ -1,4 +1,4 @@
-//! Hashes: keys whose value is fields with values of their own, as pure data. Bytes of items in,
+//! Hashes: fields with values of their own under one key, as pure data. Bytes of items in,
 //! bytes of items out; where items lie, and which of them go, the cache decides. No clock (the
 //! times are handed in).
 //!
@@ -25,7 +25,7 @@ pub use large::{Form, HashItems, LargeHash, Sweep};
 pub use packed::{Field, FieldName, Packed};
 pub use root::{HashItem, HashItemKey, ROOT_BYTES, Root};
 pub use shape::{PART_BYTES_MEAN, PartId, Shape};
-pub use stream::{Next, Stream};
+pub use stream::{FieldStream, Next};
 pub use text::{LongValue, Text};
 
 /// Longest field, bytes: as a key.
@@ -38,18 +38,18 @@ pub struct Damaged;
 
 /// How far a packed hash grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PackedLimits {
     /// Most bytes of all fields together.
     pub bytes_max: usize,
     /// Most bytes of a value.
     pub value_bytes_max: usize,
 }
 
-impl Limits {
+impl PackedLimits {
     /// Of a small hash: a reader without the lock can copy its item in one piece, and a change
     /// writes no more than that anew.
-    pub const SMALL: Limits = Limits { bytes_max: 2048, value_bytes_max: 1024 };
+    pub const SMALL: PackedLimits = PackedLimits { bytes_max: 2048, value_bytes_max: 1024 };
     /// Of a part: it splits by what all have on average, and longer values would be written anew
     /// with each of their neighbours.
-    pub const PART: Limits = Limits { bytes_max: usize::MAX, value_bytes_max: 512 };
+    pub const PART: PackedLimits = PackedLimits { bytes_max: usize::MAX, value_bytes_max: 512 };
 }

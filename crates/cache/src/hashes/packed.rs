@@ -49,16 +49,13 @@ impl<'a> FieldName<'a> {
 /// A field, its value, and when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its name.
     pub name: Text<'a>,
-    /// Its value.
     pub value: Text<'a>,
     /// When it expires; 0 = never.
     pub expires: Millis,
 }
 
 impl Field<'_> {
-    /// Whether it has expired.
     #[must_use]
     pub fn is_over(&self, times: Times) -> bool {
         self.expires != 0 && has_passed(self.expires, times)
@@ -67,7 +64,7 @@ impl Field<'_> {
 
 /// Where an entry lies among the entries, and what it says.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<'a> {
+pub(super) struct PackedEntry<'a> {
     pub index: usize,
     pub mark: u8,
     /// Where the field begins, bytes.
@@ -157,7 +154,7 @@ impl<'a> Packed<'a> {
         self.fields().filter(move |field| field.as_ref().map_or(true, is_ahead))
     }
 
-    pub(super) fn find(&self, name: &FieldName<'_>) -> Result<Option<Entry<'a>>, Damaged> {
+    pub(super) fn find(&self, name: &FieldName<'_>) -> Result<Option<PackedEntry<'a>>, Damaged> {
         let tag = name.tag();
         let Some(last) = self.marks.iter().rposition(|mark| mark & TAG_MASK == tag) else {
             return Ok(None);
@@ -185,7 +182,7 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     #[inline]
-    fn entry(&self, mark: u8) -> Option<Entry<'a>> {
+    fn entry(&self, mark: u8) -> Option<PackedEntry<'a>> {
         let (index, at, entries) = (self.index, self.at, self.packed.entries);
         let (name, bytes) = text::read(entries.get(at..)?)?;
         if matches!(name, Text::Long(_)) {
@@ -198,12 +195,12 @@ impl<'a> Walk<'a> {
         };
         let (value, bytes) = text::read(&entries[value_at..])?;
         let field = Field { name, value, expires };
-        Some(Entry { index, mark, at, tail_at, end: value_at + bytes, field })
+        Some(PackedEntry { index, mark, at, tail_at, end: value_at + bytes, field })
     }
 }
 
 impl<'a> Iterator for Walk<'a> {
-    type Item = Result<Entry<'a>, Damaged>;
+    type Item = Result<PackedEntry<'a>, Damaged>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {

@@ -15,7 +15,6 @@ use crate::clock::{Times, has_passed};
 use crate::{Millis, wall_of};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a root.
 pub const ROOT_BYTES: usize = 50;
 const SERIAL_BYTES: usize = 6;
 /// The bits of a hash by which the cache chooses the partition: the items of a hash share them.
@@ -26,11 +25,9 @@ const PARTITION_BITS: u64 = 0xffff;
 pub struct Root {
     /// Tells its items from those of an earlier hash of the same key.
     pub generation: u32,
-    /// Its parts.
     pub shape: Shape,
     /// Fields, expired ones that are still there included.
     pub fields: u64,
-    /// Bytes of its parts.
     pub bytes: u64,
     /// Bytes of its values that are items of their own.
     pub long_bytes: u64,
@@ -109,7 +106,6 @@ pub(super) fn note_earliest(earliest: &mut [Millis; 2], expires: Millis) {
 /// An item that belongs to a large hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HashItem {
-    /// Some of its fields.
     Part(PartId),
     /// The value of this serial.
     Long(u64),
@@ -120,7 +116,6 @@ pub enum HashItem {
 pub struct HashItemKey {
     /// The hash of the root's key.
     pub owner: u64,
-    /// The root's.
     pub generation: u32,
     /// Which of the hash's items.
     pub item: HashItem,

@@ -78,7 +78,6 @@ impl Shape {
         (1..=PARTS_MAX).contains(&parts).then_some(Shape { parts })
     }
 
-    /// How many.
     #[must_use]
     pub fn parts(self) -> u32 {
         self.parts

@@ -44,7 +44,6 @@ pub enum Text<'a> {
 pub struct LongValue {
     /// Its number in its hash, below 2^48.
     pub serial: u64,
-    /// Its length.
     pub bytes: u32,
 }
 
@@ -85,7 +84,6 @@ impl<'a> Text<'a> {
         self.with_bytes(|bytes| xxh3_64_with_seed(bytes, seed))
     }
 
-    /// Bytes that it takes.
     pub(super) fn kept_bytes(self) -> usize {
         match self {
             Text::Bytes(bytes) => match bytes.len() {

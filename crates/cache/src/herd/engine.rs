@@ -61,7 +61,6 @@ struct Turn<'a> {
 
 /// The engine of one serving thread.
 pub struct Engine {
-    /// Database 0.
     cache: Cache,
     databases_version: u64,
     form: SlotFormat,

@@ -33,7 +33,6 @@ const WAIT_PAUSE: Duration = Duration::from_millis(20);
 /// [`Error::Gone`](super::Error::Gone).
 pub struct HerdServer {
     bells: Vec<Arc<Doorbell>>,
-    /// Wakes the acceptor.
     wake: Arc<WakeEvent>,
     is_stopping: Arc<AtomicBool>,
     counters: Arc<HerdCounters>,

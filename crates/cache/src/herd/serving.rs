@@ -263,7 +263,6 @@ pub(super) struct Serving<S: ClientTransport> {
 }
 
 impl<S: ClientTransport> Serving<S> {
-    /// Thread number `server`.
     pub(super) fn new(
         server: u32,
         options: ServingOptions,

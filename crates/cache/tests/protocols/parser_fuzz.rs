@@ -8,12 +8,14 @@ use crate::resp_streams::resp_words;
 use rackpool_cache::clock::Times;
 use rackpool_cache::front::values::dump::{HashField, Restored, dump_hash, dump_string, restore};
 use rackpool_cache::front::{ClientInfo, Core, Protocol, Session, Settings, Shared};
-use rackpool_cache::hashes::{FieldExpiry, FieldName, Limits, Packed, PackedHash, Text};
+use rackpool_cache::hashes::{FieldExpiry, FieldName, Packed, PackedHash, PackedLimits, Text};
 use rackpool_cache::{Cache, Options};
 use std::sync::Arc;
 
-/// What each of these is called, and the fuzzer.
-pub const PARSERS: [(&str, fn(u64, u64)); 4] = [
+/// What is parsed, and its fuzzer.
+type Fuzzed = (&'static str, fn(u64, u64));
+
+pub const PARSERS: [Fuzzed; 4] = [
     ("words of commands", change_words),
     ("dumps", change_dumps),
     ("packed hashes", change_packed),
@@ -199,7 +201,7 @@ fn change_packed(inputs: u64, seed: u64) {
         for field in fields(&mut rng) {
             let name = FieldName::new(&field.name, 7);
             let expiry = FieldExpiry::Set(field.expires_ms.unwrap_or(0));
-            made.set(&name, Text::Bytes(&field.value), expiry, Limits::SMALL);
+            made.set(&name, Text::Bytes(&field.value), expiry, PackedLimits::SMALL);
         }
         let mut kept = made.kept().to_vec();
         change(&mut rng, &mut kept);
@@ -212,7 +214,7 @@ fn change_packed(inputs: u64, seed: u64) {
         let name = FieldName::new(b"0", 7);
         let _ = (packed.get(&name, times), packed.live_count(times));
         if let Ok(mut hash) = PackedHash::open(kept, times) {
-            hash.set(&name, Text::Bytes(b"value"), FieldExpiry::Set(0), Limits::SMALL);
+            hash.set(&name, Text::Bytes(b"value"), FieldExpiry::Set(0), PackedLimits::SMALL);
             hash.remove(&name);
         }
     }

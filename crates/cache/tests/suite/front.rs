@@ -572,6 +572,10 @@ fn what_tools_watch_is_there_and_true() {
 fn scan_sees_every_key_once_and_memory_is_told() {
     let server = ours(Settings::default());
     let mut r = resp(&server);
+    // One that is alone is seen at once.
+    ask(&mut r, b"set key:0 v\r\n", b"\r\n");
+    let said = ask(&mut r, b"scan 0\r\nPING\r\n", b"+PONG\r\n");
+    assert_eq!(said, b"*2\r\n$1\r\n0\r\n*1\r\n$5\r\nkey:0\r\n+PONG\r\n");
     for index in 0..500 {
         ask(&mut r, format!("set key:{index} v\r\n").as_bytes(), b"\r\n");
     }

@@ -292,8 +292,11 @@ fn a_stream_shows_one_moment_whatever_happens_to_the_hash() {
                 }
                 hash.finish().unwrap();
             }
-            if seed % 3 == 0 && step == 20 {
-                cache.remove(b"hash", 1);
+            match (seed % 5, step) {
+                (0, 20) => _ = cache.remove(b"hash", 1),
+                (1, 20) => cache.flush_all(),
+                (2, 20) => cache.flush_database(0, 1),
+                _ => {}
             }
             if seed % 4 == 0 {
                 cache.tidy(PartitionShare::ALL, 1, || true);
@@ -304,5 +307,76 @@ fn a_stream_shows_one_moment_whatever_happens_to_the_hash() {
         cache.remove(b"hash", 1);
         cache.tidy(PartitionShare::ALL, 1, || true);
         assert_eq!(cache.stats().live_bytes, 0);
+    }
+}
+
+/// Changes a hash, or what lies under its key, in one of several ways.
+fn change_any(database: &Cache, key: &[u8], rng: &mut Rng, now: u64) {
+    match rng.below(16) {
+        0 => _ = database.remove(key, now),
+        1 => _ = database.set(key, b"text", 0, 0, now),
+        2 => {
+            let mut entry = database.entry(key, now).unwrap();
+            let _ = entry.set_expiry(now + 1 + rng.next() % 300);
+        }
+        kind => {
+            let Ok(mut hash) = database.hash_entry(key, times(now)) else { return };
+            for _ in 0..30 {
+                let (name, value) = (field(rng, 600), value(rng));
+                let expires = if rng.chance(20) { now + 1 + rng.next() % 300 } else { 0 };
+                // What finds no room is as it was.
+                let done = match kind {
+                    3..5 => hash.remove(&name).map(drop),
+                    _ => hash.set(&name, &value, FieldExpiry::Set(expires)).map(drop),
+                };
+                if done.is_err() {
+                    break;
+                }
+            }
+            let _ = hash.finish();
+        }
+    }
+}
+
+#[test]
+fn nothing_of_a_hash_stays_when_it_is_gone_however_it_went() {
+    for (seed, policy) in
+        [Policy::Fifo, Policy::Sieve, Policy::S3Fifo, Policy::TinyLfu].into_iter().enumerate()
+    {
+        for (mode, is_lossy) in [(Mode::Cache, false), (Mode::Cache, true), (Mode::Store, false)] {
+            println!("{policy:?}, {mode:?}, lossy: {is_lossy}");
+            let (mut rng, mut now, mut streams) = (Rng(seed as u64), 1000, Vec::new());
+            let options = Options { memory: 4 << 20, policy, mode, is_lossy, ..Options::default() };
+            let cache = Cache::new(options).unwrap();
+            for _ in 0..3000 {
+                let key = format!("hash {}", rng.below(12));
+                let database = cache.in_database(rng.below(2) as u8);
+                change_any(&database, key.as_bytes(), &mut rng, now);
+                now += rng.next() % 4;
+                match rng.below(300) {
+                    0 => cache.flush_all(),
+                    1..4 => cache.flush_database(rng.below(2) as u8, now),
+                    4..7 => cache.swap_databases(0, 1, now),
+                    7..40 => _ = cache.tidy(PartitionShare::ALL, now, || rng.chance(2)),
+                    40..70 => {
+                        let hash = database.hash_reader(key.as_bytes(), times(now));
+                        streams.extend(hash.ok().and_then(|mut hash| hash.stream()));
+                    }
+                    70..100 if !streams.is_empty() => {
+                        drop(streams.swap_remove(rng.below(streams.len())));
+                    }
+                    _ => {}
+                }
+                if let Some(stream) = streams.last() {
+                    let _ = database.next_of_hash(stream, |_, _| Ok(()));
+                }
+            }
+            drop(streams);
+            for (number, key) in (0..12).flat_map(|key| [(0, key), (1, key)]) {
+                cache.in_database(number).remove(format!("hash {key}").as_bytes(), now);
+            }
+            cache.expire(now);
+            assert_eq!((cache.len(), cache.stats().live_bytes), (0, 0));
+        }
     }
 }

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use rackpool_cache::clock::Times;
 use rackpool_cache::hashes::{
-    Condition, Damaged, Expired, FieldExpiry, FieldName, Limits, Packed, PackedHash, Persisted,
-    Stored, Text,
+    Condition, Damaged, Expired, FieldExpiry, FieldName, Packed, PackedHash, PackedLimits,
+    Persisted, Stored, Text,
 };
 use rackpool_cache::{Millis, at_wall, wall_of};
 
@@ -210,7 +210,7 @@ fn known(packed: Packed<'_>) -> Vec<Known> {
 struct Bed {
     hash: PackedHash,
     model: Model,
-    limits: Limits,
+    limits: PackedLimits,
 }
 
 impl Bed {
@@ -291,7 +291,7 @@ proptest! {
         ops in prop::collection::vec(op(60), 1..300),
         bytes_max in prop_oneof![Just(300usize), Just(2048), Just(100_000)],
     ) {
-        let limits = Limits { bytes_max, value_bytes_max: 250 };
+        let limits = PackedLimits { bytes_max, value_bytes_max: 250 };
         let mut bed = Bed { hash: PackedHash::new(), model: Model::new(), limits };
         ops.iter().for_each(|op| bed.run(op));
         for bit in [0, 1, 9] {
@@ -357,7 +357,7 @@ fn a_small_hash_takes_fewer_bytes_than_a_listpack() {
     let mut texts: Vec<Vec<u8>> =
         numbers.iter().map(|number| number.to_string().into_bytes()).collect();
     texts.extend([0, 1, 8, 30, 63, 64, 100, 127, 128, 500].map(|count| vec![b'x'; count]));
-    let limits = Limits { bytes_max: usize::MAX, value_bytes_max: usize::MAX };
+    let limits = PackedLimits { bytes_max: usize::MAX, value_bytes_max: usize::MAX };
     for field in &texts {
         for value in &texts {
             let mut hash = PackedHash::new();

@@ -306,15 +306,21 @@ fn the_exporter_shows_what_it_shows_of_redis() {
     let Some(redis) = peers::redis() else { return };
     let server = ours(Settings::default());
     let shown = |addr: std::net::SocketAddr| {
-        for command in ["SET a b EX 100", "GET a", "nonsense"] {
+        for command in
+            ["SET a b EX 100", "GET a", "GET b", "INCR a", "GET", "HSET h f v", "nonsense"]
+        {
             told(&mut connect(addr), command);
         }
         let exporter = peers::exporter(addr)?;
         let get = b"GET /metrics HTTP/1.0\r\n\r\n";
         let page = ask_text(&mut connect(exporter.addr), get, b"the connection's end");
-        let names = page.lines().filter(|line| line.starts_with("redis_"));
-        let names = names.map(|line| line.split([' ', '{']).next().unwrap_or("").to_owned());
-        Some(names.collect::<std::collections::BTreeSet<_>>())
+        let lines = page.lines().filter(|line| line.starts_with("redis_"));
+        let name = |line: &str| line.split([' ', '{']).next().unwrap_or("").to_owned();
+        let mut figures = std::collections::BTreeMap::<_, Vec<_>>::new();
+        for line in lines {
+            figures.entry(name(line)).or_default().push(line.to_owned());
+        }
+        Some(figures)
     };
     let (Some(own), Some(theirs)) = (shown(server.addrs().1.unwrap()), shown(redis.addr)) else {
         return;
@@ -337,8 +343,26 @@ fn the_exporter_shows_what_it_shows_of_redis() {
         "redis_instance_info",
         "redis_connected_slaves",
     ] {
-        assert!(own.contains(name) || !theirs.contains(name), "{name} is missing");
-        assert!(theirs.contains(name), "{name} is not one of the exporter's");
+        assert!(own.contains_key(name) || !theirs.contains_key(name), "{name} is missing");
+        assert!(theirs.contains_key(name), "{name} is not one of the exporter's");
+    }
+    for name in [
+        "redis_up",
+        "redis_commands_total",
+        "redis_commands_rejected_calls_total",
+        "redis_commands_failed_calls_total",
+        "redis_db_keys",
+        "redis_db_keys_expiring",
+        "redis_keyspace_hits_total",
+        "redis_keyspace_misses_total",
+        "redis_errors_total",
+        "redis_evicted_keys_total",
+        "redis_expired_keys_total",
+        "redis_blocked_clients",
+        "redis_connected_slaves",
+    ] {
+        assert!(theirs.contains_key(name), "{name}");
+        assert_eq!(own.get(name), theirs.get(name), "{name}");
     }
 }
 

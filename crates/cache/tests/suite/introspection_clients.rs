@@ -252,11 +252,16 @@ fn a_client_that_wants_no_answers_gets_none() {
     }
 }
 
-/// Lines of a monitor without times, databases and addresses.
+/// Lines of a monitor without times, databases and addresses; those of scripts' commands say so.
 fn told_lines(monitor: &mut TcpStream, end: &str) -> Vec<String> {
     let all = read_until(monitor, |all| all.ends_with(format!("\"{end}\"\r\n").as_bytes()));
     let all = String::from_utf8(all).unwrap();
-    all.lines().map(|line| line.split_once("] ").map_or(line, |(_, it)| it).to_owned()).collect()
+    let without = |line: &str| match line.split_once("] ") {
+        Some((head, it)) if head.ends_with(" lua") => format!("lua {it}"),
+        Some((_, it)) => it.to_owned(),
+        None => line.to_owned(),
+    };
+    all.lines().map(without).collect()
 }
 
 #[test]
@@ -266,7 +271,8 @@ fn a_monitor_is_told_the_commands_of_all_clients() {
     let commands = |stream: &mut TcpStream| {
         let some =
             [&words(&[b"GET", b"a\"\\\x01"])[..], &words(&[b"SET", b"b", b"\xff\n"])].concat();
-        let rest = b"SELECT 1\r\nnonsense\r\nGET\r\nCONFIG GET save\r\nAUTH secret\r\nECHO end\r\n";
+        let rest = b"SELECT 1\r\nnonsense\r\nGET\r\nCONFIG GET save\r\nAUTH secret\r\n\
+                     EVAL \"return redis.call('GET', KEYS[1])\" 1 a\r\nECHO end\r\n";
         stream.write_all(&[&some[..], rest].concat()).unwrap();
     };
     let addrs = [server.addrs().1].into_iter().chain(redis.iter().map(|redis| Some(redis.addr)));
@@ -291,6 +297,7 @@ fn a_monitor_is_told_the_commands_of_all_clients() {
         .collect();
     assert!(all[0].contains(&"\"AUTH\" \"(redacted)\"".to_owned()), "{:?}", all[0]);
     assert!(all[0].contains(&"\"GET\" \"a\\\"\\\\\\x01\"".to_owned()), "{:?}", all[0]);
+    assert!(all[0].contains(&"lua \"GET\" \"a\"".to_owned()), "{:?}", all[0]);
     if let [own, theirs] = &all[..] {
         assert_eq!(own, theirs);
     }

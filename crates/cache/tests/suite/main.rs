@@ -3,6 +3,7 @@
 mod cache;
 mod cache_restart;
 mod cache_threads;
+mod clients;
 mod commands;
 mod engines;
 mod far;

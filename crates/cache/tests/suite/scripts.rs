@@ -91,72 +91,74 @@ fn locks_and_limiters_of_libraries_work() {
     assert_eq!(found, "VALUE limit 0 1\r\n3\r\nEND\r\n");
 }
 
+const SCRIPTS: &[&str] = &[
+    "return 1",
+    "return {1,2,{3,'four'},nil,5}",
+    "return redis.call('set', KEYS[1], ARGV[1])",
+    "return redis.call('get', KEYS[1])",
+    "return redis.call('mget', KEYS[1], 'none')",
+    "return redis.call('incrby', KEYS[2], 3.0)",
+    "return redis.call('incr', KEYS[1])",
+    "return redis.pcall('incr', KEYS[1])",
+    "return {redis.pcall('incr', KEYS[1])['err']}",
+    "local is, why = pcall(redis.call, 'incr', KEYS[1]) return why",
+    "local is, why = pcall(function() return redis.call('nonsense') end) return why",
+    "return redis.call('nonsense')",
+    "return redis.call('get')",
+    "return redis.call('multi')",
+    "return redis.call()",
+    "return redis.call({})",
+    "return redis.error_reply('MY bad')",
+    "return redis.error_reply('bad')",
+    "return redis.status_reply('fine')",
+    "return {err='MY bad'}",
+    "error('bad')",
+    "error({err='MY bad'})",
+    "return nothing",
+    "a = 10",
+    "redis.call = 1",
+    "return cjson.encode({a={1,2,'x/y'}})",
+    "return cjson.decode('[1')",
+    "return cjson.decode('{\"a\":[1,2,{\"b\":null}]}').a[2]",
+    "return cmsgpack.pack({1,2,'three',false,1.5,-100,{a=70000}})",
+    "return {cmsgpack.unpack(cmsgpack.pack(1,'a',{1,2}))}",
+    "return {struct.unpack('>I2bs', struct.pack('>I2bs', 513, -3, 'abc'))}",
+    "return struct.size('!4bi')",
+    "return {bit.band(0xff, 0x0f), bit.bor(1, 2), bit.bxor(3, 1), bit.bnot(0), \
+     bit.lshift(1, 31), bit.rshift(-1, 28), bit.arshift(-8, 1), bit.rol(1, 33), \
+     bit.ror(1, 1), bit.bswap(1), bit.tobit(2^32 + 5), bit.tohex(255, -4)}",
+    "math.randomseed(ARGV[1] == 'word' and 7 or 8) return {math.random(1000), \
+     math.random(5, 900), tostring(math.random())}",
+    "return loadstring(string.dump(function() return 1 end))()",
+    "return redis.sha1hex('abc')",
+    "return redis.REDIS_VERSION_NUM >= 0x00070000",
+    "return type(os.clock())",
+    "return os.time()",
+    "return io",
+    "return tostring(redis.call('select', 1)) and redis.call('get', KEYS[1])",
+    "return 3.99",
+    "return tostring(1e15) .. tostring(0.1) .. tostring(1/0)",
+    "redis.setresp(3) return redis.call('get', 'none')",
+    "redis.setresp(3) return {double=3.25}",
+    "return {map={a='b'}}",
+    "redis.setresp(3) return true",
+    "return redis.setresp(5)",
+    "return ('hello world'):gsub('o', '0')",
+    "return {('k=v'):match('(%w)=(%w)')}",
+    "return string.format('%5.2f|%q|%-4d|%x', 3.14159, 'a\"b', 7, 255)",
+    "return #KEYS .. #ARGV",
+    "return redis.call('time')[3]",
+    "#!lua flags=no-writes\nreturn redis.call('set', KEYS[1], 'x')",
+    "#!lua flags=nonsense\nreturn 1",
+    "#!js\nreturn 1",
+];
+
 #[test]
 fn scripts_answer_as_in_redis() {
     let Some(redis) = peers::redis() else { return };
     let server = ours(Settings::default());
     let (mut theirs, mut client) = (connect(redis.addr), resp_of(&server));
-    for script in [
-        "return 1",
-        "return {1,2,{3,'four'},nil,5}",
-        "return redis.call('set', KEYS[1], ARGV[1])",
-        "return redis.call('get', KEYS[1])",
-        "return redis.call('mget', KEYS[1], 'none')",
-        "return redis.call('incrby', KEYS[2], 3.0)",
-        "return redis.call('incr', KEYS[1])",
-        "return redis.pcall('incr', KEYS[1])",
-        "return {redis.pcall('incr', KEYS[1])['err']}",
-        "local is, why = pcall(redis.call, 'incr', KEYS[1]) return why",
-        "local is, why = pcall(function() return redis.call('nonsense') end) return why",
-        "return redis.call('nonsense')",
-        "return redis.call('get')",
-        "return redis.call('multi')",
-        "return redis.call()",
-        "return redis.call({})",
-        "return redis.error_reply('MY bad')",
-        "return redis.error_reply('bad')",
-        "return redis.status_reply('fine')",
-        "return {err='MY bad'}",
-        "error('bad')",
-        "error({err='MY bad'})",
-        "return nothing",
-        "a = 10",
-        "redis.call = 1",
-        "return cjson.encode({a={1,2,'x/y'}})",
-        "return cjson.decode('[1')",
-        "return cjson.decode('{\"a\":[1,2,{\"b\":null}]}').a[2]",
-        "return cmsgpack.pack({1,2,'three',false,1.5,-100,{a=70000}})",
-        "return {cmsgpack.unpack(cmsgpack.pack(1,'a',{1,2}))}",
-        "return {struct.unpack('>I2bs', struct.pack('>I2bs', 513, -3, 'abc'))}",
-        "return struct.size('!4bi')",
-        "return {bit.band(0xff, 0x0f), bit.bor(1, 2), bit.bxor(3, 1), bit.bnot(0), \
-         bit.lshift(1, 31), bit.rshift(-1, 28), bit.arshift(-8, 1), bit.rol(1, 33), \
-         bit.ror(1, 1), bit.bswap(1), bit.tobit(2^32 + 5), bit.tohex(255, -4)}",
-        "math.randomseed(ARGV[1] == 'word' and 7 or 8) return {math.random(1000), \
-         math.random(5, 900), tostring(math.random())}",
-        "return loadstring(string.dump(function() return 1 end))()",
-        "return redis.sha1hex('abc')",
-        "return redis.REDIS_VERSION_NUM >= 0x00070000",
-        "return type(os.clock())",
-        "return os.time()",
-        "return io",
-        "return tostring(redis.call('select', 1)) and redis.call('get', KEYS[1])",
-        "return 3.99",
-        "return tostring(1e15) .. tostring(0.1) .. tostring(1/0)",
-        "redis.setresp(3) return redis.call('get', 'none')",
-        "redis.setresp(3) return {double=3.25}",
-        "return {map={a='b'}}",
-        "redis.setresp(3) return true",
-        "return redis.setresp(5)",
-        "return ('hello world'):gsub('o', '0')",
-        "return {('k=v'):match('(%w)=(%w)')}",
-        "return string.format('%5.2f|%q|%-4d|%x', 3.14159, 'a\"b', 7, 255)",
-        "return #KEYS .. #ARGV",
-        "return redis.call('time')[3]",
-        "#!lua flags=no-writes\nreturn redis.call('set', KEYS[1], 'x')",
-        "#!lua flags=nonsense\nreturn 1",
-        "#!js\nreturn 1",
-    ] {
+    for script in SCRIPTS {
         let command = ["EVAL", script, "2", "key", "other", "word"];
         compare(&mut theirs, &mut client, &command);
     }
@@ -216,9 +218,20 @@ fn functions_answer_as_in_redis() {
         &["FUNCTION", "LOAD", "#!lua name=a\nreturn 1"],
         &["FUNCTION", "LOAD", "#!js name=a\nreturn 1"],
         &["FUNCTION", "LOAD", "#!lua name=a-b\nreturn 1"],
+        &["FUNCTION", "LOAD", "#! name=a\nreturn 1"],
+        &["FUNCTION", "LOAD", "#! lua name=a\nreturn 1"],
+        &["FUNCTION", "LOAD", "#!js\nreturn 1"],
+        &["FUNCTION", "LOAD", "#!lua name=\"a b\"\nreturn 1"],
+        &["FUNCTION", "LOAD", "#!lua name=a\"\nreturn 1"],
+        &[
+            "FUNCTION",
+            "LOAD",
+            "#!lua \"name=quoted\"\nredis.register_function('q', function() end)",
+        ],
         &["FUNCTION", "LOAD", "#!lua name=a\nredis.call('ping')"],
         &["FUNCTION", "LOAD", "#!lua name=a\nredis.register_function('put', function() end)"],
         &["FCALL", "put", "1", "key", "word"],
+        &["FCALL", "READ", "1", "key"],
         &["FCALL", "read", "1", "key"],
         &["FCALL_RO", "read", "1", "key"],
         &["FCALL_RO", "put", "1", "key", "word"],
@@ -242,6 +255,91 @@ fn functions_answer_as_in_redis() {
     for part in ["mylib", "LUA", "put", "read", "no-writes", "Reads.", "local count = 0"] {
         assert!(list.contains(part), "{part}: {list}");
     }
+}
+
+/// The text that is answered to a command.
+fn payload(stream: &mut TcpStream, command: &[&[u8]]) -> Vec<u8> {
+    let end = b"\r\n$7\r\nthe end\r\n";
+    let said = ask(stream, &[words(command), words(&[b"ECHO", b"the end"])].concat(), end);
+    let start = said.iter().position(|byte| *byte == b'\n').expect("a length") + 1;
+    said[start..said.len() - end.len()].to_vec()
+}
+
+#[test]
+fn functions_are_dumped_and_restored_as_in_redis() {
+    let Some(redis) = peers::redis() else { return };
+    let server = ours(Settings::default());
+    let (mut theirs, mut client) = (connect(redis.addr), resp_of(&server));
+    for command in [
+        &["FUNCTION", "STATS"][..],
+        &["FUNCTION", "LOAD", LIBRARY],
+        &["FUNCTION", "STATS"],
+        &["FUNCTION", "STATS", "x"],
+        &["FUNCTION", "DUMP", "x"],
+        &["SET", "key", "value"],
+    ] {
+        compare(&mut theirs, &mut client, command);
+    }
+    let dump = payload(&mut client, &[b"FUNCTION", b"DUMP"]);
+    // Texts may be shortened in several ways: both are read.
+    let their_dump = payload(&mut theirs, &[b"FUNCTION", b"DUMP"]);
+    let of_key = payload(&mut client, &[b"DUMP", b"key"]);
+    for (dump, policy) in [
+        (&dump[..], &[][..]),
+        (&dump, &[&b"APPEND"[..]]),
+        (&dump, &[b"replace"]),
+        (&their_dump, &[b"FLUSH"]),
+        (&dump, &[b"FLUSH"]),
+        (&dump, &[b"nonsense"]),
+        (&dump, &[b"FLUSH", b"x"]),
+        (&dump[1..], &[]),
+        (b"", &[]),
+        (&of_key, &[b"FLUSH"]),
+    ] {
+        let command = [&[&b"FUNCTION"[..], b"RESTORE", dump][..], policy].concat();
+        let [own, expected] = [&mut client, &mut theirs].map(|stream| {
+            let end = b"$7\r\nthe end\r\n";
+            ask(stream, &[words(&command), words(&[b"ECHO", b"the end"])].concat(), end)
+        });
+        assert_eq!(own.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        compare(&mut theirs, &mut client, &["FUNCTION", "STATS"]);
+        compare(&mut theirs, &mut client, &["FCALL", "put", "1", "key", "word"]);
+    }
+    for stream in [&mut client, &mut theirs] {
+        let told = say(stream, &["INFO", "memory"]);
+        for (name, count) in [("cached_scripts", 0), ("functions", 3), ("libraries", 1)] {
+            assert!(told.contains(&format!("\nnumber_of_{name}:{count}\r")), "{name}: {told}");
+        }
+    }
+    // None of a payload is loaded if one cannot be.
+    let small = "#!lua name=small\nredis.register_function('f', function() end)";
+    compare(&mut theirs, &mut client, &["FUNCTION", "LOAD", small]);
+    let dump = payload(&mut client, &[b"FUNCTION", b"DUMP"]);
+    compare(&mut theirs, &mut client, &["FUNCTION", "DELETE", "mylib"]);
+    for stream in [&mut client, &mut theirs] {
+        let end = b"-ERR Library small already exists\r\n";
+        ask(stream, &words(&[b"FUNCTION", b"RESTORE", &dump]), end);
+    }
+    compare(&mut theirs, &mut client, &["FUNCTION", "STATS"]);
+}
+
+#[test]
+fn a_function_that_runs_is_told_of() {
+    let server = ours(Settings { script_ms: 20_000, ..Settings::default() });
+    let (mut client, mut other) = (resp_of(&server), resp_of(&server));
+    let text = "#!lua name=long\nredis.register_function('f', function() while true do end end)";
+    say(&mut client, &["FUNCTION", "LOAD", text]);
+    other.write_all(&words(&[b"FCALL", b"f", b"1", b"key", b"word"])).unwrap();
+    let mut told = String::new();
+    wait_until("it runs", || {
+        told = say(&mut client, &["FUNCTION", "STATS"]);
+        told.contains("duration_ms")
+    });
+    for word in ["running_script", "FCALL\r\n$1\r\nf\r\n$1\r\n1\r\n$3\r\nkey\r\n$4\r\nword"] {
+        assert!(told.contains(word), "{told}");
+    }
+    assert_eq!(say(&mut client, &["FUNCTION", "KILL"]), "+OK\r\n");
+    wait_until("it ends", || !say(&mut client, &["FUNCTION", "STATS"]).contains("duration_ms"));
 }
 
 /// Of the GETs of one connection, the slowest but for 1 of 100, microseconds.

@@ -17,6 +17,7 @@ use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Size};
 use rackpool_bench::{cache, dram, kv, migrate, tiers, verbs};
 use rackpool_tiers::topology::{Sources, Topology};
+use std::path::PathBuf;
 
 /// Measures what needs no racks that run already.
 pub fn measure(args: &BenchArgs) -> Result<Report> {
@@ -147,9 +148,15 @@ fn measure_kv(args: &BenchArgs) -> Result<Report> {
         command.args(words);
         command
     };
+    let program = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or(name.into());
+    let peers = args.peers.then(|| kv::PeerPrograms {
+        redis: program(&args.peer_redis, "redis-server"),
+        memcached: program(&args.peer_memcached, "memcached"),
+    });
     let mut options = kv::Options {
         size: Size::quick(args.quick),
-        peers: args.peers,
+        peers,
+        rows: args.rows.clone(),
         ours: &mut ours,
         baselines: carrier,
         worker: &mut worker,

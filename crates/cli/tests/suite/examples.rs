@@ -7,7 +7,7 @@
 //! that order, numbers and their units aside.
 #![cfg(feature = "lab")]
 
-use crate::common::{Dir, Server, rackpool, told};
+use crate::common::Dir;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -188,31 +188,6 @@ fn no_document_has_a_block_that_is_never_closed() {
     assert!(blocks("```sh\nls\n```text\n").is_err());
     assert_eq!(missing("took 3 s here", "it took 14.5 s, or so, here"), None);
     assert_eq!(missing("took 3 s here", "here it took 14 s"), Some("here"));
-}
-
-#[test]
-fn the_quick_start_names_every_command_of_the_cache() {
-    let page = std::fs::read_to_string(root().join("docs/quickstart.md")).unwrap();
-    let from = page.find("Commands of Redis: ").expect("the list");
-    let list = page[from..].split("\n\n").next().unwrap();
-    let list = list.split_once(": ").unwrap().1.trim_end().trim_end_matches('.');
-    let mut named: Vec<String> = list
-        .split([',', ' ', '\n'])
-        .filter(|word| !word.is_empty())
-        .map(str::to_lowercase)
-        .collect();
-    named.sort();
-    let words = ["kv", "--memory", "32m", "--resp", "127.0.0.1:0"];
-    let server = Server::by(rackpool().args(words).stderr(Stdio::null()));
-    let address = server.addr.split_once("resp=").expect("it serves RESP").1;
-    let (host, port) = address.rsplit_once(':').unwrap();
-    let asked =
-        Command::new("redis-cli").args(["-h", host, "-p", port, "command", "list"]).output();
-    let (code, printed, said) = told(&asked.expect("redis-cli runs"));
-    assert_eq!(code, 0, "{said}");
-    let mut there: Vec<String> = printed.lines().map(str::to_lowercase).collect();
-    there.sort();
-    assert_eq!(named, there, "left: docs/quickstart.md; right: the server");
 }
 
 #[test]

@@ -22,7 +22,6 @@ const PACE_MIN: u64 = 1 << 20;
 const PACE_MAX: u64 = 16 << 20;
 /// What was left out for longer is not made up for.
 const OWED_US_MAX: u64 = 1_000_000;
-/// Items of one step.
 const STEP_ITEMS: usize = 32;
 /// Bytes that a round goes on by in one step.
 pub(super) const ROUND_BYTES: u64 = 4096;
@@ -36,9 +35,9 @@ pub(crate) struct Sift {
     /// Number of the segment; another one has begun there if it differs.
     seq: u64,
     offset: u32,
-    pace: Pace,
+    pace: RateLimit,
     /// Of items that are met in samples of reads.
-    pace_of_reads: Pace,
+    pace_of_reads: RateLimit,
     /// The last rank that stayed near in the last exchange for one of these; lower with each that
     /// is not worth more, since it gets old.
     pub last_exchanged: u16,
@@ -48,11 +47,11 @@ pub(crate) struct Sift {
 
 /// Up to when the pace allowed what was done, µs.
 #[derive(Debug, Default)]
-struct Pace {
+struct RateLimit {
     paid_until_us: u64,
 }
 
-impl Pace {
+impl RateLimit {
     fn is_due(&mut self, now: Millis) -> bool {
         let now_us = now * 1000;
         self.paid_until_us = self.paid_until_us.max(now_us.saturating_sub(OWED_US_MAX));

@@ -21,8 +21,8 @@ use super::{Cache, Millis};
 use crate::clock::Times;
 use crate::hashes::{
     Condition, Expired, Field, FieldExpiry, FieldName, Form, HashItem, HashItems, LargeHash,
-    Limits, LongValue, Packed, PackedHash, PartId, Persisted, ROOT_BYTES, Root, Shape, Stored,
-    Text,
+    LongValue, Packed, PackedHash, PackedLimits, PartId, Persisted, ROOT_BYTES, Root, Shape,
+    Stored, Text,
 };
 use std::sync::MutexGuard;
 
@@ -44,7 +44,6 @@ pub struct HashEntry<'a> {
     hash: u64,
     times: Times,
     held: Held,
-    /// Of the key's item.
     flags: u32,
     expires: Millis,
 }
@@ -248,7 +247,7 @@ impl<'a> HashEntry<'a> {
         if self.is_large() && self.is_ready_for(&name, field.len() as u64, bytes)? {
             return self.change(|large| large.set(&name, value, expiry));
         }
-        match self.small()?.set(&name, Text::of(value), expiry, Limits::SMALL) {
+        match self.small()?.set(&name, Text::of(value), expiry, PackedLimits::SMALL) {
             Stored::TooLarge => {
                 self.grow(field.len() as u64, bytes, |large| large.set(&name, value, expiry))
             }
@@ -314,7 +313,7 @@ impl<'a> HashEntry<'a> {
         mut f: impl FnMut(Text<'_>, HashValue<'_>) -> Result<()>,
     ) -> Result<Option<u64>> {
         let (seed, times) = (self.partition.seed, self.times);
-        // Parts begin at multiples of what a cursor counts.
+        // PartitionItems begin at multiples of what a cursor counts.
         let cursor = (at >> 32) as u32;
         let part;
         let (packed, cursor, next, id) = match &self.held {
@@ -371,7 +370,7 @@ impl<'a> HashEntry<'a> {
         let Held::Large(root) = &self.held else { return Ok(false) };
         let id = self.id_of(root);
         let bytes_of = |part: PartId| self.partition.part_bytes(id, part);
-        let is_long = value_bytes > Limits::PART.value_bytes_max as u64;
+        let is_long = value_bytes > PackedLimits::PART.value_bytes_max as u64;
         let (short, long) = if is_long { (0, value_bytes) } else { (value_bytes, 0) };
         let part = bytes_of(root.shape.part_of(name.hash())) + field_bytes + short + ITEM_BYTES;
         let split = root.shape.split(root.bytes + part).map_or(0, |(it, _)| bytes_of(it));
@@ -398,12 +397,12 @@ impl<'a> HashEntry<'a> {
     /// Changes a large hash for which there is room.
     fn change<R>(
         &mut self,
-        f: impl FnOnce(&mut LargeHash<'_, Parts<'_>>) -> Result<R>,
+        f: impl FnOnce(&mut LargeHash<'_, PartitionItems<'_>>) -> Result<R>,
     ) -> Result<R> {
         let Held::Large(root) = self.held else { unreachable!("it is large") };
         let (id, seed, times) = (self.id_of(&root), self.partition.seed, self.times);
         let mut sweep = self.partition.hashes.take_sweep(id);
-        let mut parts = Parts { partition: &mut self.partition, id, now: times.now };
+        let mut parts = PartitionItems { partition: &mut self.partition, id, now: times.now };
         let mut large = LargeHash::open(&mut parts, root, seed, times).during(sweep.as_mut());
         let result = f(&mut large);
         let shape = large.root().shape;
@@ -418,16 +417,16 @@ impl<'a> HashEntry<'a> {
         &mut self,
         field_bytes: u64,
         value_bytes: u64,
-        f: impl FnOnce(&mut LargeHash<'_, Parts<'_>>) -> Result<R>,
+        f: impl FnOnce(&mut LargeHash<'_, PartitionItems<'_>>) -> Result<R>,
     ) -> Result<R> {
         let root_bytes = self.key.stored_bytes() as u64 + ROOT_BYTES as u64;
-        let field_bytes = 3 * (field_bytes + Limits::PART.value_bytes_max as u64);
+        let field_bytes = 3 * (field_bytes + PackedLimits::PART.value_bytes_max as u64);
         self.make_room(GROWTH_BYTES + root_bytes + field_bytes, value_bytes)?;
         let generation = self.partition.new_generation();
         let id = HashId { owner: self.hash, generation };
         let (seed, times) = (self.partition.seed, self.times);
         let Held::Changed(packed) = &self.held else { unreachable!("it was small") };
-        let mut parts = Parts { partition: &mut self.partition, id, now: times.now };
+        let mut parts = PartitionItems { partition: &mut self.partition, id, now: times.now };
         let mut large = LargeHash::grow(&mut parts, packed, generation, seed, times)?;
         let result = f(&mut large);
         let shape = large.root().shape;
@@ -527,13 +526,13 @@ impl<'a> HashEntry<'a> {
 }
 
 /// The items of a large hash, where they lie.
-struct Parts<'p> {
+struct PartitionItems<'p> {
     partition: &'p mut Partition,
     id: HashId,
     now: Millis,
 }
 
-impl HashItems for Parts<'_> {
+impl HashItems for PartitionItems<'_> {
     type Error = Error;
 
     fn part(&mut self, part: PartId) -> Result<Vec<u8>> {

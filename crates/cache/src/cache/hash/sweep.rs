@@ -1,5 +1,5 @@
-//! Fields that have expired are taken out of large hashes in idle turns, part by part, those of the
-//! hash first whose fields have expired first. What is over is not seen before that; but it is
+//! Fields that have expired are taken out of large hashes in idle turns, part by part, the hash
+//! with the earliest expiry first. What is over is not seen before that; but it is
 //! counted, and takes memory.
 
 use super::{HashEntry, Held, ITEM_BYTES, ITEMS_OF_CHANGE};

@@ -3,13 +3,12 @@
 //! neither, nothing looks here.
 
 use super::{Memory, Millis, Mode, Partition, Stream, UNIT_BYTES};
-use crate::cache::section::{Held, HeldKey};
+use crate::cache::section::{HeldKey, Hold};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What sections hold.
 #[derive(Debug, Default)]
-pub(crate) struct Holds(Vec<Arc<Held>>);
+pub(crate) struct Holds(Vec<Arc<Hold>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct WatchedHash {
@@ -23,7 +22,7 @@ pub(crate) struct WatchedHashes(BTreeMap<u64, WatchedHash>);
 
 impl Partition {
     /// What another section than `section` holds of this key. A section waits for no other one.
-    pub fn holder(&self, hash: u64, section: u64) -> Option<Arc<Held>> {
+    pub fn holder(&self, hash: u64, section: u64) -> Option<Arc<Hold>> {
         let key = HeldKey::of(hash);
         let held = self.holds.0.iter().find(|held| held.has(key));
         held.filter(|_| section == 0).cloned()
@@ -31,7 +30,7 @@ impl Partition {
 
     /// Has a section hold `keys`, those that it has here, if no other one holds any of them; else
     /// what that one holds.
-    pub fn try_hold(&mut self, held: &Arc<Held>, keys: &[HeldKey]) -> Result<(), Arc<Held>> {
+    pub fn try_hold(&mut self, held: &Arc<Hold>, keys: &[HeldKey]) -> Result<(), Arc<Hold>> {
         let mut others = self.holds.0.iter().filter(|other| other.section != held.section);
         match others.find(|other| keys.iter().any(|key| other.has(*key))) {
             Some(other) => Err(Arc::clone(other)),
@@ -43,7 +42,7 @@ impl Partition {
     }
 
     /// Has a section hold what it has here.
-    pub fn hold(&mut self, held: &Arc<Held>) {
+    pub fn hold(&mut self, held: &Arc<Hold>) {
         self.change_holds(|holds| holds.push(Arc::clone(held)));
     }
 
@@ -53,11 +52,11 @@ impl Partition {
     }
 
     /// As [`Partition::let_go`], of this alone.
-    pub fn forget_hold(&mut self, held: &Arc<Held>) {
+    pub fn forget_hold(&mut self, held: &Arc<Hold>) {
         self.change_holds(|holds| holds.retain(|other| !Arc::ptr_eq(held, other)));
     }
 
-    fn change_holds(&mut self, change: impl FnOnce(&mut Vec<Arc<Held>>)) {
+    fn change_holds(&mut self, change: impl FnOnce(&mut Vec<Arc<Hold>>)) {
         change(&mut self.holds.0);
         self.index.hold(!self.holds.0.is_empty());
         self.note_what_is_unusual();

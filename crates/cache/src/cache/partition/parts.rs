@@ -27,18 +27,18 @@ pub(crate) const ROOT: u8 = 2;
 /// Parts that go at once where room is wanted and nothing may be evicted: rounds of making room are
 /// counted, and parts of a whole partition are to go within them.
 pub(super) const PARTS_FOR_ROOM: usize = 256;
-/// Parts of a hash whose uses stand for those of all.
+/// Parts of a hash that stand for all when uses are compared.
 const PARTS_WEIGHED: u64 = 8;
 /// Room for a root where it has a segment of its own.
 const ROOT_ROOM: u32 = UNIT_BYTES / 2 + 256;
 
-/// A large hash whose root is gone, and whose parts go.
+/// A large hash without its root: its parts go.
 #[derive(Debug)]
 struct LeavingHash {
     owner: u64,
     generation: u32,
     shape: Shape,
-    /// The first hash whose part is still there.
+    /// The first hash with a part that is still there.
     at: u64,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct HashState {
     expiring: [BTreeSet<(Millis, u64, u32)>; 2],
     /// The hash from which expired fields are taken.
     sweep: Option<(HashId, Sweep)>,
-    /// Whether some are lost, or some parts may go.
+    /// Whether some are lost, or some parts are to go.
     pub(super) has_work: bool,
 }
 
@@ -117,7 +117,7 @@ impl HashState {
         due.map(|&(_, owner, generation)| HashId { owner, generation })
     }
 
-    /// The first hash whose parts may go: a stream wants those of others.
+    /// The first hash that no stream wants the parts of.
     fn next_leaving(&self) -> Option<usize> {
         let is_wanted = |hash: &LeavingHash| {
             let is_its = |stream: Arc<StreamState>| stream.is_of(hash.owner, hash.generation);
@@ -127,7 +127,8 @@ impl HashState {
     }
 
     fn note_work(&mut self) {
-        self.has_work = !self.lost.is_empty() || self.next_leaving().is_some();
+        // Also while a stream wants all that leaves: nothing says here when it ends.
+        self.has_work = !self.lost.is_empty() || !self.leaving.is_empty();
     }
 }
 
@@ -351,7 +352,7 @@ impl Partition {
         packed.fields().map_while(std::result::Result::ok).filter_map(|f| serial(f.value)).collect()
     }
 
-    /// The parts of a hash go whose root went.
+    /// The parts of a hash without a root go.
     pub fn leave_hash(&mut self, id: HashId, shape: Shape) {
         let HashId { owner, generation } = id;
         self.hashes.leaving.push_back(LeavingHash { owner, generation, shape, at: 0 });
@@ -407,6 +408,7 @@ impl Partition {
 
     /// Drops up to so many parts of hashes that are gone; whether there were any.
     pub fn drop_parts(&mut self, count: usize) -> bool {
+        self.hashes.streams.retain(|stream| stream.strong_count() > 0);
         let mut has_dropped = false;
         for _ in 0..count {
             let Some(index) = self.hashes.next_leaving() else { break };
@@ -485,7 +487,12 @@ impl Partition {
         self.hashes.streams.push(Arc::downgrade(stream));
     }
 
-    /// The shape of a hash that is there, or whose parts still are.
+    /// The streams that there are.
+    pub fn streams(&self) -> Vec<Arc<StreamState>> {
+        self.hashes.streams.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The shape of a hash that is there, or of which parts still are.
     pub fn shape_of(&self, id: HashId) -> Option<Shape> {
         if let Some((_, root)) = self.find_root(id) {
             return Some(root.shape);
@@ -502,7 +509,7 @@ impl Partition {
             return;
         }
         let Some((id, item)) = self.hash_item_at(pos, header) else { return };
-        for stream in self.hashes.streams.iter().filter_map(Weak::upgrade) {
+        for stream in self.streams() {
             if stream.is_of(id.owner, id.generation) {
                 stream.keep(self, id, item, pos);
             }

@@ -30,7 +30,7 @@ impl SpaceSet {
 pub(crate) struct SpaceCounts {
     /// Items by space, those of space 0 apart; empty while there were none.
     items: Vec<u64>,
-    /// Spaces whose items are to go.
+    /// Spaces to be emptied.
     leaving: SpaceSet,
     /// Where the walk is that takes them out.
     cursor: u64,

@@ -95,6 +95,9 @@ impl Partition {
 
     /// Everything that is there is gone from now on. [`Partition::tidy`] does the work.
     pub fn flush(&mut self) {
+        for stream in self.streams() {
+            while stream.keep_some(self) {}
+        }
         self.disturbances += 1;
         self.round = Round::default();
         self.last_ranks = [0; 2];

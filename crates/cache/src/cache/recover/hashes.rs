@@ -123,7 +123,7 @@ impl Partition {
         }
     }
 
-    /// Puts roots anew that said other than their parts; a hash for whose root there is no room is
+    /// Puts roots anew that said other than their parts; a hash without room for its root is
     /// lost.
     pub(super) fn put_counted(&mut self, counted: Vec<CountedRoot>) {
         for CountedRoot { key, header, fields, root } in counted {

@@ -1,6 +1,6 @@
 //! The queues of segments: how they are linked, and how a flush moves all of them to one.
 
-use super::{FLUSHED, FLUSHED_SEQ_AT, NONE, QUEUES, Queue, Segment, Segments, Stream};
+use super::{FLUSHED, FLUSHED_SEQ_AT, NONE, QUEUES, Segment, SegmentQueue, Segments, Stream};
 
 impl Segments {
     /// All segments are flushed from now on, for a later process, too.
@@ -10,7 +10,7 @@ impl Segments {
         }
         self.hand = NONE;
         for queue in 0..QUEUES {
-            let empty = Queue { first: NONE, last: NONE, count: 0 };
+            let empty = SegmentQueue { first: NONE, last: NONE, count: 0 };
             let moved = std::mem::replace(&mut self.queues[queue], empty);
             if moved.first == NONE {
                 continue;

@@ -1,12 +1,15 @@
 //! Readers without the lock, with the partition changed under them at each step of a look-up, and
 //! by real threads. And that each check is needed: without it the same changes deceive a reader.
 
-use super::super::{Cache, Copied, CopyTarget, Mode, Options, Policy};
+use super::super::{Cache, Copied, CopyTarget, Mode, Options, Policy, SectionKeys};
 use super::LookupStage;
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A check that a reader can leave out.
@@ -14,13 +17,15 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) enum Check {
     Version,
     Place,
+    Held,
 }
 
 type Hook = (LookupStage, Box<dyn FnOnce()>);
 
 thread_local! {
     static LEFT_OUT: Cell<Option<Check>> = const { Cell::new(None) };
-    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    /// In the order in which they are called.
+    static HOOKS: RefCell<VecDeque<Hook>> = const { RefCell::new(VecDeque::new()) };
 }
 
 pub(super) fn leaves_out(check: Check) -> bool {
@@ -28,15 +33,19 @@ pub(super) fn leaves_out(check: Check) -> bool {
 }
 
 pub(super) fn reached(step: LookupStage) {
-    let hook = HOOK.with_borrow_mut(|hook| hook.take_if(|(at, _)| *at == step));
+    let hook = HOOKS.with_borrow_mut(|hooks| {
+        let is_next = hooks.front().is_some_and(|(at, _)| *at == step);
+        is_next.then(|| hooks.pop_front()).flatten()
+    });
     if let Some((_, hook)) = hook {
         hook();
     }
 }
 
-const STEPS: [LookupStage; 6] = [
+const STEPS: [LookupStage; 7] = [
     LookupStage::Placed,
     LookupStage::Begun,
+    LookupStage::Free,
     LookupStage::Matched,
     LookupStage::Entry,
     LookupStage::Compared,
@@ -176,11 +185,11 @@ fn deceived(look: Look, check: Option<Check>) -> Vec<String> {
                 (0..300).for_each(|key| set(&cache, 5000 + key, 1));
                 set(&cache, KEY, 1);
                 let (other, make) = (cache.clone(), change.make);
-                HOOK.set(Some((step, Box::new(move || make(&other)))));
+                HOOKS.set([(step, Box::new(move || make(&other)) as _)].into());
                 LEFT_OUT.set(check);
                 let found = look(&cache, KEY);
                 LEFT_OUT.set(None);
-                assert!(HOOK.take().is_none(), "{step:?} was reached");
+                assert!(HOOKS.take().is_empty(), "{step:?} was reached");
                 let is_right = match &found {
                     Some(Ok(version)) => change.versions.contains(version),
                     Some(Err(_)) => false,
@@ -233,11 +242,11 @@ fn missed(
             (10_000..12_000).for_each(|other| set(&cache, other, 1));
             set(&cache, key, 1);
             let other = cache.clone();
-            HOOK.set(Some((*step, Box::new(move || change(&other, key)))));
+            HOOKS.set([(*step, Box::new(move || change(&other, key)) as _)].into());
             LEFT_OUT.set(check);
             let found = look(&cache, key);
             LEFT_OUT.set(None);
-            HOOK.set(None);
+            HOOKS.take();
             assert!(found.is_none() || found == Some(Ok(1)), "{found:?}");
             missed += usize::from(found.is_none());
         }
@@ -266,6 +275,99 @@ fn a_key_that_stays_is_never_missed_while_the_index_grows_or_entries_move() {
 fn a_reader_that_leaves_a_check_out_misses_keys_that_stay() {
     assert!(missed(get, &[LookupStage::Placed], Some(Check::Place), grow) > 0);
     assert!(missed(get, &[LookupStage::Matched], Some(Check::Version), thin) > 0);
+}
+
+/// What a section does to the key under a reader, in two steps; versions that the reader may find,
+/// and nothing.
+struct Halves {
+    is_there: bool,
+    make: [fn(&Cache); 2],
+    found: &'static [Option<u64>],
+}
+
+fn remove(cache: &Cache) {
+    assert!(cache.remove(&KEY.to_le_bytes(), 1));
+}
+
+const HALVES: [Halves; 4] = [
+    Halves { is_there: true, make: [remove, |it| set(it, KEY, 3)], found: &[Some(1), Some(3)] },
+    Halves {
+        is_there: true,
+        make: [|it| set(it, KEY, 2), |it| set(it, KEY, 3)],
+        found: &[Some(1), Some(3)],
+    },
+    Halves { is_there: false, make: [|it| set(it, KEY, 2), remove], found: &[None] },
+    Halves {
+        is_there: false,
+        make: [|it| set(it, KEY, 2), |it| set(it, KEY, 3)],
+        found: &[None, Some(3)],
+    },
+];
+
+/// Has a section begin and do the first half at the one step of the next look-up, and the other
+/// half at the other step behind that, or, if the reader waits before it, without it.
+fn change_in_section(cache: &Cache, make: [fn(&Cache); 2], steps: [LookupStage; 2]) {
+    let (begin, has_begun) = mpsc::channel();
+    let (half, is_half) = mpsc::channel();
+    let (finish, to_finish) = mpsc::channel();
+    let (done, is_done) = mpsc::channel();
+    let mut inside = cache.clone();
+    std::thread::spawn(move || {
+        if has_begun.recv().is_err() {
+            return;
+        }
+        let mut keys = SectionKeys::default();
+        keys.add(&inside, &KEY.to_le_bytes());
+        let section = inside.hold(keys);
+        inside.enter_section(Some(&section));
+        make[0](&inside);
+        half.send(()).unwrap();
+        let _ = to_finish.recv_timeout(Duration::from_millis(2));
+        make[1](&inside);
+        drop(section);
+        let _ = done.send(());
+    });
+    let first = move || {
+        begin.send(()).unwrap();
+        is_half.recv().unwrap();
+    };
+    let second = move || {
+        let _ = finish.send(());
+        is_done.recv().unwrap();
+    };
+    HOOKS.set([(steps[0], Box::new(first) as _), (steps[1], Box::new(second) as _)].into());
+}
+
+/// What readers found that was neither there before a section nor behind it.
+fn halves_seen(look: Look, check: Option<Check>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (index, Halves { is_there, make, found }) in HALVES.iter().enumerate() {
+        for steps in STEPS.iter().flat_map(|one| STEPS.map(|other| [*one, other])) {
+            let cache = Cache::new(options(Policy::Fifo)).unwrap();
+            (0..300).for_each(|key| set(&cache, 5000 + key, 1));
+            if *is_there {
+                set(&cache, KEY, 1);
+            }
+            change_in_section(&cache, *make, steps);
+            LEFT_OUT.set(check);
+            let seen = look(&cache, KEY).transpose().unwrap();
+            LEFT_OUT.set(None);
+            HOOKS.take();
+            if !found.contains(&seen) {
+                wrong.push(format!("{index} at {steps:?}: {seen:?}"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_reader_under_which_a_section_begins_sees_no_half_of_it() {
+    for look in LOOKS {
+        let wrong = halves_seen(look, None);
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(!halves_seen(look, Some(Check::Held)).is_empty(), "it does not ask for holds");
+    }
 }
 
 #[test]

@@ -31,7 +31,6 @@ pub fn help(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `COMMAND`
 pub fn all_commands(call: &mut RespCall<'_>) -> CommandResult {
     call.array(CommandId::all_first().count());
     CommandId::all_first().for_each(|id| push_command(call, id));
@@ -42,7 +41,6 @@ pub fn command_count(call: &mut RespCall<'_>) -> CommandResult {
     call.integer(CommandId::all_first().count() as i64)
 }
 
-/// `COMMAND INFO [name ...]`
 pub fn command_info(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
         return all_commands(call);
@@ -158,7 +156,6 @@ impl KeySpec {
     }
 }
 
-/// `COMMAND DOCS [name ...]`
 pub fn command_docs(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 2 {
         return command_docs_counted(call, ResumePoint::at(2));
@@ -271,10 +268,9 @@ fn getkeys_and_flags_from(call: &mut RespCall<'_>, part: ResumePoint) -> Command
     })
 }
 
-/// The command in the words from the second on whose keys are asked for.
+/// The command in the words from the second on: its keys are asked for.
 struct AskedKeys {
     command: &'static Command,
-    /// Words of the command.
     count: usize,
     /// Keys of it that a word counts.
     counted: usize,
@@ -293,7 +289,7 @@ impl AskedKeys {
     }
 }
 
-/// Where the command begins whose keys are asked for.
+/// Where the command begins that is asked about.
 const ASKED: usize = 2;
 
 fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {
@@ -314,20 +310,16 @@ fn asked_keys(call: &RespCall<'_>) -> Result<AskedKeys, String> {
         _ if (ASKED + 3..call.count()).any(|index| call.is(index, "get")) => "RW access update",
         _ => "OW update",
     };
-    let counted = counted_keys(call, command, count)?;
+    let counted = counted_keys(call, command, count);
     Ok(AskedKeys { command, count, counted, variable_flags })
 }
 
-/// Keys of a command of `count` words that one of these counts.
-fn counted_keys(call: &RespCall<'_>, command: &Command, count: usize) -> Result<usize, String> {
-    let Some(spec) = command.keys.iter().find(|spec| spec.step == 0) else { return Ok(0) };
+/// Keys of a command of `count` words that one of these counts: none if that is no such number.
+fn counted_keys(call: &RespCall<'_>, command: &Command, count: usize) -> usize {
+    let Some(spec) = command.keys.iter().find(|spec| spec.step == 0) else { return 0 };
     let first = usize::from(spec.first);
     let number = call.number(ASKED + first).ok().and_then(|n| usize::try_from(n).ok());
-    match number.filter(|number| *number < count - first) {
-        None => Err("ERR Invalid arguments specified for command".into()),
-        Some(0) => Err("ERR The command has no key arguments".into()),
-        Some(number) => Ok(number),
-    }
+    number.filter(|number| *number < count - first).unwrap_or(0)
 }
 
 /// Answers with each key behind the part's by `push`.

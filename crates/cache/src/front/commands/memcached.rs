@@ -62,7 +62,6 @@ macro_rules! text_commands {
     };
 }
 
-/// Sorted by name.
 pub const TEXT: &[TextCommand] = text_commands! {
     "add" (5, 6), 5, |line| text::store(line, Verb::Add),
         "key flags exptime bytes [noreply]";

@@ -142,7 +142,7 @@ impl Command {
         self.name.contains('|')
     }
 
-    /// Its name without that of the command whose subcommand it is.
+    /// Its name without that of its container command.
     fn own_name(&self) -> &'static str {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }

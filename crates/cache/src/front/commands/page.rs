@@ -37,7 +37,7 @@ fn push_names<'a>(page: &mut String, head: &str, names: impl Iterator<Item = &'a
     let mut line = head.to_owned();
     let mut names = names.peekable();
     while let Some(name) = names.next() {
-        let word = format!(" `{name}`{}", if names.peek().is_some() { "," } else { "." });
+        let word = format!(" {name}{}", if names.peek().is_some() { "," } else { "." });
         if line.chars().count() + word.len() > LINE_CHARS {
             writeln!(page, "{line}").unwrap();
             line = word.trim_start().to_owned();
@@ -60,11 +60,7 @@ fn push_redis(page: &mut String) {
     let same = commands().filter(alone).filter(|command| command.differs.is_empty());
     let same: Vec<_> = same.map(shown).collect();
     push_names(page, "The same:", same.iter().map(String::as_str));
-    page.push_str("\n| differs | words | how |\n|---|---|---|\n");
-    for command in commands().filter(|command| !command.differs.is_empty()) {
-        let (syntax, differs) = (in_code(command.syntax), command.differs);
-        writeln!(page, "| `{}` | {syntax} | {differs} |", shown(command)).unwrap();
-    }
+    push_differing(page, commands().map(|command| (shown(command), command.differs)));
     writeln!(page, "\n{REFUSED_HEAD}").unwrap();
     for some in REFUSED {
         let names = some.names.iter().map(|name| name.replace('|', " ")).collect::<Vec<_>>();
@@ -72,11 +68,18 @@ fn push_redis(page: &mut String) {
     }
 }
 
-/// A syntax in a cell of a table.
-fn in_code(syntax: &str) -> String {
-    match syntax {
-        "" => String::new(),
-        syntax => format!("`{}`", syntax.replace('|', "\\|")),
+/// How commands differ, those together that differ alike.
+fn push_differing(page: &mut String, commands: impl Iterator<Item = (String, &'static str)>) {
+    let mut groups: Vec<(&str, String)> = Vec::new();
+    for (name, differs) in commands.filter(|(_, differs)| !differs.is_empty()) {
+        match groups.iter_mut().find(|(how, _)| *how == differs) {
+            Some((_, names)) => write!(names, ", `{name}`").unwrap(),
+            None => groups.push((differs, format!("`{name}`"))),
+        }
+    }
+    page.push_str("\nDifferent:\n\n");
+    for (how, names) in groups {
+        writeln!(page, "- {names}: {how}").unwrap();
     }
 }
 
@@ -90,13 +93,9 @@ fn push_memcached(page: &mut String) {
     let binary = BINARY.iter().filter(|command| is_same(&command.about));
     let binary = binary.map(|command| command.about.syntax);
     push_names(page, "By the binary protocol, with their quiet forms:", binary);
-    page.push_str("\n| differs | words | how |\n|---|---|---|\n");
-    let text = TEXT.iter().filter(|command| !command.about.differs.is_empty());
-    let text = text.map(|one| (one.name, one.about.syntax, one.about.differs));
-    let meta = META.iter().filter(|(.., differs)| !differs.is_empty()).copied();
-    for (name, syntax, differs) in text.chain(meta) {
-        writeln!(page, "| `{name}` | {} | {differs} |", in_code(syntax)).unwrap();
-    }
+    let text = TEXT.iter().map(|one| (one.name, one.about.syntax, one.about.differs));
+    let all = text.chain(META.iter().copied());
+    push_differing(page, all.map(|(name, syntax, how)| (format!("{name} {syntax}"), how)));
     page.push_str("\nRefused:\n\n");
     let text = TEXT.iter().map(|one| (one.name.to_owned(), one.about.refused));
     let binary = BINARY

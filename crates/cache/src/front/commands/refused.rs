@@ -3,7 +3,6 @@
 
 pub struct Refused {
     pub why: &'static str,
-    /// In lower case.
     pub names: &'static [&'static str],
 }
 
@@ -42,10 +41,6 @@ pub static REFUSED: &[Refused] = refused! {
     "publish and subscribe are not offered":
         "psubscribe" "publish" "pubsub" "punsubscribe" "spublish" "ssubscribe" "subscribe"
         "sunsubscribe" "unsubscribe";
-    "functions are loaded by each program that starts":
-        "function|dump" "function|restore";
-    "see INFO commandstats":
-        "function|stats";
     "scripts are not debugged":
         "script|debug";
     "several values are set by MSET and MSETNX":

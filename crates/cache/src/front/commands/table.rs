@@ -108,10 +108,8 @@ const OF_SO_MANY: &str = "At most 512 MB of values.";
 const APART: &str =
     "Stopped after `--script-ms` even if it has written; others are served meanwhile.";
 
-/// The one difference of the commands whose work grows with their words.
+/// The one difference of the commands that take longer with more words.
 const IN_TURNS: &str = "A long one is not one step to others.";
-/// That of the commands that answer with all of a hash, in turns.
-const FLUSHED: &str = "A long answer ends with its connection if all is flushed meanwhile.";
 
 macro_rules! commands {
     ($($name:literal $arity:literal $flags:expr, $keys:ident $group:literal $since:literal
@@ -248,7 +246,7 @@ pub const COMMANDS: &[Command] = commands! {
     "debug" -2 ADMINS | UNNAMED, NONE "server" "1.0.0" O_1 => objects::debug,
         "POPULATE count [prefix [bytes]] | OBJECT key | ERROR text | PROTOCOL type | HELP"
         "Fills the database, or answers in a given form, for tests."
-        differs "These subcommands alone; OBJECT without addresses.";
+        differs "POPULATE, OBJECT (without addresses), ERROR, PROTOCOL and HELP alone.";
     "decr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, -1),
         "key" "Takes one from an integer, which is 0 at first.";
@@ -321,6 +319,8 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_shards response_policy:all_succeeded"
         => scripts::function_delete,
         "library" "Deletes a library.";
+    "function|dump" 2 NOSCRIPT, NONE "scripting" "7.0.0" O_TEXT => scripts::function_dump,
+        "" "Tells all libraries in Redis's format.";
     "function|flush" -2 NOSCRIPT | WRITE, NONE "scripting" "7.0.0" O_TEXT
         tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_flush,
         "[ASYNC | SYNC]" "Deletes all libraries.";
@@ -335,6 +335,15 @@ pub const COMMANDS: &[Command] = commands! {
     "function|load" -3 NOSCRIPT | WRITE | DENYOOM, NONE "scripting" "7.0.0" O_TEXT
         tips "request_policy:all_shards response_policy:all_succeeded" => scripts::function_load,
         "[REPLACE] text" "Loads a library." differs "Until the server ends; 64 MiB with scripts.";
+    "function|restore" -3 NOSCRIPT | WRITE | DENYOOM, NONE "scripting" "7.0.0" O_TEXT
+        tips "request_policy:all_shards response_policy:all_succeeded"
+        => scripts::function_restore,
+        "dump [APPEND | FLUSH | REPLACE]" "Loads the libraries that FUNCTION DUMP has told.";
+    "function|stats" 2 NOSCRIPT | ALLOW_BUSY, NONE "scripting" "7.0.0" O_1
+        tips "nondeterministic_output request_policy:all_shards response_policy:special"
+        => scripts::function_stats,
+        "" "Tells of the function that runs, and how many there are."
+        differs "Of several that run, the one that began first, as a call by FCALL.";
     "get" 2 READONLY | FAST, RO_ACCESS "string" "1.0.0" O_1 => strings::get,
         "key" "Tells a value.";
     "getbit" 3 READONLY | FAST, RO_ACCESS "bitmap" "2.2.0" O_1 => bits::getbit,
@@ -371,8 +380,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key field" "Tells a field's value.";
     "hgetall" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
         tips "nondeterministic_output_order" => hash_walks::hgetall,
-        "key" "Tells all fields and values of a hash."
-        differs FLUSHED;
+        "key" "Tells all fields and values of a hash.";
     "hgetdel" -5 WRITE | FAST, RW_DELETE "hash" "8.0.0" O_FIELDS => hash_expiry::hgetdel,
         "key FIELDS count field ..." "Tells the values of fields and deletes them."
         differs IN_TURNS;
@@ -386,7 +394,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key field number" "Adds a number to a field's number, which is 0 at first.";
     "hkeys" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
         tips "nondeterministic_output_order" => hash_walks::hkeys,
-        "key" "Tells all fields of a hash." differs FLUSHED;
+        "key" "Tells all fields of a hash.";
     "hlen" 2 READONLY | FAST, RO "hash" "2.0.0" O_1 => hashes::hlen,
         "key" "Counts the fields of a hash.";
     "hmget" -3 READONLY | FAST, RO_ACCESS "hash" "2.0.0" O_FIELDS => hashes::hmget,
@@ -436,7 +444,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key FIELDS count field ..." "Tells how long fields have, seconds." differs IN_TURNS;
     "hvals" 2 READONLY, RO_ACCESS "hash" "2.0.0" O_HASH
         tips "nondeterministic_output_order" => hash_walks::hvals,
-        "key" "Tells all values of a hash." differs FLUSHED;
+        "key" "Tells all values of a hash.";
     "incr" 2 WRITE | DENYOOM | FAST, RW_BOTH "string" "1.0.0" O_1
         => |call| strings::count(call, 1),
         "key" "Adds one to an integer, which is 0 at first.";

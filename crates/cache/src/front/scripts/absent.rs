@@ -2,10 +2,8 @@
 
 use super::redis::{CommandResult, RespCall};
 
-#[derive(Debug, Default)]
-pub struct ScriptStore;
-
-pub enum ScriptState {}
+pub type ScriptStore = ();
+pub type ScriptState = std::convert::Infallible;
 
 macro_rules! absent {
     ($($name:ident)*) => {

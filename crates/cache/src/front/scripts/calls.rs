@@ -3,7 +3,7 @@
 
 use super::interpreter::{Interpreter, Registered, Task, Wants, Words};
 use super::pace::{Pace, Stop};
-use super::store::Running;
+use super::store::{Running, RunningFunction};
 use crate::cache::Error;
 use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_KEPT_BYTES_MAX, TURN_NS};
 use crate::front::atomic::Keys;
@@ -11,6 +11,7 @@ use crate::front::clients::ClientInfo;
 use crate::front::commands::{self, CommandId, scripted};
 use crate::front::core::{Core, Output};
 use crate::front::counters::TimeBucket;
+use crate::front::monitor::ToldCommand;
 use crate::front::redis::{CommandResult, RespCall};
 use crate::front::resp::{self, Args, Limits, ParsedResp, Scan, failed, push_error};
 use rackpool_core::seam::Mem;
@@ -54,9 +55,14 @@ pub struct ScriptState {
 impl ScriptCall {
     fn given(&self) -> Option<&Words> {
         match &self.task {
-            Task::Script { given, .. } | Task::Function { given, .. } => Some(given),
+            Task::Script { given, .. } | Task::Function { given, .. } => Some(&**given),
             Task::Check { .. } | Task::Load { .. } => None,
         }
+    }
+
+    fn told_function(&self, began_ns: u64) -> Option<RunningFunction> {
+        let Task::Function { name, given, .. } = &self.task else { return None };
+        Some(RunningFunction { name: name.clone(), given: given.clone(), began_ns })
     }
 
     fn given_bytes(&self) -> u64 {
@@ -147,7 +153,9 @@ pub fn load(core: &mut Core, text: Arc<[u8]>) -> Result<Vec<Registered>, String>
 fn answer(core: &mut Core, done: Result<Vec<u8>, Stop>) -> CommandResult {
     let answer = done.unwrap_or_else(|_| unreachable!("it has no other place to be run"));
     match answer.strip_prefix(b"-") {
-        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        Some(error) => {
+            Err(String::from_utf8_lossy(error).trim_end_matches(['\r', '\n']).to_owned())
+        }
         None => {
             core.out.bytes.extend_from_slice(&answer);
             Ok(())
@@ -169,19 +177,19 @@ impl ScriptState {
     }
 
     fn run(&mut self, core: &mut Core, job: &ScriptCall, place: Place) -> Result<Vec<u8>, Stop> {
-        let running = Running::new(job.is_function);
-        let shared = Arc::clone(&core.shared);
-        let is_apart = place != Place::Serving;
-        if is_apart {
-            shared.scripts.begins(&running);
+        let (shared, now_ns) = (Arc::clone(&core.shared), monotonic_ns());
+        let running = (place != Place::Serving)
+            .then(|| Running::new(job.is_function, job.told_function(now_ns)));
+        if let Some(running) = &running {
+            shared.scripts.begins(running);
         }
         let exchange = Rc::clone(&self.interpreter.exchange);
-        let (now_ns, mut ms) = (monotonic_ns(), shared.settings.script_ms);
+        let mut ms = shared.settings.script_ms;
         if matches!(job.task, Task::Load { .. }) {
             ms = ms.min(LOAD_MS_MAX);
         }
-        let restarts_ns = if is_apart { 0 } else { now_ns + TURN_NS };
-        exchange.pace.begin(now_ns, ms, restarts_ns, is_apart.then(|| Arc::clone(&running)));
+        let restarts_ns = if running.is_some() { 0 } else { now_ns + TURN_NS };
+        exchange.pace.begin(now_ns, ms, restarts_ns, running.clone());
         self.client.database = job.database;
         let mut wants = self.interpreter.begin(job.task.clone());
         while wants == Wants::Command {
@@ -191,8 +199,8 @@ impl ScriptState {
         if self.client.database != job.database {
             core.use_database(job.database);
         }
-        if is_apart {
-            shared.scripts.ends(&running);
+        if let Some(running) = &running {
+            shared.scripts.ends(running);
         }
         match exchange.pace.end() {
             Some(stop @ (Stop::Elsewhere | Stop::All)) => Err(stop),
@@ -200,7 +208,7 @@ impl ScriptState {
         }
     }
 
-    /// Executes the command whose words are in the exchange, where its reply is then.
+    /// Executes the command in the exchange, where its reply is then.
     fn execute(&mut self, core: &mut Core, job: &ScriptCall, place: Place) {
         let exchange = Rc::clone(&self.interpreter.exchange);
         let (words, mut reply) = (exchange.words.borrow(), exchange.reply.borrow_mut());
@@ -238,6 +246,9 @@ impl ScriptState {
         if scripted::writes(id) {
             pace.wrote();
         }
+        if core.shared.monitors.are_any() {
+            self.tell_monitors(core, words);
+        }
         let began_ns = monotonic_ns();
         let mut called = RespCall::new(core, &mut self.client, words, &self.args);
         let answer = commands::execute(&mut called, id);
@@ -263,6 +274,14 @@ impl ScriptState {
         let took_ns = monotonic_ns() - began_ns;
         core.counters().ran(id, 1, took_ns, TimeBucket::of(took_ns));
         Ok(())
+    }
+
+    /// A script that has to begin anew tells of its commands again.
+    fn tell_monitors(&self, core: &Core, words: &[u8]) {
+        let (at, database) = (core.times().wall, self.client.database);
+        let command = ToldCommand { at, database, addr: "lua" };
+        let shared = &core.shared;
+        shared.monitors.tell(&command, self.args.words(words), |thread| shared.wake(thread));
     }
 
     /// Has the script hold the keys of this command that it did not name.

@@ -49,7 +49,12 @@ fn run_known(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
     run(call, &script, given, reads_only)
 }
 
-fn run(call: &mut RespCall<'_>, script: &Script, given: Words, reads_only: bool) -> CommandResult {
+fn run(
+    call: &mut RespCall<'_>,
+    script: &Script,
+    given: Arc<Words>,
+    reads_only: bool,
+) -> CommandResult {
     if reads_only && script.flags.is_declared && !script.flags.no_writes {
         return Err(WRITES.into());
     }
@@ -80,15 +85,14 @@ fn remember(
 }
 
 /// The words behind the third, the first `count` of which are keys.
-pub fn given(call: &RespCall<'_>, count: i64) -> Result<Words, String> {
+pub fn given(call: &RespCall<'_>, count: i64) -> Result<Arc<Words>, String> {
     if count > call.count() as i64 - 3 {
         return Err("ERR Number of keys can't be greater than number of args".into());
     }
     let count = usize::try_from(count).map_err(|_| "ERR Number of keys can't be negative")?;
-    Ok(Words::new(call.args.words(call.input).skip(3), count))
+    Ok(Arc::new(Words::new(call.args.words(call.input).skip(3), count)))
 }
 
-/// `SCRIPT LOAD script`
 pub fn script_load(call: &mut RespCall<'_>) -> CommandResult {
     let sha = Sha1::of(call.arg(2));
     remember(call, sha, 2, true)?;
@@ -107,7 +111,6 @@ pub fn script_exists(call: &mut RespCall<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `SCRIPT FLUSH [ASYNC|SYNC]`
 pub fn script_flush(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() > 3 {
         return Err(wrong_arity("script|flush"));

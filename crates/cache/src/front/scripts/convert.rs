@@ -3,7 +3,7 @@
 //!
 //! Source: Redis's documentation of scripts, "Data type conversion".
 
-use super::library::{general, number};
+use super::library::{Fault, general, number};
 use super::pace;
 use crate::constants::SCRIPT_BYTES_MAX;
 use crate::front::bytes::push_i64;
@@ -32,10 +32,12 @@ pub fn push_word(out: &mut Vec<u8>, word: &Value) -> Result<(), &'static str> {
     if out.len() > SCRIPT_BYTES_MAX { Err("the command is too long") } else { Ok(()) }
 }
 
-/// What a command answered, and whether it is an error.
-pub fn to_lua(lua: &Lua, reply: &[u8]) -> mlua::Result<(Value, bool)> {
-    let value = value(lua, &mut &reply[..])?;
-    Ok((value, reply.first() == Some(&b'-')))
+/// What a command answered, or its error.
+pub fn to_lua(lua: &Lua, reply: &[u8]) -> Result<Value, Fault> {
+    if reply.first() == Some(&b'-') {
+        return Err(Fault::Reply(with_code(reply)));
+    }
+    Ok(value(lua, &mut &reply[..])?)
 }
 
 fn line<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
@@ -45,7 +47,7 @@ fn line<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     line
 }
 
-fn field(lua: &Lua, name: &str, value: Value) -> mlua::Result<Value> {
+pub fn field(lua: &Lua, name: &str, value: Value) -> mlua::Result<Value> {
     let table = lua.create_table()?;
     table.raw_set(name, value)?;
     Ok(Value::Table(table))
@@ -103,18 +105,20 @@ fn value(lua: &Lua, bytes: &mut &[u8]) -> mlua::Result<Value> {
     })
 }
 
-/// An error's text as scripts have it: `-CODE text` without its sign, others with `ERR` before
-/// them.
+/// An error's text as scripts have it: with a code, and without its sign.
 pub fn with_code(text: &[u8]) -> Vec<u8> {
-    let text = text.trim_ascii_end();
-    match text.strip_prefix(b"-") {
-        Some(rest) if rest.contains(&b' ') => rest.to_vec(),
-        rest => [b"ERR ", rest.unwrap_or(text)].concat(),
-    }
+    let text = without_end(text);
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    if text.contains(&b' ') { text.to_vec() } else { [b"ERR ", text].concat() }
+}
+
+fn without_end(text: &[u8]) -> &[u8] {
+    let kept = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
+    &text[..kept.map_or(0, |last| last + 1)]
 }
 
 pub fn push_failure(out: &mut Vec<u8>, text: &str) {
-    push_error(out, text.trim_end().as_bytes());
+    push_error(out, without_end(text.as_bytes()));
 }
 
 /// The text of an error that is a table.
@@ -132,7 +136,7 @@ pub fn push_outcome(
     out: &mut Vec<u8>,
     is_right: bool,
     value: &Value,
-    name: &str,
+    name: &dyn Fn() -> String,
     versions: [Version; 2],
 ) -> mlua::Result<()> {
     if is_right {
@@ -146,12 +150,12 @@ pub fn push_outcome(
             let line = fault.raw_get::<Option<i64>>("line");
             match (source, line) {
                 (Ok(Some(source)), Ok(Some(line))) => {
-                    format!("{text} script: {name}, on {source}:{line}.")
+                    format!("{text} script: {}, on {source}:{line}.", name())
                 }
                 _ => text,
             }
         }
-        other => format!("ERR Error running script {name}, {}", other.to_string()?),
+        other => format!("ERR Error running script {}, {}", name(), other.to_string()?),
     };
     push_failure(out, &text);
     Ok(())
@@ -194,7 +198,7 @@ impl ScriptReply<'_> {
 
     fn push_table(&mut self, table: &Table, depth: usize) -> mlua::Result<()> {
         if let Value::String(text) = table.raw_get("err")? {
-            push_error(self.out, text.as_bytes().trim_ascii_end());
+            push_error(self.out, without_end(&text.as_bytes()));
             return Ok(());
         }
         if let Value::String(text) = table.raw_get("ok")? {

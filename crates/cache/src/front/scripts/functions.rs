@@ -3,14 +3,16 @@
 use super::calls::{ScriptCall, load};
 use super::commands::{WRITES, given};
 use super::interpreter::{Registered, Task};
-use super::store::Library;
+use super::store::{Library, RunningFunction, TEXT_BYTES_MAX};
 use crate::front::clients::ClientInfo;
 use crate::front::core::Core;
 use crate::front::glob::Glob;
-use crate::front::redis::{CommandResult, RespCall};
+use crate::front::redis::{CommandResult, RespCall, wrong_words};
 use crate::front::resp::{
-    Version, push_array, push_bulk, push_map, push_null, push_set, push_status,
+    Args, Version, push_array, push_bulk, push_integer, push_map, push_null, push_set, push_status,
 };
+use crate::front::values::dump;
+use rackpool_mem::process::monotonic_ns;
 use std::sync::Arc;
 
 /// `FCALL function count [key ...] [word ...]`
@@ -23,12 +25,14 @@ pub fn fcall_ro(call: &mut RespCall<'_>) -> CommandResult {
 }
 
 fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
-    let name = call.arg(1).to_vec();
-    let library = call.core.shared.scripts.library_of(&name).ok_or("ERR Function not found")?;
+    let library = call.core.shared.scripts.library_of(call.arg(1));
+    let library = library.ok_or("ERR Function not found")?;
     let count = call.number(2).map_err(|_| "ERR Bad number of keys provided")?;
     let given = given(call, count)?;
-    let function = library.functions.iter().find(|function| function.name == name);
-    let no_writes = function.is_some_and(|one| one.flags.iter().any(|flag| flag == "no-writes"));
+    let is_called = |one: &&Registered| one.name.eq_ignore_ascii_case(call.arg(1));
+    let function = library.functions.iter().find(is_called).ok_or("ERR Function not found")?;
+    let name = function.name.clone();
+    let no_writes = function.flags.iter().any(|flag| flag == "no-writes");
     if reads_only && !no_writes {
         return Err(WRITES.into());
     }
@@ -43,7 +47,6 @@ fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
     job.run(call)
 }
 
-/// `FUNCTION LOAD [REPLACE] library`
 pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
     let last = call.count() - 1;
     let mut replaces = false;
@@ -63,27 +66,35 @@ pub fn function_load(call: &mut RespCall<'_>) -> CommandResult {
     call.run_apart(
         text.len() as u64,
         Box::new(move |core: &mut Core, _: &mut ClientInfo| {
-            let functions = load(core, Arc::clone(&text))?;
-            if functions.is_empty() {
-                return Err("ERR No functions registered".into());
-            }
-            core.shared.scripts.add_library(&name, text, functions, replaces)?;
+            let library = loaded(core, name.clone(), text)?;
+            core.shared.scripts.add_libraries(vec![library], replaces, false)?;
             push_bulk(&mut core.out.bytes, &name);
             Ok(())
         }),
     )
 }
 
+fn loaded(core: &mut Core, name: Vec<u8>, text: Arc<[u8]>) -> Result<Arc<Library>, String> {
+    let functions = load(core, Arc::clone(&text))?;
+    if functions.is_empty() {
+        return Err("ERR No functions registered".into());
+    }
+    Ok(core.shared.scripts.new_library(name, text, functions))
+}
+
 /// The name in a library's first line, `#!lua name=...`.
 fn library_name(text: &[u8]) -> Result<Vec<u8>, String> {
-    let line = text.strip_prefix(b"#!").ok_or("ERR Missing library metadata")?;
-    let end = memchr::memchr(b'\n', line).ok_or("ERR Invalid library metadata")?;
-    let line = String::from_utf8_lossy(&line[..end]).into_owned();
-    let mut words = line.split_ascii_whitespace();
+    if !text.starts_with(b"#!") {
+        return Err("ERR Missing library metadata".into());
+    }
+    let end = memchr::memchr(b'\n', text).ok_or("ERR Invalid library metadata")?;
+    let line = Args::of_line(&text[..end]).ok_or("ERR Invalid library metadata")?;
+    let mut words = line.words(b"").map(String::from_utf8_lossy);
     let engine = words.next().unwrap_or_default();
+    let engine = engine.strip_prefix("#!").unwrap_or_default();
     let mut name = None;
     for word in words {
-        match word.strip_prefix("name=") {
+        match word.strip_prefix("name=").map(str::to_owned) {
             Some(_) if name.is_some() => {
                 return Err("ERR Invalid metadata value, name argument was given multiple \
                             times"
@@ -103,10 +114,9 @@ fn library_name(text: &[u8]) -> Result<Vec<u8>, String> {
     if !engine.eq_ignore_ascii_case("lua") {
         return Err(format!("ERR Engine '{engine}' not found"));
     }
-    Ok(name.as_bytes().to_vec())
+    Ok(name.into_bytes())
 }
 
-/// `FUNCTION DELETE library`
 pub fn function_delete(call: &mut RespCall<'_>) -> CommandResult {
     if !call.core.shared.scripts.remove_library(call.arg(2)) {
         return Err("ERR Library not found".into());
@@ -114,7 +124,6 @@ pub fn function_delete(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
-/// `FUNCTION FLUSH [ASYNC|SYNC]`
 pub fn function_flush(call: &mut RespCall<'_>) -> CommandResult {
     let is_known = call.count() == 2 || call.is(2, "async") || call.is(2, "sync");
     if call.count() > 3 || !is_known {
@@ -127,6 +136,81 @@ pub fn function_flush(call: &mut RespCall<'_>) -> CommandResult {
 pub fn function_kill(call: &mut RespCall<'_>) -> CommandResult {
     call.core.shared.scripts.kill(true)?;
     call.status("OK")
+}
+
+pub fn function_dump(call: &mut RespCall<'_>) -> CommandResult {
+    let libraries = call.core.shared.scripts.libraries();
+    let dump = dump::dump_libraries(libraries.iter().map(|library| &*library.text));
+    push_bulk(&mut call.core.out.bytes, &dump);
+    Ok(())
+}
+
+/// `FUNCTION RESTORE dump [APPEND|FLUSH|REPLACE]`
+pub fn function_restore(call: &mut RespCall<'_>) -> CommandResult {
+    if call.count() > 4 {
+        return Err(wrong_words(call));
+    }
+    let is = |word| call.count() == 4 && call.is(3, word);
+    let (replaces, flushes) = (is("replace"), is("flush"));
+    if call.count() == 4 && !replaces && !flushes && !is("append") {
+        return Err("ERR Wrong restore policy given, value should be either FLUSH, APPEND or \
+                    REPLACE."
+            .into());
+    }
+    let texts = dump::restore_libraries(call.arg(2), TEXT_BYTES_MAX as u64);
+    let texts = texts.map_err(|error| error.to_string())?;
+    let bytes: usize = texts.iter().map(Vec::len).sum();
+    call.run_apart(
+        bytes as u64,
+        Box::new(move |core: &mut Core, _: &mut ClientInfo| {
+            let mut libraries = Vec::new();
+            for text in texts {
+                libraries.push(loaded(core, library_name(&text)?, text.into())?);
+            }
+            let added = core.shared.scripts.add_libraries(libraries, replaces, flushes);
+            // Redis has the name in quotes for FUNCTION LOAD alone.
+            added.map_err(|text| text.replace('\'', ""))?;
+            push_status(&mut core.out.bytes, "OK");
+            Ok(())
+        }),
+    )
+}
+
+pub fn function_stats(call: &mut RespCall<'_>) -> CommandResult {
+    let version = call.client.version;
+    let scripts = &call.core.shared.scripts;
+    let (counts, running) = (scripts.counts(), scripts.running_function());
+    let out = &mut call.core.out.bytes;
+    push_map(out, 2, version);
+    push_bulk(out, b"running_script");
+    match &running {
+        Some(running) => push_running(out, running, version),
+        None => push_null(out, version),
+    }
+    push_bulk(out, b"engines");
+    push_map(out, 1, version);
+    push_bulk(out, b"LUA");
+    push_map(out, 2, version);
+    push_bulk(out, b"libraries_count");
+    push_integer(out, counts.libraries as i64);
+    push_bulk(out, b"functions_count");
+    push_integer(out, counts.functions as i64);
+    Ok(())
+}
+
+fn push_running(out: &mut Vec<u8>, running: &RunningFunction, version: Version) {
+    let RunningFunction { name, given, began_ns } = running;
+    push_map(out, 3, version);
+    push_bulk(out, b"name");
+    push_bulk(out, name);
+    push_bulk(out, b"command");
+    push_array(out, 3 + given.all().count());
+    push_bulk(out, b"FCALL");
+    push_bulk(out, name);
+    push_bulk(out, given.keys().count().to_string().as_bytes());
+    given.all().for_each(|word| push_bulk(out, word));
+    push_bulk(out, b"duration_ms");
+    push_integer(out, (monotonic_ns().saturating_sub(*began_ns) / 1_000_000) as i64);
 }
 
 /// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`

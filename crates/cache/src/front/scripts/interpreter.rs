@@ -5,14 +5,13 @@
 //! Ownership: all of Lua lives in the coroutine. Both sides meet in an [`Exchange`], of which one
 //! side alone runs at any time.
 
-use super::convert::{self, push_word};
-use super::library::{self, Answer, Fault, Given, number, one};
+use super::convert;
+use super::library::{self, Answer, CALLS_MAX, Fault, Given, PRELUDE_SOURCE, number, one, text_of};
 use super::pace::{self, Pace};
 use super::sha1::Sha1;
 use super::store::{Library, library_body};
-use super::{bits, json, msgpack, patterns, structs};
+use super::{api, bits, json, msgpack, patterns, structs};
 use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_STACK_BYTES};
-use crate::front::commands::scripted;
 use crate::front::resp::{REDIS_VERSION, Version};
 use mlua::chunk::ChunkMode;
 use mlua::{
@@ -29,13 +28,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub enum Task {
     /// Runs a script.
-    Script { sha: Sha1, text: Arc<[u8]>, given: Words, version: Version },
+    Script { sha: Sha1, text: Arc<[u8]>, given: Arc<Words>, version: Version },
     /// Whether a text is a script: answers with nothing, or an error.
     Check { text: Arc<[u8]> },
     /// Loads a library: which functions it registers.
     Load { text: Arc<[u8]> },
     /// Calls a function of a library.
-    Function { library: Arc<Library>, name: Vec<u8>, given: Words, version: Version },
+    Function { library: Arc<Library>, name: Vec<u8>, given: Arc<Words>, version: Version },
 }
 
 /// Keys, and words behind them.
@@ -56,7 +55,7 @@ impl Words {
         all
     }
 
-    fn all(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn all(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
@@ -89,34 +88,26 @@ pub struct Exchange {
     /// The words of the command that is called, as RESP has them in an array.
     pub words: RefCell<Vec<u8>>,
     pub count: Cell<usize>,
-    /// What the command answered.
     pub reply: RefCell<Vec<u8>>,
     /// The version of the protocol in which commands answer.
     pub version: Cell<Version>,
-    /// The script's answer.
     pub answer: RefCell<Vec<u8>>,
     pub registered: RefCell<Vec<Registered>>,
     pub pace: Rc<Pace>,
     /// Memory that Lua has taken, when the last task was done.
     pub used_bytes: Cell<usize>,
     random: Cell<u64>,
-    /// Whether the script has one line: that of any error.
-    has_one_line: Cell<bool>,
 }
-
-/// What scripts are called in places of errors.
-const SCRIPT_SOURCE: &str = "@user_script";
 
 /// Words of suspensions: why the coroutine does not run.
 const IDLE: u64 = 0;
-const CALLS: u64 = 1;
+pub const CALLS: u64 = 1;
 
 /// Why an interpreter came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// A command, whose words are in the exchange, is to be executed.
+    /// The command in the exchange is to be executed.
     Command,
-    /// The task is done.
     Nothing,
 }
 
@@ -146,7 +137,6 @@ impl Interpreter {
         Ok(Self { coroutine, exchange })
     }
 
-    /// Begins a task.
     pub fn begin(&mut self, task: Task) -> Wants {
         let exchange = &self.exchange;
         exchange.answer.borrow_mut().clear();
@@ -156,7 +146,7 @@ impl Interpreter {
         self.resume()
     }
 
-    /// Goes on with a task, whose command was executed.
+    /// Goes on with a task after its command was executed.
     pub fn resume(&mut self) -> Wants {
         resume(&mut self.coroutine)
     }
@@ -181,15 +171,16 @@ const SEED_LOW: u64 = 0x330e;
 struct Machine {
     lua: Lua,
     exchange: Rc<Exchange>,
-    /// Globals of scripts that are set before each.
-    base: Table,
     functions: Table,
     run: Function,
     call: Function,
     load: Function,
-    compiled: HashMap<Sha1, Function>,
-    /// Functions of the libraries that were used here, by library.
-    loaded: HashMap<u64, HashMap<Vec<u8>, Function>>,
+    /// The functions of scripts, which lie in a table by these numbers: Rust can name few values.
+    compiled: HashMap<Sha1, usize>,
+    scripts: Table,
+    /// What the libraries that were used here have registered, by library.
+    loaded: Table,
+    loaded_count: usize,
 }
 
 impl Machine {
@@ -198,7 +189,7 @@ impl Machine {
         let lua = Lua::new_with(libraries, LuaOptions::new())?;
         lua.set_app_data(Rc::clone(&exchange.pace));
         let native = native(&lua, exchange)?;
-        let prelude = lua.load(PRELUDE).set_name("=redis").set_mode(ChunkMode::Text);
+        let prelude = lua.load(PRELUDE).set_name(PRELUDE_SOURCE).set_mode(ChunkMode::Text);
         let exports = prelude.call::<Table>(native)?;
         lua.set_globals(exports.raw_get("scripts")?)?;
         let pace = Rc::clone(&exchange.pace);
@@ -210,21 +201,20 @@ impl Machine {
         lua.set_memory_limit(SCRIPT_BYTES_MAX)?;
         Ok(Self {
             exchange: Rc::clone(exchange),
-            base: exports.raw_get("base")?,
             functions: exports.raw_get("functions")?,
             run: exports.raw_get("run")?,
             call: exports.raw_get("call")?,
             load: exports.raw_get("load")?,
             compiled: HashMap::new(),
-            loaded: HashMap::new(),
+            scripts: lua.create_table()?,
+            loaded: lua.create_table()?,
+            loaded_count: 0,
             lua,
         })
     }
 
     fn run(&mut self, task: Task) {
         let mut answer = Vec::new();
-        let is_line = matches!(&task, Task::Script { text, .. } if !text.contains(&b'\n'));
-        self.exchange.has_one_line.set(is_line);
         let done = match task {
             Task::Script { sha, text, given, version } => {
                 self.script(&mut answer, sha, &text, &given, version)
@@ -245,7 +235,7 @@ impl Machine {
 
     /// The function of a script's text, or nothing and an answer.
     fn compile(&self, answer: &mut Vec<u8>, text: &[u8]) -> mlua::Result<Option<Function>> {
-        let chunk = self.lua.load(text).set_name(SCRIPT_SOURCE).set_mode(ChunkMode::Text);
+        let chunk = self.lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
         match chunk.into_function() {
             Ok(function) => Ok(Some(function)),
             Err(mlua::Error::SyntaxError { message, .. }) => {
@@ -266,28 +256,32 @@ impl Machine {
         version: Version,
     ) -> mlua::Result<()> {
         let function = match self.compiled.get(&sha) {
-            Some(function) => function.clone(),
+            Some(number) => self.scripts.raw_get(*number)?,
             None => {
                 let Some(function) = self.compile(answer, text)? else { return Ok(()) };
                 if self.compiled.len() >= COMPILED_MAX {
                     self.compiled.clear();
+                    self.scripts = self.lua.create_table()?;
                 }
-                self.compiled.insert(sha, function.clone());
+                let number = self.compiled.len() + 1;
+                self.scripts.raw_set(number, &function)?;
+                self.compiled.insert(sha, number);
                 function
             }
         };
-        self.base.raw_set("KEYS", self.list(given.keys())?)?;
-        self.base.raw_set("ARGV", self.list(given.rest())?)?;
-        let (is_right, value) = self.run.call::<(bool, Value)>(function)?;
-        let script_version = self.exchange.version.get();
-        convert::push_outcome(
-            &self.lua,
-            answer,
-            is_right,
-            &value,
-            &sha.hex(),
-            [script_version, version],
-        )
+        let (keys, words) = self.lists(given)?;
+        let (is_right, value) = self.run.call::<(bool, Value)>((function, keys, words))?;
+        let versions = [self.exchange.version.get(), version];
+        few_values(&self.lua, 0, || {
+            let name = || sha.hex();
+            convert::push_outcome(&self.lua, answer, is_right, &value, &name, versions)
+        })
+    }
+
+    fn lists(&self, given: &Words) -> mlua::Result<(Table, Table)> {
+        few_values(&self.lua, given.bytes.len(), || {
+            Ok((self.list(given.keys())?, self.list(given.rest())?))
+        })
     }
 
     fn list<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> mlua::Result<Table> {
@@ -343,30 +337,45 @@ impl Machine {
         given: &Words,
         version: Version,
     ) -> mlua::Result<()> {
-        if !self.loaded.contains_key(&library.id) {
-            let Some(made) = self.registered(answer, library.body())? else { return Ok(()) };
-            let mut functions = HashMap::new();
-            for name in made.sequence_values::<LuaString>() {
-                let name = name?;
-                let function: Table = made.raw_get(&name)?;
-                functions.insert(name.as_bytes().to_vec(), function.raw_get("callback")?);
+        let made = match self.loaded.raw_get::<Option<Table>>(library.id)? {
+            Some(made) => made,
+            None => {
+                let Some(made) = self.registered(answer, library.body())? else { return Ok(()) };
+                // Those that were replaced or deleted go with the others.
+                if self.loaded_count >= super::store::LIBRARIES_MAX {
+                    self.loaded = self.lua.create_table()?;
+                    self.loaded_count = 0;
+                }
+                self.loaded.raw_set(library.id, &made)?;
+                self.loaded_count += 1;
+                made
             }
-            // Those that were replaced or deleted go with the others.
-            if self.loaded.len() >= super::store::LIBRARIES_MAX {
-                self.loaded.clear();
-            }
-            self.loaded.insert(library.id, functions);
-        }
-        let Some(function) = self.loaded[&library.id].get(name) else {
+        };
+        let Some(function) = made.raw_get::<Option<Table>>(self.lua.create_string(name)?)? else {
             convert::push_failure(answer, "ERR Function not found");
             return Ok(());
         };
-        let (keys, words) = (self.list(given.keys())?, self.list(given.rest())?);
-        let (is_right, value) = self.call.call::<(bool, Value)>((function.clone(), keys, words))?;
-        let name = String::from_utf8_lossy(name);
-        let script_version = self.exchange.version.get();
-        convert::push_outcome(&self.lua, answer, is_right, &value, &name, [script_version, version])
+        let function: Function = function.raw_get("callback")?;
+        let (keys, words) = self.lists(given)?;
+        let (is_right, value) = self.call.call::<(bool, Value)>((function, keys, words))?;
+        let versions = [self.exchange.version.get(), version];
+        let name = || String::from_utf8_lossy(name).into_owned();
+        convert::push_outcome(&self.lua, answer, is_right, &value, &name, versions)
     }
+}
+
+/// Values of ours of fewer bytes are made without a look at the limit of memory.
+const FEW_BYTES: usize = 16 << 10;
+
+/// Calls `f`, which makes values of so many bytes for Lua: with a limit of memory to look at each
+/// would be a call of Lua's, in which it may fail. What the script makes next is limited again.
+pub fn few_values<R>(lua: &Lua, bytes: usize, f: impl FnOnce() -> R) -> R {
+    if bytes > FEW_BYTES || lua.set_memory_limit(0).is_err() {
+        return f();
+    }
+    let result = f();
+    lua.set_memory_limit(SCRIPT_BYTES_MAX).expect("it has just been set");
+    result
 }
 
 const PRELUDE: &str = include_str!("prelude.lua");
@@ -381,14 +390,6 @@ fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
             ("gsub", patterns::gsub),
             ("seek", patterns::seek),
             ("rep", repeat),
-            ("sha1hex", |given| {
-                // What is no text counts as an empty one.
-                let hash = match given.string(0) {
-                    Ok(text) => Sha1::of(&text.as_bytes()),
-                    Err(_) => Sha1::of(b""),
-                };
-                given.text(hash.hex().as_bytes())
-            }),
         ],
     )?;
     let libraries = lua.create_table()?;
@@ -400,25 +401,16 @@ fn native(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
     native.raw_set("version", REDIS_VERSION)?;
     native.raw_set("version_number", version_number())?;
     random(lua, &native, exchange)?;
-    calls(lua, &native, exchange)?;
-    let clock = |_: &Lua, ()| Ok(monotonic_ns() as f64 / 1e9);
-    native.raw_set("clock", lua.create_function(clock)?)?;
-    let inside = Rc::clone(exchange);
-    let placed = move |lua: &Lua, ()| Ok(place(lua, inside.has_one_line.get()));
-    native.raw_set("place", lua.create_function(placed)?)?;
-    let text = |lua: &Lua, fault: Value| match fault {
-        Value::Error(error) => lua.create_string(text_of(&error)),
-        other => lua.create_string(other.to_string()?),
+    native.raw_set("redis", api::table(lua, exchange)?)?;
+    native.raw_set("place", lua.create_function(|lua, ()| Ok(place(lua)))?)?;
+    let inside = Rc::clone(&exchange.pace);
+    let stop_text = move |_: &Lua, ()| Ok(inside.stop_text());
+    native.raw_set("stop_text", lua.create_function(stop_text)?)?;
+    let caught = |lua: &Lua, fault: Value| match fault {
+        Value::Error(error) => library::caught(lua, &error),
+        other => Ok(other),
     };
-    native.raw_set("text_of", lua.create_function(text)?)?;
-    let error_text =
-        |lua: &Lua, text: LuaString| lua.create_string(convert::with_code(&text.as_bytes()));
-    native.raw_set("error_text", lua.create_function(error_text)?)?;
-    let log = |_: &Lua, words: MultiValue| {
-        log(&words);
-        Ok(())
-    };
-    native.raw_set("log", lua.create_function(log)?)?;
+    native.raw_set("caught", lua.create_function(caught)?)?;
     Ok(native)
 }
 
@@ -458,139 +450,40 @@ fn random(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()
         }
         one(number((part * (high - low + 1.0)).floor() + low))
     };
-    native.raw_set("random", library::function(lua, "random", next)?)?;
+    native.raw_set("random", library::function(lua, next)?)?;
     let inside = Rc::clone(exchange);
     let seed = move |given: &Given<'_>| -> Answer {
         let seed = given.integer(0)? as u32;
         inside.random.set(u64::from(seed) << 16 | SEED_LOW);
         Ok(MultiValue::new())
     };
-    native.raw_set("randomseed", library::function(lua, "randomseed", seed)?)
+    native.raw_set("randomseed", library::function(lua, seed)?)
 }
 
-/// `redis.call` and what else the thread that drives the script knows.
-fn calls(lua: &Lua, native: &Table, exchange: &Rc<Exchange>) -> mlua::Result<()> {
-    let inside = Rc::clone(exchange);
-    let some = move |lua: &Lua, words: MultiValue| call(lua, &inside, words.into_iter().map(Ok));
-    native.raw_set("call", lua.create_function(some)?)?;
-    let inside = Rc::clone(exchange);
-    // Lua's stack for functions of ours is not long enough for what it can unpack.
-    let listed = move |lua: &Lua, (words, count): (Table, i64)| {
-        call(lua, &inside, (1..=count).map(|index| words.raw_get::<Value>(index)))
-    };
-    native.raw_set("call_list", lua.create_function(listed)?)?;
-    let inside = Rc::clone(exchange);
-    let stopped = move |_: &Lua, ()| Ok(inside.pace.stopped().is_some());
-    native.raw_set("is_stopped", lua.create_function(stopped)?)?;
-    let inside = Rc::clone(exchange);
-    let setresp = move |_: &Lua, version: i64| {
-        inside.version.set(if version == 3 { Version::Three } else { Version::Two });
-        Ok(())
-    };
-    native.raw_set("setresp", lua.create_function(setresp)?)?;
-    let is_known = |_: &Lua, words: MultiValue| {
-        let name = words.front().and_then(Value::as_string);
-        Ok(name.is_some_and(|name| scripted::is_known(&name.as_bytes())))
-    };
-    native.raw_set("is_known", lua.create_function(is_known)?)
-}
-
-/// Calls a command with these words: what it answers, and whether that is an error.
-fn call(
-    lua: &Lua,
-    exchange: &Exchange,
-    words: impl Iterator<Item = mlua::Result<Value>>,
-) -> mlua::Result<(Value, bool)> {
-    exchange.words.borrow_mut().clear();
-    let mut count = 0;
-    for word in words {
-        let pushed = push_word(&mut exchange.words.borrow_mut(), &word?);
-        if let Err(why) = pushed {
-            return failure(lua, why);
-        }
-        count += 1;
-    }
-    if count == 0 {
-        return failure(lua, "Please specify at least one argument for this redis lib call");
-    }
-    exchange.count.set(count);
-    suspend(CALLS);
-    if exchange.pace.stopped().is_some() {
-        exchange.pace.look()?;
-    }
-    convert::to_lua(lua, &exchange.reply.borrow())
-}
-
-fn failure(lua: &Lua, why: &str) -> mlua::Result<(Value, bool)> {
-    let table = lua.create_table()?;
-    table.raw_set("err", format!("ERR {why}"))?;
-    Ok((Value::Table(table), true))
-}
-
-/// The source and line of the script where an error happened. A function of ours that is called
-/// last has taken the place of its caller: then only a script of one line has a known one.
-fn place(lua: &Lua, has_one_line: bool) -> (Option<String>, Option<usize>) {
+/// The source and line where an error happened that a handler in the prelude is called with.
+fn place(lua: &Lua) -> (Option<String>, Option<usize>) {
     // 0 is this function, 1 the handler.
-    for level in 2..PLACES_MAX {
+    for level in 2..CALLS_MAX {
         let found = lua.inspect_stack(level, |at| {
             let source = at.source().source.map(std::borrow::Cow::into_owned);
             (source, at.current_line())
         });
         match found {
             None => break,
-            Some((Some(source), Some(line))) if source.starts_with('@') => {
+            Some((Some(source), Some(line))) if source != PRELUDE_SOURCE => {
                 return (Some(source), Some(line));
             }
             Some(_) => {}
         }
     }
-    if has_one_line {
-        return (Some(SCRIPT_SOURCE.into()), Some(1));
-    }
     (None, None)
-}
-
-/// Frames in which an error's place is looked for.
-const PLACES_MAX: usize = 32;
-
-/// An error of Lua's without what surrounds it.
-pub fn text_of(error: &mlua::Error) -> String {
-    match error {
-        mlua::Error::CallbackError { cause, .. } | mlua::Error::WithContext { cause, .. } => {
-            text_of(cause)
-        }
-        mlua::Error::RuntimeError(text) => text.clone(),
-        mlua::Error::SyntaxError { message, .. } => message.clone(),
-        mlua::Error::MemoryError(_) => "not enough memory".into(),
-        other => other.to_string(),
-    }
-}
-
-/// Levels of `redis.log` from which on a line is written.
-const LOGGED_LEVEL: f64 = 2.0;
-
-fn log(words: &MultiValue) {
-    let mut words = words.iter();
-    let level = match words.next() {
-        Some(Value::Integer(level)) => *level as f64,
-        Some(Value::Number(level)) => *level,
-        _ => return,
-    };
-    if level < LOGGED_LEVEL {
-        return;
-    }
-    let texts = words.filter_map(|word| match word {
-        Value::String(text) => Some(text.to_string_lossy()),
-        Value::Integer(_) | Value::Number(_) => word.to_string().ok(),
-        _ => None,
-    });
-    rackpool_mem::log::line(format_args!("script: {}", texts.collect::<Vec<_>>().join(" ")));
 }
 
 impl From<Fault> for mlua::Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Text(text) => mlua::Error::runtime(text),
+            Fault::Reply(text) => mlua::Error::runtime(String::from_utf8_lossy(&text)),
             Fault::Lua(error) => error,
         }
     }

@@ -87,11 +87,11 @@ pub fn table(lua: &Lua) -> mlua::Result<Table> {
     ];
     for (name, run) in entries {
         let config = Rc::clone(&config);
-        table.raw_set(name, library::function(lua, name, move |given| run(given, &config))?)?;
+        table.raw_set(name, library::function(lua, move |given| run(given, &config))?)?;
     }
     table.raw_set(
         "new",
-        library::function(lua, "new", |given| one(Value::Table(self::table(given.lua)?)))?,
+        library::function(lua, |given| one(Value::Table(self::table(given.lua)?)))?,
     )?;
     table.raw_set("null", Value::NULL)?;
     table.raw_set("_NAME", "cjson")?;

@@ -1,15 +1,99 @@
 //! What functions of Rust that a script calls have in common: their arguments, and errors. A
-//! function answers with values or a [`Fault`]; the prelude raises a fault's text as an error of
-//! the line that called it.
+//! function answers with values or a [`Fault`], which is raised as Lua's own functions raise
+//! theirs: a text with the line that called it before it, or a table as Redis's functions do.
 
+use super::convert::field;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
+use std::fmt;
 
-/// Why a function failed.
 pub enum Fault {
     /// An error of the script that called it, in its words.
     Text(String),
+    /// One that scripts have as a table with this text, its code included.
+    Reply(Vec<u8>),
     /// Of Lua itself: no memory is left, the script is to end.
     Lua(mlua::Error),
+}
+
+/// [`Fault::Reply`] on its way through Lua.
+#[derive(Debug)]
+struct ReplyError(Vec<u8>);
+
+impl fmt::Display for ReplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl std::error::Error for ReplyError {}
+
+impl Fault {
+    /// An error of one of Redis's own functions.
+    pub fn reply(text: &str) -> Self {
+        Fault::Reply([b"ERR ", text.as_bytes()].concat())
+    }
+
+    /// The error that the function that was called raises.
+    pub fn raised(self, lua: &Lua) -> mlua::Error {
+        match self {
+            Fault::Text(text) => mlua::Error::runtime(caller(lua) + &text),
+            Fault::Reply(text) => mlua::Error::external(ReplyError(text)),
+            Fault::Lua(error) => error,
+        }
+    }
+}
+
+/// What Lua's files are called that are not a script's.
+pub const PRELUDE_SOURCE: &str = "=redis";
+
+/// Calls, the innermost first, in which an error's line is looked for.
+pub const CALLS_MAX: usize = 32;
+
+/// The line that called the function of Rust that runs, as Lua puts it before an error's text.
+fn caller(lua: &Lua) -> String {
+    for level in 1..CALLS_MAX {
+        let found = lua.inspect_stack(level, |at| {
+            let source = at.source();
+            let is_ours = source.source.as_deref() == Some(PRELUDE_SOURCE);
+            let line = at.current_line().map(|line| {
+                format!("{}:{line}: ", source.short_src.as_deref().unwrap_or_default())
+            });
+            (is_ours, line)
+        });
+        match found {
+            Some((true, _)) => {}
+            Some((false, line)) => return line.unwrap_or_default(),
+            None => break,
+        }
+    }
+    String::new()
+}
+
+/// An error that was caught, as a script has it: a text, or a table.
+pub fn caught(lua: &Lua, error: &mlua::Error) -> mlua::Result<Value> {
+    let cause = cause(error);
+    if let Some(ReplyError(text)) = cause.downcast_ref() {
+        return field(lua, "err", Value::String(lua.create_string(text)?));
+    }
+    Ok(Value::String(lua.create_string(text_of(cause))?))
+}
+
+/// An error of Lua's without what surrounds it.
+fn cause(error: &mlua::Error) -> &mlua::Error {
+    match error {
+        mlua::Error::CallbackError { cause: inner, .. }
+        | mlua::Error::WithContext { cause: inner, .. } => cause(inner),
+        other => other,
+    }
+}
+
+pub fn text_of(error: &mlua::Error) -> String {
+    match cause(error) {
+        mlua::Error::RuntimeError(text) => text.clone(),
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        mlua::Error::MemoryError(_) => "not enough memory".into(),
+        other => other.to_string(),
+    }
 }
 
 impl From<mlua::Error> for Fault {
@@ -32,10 +116,9 @@ impl From<&str> for Fault {
 
 pub type Answer = Result<MultiValue, Fault>;
 
-/// The values that a script gave a function, and the function's name.
+/// The values that a script gave a function.
 pub struct Given<'a> {
     pub lua: &'a Lua,
-    pub name: &'static str,
     values: MultiValue,
 }
 
@@ -57,8 +140,20 @@ impl Given<'_> {
         self.values.get(index).is_some_and(|value| !value.is_nil())
     }
 
+    /// What Lua says of an argument: the function's name is the one that it was called by, and what
+    /// stands before `:` is no argument.
     pub fn bad(&self, index: usize, why: &str) -> Fault {
-        Fault::Text(format!("bad argument #{} to '{}' ({why})", index + 1, self.name))
+        let called = self.lua.inspect_stack(0, |at| {
+            let names = at.names();
+            let is_method = names.name_what == Some("method");
+            (names.name.map(std::borrow::Cow::into_owned), is_method)
+        });
+        let (name, is_method) = called.unwrap_or_default();
+        let name = name.as_deref().unwrap_or("?");
+        Fault::Text(match (index + 1).checked_sub(usize::from(is_method)) {
+            Some(0) => format!("calling '{name}' on bad self ({why})"),
+            number => format!("bad argument #{} to '{name}' ({why})", number.unwrap_or(0)),
+        })
     }
 
     fn expected(&self, index: usize, what: &str) -> Fault {
@@ -114,32 +209,19 @@ pub fn number(value: f64) -> Value {
     Value::Number(value)
 }
 
-/// A function for scripts: answers with `true` and what it answers, or with `false` and its fault.
-pub fn function(
-    lua: &Lua,
-    name: &'static str,
-    run: impl Fn(&Given<'_>) -> Answer + 'static,
-) -> mlua::Result<Function> {
-    lua.create_function(move |lua, values: MultiValue| match run(&Given { lua, name, values }) {
-        Ok(mut values) => {
-            values.push_front(Value::Boolean(true));
-            Ok(values)
-        }
-        Err(Fault::Text(text)) => {
-            let text = Value::String(lua.create_string(text)?);
-            Ok(MultiValue::from_vec(vec![Value::Boolean(false), text]))
-        }
-        Err(Fault::Lua(error)) => Err(error),
+/// A function for scripts.
+pub fn function(lua: &Lua, run: impl Fn(&Given<'_>) -> Answer + 'static) -> mlua::Result<Function> {
+    lua.create_function(move |lua, values: MultiValue| {
+        run(&Given { lua, values }).map_err(|fault| fault.raised(lua))
     })
 }
 
 pub type NamedFunction = (&'static str, fn(&Given<'_>) -> Answer);
 
-/// A table of functions.
 pub fn table(lua: &Lua, entries: &[NamedFunction]) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, run) in entries {
-        table.raw_set(*name, function(lua, name, *run)?)?;
+        table.raw_set(*name, function(lua, *run)?)?;
     }
     Ok(table)
 }

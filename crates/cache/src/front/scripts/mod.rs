@@ -9,11 +9,12 @@
 //!
 //! One that ends soon by its text runs where its connection is served; every other one, and one
 //! that takes longer than was thought and has changed nothing, on the thread for what takes long.
-//! `prelude.lua` is what scripts see; `bits.rs`, `json.rs`, `msgpack.rs`, `structs.rs` are their
-//! libraries, `patterns.rs` what `string` has of them; `pace.rs` ends a script; `store.rs` knows
-//! the texts. Lua's memory and its stack are limited; what a script cannot be given by Lua safely
+//! `prelude.lua` is what scripts see; `api.rs` has Redis's own functions; `bits.rs`, `json.rs`,
+//! `msgpack.rs`, `structs.rs` are their libraries, `patterns.rs` what `string` has of them;
+//! `pace.rs` ends a script; `store.rs` knows the texts. Lua's memory and its stack are limited; what a script cannot be given by Lua safely
 //! (files, compiled code, the functions of C that neither end nor look at a clock) it has not.
 
+mod api;
 mod bits;
 mod calls;
 mod commands;
@@ -36,6 +37,7 @@ pub use commands::{
     eval, eval_ro, evalsha, evalsha_ro, script_exists, script_flush, script_kill, script_load,
 };
 pub use functions::{
-    fcall, fcall_ro, function_delete, function_flush, function_kill, function_list, function_load,
+    fcall, fcall_ro, function_delete, function_dump, function_flush, function_kill, function_list,
+    function_load, function_restore, function_stats,
 };
 pub use store::ScriptStore;

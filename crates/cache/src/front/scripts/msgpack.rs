@@ -157,7 +157,7 @@ fn unpack(given: &Given<'_>) -> Answer {
     Ok(values)
 }
 
-/// Unpacks so many values from `offset` on, all if it is 0; before them stands where the next one
+/// Unpacks so many values from `offset` on, all if both are 0; before them stands where the next one
 /// begins, -1 at the end.
 fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
     let data = given.string(0)?;
@@ -174,9 +174,10 @@ fn unpack_some(given: &Given<'_>, limit: i64, offset: i64) -> Answer {
             format!("Start offset {offset} greater than input length {}.", data.len()).into()
         );
     }
-    let mut reader = Reader { lua: given.lua, rest: &data[offset as usize..] };
+    let mut reader = MsgPackReader { lua: given.lua, rest: &data[offset as usize..] };
     let mut values = MultiValue::new();
-    while !reader.rest.is_empty() && (limit == 0 || (values.len() as i64) < limit) {
+    let takes_all = limit == 0 && offset == 0;
+    while !reader.rest.is_empty() && (takes_all || (values.len() as i64) < limit) {
         if values.len() >= VALUES_MAX {
             return Err(TOO_MANY.into());
         }
@@ -191,12 +192,12 @@ const TOO_MANY: &str = "too many return values at once; use unpack_one or unpack
 /// Values that one call answers, as Lua's own `unpack`.
 const VALUES_MAX: usize = 7000;
 
-struct Reader<'r> {
+struct MsgPackReader<'r> {
     lua: &'r Lua,
     rest: &'r [u8],
 }
 
-impl<'r> Reader<'r> {
+impl<'r> MsgPackReader<'r> {
     fn take(&mut self, count: usize) -> Result<&'r [u8], Fault> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or("Missing bytes in input.")?;
         self.rest = rest;

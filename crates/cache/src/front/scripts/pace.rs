@@ -13,7 +13,6 @@ use std::sync::Arc;
 /// Why a script does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Its time is over.
     Late,
     /// A client asked for it.
     Killed,
@@ -95,14 +94,18 @@ impl Pace {
                 self.stop(Stop::Elsewhere);
             }
         }
-        Err(mlua::Error::runtime(match self.stop.get() {
-            None => return Ok(()),
-            Some(Stop::Late) => {
+        self.stop_text().map_or(Ok(()), |text| Err(mlua::Error::runtime(text)))
+    }
+
+    /// The error with which the script ends that is not to go on.
+    pub fn stop_text(&self) -> Option<String> {
+        Some(match self.stop.get()? {
+            Stop::Late => {
                 format!("Script ran for more than {} ms and was stopped.", self.limit_ms.get())
             }
-            Some(Stop::Killed) => "Script killed by user with SCRIPT KILL...".into(),
-            Some(Stop::Elsewhere | Stop::All) => "Script is begun anew.".into(),
-        }))
+            Stop::Killed => "Script killed by user with SCRIPT KILL...".into(),
+            Stop::Elsewhere | Stop::All => "Script is begun anew.".into(),
+        })
     }
 }
 
@@ -117,7 +120,7 @@ pub fn step(lua: &Lua, count: u32) -> Result<(), Fault> {
 /// Whether a text of ours, beside Lua's memory, may have so many bytes.
 pub fn room(bytes: usize) -> Result<(), Fault> {
     if bytes > SCRIPT_BYTES_MAX {
-        return Err("not enough memory".into());
+        return Err(mlua::Error::MemoryError("not enough memory".into()).into());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 -- What scripts see: the functions of Lua that they may call, those of Redis, and tables of them
--- that cannot be changed. `native` has what is written in Rust; its functions answer with true and
--- their answers, or with false and an error's text.
+-- that cannot be changed. `native` has what is written in Rust; scripts call its functions without
+-- one of these between, so that errors know the line that called, also of `return f()`.
 --
 -- A script has an empty table as its globals, which shows `base` and takes nothing.
 
@@ -32,43 +32,38 @@ end
 sealed = protect({})
 getmetatable(sealed).__metatable = sealed
 
--- Raises a fault of a function of Rust as an error of the line that called it.
-local function answer(is_right, ...)
-  if is_right then return ... end
-  error((...), 3)
-end
-
-local function guarded(f)
-  return function(...) return answer(f(...)) end
-end
-
 local function library(functions)
   local made = {}
   for name, value in pairs(functions) do
     if name == 'new' then
-      made.new = function() return library(answer(value())) end
+      made.new = function() return library(value()) end
     else
-      made[name] = type(value) == 'function' and guarded(value) or value
+      made[name] = value
     end
   end
   return protect(made)
 end
 
--- An error that a script cannot catch: it is to end.
+-- An error of a function of Rust, as scripts have it.
+local function plain(fault)
+  if type(fault) == 'userdata' then return native.caught(fault) end
+  return fault
+end
+
+-- A script that is to end cannot catch that.
 local function settle(is_right, ...)
-  if not is_right and native.is_stopped() then error((...), 0) end
-  return is_right, ...
+  if is_right then return true, ... end
+  local stop = native.stop_text()
+  if stop then error(stop, 0) end
+  return false, plain((...))
 end
 
 -- As `settle`, of an error that is a table, the text of it: scripts of old expect a text.
 local function caught(is_right, ...)
   if is_right then return true, ... end
-  local fault = ...
-  if native.is_stopped() then error(fault, 0) end
+  local _, fault = settle(false, ...)
   local text = type(fault) == 'table' and rawget(fault, 'err')
-  if type(text) == 'string' then fault = text end
-  if type(fault) == 'userdata' then fault = native.text_of(fault) end
-  return false, fault
+  return false, type(text) == 'string' and text or fault
 end
 
 local base = {
@@ -78,7 +73,9 @@ local base = {
 }
 
 function base.pcall(...) return caught(pcall(...)) end
-function base.xpcall(f, handler) return settle(xpcall(f, handler)) end
+function base.xpcall(f, handler)
+  return settle(xpcall(f, function(fault) return handler(plain(fault)) end))
+end
 function base.next(t, key) return next(shown[t] or t, key) end
 function base.rawget(t, key) return rawget(shown[t] or t, key) end
 
@@ -92,12 +89,12 @@ function base.pairs(t)
 end
 
 function base.rawset(t, key, value)
-  if shown[t] then error(READONLY, 2) end
+  if shown[t] then error(READONLY, 0) end
   return rawset(t, key, value)
 end
 
 function base.setmetatable(t, meta)
-  if shown[t] then error(READONLY, 2) end
+  if shown[t] then error(READONLY, 0) end
   return setmetatable(t, meta)
 end
 
@@ -143,36 +140,38 @@ base.coroutine = protect({
 })
 
 -- Texts. What the C library has may recurse without end, or not look at the clock.
-string.find, string.match = guarded(native.find), guarded(native.match)
-string.rep = guarded(native.rep)
+string.find, string.match, string.rep = native.find, native.match, native.rep
 local seek = native.seek
 
+local function text_of(value, index, name)
+  local kind = type(value)
+  if kind == 'string' or kind == 'number' then return tostring(value) end
+  local found = value == nil and 'no value' or kind
+  local why = ' (string expected, got ' .. found .. ')'
+  error('bad argument #' .. index .. " to '" .. name .. "'" .. why, 3)
+end
+
 function string.gmatch(text, pattern)
+  text, pattern = text_of(text, 1, 'gmatch'), text_of(pattern, 2, 'gmatch')
   local at, bytes = 0, #text
   local function step(from, to, ...)
     if from == nil then at = bytes + 1 return nil end
     at = to > from and to or to + 1
     return ...
   end
-  local look = guarded(seek)
   return function()
     if at > bytes then return nil end
-    return step(look(text, pattern, at, false))
+    return step(seek(text, pattern, at, false))
   end
 end
 
 function string.gsub(text, pattern, by, most)
+  text, pattern = text_of(text, 1, 'gsub'), text_of(pattern, 2, 'gsub')
   local kind = type(by)
-  if kind == 'string' or kind == 'number' then
-    return answer(native.gsub(text, pattern, by, most))
-  end
+  if kind == 'string' or kind == 'number' then return native.gsub(text, pattern, by, most) end
   if kind ~= 'function' and kind ~= 'table' then
     error("bad argument #3 to 'gsub' (string/function/table expected)", 2)
   end
-  if type(text) ~= 'string' and type(text) ~= 'number' then
-    error("bad argument #1 to 'gsub' (string expected, got " .. type(text) .. ')', 2)
-  end
-  text, pattern = tostring(text), tostring(pattern)
   local pieces, count, at, bytes = {}, 0, 0, #text
   local anchored = pattern:sub(1, 1) == '^'
   most = most or bytes + 1
@@ -196,7 +195,7 @@ function string.gsub(text, pattern, by, most)
     return not anchored
   end
   while count < most and at <= bytes do
-    if not put(answer(seek(text, pattern, at, anchored))) then break end
+    if not put(seek(text, pattern, at, anchored)) then break end
   end
   pieces[#pieces + 1] = text:sub(at + 1)
   return concat(pieces), count
@@ -227,100 +226,21 @@ function table.sort(t, is_less)
   end
 end
 
-math.random, math.randomseed = guarded(native.random), guarded(native.randomseed)
+math.random, math.randomseed = native.random, native.randomseed
 
 getmetatable('').__metatable = sealed
-string.gfind = nil
+string.gfind = string.gmatch
 base.string, base.table, base.math = protect(string), protect(table), protect(math)
-base.os = protect({clock = native.clock})
 for name, functions in pairs(native.libraries) do base[name] = library(functions) end
 
 -- Redis's own functions.
 local function failed(text) return {err = 'ERR ' .. text} end
 
-local function told()
-  return {
-    LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
-    REDIS_VERSION = native.version, REDIS_VERSION_NUM = native.version_number,
-    log = function(...)
-      local level = ...
-      if select('#', ...) < 2 then
-        error(failed('redis.log() requires two arguments or more.'), 0)
-      end
-      if type(level) ~= 'number' then
-        error(failed('First argument must be a number (log level).'), 0)
-      end
-      if level < 0 or level > 3 then error(failed('Invalid debug level.'), 0) end
-      native.log(...)
-    end,
-  }
-end
-
-local redis = told()
-
--- Words that are given to Rust one by one.
-local WORDS_MAX = 250
-
-local function call(...)
-  local count = select('#', ...)
-  if count > WORDS_MAX then return native.call_list({...}, count) end
-  return native.call(...)
-end
-
-function redis.call(...)
-  local reply, is_error = call(...)
-  if is_error then error(reply, 0) end
-  return reply
-end
-
-function redis.pcall(...) return (call(...)) end
-
-local function single(field)
-  return function(...)
-    local text = ...
-    if select('#', ...) ~= 1 or type(text) ~= 'string' then
-      return failed('wrong number or type of arguments')
-    end
-    if field == 'ok' then return {ok = text} end
-    return {err = native.error_text(text)}
-  end
-end
-
-redis.error_reply, redis.status_reply = single('err'), single('ok')
-
-function redis.sha1hex(...)
-  if select('#', ...) ~= 1 then error(failed('wrong number of arguments'), 0) end
-  return answer(native.sha1hex(...))
-end
-
-function redis.setresp(...)
-  local version = ...
-  if select('#', ...) ~= 1 then error(failed('redis.setresp() requires one argument.'), 0) end
-  if version ~= 2 and version ~= 3 then error(failed('RESP version must be 2 or 3.'), 0) end
-  native.setresp(version)
-end
-
+local redis = native.redis
+redis.LOG_DEBUG, redis.LOG_VERBOSE, redis.LOG_NOTICE, redis.LOG_WARNING = 0, 1, 2, 3
 redis.REPL_NONE, redis.REPL_AOF, redis.REPL_SLAVE, redis.REPL_REPLICA, redis.REPL_ALL =
   0, 1, 2, 2, 3
-
-function redis.set_repl(...)
-  local flags = ...
-  if select('#', ...) ~= 1 then error(failed('redis.set_repl() requires two arguments.'), 0) end
-  if type(flags) ~= 'number' or flags < 0 or flags > 3 then
-    local why = 'Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.'
-    error(failed(why), 0)
-  end
-end
-
-function redis.acl_check_cmd(...)
-  if select('#', ...) == 0 then
-    error(failed('Please specify at least one argument for this redis.acl_check_cmd() call'), 0)
-  end
-  if not native.is_known(...) then
-    error(failed('Invalid command passed to redis.acl_check_cmd()'), 0)
-  end
-  return true
-end
+redis.REDIS_VERSION, redis.REDIS_VERSION_NUM = native.version, native.version_number
 
 function redis.replicate_commands() return true end
 function redis.breakpoint() return false end
@@ -337,13 +257,14 @@ local function globals(own)
   return empty
 end
 
+base.redis = protect(redis)
 local functions = {}
 for name, value in pairs(base) do functions[name] = value end
-base.redis = protect(redis)
-local offered = setmetatable({}, {__index = redis})
 
 -- While a library is loaded it may register functions, and call nothing.
 local registered
+local function is_text(value) return type(value) == 'string' or type(value) == 'number' end
+
 local function registers(...)
   if not registered then
     error(failed('redis.register_function can only be called on FUNCTION LOAD command'), 0)
@@ -372,16 +293,16 @@ local function registers(...)
     if callback == nil then
       error(failed('redis.register_function must get a callback argument'), 0)
     end
-    if type(name) ~= 'string' then
+    if not is_text(name) then
       error(failed('function_name argument given to redis.register_function must be a string'), 0)
     end
-    if about ~= nil and type(about) ~= 'string' then
+    if about ~= nil and not is_text(about) then
       error(failed('description argument given to redis.register_function must be a string'), 0)
     end
     if type(callback) ~= 'function' then
       error(failed('callback argument given to redis.register_function must be a function'), 0)
     end
-  elseif type(name) ~= 'string' then
+  elseif not is_text(name) then
     error(failed('first argument to redis.register_function must be a string'), 0)
   elseif type(callback) ~= 'function' then
     error(failed('second argument to redis.register_function must be a function'), 0)
@@ -390,6 +311,7 @@ local function registers(...)
     error(failed('flags argument to redis.register_function must be a table representing '
       .. 'function flags'), 0)
   end
+  name, about = tostring(name), about ~= nil and tostring(about) or nil
   if not name:match('^[%w_]+$') then
     error(failed('Library names can only contain letters, numbers, or underscores(_) and must be '
       .. 'at least one character long'), 0)
@@ -406,18 +328,17 @@ local function registers(...)
   registered[#registered + 1] = name
 end
 
-offered.register_function = registers
-offered = protect(offered)
-functions.redis = offered
-local loading = told()
-loading.register_function = registers
+local loading = {register_function = registers}
+for name, value in pairs(redis) do
+  if name == 'log' or type(value) ~= 'function' then loading[name] = value end
+end
 loading = protect(setmetatable(loading, {__index = missing}))
 
 -- Where an error happened, and what it says; as Redis, a table of both.
 local function handler(fault)
   local source, line = native.place()
+  fault = plain(fault)
   if type(fault) ~= 'table' then
-    if type(fault) == 'userdata' then fault = native.text_of(fault) end
     fault = {err = 'ERR ' .. tostring(fault)}
   end
   if source and not shown[fault] then
@@ -427,9 +348,12 @@ local function handler(fault)
   return fault
 end
 
-local exports = {base = base, scripts = globals(base), functions = globals(functions)}
+local exports = {scripts = globals(base), functions = globals(functions)}
 
-function exports.run(f) return xpcall(f, handler) end
+function exports.run(f, keys, words)
+  base.KEYS, base.ARGV = keys, words
+  return xpcall(f, handler)
+end
 
 function exports.call(f, keys, words)
   return xpcall(function() return f(keys, words) end, handler)
@@ -440,7 +364,7 @@ function exports.load(chunk)
   registered = {}
   functions.redis = loading
   local is_right, fault = xpcall(chunk, handler)
-  functions.redis = offered
+  functions.redis = base.redis
   local made = registered
   registered = nil
   if is_right then return true, made end

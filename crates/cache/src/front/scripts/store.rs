@@ -1,14 +1,14 @@
 //! The scripts and libraries that a server knows, and the scripts that run: shared by all threads.
 //! In: their texts. Out: what is to be run, and how. Bounded: see the limits below.
 
-use super::interpreter::Registered;
+use super::interpreter::{Registered, Words};
 use super::sha1::Sha1;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Texts of all scripts and libraries together, bytes.
-const TEXT_BYTES_MAX: usize = 64 << 20;
+pub const TEXT_BYTES_MAX: usize = 64 << 20;
 /// Scripts that came by EVAL and were not loaded: the oldest is forgotten for a new one.
 const EVALUATED_MAX: usize = 500;
 pub const LIBRARIES_MAX: usize = 512;
@@ -81,16 +81,17 @@ fn shebang(text: &[u8]) -> Result<(Flags, &[u8]), String> {
     let end = memchr::memchr(b'\n', text).ok_or("ERR Invalid script shebang")?;
     let line = String::from_utf8_lossy(&text[2..end]).into_owned();
     let mut words = line.split_ascii_whitespace();
-    let engine = words.next().unwrap_or_default();
+    let starts_at_once = line.starts_with(|letter: char| !letter.is_ascii_whitespace());
+    let engine = words.next().filter(|_| starts_at_once).unwrap_or_default();
     if engine != "lua" {
-        return Err(format!("ERR Unexpected engine in script shebang: {engine}"));
+        return Err(format!("ERR Unexpected engine in script shebang: #!{engine}"));
     }
     flags.is_declared = true;
     for word in words {
         let Some(names) = word.strip_prefix("flags=") else {
             return Err(format!("ERR Unknown lua shebang option: {word}"));
         };
-        for name in names.split(',').filter(|name| !name.is_empty()) {
+        for name in names.split(',').filter(|_| !names.is_empty()) {
             if !SCRIPT_FLAGS.contains(&name) {
                 return Err(format!("ERR Unexpected flag in script shebang: {name}"));
             }
@@ -120,23 +121,32 @@ impl Library {
     }
 }
 
-/// A library's text behind its first line, whose end stays.
+/// A library's text behind its first line; the line's end stays.
 pub fn library_body(text: &[u8]) -> &[u8] {
     &text[memchr::memchr(b'\n', text).unwrap_or(text.len())..]
+}
+
+/// A function that runs, as it is told of.
+#[derive(Clone, Debug)]
+pub struct RunningFunction {
+    pub name: Vec<u8>,
+    pub given: Arc<Words>,
+    pub began_ns: u64,
 }
 
 /// A script that runs on a thread of its own.
 #[derive(Debug)]
 pub struct Running {
-    pub is_function: bool,
+    is_function: bool,
+    function: Option<RunningFunction>,
     is_killed: AtomicBool,
     has_written: AtomicBool,
 }
 
 impl Running {
-    pub fn new(is_function: bool) -> Arc<Self> {
+    pub fn new(is_function: bool, function: Option<RunningFunction>) -> Arc<Self> {
         let (is_killed, has_written) = Default::default();
-        Arc::new(Self { is_function, is_killed, has_written })
+        Arc::new(Self { is_function, function, is_killed, has_written })
     }
 
     pub fn is_killed(&self) -> bool {
@@ -164,6 +174,7 @@ struct Known {
     evaluated: VecDeque<Sha1>,
     bytes: usize,
     libraries: BTreeMap<Vec<u8>, Arc<Library>>,
+    /// By their names in lower case.
     functions: HashMap<Vec<u8>, Arc<Library>>,
 }
 
@@ -186,6 +197,51 @@ impl Known {
         self.functions.retain(|_, of| of.id != library.id);
         true
     }
+
+    fn library_bytes(&self) -> usize {
+        self.libraries.values().map(|library| library.text.len()).sum()
+    }
+
+    fn remove_libraries(&mut self) {
+        self.bytes -= self.library_bytes();
+        self.libraries.clear();
+        self.functions.clear();
+    }
+
+    fn add(&mut self, library: Arc<Library>, replaces: bool) -> Result<(), String> {
+        let shown = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let old_bytes = self.libraries.get(&library.name).map(|old| old.text.len());
+        if old_bytes.is_some() && !replaces {
+            return Err(format!("ERR Library '{}' already exists", shown(&library.name)));
+        }
+        for function in &library.functions {
+            let other = self.functions.get(&function.name.to_ascii_lowercase());
+            if other.is_some_and(|other| other.name != library.name) {
+                return Err(format!("ERR Function {} already exists", shown(&function.name)));
+            }
+        }
+        let more_bytes = library.text.len().saturating_sub(old_bytes.unwrap_or(0));
+        if old_bytes.is_none() && self.libraries.len() >= LIBRARIES_MAX
+            || !self.has_room(more_bytes)
+        {
+            return Err(FULL.into());
+        }
+        self.remove_library(&library.name);
+        self.bytes += library.text.len();
+        for function in &library.functions {
+            self.functions.insert(function.name.to_ascii_lowercase(), Arc::clone(&library));
+        }
+        self.libraries.insert(library.name.clone(), library);
+        Ok(())
+    }
+}
+
+/// How many a server knows.
+#[derive(Clone, Copy, Debug)]
+pub struct ScriptCounts {
+    pub scripts: usize,
+    pub libraries: usize,
+    pub functions: usize,
 }
 
 const FULL: &str = "ERR scripts and libraries would take more than 64 MiB: see SCRIPT FLUSH";
@@ -234,8 +290,15 @@ impl ScriptStore {
         known.evaluated.clear();
     }
 
+    pub fn counts(&self) -> ScriptCounts {
+        let known = self.known();
+        let Known { scripts, libraries, functions, .. } = &*known;
+        let (libraries, functions) = (libraries.len(), functions.len());
+        ScriptCounts { scripts: scripts.len(), libraries, functions }
+    }
+
     pub fn library_of(&self, function: &[u8]) -> Option<Arc<Library>> {
-        self.known().functions.get(function).cloned()
+        self.known().functions.get(&function.to_ascii_lowercase()).cloned()
     }
 
     pub fn libraries(&self) -> Vec<Arc<Library>> {
@@ -250,46 +313,40 @@ impl ScriptStore {
         }
     }
 
-    /// Adds a library.
-    ///
-    /// # Errors
-    /// If there is one of its name that it is not to replace, or another one has a function of the
-    /// same name, or there is no room.
-    pub fn add_library(
+    pub fn new_library(
         &self,
-        name: &[u8],
+        name: Vec<u8>,
         text: Arc<[u8]>,
         functions: Vec<Registered>,
-        replaces: bool,
-    ) -> Result<(), String> {
-        let mut known = self.known();
-        let shown = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
-        if known.libraries.contains_key(name) && !replaces {
-            return Err(format!("ERR Library '{}' already exists", shown(name)));
-        }
-        for function in &functions {
-            let other = known.functions.get(&function.name);
-            if other.is_some_and(|library| library.name != name) {
-                return Err(format!("ERR Function {} already exists", shown(&function.name)));
-            }
-        }
-        let old = known.libraries.get(name).map_or(0, |library| library.text.len());
-        let is_new = !known.libraries.contains_key(name);
-        if is_new && known.libraries.len() >= LIBRARIES_MAX
-            || !known.has_room(text.len().saturating_sub(old))
-        {
-            return Err(FULL.into());
-        }
-        known.remove_library(name);
+    ) -> Arc<Library> {
         // Relaxed: a number that no other library gets.
         let id = self.next_library.fetch_add(1, Ordering::Relaxed);
-        known.bytes += text.len();
-        let library = Arc::new(Library { id, name: name.to_vec(), text, functions });
-        for function in &library.functions {
-            known.functions.insert(function.name.clone(), Arc::clone(&library));
+        Arc::new(Library { id, name, text, functions })
+    }
+
+    /// Adds these libraries, all or none; before that all others go, if it `flushes`.
+    ///
+    /// # Errors
+    /// If there is one of a library's name that it is not to replace, or another one has a function
+    /// of the same name, or there is no room.
+    pub fn add_libraries(
+        &self,
+        libraries: Vec<Arc<Library>>,
+        replaces: bool,
+        flushes: bool,
+    ) -> Result<(), String> {
+        let mut known = self.known();
+        let before = (known.libraries.clone(), known.functions.clone());
+        if flushes {
+            known.remove_libraries();
         }
-        known.libraries.insert(name.to_vec(), library);
-        Ok(())
+        let added = libraries.into_iter().try_for_each(|library| known.add(library, replaces));
+        if added.is_err() {
+            known.remove_libraries();
+            (known.libraries, known.functions) = before;
+            known.bytes += known.library_bytes();
+        }
+        added
     }
 
     pub fn remove_library(&self, name: &[u8]) -> bool {
@@ -297,11 +354,7 @@ impl ScriptStore {
     }
 
     pub fn remove_libraries(&self) {
-        let mut known = self.known();
-        let bytes: usize = known.libraries.values().map(|library| library.text.len()).sum();
-        known.bytes -= bytes;
-        known.libraries.clear();
-        known.functions.clear();
+        self.known().remove_libraries();
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<Arc<Running>>> {
@@ -314,6 +367,11 @@ impl ScriptStore {
 
     pub fn ends(&self, run: &Arc<Running>) {
         self.running().retain(|other| !Arc::ptr_eq(other, run));
+    }
+
+    /// The function that has run for longest.
+    pub fn running_function(&self) -> Option<RunningFunction> {
+        self.running().iter().find_map(|run| run.function.clone())
     }
 
     /// Ends all scripts, or functions, that run and have changed nothing.
@@ -362,7 +420,7 @@ mod tests {
         assert_eq!(shebang(b"return 1").unwrap(), (Flags::default(), &b"return 1"[..]));
         for (text, why) in [
             ("#!lua", "ERR Invalid script shebang"),
-            ("#!js\n", "ERR Unexpected engine in script shebang: js"),
+            ("#!js\n", "ERR Unexpected engine in script shebang: #!js"),
             ("#!lua name=a\n", "ERR Unknown lua shebang option: name=a"),
             ("#!lua flags=a\n", "ERR Unexpected flag in script shebang: a"),
         ] {

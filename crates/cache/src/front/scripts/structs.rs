@@ -32,19 +32,19 @@ enum StructItem {
     Double,
     /// Up to a zero byte.
     Text,
-    /// So many bytes.
     Bytes(usize),
 }
 
 struct Format<'f> {
+    given: &'f Given<'f>,
     rest: &'f [u8],
     big_endian: bool,
     align: usize,
 }
 
 impl<'f> Format<'f> {
-    fn new(rest: &'f [u8]) -> Self {
-        Format { rest, big_endian: cfg!(target_endian = "big"), align: 1 }
+    fn new(given: &'f Given<'f>, rest: &'f [u8]) -> Self {
+        Format { given, rest, big_endian: cfg!(target_endian = "big"), align: 1 }
     }
 
     fn count(&mut self) -> Result<Option<usize>, Fault> {
@@ -107,7 +107,8 @@ impl<'f> Format<'f> {
                     continue;
                 }
                 other => {
-                    return Err(format!("invalid format option '{}'", *other as char).into());
+                    let why = format!("invalid format option '{}'", *other as char);
+                    return Err(self.given.bad(0, &why));
                 }
             };
             return Ok(Some((item, self.padding(item, at))));
@@ -138,7 +139,7 @@ fn put(out: &mut Vec<u8>, mut bytes: Vec<u8>, big_endian: bool) {
 fn pack(given: &Given<'_>) -> Answer {
     let format = given.string(0)?;
     let format = format.as_bytes();
-    let mut format = Format::new(&format);
+    let mut format = Format::new(given, &format);
     let (mut out, mut index) = (Vec::new(), 1);
     while let Some((item, padding)) = format.next(out.len())? {
         out.resize(out.len() + padding, 0);
@@ -186,12 +187,13 @@ fn unpack(given: &Given<'_>) -> Answer {
     let first = given.integer_or(2, 1)?;
     let first = usize::try_from(first).ok().filter(|first| *first > 0);
     let mut at = first.ok_or_else(|| given.bad(2, "offset must be 1 or greater"))? - 1;
-    let mut format = Format::new(&format);
+    let mut format = Format::new(given, &format);
     let mut values: Vec<Value> = Vec::new();
     while let Some((item, padding)) = format.next(at)? {
         at += padding;
-        let rest = data.get(at..).ok_or("data string too short")?;
-        let take = |count: usize| rest.get(..count).ok_or("data string too short");
+        let too_short = || given.bad(1, "data string too short");
+        let rest = data.get(at..).ok_or_else(too_short)?;
+        let take = |count: usize| rest.get(..count).ok_or_else(too_short);
         let big_endian = format.big_endian;
         let used = match item {
             StructItem::Zero => take(1)?.len(),
@@ -263,7 +265,7 @@ fn integer(bytes: &[u8], signed: bool, big_endian: bool) -> f64 {
 fn size(given: &Given<'_>) -> Answer {
     let format = given.string(0)?;
     let format = format.as_bytes();
-    let mut format = Format::new(&format);
+    let mut format = Format::new(given, &format);
     let mut at = 0_usize;
     while let Some((item, padding)) = format.next(at)? {
         let bytes = match item {
@@ -271,9 +273,8 @@ fn size(given: &Given<'_>) -> Answer {
             StructItem::Integer { bytes, .. } | StructItem::Bytes(bytes @ 1..) => bytes,
             StructItem::Float => 4,
             StructItem::Double => 8,
-            StructItem::Text | StructItem::Bytes(0) => {
-                return Err(given.bad(0, "variable-length format"));
-            }
+            StructItem::Text => return Err(given.bad(0, "option 's' has no fixed size")),
+            StructItem::Bytes(0) => return Err(given.bad(0, "option 'c0' has no fixed size")),
         };
         at += padding + bytes;
         if at > SIZE_MAX {

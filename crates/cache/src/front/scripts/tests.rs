@@ -20,7 +20,7 @@ fn run_for(
     let task = Task::Script {
         sha: Sha1::of(text.as_bytes()),
         text: text.as_bytes().into(),
-        given: Words::new(words.into_iter(), 2),
+        given: Words::new(words.into_iter(), 2).into(),
         version,
     };
     let mut wants = interpreter.begin(task);
@@ -197,13 +197,11 @@ fn what_scripts_share_cannot_be_changed() {
     }
     for name in [
         "io", "require", "dofile", "loadfile", "print", "module", "package", "getfenv", "setfenv",
-        "newproxy", "debug",
+        "newproxy", "debug", "os",
     ] {
         let why = fault(&format!("return {name}"));
         assert!(why.contains("nonexistent global"), "{name}: {why}");
     }
-    assert_eq!(run("return type(os.clock())"), "$6\r\nnumber\r\n");
-    assert!(run("return os.time()").contains("attempt to call field 'time' (a nil value)"));
     let script = "local f, why = loadstring(string.dump(function() end)) return why";
     assert_eq!(text(script), "bytecode is not loaded");
     assert_eq!(run("return loadstring('return ARGV[1]')()"), "$4\r\nword\r\n");
@@ -239,7 +237,7 @@ fn a_script_ends_when_it_is_to_and_cannot_catch_that() {
         let task = Task::Script {
             sha: Sha1::of(script.as_bytes()),
             text: script.as_bytes().into(),
-            given: Words::default(),
+            given: Arc::default(),
             version: Version::Two,
         };
         assert_eq!(interpreter.begin(task), Wants::Nothing);
@@ -247,7 +245,7 @@ fn a_script_ends_when_it_is_to_and_cannot_catch_that() {
         let is_late = answer.contains("Script ran for more than 30 ms and was stopped.");
         assert!(is_late, "{script}: {answer}");
     }
-    let running = Running::new(false);
+    let running = Running::new(false, None);
     exchange.pace.begin(monotonic_ns(), 10_000, 0, Some(Arc::clone(&running)));
     let store = super::ScriptStore::default();
     assert_eq!(store.kill(false).unwrap_err(), "NOTBUSY No scripts in execution right now.");
@@ -256,7 +254,7 @@ fn a_script_ends_when_it_is_to_and_cannot_catch_that() {
     let task = Task::Script {
         sha: Sha1::of(b"1"),
         text: b"while true do end"[..].into(),
-        given: Words::default(),
+        given: Arc::default(),
         version: Version::Two,
     };
     interpreter.begin(task);
@@ -269,7 +267,8 @@ fn a_script_ends_when_it_is_to_and_cannot_catch_that() {
 #[test]
 fn memory_and_stack_have_limits() {
     for script in [
-        "local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(1000) .. i end",
+        // Few long texts: Lua looks at some bytes of a text alone to tell it from others.
+        "local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(1e5) .. i end",
         "return ('x'):rep(1e9)",
         "local s = 'x' while true do s = s .. s end",
     ] {
@@ -312,7 +311,7 @@ fn json_is_written_and_read() {
         ("cjson.decode('{1}')", "Expected object key string but found T_NUMBER at character 2"),
         ("cjson.decode('[1 2]')", "Expected comma or array end but found T_NUMBER at character 4"),
         ("cjson.decode('[1]x')", "Expected the end but found invalid token at character 4"),
-        ("cjson.decode('\"a')", "Expected value but found unexpected end of string at character 1"),
+        ("cjson.decode('\"a')", "Expected value but found unexpected end of string at character 3"),
         ("cjson.encode(pcall)", "Cannot serialise function: type not supported"),
         ("cjson.encode({[1e6]=1})", "Cannot serialise table: excessively sparse array"),
         ("cjson.encode(0/0)", "Cannot serialise number: must not be NaN or Inf"),
@@ -363,7 +362,10 @@ fn packed_values_come_back() {
         fault("return cmsgpack.unpack('\\147\\1')"),
         "ERR user_script:1: Missing bytes in input."
     );
-    assert_eq!(fault("return struct.unpack('i', 'a')"), "ERR user_script:1: data string too short");
+    assert_eq!(
+        fault("return struct.unpack('i', 'a')"),
+        "ERR user_script:1: bad argument #2 to 'unpack' (data string too short)"
+    );
 }
 
 #[test]

@@ -14,7 +14,6 @@ impl Session {
         self.is_held
     }
 
-    /// The pause is over.
     pub fn release(&mut self) {
         (self.is_held, self.need) = (false, 0);
     }

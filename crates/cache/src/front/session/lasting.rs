@@ -6,7 +6,7 @@ use crate::front::core::Core;
 use crate::front::listing::ListingInProgress;
 use crate::front::outcome::Refusal;
 use crate::front::text;
-use crate::front::watch::{Watch, Watcher};
+use crate::front::watch::{Watcher, Watchers};
 
 impl Session {
     /// The lines for its client, if that is told of events.
@@ -29,7 +29,7 @@ impl Session {
                 self.pending = Pending::List(Box::new(ListingInProgress::new(what, used)));
                 return ParseStep::Used(0);
             }
-            AfterCommand::Watch(wanted) => match Watch::add(&core.shared.watch, wanted) {
+            AfterCommand::Watch(wanted) => match Watchers::add(&core.shared.watch, wanted) {
                 Some(watcher) => {
                     self.pending = Pending::Watch(watcher);
                     core.say("OK", false);
@@ -42,7 +42,7 @@ impl Session {
         ParseStep::Used(used)
     }
 
-    /// Answers with the next part of a listing, whose line is at the beginning of `input`.
+    /// Answers with the next part of a listing; its line is at the beginning of `input`.
     pub(super) fn list(&mut self, core: &mut Core, input: &[u8]) -> ParseStep {
         let Pending::List(listing) = &mut self.pending else { return ParseStep::Used(0) };
         let (is_last, used) = (core.list(listing), listing.used);

@@ -1,7 +1,6 @@
 //! The checksum of dumps: CRC-64 with the polynomial of Jones, 0xad93d23594c935a9, bits reflected,
 //! starting from 0 with nothing added at the end. Eight bytes a step, by tables.
 
-/// The polynomial, reflected.
 const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
 
 /// For each byte what it adds with so many bytes behind it.

@@ -1,4 +1,4 @@
-//! `DUMP` and `RESTORE`: a value as Redis keeps it in its RDB files, then the version of that
+//! `DUMP` and `RESTORE`, also those of `FUNCTION`: a value as Redis keeps it in its RDB files, then the version of that
 //! format and a checksum. Written is the oldest version that has what is in the value, so that as
 //! many servers as possible read it: 10 (Redis 7.0, all of Valkey), 12 (Redis 7.4) for hashes with
 //! fields that expire. Strings are whole numbers, shortened by LZF, or as they are; hashes of up to
@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use super::super::bytes::strict_i64;
 use super::crc64::checksum;
 use super::listpack::{self, Listpack, text};
+use super::reader::Reader;
 use super::{ValueError, lzf, ziplist};
 
 /// A field of a hash.
@@ -20,7 +21,6 @@ pub struct HashField<B> {
     pub expires_ms: Option<u64>,
 }
 
-/// What a payload holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restored {
     String(Vec<u8>),
@@ -34,6 +34,9 @@ const TYPE_HASH_ZIPLIST: u8 = 13;
 const TYPE_HASH_LISTPACK: u8 = 16;
 const TYPE_HASH_EXPIRING: u8 = 24;
 const TYPE_HASH_LISTPACK_EXPIRING: u8 = 25;
+
+/// Stands before the text of a library of functions.
+const LIBRARY: u8 = 0xf5;
 
 const VERSION: u16 = 10;
 const VERSION_EXPIRING: u16 = 12;
@@ -63,6 +66,16 @@ const EXPIRES_MS_MAX: u64 = (1 << 48) - 1;
 pub fn dump_string(value: &[u8]) -> Vec<u8> {
     let mut out = vec![TYPE_STRING];
     push_string(&mut out, value);
+    finish(out, VERSION)
+}
+
+/// The payload of libraries of functions with these texts.
+pub fn dump_libraries<'b>(texts: impl Iterator<Item = &'b [u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for text in texts {
+        out.push(LIBRARY);
+        push_string(&mut out, text);
+    }
     finish(out, VERSION)
 }
 
@@ -161,8 +174,8 @@ fn push_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(short.as_deref().unwrap_or(value));
 }
 
-/// Reads a payload. `bytes_max`: longest value, which also no shortened text may exceed.
-pub fn restore(payload: &[u8], bytes_max: u64) -> Result<Restored, ValueError> {
+/// What a payload holds before its footer, if it is whole.
+fn checked(payload: &[u8]) -> Result<&[u8], ValueError> {
     let split = payload.len().checked_sub(FOOTER_BYTES).ok_or(ValueError::DumpChecksum)?;
     let (object, footer) = payload.split_at(split);
     let (version, sum) = footer.split_at(VERSION_BYTES);
@@ -172,7 +185,12 @@ pub fn restore(payload: &[u8], bytes_max: u64) -> Result<Restored, ValueError> {
     if !is_known || !is_whole {
         return Err(ValueError::DumpChecksum);
     }
-    let mut reader = Reader::new(object);
+    Ok(object)
+}
+
+/// Reads a payload. `bytes_max`: longest value, which also no shortened text may exceed.
+pub fn restore(payload: &[u8], bytes_max: u64) -> Result<Restored, ValueError> {
+    let mut reader = Reader::new(checked(payload)?);
     let restored = match reader.byte() {
         Some(TYPE_STRING) => reader.string(bytes_max).map(Cow::into_owned).map(Restored::String),
         Some(kind) => reader.hash(kind, bytes_max).map(Restored::Hash),
@@ -181,41 +199,22 @@ pub fn restore(payload: &[u8], bytes_max: u64) -> Result<Restored, ValueError> {
     restored.ok_or(ValueError::DumpFormat)
 }
 
-/// Bytes of which each is read once; `None` where they end too early.
-#[derive(Debug)]
-pub(super) struct Reader<'b>(&'b [u8]);
+/// The texts of the libraries in a payload, of up to so many bytes together.
+pub fn restore_libraries(payload: &[u8], bytes_max: u64) -> Result<Vec<Vec<u8>>, ValueError> {
+    let mut reader = Reader::new(checked(payload)?);
+    let (mut texts, mut left) = (Vec::new(), bytes_max);
+    while let Some(kind) = reader.byte() {
+        if kind != LIBRARY {
+            return Err(ValueError::NoLibrary);
+        }
+        let text = reader.string(left).ok_or(ValueError::BadLibrary)?;
+        left = left.checked_sub(text.len() as u64).ok_or(ValueError::BadLibrary)?;
+        texts.push(text.into_owned());
+    }
+    Ok(texts)
+}
 
 impl<'b> Reader<'b> {
-    pub fn new(bytes: &'b [u8]) -> Self {
-        Self(bytes)
-    }
-
-    pub fn left(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn take(&mut self, count: usize) -> Option<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    pub fn byte(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    /// A signed number of up to 8 bytes, the lowest first.
-    pub fn number(&mut self, count: usize) -> Option<i64> {
-        let taken = self.take(count)?;
-        let mut bytes = [0; 8];
-        bytes[8 - count..].copy_from_slice(taken);
-        Some(i64::from_le_bytes(bytes) >> (64 - 8 * count as u32))
-    }
-
     /// A length, or of what kind the text is that follows.
     fn length_or_kind(&mut self) -> Option<Result<u64, u8>> {
         let first = self.byte()?;
@@ -457,5 +456,22 @@ mod tests {
         ) {
             let _ = restored(&[std::slice::from_ref(&kind), &bytes].concat(), VERSION);
         }
+    }
+
+    #[test]
+    fn libraries_come_back_and_other_payloads_are_refused() {
+        let texts = [&b"#!lua name=a\n"[..], &[b'x'; 1000]];
+        let dump = dump_libraries(texts.into_iter());
+        assert_eq!(restore_libraries(&dump, 1013).unwrap(), texts);
+        assert_eq!(restore_libraries(&dump, 1012), Err(ValueError::BadLibrary));
+        assert_eq!(restore_libraries(&dump[1..], MAX), Err(ValueError::DumpChecksum));
+        for (object, error) in [
+            (vec![TYPE_STRING, 1, b'a'], ValueError::NoLibrary),
+            (vec![LIBRARY, 5, b'a'], ValueError::BadLibrary),
+            (vec![LIBRARY], ValueError::BadLibrary),
+        ] {
+            assert_eq!(restore_libraries(&finish(object, VERSION), MAX), Err(error));
+        }
+        assert_eq!(restore_libraries(&finish(vec![], VERSION), MAX).unwrap().len(), 0);
     }
 }

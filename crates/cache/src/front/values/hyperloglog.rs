@@ -8,11 +8,8 @@
 //! sketches", arXiv:1702.01284.
 
 use super::ValueError;
-use super::hyperloglog_sparse as sparse;
+use super::hyperloglog_sparse::{self as sparse, HEADER_BYTES, INDEX_BITS, REGISTERS};
 
-pub(super) const HEADER_BYTES: usize = 16;
-pub(super) const REGISTERS: usize = 1 << INDEX_BITS;
-const INDEX_BITS: u32 = 14;
 /// Bits of a hash in which zeros are counted.
 const RANK_BITS: u32 = 64 - INDEX_BITS;
 const REGISTER_BITS: usize = 6;

@@ -3,8 +3,10 @@
 //! rank of so much and one more.
 
 use super::ValueError;
-use super::hyperloglog::{HEADER_BYTES, REGISTERS};
 
+pub(super) const INDEX_BITS: u32 = 14;
+pub(super) const REGISTERS: usize = 1 << INDEX_BITS;
+pub(super) const HEADER_BYTES: usize = 16;
 /// Greatest number of registers in a run of zeros of one byte, and in one of another rank.
 const SHORT_ZEROS_MAX: usize = 64;
 const RANK_RUN_MAX: usize = 4;
@@ -137,8 +139,13 @@ fn merge(value: &mut Vec<u8>, mut at: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hyperloglog::empty;
     use super::*;
+
+    fn empty() -> Vec<u8> {
+        let mut value = vec![0; HEADER_BYTES];
+        push_zeros(&mut value, REGISTERS);
+        value
+    }
 
     fn runs(value: &[u8]) -> Vec<(usize, u8)> {
         let mut runs = Vec::new();

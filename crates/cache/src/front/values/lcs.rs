@@ -167,7 +167,6 @@ mod tests {
         assert!(Lcs::new(&long[..1 << 13], &long[..(1 << 14) - 4], false, MAX).is_ok());
     }
 
-    /// By the definition.
     fn longest(first: &[u8], second: &[u8]) -> u64 {
         let (Some((a, firsts)), Some((b, seconds))) = (first.split_first(), second.split_first())
         else {

@@ -3,7 +3,7 @@
 //! their decimal form are kept as integers.
 
 use super::super::bytes::{push_i64, strict_i64};
-use super::dump::Reader;
+use super::reader::Reader;
 
 const HEADER_BYTES: usize = 6;
 const END: u8 = 0xff;

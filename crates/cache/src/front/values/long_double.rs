@@ -27,7 +27,6 @@ const PLACES_MAX: i64 = 4_933;
 const ZEROS_MAX: i64 = 4_952;
 const DECIMALS: usize = 17;
 
-/// What a text says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     Finite(LongDouble),

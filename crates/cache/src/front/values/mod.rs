@@ -22,6 +22,7 @@ pub mod long_double;
 mod lzf;
 mod natural;
 pub mod range;
+mod reader;
 mod ziplist;
 
 /// What a client is told, word by word as Redis says it.
@@ -64,4 +65,8 @@ pub enum ValueError {
     DumpChecksum,
     #[error("ERR Bad data format")]
     DumpFormat,
+    #[error("ERR given type is not a function")]
+    NoLibrary,
+    #[error("ERR Failed loading library payload")]
+    BadLibrary,
 }

@@ -2,8 +2,8 @@
 //! offset and number of elements, then the elements, each behind the length of the one before it,
 //! then 0xff. Read only.
 
-use super::dump::Reader;
 use super::listpack::text;
+use super::reader::Reader;
 
 const END: u8 = 0xff;
 /// Stands before a length of four bytes.

@@ -8,7 +8,6 @@ use crate::front::core::Core;
 /// Where a worker's watchers are.
 #[derive(Default)]
 pub(super) struct LocalWatchers {
-    /// Places of connections.
     places: Vec<usize>,
     /// The version of the list of all watchers by then.
     version: u64,

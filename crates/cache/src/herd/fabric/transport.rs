@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 
 /// What a server thread has said, and whether it still has to be rung.
 #[derive(Clone, Copy, Default)]
-struct Watch {
+struct BellState {
     is_watching: bool,
     owes_bell: bool,
 }
@@ -53,7 +53,7 @@ pub struct FabricTransport<W> {
     /// A doorbell for each thread.
     bells: BufId,
     replies: Vec<Window>,
-    watches: Vec<Watch>,
+    watches: Vec<BellState>,
     events: Vec<FabricEvent>,
     /// When it was pumped last.
     now_ns: u64,
@@ -86,7 +86,7 @@ impl<W: Wire> FabricTransport<W> {
             grant,
             starts: vec![0; slots],
             replies: (0..geometry.servers).map(|_| Window::heap(lane_bytes)).collect(),
-            watches: vec![Watch::default(); geometry.servers as usize],
+            watches: vec![BellState::default(); geometry.servers as usize],
             events: Vec::new(),
             is_gone: false,
         };

@@ -76,8 +76,11 @@ impl Decoder<'_> {
             }
             b'"' => {
                 self.at += 1;
-                self.string()
+                let text = self.string();
+                let is_wrong = matches!(text, Token::Wrong(_));
+                return Ok((text, if is_wrong { self.at } else { start }));
             }
+            0 => Token::End,
             b'-' | b'0'..=b'9' => self.number(),
             _ => self.word(),
         };
@@ -263,7 +266,7 @@ fn c_number(text: &[u8]) -> Option<(f64, usize)> {
         [(&b"infinity"[..], f64::INFINITY), (b"inf", f64::INFINITY), (b"nan", f64::NAN)]
     {
         if begins(word) {
-            return Some((sign * value, signed + word.len()));
+            return Some((value.copysign(sign), signed + word.len()));
         }
     }
     if begins(b"0x") {
