@@ -377,8 +377,8 @@ impl ClientEntry {
             lines,
             "id={id} addr={addr} laddr={local} fd={descriptor} name={name} age={age_s} \
              idle={idle_s} flags={flags} db={database} sub=0 psub=0 ssub=0 multi={queued} \
-             qbuf={input_bytes} qbuf-free={input_free_bytes} argv-mem=0 multi-mem={queued_bytes} rbs=0 \
-             rbp=0 obl=0 oll=0 omem={output_bytes} tot-mem={all_bytes} events={events} \
+             qbuf={input_bytes} qbuf-free={input_free_bytes} argv-mem=0 multi-mem={queued_bytes} \
+             rbs=0 rbp=0 obl=0 oll=0 omem={output_bytes} tot-mem={all_bytes} events={events} \
              cmd={command} user=default redir=-1 {tail}"
         );
     }

@@ -282,8 +282,8 @@ pub const COMMANDS: &[Command] = commands! {
     "evalsha_ro" -3 RUNS_RO, COUNTED_RO "scripting" "7.0.0" O_SCRIPT => scripts::evalsha_ro,
         "sha1 count [key ...] [word ...]" "Runs a script that is known and changes nothing."
         differs APART;
-    "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE | MAY_REPLICATE, NONE "transactions" "1.2.0"
-        O_QUEUED => transactions::exec,
+    "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE | MAY_REPLICATE, NONE
+        "transactions" "1.2.0" O_QUEUED => transactions::exec,
         "" "Executes the commands since MULTI as one step, unless a watched key was changed."
         differs "Looks for memory, which commands that wait do not; stands in the slow log itself.";
     "exists" -2 READONLY | FAST, ALL_RO "generic" "1.0.0" O_KEYS
@@ -564,7 +564,8 @@ pub const COMMANDS: &[Command] = commands! {
     "pfadd" -2 WRITE | DENYOOM | FAST, RW_INSERT "hyperloglog" "2.8.9" O_WORDS
         => hyperloglog::pfadd,
         "key [text ...]" "Counts texts that were not seen before.";
-    "pfcount" -2 READONLY | MAY_REPLICATE, ALL_COUNTED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfcount,
+    "pfcount" -2 READONLY | MAY_REPLICATE, ALL_COUNTED "hyperloglog" "2.8.9" O_KEYS
+        => hyperloglog::pfcount,
         "key ..." "Tells how many different texts were seen, about." differs OF_SO_MANY;
     "pfmerge" -2 WRITE | DENYOOM, MERGED "hyperloglog" "2.8.9" O_KEYS => hyperloglog::pfmerge,
         "target [key ...]" "Has one key count what others have seen." differs OF_SO_MANY;

@@ -63,6 +63,7 @@ fn run(
         task: Task::Script { sha: script.sha, text: Arc::clone(&script.body), given, version },
         database: call.client.database,
         reads_only: reads_only || script.flags.no_writes,
+        is_function: false,
         is_short: script.is_short,
     }
     .run(call)
