@@ -112,6 +112,11 @@ pub fn with_code(text: &[u8]) -> Vec<u8> {
     if text.contains(&b' ') { text.to_vec() } else { [b"ERR ", text].concat() }
 }
 
+/// Of statuses and errors Redis takes what stands before a NUL.
+fn until_nul(text: &[u8]) -> &[u8] {
+    &text[..memchr::memchr(0, text).unwrap_or(text.len())]
+}
+
 fn without_end(text: &[u8]) -> &[u8] {
     let kept = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
     &text[..kept.map_or(0, |last| last + 1)]
@@ -198,13 +203,13 @@ impl ScriptReply<'_> {
 
     fn push_table(&mut self, table: &Table, depth: usize) -> mlua::Result<()> {
         if let Value::String(text) = table.raw_get("err")? {
-            push_error(self.out, without_end(&text.as_bytes()));
+            push_error(self.out, without_end(until_nul(&text.as_bytes())));
             return Ok(());
         }
         if let Value::String(text) = table.raw_get("ok")? {
             self.out.push(b'+');
             let plain = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
-            self.out.extend(text.as_bytes().iter().map(plain));
+            self.out.extend(until_nul(&text.as_bytes()).iter().map(plain));
             self.out.extend_from_slice(b"\r\n");
             return Ok(());
         }
