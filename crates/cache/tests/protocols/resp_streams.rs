@@ -396,7 +396,7 @@ const SCRIPTS: &[&str] = &[
     "return (",
     // A value under another key, by way of its dump.
     "local d = redis.call('dump', KEYS[1]) if not d then return 'none' end \
-     return redis.call('restore', KEYS[2], ARGV[1], d, 'replace')",
+     return redis.call('restore', KEYS[2], string.sub(ARGV[1], 1, 9), d, 'replace')",
     "local d = redis.call('dump', KEYS[1]) if not d then return 'none' end \
      return redis.call('restore', KEYS[2], 0, d)",
     "local d = redis.call('dump', KEYS[1]) if not d then return 'none' end \
