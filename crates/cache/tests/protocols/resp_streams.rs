@@ -313,7 +313,7 @@ const TEMPLATES: &[&str] = &[
     "role",
     "expire K T gt lt",
     "expireat K T C",
-    "pexpireat K M C",
+    "pexpireat K 9100000000000 C",
     "bitfield K",
     "bitfield K get",
     "bitfield K get u8 #2 get i64 0 overflow bad",
