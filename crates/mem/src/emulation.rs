@@ -9,6 +9,10 @@
 //! - *Cache.* Of lines with the same remainder by [`CACHED_LINES`] the last one stays here: less
 //!   than what a processor keeps, so that the emulation errs to the slow side.
 //!
+//! - *Its own time.* Where that is wanted ([`FarEmulation::without_own_time`]) what the sums take is
+//!   measured, and does not pass by the clock that it waits by; a measurement takes it off.
+//!   Otherwise waits hide in it, and far memory costs a processor's time.
+//!
 //! The latency is the whole one: a line that is read is prefetched from where it lies, and comes
 //! while the emulated one is waited for. Time arrives by a [`Clock`], so that the sums are proved
 //! against closed forms.
@@ -16,13 +20,16 @@
 //! In: offsets in a window of which a part is far. Called by `rackpool-cache`, by one thread at a
 //! time. The delay of a window (`Window::with_delay`) is its simplest case: nothing overlaps.
 
-use crate::window::{Bare, spin_until};
+use crate::window::Bare;
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::fs;
 use std::time::{Duration, Instant};
 
 const LINE_BYTES: u64 = 64;
 const PS_PER_NS: u64 = 1000;
+/// How long two clocks are compared: so that they differ by less than a ten thousandth.
+const COMPARED: Duration = Duration::from_millis(5);
 const PS_PER_S: u64 = 1_000_000_000_000;
 /// Lines that stay here: 256 KiB of data.
 pub const CACHED_LINES: usize = 4096;
@@ -57,13 +64,35 @@ pub trait Clock: Debug + Send {
     fn wait_until(&self, ps: u64) -> u64;
 }
 
-/// The processor's clock; waits busily.
+/// The processor's clock; waits busily, and without a pause, which would make it late by some 50 ns.
 #[derive(Clone, Copy, Debug)]
-pub struct SystemClock(Instant);
+pub struct SystemClock {
+    origin: Instant,
+    /// Where the kernel itself goes by the processor's counter: that is read in a third of the time.
+    counter: Option<Counter>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counter {
+    origin: u64,
+    /// Times 2^32.
+    ps_per_tick: u64,
+}
 
 impl SystemClock {
+    /// Takes some time, to compare two clocks.
     pub fn new() -> SystemClock {
-        SystemClock(Instant::now())
+        let origin = Instant::now();
+        let name =
+            fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let is_kernels = name.is_ok_and(|name| name.trim() == "tsc");
+        let counter = ticks().filter(|_| is_kernels).and_then(|first| {
+            while origin.elapsed() < COMPARED {}
+            let (ps, ticks) = (origin.elapsed().as_nanos() * 1000, ticks()? - first);
+            let ps_per_tick = ((ps << 32) / u128::from(ticks.max(1))) as u64;
+            Some(Counter { origin: first, ps_per_tick })
+        });
+        SystemClock { origin, counter }
     }
 }
 
@@ -74,14 +103,36 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
+    #[inline]
     fn now_ps(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64 * PS_PER_NS
+        match (self.counter, ticks()) {
+            (Some(Counter { origin, ps_per_tick }), Some(ticks)) => {
+                (u128::from(ticks - origin) * u128::from(ps_per_tick) >> 32) as u64
+            }
+            _ => self.origin.elapsed().as_nanos() as u64 * PS_PER_NS,
+        }
     }
 
     fn wait_until(&self, ps: u64) -> u64 {
-        let until = self.0 + Duration::from_nanos(ps.div_ceil(PS_PER_NS));
-        (spin_until(until) - self.0).as_nanos() as u64 * PS_PER_NS
+        loop {
+            let now_ps = self.now_ps();
+            if now_ps >= ps {
+                return now_ps;
+            }
+        }
     }
+}
+
+/// The processor's counter, where it has one that runs at one speed.
+#[inline(always)]
+fn ticks() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every such processor has it.
+        Some(unsafe { std::arch::x86_64::_rdtsc() })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }
 
 /// A line that was asked for.
@@ -105,6 +156,8 @@ pub struct FarEmulation {
     taken_until: Cell<u64>,
     /// A time that is past.
     past: Cell<u64>,
+    is_own_left_out: bool,
+    own_ps: Cell<u64>,
 }
 
 impl FarEmulation {
@@ -117,16 +170,46 @@ impl FarEmulation {
             cached: vec![Cell::default(); CACHED_LINES].into(),
             taken_until: Cell::new(0),
             past: Cell::new(0),
+            is_own_left_out: false,
+            own_ps: Cell::new(0),
+        }
+    }
+
+    /// Leaves out the time that the emulation takes for itself. For one thread: another one's time
+    /// passes meanwhile.
+    pub fn without_own_time(self) -> FarEmulation {
+        FarEmulation { is_own_left_out: true, ..self }
+    }
+
+    /// Time that was left out so far, ps: neither waits nor the caller's.
+    pub fn own_ps(&self) -> u64 {
+        self.own_ps.get()
+    }
+
+    /// Whether some of these bytes may be far: told at once, so that what is near costs a reader
+    /// next to nothing.
+    #[inline(always)]
+    pub fn may_be_far(&self, offset: u64, bytes: u64) -> bool {
+        match self.far {
+            FarBytes::From(from) => offset + bytes > from,
+            FarBytes::Interleaved(_) => true,
         }
     }
 
     /// Asks for these bytes: what of them is far comes while the caller does other things. When all
     /// of it is here, ps; 0 if nothing is far.
+    #[inline(always)]
     pub fn ask(&self, offset: u64, bytes: u64) -> u64 {
+        if self.may_be_far(offset, bytes) { self.ask_far(offset, bytes) } else { 0 }
+    }
+
+    #[inline(never)]
+    fn ask_far(&self, offset: u64, bytes: u64) -> u64 {
         let (mut now, mut here_at) = (None, 0);
         for line in self.far_lines(offset, bytes) {
             here_at = here_at.max(self.bring(line, &mut now));
         }
+        self.end_own(now);
         here_at
     }
 
@@ -140,20 +223,29 @@ impl FarEmulation {
     }
 
     /// Waits until these bytes of the window are here.
+    #[inline(always)]
     pub fn read(&self, window: Bare<'_>, offset: u64, bytes: u64) {
+        if self.may_be_far(offset, bytes) {
+            self.read_far(window, offset, bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn read_far(&self, window: Bare<'_>, offset: u64, bytes: u64) {
         let (mut now, mut here_at) = (None, 0);
         for line in self.far_lines(offset, bytes) {
             window.prefetch(line * LINE_BYTES);
             here_at = here_at.max(self.bring(line, &mut now));
         }
-        self.wait_until(here_at);
+        self.end_own(now);
+        self.wait_until(here_at, now);
     }
 
     /// Waits until the bucket has tokens for these bytes, which are stored.
     pub fn write(&self, offset: u64, bytes: u64) {
         let (mut now, mut until) = (None, 0);
         for line in self.far_lines(offset, bytes) {
-            let now = *now.get_or_insert_with(|| self.clock.now_ps());
+            let now = *now.get_or_insert_with(|| self.now_ps());
             let cached = self.cached_at(line);
             let is_here = cached.get().tag == line + 1;
             if !is_here {
@@ -161,7 +253,8 @@ impl FarEmulation {
             }
             until = self.take(if is_here { 1 } else { 2 }, now);
         }
-        self.wait_until(until);
+        self.end_own(now);
+        self.wait_until(until, now);
     }
 
     /// The numbers of the lines of these bytes that are far.
@@ -188,7 +281,7 @@ impl FarEmulation {
         if tag == line + 1 {
             return here_at;
         }
-        let now = *now.get_or_insert_with(|| self.clock.now_ps());
+        let now = *now.get_or_insert_with(|| self.now_ps());
         let here_at = self.take(1, now) + self.latency_ps;
         cached.set(CachedLine { tag: line + 1, here_at });
         here_at
@@ -202,9 +295,25 @@ impl FarEmulation {
         until.max(now)
     }
 
-    fn wait_until(&self, ps: u64) {
+    fn now_ps(&self) -> u64 {
+        self.clock.now_ps() - self.own_ps.get()
+    }
+
+    /// What was done since then does not pass.
+    fn end_own(&self, since: Option<u64>) {
+        if let Some(since) = since.filter(|_| self.is_own_left_out) {
+            self.own_ps.set(self.own_ps.get() + (self.now_ps() - since));
+        }
+    }
+
+    /// Waits, with what the time is if that is known.
+    fn wait_until(&self, ps: u64, now: Option<u64>) {
+        if let Some(now) = now {
+            self.past.set(now.max(self.past.get()));
+        }
         if ps > self.past.get() {
-            self.past.set(self.clock.wait_until(ps));
+            let own_ps = self.own_ps.get();
+            self.past.set(self.clock.wait_until(ps + own_ps) - own_ps);
         }
     }
 }

@@ -27,7 +27,6 @@ mod pass;
 mod process;
 
 #[cfg(not(feature = "modelled"))]
-pub(crate) use mapped::spin_until;
 #[cfg(not(feature = "modelled"))]
 pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(feature = "modelled")]

@@ -16,21 +16,28 @@ const SLOTS: usize = ARENAS_MAX * PLACEMENTS_MAX;
 /// has left for libraries that a running program loads, some 500 bytes.
 type Theaps = [Cell<*mut RawTheap>; SLOTS];
 
+/// Of threads that remember none, so that a look-up need not ask whether it remembers.
+struct NoTheaps(Theaps);
+
+// SAFETY: never written: `Recent::remembers` tells it from a thread's own.
+unsafe impl Sync for NoTheaps {}
+
+static NONE: NoTheaps = NoTheaps([const { Cell::new(ptr::null_mut()) }; SLOTS]);
+
 struct Recent {
-    /// Null unless it remembers.
     theaps: Cell<*const Theaps>,
     has_begun: Cell<bool>,
 }
 
 thread_local! {
     static RECENT: Recent =
-        const { Recent { theaps: Cell::new(ptr::null()), has_begun: Cell::new(false) } };
+        const { Recent { theaps: Cell::new(&raw const NONE.0), has_begun: Cell::new(false) } };
 }
 
 /// This thread's part of the heap that last gave it a block of a placement; or null.
 #[inline]
 pub(crate) fn theap(slot: usize) -> *mut RawTheap {
-    RECENT.with(|recent| recent.theaps().map_or(ptr::null_mut(), |theaps| theaps[slot].get()))
+    RECENT.with(|recent| recent.theaps()[slot].get())
 }
 
 /// A heap gave this thread a block.
@@ -40,24 +47,31 @@ pub(crate) fn theap(slot: usize) -> *mut RawTheap {
 pub(crate) unsafe fn remember(slot: usize, heap: *mut RawHeap) {
     RECENT.with(|recent| {
         recent.begin();
-        if let Some(theaps) = recent.theaps() {
+        if recent.remembers() {
             // SAFETY: as the caller promises.
-            theaps[slot].set(unsafe { sys::theap(heap) });
+            recent.theaps()[slot].set(unsafe { sys::theap(heap) });
         }
     });
 }
 
 impl Recent {
     #[inline]
-    fn theaps(&self) -> Option<&Theaps> {
-        // SAFETY: null, or a block of this thread that `forget` alone gives back.
-        unsafe { self.theaps.get().as_ref() }
+    fn theaps(&self) -> &Theaps {
+        // SAFETY: `NONE`, or a block of this thread that `forget` alone gives back.
+        unsafe { &*self.theaps.get() }
+    }
+
+    fn remembers(&self) -> bool {
+        !ptr::eq(self.theaps.get(), &raw const NONE.0)
     }
 
     fn begin(&self) {
         // First: the C library may ask for a block to keep the function in.
         if !self.has_begun.replace(true) && sys::at_thread_end(forget) {
-            self.theaps.set(sys::zeroed::<Theaps>());
+            let theaps = sys::zeroed::<Theaps>();
+            if !theaps.is_null() {
+                self.theaps.set(theaps);
+            }
         }
     }
 }
@@ -65,8 +79,8 @@ impl Recent {
 /// Called before mimalloc's own function for the end of a thread.
 unsafe extern "C" fn forget(_nothing: *mut u8) {
     RECENT.with(|recent| {
-        let theaps = recent.theaps.replace(ptr::null()).cast_mut();
-        if !theaps.is_null() {
+        if recent.remembers() {
+            let theaps = recent.theaps.replace(&raw const NONE.0).cast_mut();
             // SAFETY: taken in `begin`, and named nowhere any more.
             unsafe { sys::give(theaps.cast()) };
         }

@@ -49,7 +49,7 @@ impl<'w> TieringTest<'w> {
             Size::Quick => 1 << 22,
             Size::Full => 1 << 23,
         };
-        let (memory, warm_up) = (items * BYTES_PER_KEY + (4 << 20), 2 * items);
+        let (memory, warm_up) = (items * BYTES_PER_KEY + (4 << 20), 16 * items);
         TieringTest { name: ZIPFIAN, memory, items, warm_up, workload: None }
     }
 
@@ -107,6 +107,7 @@ pub(super) struct LoadSummary {
 /// A cache, and the operations that come next.
 pub(super) struct Load<'w> {
     cache: Cache,
+    is_emulated: bool,
     ops: Box<dyn Iterator<Item = Op> + 'w>,
     block: Vec<Op>,
     keys: Box<[[u8; 256]; BATCH]>,
@@ -138,6 +139,7 @@ impl<'w> Load<'w> {
     fn new(cache: Cache, ops: Box<dyn Iterator<Item = Op> + 'w>, stored: &'w [u8]) -> Load<'w> {
         Load {
             cache,
+            is_emulated: false,
             ops,
             block: Vec::with_capacity(BLOCK as usize),
             keys: Box::new([[0; 256]; BATCH]),
@@ -157,14 +159,27 @@ impl<'w> Load<'w> {
         for _ in 0..blocks {
             self.run_block();
             self.passed += WARM_UP / blocks as u32;
+            // Idle turns as they come in such a time.
+            self.cache.tidy(PartitionShare::ALL, self.now(), || true);
         }
         (self.ops_done, self.gets, self.hits) = (0, 0, 0);
         self.batches.clear();
     }
 
     /// As [`Cache::emulate_far`].
-    pub fn emulate(&self, model: FarModel, weights: Option<[u32; 2]>) -> Result<(), BenchError> {
+    pub fn emulate(
+        &mut self,
+        model: FarModel,
+        weights: Option<[u32; 2]>,
+    ) -> Result<(), BenchError> {
+        self.is_emulated = true;
         Ok(self.cache.emulate_far(model, weights, Box::new(SystemClock::new()))?)
+    }
+
+    /// Ends that.
+    pub fn end_emulation(&mut self) {
+        self.is_emulated = false;
+        self.cache.end_emulation();
     }
 
     pub fn seen(&self) -> LoadSummary {
@@ -224,24 +239,29 @@ impl<'w> Load<'w> {
         operations as f64 / spent.as_secs_f64()
     }
 
-    /// How long a block took; it is made before.
+    /// How long a block took, an emulation's own time taken off; it is made before.
     fn run_block(&mut self) -> Duration {
         self.block.clear();
         self.block.extend(self.ops.by_ref().take(BLOCK as usize));
-        let start = Instant::now();
+        let start = self.clock();
         let mut before = start;
         for first in (0..BLOCK as usize).step_by(BATCH) {
             self.run_batch(first);
-            let now = Instant::now();
+            let now = self.clock();
             self.batches.record((now - before).as_nanos() as u64);
             before = now;
         }
         let mut is_first = true;
         self.cache.tidy(PartitionShare::ALL, self.now(), || std::mem::take(&mut is_first));
-        let spent = start.elapsed();
+        let spent = self.clock() - start;
         self.passed += spent;
         self.ops_done += BLOCK;
         spent
+    }
+
+    fn clock(&self) -> Instant {
+        let own = if self.is_emulated { self.cache.emulation_own() } else { Duration::ZERO };
+        Instant::now() - own
     }
 
     fn now(&self) -> u64 {

@@ -18,6 +18,7 @@ use super::partition::Partition;
 use super::view::REACH_MAX;
 use super::{Cache, check};
 use rackpool_mem::emulation::{Clock, FarBytes, FarEmulation, FarModel};
+use std::time::Duration;
 
 /// Bytes that a processor brings ahead of a walk from line to line.
 const WALK_AHEAD_BYTES: u64 = 1024;
@@ -58,8 +59,20 @@ impl Cache {
             None if self.options.far.is_none() => FarBytes::From(0),
             None => FarBytes::From(u64::from(partition.segments.near_units()) << UNIT_SHIFT),
         };
-        partition.emulation = Some(Box::new(FarEmulation::new(model, far, clock)));
+        partition.emulation =
+            Some(Box::new(FarEmulation::new(model, far, clock).without_own_time()));
         Ok(())
+    }
+
+    /// From now on all memory costs what it does.
+    pub fn end_emulation(&self) {
+        self.lock(0).emulation = None;
+    }
+
+    /// Time that the emulation took for itself so far, which a measurement takes off.
+    pub fn emulation_own(&self) -> Duration {
+        let own_ps = self.lock(0).emulation.as_ref().map_or(0, |far| far.own_ps());
+        Duration::from_nanos(own_ps / 1000)
     }
 }
 

@@ -283,10 +283,14 @@ impl<'a> Item<'a> {
 
     /// Waits for all of the item as its reader does, if it lies in far memory that is emulated.
     /// `next` are the items that are read then: what the processor reaches of them comes meanwhile.
-    #[cold]
+    #[inline]
     pub(super) fn wait_for_far(&self, next: impl Iterator<Item = Slot>) {
         let Source::Locked(partition, _) = self.source else { return };
         let Some(far) = &partition.emulation else { return };
+        // An item lies in one memory, and the pieces of a long one in that as well.
+        if !far.may_be_far(self.at, 1) {
+            return;
+        }
         // How long it is stands in its first word.
         far.read(self.units, self.at, 8);
         let mut ahead = instructions_of(self.header);

@@ -384,17 +384,40 @@ impl Asked {
     }
 
     /// As `ask_buckets` and `find_items`, with the waits of emulated far memory.
-    #[cold]
     #[inline(never)]
     fn ask_emulated(&mut self, partition: &Partition, keys: &[&[u8]], reach: u64) {
-        let Some(far) = &partition.emulation else { return };
-        let (units, wide) = (partition.units.bare(), Wide::of_this_processor());
-        for (index, key) in keys[..keys.len().min(BATCH)].iter().enumerate() {
-            let hash = hash_of(key, partition.seed);
-            self.ask_bucket(units, index, hash, partition.index.bucket_at(hash));
-            far.ask(self.places[index], BUCKET_BYTES);
+        match Wide::of_this_processor() {
+            Some(wide) => self.ask_emulated_by(partition, keys, reach, Some(wide)),
+            None => self.ask_emulated_by(partition, keys, reach, None),
         }
-        for index in 0..keys.len().min(BATCH) {
+    }
+
+    #[inline(always)]
+    fn ask_emulated_by(
+        &mut self,
+        partition: &Partition,
+        keys: &[&[u8]],
+        reach: u64,
+        wide: Option<Wide>,
+    ) {
+        let Some(far) = &partition.emulation else { return };
+        let (units, index, seed) = (partition.units.bare(), &partition.index, partition.seed);
+        self.ask_buckets(units, keys, seed, |hash| {
+            let bucket = index.bucket_at(hash);
+            far.ask(bucket, BUCKET_BYTES);
+            bucket
+        });
+        let count = keys.len().min(BATCH);
+        if !self.places[..count].iter().any(|bucket| far.may_be_far(*bucket, BUCKET_BYTES)) {
+            // Without branches, as ever: each wrong guess would wait for a bucket.
+            for index in 0..count {
+                self.items[index] = self.find_item(units, wide, index, reach);
+            }
+            let items = self.items[..count].iter().filter(|item| **item != 0);
+            items.for_each(|item| _ = far.ask(*item, reach + 8));
+            return;
+        }
+        for index in 0..count {
             far.read(units, self.places[index], BUCKET_BYTES);
             self.items[index] = self.find_item(units, wide, index, reach);
             if self.items[index] != 0 {
@@ -404,7 +427,6 @@ impl Asked {
     }
 
     /// Waits for the overflow buckets that were looked into, and asks for the items behind them.
-    #[cold]
     #[inline(never)]
     fn ask_late_emulated(&self, partition: &Partition, count: usize, reach: u64) {
         let Some(far) = &partition.emulation else { return };

@@ -226,8 +226,7 @@ pub struct Cache {
     file: Option<Arc<(Window, Arc<File>)>>,
 }
 
-/// Has reads sampled where the bandwidths of near and far memory are known, and for hits by
-/// capacity where they are wanted.
+/// Has reads sampled where there is far memory, and for hits by capacity where they are wanted.
 fn sample_reads(partitions: &[LockedPartition], options: &Options) -> Option<Arc<ReuseSampler>> {
     let all = Arc::<AllReads>::default();
     let memory = options.memory + options.far.as_ref().map_or(0, |far| far.memory);
@@ -235,7 +234,7 @@ fn sample_reads(partitions: &[LockedPartition], options: &Options) -> Option<Arc
     for part in partitions {
         let mut partition = part.lock();
         partition.reads = ReadSamples::of(options, &all);
-        if partition.reads.is_some() {
+        if options.far.is_some() {
             partition.sampled_reads = SAMPLED_READS;
         }
         partition.reuse.clone_from(&reuse);
@@ -573,7 +572,7 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn sample(&self, keys: &[&[u8]], sample: &DueSample, now: Millis) {
-        if self.options.far.as_ref().is_none_or(|far| far.bandwidths.is_none()) {
+        if self.options.far.is_none() {
             return;
         }
         let (before, behind) = keys.split_at(sample.nth.min(keys.len()));

@@ -401,7 +401,7 @@ fn spin_for(delay_ns: u32) {
 }
 
 /// Waits busily; the time then.
-pub(crate) fn spin_until(end: Instant) -> Instant {
+fn spin_until(end: Instant) -> Instant {
     loop {
         let now = Instant::now();
         if now >= end {

@@ -1,5 +1,6 @@
-//! Samples of what is read from near and from far memory, and items that move by them, so that
-//! traffic is split by bandwidth (`rackpool_core::bandwidth_split`, which decides).
+//! Samples of what is read from near and from far memory, and items that move by them: so that
+//! traffic is split by bandwidth (`rackpool_core::bandwidth_split`, which decides) where that is
+//! wanted, else so that what is read often lies near (`sift.rs`).
 //!
 //! One read in so many is looked at when it is over, under the partition's lock: where its item
 //! lies and how many bytes it has. An item that is read often is met often, so what is met is what
@@ -145,11 +146,15 @@ impl Partition {
     #[inline(never)]
     fn sample(&mut self, pos: Pos, now: Millis) {
         let reads = u64::from(std::mem::take(&mut self.unsampled));
-        let Some(mut samples) = self.reads.take() else { return };
-        samples.end_turn_if_over(now);
-        self.is_split = samples.split.is_split();
-        self.sample_with(&mut samples, pos, reads, now);
-        self.reads = Some(samples);
+        if let Some(mut samples) = self.reads.take() {
+            samples.end_turn_if_over(now);
+            self.is_split = samples.split.is_split();
+            self.sample_with(&mut samples, pos, reads, now);
+            self.reads = Some(samples);
+        }
+        if self.segments.uses_far() && !self.is_split && !self.is_recovering {
+            self.bring_near(pos, now);
+        }
     }
 
     /// Ends the turn, also where nothing is read.

@@ -1,17 +1,18 @@
-//! Far memory is gone through again and again at a steady pace, so that what is read often comes
-//! near also where nothing is stored. What stays is not moved.
+//! What is read often comes near, also where nothing is stored: far memory is gone through again
+//! and again at a steady pace, and an item that is met in a sample of reads (`reads.rs`) comes at
+//! once, at a pace of its own. What stays is not moved.
 //!
 //! Uses are told to the sketch as by a round; an item that is worth more than what stayed near last
 //! goes there, unless traffic is split by bandwidth (`reads.rs`). Where near memory has no room, a
 //! round of its own makes some first.
 //!
-//! Called by `sweep.rs` in idle turns.
+//! Called by `sweep.rs` in idle turns, and by `reads.rs`.
 
 use super::ranks::rank;
 use crate::cache::Millis;
 use crate::cache::layout::{Header, Pos, UNIT_SHIFT};
 use crate::cache::partition::Partition;
-use crate::cache::segments::{FAR_QUEUE, Stream};
+use crate::cache::segments::{FAR_QUEUE, Memory, Stream};
 
 /// How long one time through a partition's far memory takes, if the pace allows it.
 const PASS_S: u64 = 60;
@@ -19,7 +20,7 @@ const PASS_S: u64 = 60;
 const PACE_MIN: u64 = 1 << 20;
 const PACE_MAX: u64 = 16 << 20;
 /// What was left out for longer is not made up for.
-const OWED_MS_MAX: u64 = 1000;
+const OWED_US_MAX: u64 = 1_000_000;
 /// Items of one step.
 const STEP_ITEMS: usize = 32;
 /// Bytes that a round goes on by in one step.
@@ -34,10 +35,29 @@ pub(crate) struct Sift {
     /// Number of the segment; another one has begun there if it differs.
     seq: u64,
     offset: u32,
-    /// Up to when its pace allowed what was done.
-    paid_until: Millis,
+    pace: Pace,
+    /// Of items that are met in samples of reads.
+    pace_of_reads: Pace,
     /// Rounds that were made for the item that comes next.
     pub rounds: u32,
+}
+
+/// Up to when the pace allowed what was done, µs.
+#[derive(Debug, Default)]
+struct Pace {
+    paid_until_us: u64,
+}
+
+impl Pace {
+    fn is_due(&mut self, now: Millis) -> bool {
+        let now_us = now * 1000;
+        self.paid_until_us = self.paid_until_us.max(now_us.saturating_sub(OWED_US_MAX));
+        self.paid_until_us < now_us
+    }
+
+    fn pay(&mut self, bytes: u64, bytes_per_s: u64) {
+        self.paid_until_us += (bytes * 1_000_000).div_ceil(bytes_per_s);
+    }
 }
 
 impl Partition {
@@ -45,8 +65,7 @@ impl Partition {
     pub(crate) fn sift(&mut self, now: Millis) -> bool {
         self.end_turn_of_reads(now);
         let far_bytes = u64::from(self.segments.far_units()) << UNIT_SHIFT;
-        self.sift.paid_until = self.sift.paid_until.max(now.saturating_sub(OWED_MS_MAX));
-        if far_bytes == 0 || self.is_recovering || self.sift.paid_until >= now {
+        if far_bytes == 0 || self.is_recovering || !self.sift.pace.is_due(now) {
             return false;
         }
         self.disturbances += 1;
@@ -63,9 +82,38 @@ impl Partition {
         };
         // Long items are moved whole, with pieces that no step goes through.
         let bytes = gone_through.max(self.stats.moved_bytes - moved_before);
-        let pace = (far_bytes / PASS_S).clamp(PACE_MIN, PACE_MAX);
-        self.sift.paid_until += (bytes * 1000).div_ceil(pace).max(1);
+        self.sift.pace.pay(bytes, (far_bytes / PASS_S).clamp(PACE_MIN, PACE_MAX));
         true
+    }
+
+    /// Brings an item near that was read just now, if it is worth it, or makes a step towards room
+    /// there. The caller has no entry in its hands any more.
+    pub(super) fn bring_near(&mut self, pos: Pos, now: Millis) {
+        let header = self.header(pos);
+        let is_far = self.segments.memory_of(pos.unit()) == Memory::Far;
+        if !is_far || header.has(Header::NO_ITEM) || !self.sift.pace_of_reads.is_due(now) {
+            return;
+        }
+        let hash = self.hash_at(pos, header);
+        let Some(found) = self.live_entry(hash, pos, now) else { return };
+        let uses = found.1.freq() as u8;
+        let estimate = self.policy_state.sketch.estimate(hash).saturating_add(uses);
+        if !self.is_hot(rank(estimate, self.bytes_of(pos, header))) {
+            return;
+        }
+        self.disturbances += 1;
+        let moved_before = self.stats.moved_bytes;
+        let mut gone_through = ROUND_BYTES;
+        if self.has_room_near(pos, header) {
+            gone_through = 0;
+            self.keep(found, hash, Stream::Main, now);
+        } else if self.round.is_open() {
+            self.go_on(ROUND_BYTES, now);
+        } else {
+            self.begin_room_near(true);
+        }
+        let bytes = gone_through.max(self.stats.moved_bytes - moved_before);
+        self.sift.pace_of_reads.pay(bytes, PACE_MAX);
     }
 
     /// Looks at the next items; their bytes.
