@@ -195,14 +195,14 @@ impl Task {
         let errors = errors.map(|pipe| pass_on(pipe, out(Box::new(std::io::stderr())), counts()));
         let limit = context.ci.then_some(self.limit);
         let status = wait(&mut child, limit).map_err(|why| format!("`{line}` {why}"));
-        let drained = |output: mpsc::Receiver<()>| {
-            output.recv_timeout(DRAIN) != Err(mpsc::RecvTimeoutError::Timeout)
+        let is_held = |output: &mpsc::Receiver<()>| {
+            output.recv_timeout(DRAIN) == Err(mpsc::RecvTimeoutError::Timeout)
         };
-        let are_drained = said.into_iter().chain(errors).fold(true, |all, one| drained(one) && all);
+        let held_count = said.into_iter().chain(errors).filter(is_held).count();
         if self.is_background {
             held.print(&line);
         }
-        if !are_drained {
+        if held_count > 0 {
             println!("note: a process that `{line}` started still holds its output open");
         }
         let status = status?;

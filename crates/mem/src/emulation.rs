@@ -107,7 +107,7 @@ impl Clock for SystemClock {
     fn now_ps(&self) -> u64 {
         match (self.counter, ticks()) {
             (Some(Counter { origin, ps_per_tick }), Some(ticks)) => {
-                (u128::from(ticks - origin) * u128::from(ps_per_tick) >> 32) as u64
+                ((u128::from(ticks - origin) * u128::from(ps_per_tick)) >> 32) as u64
             }
             _ => self.origin.elapsed().as_nanos() as u64 * PS_PER_NS,
         }

@@ -31,6 +31,7 @@ fn what_lies_on_named_nodes_is_measured_beside_what_the_system_places() {
     let options = Options {
         names: &["follower_assocs".to_owned()],
         far: FarKind::Nodes(vec![far]),
+        engines: 1,
         size: Size::Smoke,
         worker: &mut worker,
     };

@@ -48,6 +48,7 @@ fn swept(config: &Config, seeds: u64) -> Sweep {
 }
 
 /// Of those with something besides, so many as `RACKPOOL_SEEDS_TIMES` says.
+#[expect(clippy::disallowed_methods, reason = "how long a test runs, and nothing of the library")]
 fn seeds_besides() -> u64 {
     let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
     SEEDS_BESIDES
