@@ -9,8 +9,8 @@
 //! - *Cache.* Of lines with the same remainder by [`CACHED_LINES`] the last one stays here: less
 //!   than what a processor keeps, so that the emulation errs to the slow side.
 //!
-//! - *Its own time.* Where that is wanted ([`FarEmulation::without_own_time`]) what the sums take is
-//!   measured, and does not pass by the clock that it waits by; a measurement takes it off.
+//! - *Its own time.* Where that is wanted ([`FarEmulation::without_own_time`]), what the sums take
+//!   is measured, and does not pass by the clock that it waits by; a measurement takes it off.
 //!   Otherwise waits hide in it, and far memory costs a processor's time.
 //!
 //! The latency is the whole one: a line that is read is prefetched from where it lies, and comes
@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 const LINE_BYTES: u64 = 64;
 const PS_PER_NS: u64 = 1000;
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 /// How long two clocks are compared: so that they differ by less than a ten thousandth.
 const COMPARED: Duration = Duration::from_millis(5);
 const PS_PER_S: u64 = 1_000_000_000_000;
@@ -64,11 +65,11 @@ pub trait Clock: Debug + Send {
     fn wait_until(&self, ps: u64) -> u64;
 }
 
-/// The processor's clock; waits busily, and without a pause, which would make it late by some 50 ns.
+/// The processor's clock; waits busily, without a pause, which would make it late by some 50 ns.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     origin: Instant,
-    /// Where the kernel itself goes by the processor's counter: that is read in a third of the time.
+    /// Where the kernel goes by the processor's counter: that is read in a third of the time.
     counter: Option<Counter>,
 }
 
@@ -83,8 +84,7 @@ impl SystemClock {
     /// Takes some time, to compare two clocks.
     pub fn new() -> SystemClock {
         let origin = Instant::now();
-        let name =
-            fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let name = fs::read_to_string(CLOCK_SOURCE);
         let is_kernels = name.is_ok_and(|name| name.trim() == "tsc");
         let counter = ticks().filter(|_| is_kernels).and_then(|first| {
             while origin.elapsed() < COMPARED {}
