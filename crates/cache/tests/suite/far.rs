@@ -115,6 +115,32 @@ fn what_is_read_often_comes_near_and_goes_far_again_when_others_are() {
 }
 
 #[test]
+fn what_is_read_often_comes_near_without_idle_turns_at_a_bounded_pace() {
+    let cache = Cache::new(options(4, 64)).unwrap();
+    let (count, bytes, hot) = (60_000_u64, 400, 30_000..32_000_u64);
+    let mut now = 1;
+    for key in 0..count {
+        cache.set(&key.to_le_bytes(), &value(key, bytes), 0, 0, now).unwrap();
+    }
+    let is_near = |key: &u64| cache.lies_far(&key.to_le_bytes()) == Some(false);
+    let near_before = hot.clone().filter(is_near).count();
+    let before = cache.stats();
+    // Each key is met once in 31 times, and rounds that make room take some of these.
+    for seconds in 1..=3 {
+        now += 1000;
+        for _ in 0..60 {
+            assert!(hot.clone().all(|key| is_whole(&cache, key, bytes, now)));
+        }
+        let moved_bytes = cache.stats().moved_bytes - before.moved_bytes;
+        // A second beforehand, and one step that is longer.
+        assert!(moved_bytes < (seconds + 1) * 16 * MIB + MIB, "{moved_bytes} bytes");
+    }
+    let near = hot.filter(is_near).count();
+    assert!(near > 1900, "{near} of 2000 are near, {near_before} before: {:?}", cache.stats());
+    assert_eq!((cache.stats().evictions, cache.stats().misses), (0, 0));
+}
+
+#[test]
 fn both_memories_full_the_least_used_go_and_the_rest_stays_right() {
     let cache = Cache::new(options(2, 8)).unwrap();
     let (bytes, hot) = (500, 0..3000_u64);
