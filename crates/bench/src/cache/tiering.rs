@@ -663,15 +663,16 @@ mod tests {
         assert_eq!(report.kind, Kind::Emulated);
         let mut expected = vec!["emulated_chase".to_owned(), "emulated_stream".to_owned()];
         expected.extend(four("zipf99", "emulated"));
-        expected.push("zipf99_data_without_waits_emulated".to_owned());
         expected.extend(four("follower_assocs", "emulated"));
         expected.push("follower_assocs_advised_emulated".to_owned());
         expected.push("advised_within_3_percent_emulated".to_owned());
         assert_eq!(rows, expected);
         let hit_ratios = report.results.iter().filter_map(|row| row.extra.get("hit_ratio"));
-        assert!(hit_ratios.clone().count() == 9 && hit_ratios.clone().all(|it| it.is_number()));
+        assert!(hit_ratios.clone().count() == 8 && hit_ratios.clone().all(|it| it.is_number()));
         let limits = report.results.iter().filter(|row| row.extra.contains_key("limit"));
         assert!(limits.map(|row| row.name.as_str()).eq(["zipf99_data_emulated"]));
+        let net = report.results.iter().filter(|row| row.extra.contains_key("net_ratio"));
+        assert_eq!(net.count(), 6);
         let [near, far] =
             ["near_latency_ns", "far_latency_ns"].map(|it| report.extra[it].as_f64().unwrap());
         assert_eq!(far, (near + 50.0).round());
