@@ -20,6 +20,8 @@ pub(super) struct Weighed {
 /// A round that has begun; without segments, none.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
+    /// Whether it makes room for what lies in the other memory, and not for what is stored.
+    pub is_exchange: bool,
     /// Its segments, in the order in which they are gone through: of one queue older ones first, so
     /// that a further piece of an item never leaves before its head.
     pub(super) units: Vec<u32>,

@@ -134,11 +134,23 @@ impl Partition {
     /// Begins a round that makes room near for what lies far, or first one that makes room far for
     /// what leaves, if `may_be_far`.
     pub(super) fn begin_room_near(&mut self, may_be_far: bool) {
-        // A near round sends some unit's bytes there.
-        let wanted = self.reserve_units[Memory::Far as usize] + 2;
-        let wanted = wanted.min(self.segments.far_units() as usize / 8);
-        let is_short = may_be_far && !self.has_free_far(wanted);
+        let is_short = may_be_far && !self.has_free_far(self.far_units_wanted());
         self.begin_round(if is_short { Memory::Far } else { Memory::Near });
+    }
+
+    /// Begins a round that makes room near for what lies far, and drops nothing: where far memory
+    /// has room.
+    pub(super) fn begin_exchange(&mut self) {
+        if self.has_free_far(self.far_units_wanted()) {
+            self.begin_round(Memory::Near);
+            self.round.is_exchange = true;
+        }
+    }
+
+    /// Free far units with which a near round begins, which sends some unit's bytes there.
+    fn far_units_wanted(&self) -> usize {
+        let wanted = self.reserve_units[Memory::Far as usize] + 2;
+        wanted.min(self.segments.far_units() as usize / 8)
     }
 
     fn take_near(&self, units: &mut Vec<u32>) {
@@ -238,7 +250,13 @@ impl Partition {
         let Some((at, slot)) = self.live_entry(item.hash, item.pos, now) else {
             return header.bytes();
         };
-        match self.stream_of_kept(&item, header, memory, last.keeps(&item)) {
+        let is_kept = last.keeps(&item);
+        let stream = match self.stream_of_kept(&item, header, memory, is_kept) {
+            // Nothing has come that it would have to go for.
+            None if round.is_exchange => self.stream_of_exchanged(&item, header),
+            stream => stream,
+        };
+        match stream {
             Some(stream) => {
                 let later_uses = slot.freq().saturating_sub(u64::from(item.uses));
                 self.keep((at, slot.with_freq(later_uses)), item.hash, stream, now);
@@ -294,6 +312,12 @@ impl Partition {
                 has_room.then_some(Stream::Main)
             }
         }
+    }
+
+    /// Where an item goes that leaves near memory for one that is worth more.
+    fn stream_of_exchanged(&self, item: &Weighed, header: Header) -> Option<Stream> {
+        let may_go = |stream: &Stream| self.may_move(item.pos, header, *stream);
+        [Stream::Far, Stream::Main].into_iter().find(may_go)
     }
 
     /// Whether an item of far memory is worth a place near, as far as use goes.

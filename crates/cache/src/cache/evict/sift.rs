@@ -110,7 +110,7 @@ impl Partition {
         } else if self.round.is_open() {
             self.go_on(ROUND_BYTES, now);
         } else {
-            self.begin_room_near(true);
+            self.begin_exchange();
         }
         let bytes = gone_through.max(self.stats.moved_bytes - moved_before);
         self.sift.pace_of_reads.pay(bytes, PACE_MAX);
