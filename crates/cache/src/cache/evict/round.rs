@@ -41,7 +41,7 @@ const AHEAD_UNITS_MIN: u64 = 32;
 const BATCH: usize = 32;
 /// Ranks above the last that stayed near at which an item comes near, a quarter of an octave: so
 /// that none goes to and fro.
-const NEAR_RANKS: u16 = 4;
+pub(super) const NEAR_RANKS: u16 = 4;
 
 impl Partition {
     /// Goes on with a round, or begins one if units run short, beside a change that stores so many
@@ -196,7 +196,10 @@ impl Partition {
     fn weigh(&mut self, round: &mut Round, index: usize, offset: u32, now: Millis) -> u32 {
         let Some(unit) = round.units.get(index).copied() else {
             let last = round.last_rank();
-            self.last_ranks[round.memory as usize] = last.rank;
+            match round.is_exchange {
+                true => self.sift.last_exchanged = last.rank,
+                false => self.last_ranks[round.memory as usize] = last.rank,
+            }
             round.step = RoundStep::Judge { next: 0, last };
             return 0;
         };

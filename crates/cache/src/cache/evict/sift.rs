@@ -9,6 +9,7 @@
 //! Called by `sweep.rs` in idle turns, and by `reads.rs`.
 
 use super::ranks::rank;
+use super::round::NEAR_RANKS;
 use crate::cache::Millis;
 use crate::cache::layout::{Header, Pos, UNIT_SHIFT};
 use crate::cache::partition::Partition;
@@ -38,6 +39,9 @@ pub(crate) struct Sift {
     pace: Pace,
     /// Of items that are met in samples of reads.
     pace_of_reads: Pace,
+    /// The last rank that stayed near in the last exchange for one of these; lower with each that
+    /// is not worth more, since it gets old.
+    pub last_exchanged: u16,
     /// Rounds that were made for the item that comes next.
     pub rounds: u32,
 }
@@ -98,13 +102,19 @@ impl Partition {
         let Some(found) = self.live_entry(hash, pos, now) else { return };
         let uses = found.1.freq() as u8;
         let estimate = self.policy_state.sketch.estimate(hash).saturating_add(uses);
-        if !self.is_hot(rank(estimate, self.bytes_of(pos, header))) {
+        let (rank, has_room) =
+            (rank(estimate, self.bytes_of(pos, header)), self.has_room_near(pos, header));
+        if !self.is_hot(rank) {
+            return;
+        }
+        if !has_room && rank < self.sift.last_exchanged.saturating_add(NEAR_RANKS) {
+            self.sift.last_exchanged -= 1;
             return;
         }
         self.disturbances += 1;
         let moved_before = self.stats.moved_bytes;
         let mut gone_through = ROUND_BYTES;
-        if self.has_room_near(pos, header) {
+        if has_room {
             gone_through = 0;
             self.keep(found, hash, Stream::Main, now);
         } else if self.round.is_open() {
