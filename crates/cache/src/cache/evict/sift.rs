@@ -108,7 +108,7 @@ impl Partition {
             return;
         }
         if !has_room && rank < self.sift.last_exchanged.saturating_add(NEAR_RANKS) {
-            self.sift.last_exchanged -= 1;
+            self.sift.last_exchanged = self.sift.last_exchanged.saturating_sub(1);
             return;
         }
         self.disturbances += 1;
