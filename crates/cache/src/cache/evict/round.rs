@@ -134,23 +134,20 @@ impl Partition {
     /// Begins a round that makes room near for what lies far, or first one that makes room far for
     /// what leaves, if `may_be_far`.
     pub(super) fn begin_room_near(&mut self, may_be_far: bool) {
-        let is_short = may_be_far && !self.has_free_far(self.far_units_wanted());
+        let is_short = may_be_far && !self.has_far_to_spare();
         self.begin_round(if is_short { Memory::Far } else { Memory::Near });
     }
 
-    /// Begins a round that makes room near for what lies far, and drops nothing: where far memory
-    /// has room.
+    /// Begins a round that makes room near for what lies far, and drops nothing.
     pub(super) fn begin_exchange(&mut self) {
-        if self.has_free_far(self.far_units_wanted()) {
-            self.begin_round(Memory::Near);
-            self.round.is_exchange = true;
-        }
+        self.begin_round(Memory::Near);
+        self.round.is_exchange = true;
     }
 
-    /// Free far units with which a near round begins, which sends some unit's bytes there.
-    fn far_units_wanted(&self) -> usize {
+    /// Whether far memory has room for what a near round sends there, some unit's bytes.
+    pub(super) fn has_far_to_spare(&self) -> bool {
         let wanted = self.reserve_units[Memory::Far as usize] + 2;
-        wanted.min(self.segments.far_units() as usize / 8)
+        self.has_free_far(wanted.min(self.segments.far_units() as usize / 8))
     }
 
     fn take_near(&self, units: &mut Vec<u32>) {

@@ -91,11 +91,13 @@ impl Partition {
     }
 
     /// Brings an item near that was read just now, if it is worth it, or makes a step towards room
-    /// there. The caller has no entry in its hands any more.
+    /// there. Where far memory is full stores make rounds, which do that: more of them would drop
+    /// what they need not. The caller has no entry in its hands any more.
     pub(super) fn bring_near(&mut self, pos: Pos, now: Millis) {
         let header = self.header(pos);
         let is_far = self.segments.memory_of(pos.unit()) == Memory::Far;
-        if !is_far || header.has(Header::NO_ITEM) || !self.sift.pace_of_reads.is_due(now) {
+        let is_due = is_far && self.has_far_to_spare() && self.sift.pace_of_reads.is_due(now);
+        if !is_due || header.has(Header::NO_ITEM) {
             return;
         }
         let hash = self.hash_at(pos, header);
