@@ -145,7 +145,7 @@ impl Partition {
     }
 
     /// Whether far memory has room for what a near round sends there, some unit's bytes.
-    pub(super) fn has_far_to_spare(&self) -> bool {
+    pub(super) fn has_far_to_spare(&mut self) -> bool {
         let wanted = self.reserve_units[Memory::Far as usize] + 2;
         self.has_free_far(wanted.min(self.segments.far_units() as usize / 8))
     }

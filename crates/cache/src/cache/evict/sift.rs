@@ -96,7 +96,7 @@ impl Partition {
     pub(super) fn bring_near(&mut self, pos: Pos, now: Millis) {
         let header = self.header(pos);
         let is_far = self.segments.memory_of(pos.unit()) == Memory::Far;
-        let is_due = is_far && self.has_far_to_spare() && self.sift.pace_of_reads.is_due(now);
+        let is_due = is_far && self.sift.pace_of_reads.is_due(now) && self.has_far_to_spare();
         if !is_due || header.has(Header::NO_ITEM) {
             return;
         }
