@@ -134,7 +134,10 @@ impl Partition {
     /// Begins a round that makes room near for what lies far, or first one that makes room far for
     /// what leaves, if `may_be_far`.
     pub(super) fn begin_room_near(&mut self, may_be_far: bool) {
-        let is_short = may_be_far && !self.has_far_to_spare();
+        // A near round sends some unit's bytes there.
+        let wanted = self.reserve_units[Memory::Far as usize] + 2;
+        let wanted = wanted.min(self.segments.far_units() as usize / 8);
+        let is_short = may_be_far && !self.has_free_far(wanted);
         self.begin_round(if is_short { Memory::Far } else { Memory::Near });
     }
 
@@ -144,10 +147,9 @@ impl Partition {
         self.round.is_exchange = true;
     }
 
-    /// Whether far memory has room for what a near round sends there, some unit's bytes.
+    /// As [`Partition::has_spare`], of far memory, units that lie there unused included.
     pub(super) fn has_far_to_spare(&mut self) -> bool {
-        let wanted = self.reserve_units[Memory::Far as usize] + 2;
-        self.has_free_far(wanted.min(self.segments.far_units() as usize / 8))
+        self.has_free_far(self.spare_units(Memory::Far) + 1)
     }
 
     fn take_near(&self, units: &mut Vec<u32>) {
@@ -328,8 +330,12 @@ impl Partition {
 
     /// Whether a memory has more free units than its rounds leave.
     pub(super) fn has_spare(&self, memory: Memory) -> bool {
+        self.segments.free_count(memory) > self.spare_units(memory)
+    }
+
+    fn spare_units(&self, memory: Memory) -> usize {
         let kept = self.ahead_units[memory as usize].max(self.reserve_units[memory as usize]);
-        self.segments.free_count(memory) > kept + COMPETITORS + 1
+        kept + COMPETITORS + 1
     }
 
     /// Whether there is room in near memory for an item from the far one, its reserve apart.
