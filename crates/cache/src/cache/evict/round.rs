@@ -39,6 +39,8 @@ const UNITS_AHEAD: usize = 3;
 /// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
 const AHEAD_UNITS_MIN: u64 = 32;
 const BATCH: usize = 32;
+/// By how many ranks, an octave, the last one that stays far may be higher than in the round before.
+const FAR_RANKS: u16 = 16;
 /// Ranks above the last that stayed near at which an item comes near, a quarter of an octave: so
 /// that none goes to and fro.
 pub(super) const NEAR_RANKS: u16 = 4;
@@ -197,7 +199,7 @@ impl Partition {
             let last = round.last_rank();
             match round.is_exchange {
                 true => self.sift.last_exchanged = last.rank,
-                false => self.last_ranks[round.memory as usize] = last.rank,
+                false => self.note_last(round.memory, last.rank),
             }
             round.step = RoundStep::Judge { next: 0, last };
             return 0;
@@ -227,6 +229,16 @@ impl Partition {
             round.add(Weighed { hash: *hash, pos: *pos, bytes, rank, uses });
         }
         end - offset
+    }
+
+    /// Segments that went far together may all be hot, or all cold: what stayed last in them says
+    /// little of the others, so what may go far is judged more strictly step by step alone.
+    fn note_last(&mut self, memory: Memory, rank: u16) {
+        let last = &mut self.last_ranks[memory as usize];
+        *last = match memory {
+            Memory::Near => rank,
+            Memory::Far => rank.min(last.saturating_add(FAR_RANKS)),
+        };
     }
 
     /// Keeps or drops the next item; its bytes. A segment that has no other item is given back.
