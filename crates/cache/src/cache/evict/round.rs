@@ -39,7 +39,7 @@ const UNITS_AHEAD: usize = 3;
 /// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
 const AHEAD_UNITS_MIN: u64 = 32;
 const BATCH: usize = 32;
-/// By how many ranks, an octave, the last one that stays far may be higher than in the round before.
+/// By how many ranks, an octave, the last one that stays far may be higher than a round before.
 const FAR_RANKS: u16 = 16;
 /// Ranks above the last that stayed near at which an item comes near, a quarter of an octave: so
 /// that none goes to and fro.
