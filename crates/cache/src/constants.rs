@@ -87,3 +87,15 @@ pub const KEEPALIVE_INTERVAL_S: u64 = 10;
 pub const KEEPALIVE_PROBES: u32 = 3;
 /// Connections that are accepted in a row.
 pub const ACCEPTS_MAX: usize = 64;
+/// Commands that wait for `EXEC`, of one client: more than programs send that store a whole data
+/// set in one transaction …
+pub const QUEUED_MAX: usize = 128 << 10;
+/// … and their bytes, less for a small cache: half of what one command may have.
+pub const QUEUED_BYTES_MAX: usize = 32 << 20;
+/// Keys that one client watches: `EXEC` holds and looks at each.
+pub const WATCHED_MAX: usize = 1024;
+/// A transaction of more commands is executed by the thread for what takes long: others on the
+/// thread of its connection would wait for it. So is one …
+pub const EXEC_AT_ONCE_MAX: usize = 128;
+/// … of more bytes.
+pub const EXEC_AT_ONCE_BYTES_MAX: usize = 64 << 10;

@@ -47,8 +47,9 @@ pub mod pool_tier;
 pub use rackpool_core::bandwidth_split::Bandwidths;
 
 pub use cache::{
-    Cache, Copied, CopyTarget, DATABASES_MAX, Entry, Error, FarMemory, Item, KEY_BYTES_MAX,
-    LockedKeys, Meta, Millis, Mode, Options, PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put,
-    ReadCost, Recovered, Result, Reuse, ReuseSampler, Speeds, Stats, Tier, TierConfig, TierError,
-    TierRule, Tiering, Timeline, Touched, Writer, at_wall, far_bytes_in, partitions_for, wall_of,
+    Cache, Copied, CopyTarget, DATABASES_MAX, Entry, Error, FarMemory, Item, KEY_BYTES_MAX, Meta,
+    Millis, Mode, Options, PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost,
+    Recovered, Result, Reuse, ReuseSampler, Section, SectionKeys, Speeds, Stats, Tier, TierConfig,
+    TierError, TierRule, Tiering, Timeline, Touched, Watch, Writer, at_wall, far_bytes_in,
+    partitions_for, wall_of,
 };

@@ -5,6 +5,8 @@
 
 use super::layout::mix;
 use super::partition::SpaceSet;
+use super::section::Sections;
+use super::watch::Watches;
 use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
@@ -77,6 +79,8 @@ pub(super) struct Databases {
     map: Mutex<DatabaseMap>,
     /// Counts the changes of the map.
     version: AtomicU64,
+    pub sections: Sections,
+    pub watches: Watches,
 }
 
 impl Databases {
@@ -86,7 +90,8 @@ impl Databases {
         if !map.left.is_empty() {
             partitions.iter().for_each(|part| part.lock().leave_spaces(map.left));
         }
-        Databases { map: Mutex::new(map), version: AtomicU64::new(0) }
+        let (version, sections, watches) = Default::default();
+        Databases { map: Mutex::new(map), version, sections, watches }
     }
 
     fn lock(&self) -> MutexGuard<'_, DatabaseMap> {
@@ -119,19 +124,47 @@ impl Cache {
     }
 
     /// Each of the two databases has the other's items from now on.
-    pub fn swap_databases(&self, one: u8, other: u8) {
-        let mut map = self.databases.lock();
-        map.spaces.swap(usize::from(one), usize::from(other));
-        self.keep_map(&map);
+    pub fn swap_databases(&self, one: u8, other: u8, now: Millis) {
+        if one == other {
+            return;
+        }
+        self.alone(|cache| {
+            cache.change_spaces(&[one, other], now, || {
+                let mut map = cache.databases.lock();
+                map.spaces.swap(usize::from(one), usize::from(other));
+                cache.keep_map(&map);
+            });
+        });
+    }
+
+    /// Everything that was stored before is gone when this returns, for all at once, however much
+    /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
+    /// called then, or where room is needed; until then look-ups take the lock.
+    pub fn flush_all(&self) {
+        self.alone(|cache| {
+            // No thread sees a part of it: one that meets a flushed partition waits for its lock.
+            let mut all: Vec<_> = cache.partitions.iter().map(LockedPartition::lock).collect();
+            all.iter_mut().for_each(|partition| partition.flush());
+        });
+    }
+
+    /// As [`Cache::flush_all`], and does what is left to do.
+    pub fn clear(&self, now: Millis) {
+        self.flush_all();
+        self.expire(now);
     }
 
     /// Everything that a database has is gone when this returns, for all at once. What it took
     /// comes back by [`Cache::tidy`]; at once where so much was flushed before that no space is
     /// free.
     pub fn flush_database(&self, number: u8, now: Millis) {
-        while !self.try_flush(usize::from(number)) {
-            self.expire(now);
-        }
+        self.alone(|cache| {
+            cache.change_spaces(&[number], now, || {
+                while !cache.try_flush(usize::from(number)) {
+                    cache.expire(now);
+                }
+            });
+        });
     }
 
     /// Flushes a database, if a space is free; else has those swept that may be.
@@ -197,12 +230,23 @@ impl Cache {
     pub fn move_to(&self, to: &Cache, key: &[u8], now: Millis) -> Result<bool> {
         let (hash, hash_to) = (self.checked_hash(key)?, to.checked_hash(key)?);
         let (index, index_to) = (self.index_of(hash), self.index_of(hash_to));
-        // In the order of their numbers: two that move items both ways do not wait for each other.
-        let first = self.lock(index.min(index_to));
-        let second = (index != index_to).then(|| self.lock(index.max(index_to)));
-        let (source, target) = match second {
-            Some(second) if index_to < index => (second, Some(first)),
-            second => (first, second),
+        let (source, target) = loop {
+            // In the order of their numbers: two that move items both ways do not wait for each
+            // other.
+            let first = self.lock(index.min(index_to));
+            let second = (index != index_to).then(|| self.lock(index.max(index_to)));
+            let (source, target) = match second {
+                Some(second) if index_to < index => (second, Some(first)),
+                second => (first, second),
+            };
+            let held_to = target.as_ref().unwrap_or(&source).holder(hash_to, self.section);
+            match source.holder(hash, self.section).or(held_to) {
+                None => break (source, target),
+                Some(held) => {
+                    drop((source, target));
+                    held.wait();
+                }
+            }
         };
         let entry = Entry::new(source, self.key(key), hash, now);
         let Some(item) = entry.item() else { return Ok(false) };
@@ -305,7 +349,7 @@ mod tests {
                 assert!(!from.move_to(&to, &key, 1).unwrap() && has(&cache, 0, &key));
                 from.remove(&key, 1);
             }
-            cache.swap_databases(0, 5);
+            cache.swap_databases(0, 5, 1);
             assert_eq!((cache.items_of(0), cache.items_of(5)), (100, 0));
             assert!(has(&cache, 0, &7_u32.to_le_bytes()));
         }

@@ -3,7 +3,7 @@
 //! each of their figures.
 //!
 //! Look-ups under the lock ask for the bucket and the item ahead where they prefetch them, and wait
-//! where they read them: `many.rs`, and `mod.rs` and `entry.rs` for one key. While one item of a
+//! where they read them: `many.rs`, and `section.rs` and `mod.rs` for one key. While one item of a
 //! batch is waited for, what the processor reaches of the next ones comes. Stores (`log.rs`) take
 //! bandwidth, and so does what rounds of eviction and idle turns go through and move. Reads without
 //! the lock know nothing of it, so such a cache has one partition and no shared reads.
@@ -59,6 +59,7 @@ impl Cache {
             None => FarBytes::From(u64::from(partition.segments.near_units()) << UNIT_SHIFT),
         };
         partition.emulation = Some(Box::new(FarEmulation::new(model, far, clock)));
+        partition.is_unusual = true;
         Ok(())
     }
 }

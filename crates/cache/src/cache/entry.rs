@@ -25,15 +25,13 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// Of a partition that was locked for this key (`LockedPartition::lock_key`).
     pub(crate) fn new(
         mut partition: MutexGuard<'a, Partition>,
         key: Key<'a>,
         hash: u64,
         now: Millis,
     ) -> Entry<'a> {
-        if partition.emulation.is_some() {
-            partition.wait_for_look_up(hash);
-        }
         let found = partition.find_fresh(hash, key, now);
         Entry { partition, key, hash, now, found }
     }
@@ -189,6 +187,12 @@ impl<'a> Entry<'a> {
         };
         writer.unpin(&placed);
         result
+    }
+
+    /// As a put of a value that has expired already: removes the item.
+    pub fn put_expired(&mut self) {
+        self.partition.note_change(self.hash);
+        self.remove();
     }
 
     /// Removes the item; whether there was one.

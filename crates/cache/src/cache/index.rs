@@ -20,7 +20,7 @@ use rackpool_core::seam::Mem;
 use rackpool_mem::version;
 use rackpool_mem::window::{Bare, Wide, Window, WordPattern};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Filled share of all primary slots above which the index grows, percent. Above, overflow buckets
 /// cost more than they save.
@@ -31,6 +31,8 @@ pub(crate) const TAIL_AT: u64 = 8 * SLOTS as u64;
 const LEVEL_BITS: u32 = 8;
 /// In a shape's state, the highest of these: entries are stale.
 const SWEEPING: u64 = 1 << (LEVEL_BITS - 1);
+/// The one below: sections hold keys.
+const HELD: u64 = 1 << (LEVEL_BITS - 2);
 
 type Bucket = [u64; SLOTS + 1];
 
@@ -44,7 +46,7 @@ pub(crate) enum Room {
 #[derive(Debug)]
 pub(crate) struct Shape {
     base: u64,
-    /// {split | whether it is swept | level}
+    /// {split | whether it is swept | whether keys are held | level}
     state: AtomicU64,
     /// Units of the primary buckets in order.
     directory: Box<[AtomicU32]>,
@@ -57,18 +59,21 @@ impl Shape {
     pub fn bucket_at(&self, hash: u64) -> u64 {
         // Acquire: pairs with the Release in index.rs::publish; units that it names are there.
         let state = self.state.load(Ordering::Acquire);
-        let level = state & (SWEEPING - 1);
+        let level = state & (HELD - 1);
         let bucket = bucket_of(hash, self.base, level as u32, state >> LEVEL_BITS);
         let unit = &self.directory[(bucket >> UNIT_BUCKETS_SHIFT) as usize];
         // Relaxed: stored before the state that names it.
         place_in(unit.load(Ordering::Relaxed), bucket)
     }
 
-    /// Whether there are entries of items that are gone, which only the lock tells apart.
+    /// Whether there are entries of items that are gone, or of keys that sections hold, which only
+    /// the lock tells apart. A reader that asked before one of both began may find what was there
+    /// before, or what is there by then.
     #[inline(always)]
-    pub fn is_sweeping(&self) -> bool {
-        // Relaxed: a reader that begins before a flush is over may find what was there before.
-        self.state.load(Ordering::Relaxed) & SWEEPING != 0
+    pub fn needs_lock(&self) -> bool {
+        // Acquire: pairs with the Release in index.rs::publish; where a section is over, all that
+        // it has changed is seen.
+        self.state.load(Ordering::Acquire) & (SWEEPING | HELD) != 0
     }
 }
 
@@ -121,6 +126,8 @@ pub(crate) struct ItemIndex {
     stale: u64,
     /// The first bucket that may have such entries; none after it was swept.
     swept: Option<u64>,
+    /// Whether sections hold keys.
+    is_held: bool,
 }
 
 #[inline(always)]
@@ -217,6 +224,7 @@ impl ItemIndex {
             items: 0,
             stale: 0,
             swept: None,
+            is_held: false,
         }
     }
 
@@ -252,7 +260,8 @@ impl ItemIndex {
     /// Tells readers without the lock how far the index has grown.
     fn publish(&self) {
         let sweeping = if self.is_sweeping() { SWEEPING } else { 0 };
-        let state = (self.split << LEVEL_BITS) | sweeping | u64::from(self.level);
+        let held = if self.is_held { HELD } else { 0 };
+        let state = (self.split << LEVEL_BITS) | sweeping | held | u64::from(self.level);
         // Release: pairs with the Acquire in index.rs::bucket_at of the shape.
         self.shape.state.store(state, Ordering::Release);
     }
@@ -494,6 +503,15 @@ impl ItemIndex {
     #[inline(always)]
     pub fn is_sweeping(&self) -> bool {
         self.swept.is_some()
+    }
+
+    /// Sections hold keys from now on, or no more: readers without the lock are told.
+    pub fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+        self.publish();
+        // Release: pairs with the Acquire in version.rs::is_still; a reader that has seen a change
+        // of a section sees with its next look that keys are held.
+        fence(Ordering::Release);
     }
 
     /// The entry that is taken out next is that of a flushed item.

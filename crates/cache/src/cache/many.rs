@@ -153,7 +153,8 @@ impl Cache {
                 let Scratch { asked, copy } = scratch;
                 // Where items lie.
                 let units = lone.map_or_else(|| copy.bare(), |part| part.view.bare());
-                let mut locked = lone.map(|part| Locked::new(part, keys, self.seed, asked));
+                let (seed, section) = (self.seed, self.section);
+                let mut locked = lone.map(|part| Locked::new(part, keys, seed, section, asked));
                 if locked.is_none() {
                     self.ask_shared(keys, asked);
                 }
@@ -186,7 +187,7 @@ impl Cache {
                                     None
                                 }
                                 UnlockedLookup::Unsure => {
-                                    let mut partition = part.lock();
+                                    let mut partition = part.lock_key(hash, self.section);
                                     let found = partition.look_up(hash, key, now);
                                     let (partition, found) = held.insert((partition, found));
                                     found.map(|found| partition.item(found, now))
@@ -275,10 +276,14 @@ impl Cache {
                         // Released first: two threads may lock the partitions in different order.
                         drop(held.take());
                     }
-                    let partition = match held.take() {
+                    let part = &self.partitions[number];
+                    let mut partition = match held.take() {
                         Some((_, partition)) => partition,
-                        None => self.lock(number),
+                        None => part.lock(),
                     };
+                    if partition.is_unusual {
+                        partition = part.lock_again(partition, hash, self.section);
+                    }
                     let mut entry = Entry::new(partition, self.key(key), hash, now);
                     f(index, entry.put(&[value], flags, expires));
                     held = Some((number, entry.into_partition()));
@@ -487,13 +492,23 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Locks, asks for the buckets of these keys, and then for what they name.
     #[inline(never)]
-    fn new(part: &'a LockedPartition, keys: &[&[u8]], seed: u64, asked: &mut Asked) -> Locked<'a> {
-        let (partition, units) = (part.lock(), part.view.bare());
+    fn new(
+        part: &'a LockedPartition,
+        keys: &[&[u8]],
+        seed: u64,
+        section: u64,
+        asked: &mut Asked,
+    ) -> Locked<'a> {
+        let (mut partition, units, mut is_emulated) = (part.lock(), part.view.bare(), false);
+        if partition.is_unusual {
+            let hashes = keys.iter().map(|key| hash_of(key, seed));
+            (partition, is_emulated) = part.lock_for_all(partition, hashes, section);
+        }
         // Not out of the partition in a loop, which would read them for each key.
         let index = &partition.index;
         let mean_bytes = partition.segments.live_bytes() / index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
-        if partition.emulation.is_some() {
+        if is_emulated {
             asked.ask_emulated(&partition, keys, seed, reach);
         } else {
             match index.flat() {
@@ -508,7 +523,7 @@ impl<'a> Locked<'a> {
             }
         }
         asked.mark_used(units, keys.len(), partition.freq_max);
-        if partition.emulation.is_some() {
+        if is_emulated {
             asked.ask_late_emulated(&partition, keys.len(), reach);
         }
         if index.is_sweeping() {

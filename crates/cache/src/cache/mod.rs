@@ -4,13 +4,13 @@
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `draft.rs`,
 //!   `log.rs`: items in segments; `evict.rs`, `policy.rs`: which items go; `partition.rs`: all of
-//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `locked_keys.rs`: several keys
-//!   at once; `many.rs`: batches; `scan.rs`: walks; `view.rs`: reads without the lock;
-//!   `recover.rs`: a file that outlives the process; `populate.rs`: its memory; `options.rs`: how
-//!   one is made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these;
-//!   `emulated.rs`: far memory that this host has not; `reuse.rs`: hits by capacity; `touched.rs`:
-//!   what a look-up reads; `switch.rs`: in which memories items lie; `near_pages.rs`: pages that
-//!   move for it.
+//!   that under one lock; `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `scan.rs`:
+//!   walks; `view.rs`: reads without the lock; `recover.rs`: a file that outlives the process;
+//!   `populate.rs`: its memory; `options.rs`: how one is made; `tier.rs`: values that lie
+//!   elsewhere; `promotion.rs`: copies of these; `emulated.rs`: far memory that this host has not;
+//!   `reuse.rs`: hits by capacity; `touched.rs`: what a look-up reads; `switch.rs`: in which
+//!   memories items lie; `near_pages.rs`: pages that move for it; `section.rs`: several keys as one
+//!   step; `watch.rs`: whether a key was changed.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
@@ -25,7 +25,6 @@ mod index;
 mod item;
 mod key;
 mod layout;
-mod locked_keys;
 mod log;
 mod many;
 mod near_pages;
@@ -37,6 +36,7 @@ mod promotion;
 mod recover;
 mod reuse;
 mod scan;
+mod section;
 mod segments;
 mod stats;
 mod switch;
@@ -44,24 +44,26 @@ mod tier;
 mod timeline;
 mod touched;
 mod view;
+mod watch;
 
 pub use databases::DATABASES_MAX;
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
-pub use locked_keys::LockedKeys;
 pub use many::Put;
 pub use options::{FarMemory, Options};
 pub use policy::Policy;
 pub use promotion::{ReadCost, Speeds, TierRule};
 pub use recover::{Recovered, far_bytes_in};
 pub use reuse::{Reuse, ReuseSampler};
+pub use section::{Section, SectionKeys};
 pub use stats::Stats;
 pub use switch::Tiering;
 pub use tier::{Tier, TierConfig, TierError};
 pub use timeline::Timeline;
 pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
+pub use watch::Watch;
 
 use databases::Databases;
 use draft::ItemDraft;
@@ -191,6 +193,7 @@ impl LockedPartition {
         hash: u64,
         key: Key<'_>,
         now: Millis,
+        section: u64,
         copy: &Window,
         f: impl FnOnce(&Item<'_>) -> R,
     ) -> (Option<R>, [u64; 2]) {
@@ -204,7 +207,7 @@ impl LockedPartition {
                 (None, [0, 1])
             }
             UnlockedLookup::Unsure => {
-                let mut partition = self.lock();
+                let mut partition = self.lock_key(hash, section);
                 let found = partition.look_up(hash, key, now);
                 let result = found.map(|found| f(&partition.item(found, now)));
                 if let Some((_, slot)) = found {
@@ -224,6 +227,8 @@ pub struct Cache {
     /// Whose items this handle sees, and the seed of their keys' hashes.
     space: u8,
     seed: u64,
+    /// The section that this handle is in; 0: none.
+    section: u64,
     databases: Arc<Databases>,
     /// Look-ups without a lock.
     counters: Arc<LookupCounters>,
@@ -248,6 +253,7 @@ fn sample_reads(partitions: &[LockedPartition], options: &Options) -> Option<Arc
             partition.sampled_reads = SAMPLED_READS;
         }
         partition.reuse.clone_from(&reuse);
+        partition.is_observed = reuse.is_some();
     }
     reuse
 }
@@ -317,6 +323,7 @@ impl Cache {
             databases: Arc::new(databases),
             space: 0,
             seed: options.seed,
+            section: 0,
             dealt: DealtNodes::of(&options),
             options: Arc::new(options),
             counters: Arc::default(),
@@ -519,21 +526,18 @@ impl Cache {
         let (part, keys, key) = (&self.partitions[self.index_of(hash)], [key], self.key(key));
         if self.options.shared_reads {
             return many::with_scratch(|scratch| {
-                let copy = &scratch.copy;
-                let (found, [hits, misses]) = part.get_shared(hash, key, now, copy, f);
+                let (section, copy) = (self.section, &scratch.copy);
+                let (found, [hits, misses]) = part.get_shared(hash, key, now, section, copy, f);
                 if let Some(sample) = self.counters.add(hits, misses) {
                     self.sample(&keys, &sample, now);
                 }
                 found
             });
         }
-        let mut partition = part.lock();
-        let is_emulated = partition.emulation.is_some();
-        if is_emulated {
-            partition.wait_for_look_up(hash);
-        }
+        let mut partition = part.lock_key(hash, self.section);
+        let is_unusual = partition.is_unusual;
         let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
-        if is_emulated {
+        if is_unusual {
             item.wait_for_far(std::iter::empty());
         }
         let (pos, result) = (item.pos(), f(&item));
@@ -619,7 +623,8 @@ impl Cache {
     /// [`Error::KeySize`].
     pub fn entry<'a>(&'a self, key: &'a [u8], now: Millis) -> Result<Entry<'a>> {
         let hash = self.checked_hash(key)?;
-        Ok(Entry::new(self.lock(self.index_of(hash)), self.key(key), hash, now))
+        let partition = self.partitions[self.index_of(hash)].lock_key(hash, self.section);
+        Ok(Entry::new(partition, self.key(key), hash, now))
     }
 
     /// Stores a value that expires at `expires` (0 = never); the new cas.
@@ -688,21 +693,6 @@ impl Cache {
     /// Removes a key; whether it was there.
     pub fn remove(&self, key: &[u8], now: Millis) -> bool {
         self.entry(key, now).is_ok_and(|mut entry| entry.remove())
-    }
-
-    /// Everything that was stored before is gone when this returns, for all at once, however much
-    /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
-    /// called then, or where room is needed; until then look-ups take the lock.
-    pub fn flush_all(&self) {
-        // No thread sees a part of it: one that meets a flushed partition waits for its lock.
-        let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
-        all.iter_mut().for_each(|partition| partition.flush());
-    }
-
-    /// As [`Cache::flush_all`], and does what is left to do.
-    pub fn clear(&self, now: Millis) {
-        self.flush_all();
-        self.expire(now);
     }
 
     /// Gives back the memory of all that was flushed, and of all segments in which everything has

@@ -5,11 +5,13 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 mod far;
+mod holds;
 mod spaces;
 mod sweep;
 mod switch;
 
 pub(crate) use spaces::{SpaceCounts, SpaceSet};
+pub(crate) use sweep::Abandoned;
 
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
@@ -29,11 +31,11 @@ use super::stats::Stats;
 use super::tier::{FarValue, REFERENCE_BYTES, TierSlab};
 use super::timeline::Wall;
 use super::{EXPIRES_MAX, Millis, Mode, Options, WALL_TIME};
+use holds::{Holds, WatchedHashes};
 use rackpool_core::seam::Mem;
 use rackpool_mem::emulation::FarEmulation;
 use rackpool_mem::window::{Bare, Wide, Window};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub(crate) const UNITS_MIN: u64 = 8;
 /// Fewest near units that the index leaves to the log, or a quarter, with far memory: the reserve,
@@ -42,38 +44,6 @@ const LOG_UNITS_MIN: u64 = 6;
 
 /// An index entry and where it lies.
 pub(crate) type Found = (u64, Slot);
-
-/// Items of writers that were dropped before they committed: where, and their segment's number.
-#[derive(Debug, Default)]
-pub(crate) struct Abandoned {
-    items: Mutex<Vec<(Pos, u64)>>,
-    /// Whether there are any: a lock would be taken for every change.
-    are_any: AtomicBool,
-}
-
-impl Abandoned {
-    fn items(&self) -> MutexGuard<'_, Vec<(Pos, u64)>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn add(&self, head: Pos, seq: u64) {
-        let mut items = self.items();
-        items.push((head, seq));
-        // Relaxed: a hint; the items themselves are under the lock.
-        self.are_any.store(true, Ordering::Relaxed);
-    }
-
-    fn take(&self) -> Vec<(Pos, u64)> {
-        // Relaxed: as above. A thread that sees it late takes them with the next change.
-        if !self.are_any.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
-        let mut items = self.items();
-        // Relaxed: as above.
-        self.are_any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *items)
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Partition {
@@ -97,6 +67,9 @@ pub(crate) struct Partition {
     pub is_split: bool,
     /// Where hits by capacity are wanted.
     pub reuse: Option<Arc<ReuseSampler>>,
+    pub watched: WatchedHashes,
+    /// Whether stores are looked at, for one of both.
+    pub is_observed: bool,
     /// Reads since the last sample, and with how many the next one is due.
     pub unsampled: u32,
     pub sampled_reads: u32,
@@ -124,6 +97,9 @@ pub(crate) struct Partition {
     pub spaces: SpaceCounts,
     /// Of a part of the units, for measurements.
     pub emulation: Option<Box<FarEmulation>>,
+    pub holds: Holds,
+    /// Whether far memory is emulated or sections hold keys: one look for both.
+    pub is_unusual: bool,
 }
 
 impl Partition {
@@ -193,6 +169,8 @@ impl Partition {
             reads: None,
             is_split: false,
             reuse: None,
+            watched: WatchedHashes::default(),
+            is_observed: false,
             unsampled: 0,
             sampled_reads: u32::MAX,
             round: Round::default(),
@@ -220,6 +198,8 @@ impl Partition {
             tier_slab: None,
             spaces: SpaceCounts::default(),
             emulation: None,
+            holds: Holds::default(),
+            is_unusual: false,
         }
     }
 
@@ -364,6 +344,14 @@ impl Partition {
             let bytes = |(_, slot): Found| self.bytes_of(slot.pos(), self.header(slot.pos()));
             reuse.read(hash, found.map(bytes));
         }
+    }
+
+    /// As [`Partition::note_read`] of a store, which is a change for those who watch the key.
+    fn note_store(&mut self, hash: u64, pos: Pos) {
+        if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
+            reuse.stored(hash, self.bytes_of(pos, self.header(pos)));
+        }
+        self.note_change(hash);
     }
 
     /// Counts a hit and marks the item as used.
@@ -597,8 +585,8 @@ impl Partition {
         if draft.key.space != 0 && found.is_none() {
             self.space_gained(draft.key.space);
         }
-        if let Some(reuse) = self.reuse.as_ref().filter(|reuse| reuse.wants(hash)) {
-            reuse.stored(hash, self.bytes_of(pos, self.header(pos)));
+        if self.is_observed {
+            self.note_store(hash, pos);
         }
         let slot = Slot::new(hash, pos);
         match (room, found) {
@@ -726,6 +714,9 @@ impl Partition {
     ) -> Result<Found> {
         let (pos, header) = (found.1.pos(), self.header(found.1.pos()));
         let old = self.fields(pos, header);
+        if old.expires != 0 || expires != 0 {
+            self.note_change(hash);
+        }
         if old.expires == expires {
             return Ok(found);
         }

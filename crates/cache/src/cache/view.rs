@@ -14,7 +14,7 @@
 //! sketch, which loses some that come at once. All else is left to the lock: items in pieces, in
 //! another tier or above [`COPIED_BYTES_MAX`], expired ones, those that have their second of access
 //! to be noted, a chain that changes all the time, and everything until the entries of what was
-//! flushed are swept out.
+//! flushed are swept out, and while sections hold keys (`section.rs`).
 //!
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
@@ -169,7 +169,7 @@ impl PartitionView {
     /// the start of `copy`.
     #[inline]
     pub fn look_up(&self, hash: u64, key: Key<'_>, now: Millis, copy: &Window) -> UnlockedLookup {
-        if self.shape.is_sweeping() {
+        if self.shape.needs_lock() {
             return UnlockedLookup::Unsure;
         }
         for _ in 0..TRIES_MAX {
@@ -210,7 +210,7 @@ impl PartitionView {
         now: Millis,
         to: CopyTarget<'_>,
     ) -> Option<Copied> {
-        if self.shape.is_sweeping() {
+        if self.shape.needs_lock() {
             return None;
         }
         let units = self.units.bare();
@@ -410,7 +410,7 @@ impl PartitionView {
         let room = COPIED_BYTES_MAX.min(UNIT_BYTES - (item as u32 & (UNIT_BYTES - 1)));
         if slot.pos().byte() != item
             || header.key_word() != key.word()
-            || self.shape.is_sweeping()
+            || self.shape.needs_lock()
             || header.has(UNUSUAL)
             || header.bytes() > room
             || !units.equals(item + u64::from(header.key_at()), key.bytes)

@@ -3,6 +3,7 @@
 //! it.
 
 use super::resp::Version;
+use super::transactions::Transaction;
 use crate::cache::Millis;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,6 +24,17 @@ pub struct ClientInfo {
     pub known: bool,
     pub database: u8,
     pub quits: bool,
+    /// What it has watched, and its commands since `MULTI`.
+    pub transaction: Option<Box<Transaction>>,
+}
+
+impl ClientInfo {
+    /// What stays with its connection while another thread has the rest.
+    pub fn left_behind(&self) -> ClientInfo {
+        let active = Arc::clone(&self.active);
+        let &ClientInfo { id, version, known, .. } = self;
+        ClientInfo { id, version, known, active, ..ClientInfo::default() }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::slowlog::SlowCommand;
 use super::text::{Get, WordIter};
 use super::timer::CommandTimer;
-use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put};
+use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put, Section};
 use crate::clock::Times;
 use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
 use rackpool_mem::process::monotonic_ns;
@@ -31,6 +31,8 @@ pub struct Core {
     pub db: Cache,
     /// Which one that is, and the version of the databases when `db` was made.
     db_is: (u8, u64),
+    /// The one in which `db` is: see [`Core::atomically`].
+    pub section: Option<Section>,
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
@@ -56,6 +58,7 @@ impl Core {
         Self {
             db: shared.cache.in_database(0),
             db_is: (0, version),
+            section: None,
             shared,
             thread,
             now,
@@ -128,7 +131,18 @@ impl Core {
         let version = self.shared.cache.databases_version();
         if self.db_is != (number, version) {
             (self.db, self.db_is) = (self.shared.cache.in_database(number), (number, version));
+            self.db.enter_section(self.section.as_ref());
         }
+    }
+
+    /// Which one that is.
+    pub fn database(&self) -> u8 {
+        self.db_is.0
+    }
+
+    /// Whether `db` is this database, as of this version of the databases.
+    pub fn is_on(&self, number: u8, version: u64) -> bool {
+        self.db_is == (number, version)
     }
 
     /// Empties the cache; what that leaves to do is done in turns.
@@ -147,7 +161,7 @@ impl Core {
 
     /// Another space may be the database on which commands are.
     pub fn swap_databases(&mut self, one: u8, other: u8) {
-        self.cache().swap_databases(one, other);
+        self.cache().swap_databases(one, other, self.now);
         self.use_database(self.db_is.0);
     }
 
@@ -528,6 +542,19 @@ impl Output {
             self.pins.drain(..self.pins_sent);
             self.pins_sent = 0;
         }
+    }
+
+    /// Puts answers behind what there is of which nothing was sent.
+    pub fn append(&mut self, mut other: Output) {
+        let behind = self.bytes.len();
+        match behind {
+            0 => std::mem::swap(&mut self.bytes, &mut other.bytes),
+            _ => self.bytes.extend_from_slice(&other.bytes),
+        }
+        let pins = other.pins.into_iter();
+        self.pins.extend(pins.map(|pin| PinnedValue { at: pin.at + behind, ..pin }));
+        self.pinned_bytes += other.pinned_bytes;
+        self.failed += other.failed;
     }
 
     /// Takes back what was put behind own byte `start`, since a value of it could not be read.

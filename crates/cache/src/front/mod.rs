@@ -15,8 +15,10 @@
 //! read brought with one write. Look-ups that arrive together are done together
 //! ([`Core::flush_batch`]). Long values are written into the cache as they arrive and sent from its
 //! memory.
-//! What Redis does with one value is in [`values`], as pure functions.
+//! What Redis does with one value is in [`values`], as pure functions. What is one step to others
+//! is in `atomic.rs`, what takes long in `jobs.rs`.
 
+mod atomic;
 mod auth;
 mod binary;
 mod binary_run;
@@ -27,6 +29,7 @@ mod core;
 mod counters;
 mod glob;
 mod http;
+mod jobs;
 mod memcached;
 mod meta;
 mod meta_run;
@@ -52,6 +55,7 @@ mod store;
 mod text;
 mod timer;
 mod tls;
+mod transactions;
 pub mod values;
 mod worker;
 

@@ -6,11 +6,13 @@ use super::clients::ClientInfo;
 use super::commands::CommandId;
 use super::core::Core;
 use super::counters::Count;
+use super::jobs::Job;
 use super::resp::{
     Args, OUT_OF_MEMORY, push_array, push_error, push_integer, push_null, push_status,
 };
 use super::values::lcs::Lcs;
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
+use std::sync::Arc;
 
 pub struct RespCall<'c> {
     pub core: &'c mut Core,
@@ -45,6 +47,8 @@ pub struct ResumePoint {
     /// Time that was spent on it, nanoseconds.
     pub took_ns: u64,
     pub command: Option<CommandId>,
+    /// What it waits for.
+    pub job: Option<Arc<Job>>,
 }
 
 impl ResumePoint {
@@ -54,7 +58,8 @@ impl ResumePoint {
 
     pub fn held_bytes(&self) -> u64 {
         let lcs = self.lcs.as_ref().map_or(0, |lcs| lcs.held_bytes());
-        (self.text.capacity() + self.bytes.capacity()) as u64 + lcs
+        let job = self.job.as_ref().map_or(0, |job| job.held_bytes());
+        (self.text.capacity() + self.bytes.capacity()) as u64 + lcs + job
     }
 }
 
@@ -125,9 +130,10 @@ impl RespCall<'_> {
 
     /// Whether the command is to go on later, by [`RespCall::go_on_later`]: so much waits to be
     /// sent that the client is to take it first, or others are to have their turn. Looks at the
-    /// clock.
+    /// clock. In a section it goes on: that is one step.
     pub fn is_to_pause(&self) -> bool {
-        self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.timer.is_turn_over()
+        let is_enough = || self.core.out.len() >= OUTPUT_SOFT_BYTES;
+        self.core.section.is_none() && (is_enough() || self.core.timer.is_turn_over())
     }
 
     pub fn go_on_later(&mut self, part: ResumePoint, go_on: Resume) -> CommandResult {

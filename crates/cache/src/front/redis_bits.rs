@@ -2,7 +2,7 @@
 //! `BITFIELD`, `BITFIELD_RO`. In: a [`RespCall`]. Out: its answer, or an error's text.
 
 use super::redis::{CommandResult, RespCall, syntax};
-use super::redis_values::{bytes_max, change, read, read_all};
+use super::redis_values::{at_once, bytes_max, change, read, read_all};
 use super::resp::{failed, push_integer, push_null};
 use super::values::bit_ops::BitOp;
 use super::values::bits::{self, BitRange, IndexUnit, SearchRange};
@@ -95,28 +95,22 @@ pub fn bitpos(call: &mut RespCall<'_>) -> CommandResult {
 pub fn bitop(call: &mut RespCall<'_>) -> CommandResult {
     let op = BitOp::of(call.arg(1)).ok_or_else(syntax)?;
     op.check_sources(call.count() - 3).map_err(|error| error.to_string())?;
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let named = (2..args.len()).map(|index| (&core.db, args.get(input, index)));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let mut joined = Joined::new(op);
-    let sources = (3..args.len()).map(|index| args.get(input, index));
-    read_all(core, &mut locked, sources, |value| {
-        joined.add(value.unwrap_or_default());
-        Ok(())
-    })?;
-    let result = joined.finish();
-    locked
-        .at(&core.db, args.get(input, 2), |entry| match &result[..] {
-            [] => {
-                entry.remove();
-                Ok(())
-            }
-            result => entry.put(&[result], 0, 0).map(drop),
-        })
-        .map_err(|error| failed(&error))?;
-    drop(locked);
-    call.integer(result.len() as i64)
+    at_once(call, 2..call.count(), |call| {
+        let mut joined = Joined::new(op);
+        read_all(call.core, call.args.words(call.input).skip(3), |value| {
+            joined.add(value.unwrap_or_default());
+            Ok(())
+        })?;
+        let result = joined.finish();
+        let (core, target) = (&*call.core, call.args.get(call.input, 2));
+        if result.is_empty() {
+            core.db.remove(target, core.now);
+        } else {
+            let put = core.db.set(target, &result, 0, 0, core.now);
+            put.map_err(|error| failed(&error))?;
+        }
+        call.integer(result.len() as i64)
+    })
 }
 
 /// The values of an operation, one after the other, so that no more than a few are in memory.

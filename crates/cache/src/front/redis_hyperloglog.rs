@@ -2,7 +2,7 @@
 //! answer, or an error's text.
 
 use super::redis::{CommandResult, RespCall};
-use super::redis_values::{change, read_all, read_locked};
+use super::redis_values::{at_once, change, read_all};
 use super::resp::failed;
 use super::values::hyperloglog::{self, SPARSE_BYTES_MAX, Union};
 
@@ -29,15 +29,18 @@ pub fn pfcount(call: &mut RespCall<'_>) -> CommandResult {
     if call.count() == 2 {
         return count_one(call);
     }
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let keys = || (1..args.len()).map(move |index| args.get(input, index));
-    let named = keys().map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
+    at_once(call, 1..call.count(), |call| {
+        let count = union(call)?.count();
+        call.integer(count as i64)
+    })
+}
+
+/// What the values of all words but the name have seen.
+fn union(call: &RespCall<'_>) -> Result<Union, String> {
     let mut union = Union::default();
-    read_all(core, &mut locked, keys(), |value| value.map_or(Ok(()), |value| union.add(&value)))?;
-    drop(locked);
-    call.integer(union.count() as i64)
+    let keys = call.args.words(call.input).skip(1);
+    read_all(call.core, keys, |value| value.map_or(Ok(()), |value| union.add(&value)))?;
+    Ok(union)
 }
 
 /// Counts what one value has seen, and has it know that until it changes.
@@ -67,23 +70,14 @@ fn count_one(call: &mut RespCall<'_>) -> CommandResult {
 
 /// `PFMERGE target [key ...]`
 pub fn pfmerge(call: &mut RespCall<'_>) -> CommandResult {
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let keys = || (1..args.len()).map(move |index| args.get(input, index));
-    let named = keys().map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let mut union = Union::default();
-    read_all(core, &mut locked, keys(), |value| value.map_or(Ok(()), |value| union.add(&value)))?;
-    let target = args.get(input, 1);
-    let mut stored = read_locked(&mut locked, &core.db, target)?.unwrap_or_default();
-    if stored.value.is_empty() {
-        stored.value = hyperloglog::empty();
-    }
-    let merged = union.store_in(&mut stored.value, SPARSE_BYTES_MAX);
-    merged.map_err(|error| error.to_string())?;
-    let (value, flags, expires) = (&stored.value[..], stored.flags, stored.expires);
-    let put = locked.at(&core.db, target, |entry| entry.put(&[value], flags, expires));
-    put.map_err(|error| failed(&error))?;
-    drop(locked);
-    call.status("OK")
+    at_once(call, 1..call.count(), |call| {
+        let union = union(call)?;
+        change(call, |value, is_there| {
+            if !is_there {
+                *value = hyperloglog::empty();
+            }
+            union.store_in(value, SPARSE_BYTES_MAX).map(|()| (true, ()))
+        })?;
+        call.status("OK")
+    })
 }

@@ -1,46 +1,45 @@
 //! Redis's commands on several keys at one moment (`RENAME`, `COPY`, `MSETNX`), and on keys that
 //! are not named (`KEYS`, `RANDOMKEY`). In: a [`RespCall`]. Out: its answer, or an error's text.
 
+use super::atomic::Keys;
+use super::core::Core;
 use super::glob::Glob;
 use super::redis::{CommandResult, RespCall, Resume, ResumePoint, send_found, syntax};
 use super::redis_keys::database;
 use super::redis_strings::check_pairs;
-use super::redis_values::{Stored, read_locked};
+use super::redis_values::{Stored, at_once, read_item};
 use super::resp::{failed, push_bulk};
-use crate::cache::{Cache, Item, KEY_BYTES_MAX, LockedKeys};
+use crate::cache::{Cache, Item, KEY_BYTES_MAX};
 use rackpool_mem::process::monotonic_ns;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// `RENAME key name`, `RENAMENX key name`
 pub fn rename(call: &mut RespCall<'_>, is_kept: bool) -> CommandResult {
-    let (key, name) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
-    let core = &*call.core;
-    let named = [key, name].map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let stored = read_locked(&mut locked, &core.db, key)?.ok_or("ERR no such key")?;
-    let is_renamed = key != name && put_locked(&mut locked, &core.db, name, &stored, !is_kept)?;
-    if is_renamed {
-        locked.at(&core.db, key, |entry| entry.remove());
-    }
-    drop(locked);
-    if is_kept { call.integer(i64::from(is_renamed)) } else { call.status("OK") }
+    at_once(call, 1..=2, |call| {
+        let (core, key, name) = (&*call.core, call.arg(1), call.arg(2));
+        let stored = read_item(core, &core.db, key)?.ok_or("ERR no such key")?;
+        let is_renamed = key != name && put_item(core, &core.db, name, &stored, !is_kept)?;
+        if is_renamed {
+            core.db.remove(key, core.now);
+        }
+        if is_kept { call.integer(i64::from(is_renamed)) } else { call.status("OK") }
+    })
 }
 
 /// Stores what another key has; not if there is something that is not to be replaced (`false`).
-fn put_locked<'a>(
-    locked: &mut LockedKeys<'a>,
+fn put_item(
+    core: &Core,
     database: &Cache,
-    key: &'a [u8],
+    key: &[u8],
     stored: &Stored,
     replaces: bool,
 ) -> Result<bool, String> {
-    let put = locked.at(database, key, |entry| {
-        if !replaces && entry.item().is_some() {
-            return Ok(false);
-        }
-        entry.put(&[&stored.value[..]], stored.flags, stored.expires).map(|_| true)
-    });
-    put.map_err(|error| failed(&error))
+    let mut entry = database.entry(key, core.now).map_err(|error| failed(&error))?;
+    if !replaces && entry.item().is_some() {
+        return Ok(false);
+    }
+    let put = entry.put(&[&stored.value[..]], stored.flags, stored.expires);
+    put.map(|_| true).map_err(|error| failed(&error))
 }
 
 /// `COPY key target [DB database] [REPLACE]`
@@ -61,43 +60,38 @@ pub fn copy(call: &mut RespCall<'_>) -> CommandResult {
     if number == call.client.database && key == target {
         return Err("ERR source and destination objects are the same".into());
     }
-    let core = &*call.core;
-    let to = core.db.in_database(number);
-    let named = [(&core.db, key), (&to, target)];
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let stored = read_locked(&mut locked, &core.db, key)?;
-    let is_copied = match &stored {
-        None => false,
-        Some(stored) => put_locked(&mut locked, &to, target, stored, replaces)?,
-    };
-    drop(locked);
-    call.counted(stored.is_some());
-    call.integer(i64::from(is_copied))
+    let keys = [(call.client.database, key), (number, target)];
+    call.atomically(Keys::Named(&keys), |call| {
+        let core = &*call.core;
+        let stored = read_item(core, &core.db, key)?;
+        let to = core.db.in_database(number);
+        let is_copied = match &stored {
+            None => false,
+            Some(stored) => put_item(core, &to, target, stored, replaces)?,
+        };
+        call.counted(stored.is_some());
+        call.integer(i64::from(is_copied))
+    })
 }
 
 /// `MSETNX key value [key value ...]`
 pub fn msetnx(call: &mut RespCall<'_>) -> CommandResult {
     check_pairs(call, "msetnx")?;
-    let (args, input) = (call.args, call.input);
-    let core = &*call.core;
-    let keys = || (1..args.len()).step_by(2).map(move |index| args.get(input, index));
-    let named = keys().map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    let is_free = keys().all(|key| locked.at(&core.db, key, |entry| entry.item().is_none()));
-    if is_free {
-        for (nth, key) in keys().enumerate() {
-            let value = args.get(input, 2 * nth + 2);
-            if let Err(error) = locked.at(&core.db, key, |entry| entry.put(&[value], 0, 0)) {
+    at_once(call, (1..call.count()).step_by(2), |call| {
+        let core = &*call.core;
+        let (args, input) = (call.args, call.input);
+        let keys = || (1..args.len()).step_by(2).map(move |index| args.get(input, index));
+        let is_there = |key| core.db.entry(key, core.now).is_ok_and(|entry| entry.item().is_some());
+        let is_free = !keys().any(is_there);
+        for (nth, key) in keys().enumerate().filter(|_| is_free) {
+            if let Err(error) = core.db.set(key, args.get(input, 2 * nth + 2), 0, 0, core.now) {
                 // There was none of them before.
-                for key in keys().take(nth + 1) {
-                    locked.at(&core.db, key, |entry| entry.remove());
-                }
+                keys().take(nth + 1).for_each(|key| _ = core.db.remove(key, core.now));
                 return Err(failed(&error));
             }
         }
-    }
-    drop(locked);
-    call.integer(i64::from(is_free))
+        call.integer(i64::from(is_free))
+    })
 }
 
 /// Items that `KEYS` visits between two looks at the clock.

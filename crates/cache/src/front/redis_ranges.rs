@@ -4,7 +4,7 @@
 
 use super::core::Output;
 use super::redis::{CommandResult, RespCall, ResumePoint, syntax};
-use super::redis_values::{bytes_max, change, read_all};
+use super::redis_values::{at_once, bytes_max, change, read_all};
 use super::resp::{failed, push_array, push_bulk, push_bulk_head, push_integer, push_map};
 use super::values::lcs::{Lcs, LcsMatch};
 use super::values::{long_double, range};
@@ -109,16 +109,13 @@ impl LcsOptions {
 /// `LCS key key [LEN] [IDX] [MINMATCHLEN bytes] [WITHMATCHLEN]`
 pub fn lcs(call: &mut RespCall<'_>) -> CommandResult {
     let options = LcsOptions::read(call)?;
-    let core = &*call.core;
-    let keys = [1, 2].map(|index| call.args.get(call.input, index));
     let mut texts = Vec::new();
-    let named = keys.map(|key| (&core.db, key));
-    let mut locked = core.db.lock_keys(named, core.now).map_err(|error| failed(&error))?;
-    read_all(core, &mut locked, keys.into_iter(), |value| {
-        texts.push(value.unwrap_or_default());
-        Ok(())
+    at_once(call, 1..=2, |call| {
+        read_all(call.core, call.args.words(call.input).skip(1).take(2), |value| {
+            texts.push(value.unwrap_or_default());
+            Ok(())
+        })
     })?;
-    drop(locked);
     let (index, bytes) = (texts[0].len() as u64, texts.concat());
     let is_traced = !options.is_length;
     let lcs = Lcs::new(&texts[0], &texts[1], is_traced, RESP_BULK_BYTES_MAX as u64);

@@ -38,6 +38,17 @@ pub fn quit(call: &mut RespCall<'_>) -> CommandResult {
     call.status("OK")
 }
 
+/// `RESET`
+pub fn reset(call: &mut RespCall<'_>) -> CommandResult {
+    let client = &mut *call.client;
+    (client.transaction, client.version, client.database) = (None, Version::Two, 0);
+    client.name.clear();
+    client.known = call.core.shared.settings.password.is_none();
+    call.core.use_database(0);
+    call.core.shared.clients.changed(call.client);
+    call.status("RESET")
+}
+
 /// `SELECT database`
 pub fn select(call: &mut RespCall<'_>) -> CommandResult {
     let number = database(call, 1, "")?;

@@ -1,5 +1,6 @@
 //! Redis's commands on strings. In: a [`RespCall`]. Out: its answer, or an error's text.
 
+use super::atomic::Keys;
 use super::bytes::strict_i64;
 use super::core::{ReplyFormat, push_resp_item};
 use super::redis::{CommandResult, RespCall, ResumePoint, not_an_integer, syntax, wrong_arity};
@@ -9,6 +10,7 @@ use super::store::{StoreValue, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
 use crate::clock::{PAST, Times};
 use crate::constants::BATCH_KEYS_MAX;
+use std::ops::Range;
 
 /// What may stand behind `SET key value` and `GETEX key`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,7 +144,7 @@ pub fn past_or(at: u64, absolute: bool, times: Times) -> Millis {
 /// Stores a value whatever was there; at once expired, it removes what was there.
 fn put(entry: &mut Entry<'_>, value: StoreValue<'_>, expires: Millis) -> Result<(), Error> {
     if expires == PAST {
-        entry.remove();
+        entry.put_expired();
         return Ok(());
     }
     match value {
@@ -317,31 +319,62 @@ fn read(
 
 /// `MGET key [key ...]`
 pub fn mget(call: &mut RespCall<'_>) -> CommandResult {
+    if call.count() - 1 <= BATCH_KEYS_MAX {
+        return mget_at_once(call, ResumePoint::default());
+    }
     call.array(call.count() - 1);
     mget_from(call, ResumePoint::at(1))
 }
 
+/// Answers with the values of one moment.
+fn mget_at_once(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
+    if call.is_to_pause() {
+        return call.go_on_later(part, mget_at_once);
+    }
+    let (count, start) = (call.count(), call.core.out.bytes.len());
+    let ended = call.core.db.sections_ended();
+    call.array(count - 1);
+    mget_some(call, 1..count)?;
+    if ended == call.core.db.sections_ended() {
+        return Ok(());
+    }
+    // Some may be from before another's step, and some from behind it.
+    call.core.out.truncate(start);
+    let (args, input, database) = (call.args, call.input, call.client.database);
+    let keys: Vec<_> = args.words(input).skip(1).map(|key| (database, key)).collect();
+    call.atomically(Keys::Named(&keys), |call| {
+        call.array(count - 1);
+        mget_some(call, 1..count)
+    })
+}
+
 /// Answers with the values from this part on.
 fn mget_from(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
-    let version = call.client.version;
-    let (input, args) = (call.input, call.args);
     let mut index = part.index as usize;
-    while index < args.len() {
+    while index < call.count() {
         if call.is_to_pause() {
             return call.go_on_later(ResumePoint::at(index as u64), mget_from);
         }
-        let end = args.len().min(index + BATCH_KEYS_MAX);
-        for index in index..end {
-            match args.span(index) {
-                Some((start, len)) => {
-                    call.core.batch.push(start as usize, len as usize, ReplyFormat::Resp(version));
-                }
-                None => mget_one(call, index)?,
-            }
-        }
-        call.core.flush_batch(input);
+        let end = call.count().min(index + BATCH_KEYS_MAX);
+        mget_some(call, index..end)?;
         index = end;
     }
+    Ok(())
+}
+
+/// Answers with the values of the keys that these words are.
+fn mget_some(call: &mut RespCall<'_>, words: Range<usize>) -> CommandResult {
+    let version = call.client.version;
+    let (input, args) = (call.input, call.args);
+    for index in words {
+        match args.span(index) {
+            Some((start, len)) => {
+                call.core.batch.push(start as usize, len as usize, ReplyFormat::Resp(version));
+            }
+            None => mget_one(call, index)?,
+        }
+    }
+    call.core.flush_batch(input);
     Ok(())
 }
 

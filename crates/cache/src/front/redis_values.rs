@@ -2,12 +2,13 @@
 //! lock of its key, and how the values of several keys are seen at one moment. What a command makes
 //! of a value is in `values`.
 
+use super::atomic::Keys;
 use super::core::Core;
 use super::counters::Count;
-use super::redis::RespCall;
+use super::redis::{CommandResult, RespCall};
 use super::resp::failed;
 use super::values::ValueError;
-use crate::cache::{Cache, Error, LockedKeys, Millis};
+use crate::cache::{Cache, Millis};
 use crate::constants::RESP_BULK_BYTES_MAX;
 
 /// The longest value that a command may make, bytes.
@@ -62,31 +63,35 @@ pub struct Stored {
     pub expires: Millis,
 }
 
-/// Reads the item of one of several keys; counted by the cache as used.
-pub fn read_locked<'a>(
-    locked: &mut LockedKeys<'a>,
-    database: &Cache,
-    key: &'a [u8],
-) -> Result<Option<Stored>, String> {
-    let read = locked.at(database, key, |entry| {
-        let Some(item) = entry.read() else { return Ok(None) };
-        let mut value = Vec::new();
-        item.append_to(&mut value)?;
-        Ok(Some(Stored { value, flags: item.flags(), expires: item.expires() }))
-    });
-    read.map_err(|error: Error| failed(&error))
+/// Runs `f` as one step on the keys that these words are; it must not go on later.
+pub fn at_once(
+    call: &mut RespCall<'_>,
+    words: impl Iterator<Item = usize>,
+    f: impl FnOnce(&mut RespCall<'_>) -> CommandResult,
+) -> CommandResult {
+    let (args, input, database) = (call.args, call.input, call.client.database);
+    let keys: Vec<_> = words.map(|index| (database, args.get(input, index))).collect();
+    call.atomically(Keys::Named(&keys), f)
+}
+
+/// Reads the item of a key; counted by the cache as used.
+pub fn read_item(core: &Core, database: &Cache, key: &[u8]) -> Result<Option<Stored>, String> {
+    let mut entry = database.entry(key, core.now).map_err(|error| failed(&error))?;
+    let Some(item) = entry.read() else { return Ok(None) };
+    let mut value = Vec::new();
+    item.append_to(&mut value).map_err(|error| failed(&error))?;
+    Ok(Some(Stored { value, flags: item.flags(), expires: item.expires() }))
 }
 
 /// Calls `each` with the value of each of these keys, if it has one, the one after the other.
-pub fn read_all<'a>(
+pub fn read_all<'k>(
     core: &Core,
-    locked: &mut LockedKeys<'a>,
-    keys: impl Iterator<Item = &'a [u8]>,
+    keys: impl Iterator<Item = &'k [u8]>,
     mut each: impl FnMut(Option<Vec<u8>>) -> Result<(), ValueError>,
 ) -> Result<(), String> {
     let mut bytes = 0;
     for key in keys {
-        let stored = read_locked(locked, &core.db, key)?;
+        let stored = read_item(core, &core.db, key)?;
         core.count(if stored.is_some() { Count::KeyHits } else { Count::KeyMisses });
         let value = stored.map(|stored| stored.value);
         bytes += value.as_ref().map_or(0, |value| value.len() as u64);

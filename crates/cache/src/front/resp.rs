@@ -66,12 +66,18 @@ pub struct Limits {
     args: i64,
     bulk: i64,
     known: bool,
+    /// Long values of a `SET` come by themselves.
+    streams: bool,
 }
 
 impl Limits {
     /// For a client that may do what it wants (`known`), or that has to authenticate first.
     pub fn new(known: bool) -> Self {
-        Self { args: RESP_ARGS_MAX, bulk: RESP_BULK_BYTES_MAX, known }
+        Self { args: RESP_ARGS_MAX, bulk: RESP_BULK_BYTES_MAX, known, streams: known }
+    }
+
+    pub fn with_streams(self, streams: bool) -> Self {
+        Self { streams, ..self }
     }
 }
 
@@ -110,6 +116,12 @@ impl Args {
 
     pub fn words<'a>(&'a self, input: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + 'a {
         (0..self.len()).map(move |index| self.get(input, index))
+    }
+
+    /// From now on the words of a command that lie there, each as its first byte and its length.
+    pub fn refill(&mut self, spans: &[(u32, u32)]) {
+        self.clear(false);
+        self.spans.extend_from_slice(spans);
     }
 
     pub fn held_bytes(&self) -> u64 {
@@ -233,7 +245,7 @@ fn bulks(
             }
         };
         let is_long = may_stream && index == LARGE_INDEX && len as u64 >= STREAM_BYTES_MIN;
-        if is_long && limits.known && args.get(input, 0).eq_ignore_ascii_case(b"set") {
+        if is_long && limits.streams && args.get(input, 0).eq_ignore_ascii_case(b"set") {
             return Ok(ParsedResp::Large { used: start, len: len as u64, rest: count - 3 });
         }
         let end = start + len + 2;

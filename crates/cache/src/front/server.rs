@@ -2,10 +2,11 @@
 //! and its settings. Out: a running server, which ends when it is stopped or dropped.
 //!
 //! A thread of its own accepts; it sleeps unless a client connects. Another one answers to
-//! Prometheus.
+//! Prometheus, and one does what takes long (`jobs.rs`).
 
 use super::core::Core;
 use super::counters::Count;
+use super::jobs;
 use super::shared::{Protocol, Settings, Shared};
 use super::stats;
 use super::tls::{Channel, Tls};
@@ -116,6 +117,7 @@ impl Server {
         for thread in 0..threads {
             server.start_worker(thread)?;
         }
+        server.start_jobs()?;
         let listeners = [(Protocol::Memcached, memcached), (Protocol::Resp, resp)];
         server.start_acceptor(listeners, listen.tls.clone())?;
         if let Some(addr) = listen.metrics {
@@ -190,6 +192,16 @@ impl Server {
             served.expect("a thread can wait for its connections");
         };
         self.spawn(format!("kv-{thread}"), body)
+    }
+
+    /// Does what takes long while the others serve.
+    fn start_jobs(&mut self) -> Result<(), StartError> {
+        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
+        self.shared.jobs.open();
+        self.spawn("kv-long".into(), move || {
+            let (thread, now) = (inboxes.len() + 1, shared.look_at_clock());
+            jobs::run(&mut Core::new(shared, thread, now), |thread| inboxes[thread].wake());
+        })
     }
 
     /// Takes the cache's memory from the system, behind what the processor has to do for clients.
@@ -292,6 +304,7 @@ impl Ending {
 fn stop_all(shared: &Shared, stop: &WakeEvent, inboxes: &[Inbox]) {
     // Relaxed: the flag carries no data; the wake-ups below make threads look.
     shared.stopping.store(true, Ordering::Relaxed);
+    shared.jobs.close();
     stop.notify();
     inboxes.iter().for_each(Inbox::wake);
 }

@@ -6,13 +6,16 @@
 //! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
 //! is passed over.
 
+mod streamed;
+
 use super::auth::{self, Attempt};
-use super::binary::{self, BinaryRequest, MAGIC_REQUEST};
+use super::binary::{self, MAGIC_REQUEST};
 use super::binary_run::Opcode;
 use super::clients::ClientInfo;
 use super::commands::CommandId;
 use super::core::{Core, PendingSet, ReplyFormat, SetReply};
 use super::counters::Count;
+use super::jobs::Job;
 use super::memcached::AfterCommand;
 use super::outcome::Verb;
 use super::redis::{RespCall, Unfinished};
@@ -25,6 +28,8 @@ use super::{commands, redis_strings};
 use crate::cache::{Error, Millis, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
+use std::sync::Arc;
+use streamed::{binary_name, finish_binary, finish_text};
 
 /// Words kept of the first of several commands that were timed together.
 const FIRST_WORDS: usize = 16;
@@ -115,6 +120,8 @@ enum ParseStep {
 #[derive(Debug)]
 pub struct Session {
     pub client: ClientInfo,
+    /// Whether it is known and its commands do not wait for `EXEC`.
+    is_plain: bool,
     dialect: Dialect,
     pending: Pending,
     /// Bytes of a line that are known to hold no end.
@@ -135,8 +142,8 @@ impl Session {
             Protocol::Resp => Dialect::Resp,
         };
         let (pending, scan) = (Pending::None, Scan::default());
-        let (seen, need, room_steps) = (0, 0, 0);
-        Self { client, dialect, pending, seen, scan, need, room_steps, closing: false }
+        let (is_plain, seen, need, room_steps, closing) = (client.known, 0, 0, 0, false);
+        Self { client, is_plain, dialect, pending, seen, scan, need, room_steps, closing }
     }
 
     /// Whether it ends as soon as the answers are sent.
@@ -160,10 +167,23 @@ impl Session {
 
     /// Memory that it takes, bytes, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
+        let of_client = self.client.held_bytes();
         match &self.pending {
-            Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
-            Pending::Words(words) => words.args.held_bytes() + words.next.0.held_bytes(),
-            Pending::None | Pending::Skip(_) | Pending::Keys(_) => 0,
+            Pending::Value(incoming) | Pending::Rest(incoming) => {
+                of_client + incoming.head.capacity() as u64
+            }
+            Pending::Words(words) => {
+                of_client + words.args.held_bytes() + words.next.0.held_bytes()
+            }
+            Pending::None | Pending::Skip(_) | Pending::Keys(_) => of_client,
+        }
+    }
+
+    /// What its command waits for that another thread does.
+    pub fn job(&self) -> Option<&Arc<Job>> {
+        match &self.pending {
+            Pending::Words(words) => words.next.0.job.as_ref(),
+            _ => None,
         }
     }
 
@@ -586,7 +606,7 @@ impl Session {
 
     fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
-        let limits = Limits::new(self.client.known);
+        let limits = Limits::new(self.client.known).with_streams(self.is_plain);
         match resp::parse(rest, limits, args, &mut self.scan) {
             resp::ParsedResp::Need(need) => ParseStep::Need(need),
             resp::ParsedResp::Command { used } => {
@@ -630,7 +650,7 @@ impl Session {
             return None;
         }
         if args.len() == 2
-            && self.client.known
+            && self.is_plain
             && let Some((start, len)) = args.span(1)
             && args.get(rest, 0).eq_ignore_ascii_case(b"get")
         {
@@ -643,7 +663,7 @@ impl Session {
             return None;
         }
         if args.len() == 3
-            && self.client.known
+            && self.is_plain
             && let (Some(key), Some(value)) = (args.span(1), args.span(2))
             && args.get(rest, 0).eq_ignore_ascii_case(b"set")
         {
@@ -659,17 +679,28 @@ impl Session {
         let (mut left, command) = commands::run(call);
         core.timer.commands += 1;
         self.end_part(core, 0, &mut left, command, args.words(rest));
-        self.closing = self.client.quits;
+        self.note_client();
         left
+    }
+
+    /// A command may have changed what is known of the client.
+    fn note_client(&mut self) {
+        self.closing = self.client.quits;
+        self.is_plain = self.client.known && !self.client.has_begun();
     }
 
     fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> ParseStep {
         let input = &input[at..];
+        if self.job().is_some_and(|job| !job.is_done()) {
+            return ParseStep::Need(input.len() + 1);
+        }
         let pending = std::mem::replace(&mut self.pending, Pending::None);
         let Pending::Words(suspended) = pending else { return ParseStep::Used(0) };
         let SuspendedCommand { used, args, next: (part, go_on) } = *suspended;
-        let (before_ns, command) = (part.took_ns, part.command);
+        let job_ns = part.job.as_ref().map_or(0, |job| job.took_ns());
+        let (before_ns, command) = (part.took_ns + job_ns, part.command);
         let mut left = RespCall::new(core, &mut self.client, input, &args).go_on(part, go_on);
+        self.note_client();
         // It was counted when it began.
         self.end_part(core, before_ns, &mut left, command, args.words(input));
         let Some(next) = left else { return ParseStep::Used(used) };
@@ -741,48 +772,6 @@ fn streams(verb: Verb) -> bool {
 fn is_too_long(core: &Core, len: u64) -> bool {
     len > core.shared.settings.value_bytes_max
         || (len >= STREAM_BYTES_MIN && len > core.cache().longest_value())
-}
-
-fn finish_text(
-    core: &mut Core,
-    head: &[u8],
-    writer: Result<Writer, Error>,
-    expires: Millis,
-    whole: bool,
-) {
-    let text::ParsedText::Command { command: Command::Store(store), .. } = text::parse(head, 0)
-    else {
-        unreachable!("the line was a storage command when it came")
-    };
-    match writer {
-        Ok(writer) => core.text_store(&store, StoreValue::Written(writer), expires, whole),
-        Err(_) => core.text_no_memory(&store),
-    }
-}
-
-fn finish_binary(
-    core: &mut Core,
-    request: &BinaryRequest<'_>,
-    writer: Result<Writer, Error>,
-    expires: Millis,
-) {
-    let (Opcode::Store(verb), quiet) = commands::memcached::binary(request.opcode) else {
-        unreachable!("only values are streamed")
-    };
-    match writer {
-        Ok(writer) => core.binary_store(request, verb, quiet, StoreValue::Written(writer), expires),
-        Err(_) => no_memory(core, request),
-    }
-}
-
-/// How a binary request is called among commands that took long.
-fn binary_name(request: &BinaryRequest<'_>) -> String {
-    format!("binary {:#04x}", request.opcode)
-}
-
-fn no_memory(core: &mut Core, request: &BinaryRequest<'_>) {
-    core.count(Count::NoMemory);
-    core.binary_error(request, binary::Status::OutOfMemory);
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::clients::Clients;
 use super::commands::CommandId;
 use super::counters::{CommandStats, Count, Counters};
+use super::jobs::Jobs;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, DATABASES_MAX, Millis, Stats};
 use crate::clock::{Clock, Times, has_passed};
@@ -115,8 +116,9 @@ impl Settings {
 pub struct Shared {
     pub cache: Cache,
     pub settings: Settings,
-    /// One for each thread, and one for the thread that accepts.
+    /// One for each thread, one for the thread that accepts, one for that of [`Jobs`].
     pub counters: Vec<Counters>,
+    pub jobs: Jobs,
     slow: Mutex<SlowLog>,
     /// Addresses, for `INFO` and `stats`.
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
@@ -153,7 +155,8 @@ impl Shared {
     /// What a server shares that serves this cache; `started`: monotonic milliseconds, and now.
     pub fn new(cache: Cache, settings: Settings, started: (u64, Millis)) -> Self {
         Self {
-            counters: (0..=settings.threads.max(1)).map(|_| Counters::default()).collect(),
+            counters: (0..settings.threads.max(1) + 2).map(|_| Counters::default()).collect(),
+            jobs: Jobs::default(),
             cache,
             settings,
             slow: Mutex::default(),

@@ -279,7 +279,7 @@ fn put(
     expires: Millis,
 ) -> Result<StoreOutcome, Error> {
     if expires == PAST {
-        entry.remove();
+        entry.put_expired();
         return Ok(StoreOutcome::Stored(0));
     }
     let cas = match (value, verb) {

@@ -84,6 +84,10 @@ const SWEEP_MS: u64 = 1000;
 /// How far the wall clock has to be set, or to drift, before that is written to the cache's file,
 /// ms.
 const KEPT_STEP_MS_MIN: u64 = 100;
+/// What is told of a connection that goes on by itself: what came while it waited, its end perhaps,
+/// is not told again.
+const GOES_ON: Readiness =
+    Readiness { token: 0, readable: true, writable: true, ended: true, closed: false };
 /// How long the end waits for clients that read what they were answered.
 const FINISH_MAX: Duration = Duration::from_secs(1);
 
@@ -97,6 +101,8 @@ pub struct Worker<'i> {
     /// last active, its place, its client's number.
     silent: Vec<(Millis, usize, u64)>,
     next_search: Millis,
+    /// Places of connections that wait for what another thread does.
+    waiting: Vec<usize>,
     buffer: Vec<u8>,
 }
 
@@ -110,8 +116,8 @@ impl<'i> Worker<'i> {
         poller.add(&inbox.wake, TOKEN_WAKE, Interest::Read)?;
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
-        let (silent, next_search) = (Vec::new(), 0);
-        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer })
+        let (silent, next_search, waiting) = (Vec::new(), 0, Vec::new());
+        Ok(Self { core, inbox, poller, connections, free, silent, next_search, waiting, buffer })
     }
 
     /// Serves until the server ends.
@@ -135,6 +141,7 @@ impl<'i> Worker<'i> {
                     token => self.serve(token as usize, event),
                 }
             }
+            self.serve_waiting();
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
                 swept = self.core.now;
                 self.sweep();
@@ -259,6 +266,9 @@ impl<'i> Worker<'i> {
         let before = connection.held_bytes();
         let next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
         note_held(&self.core, before, connection.held_bytes());
+        if connection.is_waiting() && !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
         match next_interest {
             NextInterest::End => return self.end(index),
             NextInterest::Wait(interest) if interest != connection.interest => {
@@ -270,6 +280,23 @@ impl<'i> Worker<'i> {
             NextInterest::Wait(_) => {}
         }
         self.hold_less();
+    }
+
+    /// Goes on with connections for which another thread has done its work. It wakes this one
+    /// then.
+    fn serve_waiting(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for index in std::mem::take(&mut self.waiting) {
+            let connection = self.connections.get(index).and_then(Option::as_ref);
+            let job = connection.and_then(|one| one.session.job());
+            match job.map(|job| job.is_done()) {
+                Some(true) => self.serve(index, &GOES_ON),
+                Some(false) => self.waiting.push(index),
+                None => {}
+            }
+        }
     }
 
     fn end(&mut self, index: usize) {
@@ -424,6 +451,12 @@ impl Connection {
         if self.is_stuck() && !self.resume(core) {
             return self.next_interest();
         }
+        if self.is_waiting() {
+            self.feed_rest(core);
+            if self.is_waiting() {
+                return NextInterest::Wait(Interest::Edges);
+            }
+        }
         self.go_on(core);
         if self.is_stuck() || self.has_more() {
             return self.next_interest();
@@ -437,6 +470,7 @@ impl Connection {
             match read {
                 Ok(0) => return NextInterest::End,
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
+                Ok(_) if self.is_waiting() => return NextInterest::Wait(Interest::Edges),
                 Ok(_) if core.timer.is_turn_over() => break,
                 // The buffer was full, or nearly: there may be more.
                 Ok(count) if count >= READ_BYTES => {}
@@ -571,6 +605,11 @@ impl Connection {
             }
             self.feed_rest(core);
         }
+    }
+
+    /// Whether its command, which stays in what is kept, waits for another thread.
+    fn is_waiting(&self) -> bool {
+        !self.rest.is_empty() && self.session.job().is_some()
     }
 
     /// Whether something can be done without anything being read.

@@ -440,6 +440,8 @@ pub fn resp(rng: &mut Rng, index: usize) -> Stream {
         stream.end = b"no answer ends like this".to_vec();
         return stream;
     }
+    // An open transaction would let it wait.
+    stream.push("discard\r\n");
     stream.push(format!("*2\r\n$4\r\nECHO\r\n$9\r\nend{index:06}\r\n"));
     stream.end = format!("$9\r\nend{index:06}\r\n").into_bytes();
     stream
@@ -518,6 +520,19 @@ const TEMPLATES: &[&str] = &[
     "flushall",
     "flushdb async",
     "flushall now",
+    "multi",
+    "multi",
+    "exec",
+    "exec",
+    "exec",
+    "discard",
+    "watch K",
+    "watch K K",
+    "unwatch",
+    "exec K",
+    "discard K",
+    "watch",
+    "reset",
     "client setname some",
     "client getname",
     "client setname N",

@@ -270,7 +270,7 @@ fn databases_of_a_warm_file_are_there_again_and_what_was_flushed_is_not() {
     for number in 0..4 {
         cache.in_database(number).set(b"key", &[number], 0, 0, 1).unwrap();
     }
-    cache.swap_databases(0, 1);
+    cache.swap_databases(0, 1, 1);
     cache.flush_database(2, 1);
     drop(cache);
     let cache = open();

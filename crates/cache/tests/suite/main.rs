@@ -26,5 +26,7 @@ mod numa;
 mod peers;
 mod policies;
 mod reuse;
+mod sections;
 mod switch;
 mod tier;
+mod transactions;

@@ -5,6 +5,8 @@
 //! where room is needed, by `mod.rs` beside changes and in idle turns.
 
 use super::{Header, Key, Millis, Partition, Pos, Round, SegmentState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What one step of [`Partition::tidy`] does, some 20 us each: buckets that are swept …
 const SWEPT_BUCKETS: u64 = 512;
@@ -12,6 +14,38 @@ const SWEPT_BUCKETS: u64 = 512;
 const RELEASED_SEGMENTS: usize = 64;
 /// … or values of a tier.
 const RELEASED_VALUES: usize = 16;
+
+/// Items of writers that were dropped before they committed: where, and their segment's number.
+#[derive(Debug, Default)]
+pub(crate) struct Abandoned {
+    items: Mutex<Vec<(Pos, u64)>>,
+    /// Whether there are any: a lock would be taken for every change.
+    are_any: AtomicBool,
+}
+
+impl Abandoned {
+    fn items(&self) -> MutexGuard<'_, Vec<(Pos, u64)>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn add(&self, head: Pos, seq: u64) {
+        let mut items = self.items();
+        items.push((head, seq));
+        // Relaxed: a hint; the items themselves are under the lock.
+        self.are_any.store(true, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Vec<(Pos, u64)> {
+        // Relaxed: as above. A thread that sees it late takes them with the next change.
+        if !self.are_any.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut items = self.items();
+        // Relaxed: as above.
+        self.are_any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *items)
+    }
+}
 
 impl Partition {
     /// Gives back what was abandoned, and a segment of what has expired: beside a change, which

@@ -129,7 +129,7 @@ impl KeySpec {
     }
 
     /// Which of `count` words are keys.
-    fn words(&self, count: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
+    pub(super) fn words(&self, count: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
         let last = match self.last_key() {
             last if last < 0 => count as i64 + last,
             last => last,

@@ -17,6 +17,7 @@ mod table;
 
 use super::counters::Count;
 use super::redis::{CommandResult, RespCall, Unfinished, wrong_arity};
+use super::transactions;
 pub use table::COMMANDS;
 
 /// Words that are keys: the first one, the last one (from the end if negative, else from the first
@@ -30,7 +31,7 @@ pub struct KeySpec {
 }
 
 /// `COMMAND`'s flags, in its order.
-static FLAG_NAMES: [&str; 10] = [
+static FLAG_NAMES: [&str; 11] = [
     "write",
     "readonly",
     "denyoom",
@@ -41,6 +42,7 @@ static FLAG_NAMES: [&str; 10] = [
     "fast",
     "no_auth",
     "allow_busy",
+    "skip_slowlog",
 ];
 
 const WRITE: u32 = 1 << 0;
@@ -53,12 +55,17 @@ const STALE: u32 = 1 << 6;
 const FAST: u32 = 1 << 7;
 const NO_AUTH: u32 = 1 << 8;
 const ALLOW_BUSY: u32 = 1 << 9;
+const SKIP_SLOWLOG: u32 = 1 << 10;
 /// Categories of ACLs that do not follow from the group.
 const KEYSPACE: u32 = 1 << 16;
 const CONNECTION: u32 = 1 << 17;
 const DANGEROUS: u32 = 1 << 18;
 /// It has subcommands, which stand behind it.
 const CONTAINER: u32 = 1 << 19;
+/// It does not wait for `EXEC`.
+const AT_ONCE: u32 = 1 << 20;
+/// It reads or changes keys that are none of its words.
+const UNNAMED: u32 = 1 << 21;
 
 #[derive(Debug)]
 pub struct Command {
@@ -110,6 +117,7 @@ impl Command {
             ("@slow", !self.has(FAST)),
             ("@dangerous", self.has(ADMIN | DANGEROUS)),
             ("@connection", is_of_connection || self.has(CONNECTION)),
+            ("@transaction", self.group == "transactions"),
         ];
         all.into_iter().filter(|(_, is)| *is).map(|(name, _)| name)
     }
@@ -130,6 +138,7 @@ pub struct CommandId(u16);
 
 pub const GET: CommandId = id("get");
 pub const SET: CommandId = id("set");
+pub const SELECT: CommandId = id("select");
 
 impl CommandId {
     pub fn all() -> impl ExactSizeIterator<Item = CommandId> {
@@ -147,6 +156,20 @@ impl CommandId {
 
     pub fn command(self) -> &'static Command {
         &COMMANDS[self.index()]
+    }
+
+    /// Which of `count` words are keys.
+    pub fn keys(self, count: usize) -> impl Iterator<Item = usize> {
+        self.command().keys.iter().flat_map(move |spec| spec.words(count))
+    }
+
+    /// Whether all keys that it uses are among its words.
+    pub fn names_its_keys(self) -> bool {
+        !self.command().has(UNNAMED)
+    }
+
+    pub fn may_need_memory(self) -> bool {
+        self.command().has(DENYOOM)
     }
 
     fn subcommands(self) -> impl Iterator<Item = CommandId> {
@@ -259,15 +282,28 @@ fn find(name: &[u8]) -> Option<CommandId> {
     }
 }
 
-/// Executes a command; what is left of it, and which one it was, if it ran.
+/// Executes a command, or lets it wait for `EXEC`; what is left of it, and which one it was, if it
+/// ran.
 pub fn run(mut call: RespCall<'_>) -> (Option<Unfinished>, Option<CommandId>) {
     match admit(&call) {
+        Ok(id) if call.client.has_begun() && !id.command().has(AT_ONCE) => {
+            let answer = transactions::queue(&mut call, id);
+            (call.finish(None, answer), None)
+        }
         Ok(id) => {
-            let answer = (id.command().run)(&mut call);
+            let answer = execute(&mut call, id);
             (call.finish(Some(id), answer), Some(id))
         }
-        Err(text) => (call.finish(None, Err(text)), None),
+        Err(text) => {
+            let text = transactions::refuse(&mut call, text);
+            (call.finish(None, Err(text)), None)
+        }
     }
+}
+
+/// Executes a command that was admitted.
+pub fn execute(call: &mut RespCall<'_>, id: CommandId) -> CommandResult {
+    (id.command().run)(call)
 }
 
 /// The command that is called, if it may be.

@@ -47,8 +47,6 @@ pub static REFUSED: &[Refused] = refused! {
     "publish and subscribe are not offered":
         "psubscribe" "publish" "pubsub" "punsubscribe" "spublish" "ssubscribe" "subscribe"
         "sunsubscribe" "unsubscribe";
-    "transactions are not offered":
-        "discard" "exec" "multi" "unwatch" "watch";
     "scripts are not offered":
         "eval" "eval_ro" "evalsha" "evalsha_ro" "fcall" "fcall_ro" "function" "script";
     "several values are set by MSET and MSETNX":
@@ -73,8 +71,6 @@ pub static REFUSED: &[Refused] = refused! {
         "module";
     "the server is not debugged by its clients":
         "lolwut" "pfdebug" "pfselftest";
-    "a connection is reset by a new one":
-        "reset";
     "keys are not tracked":
         "client|caching" "client|getredir" "client|tracking" "client|trackinginfo";
     "clients are not managed by others":

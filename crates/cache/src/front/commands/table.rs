@@ -5,8 +5,8 @@ use super::introspection::{
     command_info, command_list, help, no_subcommand,
 };
 use super::{
-    ADMIN, ALLOW_BUSY, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE, KeySpec,
-    LOADING, NO_AUTH, NOSCRIPT, READONLY, STALE, WRITE,
+    ADMIN, ALLOW_BUSY, AT_ONCE, CONNECTION, CONTAINER, Command, DANGEROUS, DENYOOM, FAST, KEYSPACE,
+    KeySpec, LOADING, NO_AUTH, NOSCRIPT, READONLY, SKIP_SLOWLOG, STALE, UNNAMED, WRITE,
 };
 use crate::front::core::Core;
 use crate::front::redis_bits as bits;
@@ -18,6 +18,7 @@ use crate::front::redis_objects as objects;
 use crate::front::redis_ranges as ranges;
 use crate::front::redis_server as server;
 use crate::front::redis_strings::{self as strings, Unit};
+use crate::front::transactions;
 
 const fn one(flags: &'static str) -> KeySpec {
     KeySpec { flags, first: 1, last: 0, step: 1 }
@@ -62,6 +63,7 @@ const JOINED: &[KeySpec] =
 const CLIENT: u32 = NOSCRIPT | LOADING | STALE;
 const ADMINS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
 const LOG_IN: u32 = NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY;
+const TRANSACTION: u32 = NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY;
 const HELP: u32 = LOADING | STALE;
 const ABOUT: u32 = LOADING | STALE | CONNECTION;
 
@@ -70,6 +72,7 @@ const O_KEYS: &str = "O(N) in the keys named";
 const O_WORDS: &str = "O(N) in the words";
 const O_CLIENTS: &str = "O(N) in the clients";
 const O_COMMANDS: &str = "O(N) in the commands";
+const O_QUEUED: &str = "O(N) in the commands that wait";
 const O_ENTRIES: &str = "O(N) in the entries";
 const O_BYTES: &str = "O(N) in the bytes of values";
 const O_PAIRS: &str = "O(N*M) in the bytes of two values";
@@ -185,12 +188,12 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_nodes response_policy:all_succeeded" => server::config_set,
         "tiering mode" "Changes an option of the running server."
         differs "`tiering` alone.";
-    "copy" -3 WRITE | DENYOOM, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
+    "copy" -3 WRITE | DENYOOM | UNNAMED, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
         "key target [DB database] [REPLACE]" "Copies a key.";
-    "dbsize" 1 READONLY | FAST | KEYSPACE, NONE "server" "1.0.0" O_1
+    "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:agg_sum" => redis_keys::dbsize,
         "" "Counts the keys of the database.";
-    "debug" -2 ADMINS, NONE "server" "1.0.0" O_1 => objects::debug,
+    "debug" -2 ADMINS | UNNAMED, NONE "server" "1.0.0" O_1 => objects::debug,
         "POPULATE count [prefix [bytes]] | OBJECT key | ERROR text | PROTOCOL type | HELP"
         "Fills the database, or answers in a given form, for tests."
         differs "These subcommands alone; OBJECT without addresses.";
@@ -209,11 +212,18 @@ pub const COMMANDS: &[Command] = commands! {
         "key value" "Deletes a key if it has this value." differs "As of Valkey 9.";
     "digest" 2 READONLY | FAST, RO_ACCESS "string" "8.4.0" O_BYTES => compare::digest_of,
         "key" "Tells the hash (XXH3) of a value." differs "As of Redis 8.4.";
+    "discard" 1 TRANSACTION | AT_ONCE, NONE "transactions" "2.0.0" O_QUEUED
+        => transactions::discard,
+        "" "Forgets the commands since MULTI, and watched keys.";
     "dump" 2 READONLY, RO_ACCESS "generic" "2.6.0" O_BYTES
         tips "nondeterministic_output" => objects::dump,
         "key" "Tells a value in Redis's form for other servers.";
     "echo" 2 LOADING | STALE | FAST, NONE "connection" "1.0.0" O_1 => server::echo,
         "text" "Answers the given text.";
+    "exec" 1 NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | AT_ONCE, NONE "transactions" "1.2.0"
+        O_QUEUED => transactions::exec,
+        "" "Executes the commands since MULTI as one step, unless a watched key was changed."
+        differs "Looks for memory, which commands that wait do not; stands in the slow log itself.";
     "exists" -2 READONLY | FAST, ALL_RO "generic" "1.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::exists,
         "key ..." "Counts those of the keys that exist." differs IN_TURNS;
@@ -226,12 +236,12 @@ pub const COMMANDS: &[Command] = commands! {
     "expiretime" 2 READONLY | FAST, RO_ACCESS "generic" "7.0.0" O_1
         => |call| left(call, |_, at| (at + 500) / 1000),
         "key" "Tells when a key expires, seconds since 1970.";
-    "flushall" -1 WRITE | KEYSPACE | DANGEROUS, NONE "server" "1.0.0" O_1
+    "flushall" -1 WRITE | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush),
         "[ASYNC | SYNC]" "Deletes all keys of all databases."
         differs "At once in both modes; memory returns in turns.";
-    "flushdb" -1 WRITE | KEYSPACE | DANGEROUS, NONE "server" "1.0.0" O_1
+    "flushdb" -1 WRITE | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "1.0.0" O_1
         tips "request_policy:all_shards response_policy:all_succeeded"
         => |call| redis_keys::flush(call, Core::flush_database),
         "[ASYNC | SYNC]" "Deletes all keys of the database." differs "As `flushall`.";
@@ -266,7 +276,7 @@ pub const COMMANDS: &[Command] = commands! {
         => server::info,
         "[section ...]" "Tells what the server is and counts."
         differs "Fields that mean something here.";
-    "keys" 2 READONLY | DANGEROUS, NONE "generic" "1.0.0" O_ALL_KEYS
+    "keys" 2 READONLY | DANGEROUS | UNNAMED, NONE "generic" "1.0.0" O_ALL_KEYS
         tips "request_policy:all_shards nondeterministic_output_order" => keyspace::keys,
         "pattern" "Tells all keys that match."
         differs "In turns: keys that come or go meanwhile may be told or not.";
@@ -282,7 +292,7 @@ pub const COMMANDS: &[Command] = commands! {
     "mget" -2 READONLY | FAST, ALL_READ "string" "1.0.0" O_KEYS
         tips "request_policy:multi_shard" => strings::mget,
         "key ..." "Tells the values of several keys." differs IN_TURNS;
-    "move" 3 WRITE | FAST, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
+    "move" 3 WRITE | FAST | UNNAMED, RW_BOTH "generic" "1.0.0" O_1 => redis_keys::move_key,
         "key database" "Moves a key to another database, if that has none of it.";
     "mset" -3 WRITE | DENYOOM, PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:all_succeeded" => strings::mset,
@@ -291,6 +301,9 @@ pub const COMMANDS: &[Command] = commands! {
     "msetnx" -3 WRITE | DENYOOM, NEW_PAIRS "string" "1.0.1" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_min" => keyspace::msetnx,
         "key value ..." "Sets the values of several keys, if there is none of them.";
+    "multi" 1 TRANSACTION | AT_ONCE, NONE "transactions" "1.2.0" O_1 => transactions::multi,
+        "" "Has the commands that follow wait for EXEC."
+        differs "131,072 commands and 32 MiB at most.";
     "object" -2 CONTAINER, NONE "generic" "2.2.3" O_1 => no_subcommand,
         "subcommand ..." "Tells how a value is kept.";
     "object|encoding" 3 READONLY, SECOND "generic" "2.2.3" O_1
@@ -337,9 +350,9 @@ pub const COMMANDS: &[Command] = commands! {
     "pttl" 2 READONLY | FAST, RO_ACCESS "generic" "2.6.0" O_1
         tips "nondeterministic_output" => |call| left(call, |left, _| left),
         "key" "Tells how long a key has, milliseconds.";
-    "quit" -1 LOG_IN, NONE "connection" "1.0.0" O_1 => server::quit,
+    "quit" -1 LOG_IN | AT_ONCE, NONE "connection" "1.0.0" O_1 => server::quit,
         "" "Ends the connection.";
-    "randomkey" 1 READONLY, NONE "generic" "1.0.0" O_1
+    "randomkey" 1 READONLY | UNNAMED, NONE "generic" "1.0.0" O_1
         tips "request_policy:all_shards nondeterministic_output" => keyspace::randomkey,
         "" "Tells one of the keys by chance.";
     "rename" 3 WRITE, RENAMED "generic" "1.0.0" O_BYTES
@@ -348,11 +361,13 @@ pub const COMMANDS: &[Command] = commands! {
     "renamenx" 3 WRITE | FAST, RENAMED_NEW "generic" "1.0.0" O_BYTES
         => |call| keyspace::rename(call, true),
         "key name" "Gives a key another name that no key has.";
+    "reset" 1 LOG_IN | AT_ONCE, NONE "connection" "6.2.0" O_1 => server::reset,
+        "" "Has the connection be as a new one.";
     "restore" -4 WRITE | DENYOOM | DANGEROUS, OW_UPDATE "generic" "2.6.0" O_BYTES
         => objects::restore,
         "key ms dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ uses]"
         "Sets a value that DUMP has told." differs "IDLETIME and FREQ change nothing.";
-    "scan" -2 READONLY, NONE "generic" "2.8.0" O_1
+    "scan" -2 READONLY | UNNAMED, NONE "generic" "2.8.0" O_1
         tips "nondeterministic_output request_policy:special" => redis_keys::scan,
         "cursor [MATCH pattern] [COUNT count] [TYPE type]" "Walks over the keys."
         differs "Answers early where keys or pattern are long.";
@@ -391,7 +406,7 @@ pub const COMMANDS: &[Command] = commands! {
         "key" "Tells how long a value is.";
     "substr" 4 READONLY, RO_ACCESS "string" "1.0.0" O_BYTES => ranges::getrange,
         "key start end" "Tells a part of a value." differs "As `getrange`.";
-    "swapdb" 3 WRITE | FAST | KEYSPACE | DANGEROUS, NONE "server" "4.0.0" O_1
+    "swapdb" 3 WRITE | FAST | KEYSPACE | DANGEROUS | UNNAMED, NONE "server" "4.0.0" O_1
         => redis_keys::swapdb,
         "database database" "Has two databases change their places.";
     "time" 1 LOADING | STALE | FAST, NONE "server" "2.6.0" O_1
@@ -408,8 +423,14 @@ pub const COMMANDS: &[Command] = commands! {
     "unlink" -2 WRITE | FAST, ALL_REMOVED "generic" "4.0.0" O_KEYS
         tips "request_policy:multi_shard response_policy:agg_sum" => redis_keys::del,
         "key ..." "Deletes keys." differs IN_TURNS;
+    "unwatch" 1 TRANSACTION, NONE "transactions" "2.2.0" O_1 => transactions::unwatch,
+        "" "Forgets watched keys.";
     "wait" 3 NOSCRIPT | CONNECTION, NONE "generic" "3.0.0" O_1
         tips "request_policy:all_shards response_policy:agg_min" => keyspace::wait,
         "replicas ms" "Tells how many replicas have what was written."
         differs "0, at once: there are none.";
+    "watch" -2 TRANSACTION | AT_ONCE, ALL_RO "transactions" "2.2.0" O_KEYS
+        => transactions::watch,
+        "key ..." "Has EXEC do nothing if one of the keys is changed before."
+        differs "1024 keys at most.";
 };
