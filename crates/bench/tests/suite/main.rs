@@ -4,4 +4,3 @@ mod baselines;
 mod bench_verbs;
 mod html;
 mod runners;
-mod sim_table;

@@ -6,8 +6,9 @@ use rackpool_sim::world::run_seed;
 use std::ops::ControlFlow;
 
 const SEEDS: u64 = 100;
-/// Those with something besides; `cargo xtask sim` runs fresh ones with half of them so, too.
-const SEEDS_BESIDES: u64 = 30;
+/// Those with something besides; `cargo xtask sim` runs fresh ones with half of them so, too, and
+/// `cargo xtask soak seeds` more of these.
+const SEEDS_BESIDES: u64 = 15;
 const THREADS: usize = 2;
 
 /// What an operation may answer when nothing is broken: memory has an end, and what another client
@@ -46,6 +47,13 @@ fn swept(config: &Config, seeds: u64) -> Sweep {
     sum
 }
 
+/// Of those with something besides, so many as `RACKPOOL_SEEDS_TIMES` says.
+fn seeds_besides() -> u64 {
+    let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
+    SEEDS_BESIDES
+        * times.map_or(1, |times| times.parse().expect("RACKPOOL_SEEDS_TIMES is a number"))
+}
+
 #[test]
 fn every_fault_rare_branch_and_race_is_met() {
     let config = Config::default();
@@ -57,14 +65,14 @@ fn every_fault_rare_branch_and_race_is_met() {
 fn clients_of_a_second_host_without_coherent_caches_find_everything() {
     let software_coherent = Some(true);
     let config = Config { software_coherent, operations: 1000, ..Config::default() };
-    swept(&config, SEEDS_BESIDES);
+    swept(&config, seeds_besides());
 }
 
 #[test]
 fn pages_move_between_the_memories_of_racks_and_nothing_is_lost() {
-    let sum = swept(&Config { tiers: true, ..Config::default() }, SEEDS_BESIDES);
+    let sum = swept(&Config { tiers: true, ..Config::default() }, seeds_besides());
     let moved = sum.counts.get(Group::Message, "pages moved between tiers");
-    assert!(moved > 0, "no page moved in {SEEDS_BESIDES} seeds");
+    assert!(moved > 0, "no page moved in {} seeds", sum.seeds);
     println!("{moved} pages moved between tiers");
 }
 
