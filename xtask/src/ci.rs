@@ -7,9 +7,10 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::run::{Context, Task};
+use crate::run::{Context, Task, processors};
 use crate::{bench, deny, deps, residue, sim, tidy, vm};
 
 /// What a whole run of a fresh clone needs in the target folder, roughly: the tests 5200 MiB,
@@ -177,10 +178,9 @@ fn clippy(context: &Context) -> Result<(), String> {
 /// pass (decision 0032).
 fn test(context: &Context) -> Result<(), String> {
     let words = ["test", "--no-fail-fast", "--workspace", "--features", FEATURES];
-    let words = [&words[..], &["--lib", "--bins", "--tests", "--examples"]].concat();
+    let words = [&words[..], &["--lib", "--bins", "--tests"]].concat();
     Task::cargo(&[&words[..], &["--no-run"]].concat()).minutes(45).run(context)?;
-    let task = Task::cargo(&words).env("RUST_TEST_THREADS", &test_threads());
-    let Err(why) = task.minutes(35).count_tests().run(context) else {
+    let Err(why) = tests(context, &words) else {
         return Ok(());
     };
     let (names, targets) = context.take_failed().ok_or(why)?;
@@ -200,10 +200,37 @@ fn test(context: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Most tests wait for other processes, for leases and for time: two for each processor.
-fn test_threads() -> String {
-    let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    (2 * processors).to_string()
+/// Test programs that only compute, by their package's folder and their name: no clock and no other
+/// process decides what they find.
+const COMPUTING: &str = "core/*|rack/*|sim/suite-*|sim/golden-*|bench/sim_table-*";
+
+/// With this cargo runs a test program, in its package's folder: only those of one kind, which is
+/// named behind it. Cargo itself cannot leave out programs of a workspace.
+const RUNNER: &str = r#"kind=waiting
+case ${PWD##*/}/${1##*/} in COMPUTING) kind=computing ;; esac
+[ $kind = "$0" ] || exit 0
+exec "$@""#;
+
+/// Those that wait for other processes, for leases and for time, and in the time that they leave
+/// those that compute.
+fn tests(context: &Context, words: &[&str]) -> Result<(), String> {
+    let config = |kind: &str| {
+        let runner = ["sh", "-c", &RUNNER.replace("COMPUTING", COMPUTING), kind].map(str::to_owned);
+        let runner = serde_json::to_string(&runner).expect("strings are JSON, and TOML as well");
+        format!("target.'cfg(all())'.runner={runner}")
+    };
+    let (waiting, computing) = (config("waiting"), config("computing"));
+    let waiting = [words, &["--config", &waiting]].concat();
+    let computing = [words, &["--config", &computing]].concat();
+    let waiting = Task::cargo(&waiting).env("RUST_TEST_THREADS", &(2 * processors()).to_string());
+    let computing =
+        Task::idle_cargo(&computing).env("RUST_TEST_THREADS", &processors().to_string()).held();
+    let run = |task: Task| task.minutes(35).count_tests().run(context);
+    let (waiting, computing) = thread::scope(|scope| {
+        let computing = scope.spawn(|| run(computing.called("the tests that compute")));
+        (run(waiting.called("the other tests")), computing.join().expect("it never panics"))
+    });
+    waiting.and(computing)
 }
 
 fn doctest(context: &Context) -> Result<(), String> {

@@ -35,7 +35,7 @@ Usage: cargo xtask NAME [OPTIONS]
   doc       rustdoc, warnings are errors
   loom      tests of rackpool-mem over all interleavings of a small model
   shuttle   tests of rackpool-mem over random schedules of a whole rack, fresh each time
-  sim       release against golden hashes, then fresh seeds under every fault for a minute
+  sim       release against golden hashes, then fresh seeds under every fault for half a minute
   mutations each safeguard of the engines left out in turn: the simulator must miss it
   vm        scenarios in virtual machines: verbs, shared devdax, memory nodes, CXL, dead hosts
   bench     every benchmark in its smallest size

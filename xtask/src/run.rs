@@ -96,6 +96,10 @@ pub fn root() -> PathBuf {
     manifest.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+pub fn processors() -> usize {
+    thread::available_parallelism().map_or(2, usize::from)
+}
+
 /// One command line with its environment and limits.
 pub struct Task {
     program: String,
@@ -105,6 +109,7 @@ pub struct Task {
     env: Vec<(String, String)>,
     limit: Duration,
     count_tests: bool,
+    is_held: bool,
 }
 
 impl Task {
@@ -118,11 +123,17 @@ impl Task {
             env: Vec::new(),
             limit,
             count_tests: false,
+            is_held: false,
         }
     }
 
     pub fn cargo(words: &[&str]) -> Self {
-        Self::new(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()), words)
+        Self::new(&cargo(), words)
+    }
+
+    /// Cargo and what it starts take the time that others leave.
+    pub fn idle_cargo(words: &[&str]) -> Self {
+        Self::new("nice", &[&["-n", "19", &cargo()], words].concat())
     }
 
     /// Prints this instead of the command line.
@@ -147,6 +158,12 @@ impl Task {
         self
     }
 
+    /// Prints the output when all of it is there: for what runs beside something else.
+    pub fn held(mut self) -> Self {
+        self.is_held = true;
+        self
+    }
+
     /// Runs to the end; any exit code but 0 is an error that repeats the command line.
     pub fn run(self, context: &Context) -> Result<(), String> {
         let line = self.line();
@@ -155,24 +172,39 @@ impl Task {
         command.args(&self.words).current_dir(&context.root).stdin(Stdio::null());
         command.envs(context.cargo_env.iter().copied());
         command.env(MARKER, &context.marker).envs(self.env.iter().map(|(k, v)| (k, v)));
-        if self.count_tests {
+        if self.count_tests || self.is_held {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         if context.ci {
             command.process_group(0);
         }
         let mut child = command.spawn().map_err(|e| format!("cannot start `{line}`: {e}"))?;
-        let counts = || Arc::clone(&context.counts);
-        let said = child.stdout.take().map(|pipe| pass_on(pipe, std::io::stdout(), counts()));
-        let errors = child.stderr.take().map(|pipe| pass_on(pipe, std::io::stderr(), counts()));
+        let counts = || match self.count_tests {
+            true => Arc::clone(&context.counts),
+            false => Arc::default(),
+        };
+        let held = Held::default();
+        let out = |direct: Box<dyn Write + Send>| match self.is_held {
+            true => Box::new(held.clone()),
+            false => direct,
+        };
+        let said = child.stdout.take();
+        let said = said.map(|pipe| pass_on(pipe, out(Box::new(std::io::stdout())), counts()));
+        let errors = child.stderr.take();
+        let errors = errors.map(|pipe| pass_on(pipe, out(Box::new(std::io::stderr())), counts()));
         let limit = context.ci.then_some(self.limit);
-        let status = wait(&mut child, limit).map_err(|why| format!("`{line}` {why}"))?;
+        let status = wait(&mut child, limit).map_err(|why| format!("`{line}` {why}"));
         let drained = |output: mpsc::Receiver<()>| {
             output.recv_timeout(DRAIN) != Err(mpsc::RecvTimeoutError::Timeout)
         };
-        if !said.into_iter().chain(errors).all(drained) {
+        let are_drained = said.into_iter().chain(errors).fold(true, |all, one| drained(one) && all);
+        if self.is_held {
+            held.print(&line);
+        }
+        if !are_drained {
             println!("note: a process that `{line}` started still holds its output open");
         }
+        let status = status?;
         if status.success() { Ok(()) } else { Err(format!("`{line}` ended with {status}")) }
     }
 
@@ -183,6 +215,32 @@ impl Task {
         let program = Path::new(&self.program).file_name().unwrap_or_default().to_string_lossy();
         let env = self.env.iter().map(|(name, value)| format!("{name}={value:?} "));
         format!("{}{program} {}", env.collect::<String>(), self.words.join(" "))
+    }
+}
+
+fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+}
+
+/// Output that is kept.
+#[derive(Clone, Default)]
+struct Held(Arc<Mutex<Vec<u8>>>);
+
+impl Held {
+    fn print(&self, line: &str) {
+        let text = self.0.lock().expect("no panic while writing");
+        println!("--- what `{line}` said:\n{}", String::from_utf8_lossy(&text));
+    }
+}
+
+impl Write for Held {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic while writing").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -320,6 +378,17 @@ mod tests {
         let end = "test result: FAILED. 0 passed; 3 failed; 0 ignored";
         assert_eq!(after(&[begin, failed, failed, failed, end, target]).take_failed(), None);
         assert_eq!(after(&[]).take_failed(), None);
+    }
+
+    #[test]
+    fn output_that_is_held_is_all_there_and_counted() {
+        let (context, held) = (context(false), Held::default());
+        let text = "test result: ok. 2 passed; 0 failed\nmore\n";
+        let passed = pass_on(text.as_bytes(), held.clone(), Arc::clone(&context.counts));
+        assert_eq!(passed.recv(), Err(mpsc::RecvError));
+        assert_eq!((context.passed(), held.0.lock().unwrap().as_slice()), (2, text.as_bytes()));
+        let task = Task::new("sh", &["-c", "echo said; exit 3"]).held();
+        assert!(task.run(&context).is_err());
     }
 
     #[test]

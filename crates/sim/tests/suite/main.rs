@@ -1,7 +1,6 @@
 //! The simulator: its parts, its checks, and runs with known results.
 
 mod coro;
-mod determinism;
 mod fabric_conformance;
 mod interleaving;
 mod litmus;
@@ -17,7 +16,6 @@ mod processes;
 mod profiles;
 mod repro;
 mod repro_herd;
-mod ring;
 mod stored_seeds;
 mod sweep;
 mod table;

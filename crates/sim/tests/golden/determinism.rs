@@ -80,7 +80,7 @@ fn seeds_leave_what_they_left_when_the_golden_file_was_written() {
         golden == text,
         "the traces differ from crates/sim/tests/golden_hashes.txt.\nIf the engines or the world \
          were changed, that is what must happen; write it anew:\n    RACKPOOL_BLESS=1 cargo test \
-         -p rackpool-sim --test suite determinism::\nIf they were not, or if only one build \
+         -p rackpool-sim --test golden\nIf they were not, or if only one build \
          profile differs, the run depends on something beside its seed.\n--- golden\n{golden}\
          --- now\n{text}"
     );
