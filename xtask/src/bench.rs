@@ -9,6 +9,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 
@@ -31,12 +32,12 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
     &["bench", "cache"],
     &["bench", "cache", "--workload", "cdn"],
     &["bench", "kv"],
-    &["bench", "sim"],
-    &["bench", "dram"],
     &["bench", "tiers"],
-    &["repro", "herd"],
-    &["repro", "hmsdk"],
 ];
+
+/// Those of the laboratory that simulate: they run in the background.
+const SIMULATIONS: &[&[&str]] =
+    &[&["bench", "sim"], &["bench", "dram"], &["repro", "herd"], &["repro", "hmsdk"]];
 
 /// What the README's program answers with the way to one that has it, and how it names it.
 const NEEDS_LAB: &[(&[&str], &str)] = &[
@@ -80,8 +81,16 @@ pub fn smallest(context: &Context) -> Result<(), String> {
     Task::cargo(&["build", "--release"]).minutes(15).run(context)?;
     let program = context.target.join("release/rackpool");
     without_lab(&program)?;
-    run_all(context, &directory, BENCHMARKS, &program.to_string_lossy())?;
-    run_all(context, &directory, LAB_BENCHMARKS, &built::rackpool(context)?)
+    let lab = built::rackpool(context)?;
+    let run = |rows, program: &str, task: fn(Task) -> Task| {
+        run_all(context, &directory, rows, &|line| task(Task::new(program, line)))
+    };
+    thread::scope(|scope| {
+        let simulated = scope.spawn(|| run(SIMULATIONS, &lab, Task::background));
+        let measured = run(BENCHMARKS, &program.to_string_lossy(), |task| task);
+        let measured = measured.and_then(|()| run(LAB_BENCHMARKS, &lab, |task| task));
+        measured.and(simulated.join().expect("it never panics"))
+    })
 }
 
 /// The program of the README's first command says of what it lacks how to build one that has it.
@@ -110,7 +119,7 @@ fn run_all(
     context: &Context,
     directory: &Path,
     rows: &[&[&str]],
-    program: &str,
+    task: &dyn Fn(&[&str]) -> Task,
 ) -> Result<(), String> {
     for words in rows {
         let name = words[1..].join("-").replace("---", "-").replace("--", "-");
@@ -126,7 +135,7 @@ fn run_all(
         let whereto = if words[0] == "repro" { ["--out", &folder] } else { ["--json", &file] };
         line.extend(whereto);
         line.push("--quick");
-        Task::new(program, &line).minutes(10).run(context)?;
+        task(&line).minutes(10).run(context)?;
         let text = fs::read_to_string(&report)
             .map_err(|e| format!("{} wrote no report: {file}: {e}", words.join(" ")))?;
         let count = results(&text).map_err(|why| format!("{file}: {why}"))?;

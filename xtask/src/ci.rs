@@ -2,12 +2,12 @@
 //!
 //! Builds, cheapest first: clippy and rustdoc only check; tests are built in the dev profile (which
 //! the workspace sets to opt-level 1, with debug assertions and overflow checks on), and most of
-//! what runs is of that build; in release are the program of the README's first command, the golden
-//! traces and the model checkers.
+//! what runs is of that build; in release are the program of the README's first command and the
+//! golden traces.
 
 use std::fs;
 use std::process::Command;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::run::{Context, Task, processors};
@@ -22,9 +22,13 @@ const ROOM_MIB: u64 = 8200;
 /// laboratory. `bench` builds the one of the README, with none of the two.
 pub const FEATURES: &str = "rackpool-cli/verbs,rackpool-cli/mutations";
 
-/// With the laboratory alone, and the cache without a pool.
+/// What is only checked has other caches, too, which the program may have, and no step builds.
+const CHECKED: &str = "rackpool-cli/verbs,rackpool-cli/mutations,rackpool-cli/peers";
+
+/// Without verbs and mutations, and the cache without a pool. The first is of the whole workspace
+/// with a test, so that other crates have the features with which all has been checked before.
 const BUILDS: &[&[&str]] = &[
-    &["-p", "rackpool-cli", "--features", "lab"],
+    &["--workspace", "--lib", "--bins", "--test", "golden", "--features", "rackpool-cli/peers"],
     &["-p", "rackpool-cache", "--no-default-features"],
 ];
 
@@ -84,10 +88,20 @@ pub fn all() -> Result<(), String> {
     let start = Instant::now();
     let count = STEPS.len() + 1;
     let mut times = Vec::new();
-    for (index, step) in STEPS.iter().enumerate() {
-        let label = format!("[{}/{count}] {}", index + 1, step.name);
-        times.push(timed(&label, step.name, start, || (step.run)(&context))?);
-    }
+    thread::scope(|scope| {
+        let mut fetching = None;
+        for (index, step) in STEPS.iter().enumerate() {
+            let label = format!("[{}/{count}] {}", index + 1, step.name);
+            match step.name {
+                // That takes a while, and little but the network.
+                "test" => fetching = Some(scope.spawn(|| vm::fetch(&context))),
+                "vm" => drop(fetching.take().map(ScopedJoinHandle::join)),
+                _ => {}
+            }
+            times.push(timed(&label, step.name, start, || (step.run)(&context))?);
+        }
+        Ok::<_, String>(())
+    })?;
     let label = format!("[{count}/{count}] residue");
     times.push(timed(&label, "residue", start, || before.compare(&context))?);
 
@@ -160,9 +174,7 @@ fn fmt(context: &Context) -> Result<(), String> {
 }
 
 fn clippy(context: &Context) -> Result<(), String> {
-    // No step builds the program with other caches, which it may have.
-    let features = format!("{FEATURES},rackpool-cli/peers");
-    let what = ["clippy", "--workspace", "--all-targets", "--features", &features];
+    let what = ["clippy", "--workspace", "--all-targets", "--features", CHECKED];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
     Task::cargo(&words).minutes(15).run(context)?;
     // What people build, and no step does.
@@ -224,7 +236,7 @@ fn tests(context: &Context, words: &[&str]) -> Result<(), String> {
     let computing = [words, &["--config", &computing]].concat();
     let waiting = Task::cargo(&waiting).env("RUST_TEST_THREADS", &(2 * processors()).to_string());
     let computing =
-        Task::idle_cargo(&computing).env("RUST_TEST_THREADS", &processors().to_string()).held();
+        Task::cargo(&computing).env("RUST_TEST_THREADS", &processors().to_string()).background();
     let run = |task: Task| task.minutes(35).count_tests().run(context);
     let (waiting, computing) = thread::scope(|scope| {
         let computing = scope.spawn(|| run(computing.called("the tests that compute")));
@@ -239,7 +251,7 @@ fn doctest(context: &Context) -> Result<(), String> {
 }
 
 fn doc(context: &Context) -> Result<(), String> {
-    let words = ["doc", "--workspace", "--no-deps", "--features", FEATURES];
+    let words = ["doc", "--workspace", "--no-deps", "--features", CHECKED];
     Task::cargo(&words).env("RUSTDOCFLAGS", "-D warnings").minutes(10).run(context)
 }
 
@@ -263,11 +275,10 @@ fn modelled(context: &Context, model: &str) -> Result<(), String> {
     if !any {
         return Err(format!("no crates/mem/tests/models/{model}_*.rs"));
     }
-    let words = ["test", "-p", "rackpool-mem", "--release", "--features", model];
-    Task::cargo(&[&words[..], &["--test", "models"]].concat())
-        .minutes(15)
-        .count_tests()
-        .run(context)
+    // Of the whole workspace in the tests' profile: so most of what they need is there.
+    let features = format!("{FEATURES},rackpool-mem/{model}");
+    let words = ["test", "--workspace", "--features", &features, "--test", "models"];
+    Task::cargo(&words).minutes(15).count_tests().run(context)
 }
 
 fn seconds(since: Instant) -> String {

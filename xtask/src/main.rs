@@ -41,8 +41,9 @@ Usage: cargo xtask NAME [OPTIONS]
   bench     every benchmark in its smallest size
   soak NAME a heavier run of what CI does in small, not part of ci; NAME is kills: 200 kills of
             each kind of process; alloc: the allocator in 10 million operations, and under
-            python3's own tests and redis-server; or tiers: programs of 2 GiB and a cache on three
-            memory nodes
+            python3's own tests and redis-server; seeds: fixed seeds of the simulator, 20 times as
+            many; models: as many schedules of shuttle, 40 times; or tiers: programs of 2 GiB and
+            a cache on three memory nodes
   help      this text
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):

@@ -109,7 +109,7 @@ pub struct Task {
     env: Vec<(String, String)>,
     limit: Duration,
     count_tests: bool,
-    is_held: bool,
+    is_background: bool,
 }
 
 impl Task {
@@ -123,17 +123,12 @@ impl Task {
             env: Vec::new(),
             limit,
             count_tests: false,
-            is_held: false,
+            is_background: false,
         }
     }
 
     pub fn cargo(words: &[&str]) -> Self {
-        Self::new(&cargo(), words)
-    }
-
-    /// Cargo and what it starts take the time that others leave.
-    pub fn idle_cargo(words: &[&str]) -> Self {
-        Self::new("nice", &[&["-n", "19", &cargo()], words].concat())
+        Self::new(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()), words)
     }
 
     /// Prints this instead of the command line.
@@ -158,9 +153,10 @@ impl Task {
         self
     }
 
-    /// Prints the output when all of it is there: for what runs beside something else.
-    pub fn held(mut self) -> Self {
-        self.is_held = true;
+    /// For what runs beside something else: takes the time that others leave, and prints the output
+    /// when all of it is there.
+    pub fn background(mut self) -> Self {
+        self.is_background = true;
         self
     }
 
@@ -168,11 +164,17 @@ impl Task {
     pub fn run(self, context: &Context) -> Result<(), String> {
         let line = self.line();
         println!("$ {line}");
-        let mut command = Command::new(&self.program);
+        let mut command = match self.is_background {
+            true => Command::new("nice"),
+            false => Command::new(&self.program),
+        };
+        if self.is_background {
+            command.args(["-n", "19", &self.program]);
+        }
         command.args(&self.words).current_dir(&context.root).stdin(Stdio::null());
         command.envs(context.cargo_env.iter().copied());
         command.env(MARKER, &context.marker).envs(self.env.iter().map(|(k, v)| (k, v)));
-        if self.count_tests || self.is_held {
+        if self.count_tests || self.is_background {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         if context.ci {
@@ -184,9 +186,8 @@ impl Task {
             false => Arc::default(),
         };
         let held = Held::default();
-        let out = |direct: Box<dyn Write + Send>| match self.is_held {
-            true => Box::new(held.clone()),
-            false => direct,
+        let out = |direct: Box<dyn Write + Send>| -> Box<dyn Write + Send> {
+            if self.is_background { Box::new(held.clone()) } else { direct }
         };
         let said = child.stdout.take();
         let said = said.map(|pipe| pass_on(pipe, out(Box::new(std::io::stdout())), counts()));
@@ -198,7 +199,7 @@ impl Task {
             output.recv_timeout(DRAIN) != Err(mpsc::RecvTimeoutError::Timeout)
         };
         let are_drained = said.into_iter().chain(errors).fold(true, |all, one| drained(one) && all);
-        if self.is_held {
+        if self.is_background {
             held.print(&line);
         }
         if !are_drained {
@@ -216,10 +217,6 @@ impl Task {
         let env = self.env.iter().map(|(name, value)| format!("{name}={value:?} "));
         format!("{}{program} {}", env.collect::<String>(), self.words.join(" "))
     }
-}
-
-fn cargo() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }
 
 /// Output that is kept.
@@ -387,7 +384,7 @@ mod tests {
         let passed = pass_on(text.as_bytes(), held.clone(), Arc::clone(&context.counts));
         assert_eq!(passed.recv(), Err(mpsc::RecvError));
         assert_eq!((context.passed(), held.0.lock().unwrap().as_slice()), (2, text.as_bytes()));
-        let task = Task::new("sh", &["-c", "echo said; exit 3"]).held();
+        let task = Task::new("sh", &["-c", "echo said; exit 3"]).background();
         assert!(task.run(&context).is_err());
     }
 

@@ -234,7 +234,7 @@ fn with_seeds(
     // It fails if one survives, and reports all the same.
     if let Err(why) = Task::new(program, &[&words[..], &["--json", &file]].concat())
         .minutes(60)
-        .held()
+        .background()
         .run(context)
     {
         println!("{why}");

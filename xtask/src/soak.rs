@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 3] = [
+const RUNS: [SoakRun; 5] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -20,6 +20,41 @@ const RUNS: [SoakRun; 3] = [
         words: &["test", "-p", "rackpool-tiers-alloc", "--release", "--tests"],
         // By each of three threads.
         env: &[("RACKPOOL_TIERS_OPERATIONS", "3400000"), ("RACKPOOL_TIERS_PROGRAMS", "1")],
+    },
+    SoakRun {
+        name: "seeds",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-sim",
+            "-p",
+            "rackpool-bench",
+            "--features",
+            "rackpool-bench/rack",
+            "--release",
+            "--test",
+            "suite",
+            "--test",
+            "sim_table",
+            "--",
+            "sweep::",
+            "the_keys_of_a_table",
+        ],
+        env: &[("RACKPOOL_SEEDS_TIMES", "20")],
+    },
+    SoakRun {
+        name: "models",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-mem",
+            "--release",
+            "--features",
+            "shuttle",
+            "--test",
+            "models",
+        ],
+        env: &[("RACKPOOL_SEEDS_TIMES", "40")],
     },
     SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];

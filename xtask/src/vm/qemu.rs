@@ -37,6 +37,10 @@ const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=o
 
 const TCG: &str = "tcg,thread=multi,tb-size=256";
 
+/// Without fast string instructions: emulated they move a byte at a time, and without them kernel
+/// and libraries move words.
+const TCG_CPU: &str = "max,la57=off,erms=off,fsrm=off";
+
 /// The links of a guest: its own end of each, and the other one.
 pub fn links(guest: u32, guests: u32) -> Vec<(String, String)> {
     let end = |from: u32, to: u32| format!("net.{from}.{to}");
@@ -65,16 +69,16 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     let directory = run.directory.display();
     let (accelerator, cpu) = match run.accelerator {
         // A guest that sees a hypervisor refuses to commit a CXL region.
-        Accelerator::Tcg if machine.cxl_ports > 0 => (TCG, "max,la57=off,hypervisor=off"),
-        Accelerator::Tcg => (TCG, "max,la57=off"),
-        Accelerator::Kvm => ("kvm", "host"),
+        Accelerator::Tcg if machine.cxl_ports > 0 => (TCG, format!("{TCG_CPU},hypervisor=off")),
+        Accelerator::Tcg => (TCG, TCG_CPU.to_owned()),
+        Accelerator::Kvm => ("kvm", "host".to_owned()),
     };
     add("-accel", accelerator.into());
     let nvdimm = if machine.has_nvdimm() { ",nvdimm=on" } else { "" };
     let cxl = if machine.cxl_ports > 0 { ",cxl=on" } else { "" };
     let hmat = if machine.tiers.is_empty() { "" } else { ",hmat=on" };
     add("-machine", format!("q35{nvdimm}{cxl}{hmat}"));
-    add("-cpu", cpu.into());
+    add("-cpu", cpu);
     add("-smp", format!("{},maxcpus={}", machine.cpus, machine.cpus_max));
     let slots = if nvdimm.len() + cxl.len() > 0 { ",slots=4,maxmem=8G" } else { "" };
     add("-m", format!("{}M{slots}", machine.memory_mib));

@@ -338,14 +338,20 @@ fn seed() -> u64 {
     seed
 }
 
+/// So many times as `RACKPOOL_SEEDS_TIMES` says: `cargo xtask soak models` runs more.
+fn times(schedules: usize) -> usize {
+    let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
+    schedules * times.map_or(1, |times| times.parse().expect("RACKPOOL_SEEDS_TIMES is a number"))
+}
+
 #[test]
 fn two_handles_share_a_rack_under_random_schedules() {
-    check(RandomScheduler::new_from_seed(seed(), 20_000), || whole_rack(None, true));
+    check(RandomScheduler::new_from_seed(seed(), times(10_000)), || whole_rack(None, true));
 }
 
 #[test]
 fn two_handles_share_a_rack_under_schedules_with_few_changes() {
-    check(PctScheduler::new_from_seed(seed(), 3, 10_000), || whole_rack(None, true));
+    check(PctScheduler::new_from_seed(seed(), 3, times(5_000)), || whole_rack(None, true));
 }
 
 /// Whether a schedule of a fixed seed shows that a safeguard is missing.

@@ -114,7 +114,7 @@ echo 'result: fork and exec keep it'
 free() { awk '/MemFree/ { print int($4 / 1024) }' /sys/devices/system/node/node2/meminfo; }
 echo $((($(free) - 60) / 2)) > /sys/devices/system/node/node2/hugepages/hugepages-2048kB/nr_hugepages
 echo "node 2: $(free) MiB free"
-mib=272
+mib=160
 for mechanism in kernel preload; do
   python --weighted 1=1,2=1 --mechanism $mechanism; rig-pages $pid 2=1 $mib 100; end 143
 done

@@ -247,7 +247,7 @@ pub fn a_key_revoked_in_the_midst_of_a_write_lets_no_later_byte_through<R: Rig>(
     let data = vec![7; PAGE as usize];
     let (mut refused, begin) = (0, Instant::now());
     for round in 0u64.. {
-        if round >= 20 && (refused > 0 || rig.end().capabilities().mapped) {
+        if round >= R::REVOCATIONS && (refused > 0 || rig.end().capabilities().mapped) {
             break;
         }
         assert!(begin.elapsed() < 4 * PATIENCE, "no transfer was under way in {round} rounds");
@@ -256,7 +256,7 @@ pub fn a_key_revoked_in_the_midst_of_a_write_lets_no_later_byte_through<R: Rig>(
         let buf = rig.register(data.clone());
         rig.post(round, Verb::Write(at(PAGE)), &[sge(buf, 0, PAGE)]);
         let mut events = Vec::new();
-        for _ in 0..round % 20 * 3 {
+        for _ in 0..round % R::REVOCATIONS * (60 / R::REVOCATIONS) {
             rig.poll(&mut events);
         }
         memory.revoke(1);
@@ -278,7 +278,7 @@ pub fn a_key_revoked_in_the_midst_of_a_read_shows_nothing_of_the_next_page<R: Ri
     let memory = rig.memory();
     let (mut refused, begin) = (0, Instant::now());
     for round in 0u64.. {
-        if round >= 20 && (refused > 0 || rig.end().capabilities().mapped) {
+        if round >= R::REVOCATIONS && (refused > 0 || rig.end().capabilities().mapped) {
             break;
         }
         assert!(begin.elapsed() < 4 * PATIENCE, "no transfer was under way in {round} rounds");
@@ -287,7 +287,7 @@ pub fn a_key_revoked_in_the_midst_of_a_read_shows_nothing_of_the_next_page<R: Ri
         let buf = rig.register(vec![0; PAGE as usize]);
         rig.post(round, Verb::Read(at(PAGE)), &[sge(buf, 0, PAGE)]);
         let mut events = Vec::new();
-        for _ in 0..round % 20 * 3 {
+        for _ in 0..round % R::REVOCATIONS * (60 / R::REVOCATIONS) {
             rig.poll(&mut events);
         }
         memory.revoke(1);

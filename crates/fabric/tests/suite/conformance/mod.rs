@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const PAGE: u64 = 8 << 20;
 pub const FRAMES: u32 = 4;
+/// Moments at which a key is revoked in the midst of a page, at least.
+pub const REVOCATIONS: u64 = 20;
 /// Announce cells: one for a target's own accesses, others for frames that it has opened.
 const CELL_BYTES: u64 = 64;
 
@@ -178,6 +180,7 @@ pub fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
 /// A fabric with both ends here.
 pub trait Rig {
     type End: Fabric;
+    const REVOCATIONS: u64 = REVOCATIONS;
     fn new() -> Self;
     /// Gives a buffer to the end.
     fn register(&mut self, bytes: Vec<u8>) -> BufId;

@@ -6,8 +6,8 @@ pub mod conformance;
 
 #[allow(unused_imports, reason = "each test binary uses a part")]
 pub use conformance::{
-    FRAMES, Memory, PAGE, PATIENCE, Rig, at, events_until, is_closed, key, pattern, sge, statuses,
-    wait_until, work,
+    FRAMES, Memory, PAGE, PATIENCE, REVOCATIONS, Rig, at, events_until, is_closed, key, pattern,
+    sge, statuses, wait_until, work,
 };
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId};
 use rackpool_fabric::secret::Secret;
@@ -52,6 +52,7 @@ impl Memory {
 /// What differs between the fabrics that have a target.
 pub trait Kind: Sized {
     type End: Fabric + LocalBuffers;
+    const REVOCATIONS: u64 = REVOCATIONS;
     fn new() -> (Self, Self::End);
     fn serve(memory: &Memory) -> Target;
     fn connect(&mut self, end: &mut Self::End, addr: SocketAddr) -> PeerId;
@@ -100,6 +101,7 @@ impl<K: Kind> TargetRig<K> {
 
 impl<K: Kind> Rig for TargetRig<K> {
     type End = K::End;
+    const REVOCATIONS: u64 = K::REVOCATIONS;
     buffers_of_the_end!();
 
     fn new() -> Self {

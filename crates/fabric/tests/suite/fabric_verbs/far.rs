@@ -9,7 +9,7 @@
 //! EVENT: connected PEER | message HEX | imm N | closed
 //! ```
 
-use super::{connect, endpoint, serve};
+use super::{REVOCATIONS, connect, endpoint, serve};
 use crate::fabric_rig::{
     Memory, PATIENCE, Rig, buffers_of_the_end, events_until, is_closed, wait_until, work,
 };
@@ -146,6 +146,7 @@ impl FarRig {
 
 impl Rig for FarRig {
     type End = VerbsEndpoint;
+    const REVOCATIONS: u64 = REVOCATIONS;
     buffers_of_the_end!();
 
     fn new() -> Self {

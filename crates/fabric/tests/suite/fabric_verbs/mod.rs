@@ -54,12 +54,17 @@ pub fn connect(end: &mut VerbsEndpoint, addr: SocketAddr) -> PeerId {
     peer
 }
 
+/// Moments at which a key is revoked: a page takes a second on an emulated device.
+const REVOCATIONS: u64 = 7;
+
 pub struct Verbs;
 
 pub type LocalRig = TargetRig<Verbs>;
 
 impl Kind for Verbs {
     type End = VerbsEndpoint;
+    const REVOCATIONS: u64 = REVOCATIONS;
+
     fn new() -> (Self, VerbsEndpoint) {
         (Self, endpoint())
     }
