@@ -493,6 +493,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NODES", value_parser = parse_nodes, requires = "tiering",
           conflicts_with = "emulate")]
     pub far_nodes: Option<Nodes>,
+    /// So many such caches at once, each with as much memory and a thread of its own
+    /// (cache --tiering)
+    #[arg(long, value_name = "N", requires = "tiering", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub engines: u32,
     /// Page sizes (migrate), with commas between
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_page,
           default_value = "4K,64K")]
@@ -678,7 +683,7 @@ mod tests {
             "rackpool tiers advise --workload cdn --near-memory 8g --profile a.json",
             "rackpool kv --resp 0 --tiering auto --far-memory 1g --advise --profile a.json",
             "rackpool kv --resp 0 --tiering transparent:numa:0=3,numa:1=1 --grain 4k",
-            "rackpool bench cache --tiering --far-nodes 1-2 --workload cdn",
+            "rackpool bench cache --tiering --far-nodes 1-2 --workload cdn --engines 3",
             "rackpool inspect /dev/shm/rack0",
         ] {
             let words = line.split_whitespace();

@@ -11,6 +11,7 @@ pub mod speed;
 mod threads;
 pub mod tiering;
 mod tiering_advice;
+mod tiering_engines;
 mod tiering_load;
 pub mod tiering_os;
 pub mod workload;

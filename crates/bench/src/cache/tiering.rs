@@ -14,6 +14,9 @@
 //! Far memory is that of the nodes that are named, and rows are called measured. Beside them is the
 //! same cache as the operating system places it (`tiering_os.rs`), where `numactl` is installed.
 //!
+//! With several engines each has such a cache to itself, on a thread of its own, and a stream of its
+//! own: rates are those of all together, and speeds of memory what each gets while all do the same.
+//!
 //! Without such nodes it is emulated (`rackpool_mem::emulation`): of twice the latency that is
 //! measured here, or of so much more as is said, and of a third of the bandwidth of one thread. The
 //! emulation takes processor time where items are far, so that rates are lower than on such memory:
@@ -22,7 +25,8 @@
 
 use super::items::{BATCH, BLOCK, SEED};
 use super::tiering_advice::{Judged, summary};
-use super::tiering_load::{Load, LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
+use super::tiering_engines::{Engines, together};
+use super::tiering_load::{LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
 use super::tiering_os::{OsCache, OsJob, OsPolicy};
 use super::workload::named;
 use crate::interleave::{Comparison, compare};
@@ -124,6 +128,8 @@ pub struct Options<'a> {
     pub names: &'a [String],
     pub far: FarKind,
     pub size: Size,
+    /// How many at once, at least 1.
+    pub engines: usize,
     /// How a process is started that serves [`super::tiering_os::worker`].
     pub worker: &'a mut dyn FnMut(u32) -> Command,
 }
@@ -133,7 +139,7 @@ pub struct Options<'a> {
 /// # Errors
 /// [`BenchError`].
 pub fn run(options: Options<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
-    let Options { names, far, size, worker } = options;
+    let Options { names, far, size, engines, worker } = options;
     let workloads = named(names)?;
     let mut steps = Steps::new(workloads.len() + 2, progress);
     let kind = match far {
@@ -141,13 +147,15 @@ pub fn run(options: Options<'_>, progress: &mut dyn FnMut(Progress)) -> Result<R
         FarKind::Nodes(_) => Kind::Measured,
     };
     let mut report = Report::here(kind);
-    let cores = pin::allowed_cores()?;
-    pin::pin_to(cores[0])?;
+    let allowed = pin::allowed_cores()?;
+    let setup = Setup { size, cores: engine_cores(&allowed, engines)? };
+    pin::pin_to(setup.cores[0])?;
+    report.extra.insert("engines".into(), engines.into());
     let measured = (|| {
         steps.begin("memory");
         let bench = match far {
-            FarKind::Emulated(more_ns) => TieringBench::emulated(size, more_ns, &mut report)?,
-            FarKind::Nodes(far) => TieringBench::on(size, node_of(cores[0]), far, &mut report)?,
+            FarKind::Emulated(more_ns) => TieringBench::emulated(setup, more_ns, &mut report)?,
+            FarKind::Nodes(far) => TieringBench::on(setup, far, &mut report)?,
         };
         let policies = bench.policies(&mut report);
         let mut peers = OsPeers { policies, worker };
@@ -162,9 +170,22 @@ pub fn run(options: Options<'_>, progress: &mut dyn FnMut(Progress)) -> Result<R
         report.results.push(summary(&judged, bench.kind().name()));
         Ok(report)
     })();
-    pin::pin_to_any(&cores)?;
+    pin::pin_to_any(&allowed)?;
     steps.end();
     measured
+}
+
+/// A core for each engine, all of one memory node.
+fn engine_cores(allowed: &[usize], engines: usize) -> Result<Vec<usize>, BenchError> {
+    let node = node_of(allowed[0]);
+    let near = allowed.iter().copied().filter(|core| node_of(*core) == node);
+    let cores: Vec<usize> = near.take(engines).collect();
+    if cores.len() == engines {
+        return Ok(cores);
+    }
+    let there = cores.len();
+    let reason = format!("each needs a processor of memory node {node}, which has {there}");
+    Err(BenchError::Option { option: "engines", reason })
 }
 
 /// The memory node of a processor; 0 if the kernel has no nodes.
@@ -220,15 +241,21 @@ enum Far {
     Nodes(Nodes),
 }
 
-struct TieringBench {
+/// How large all is, and where the engines run.
+struct Setup {
     size: Size,
+    cores: Vec<usize>,
+}
+
+struct TieringBench {
+    setup: Setup,
     near_speed: Speed,
     far_speed: Speed,
     far: Far,
     stored: Vec<u8>,
 }
 
-/// What one thread gets of a memory.
+/// What one thread gets of a memory while those of the other engines do the same.
 #[derive(Clone, Copy)]
 struct Speed {
     /// Of a step by which the next one is known.
@@ -252,34 +279,49 @@ impl Speed {
     }
 }
 
-/// Memory through which a chase goes, and its speed.
-fn memory(size: Size, from: Option<&Placement>) -> Result<(Window, Speed), BenchError> {
+/// Memory through which a chase goes, and the mean speed of such memory of each engine.
+fn memory(setup: &Setup, from: Option<&Placement>) -> Result<(Window, Speed), BenchError> {
+    let (size, cores) = (setup.size, &setup.cores);
     let bytes = size.region_bytes();
-    let window = Window::private(bytes).map_err(io_error("memory for a chase"))?;
     if let Some(placement) = from {
         // Bound memory that is not there would have the kernel end this process.
-        placement.check_free(bytes).map_err(Error::from)?;
-        placement.apply(&window).map_err(Error::from)?;
+        placement.check_free(bytes * cores.len() as u64).map_err(Error::from)?;
     }
-    let store_ns = median_ns(size, || window.pass(0, bytes, Pass::Store4))?;
+    let window = |_| -> Result<Window, BenchError> {
+        let window = Window::private(bytes).map_err(io_error("memory for a chase"))?;
+        if let Some(placement) = from {
+            placement.apply(&window).map_err(Error::from)?;
+        }
+        Ok(window)
+    };
+    let mut windows = cores.iter().map(window).collect::<Result<Vec<_>, _>>()?;
+    let mean = |windows: &[Window], of: &(dyn Fn(&Window) -> Result<f64, BenchError> + Sync)| {
+        let found = together(cores, windows, of)?;
+        let found = found.into_iter().collect::<Result<Vec<f64>, BenchError>>()?;
+        Ok::<_, BenchError>(found.iter().sum::<f64>() / found.len() as f64)
+    };
+    let store = |window: &Window| median_ns(size, || window.pass(0, bytes, Pass::Store4));
+    let store_ns = mean(&windows, &store)?;
     for (line, next) in (0..).zip(random_cycle((bytes / LINE) as u32, SEED)) {
-        window.store(line * LINE, u64::from(next) * LINE);
+        windows.iter().for_each(|window| window.store(line * LINE, u64::from(next) * LINE));
     }
-    let latency_ns = chase_ns(size, |at| window.load(at))?;
-    let pass_ns = median_ns(size, || window.pass(0, bytes, Pass::Load4))?;
+    let latency_ns = mean(&windows, &|window| chase_ns(size, |at| window.load(at)))?;
+    let load = |window: &Window| median_ns(size, || window.pass(0, bytes, Pass::Load4));
+    let pass_ns = mean(&windows, &load)?;
     let [bandwidth, store_bandwidth] =
         [pass_ns, store_ns].map(|ns| (bytes as f64 * 1e9 / ns) as u64);
-    Ok((window, Speed { latency_ns, bandwidth, store_bandwidth }))
+    Ok((windows.swap_remove(0), Speed { latency_ns, bandwidth, store_bandwidth }))
 }
 
 impl TieringBench {
     /// Measures the memory of this machine, and the emulated one against what it is to be.
     fn emulated(
-        size: Size,
+        setup: Setup,
         more_ns: Option<u32>,
         report: &mut Report,
     ) -> Result<TieringBench, BenchError> {
-        let (window, near) = memory(size, None)?;
+        let size = setup.size;
+        let (window, near) = memory(&setup, None)?;
         let bytes = window.bytes();
         let latency_ns = near.latency_ns + more_ns.map_or(near.latency_ns, f64::from);
         let latency_ns = latency_ns.round() as u32;
@@ -316,20 +358,15 @@ impl TieringBench {
             bandwidth: far.bandwidth,
             store_bandwidth: stores as u64,
         };
-        Ok(TieringBench::new(size, Far::Emulated(far), [near, speed], report))
+        Ok(TieringBench::new(setup, Far::Emulated(far), [near, speed], report))
     }
 
-    /// Measures the memory of these nodes.
-    fn on(
-        size: Size,
-        near: u16,
-        far: Vec<u16>,
-        report: &mut Report,
-    ) -> Result<TieringBench, BenchError> {
-        let nodes = Nodes::new(near, far)?;
+    /// Measures the memory of these nodes, and of the engines' own.
+    fn on(setup: Setup, far: Vec<u16>, report: &mut Report) -> Result<TieringBench, BenchError> {
+        let nodes = Nodes::new(node_of(setup.cores[0]), far)?;
         // One after the other: each may be a good part of its node.
-        let near = memory(size, Some(&nodes.near))?.1;
-        let far = memory(size, Some(&nodes.far))?.1;
+        let near = memory(&setup, Some(&nodes.near))?.1;
+        let far = memory(&setup, Some(&nodes.far))?.1;
         report.results.push(
             Row::new("measured_chase", "ns", Better::Lower, far.latency_ns)
                 .against(Reference::Raw(near.latency_ns)),
@@ -340,10 +377,10 @@ impl TieringBench {
         );
         report.extra.insert("near_nodes".into(), nodes.near_id.to_string().into());
         report.extra.insert("far_nodes".into(), list(&nodes.far_ids).into());
-        Ok(TieringBench::new(size, Far::Nodes(nodes), [near, far], report))
+        Ok(TieringBench::new(setup, Far::Nodes(nodes), [near, far], report))
     }
 
-    fn new(size: Size, kind: Far, [near, far]: [Speed; 2], report: &mut Report) -> TieringBench {
+    fn new(setup: Setup, kind: Far, [near, far]: [Speed; 2], report: &mut Report) -> TieringBench {
         for (field, value) in [
             ("near_latency_ns", near.latency_ns),
             ("far_latency_ns", far.latency_ns),
@@ -355,7 +392,7 @@ impl TieringBench {
             report.extra.insert(field.into(), value.into());
         }
         let stored = vec![0x5a; VALUE_BYTES_MAX];
-        TieringBench { size, near_speed: near, far_speed: far, far: kind, stored }
+        TieringBench { setup, near_speed: near, far_speed: far, far: kind, stored }
     }
 
     fn kind(&self) -> Kind {
@@ -384,7 +421,7 @@ impl TieringBench {
 
     /// Look-ups alone, of items that all fit; and what the emulation itself takes of them.
     fn zipf(&self, peers: &mut OsPeers<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-        let test = TieringTest::zipfian(self.size);
+        let test = TieringTest::zipfian(self.setup.size);
         let budget = Budget::same_capacity(test.memory);
         self.compare_all(&test, budget, peers, rows)?;
         if let Far::Nodes(_) = self.far {
@@ -393,10 +430,10 @@ impl TieringBench {
         let mut plain = self.load(Tiering::Data, budget, &test)?;
         let mut ours = self.load(Tiering::Data, budget, &test)?;
         ours.emulate(FarModel { latency_ns: 0, bandwidth: u64::MAX }, None)?;
-        let compared = self.compare(|slice| Ok(ours.slice(slice)), &mut plain)?;
+        let compared = self.compare(|slice| ours.slice(slice), &mut plain)?;
         let name = "zipf99_data_without_waits_emulated";
         let row = Row::compared(name, "ops/s", Better::Higher, &compared, Reference::Peer);
-        let row = finished(row, ours.seen(), test.memory);
+        let row = self.finished(row, ours.seen(), test.memory);
         rows.push(row.with("beside", "data without the emulation"));
         Ok(())
     }
@@ -416,8 +453,8 @@ impl TieringBench {
         Ok(judged)
     }
 
-    /// What `tiers advise` says of a `kv --advise` in DRAM alone that has the threads of this
-    /// benchmark, one, and more to do than that thread can.
+    /// What `tiers advise` says of a `kv --advise` in DRAM alone that has the thread of one engine,
+    /// what that gets of the memories, and more to do than it can.
     fn advise(&self, test: &TieringTest<'_>) -> Result<TieringAdvice, BenchError> {
         let half = test.memory / 2;
         let options = rackpool_cache::Options {
@@ -425,7 +462,8 @@ impl TieringBench {
             samples_reuse: true,
             ..test.options(half)
         };
-        let observed = test.load(options, &self.stored)?.observe(test.warm_up / 2);
+        let mut engines = Engines::load(&self.setup.cores, test, &options, &self.stored)?;
+        let observed = engines.observe(test.warm_up / 2)?;
         let advice = || {
             let memory = |speed: Speed| speed.memory(half, observed.read_share());
             let (near, far) = (memory(self.near_speed)?, memory(self.far_speed)?);
@@ -467,10 +505,10 @@ impl TieringBench {
                 let weights = (tiering == Tiering::Transparent).then_some(budget.weights);
                 ours.emulate(model, weights)?;
             }
-            let compared = self.compare(|slice| Ok(ours.slice(slice)), &mut dram)?;
+            let compared = self.compare(|slice| ours.slice(slice), &mut dram)?;
             dram_rate = compared.reference;
             *hits = compared.ratio * ours.seen().hits_per_op / dram.seen().hits_per_op;
-            let mut row = finished(row(word, &compared), ours.seen(), budget.of(tiering));
+            let mut row = self.finished(row(word, &compared), ours.seen(), budget.of(tiering));
             if tiering == Tiering::Transparent {
                 let [near, far] = budget.weights;
                 row = row.with("weights", format!("{near}:{far}"));
@@ -480,11 +518,12 @@ impl TieringBench {
         }
         for policy in &peers.policies {
             let memory = budget.placed(policy.near_share);
-            let job = OsJob { test: test.name.to_owned(), size: self.size, memory };
+            let (size, cores) = (self.setup.size, self.setup.cores.clone());
+            let job = OsJob { test: test.name.to_owned(), size, memory, cores };
             let mut theirs = OsCache::start(policy, &job, peers.worker)?;
             let compared = self.compare(|slice| theirs.slice(slice), &mut dram)?;
             let seen = theirs.seen().expect("a comparison has slices");
-            let row = finished(row(policy.name, &compared), seen, job.memory);
+            let row = self.finished(row(policy.name, &compared), seen, job.memory);
             let row = row.with("policy", policy.command());
             others.push(match &policy.weights {
                 Some(weights) => row.with("weights", weights.as_str()),
@@ -493,7 +532,7 @@ impl TieringBench {
         }
         let seen = dram.seen();
         let row = Row::new(&format!("{}_dram", test.name), "ops/s", Better::Higher, dram_rate);
-        rows.push(finished(row, seen, budget.dram));
+        rows.push(self.finished(row, seen, budget.dram));
         rows.append(&mut others);
         Ok(hits.map(|hits| hits * dram_rate * seen.hits_per_op))
     }
@@ -501,21 +540,22 @@ impl TieringBench {
     fn compare(
         &self,
         mut ours: impl FnMut(Duration) -> Result<f64, BenchError>,
-        dram: &mut Load<'_>,
+        dram: &mut Engines<'_>,
     ) -> Result<Comparison, BenchError> {
-        let slice = self.size.slice();
+        let size = self.setup.size;
+        let slice = size.slice();
         let mut probe = SystemProbe::of_this_process();
-        let (ours, dram) = (|| ours(slice), || Ok(dram.slice(slice)));
-        compare(&self.size.rules(), SEED, &mut probe, ours, dram)
+        let (ours, dram) = (|| ours(slice), || dram.slice(slice));
+        compare(&size.rules(), SEED, &mut probe, ours, dram)
     }
 
-    /// A cache that has gone through what warms it up; nothing is emulated yet.
-    fn load<'s, 'w: 's>(
+    /// Caches that have gone through what warms them up; nothing is emulated yet.
+    fn load<'s>(
         &'s self,
         tiering: Tiering,
         budget: Budget,
-        test: &TieringTest<'w>,
-    ) -> Result<Load<'s>, BenchError> {
+        test: &TieringTest<'s>,
+    ) -> Result<Engines<'s>, BenchError> {
         let mut options = test.options(budget.of(tiering));
         let nodes = self.nodes();
         let placement = nodes.map(|nodes| match tiering {
@@ -532,18 +572,18 @@ impl TieringBench {
             options.memory = near;
             options.far = Some(FarMemory { memory, placement, bandwidths });
         }
-        test.load(options, &self.stored)
+        Engines::load(&self.setup.cores, test, &options, &self.stored)
     }
-}
 
-/// With what all rows of a test tell.
-fn finished(row: Row, seen: LoadSummary, memory_bytes: u64) -> Row {
-    let hits_per_s = row.ours * seen.hits_per_op;
-    row.percentiles(seen.batches)
-        .with("batch", BATCH)
-        .with("hit_ratio", seen.hit_ratio)
-        .with("hits_per_s", hits_per_s)
-        .with("memory_bytes", memory_bytes)
+    /// With what all rows of a test tell; the memory is that of one engine.
+    fn finished(&self, row: Row, seen: LoadSummary, memory_bytes: u64) -> Row {
+        let hits_per_s = row.ours * seen.hits_per_op;
+        row.percentiles(seen.batches)
+            .with("batch", BATCH)
+            .with("hit_ratio", seen.hit_ratio)
+            .with("hits_per_s", hits_per_s)
+            .with("memory_bytes", memory_bytes * self.setup.cores.len() as u64)
+    }
 }
 
 /// Nanoseconds that a step takes by which the next one is known.
@@ -569,10 +609,10 @@ mod tests {
     use super::*;
 
     /// On far memory of this kind, without processes beside it.
-    fn rows_of(far: FarKind) -> (Report, Vec<String>) {
+    fn rows_of(far: FarKind, engines: usize) -> (Report, Vec<String>) {
         let mut worker = |_| Command::new("none");
         let names = &["follower_assocs".to_owned()];
-        let options = Options { names, far, size: Size::Smoke, worker: &mut worker };
+        let options = Options { names, far, size: Size::Smoke, engines, worker: &mut worker };
         let report = run(options, &mut |_| ()).unwrap();
         let rows = report.results.iter().map(|row| row.name.clone()).collect();
         (report, rows)
@@ -585,7 +625,7 @@ mod tests {
 
     #[test]
     fn all_four_are_measured_and_what_is_emulated_says_so() {
-        let (report, rows) = rows_of(FarKind::Emulated(Some(50)));
+        let (report, rows) = rows_of(FarKind::Emulated(Some(50)), 1);
         assert_eq!(report.kind, Kind::Emulated);
         let mut expected = vec!["emulated_chase".to_owned(), "emulated_stream".to_owned()];
         expected.extend(four("zipf99", "emulated"));
@@ -629,8 +669,23 @@ mod tests {
     fn a_workload_that_is_none_is_refused() {
         let mut worker = |_| Command::new("none");
         let (names, far) = (&["none".to_owned()], FarKind::Emulated(None));
-        let options = Options { names, far, size: Size::Smoke, worker: &mut worker };
+        let options = Options { names, far, size: Size::Smoke, engines: 1, worker: &mut worker };
         let error = run(options, &mut |_| ()).unwrap_err();
         assert_eq!(error.code(), "config");
+    }
+
+    #[test]
+    fn engines_are_measured_together_as_many_as_there_are_processors() {
+        let allowed = pin::allowed_cores().unwrap();
+        let error = engine_cores(&allowed, allowed.len() + 1).unwrap_err();
+        assert_eq!(error.code(), "config");
+        let engines = engine_cores(&allowed, 2).map_or(1, |cores| cores.len());
+        let (report, rows) = rows_of(FarKind::Emulated(None), engines);
+        assert_eq!(report.extra["engines"], engines);
+        let at = rows.iter().position(|name| name == "zipf99_dram").unwrap();
+        let row = &report.results[at];
+        let memory = TieringTest::zipfian(Size::Smoke).memory * engines as u64;
+        assert_eq!(row.extra["memory_bytes"], memory);
+        assert!(row.ours > 0.0 && row.extra["hit_ratio"].as_f64().unwrap() > 0.99);
     }
 }

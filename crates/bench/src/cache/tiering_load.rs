@@ -77,19 +77,26 @@ impl<'w> TieringTest<'w> {
         }
     }
 
-    fn ops(&self) -> Box<dyn Iterator<Item = Op> + 'w> {
+    /// Another stream for each engine.
+    fn ops(&self, engine: u64) -> Box<dyn Iterator<Item = Op> + Send + 'w> {
+        let seed = SEED ^ engine;
         match self.workload {
-            None => Box::new(zipfian(self.items, THETA)),
-            Some(workload) => Box::new(workload.stream(self.memory as f64 / ORIGINAL_BYTES, SEED)),
+            None => Box::new(zipfian(self.items, THETA, seed)),
+            Some(workload) => Box::new(workload.stream(self.memory as f64 / ORIGINAL_BYTES, seed)),
         }
     }
 
     /// A cache that has gone through what warms it up.
-    pub fn load<'s>(&self, options: Options, stored: &'s [u8]) -> Result<Load<'s>, BenchError>
+    pub fn load<'s>(
+        &self,
+        options: Options,
+        stored: &'s [u8],
+        engine: u64,
+    ) -> Result<Load<'s>, BenchError>
     where
         'w: 's,
     {
-        let mut load = Load::new(Cache::new(options)?, self.ops(), stored);
+        let mut load = Load::new(Cache::new(options)?, self.ops(engine), stored);
         load.warm_up(self.warm_up);
         Ok(load)
     }
@@ -104,10 +111,23 @@ pub(super) struct LoadSummary {
     pub batches: Summary,
 }
 
+impl LoadSummary {
+    /// Of several together.
+    pub fn of(loads: &[Load<'_>]) -> LoadSummary {
+        let sum = |of: fn(&Load<'_>) -> u64| loads.iter().map(of).sum::<u64>() as f64;
+        let (gets, ops) = (sum(|load| load.gets), sum(|load| load.ops_done));
+        let hits = sum(|load| load.hits);
+        let mut batches = Histogram::new();
+        loads.iter().for_each(|load| batches.merge(&load.batches));
+        let batches = batches.summary();
+        LoadSummary { hit_ratio: hits / gets, hits_per_op: hits / ops, batches }
+    }
+}
+
 /// A cache, and the operations that come next.
 pub(super) struct Load<'w> {
     cache: Cache,
-    ops: Box<dyn Iterator<Item = Op> + 'w>,
+    ops: Box<dyn Iterator<Item = Op> + Send + 'w>,
     block: Vec<Op>,
     keys: Box<[[u8; 256]; BATCH]>,
     read: Vec<u8>,
@@ -122,20 +142,24 @@ pub(super) struct Load<'w> {
 }
 
 /// Look-ups of small items by a Zipfian popularity, and all items once before, in another order.
-fn zipfian(keys: u64, theta: f64) -> impl Iterator<Item = Op> {
+fn zipfian(keys: u64, theta: f64, seed: u64) -> impl Iterator<Item = Op> {
     assert!(keys.is_power_of_two(), "any odd step visits all keys");
     let op = |id, is_get| {
         let (key_bytes, value_bytes) = (KEY_BYTES as u32, VALUE_BYTES as u32);
         Op { key: Key { id, key_bytes, value_bytes }, is_get }
     };
-    let (zipfian, mut rng) = (Zipfian::new(keys, theta), Rng::new(SEED));
+    let (zipfian, mut rng) = (Zipfian::new(keys, theta), Rng::new(seed));
     let step = 0x9e37_79b9_7f4a_7c15_u64;
     let fill = (0..keys).map(move |index| op(index.wrapping_mul(step) & (keys - 1), false));
     fill.chain(std::iter::repeat_with(move || op(zipfian.next_rank(&mut rng), true)))
 }
 
 impl<'w> Load<'w> {
-    fn new(cache: Cache, ops: Box<dyn Iterator<Item = Op> + 'w>, stored: &'w [u8]) -> Load<'w> {
+    fn new(
+        cache: Cache,
+        ops: Box<dyn Iterator<Item = Op> + Send + 'w>,
+        stored: &'w [u8],
+    ) -> Load<'w> {
         Load {
             cache,
             ops,
@@ -165,13 +189,6 @@ impl<'w> Load<'w> {
     /// As [`Cache::emulate_far`].
     pub fn emulate(&self, model: FarModel, weights: Option<[u32; 2]>) -> Result<(), BenchError> {
         Ok(self.cache.emulate_far(model, weights, Box::new(SystemClock::new()))?)
-    }
-
-    pub fn seen(&self) -> LoadSummary {
-        let [gets, ops] = [self.gets, self.ops_done].map(|count| count as f64);
-        let hits = self.hits as f64;
-        let batches = self.batches.summary();
-        LoadSummary { hit_ratio: hits / gets, hits_per_op: hits / ops, batches }
     }
 
     /// What the counters of its cache, with [`Options::samples_reuse`], say of so many operations
@@ -282,7 +299,7 @@ mod tests {
 
     #[test]
     fn all_keys_are_stored_once_before_popular_ones_are_got_most() {
-        let ops: Vec<Op> = zipfian(1024, 0.99).take(1024 + 10_000).collect();
+        let ops: Vec<Op> = zipfian(1024, 0.99, SEED).take(1024 + 10_000).collect();
         let (fill, gets) = ops.split_at(1024);
         let mut ids: Vec<u64> = fill.iter().map(|op| op.key.id).collect();
         ids.sort_unstable();

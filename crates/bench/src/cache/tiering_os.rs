@@ -1,7 +1,8 @@
-//! The same cache placed by the operating system alone, which knows nothing of it: a process of its
-//! own under `numactl`, whose slices its parent orders. In: orders in lines of JSON on standard
+//! The same caches placed by the operating system alone, which knows nothing of them: a process of
+//! its own under `numactl`, whose slices its parent orders. In: orders in lines of JSON on standard
 //! input. Out: answers in lines of JSON on standard output. See `tiering.rs`.
 
+use super::tiering_engines::Engines;
 use super::tiering_load::{LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
 use super::workload::named;
 use crate::crew::{Crew, WorkerReply, end_with, next_order, say};
@@ -24,8 +25,10 @@ const WARM_UP_WITHIN: Duration = Duration::from_secs(1800);
 pub(super) struct OsJob {
     pub test: String,
     pub size: Size,
-    /// Of the cache, bytes.
+    /// Of each cache, bytes.
     pub memory: u64,
+    /// One for each cache.
+    pub cores: Vec<usize>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -152,7 +155,7 @@ fn share_of(node: u16, nodes: &[u16], weights: &[u32]) -> f64 {
     own.map_or(0.0, |(_, weight)| f64::from(*weight) / f64::from(weights.iter().sum::<u32>()))
 }
 
-/// A cache in a process of its own, warmed up, which ends with this.
+/// Caches in a process of its own, warmed up, which ends with this.
 pub(super) struct OsCache {
     crew: Crew<OsReply>,
     seen: Option<LoadSummary>,
@@ -214,11 +217,11 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
         TieringTest::of(&workloads[0], job.size)
     };
     let stored = vec![0x5a; VALUE_BYTES_MAX];
-    let mut load = test.load(test.options(job.memory), &stored)?;
+    let mut engines = Engines::load(&job.cores, &test, &test.options(job.memory), &stored)?;
     say(output, &OsReply::Ready)?;
     while let Some(OsCommand::Slice { least_ns }) = next_order::<OsCommand>(input)? {
-        let rate = load.slice(Duration::from_nanos(least_ns));
-        say(output, &OsReply::Ran { rate, seen: load.seen() })?;
+        let rate = engines.slice(Duration::from_nanos(least_ns))?;
+        say(output, &OsReply::Ran { rate, seen: engines.seen() })?;
     }
     Ok(())
 }
@@ -230,7 +233,8 @@ mod tests {
     #[test]
     fn a_process_answers_each_slice_with_what_it_saw() {
         for test in [ZIPFIAN, "follower_assocs"] {
-            let job = OsJob { test: test.to_owned(), size: Size::Smoke, memory: 16 << 20 };
+            let (size, memory, cores) = (Size::Smoke, 16 << 20, vec![0]);
+            let job = OsJob { test: test.to_owned(), size, memory, cores };
             let slice = OsCommand::Slice { least_ns: 1000 };
             let mut orders = Vec::new();
             say(&mut orders, &job).unwrap();

@@ -38,7 +38,8 @@ fn measure_cache(args: &BenchArgs) -> Result<Report> {
     if args.tiering {
         let names = if workloads == ["all"] { Vec::new() } else { workloads };
         let (far, mut worker) = (far_memory(args)?, own_command("tiering-worker")?);
-        let options = cache::tiering::Options { names: &names, far, size, worker: &mut worker };
+        let (names, engines, worker) = (&names, args.engines as usize, &mut worker);
+        let options = cache::tiering::Options { names, far, size, engines, worker };
         return watch(|say| Ok(cache::tiering::run(options, say)?));
     }
     if !workloads.is_empty() && PEERS.is_empty() {
