@@ -14,8 +14,8 @@
 //! Far memory is that of the nodes that are named, and rows are called measured. Beside them is the
 //! same cache as the operating system places it (`tiering_os.rs`), where `numactl` is installed.
 //!
-//! With several engines each has such a cache to itself, on a thread of its own, and a stream of its
-//! own: rates are those of all together, and speeds of memory what each gets while all do the same.
+//! With several engines each has such a cache to itself, a thread, and a stream of operations: rates
+//! are those of all together, and speeds of memory what each gets while all do the same.
 //!
 //! Without such nodes it is emulated (`rackpool_mem::emulation`): of twice the latency that is
 //! measured here, or of so much more as is said, and of a third of the bandwidth of one thread. The
