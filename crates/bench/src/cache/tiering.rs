@@ -14,7 +14,7 @@
 //! Far memory is that of the nodes that are named, and rows are called measured. Beside them is the
 //! same cache as the operating system places it (`tiering_os.rs`), where `numactl` is installed.
 //!
-//! With several engines each has such a cache to itself, a thread, and a stream of operations: rates
+//! With several engines each has such a cache, a thread and a stream of operations to itself: rates
 //! are those of all together, and speeds of memory what each gets while all do the same.
 //!
 //! Without such nodes it is emulated (`rackpool_mem::emulation`): of twice the latency that is
