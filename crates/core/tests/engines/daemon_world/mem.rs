@@ -160,9 +160,13 @@ impl Mem for TestMem {
         word.replace(word.get().wrapping_add(n))
     }
     fn copy_out(&self, offset: u64, to: &mut [u8]) {
-        for (index, chunk) in to.chunks_mut(8).enumerate() {
-            let bytes = self.peek(offset + 8 * index as u64).to_ne_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        let (words, rest) = to.as_chunks_mut::<8>();
+        let mut there = self.words[offset as usize / 8..].iter();
+        for (word, there) in words.iter_mut().zip(&mut there) {
+            *word = there.get().to_ne_bytes();
+        }
+        if let Some(there) = there.next() {
+            rest.copy_from_slice(&there.get().to_ne_bytes()[..rest.len()]);
         }
     }
     fn copy_in(&self, offset: u64, from: &[u8]) {
