@@ -81,6 +81,7 @@ impl<'w> Engines<'w> {
 mod tests {
     use super::*;
     use crate::run::Size;
+    use std::slice;
 
     #[test]
     fn engines_share_nothing_and_their_rates_and_counts_add_up() {
@@ -89,11 +90,9 @@ mod tests {
         let test = TieringTest::zipfian(Size::Smoke);
         let stored = vec![7; 1 << 16];
         let mut engines = Engines::load(&two, &test, &test.options(test.memory), &stored).unwrap();
-        let each = |engines: &Engines<'_>| {
-            engines.loads.iter().map(|load| LoadSummary::of(std::slice::from_ref(load)).batches.n)
-        };
         let rate = engines.slice(Duration::from_millis(20)).unwrap();
-        let counts: Vec<u64> = each(&engines).collect();
+        let counts = engines.loads.iter().map(|load| LoadSummary::of(slice::from_ref(load)));
+        let counts: Vec<u64> = counts.map(|seen| seen.batches.n).collect();
         let seen = engines.seen();
         assert!(rate > 0.0 && counts.iter().all(|count| *count > 0), "{rate}, {counts:?}");
         assert_eq!(seen.batches.n, counts.iter().sum::<u64>());
