@@ -198,11 +198,11 @@ impl Task {
         let drained = |output: mpsc::Receiver<()>| {
             output.recv_timeout(DRAIN) != Err(mpsc::RecvTimeoutError::Timeout)
         };
-        let are_drained = said.into_iter().chain(errors).fold(true, |all, one| drained(one) && all);
+        let are_drained = [said, errors].map(|output| output.is_none_or(drained));
         if self.is_background {
             held.print(&line);
         }
-        if !are_drained {
+        if are_drained.contains(&false) {
             println!("note: a process that `{line}` started still holds its output open");
         }
         let status = status?;
