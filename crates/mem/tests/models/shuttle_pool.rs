@@ -341,7 +341,8 @@ fn seed() -> u64 {
 /// So many times as `RACKPOOL_SEEDS_TIMES` says: `cargo xtask soak models` runs more.
 fn times(schedules: usize) -> usize {
     let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
-    schedules * times.map_or(1, |times| times.parse().expect("RACKPOOL_SEEDS_TIMES is a number"))
+    schedules
+        * times.map_or(1, |times| times.parse::<usize>().expect("RACKPOOL_SEEDS_TIMES is a number"))
 }
 
 #[test]

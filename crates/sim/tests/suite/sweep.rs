@@ -51,7 +51,7 @@ fn swept(config: &Config, seeds: u64) -> Sweep {
 fn seeds_besides() -> u64 {
     let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
     SEEDS_BESIDES
-        * times.map_or(1, |times| times.parse().expect("RACKPOOL_SEEDS_TIMES is a number"))
+        * times.map_or(1, |times| times.parse::<u64>().expect("RACKPOOL_SEEDS_TIMES is a number"))
 }
 
 #[test]
