@@ -302,7 +302,7 @@ impl FarEmulation {
     /// What was done since then does not pass.
     fn end_own(&self, since: Option<u64>) {
         if let Some(since) = since.filter(|_| self.is_own_left_out) {
-            self.own_ps.set(self.own_ps.get() + (self.now_ps() - since));
+            self.own_ps.set(self.own_ps.get() + self.now_ps().saturating_sub(since));
         }
     }
 

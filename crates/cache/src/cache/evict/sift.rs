@@ -101,7 +101,8 @@ impl Partition {
             return;
         }
         let hash = self.hash_at(pos, header);
-        let Some(found) = self.live_entry(hash, pos, now) else { return };
+        // Gone if the batch of this read found it expired.
+        let Some(found) = self.index.find(hash, |slot| slot.pos() == pos) else { return };
         let uses = found.1.freq() as u8;
         let estimate = self.policy_state.sketch.estimate(hash).saturating_add(uses);
         let (rank, has_room) =
