@@ -139,7 +139,7 @@ pub struct Shared {
     pub settings: Settings,
     /// What holds now of those settings that can be changed.
     pub tunables: Tunables,
-    /// One for each thread, one for the thread that accepts, one for each of [`Jobs`].
+    /// One for each thread, one for the thread that accepts, one for each of `Jobs`.
     pub counters: Vec<Counters>,
     pub jobs: Jobs,
     pub errors: ErrorCounts,
