@@ -318,15 +318,20 @@ impl Clients {
     }
 
     /// The clients of a thread that it is to end, sorted.
-    pub fn take_ending(&self, thread: usize) -> Vec<u64> {
-        let mut ending = self.ending();
+    pub fn ending_of(&self, thread: usize) -> Vec<u64> {
+        let ending = self.ending();
         let own = ending.iter().filter(|(of, _)| *of == thread).map(|(_, id)| *id);
         let mut own: Vec<_> = own.collect();
         own.sort_unstable();
-        ending.retain(|(of, _)| *of != thread);
+        own
+    }
+
+    /// They have ended.
+    pub fn ended(&self, sorted: &[u64]) {
+        let mut ending = self.ending();
+        ending.retain(|(_, id)| sorted.binary_search(id).is_err());
         // Relaxed: see `Clients::kill`.
         self.are_ending.store(!ending.is_empty(), Ordering::Relaxed);
-        own
     }
 }
 
@@ -416,8 +421,11 @@ mod tests {
         let own = ClientFilter { addr: Some(b"127.0.0.1:5"), ..ClientFilter::default() };
         assert_eq!(kill(&own), 1);
         assert!(clients.are_ending());
-        let ending = [0, 1].map(|thread| clients.take_ending(thread));
+        let ending = [0, 1].map(|thread| clients.ending_of(thread));
         assert_eq!(ending, [vec![2], vec![1, 3]]);
+        clients.ended(&ending[1]);
+        assert!(clients.are_ending());
+        clients.ended(&ending[0]);
         assert!(!clients.are_ending());
         let mut lines = String::new();
         let asking = AskingClient { id: 0, input_bytes: 0 };

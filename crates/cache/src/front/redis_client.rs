@@ -11,6 +11,8 @@ use super::resp::{push_bulk, push_verbatim};
 const CLIENTS_AT_ONCE: usize = 64;
 /// Words of a `CLIENT KILL`: each filter several times over. They are read again in each turn.
 const KILL_WORDS_MAX: usize = 64;
+/// Turns in which others may end those that were killed, before that is answered.
+const TURNS_UNTIL_ENDED: u64 = 1000;
 
 pub fn getname(call: &mut RespCall<'_>) -> CommandResult {
     match &call.client.name[..] {
@@ -140,6 +142,17 @@ fn kill_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
         if call.is_to_pause() {
             return call.go_on_later(part, kill_from);
         }
+    }
+    part.index = 0;
+    answer_when_ended(call, part)
+}
+
+/// Answers when the connections of those killed have ended: that is how libraries find out. A
+/// thread that is busy for longer is not waited for.
+fn answer_when_ended(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
+    if part.index < TURNS_UNTIL_ENDED && call.core.shared.clients.are_ending() {
+        part.index += 1;
+        return call.go_on_later(part, answer_when_ended);
     }
     // It is not listed any more if it was among them.
     let is_there = call.core.shared.clients.is_there(call.client.id);

@@ -9,13 +9,14 @@ use crate::front::tunables::OutputLimit;
 impl Worker<'_> {
     /// Ends the connections of clients that were killed.
     pub(super) fn end_killed(&mut self) {
-        let killed = self.core.shared.clients.take_ending(self.core.thread);
+        let killed = self.core.shared.clients.ending_of(self.core.thread);
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             if killed.binary_search(&connection.client().id).is_ok() {
                 self.end(index);
             }
         }
+        self.core.shared.clients.ended(&killed);
     }
 
     /// Notes what is to be done for a connection that was served; what it waits for then.
