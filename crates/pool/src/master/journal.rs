@@ -14,7 +14,7 @@
 use super::error::MasterError;
 use rackpool_core::constants::MASTER_RESERVE_BYTES;
 use rackpool_core::master::{Loader, State, StateWrite, Table};
-use rackpool_mem::files::{open_private, take_rights};
+use rackpool_mem::files::{lock, open_private, take_rights};
 use rackpool_mem::log;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable};
 use redb::{TableDefinition, TableError};
@@ -153,14 +153,12 @@ fn lock_directory(state_dir: &Path) -> Result<File, MasterError> {
     let directory = File::open(state_dir);
     let directory =
         directory.map_err(MasterError::system(format!("open {}", state_dir.display())))?;
-    match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+    match lock(&directory) {
         Ok(()) => Ok(directory),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(MasterError::Locked { path: state_dir.to_path_buf() })
         }
-        Err(error) => {
-            Err(MasterError::system(format!("lock {}", state_dir.display()))(error.into()))
-        }
+        Err(error) => Err(MasterError::system(format!("lock {}", state_dir.display()))(error)),
     }
 }
 
