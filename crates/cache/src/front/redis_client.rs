@@ -152,6 +152,7 @@ fn kill_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
 fn answer_when_ended(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     if part.index < TURNS_UNTIL_ENDED && call.core.shared.clients.are_ending() {
         part.index += 1;
+        call.core.timer.end_turn();
         return call.go_on_later(part, answer_when_ended);
     }
     // It is not listed any more if it was among them.
