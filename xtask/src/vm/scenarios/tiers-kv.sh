@@ -102,7 +102,7 @@ for options in '--tiering data:numa:2 --far-memory 256M' '--tiering transparent:
 done
 serve --memory 256M
 grep 'tiering dram: .* were to come from memory node 2' /rig/log.0.kv
-say 'CONFIG SET tiering transparent:numa:0=1,numa:2=3' | grep '^-ERR memory node 2 has .* bytes to give'
+say 'CONFIG SET tiering transparent:numa:0=1,numa:2=3' | grep '^-ERR CONFIG SET failed .* memory node 2 has .* bytes to give'
 say 'INFO memory' > /run/info
 for line in tiering:dram pages_left_bytes:0 pages_moved_bytes:0; do grep -x $line /run/info; done
 end
