@@ -31,6 +31,9 @@ pub const OPERATIONS_DEFAULT: u32 = 2000;
 const EVENTS_BASE_MAX: u64 = 2_000_000;
 /// Events that one operation may need, with all its repetitions.
 const EVENTS_PER_OPERATION_MAX: u64 = 4_000;
+/// Events that a rack may need in a millisecond in which clients only wait: its workers ask their
+/// daemon all the while, which were up to 270 events.
+const EVENTS_WAITING_PER_MS_MAX: u64 = 1_000;
 /// The profile if nothing else is said.
 pub const PROFILE_DEFAULT: &str = "rcmp-testbed";
 /// The checker's name in the failure of a run that panicked.
@@ -121,7 +124,7 @@ impl Config {
 
     /// Events after which a run goes round in circles for sure: some hundred times what its
     /// operations need. The world ends it with a failure of checker `live`, so that a sweep and
-    /// its shrinking end, too.
+    /// its shrinking end, too. A fault that lasts long adds to it ([`events_waiting_max`]).
     pub fn events_max(&self) -> u64 {
         EVENTS_BASE_MAX + EVENTS_PER_OPERATION_MAX * u64::from(self.operations)
     }
@@ -153,6 +156,12 @@ impl Config {
         }
         line
     }
+}
+
+/// Events that so many racks may need while clients wait for something that is stopped for so long,
+/// beside [`Config::events_max`].
+pub fn events_waiting_max(racks: u64, time: Ps) -> u64 {
+    EVENTS_WAITING_PER_MS_MAX * racks * time.as_ns().div_ceil(1_000_000)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

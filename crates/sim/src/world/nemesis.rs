@@ -9,7 +9,7 @@ use super::rack::Rack;
 use super::scene::Scene;
 use super::workload::model::Wish;
 use crate::rng::{Purpose, Rng};
-use crate::run::Fault;
+use crate::run::{Fault, events_waiting_max};
 use crate::time::Ps;
 use rackpool_core::FrameIndex;
 use rackpool_core::copies::COPIES;
@@ -116,6 +116,8 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
             kernel.pause(process, time);
             cluster.on_stopped(process);
             if long {
+                // Clients may wait for it all that time, and workers poll on.
+                kernel.add_events_max(events_waiting_max(racks, time));
                 ctx.sleep(time).await;
             }
         }

@@ -297,7 +297,8 @@ mod tests {
         let host = kernel.add_host(Clock { drift_ppm: 0, offset_ns: 0 });
         let cpu = Cpu::performance(MemCosts::default());
         kernel.spawn("wheel".into(), host, cpu, round_in_circles);
-        kernel.set_events_max(1000);
+        kernel.set_events_max(600);
+        kernel.add_events_max(400);
         Loop::new(kernel.clone(), None).run(Ps::ms(1000), || false);
         let found = kernel.violation().expect("the limit");
         assert_eq!((found.checker, kernel.events()), ("live", 1000), "{}", found.text);

@@ -288,6 +288,11 @@ impl Kernel {
         self.events_max.set(events);
     }
 
+    /// The run may have so many events more.
+    pub fn add_events_max(&self, events: u64) {
+        self.events_max.set(self.events_max.get().saturating_add(events));
+    }
+
     /// The hash of everything that happened.
     pub fn trace_hash(&self) -> u64 {
         self.trace.get()
