@@ -70,6 +70,7 @@ impl Flash {
     /// [`Error::Damaged`].
     pub fn open(options: Options) -> Result<(Flash, Recovered)> {
         let options = options.checked()?;
+        recover::check_file(&options.path, &options.wanted())?;
         let what = format!("opening {}", options.path.display());
         let file = DirectFile::open(&options.path, options.bytes, options.calls)
             .map_err(Error::io(what))?;

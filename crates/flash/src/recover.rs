@@ -12,8 +12,10 @@ use crate::journal::{Gone, Journal};
 use crate::layout::{BatchHeader, Extent, RecordKind, SUPERBLOCK_BYTES, Superblock, walk};
 use crate::log::Region;
 use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
-use rackpool_mem::process;
+use rackpool_mem::{files, process};
 use std::collections::VecDeque;
+use std::io::Read;
+use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What was found at the start.
@@ -50,13 +52,35 @@ struct Candidate {
     previous: Extent,
 }
 
-/// The superblock, the newer of both copies; an error if something else is there.
+/// The superblock of a device, if it has one.
 pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<Superblock>> {
     let mut bytes = AlignedBytes::zeroed(2 * BLOCK_BYTES);
     device::read(device, 0, &mut bytes).map_err(Error::io("reading the superblock"))?;
-    let copies = bytes.chunks(BLOCK_BYTES).filter_map(Superblock::read);
-    let newest = copies.max_by_key(|superblock| superblock.version);
-    if newest.is_none() && bytes.iter().any(|byte| *byte != 0) {
+    superblock_in(&bytes)
+}
+
+/// Refuses a file that holds something else or was made otherwise, before it is made longer.
+pub(crate) fn check_file(path: &Path, wanted: &Wanted) -> Result<()> {
+    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    if !is_file {
+        return Ok(());
+    }
+    let what = format!("reading {}", path.display());
+    let mut head = Vec::new();
+    let file = files::open_regular(path).map_err(Error::io(what.clone()))?;
+    let bytes = 2 * BLOCK_BYTES as u64;
+    file.take(bytes).read_to_end(&mut head).map_err(Error::io(what))?;
+    match superblock_in(&head)? {
+        Some(superblock) => wanted.check(&superblock),
+        None => Ok(()),
+    }
+}
+
+/// The newer of both copies in the first two blocks; an error if something else is there.
+fn superblock_in(head: &[u8]) -> Result<Option<Superblock>> {
+    let blocks = head.chunks_exact(BLOCK_BYTES);
+    let newest = blocks.filter_map(Superblock::read).max_by_key(|superblock| superblock.version);
+    if newest.is_none() && head.iter().any(|byte| *byte != 0) {
         return Err(Error::Foreign { bytes: 2 * BLOCK_BYTES as u64 });
     }
     Ok(newest)
@@ -215,12 +239,10 @@ impl Reader<'_> {
         let mut candidates = self.candidates();
         candidates.sort_unstable_by_key(|candidate| candidate.sequence);
         let next_sequence = candidates.last().map_or(1, |newest| newest.sequence + 1).max(start);
-        let of_log = candidates.iter().filter(|candidate| candidate.sequence >= start).count();
         let mut chain = chain_of(&candidates, start);
         // What the oldest region that is believed says of the one before it.
         let mut before = Extent::default();
         let mut live = VecDeque::new();
-        let mut torn = 0;
         let mut buffer = AlignedBytes::zeroed(self.wanted.region_bytes as usize);
         while let Some((candidate, bytes)) = chain.pop() {
             if live.is_empty() {
@@ -232,14 +254,17 @@ impl Reader<'_> {
                 self.index.clear();
                 live.clear();
                 before = extent;
-            } else if extent.bytes == 0 {
-                torn += 1;
-            } else {
+            } else if extent.bytes > 0 {
                 live.push_back(Region { region: candidate.region, extent, has_failed: false });
             }
         }
         let regions = live.len() as u64;
-        let dropped_regions = (of_log as u64).saturating_sub(regions + torn);
+        let oldest = live.front().map_or(next_sequence, |oldest: &Region| oldest.extent.sequence);
+        let is_dropped = |one: &&Candidate| (start..oldest).contains(&one.sequence);
+        let is_empty = live.is_empty();
+        let dropped = candidates.iter().filter(is_dropped);
+        // The newest one may have got nothing that is whole.
+        let dropped_regions = (dropped.count() as u64).saturating_sub(is_empty.into());
         let is_lost = before.sequence != 0 && before.sequence >= start;
         if self.wanted.is_store && (is_lost || (candidates.is_empty() && start > 0)) {
             let sequence = before.sequence + 1;
