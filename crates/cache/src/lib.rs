@@ -47,10 +47,10 @@ pub mod pool_tier;
 pub use rackpool_core::bandwidth_split::Bandwidths;
 
 pub use cache::{
-    Cache, Copied, CopyTarget, DATABASES_MAX, Division, Entry, Error, EvictedItem, FarMemory,
-    HashEntry, HashStream, HashValue, Item, KEY_BYTES_MAX, Meta, Millis, Mode, Options,
-    PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost, Recovered, Result, Reuse,
-    ReuseSampler, Section, SectionKeys, Speeds, Stats, StoredWith, Tier, TierConfig, TierError,
-    TierRule, Tiering, Timeline, Touched, VALUE_BYTES_MAX, Watch, Writer, at_wall, far_bytes_in,
-    partitions_for, wall_of,
+    BackingStore, Cache, Copied, CopyTarget, DATABASES_MAX, Division, Entry, Error, EvictedItem,
+    FarMemory, HashEntry, HashStream, HashValue, Item, KEY_BYTES_MAX, KeptItem, KeptWith,
+    LeavingItem, Meta, Millis, Mode, Options, PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put,
+    ReadCost, Recovered, Result, Reuse, ReuseSampler, Section, SectionKeys, Speeds, Stats,
+    StoredWith, Tier, TierConfig, TierError, TierRule, Tiering, Timeline, Touched, VALUE_BYTES_MAX,
+    Watch, Writer, at_wall, far_bytes_in, partitions_for, wall_of,
 };

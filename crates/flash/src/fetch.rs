@@ -30,8 +30,8 @@ pub struct FlashItem {
     pub expires: u64,
     /// See [`Record`](crate::Record).
     pub cas: u64,
-    /// Where it lay.
-    pub(crate) word: Word,
+    /// For [`Flash::is_current`](crate::Flash::is_current).
+    pub version: u64,
 }
 
 /// The item, if it is there.
@@ -214,7 +214,7 @@ fn item_in(bytes: &[u8], hash: u64, key: &[u8], word: Word) -> Option<FlashItem>
         kind: record.kind,
         expires: record.expires,
         cas: record.cas,
-        word,
+        version: word.version(),
     })
 }
 

@@ -6,10 +6,12 @@ use crate::constants::{
 };
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::fetch::{Fetch, FetchQueue, Fetched, FlashItem, read};
+#[cfg(doc)]
+use crate::fetch::FlashItem;
+use crate::fetch::{Fetch, FetchQueue, Fetched, read};
 use crate::index::Index;
 use crate::journal::Journal;
-use crate::layout::{Extent, Record, RecordKind};
+use crate::layout::{Extent, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, RecordKind};
 use crate::log::{Region, Shared, Writer, lock};
 use crate::options::Options;
 use crate::recover::{self, Recovered};
@@ -155,26 +157,45 @@ impl Flash {
         self.shared.index.get(hash).is_some()
     }
 
-    /// Whether this is still what is there.
-    pub fn is_current(&self, hash: u64, item: &FlashItem) -> bool {
-        self.shared.index.get(hash).is_some_and(|word| word.is_at(item.word))
+    /// Whether what is there is still the item that was read with this
+    /// [`version`](FlashItem::version). It may say no where an item was only moved.
+    pub fn is_current(&self, hash: u64, version: u64) -> bool {
+        self.shared.index.get(hash).is_some_and(|word| word.version() == version)
     }
 
     /// Takes an item that leaves memory, of which `was_read` says whether it was asked for there.
     /// One that is there already is its current value. Waits for nothing; copies it.
     pub fn put(&self, record: &Record<'_>, was_read: bool) -> Put {
+        let len = record.key.len() + record.value.len();
+        match self.admits(record.hash, len, was_read) {
+            Put::Taken => self.put_admitted(record),
+            refused => refused,
+        }
+    }
+
+    /// Whether an item with so many bytes of key and value that leaves memory is to be given to
+    /// [`Flash::put_admitted`]; else why not.
+    pub fn admits(&self, hash: u64, bytes: usize, was_read: bool) -> Put {
         let counters = &self.shared.counters;
-        if self.contains(record.hash) {
+        if self.contains(hash) {
             counters.kept.add(1);
             return Put::Kept;
         }
-        let (bytes, len) = (record.bytes(), record.key.len() + record.value.len());
-        if bytes > RECORD_BYTES_MAX
-            || !self.admission.admits(&self.ghosts, record.hash, len, was_read)
-        {
+        let fits = bytes <= RECORD_BYTES_MAX - RECORD_HEADER_BYTES - RECORD_ALIGN;
+        if !fits || !self.admission.admits(&self.ghosts, hash, bytes, was_read) {
             counters.refused.add(1);
             return Put::Refused;
         }
+        Put::Taken
+    }
+
+    /// As [`Flash::put`], of an item that is admitted and not there.
+    ///
+    /// # Panics
+    /// With one that is too long for admission.
+    pub fn put_admitted(&self, record: &Record<'_>) -> Put {
+        let (counters, bytes) = (&self.shared.counters, record.bytes());
+        assert!(bytes <= RECORD_BYTES_MAX, "{bytes} bytes are not admitted");
         let Ok(mut tail) = self.tail_for_more() else {
             counters.dropped.add(1);
             return Put::Dropped;

@@ -54,9 +54,14 @@ impl Word {
         self.0 & USED != 0
     }
 
+    /// A number of its place.
+    pub fn version(self) -> u64 {
+        self.0 & !USED
+    }
+
     /// The same place.
     pub fn is_at(self, other: Word) -> bool {
-        (self.0 ^ other.0) & !USED == 0
+        self.version() == other.version()
     }
 
     pub fn place(self) -> u64 {
