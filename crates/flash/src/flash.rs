@@ -383,8 +383,9 @@ impl Flash {
         self.fetches.end();
         lock(&self.shared.tail).is_closing = true;
         self.shared.news.notify_all();
-        for thread in lock(&self.threads).drain(..) {
-            // A thread that panicked has said so.
+        let here = std::thread::current().id();
+        for thread in lock(&self.threads).drain(..).filter(|one| one.thread().id() != here) {
+            // One that panicked has said so. The last owner may be a call of a reading thread.
             let _ = thread.join();
         }
     }
