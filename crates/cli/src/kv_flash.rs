@@ -1,5 +1,5 @@
-//! `rackpool kv --flash`: items that leave memory go to a file or block device and come back. In: what
-//! the option says. Out: the log, and a cache with it behind its memory.
+//! `rackpool kv --flash`: items that leave memory go to a file or block device and come back. In:
+//! what the option says. Out: the log, and a cache with it behind its memory.
 
 use crate::failure::{Failure, Result};
 use crate::values::parse_size;
@@ -54,10 +54,12 @@ pub fn open(args: &FlashArgs, seed: u64) -> Result<Arc<Flash>> {
         info!(target: "kv", "{path}: {items} items found");
     }
     if dropped_regions > 0 {
-        warn!(target: "kv", "{path}: {dropped_regions} regions were dropped: one after them is damaged");
+        let what = format!("{dropped_regions} regions were dropped");
+        warn!(target: "kv", "{path}: {what}: one after them is damaged");
     }
     let memory = flash.stats().index_bytes;
-    info!(target: "kv", "{path}: {} bytes, up to {memory} bytes of memory for its index", args.bytes);
+    let what = format!("{path}: {} bytes", args.bytes);
+    info!(target: "kv", "{what}, up to {memory} bytes of memory for its index");
     Ok(Arc::new(flash))
 }
 

@@ -2,8 +2,8 @@
 //! durable before the next one begins. The region that was written first is emptied first.
 //!
 //! In: batches of the tail. Out: words of the index that name the device; free regions. A region
-//! whose write fails gets no more batches and, once it is emptied, is not used again; its batch goes
-//! to the next one.
+//! whose write fails gets no more batches and, once it is emptied, is not used again; its batch
+//! goes to the next one.
 //!
 //! | If the process dies after | what is found |
 //! |---|---|

@@ -24,7 +24,8 @@ pub struct Options {
     pub is_store: bool,
     /// Which items are written.
     pub admission: Admission,
-    /// Of the hashes: a log keeps that with which it was made ([`Flash::seed`](crate::Flash::seed)).
+    /// Of the hashes: a log keeps that with which it was made
+    /// ([`Flash::seed`](crate::Flash::seed)).
     pub seed: u64,
     /// Bytes of memory of the index; 0: for items of 2 KiB on average.
     pub index_bytes: u64,

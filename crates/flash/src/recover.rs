@@ -1,8 +1,8 @@
 //! What a log holds when it is opened: formats a new one, or reads all regions of an old one.
 //!
 //! In: a device and a journal. Out: the index, the regions of the log in their order, and what goes
-//! on from there. A region is believed only if every later one is whole: what a lost one has said to
-//! be gone would come back.
+//! on from there. A region is believed only if every later one is whole: what a lost one has said
+//! to be gone would come back.
 
 use crate::constants::{HEAD_BYTES, JOURNAL_ENTRIES};
 use crate::device::{self, Device};

@@ -1,8 +1,8 @@
 //! Files and block devices that are read and written past the page cache, several pieces at once.
 //!
 //! In: transfers, each with a place and memory of the caller. Out: the result of each, once all are
-//! done. By io_uring where the system allows it, else one after another by pread and pwrite: threads
-//! that call at once are then what runs at once. Called by `rackpool-flash`.
+//! done. By io_uring where the system allows it, else one after another by pread and pwrite:
+//! threads that call at once are then what runs at once. Called by `rackpool-flash`.
 //!
 //! Ownership rule: the kernel has the memory of a transfer until `Ring::run` returns, and that
 //! returns only when every transfer that the kernel took is completed.

@@ -4,7 +4,7 @@
 
 use super::{ParseStep, Pending, Session};
 use crate::constants::FETCH_KEYS_MAX;
-use crate::front::binary::Request;
+use crate::front::binary::BinaryRequest;
 use crate::front::binary_run::Opcode;
 use crate::front::commands;
 use crate::front::core::Core;
@@ -73,7 +73,7 @@ impl Session {
     pub(super) fn fetches_binary(
         &mut self,
         core: &Core,
-        request: &Request<'_>,
+        request: &BinaryRequest<'_>,
         opcode: Opcode,
     ) -> bool {
         let depends = !matches!(opcode, Opcode::Store(Verb::Set)) || request.cas != 0;
@@ -92,5 +92,127 @@ impl Session {
             }
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{BackingStore, Cache, FetchDone, KeptItem, KeptWith, LeavingItem, Options};
+    use crate::front::clients::ClientInfo;
+    use crate::front::shared::{Protocol, Settings, Shared};
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    /// Has an item of each key; a read waits until the test goes on.
+    #[derive(Debug, Default)]
+    struct Behind(Mutex<BehindState>);
+
+    #[derive(Default)]
+    struct BehindState {
+        gone: Vec<u64>,
+        reads: BTreeMap<Vec<u8>, FetchDone>,
+    }
+
+    impl std::fmt::Debug for BehindState {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "{} reads", self.reads.len())
+        }
+    }
+
+    impl Behind {
+        /// The reads that wait are done; of which keys.
+        fn go_on(&self) -> Vec<String> {
+            let reads = std::mem::take(&mut self.0.lock().unwrap().reads);
+            let read = |(key, done): (Vec<u8>, FetchDone)| {
+                let with = KeptWith { flags: 7, cas: 9, ..KeptWith::default() };
+                done(Some(KeptItem { value: b"41".to_vec(), with, version: 0 }));
+                String::from_utf8(key).unwrap()
+            };
+            reads.into_iter().map(read).collect()
+        }
+    }
+
+    impl BackingStore for Behind {
+        fn admits(&self, _: u64, _: u64, _: bool) -> bool {
+            false
+        }
+
+        fn keep(&self, _: &LeavingItem<'_>) {}
+
+        fn forget(&self, hash: u64) {
+            self.0.lock().unwrap().gone.push(hash);
+        }
+
+        fn forget_all(&self) {}
+
+        fn contains(&self, hash: u64) -> bool {
+            !self.0.lock().unwrap().gone.contains(&hash)
+        }
+
+        fn is_current(&self, hash: u64, _: &KeptItem) -> bool {
+            self.contains(hash)
+        }
+
+        fn fetch(&self, _: u64, key: &[u8], told: FetchDone) {
+            self.0.lock().unwrap().reads.insert(key.to_vec(), told);
+        }
+    }
+
+    /// Feeds commands; the keys that were read for each wait, and all answers.
+    fn answers(protocol: Protocol, input: &[u8]) -> (Vec<Vec<String>>, String) {
+        let behind = Arc::new(Behind::default());
+        let store: Arc<dyn BackingStore> = behind.clone();
+        let options = Options { memory: 4 << 20, ..Options::default() };
+        let cache = Cache::new(options).unwrap().with_backing(store);
+        let shared = Arc::new(Shared::new(cache, Settings::default(), (0, 1)));
+        let mut core = Core::new(shared, 0, 1_700_000_000_000);
+        let client = ClientInfo { known: true, ..ClientInfo::default() };
+        let mut session = Session::new(protocol, client);
+        let (mut rest, mut said, mut waits) = (input.to_vec(), Vec::new(), Vec::new());
+        while !rest.is_empty() {
+            let used = session.feed(&mut core, &rest);
+            rest.drain(..used);
+            said.extend_from_slice(core.out.own_bytes().expect("no answer is long"));
+            core.out.clear();
+            if let Some(job) = session.job().cloned() {
+                assert!(!job.is_done() && session.need() > rest.len());
+                // Nothing goes on before.
+                assert_eq!(session.feed(&mut core, &rest), 0);
+                waits.push(behind.go_on());
+                assert!(job.is_done());
+            }
+        }
+        (waits, String::from_utf8(said).unwrap())
+    }
+
+    #[test]
+    fn commands_of_redis_wait_for_their_items_and_find_them() {
+        let input = b"SET a 1\r\nGET a\r\nGET b\r\nINCR c\r\nMGET a d e\r\nDEL f\r\nGET f\r\n\
+                      EXISTS g g\r\nSET h 1 NX\r\nPING\r\n";
+        let (waits, said) = answers(Protocol::Resp, input);
+        let wanted = [vec!["b"], vec!["c"], vec!["d", "e"], vec!["f"], vec!["g"], vec!["h"]];
+        assert_eq!(waits, wanted);
+        let wanted = "+OK\r\n$1\r\n1\r\n$2\r\n41\r\n:42\r\n*3\r\n$1\r\n1\r\n$2\r\n41\r\n$2\r\n41\r\n\
+                      :1\r\n$-1\r\n:2\r\n$-1\r\n+PONG\r\n";
+        assert_eq!(said, wanted);
+    }
+
+    #[test]
+    fn what_waits_for_exec_is_one_step_with_what_is_in_memory() {
+        let (waits, said) = answers(Protocol::Resp, b"MULTI\r\nGET a\r\nEXEC\r\n");
+        assert_eq!((waits.len(), said.as_str()), (0, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n"));
+    }
+
+    #[test]
+    fn commands_of_memcached_wait_for_their_items_and_find_them() {
+        let input = b"set a 0 0 1\r\n1\r\nget a b\r\nincr c 1\r\nadd d 0 0 1\r\n1\r\ndelete e\r\n\
+                      get e\r\ncas f 0 0 1 9\r\n2\r\nmg g v\r\n";
+        let (waits, said) = answers(Protocol::Memcached, input);
+        let wanted = [vec!["b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"], vec!["g"]];
+        assert_eq!(waits, wanted);
+        let wanted = "STORED\r\nVALUE a 0 1\r\n1\r\nVALUE b 7 2\r\n41\r\nEND\r\n42\r\nNOT_STORED\r\n\
+                      DELETED\r\nEND\r\nSTORED\r\nVA 2\r\n41\r\n";
+        assert_eq!(said, wanted);
     }
 }
